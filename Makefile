@@ -1,0 +1,54 @@
+# labkit: `make report` measures and reports, `make test` tests. Neither needs anything before it
+# but make and python3 (3.11 or later).
+#
+#   PROFILE=tiny|quick|paper   how much is measured (notebooks/profiles)
+#   NEW=1                      start another campaign instead of resuming
+#   LABKIT_NO_APT=1            never install host tools, only name them
+#   PYTHON=python3.12          which interpreter the environment is made from
+
+PROFILE ?= quick
+BIN := .venv/bin
+LOCK_FLAGS := --universal --fork-strategy fewest --python-version 3.11 --extra test --extra setup --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-test report test bench lint lock clean
+
+help: ## Say what there is
+	@echo 'labkit: container performance, measured on this machine'
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo '  make report PROFILE=paper NEW=1   another profile, another campaign'
+
+setup: ## Make .venv from the lock; as root on Debian or Ubuntu install the host tools too
+	@scripts/setup.sh
+
+setup-test:
+	@scripts/setup.sh --test
+
+report: setup ## Measure the studies here, analyse them, write reports/index.html
+	$(BIN)/labkit report --measure --profile $(PROFILE) $(if $(NEW),--new)
+
+test: setup-test ## Run every test, those on a real engine and in a browser included
+	$(BIN)/labkit clean
+	scripts/test.sh
+
+bench: setup ## Measure what the harness itself costs
+	$(BIN)/python benchmarks/harness.py
+
+lint: setup ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+lock: setup ## Resolve pyproject.toml again into requirements.lock
+	scripts/uv.sh pip compile pyproject.toml $(LOCK_FLAGS) --upgrade --quiet -o requirements.lock.new
+	{ sed -n '/^#/p;/^[^#]/q' requirements.lock; cat requirements.lock.new; } > requirements.lock.tmp
+	mv requirements.lock.tmp requirements.lock
+	rm requirements.lock.new
+
+clean: ## End what a dead campaign left on this machine; remove caches and the environment
+	@if [ -x $(BIN)/labkit ]; then $(BIN)/labkit clean; fi
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find labkit tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,96 @@
+"""What the figures share: units on axes, styles that survive grey print, counts, thin curves."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import NDArray
+
+from labkit.units import METRICS
+
+#: Nanoseconds are shown as microseconds; other units as they are stored.
+_SCALES = {"ns": (1e-3, "µs"), "1": (1.0, "")}
+_LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def canvas(
+    rows: int, columns: int, *, width: float, height: float, **options: Any
+) -> tuple[Figure, NDArray[Any]]:
+    """Return a figure (closed for pyplot, so that a notebook shows it once) and its 2-D axes."""
+    with sns.axes_style("whitegrid"):
+        figure, axes = plt.subplots(
+            rows,
+            columns,
+            figsize=(width, height),
+            squeeze=False,
+            layout="constrained",
+            **options,
+        )
+    plt.close(figure)
+    return figure, axes
+
+
+def scale_and_label(value: str, unit: str | None = None) -> tuple[float, str]:
+    """Return the factor from stored to shown values, and the axis label with its unit."""
+    known = METRICS.get(value)
+    stored = unit or (known.unit if known else ("ns" if value.endswith("_ns") else ""))
+    factor, shown = _SCALES.get(stored, (1.0, stored))
+    text = known.text if known else value.removesuffix("_ns").replace("_", " ")
+    return factor, f"{text} ({shown})" if shown else text
+
+
+def styles(names: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
+    """Return colour, line style and marker a name: told apart without colour, too."""
+    # Luminance falls evenly along the palette, so the order survives a grey printer.
+    colours = sns.color_palette("viridis", len(names) + 1)[: len(names)]
+    return {
+        name: {
+            "color": colours[number],
+            "linestyle": _LINES[number % len(_LINES)],
+            "marker": _MARKERS[number % len(_MARKERS)],
+        }
+        for number, name in enumerate(names)
+    }
+
+
+def counts(blocks: int | None, trials: int | None = None, samples: int | None = None) -> str:
+    """Return what a figure says about its numbers: ``n = 10 blocks, 60 trials, ...``."""
+    parts = [(blocks, "block"), (trials, "trial"), (samples, "sample")]
+    said = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in parts if n is not None]
+    return "n = " + ", ".join(said)
+
+
+def say(figure: Figure, text: str) -> None:
+    """Write the counts below a figure."""
+    figure.supxlabel(text, fontsize=8, color="0.25", x=0.99, ha="right")
+
+
+def plain_log_ticks(axes: Axes, which: str = "x") -> None:
+    """Write numbers (20, 50, 100) on a logarithmic axis instead of powers."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
+    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+    few = low > 0 and high / low < 12
+    axis.set_minor_formatter(FuncFormatter(lambda number, _: f"{number:g}" if few else ""))
+    axes.tick_params(axis="x" if which == "x" else "y", which="both", labelsize=8)
+
+
+def curve_levels(n: int, points: int) -> NDArray[np.float64]:
+    """Return quantile levels for a curve of at most `points`, dense in both tails.
+
+    Half of them lie evenly, the others at logarithmic distance from 0 and, twice as many, from 1,
+    so that the worst sample keeps its own point however many there are.
+    """
+    if n <= points:
+        return np.linspace(0, 1, max(n, 2))
+    even = np.linspace(0, 1, points // 2)
+    near = np.geomspace(1 / (n - 1), 0.1, points // 6)
+    return np.unique(np.concatenate([even, near, 1 - np.geomspace(1 / (n - 1), 0.1, points // 3)]))

@@ -1,0 +1,262 @@
+"""Figures that print well and read in grey; each says its units and how many of what it shows.
+
+Every function returns a `matplotlib.figure.Figure` and shows nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from labkit.analysis.figure import (
+    canvas,
+    counts,
+    curve_levels,
+    plain_log_ticks,
+    say,
+    scale_and_label,
+    styles,
+)
+from labkit.analysis.forest import interval_plot, ladder_plot
+from labkit.analysis.reduce import groups, numbers, order_of, quantiles, require_columns
+from labkit.errors import UsageError
+
+__all__ = ["block_plot", "ecdf", "interval_plot", "ladder_plot", "shift_plot"]
+
+_POINTS = 600
+
+
+def ecdf(
+    samples: pd.DataFrame,
+    *,
+    value: str = "rtt_ns",
+    hue: str,
+    col: str | None = None,
+    trial: str = "trial",
+    block: str = "block",
+    combined: bool = True,
+    trials: bool = True,
+    tail: bool = False,
+    points: int = _POINTS,
+) -> Figure:
+    """Overlay the distribution functions of trials, thin, and of all of them together, thick.
+
+    Parameters
+    ----------
+    samples : DataFrame
+        One row a sample; `value` positive.
+    value : str
+        Column; nanoseconds are shown in microseconds on a logarithmic axis.
+    hue, col : str
+        Columns for line styles and for panels.
+    trial, block : str
+        Columns that name trial and block.
+    combined, trials : bool
+        Draw the pooled curve; draw the curves of single trials.
+    tail : bool
+        Draw the share above each value on a logarithmic axis instead: the tail at full length.
+    points : int
+        At most this many points a curve (2,000 at most), tails kept, so that pages stay small.
+
+    Raises
+    ------
+    UsageError
+        For missing columns or an empty frame, or nothing to draw.
+    """
+    require_columns(samples, [value, hue, trial, block, *([col] if col else [])])
+    if not (combined or trials):
+        raise UsageError("neither trials nor the combined curve are to be drawn")
+    style = styles(order_of(samples[hue]))
+    figure, axes, panels = _panels(samples, col, height=3.1, sharex=True, sharey=True)
+    factor, label = scale_and_label(value)
+    for axis, panel, shown in panels:
+        for name in order_of(shown[hue]):
+            part = shown[shown[hue] == name]
+            look = {"color": style[name]["color"], "linestyle": style[name]["linestyle"]}
+            look |= {"tail": tail, "points": min(points, 2000)}
+            values = numbers(part, value) * factor
+            for _, index in groups(part, [trial, block]) if trials else []:
+                _curve(axis, np.sort(values[index]), alpha=0.4, lw=0.6, **look)
+            if combined:
+                _curve(axis, np.sort(values), lw=2.0, label=str(name), **look)
+        said = counts(shown[block].nunique(), len(groups(shown, [trial, block])), len(shown))
+        axis.set_title(f"{panel}{said}", fontsize=8)
+    _finish_ecdf(axes, len(panels), label, tail, legend=hue if combined else "")
+    n_trials = len(groups(samples, [trial, block]))
+    say(figure, counts(samples[block].nunique(), n_trials, len(samples)))
+    return figure
+
+
+def _panels(
+    frame: pd.DataFrame, col: str | None, *, height: float, **shared: Any
+) -> tuple[Figure, NDArray[Any], list[tuple[Axes, str, pd.DataFrame]]]:
+    """Return a grid, and for each value of `col` its axes, the start of its title, its rows."""
+    names = order_of(frame[col]) if col else [None]
+    across = min(len(names), 3)
+    down = -(-len(names) // across)
+    size = {"width": max(3.4 * across, 5.5), "height": height * down + 0.3}
+    figure, axes = canvas(down, across, **size, **shared)
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    panels = [
+        (axis, f"{col}: {name}\n" if col else "", frame[frame[col] == name] if col else frame)
+        for axis, name in zip(axes.flat, names, strict=False)
+    ]
+    return figure, axes, panels
+
+
+def _curve(axis: Axes, ordered: NDArray[Any], tail: bool, points: int, **look: Any) -> None:
+    levels = curve_levels(len(ordered), points)
+    at = quantiles(ordered, levels)
+    # A sample counts as at or above itself, so the largest is drawn at 1/n, not at nothing.
+    share = 1 - levels * (len(ordered) - 1) / len(ordered) if tail else levels
+    axis.plot(at, share, **look)
+
+
+def _finish_ecdf(axes: NDArray[Any], panels: int, label: str, tail: bool, legend: str) -> None:
+    for number, axis in enumerate(axes.flat[:panels]):
+        axis.set_xscale("log")
+        if tail:
+            axis.set_yscale("log")
+        axis.set_xlabel(label)
+        if number % axes.shape[1] == 0:
+            axis.set_ylabel(
+                "share of samples at or above" if tail else "share of samples at or below"
+            )
+        plain_log_ticks(axis)
+    if legend:
+        axes.flat[0].legend(title=legend, fontsize=7, title_fontsize=7, loc="best")
+
+
+def block_plot(
+    trials: pd.DataFrame,
+    *,
+    value: str,
+    hue: str,
+    col: str | None = None,
+    block: str = "block",
+    flagged: str | None = None,
+    unit: str | None = None,
+) -> Figure:
+    """Draw each trial's summary over the blocks, in the order in which they ran.
+
+    Drift, a jump or an odd block are seen here, and so is what pairing by block removes.
+
+    Parameters
+    ----------
+    trials : DataFrame
+        One row a trial.
+    value : str
+        Column of summaries; NaN (failed trials) is left out and counted in the title.
+    hue, col, block : str
+        Columns for markers, panels and the horizontal axis.
+    flagged : str, optional
+        Boolean column: trials to ring.
+    unit : str, optional
+        Unit of `value` as stored, where the column's name does not say it (``"ns"``).
+    """
+    require_columns(trials, [value, hue, block, *([col] if col else [])])
+    style = styles(order_of(trials[hue]))
+    factor, label = scale_and_label(value, unit)
+    figure, axes, panels = _panels(trials, col, height=2.6, sharex=True)
+    for number, (axis, panel, shown) in enumerate(panels):
+        _strip(axis, shown, value=value, hue=hue, block=block, factor=factor, style=style)
+        if flagged:
+            ringed = shown[shown[flagged].astype(bool)]
+            ring: dict[str, Any] = {"s": 90, "facecolors": "none", "edgecolors": "black"}
+            axis.scatter(ringed[block], ringed[value] * factor, **ring)
+        failed = int(shown[value].isna().sum())
+        said = counts(shown[block].nunique(), int(shown[value].notna().sum()))
+        axis.set_title(f"{panel}{said}" + (f", {failed} failed" if failed else ""), fontsize=8)
+        axis.set_xlabel("block, in order of execution")
+        if number % axes.shape[1] == 0:
+            axis.set_ylabel(label)
+    axes.flat[0].legend(title=hue, fontsize=7, title_fontsize=7, loc="best")
+    say(figure, counts(trials[block].nunique(), int(trials[value].notna().sum())))
+    return figure
+
+
+def _strip(
+    axis: Axes,
+    shown: pd.DataFrame,
+    *,
+    value: str,
+    hue: str,
+    block: str,
+    factor: float,
+    style: dict[Hashable, dict[str, Any]],
+) -> None:
+    for name, part in shown.groupby(hue, sort=False, observed=True):
+        look = style[name]
+        axis.plot(
+            part[block],
+            part[value] * factor,
+            linestyle="none",
+            marker=look["marker"],
+            color=look["color"],
+            markersize=4.5,
+            markeredgecolor="white",
+            markeredgewidth=0.4,
+            label=str(name),
+        )
+        means = (part.groupby(block, observed=True)[value].mean() * factor).sort_index()
+        axis.plot(means.index, means, color=look["color"], linestyle=look["linestyle"], lw=0.8)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def shift_plot(
+    table: pd.DataFrame,
+    *,
+    baseline: str,
+    value: str = "rtt_ns",
+    conditions: Sequence[Hashable] | None = None,
+    relative: bool = False,
+) -> Figure:
+    """Draw by how much each quantile differs from the baseline's, with intervals over blocks.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `labkit.analysis.shift.shift` returns.
+    baseline : str
+        The baseline's name, for the axis.
+    value : str
+        The column that was compared, for unit and label.
+    conditions : sequence, optional
+        Which conditions to draw; all of them otherwise.
+    relative : bool
+        Draw ratios instead of differences.
+    """
+    require_columns(table, ["condition", "quantile", "estimate", "difference", "n_blocks"])
+    names = order_of(table["condition"]) if conditions is None else list(conditions)
+    order = order_of(table["quantile"])
+    factor, label = scale_and_label(value)
+    fields = ("difference", "difference_low", "difference_high")
+    middle, low, high = ("estimate", "low", "high") if relative else fields
+    factor = 1.0 if relative else factor
+    style = styles(names)
+    figure, axes = canvas(1, 1, width=7.5, height=3.4)
+    axis = axes[0, 0]
+    axis.axhline(1.0 if relative else 0.0, color="0.3", lw=0.8)
+    for number, name in enumerate(names):
+        part = table[table["condition"] == name].set_index("quantile").reindex(order)
+        at = np.arange(len(order)) + 0.12 * (number - (len(names) - 1) / 2)
+        centre = part[middle].to_numpy(dtype=np.float64) * factor
+        reach = np.abs(part[[low, high]].to_numpy(dtype=np.float64).T * factor - centre)
+        look = {"color": style[name]["color"], "marker": style[name]["marker"], "ms": 4}
+        line = style[name]["linestyle"]
+        axis.errorbar(at, centre, yerr=reach, lw=0.9, ls=line, capsize=2, label=str(name), **look)
+    axis.set_xticks(range(len(order)), order, rotation=45, ha="right")
+    axis.set_xlabel("quantile of a trial")
+    axis.set_ylabel(f"ratio to {baseline}" if relative else f"difference to {baseline},\n{label}")
+    figure.legend(fontsize=7, loc="outside right upper")
+    blocks = int(table["n_blocks"].max()) if len(table) else 0
+    say(figure, f"{counts(blocks)}; intervals over blocks")
+    return figure

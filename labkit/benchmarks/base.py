@@ -1,0 +1,58 @@
+"""What every tool's file offers: what to run, where its output is, and how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a tool measured in one trial.
+
+    Parameters
+    ----------
+    samples : mapping of str to ndarray of int64, shape (n,)
+        Columns of samples, such as ``rtt_ns``.
+    metrics : mapping of str to float
+        One number a trial.
+    messages : int
+        Messages that were exchanged in the window, warm-up included: the denominator of the
+        mechanism evidence.
+    flags : tuple of str
+        Validity rules that did not hold; the trial is kept and flagged.
+    """
+
+    samples: Mapping[str, NDArray[np.int64]]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    messages: int = 0
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Client:
+    """A load to be sent at a server, and how its output is read.
+
+    Parameters
+    ----------
+    argv : tuple of str
+        The command; ``{log}`` in an argument stands for the path of its log file.
+    target : str
+        Address that it sends to; the rig refuses one that it does not own.
+    seconds : float
+        How long the command is expected to take.
+    parse : callable
+        Takes (stdout, log) as text and returns a `Reading`.
+    """
+
+    argv: tuple[str, ...]
+    target: str
+    seconds: float
+    parse: Callable[[str, str], Reading]
+
+
+Evidence = dict[str, Any]

@@ -1,0 +1,195 @@
+"""Mechanism evidence: one snapshot before a trial's window and one after, on the host's own clock."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from labkit.runtimes.readback import sections
+
+# Files that a kernel does not have leave their section out; the mechanism is then missing (NaN) and
+# not zero. The order matters: what changes fastest is read first before and last after, so that the
+# snapshot itself is seen as little as possible.
+SNAPSHOT = r"""
+snapshot() {
+    show() { [ -r "$2" ] && { echo "@@ $1"; cat "$2"; } || true; }
+    show stat /proc/stat
+    show softirqs /proc/softirqs
+    echo "@@ idle"
+    for file in /sys/devices/system/cpu/cpu[0-9]*/cpuidle/state[0-9]*/usage; do
+        [ -r "$file" ] && echo "$file $(cat "$file")" || true
+    done
+    for pid in "$@"; do
+        show sched "/proc/$pid/sched"
+        show task "/proc/$pid/stat"
+        show status "/proc/$pid/status"
+        show netstat "/proc/$pid/net/netstat"
+        show snmp "/proc/$pid/net/snmp"
+        show softnet "/proc/$pid/net/softnet_stat"
+        show conntrack "/proc/$pid/net/stat/nf_conntrack"
+        while IFS=: read -r id names path; do
+            for base in "/sys/fs/cgroup/$names" /sys/fs/cgroup; do
+                case "$names" in *cpu | cpu* | "") show cpu.stat "$base$path/cpu.stat" ;; esac
+            done
+        done <"/proc/$pid/cgroup"
+    done
+    show pressure /proc/pressure/cpu
+    show load /proc/loadavg
+    echo "@@ clock"; date +%s%N
+}
+"""
+
+#: The whole window of a trial, on the generator: snapshot, tool, snapshot. Nothing else is sent to
+#: the host while it runs.
+WINDOW = (
+    SNAPSHOT
+    + r"""
+folder=$1 cpus=$2 pids=$3
+shift 3
+snapshot $pids >"$folder/before"
+status=0
+taskset -c "$cpus" "$@" >"$folder/tool.out" 2>"$folder/tool.err" || status=$?
+snapshot $pids >"$folder/after"
+exit $status
+"""
+)
+
+#: The same snapshot alone, for the other hosts of a rig with more than one kernel.
+ALONE = SNAPSHOT + 'snapshot "$@"\n'
+
+_SCHED = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"}
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Return a snapshot as numbers; what the kernel does not offer is left out."""
+    raw = sections(text)
+    found: dict[str, Any] = {}
+    if "stat" in raw:
+        found["cpu"] = _cpu_times(raw["stat"])
+        found["context_switches"] = _number(raw["stat"], r"^ctxt (\d+)")
+    if "softirqs" in raw:
+        found["softirqs"] = {
+            name: _total(raw["softirqs"], name) for name in ("NET_RX", "NET_TX", "TIMER", "SCHED")
+        }
+    if raw.get("idle"):
+        found["idle_exits"] = sum(int(line.split()[1]) for line in raw["idle"].splitlines())
+    for name, label in _SCHED.items():
+        if "sched" in raw:
+            found[name] = _number(raw["sched"], rf"^{re.escape(label)}\s*:\s*(\d+)")
+    if raw.get("task"):
+        found["last_cpu"] = int(raw["task"].rpartition(")")[2].split()[36])
+    for name, table in (("netstat", "netstat"), ("snmp", "snmp")):
+        found |= _counters(raw.get(table, ""), _WANTED[name])
+    if "cpu.stat" in raw:
+        pairs = (line.split() for line in raw["cpu.stat"].splitlines())
+        found["throttling"] = {name: int(value) for name, value in pairs if "thrott" in name}
+        found["throttling"]["nr_periods"] = _number(raw["cpu.stat"], r"^nr_periods (\d+)") or 0
+    if "pressure" in raw:
+        found["pressure_us"] = _number(raw["pressure"], r"^some .*total=(\d+)")
+    if raw.get("clock", "").isdigit():
+        found["clock_ns"] = int(raw["clock"])
+    return found
+
+
+_WANTED = {
+    "netstat": ("TcpExt.BusyPollRxPackets",),
+    "snmp": ("Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs"),
+}
+
+
+def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> dict[str, float]:
+    """Return what happened between two snapshots, per message where that is the scale.
+
+    Parameters
+    ----------
+    before, after : dict
+        As `parse` returns them.
+    messages : int
+        Messages exchanged in between, warm-up included.
+
+    Returns
+    -------
+    dict of str to float
+        Columns of the dataset; one that could not be read is absent.
+    """
+    rates = {
+        "context_switches": _change(before, after, "context_switches"),
+        "server_switches": _change(before, after, "voluntary"),
+        "idle_exits": _change(before, after, "idle_exits"),
+    }
+    for name in ("NET_RX", "NET_TX"):
+        rates[f"softirq_{name.lower()}"] = _change(
+            before.get("softirqs", {}), after.get("softirqs", {}), name
+        )
+    found = {
+        name: value / messages for name, value in rates.items() if value is not None and messages
+    }
+    if {"softirq_net_rx", "softirq_net_tx"} <= set(found):
+        found["softirqs"] = found["softirq_net_rx"] + found["softirq_net_tx"]
+    plain = {"migrations": "migrations", "pressure_us": "pressure_us"}
+    plain |= {name: name for names in _WANTED.values() for name in names}
+    for column, name in plain.items():
+        value = _change(before, after, name)
+        if value is not None:
+            found[column] = value
+    for name, value in after.get("throttling", {}).items():
+        found[name] = value - before.get("throttling", {}).get(name, 0)
+    found |= _cpu_shares(before.get("cpu", {}), after.get("cpu", {}))
+    if "last_cpu" in after:
+        found["server_cpu"] = float(after["last_cpu"])
+    return found
+
+
+def _cpu_times(text: str) -> dict[str, list[int]]:
+    rows = (line.split() for line in text.splitlines() if line.startswith("cpu"))
+    return {row[0]: [int(value) for value in row[1:9]] for row in rows}
+
+
+_KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+
+
+def _cpu_shares(before: dict[str, list[int]], after: dict[str, list[int]]) -> dict[str, float]:
+    """Return the share of all CPU time by kind, and each CPU's own idle share."""
+    found: dict[str, float] = {}
+    for name, times in after.items():
+        spent = [new - old for new, old in zip(times, before.get(name, times), strict=True)]
+        total = sum(spent)
+        if not total:
+            continue
+        shares = dict(zip(_KINDS, (ticks / total for ticks in spent), strict=True))
+        if name == "cpu":
+            found |= {f"cpu_{kind}": share for kind, share in shares.items() if kind != "steal"}
+            found["steal"] = shares["steal"]
+        else:
+            found[f"{name}_idle"] = shares["idle"]
+    return found
+
+
+def _change(before: dict[str, Any], after: dict[str, Any], name: str) -> int | None:
+    if before.get(name) is None or after.get(name) is None:
+        return None
+    return int(after[name]) - int(before[name])
+
+
+def _number(text: str, pattern: str) -> int | None:
+    found = re.search(pattern, text, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def _total(text: str, name: str) -> int | None:
+    for line in text.splitlines():
+        head, _, counts = line.strip().partition(":")
+        if head == name:
+            return sum(int(count) for count in counts.split())
+    return None
+
+
+def _counters(text: str, wanted: tuple[str, ...]) -> dict[str, int]:
+    """Read the kernel's tables of two lines each: names, then values."""
+    lines = text.splitlines()
+    found: dict[str, int] = {}
+    for names, values in zip(lines[::2], lines[1::2], strict=False):
+        table = names.partition(":")[0]
+        pairs = zip(names.split()[1:], values.split()[1:], strict=False)
+        found |= {f"{table}.{name}": int(value) for name, value in pairs}
+    return {name: found[name] for name in wanted if name in found}

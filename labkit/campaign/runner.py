@@ -1,0 +1,173 @@
+"""The execution of a plan: every trial once, failures kept, nothing lost whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.benchmarks.base import Reading
+from labkit.campaign.progress import Progress
+from labkit.campaign.store import Store
+from labkit.campaign.trial import Trial, failure
+from labkit.design import Condition, level_label
+from labkit.errors import HostUnreachable, LabkitError
+from labkit.rig import Rig
+from labkit.runtimes import Runtime
+
+if TYPE_CHECKING:
+    from labkit.campaign.study import Plan
+
+#: A trial that failed is tried once more; both attempts are rows.
+ATTEMPTS = 2
+#: So many planned trials that fail in a row are a broken rig, not bad luck.
+GIVE_UP = 5
+
+
+def run(plan: Plan, store: Store) -> None:
+    """Run every trial of the plan that has not succeeded yet.
+
+    Raises
+    ------
+    LabkitError
+        `GIVE_UP` planned trials failed one after the other, or a host cannot be reached.
+    KeyboardInterrupt
+        On Ctrl-C, once the trial that ran was taken down; finished trials are kept.
+    """
+    attempts = store.attempts()
+    todo = [
+        (block, position, condition)
+        for block, position, condition in plan.design.trials()
+        if "ok" not in attempts.get(trial_name(block, position), [])
+    ]
+    if not todo:
+        return
+    facts = plan.facts()
+    boot = str(facts.get("sut", {}).get("volatile", {}).get("boot_id", ""))
+    session = store.session(facts, boot)
+    runtimes: dict[str, Runtime] = {}
+    progress = Progress(len(plan.design), len(plan.design) - len(todo), plan.study.name)
+    failed = 0
+    try:
+        with off_the_sut(plan.rig):
+            for block, position, condition in todo:
+                name = trial_name(block, position)
+                progress.before(f"block {block}: {condition.label}")
+                before = len(attempts.get(name, []))
+                place = {"trial": name, "block": block, "position": position, "session": session}
+                ok = _planned(plan, store, condition, place, before, runtimes, progress)
+                failed = 0 if ok else failed + 1
+                progress.after()
+                if failed >= GIVE_UP:
+                    raise LabkitError(
+                        f"{failed} planned trials failed one after the other",
+                        where=str(store.path),
+                        why=_last_problem(store),
+                        remedy="see the trials' records there; `labkit doctor` checks the machine",
+                    )
+    finally:
+        progress.close()
+
+
+def trial_name(block: int, position: int) -> str:
+    """Return the name of a planned trial, which sorts as the plan runs."""
+    return f"b{block:02d}-p{position:02d}"
+
+
+def _planned(
+    plan: Plan,
+    store: Store,
+    condition: Condition,
+    place: dict[str, Any],
+    before: int,
+    runtimes: dict[str, Runtime],
+    progress: Progress,
+) -> bool:
+    """Try one planned trial until it succeeds or its attempts are used up; each is stored."""
+    for attempt in range(before + 1, before + ATTEMPTS + 1):
+        label = f"trial-{os.getpid()}-{place['trial']}-a{attempt}"
+        trial = Trial(plan.rig, condition, plan.settings, label, runtimes)
+        record = {
+            **place,
+            "attempt": attempt,
+            "levels": {name: level_label(level) for name, level in condition.levels},
+            "copy": condition.copy,
+            "started_ns": time.time_ns(),
+        }
+        began = time.monotonic()
+        reading, error = _attempt(plan, trial)
+        record |= {"seconds": time.monotonic() - began, "status": "failed" if error else "ok"}
+        record["error"] = failure(error) if error else None
+        samples = dict(reading.samples) if reading else {}
+        record["n_samples"] = max((len(values) for values in samples.values()), default=0)
+        record["metrics"] = _metrics(reading)
+        store.add(record | trial.record, samples, trial.logs)
+        if not error:
+            return True
+        progress.note(f"{place['trial']} ({condition.label}) failed: {error}")
+        if isinstance(error, HostUnreachable):
+            raise error
+    return False
+
+
+def _attempt(plan: Plan, trial: Trial) -> tuple[Reading | None, Exception | None]:
+    try:
+        reading = plan.study.protocol(trial)
+    except Exception as error:  # whatever a protocol does wrong is a failed row, with its evidence
+        return None, error
+    if not isinstance(reading, Reading):
+        return None, LabkitError(
+            f"the protocol returned {type(reading).__name__}",
+            remedy="it returns what trial.measure(...) returned",
+        )
+    return reading, None
+
+
+def _metrics(reading: Reading | None) -> dict[str, float]:
+    """Return the tool's numbers and the quantiles that planning and quick looks need."""
+    if reading is None:
+        return {}
+    found = dict(reading.metrics)
+    for name, values in reading.samples.items():
+        if len(values):
+            for label, q in (("median", 0.5), ("p99", 0.99)):
+                found[f"{name}_{label}"] = float(np.quantile(values, q))
+    return found
+
+
+def _last_problem(store: Store) -> str:
+    paths = sorted(
+        (store.path / "trials").glob("b*/trial.json"), key=lambda path: path.stat().st_mtime
+    )
+    from labkit.dataset import read_json
+
+    return str((read_json(paths[-1]).get("error") or {}).get("what", "")) if paths else ""
+
+
+@contextmanager
+def off_the_sut(rig: Rig) -> Iterator[None]:
+    """Keep this process off the CPU of the system under test, where the two share a machine."""
+    if not rig.shared_kernel:
+        yield
+        return
+    cpus = {int(cpu) for cpu in rig.cpu_map["harness"].split(",")}
+    threads = [int(path.name) for path in Path("/proc/self/task").iterdir()]
+    before = os.sched_getaffinity(0)
+    _pin(threads, cpus)
+    try:
+        yield
+    finally:
+        _pin([int(path.name) for path in Path("/proc/self/task").iterdir()], before)
+
+
+def _pin(threads: list[int], cpus: set[int]) -> None:
+    for thread in threads:
+        try:
+            os.sched_setaffinity(thread, cpus)
+        except ProcessLookupError:
+            continue

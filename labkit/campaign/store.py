@@ -1,0 +1,141 @@
+"""Writing a campaign: every file appears complete or not at all, whatever is killed when."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+from numpy.typing import NDArray
+
+from labkit.dataset import FORMAT, campaigns, read_json
+from labkit.design import digest, refuse_to_mix
+
+
+def sync(path: Path) -> None:
+    """Make a file or directory survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically, with the format's version."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps({"format": FORMAT, **data}, indent=1, default=_plain) + "\n")
+    sync(temporary)
+    temporary.rename(path)
+    sync(path.parent)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is not JSON data")
+
+
+def write_samples(path: Path, columns: Mapping[str, NDArray[np.int64]]) -> None:
+    """Write integer columns; deltas of neighbours are small, so they pack to a fraction."""
+    table = pa.table({name: np.asarray(values, dtype=np.int64) for name, values in columns.items()})
+    parquet.write_table(
+        table,
+        path,
+        compression="zstd",
+        use_dictionary=False,
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in columns},
+    )
+
+
+class Store:
+    """One campaign's directory; open one with `resume_or_begin`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def resume_or_begin(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Store:
+        """Return the newest campaign in a study's folder when it is this plan's, or a new one.
+
+        Raises
+        ------
+        PlanMismatch
+            The newest campaign has another identity, and `new` was not asked for.
+        """
+        found = campaigns(folder)
+        if found and not new:
+            stored = read_json(found[-1] / "plan.json")
+            refuse_to_mix(stored["identity"], plan["identity"], str(found[-1]))
+            store = cls(found[-1])
+        else:
+            name = time.strftime("%Y%m%d-%H%M%S") + "-" + digest(plan["identity"])
+            while (folder / name).exists():  # begun twice within a second
+                time.sleep(0.2)
+                name = time.strftime("%Y%m%d-%H%M%S") + "-" + digest(plan["identity"])
+            store = cls(folder / name)
+            write_json(store.path / "plan.json", plan)
+        store.sweep()
+        return store
+
+    def sweep(self) -> None:
+        """Remove what an interrupted write left: it was never part of the dataset."""
+        for path in [*self.path.rglob(".*.tmp"), *self.path.rglob(".*.part")]:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def attempts(self) -> dict[str, list[str]]:
+        """Return the status of every attempt, by trial, in the order of the attempts."""
+        found: dict[str, list[str]] = {}
+        for path in sorted((self.path / "trials").glob("b*-p*-a*/trial.json")):
+            record = read_json(path)
+            found.setdefault(record["trial"], []).append(record["status"])
+        return found
+
+    def session(self, facts: Mapping[str, Any], boot: str) -> int:
+        """Return this boot's session number, recording it and its facts when it is new."""
+        folder = self.path / "sessions"
+        numbers = [int(path.stem) for path in sorted(folder.glob("[0-9]*.json"))]
+        if numbers and read_json(folder / f"{numbers[-1]:02d}.json")["boot"] == boot:
+            return numbers[-1]
+        number = numbers[-1] + 1 if numbers else 1
+        began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        record = {"session": number, "boot": boot, "began": began, "facts": facts}
+        write_json(folder / f"{number:02d}.json", record)
+        return number
+
+    def add(
+        self,
+        record: Mapping[str, Any],
+        samples: Mapping[str, NDArray[np.int64]],
+        logs: Mapping[str, str],
+    ) -> Path:
+        """Store one attempt; its directory appears by a rename once all of it is on disk."""
+        name = f"{record['trial']}-a{record['attempt']}"
+        folder = self.path / "trials"
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f".{name}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        if samples:
+            write_samples(part / "samples.parquet", samples)
+        for log, text in logs.items():
+            if text:
+                (part / log).write_text(text)
+        write_json(part / "trial.json", record)
+        for path in part.iterdir():
+            sync(path)
+        final = folder / name
+        part.rename(final)
+        sync(folder)
+        return final

@@ -1,0 +1,252 @@
+"""The command line: a thin layer over the library. Exit codes: 0, 1 (failed), 2 (used wrongly)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from labkit.errors import LabkitError, UsageError
+from labkit.paths import ROOT, project
+from labkit.version import VERSION
+
+PROFILE = click.option(
+    "--profile",
+    "-P",
+    default="quick",
+    show_default=True,
+    help="tiny (a pilot), quick or paper (hours).",
+)
+NEW = click.option("--new", is_flag=True, help="Begin another campaign instead of resuming.")
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`make report` does everything once; `labkit COMMAND --help` has examples.",
+)
+@click.version_option(VERSION, prog_name="labkit")
+def app() -> None:
+    """Measure what containers cost on this machine, and decide what was published about it."""
+
+
+@app.group("rig")
+def rig_app() -> None:
+    """Bring the virtual rig up, look at it, take it down."""
+
+
+def say(text: str) -> None:
+    """Print a line of what is going on, apart from results."""
+    click.echo(f"labkit: {text}", err=True)
+
+
+@app.command(epilog="Example: labkit doctor --timing")
+@click.option("--timing", is_flag=True, help="Also measure clock, idle exits and noise of the rig.")
+def doctor(timing: bool) -> None:
+    """Say what this machine can and cannot do, each with its remedy."""
+    from labkit import doctor as rules
+
+    checks = rules.check_machine()
+    for check in checks:
+        click.echo(check.line())
+    if timing:
+        for line in rules.timing(say):
+            click.echo(line)
+    if any(check.needed and not check.ok for check in checks):
+        raise SystemExit(1)
+
+
+@rig_app.command("up")
+def rig_up() -> None:
+    """Bring the virtual rig up; it stays until `labkit rig down`."""
+    from labkit.rig import clean, state, virtual
+
+    with state.locked():
+        clean(say=say)
+        if (state.read() or {}).get("ready"):
+            say("the rig stands already")
+        else:
+            virtual.up(keep=True, say=say)
+    _show_rig()
+
+
+@rig_app.command("status")
+def rig_status() -> None:
+    """Show whether the rig stands, who uses it, its hosts and its CPU map."""
+    _show_rig()
+
+
+def _show_rig() -> None:
+    from labkit.rig import state, virtual
+
+    found = state.read()
+    if not found or not found.get("ready"):
+        click.echo("no virtual rig stands" + (" (one is being made)" if found else ""))
+        return
+    rig = virtual.attach()
+    try:
+        for role, addresses in rig.addresses.items():
+            engine = " with Docker Engine" if rig.sites[role].engine else ""
+            click.echo(f"{role:10} {', '.join(addresses)}{engine}")
+    finally:
+        rig.close()
+    click.echo("CPUs: " + ", ".join(f"{role} {cpus}" for role, cpus in rig.cpu_map.items()))
+    user = f"process {state.holder()}" if state.in_use() else "nobody"
+    click.echo(f"used by {user}")
+
+
+@rig_app.command("down")
+def rig_down() -> None:
+    """Take the virtual rig down, and undo every setting that it changed."""
+    from labkit.rig import state, virtual
+
+    with state.locked():
+        virtual.down(say=say)
+
+
+@rig_app.command(
+    "shell",
+    epilog="Examples: labkit rig shell sut | labkit rig shell generator ip addr",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("host")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def rig_shell(host: str, command: tuple[str, ...]) -> None:
+    """Open a shell on HOST (generator, sut, clean) of the standing rig, or run COMMAND there."""
+    from labkit.rig import netns, state
+
+    if host not in netns.PORTS:
+        raise UsageError(f"no host called {host!r}", remedy=f"one of {', '.join(netns.PORTS)}")
+    if not (state.read() or {}).get("ready"):
+        raise LabkitError("no virtual rig stands", remedy="labkit rig up")
+    from labkit.rig.engine import SOCKET
+
+    shell = list(command) or [os.environ.get("SHELL", "/bin/sh")]
+    environment = {**os.environ, **({"DOCKER_HOST": SOCKET} if host == "sut" else {})}
+    argv = ["nsenter", f"--net={netns.namespace(host)}", *shell]
+    raise SystemExit(subprocess.run(argv, env=environment, check=False).returncode)
+
+
+@app.command(
+    epilog="Examples: labkit run --profile tiny | labkit run affinity-spinning -p blocks 10 --new"
+)
+@click.argument("studies", nargs=-1)
+@PROFILE
+@click.option(
+    "--parameter",
+    "-p",
+    type=(str, str),
+    multiple=True,
+    metavar="NAME VALUE",
+    help="Set a parameter.",
+)
+@NEW
+@click.option(
+    "--time-limit", default=1440.0, show_default=True, help="Minutes a notebook may take."
+)
+def run(
+    studies: tuple[str, ...],
+    profile: str,
+    parameter: tuple[tuple[str, str], ...],
+    new: bool,
+    time_limit: float,
+) -> None:
+    """Measure STUDIES (all when omitted): execute their notebooks with a profile's parameters."""
+    from labkit import studies as runs
+
+    given = runs.parameters(parameter, new=new)
+    for notebook in runs.find(studies):
+        output = runs.measure(notebook, profile, given, seconds=60 * time_limit, say=say)
+        click.echo(f"{runs.name_of(notebook)}: {output}")
+
+
+@app.command(epilog="Example: labkit report --measure --profile quick")
+@click.option("--measure", is_flag=True, help="Measure first what is missing.")
+@PROFILE
+@NEW
+@click.option(
+    "--output",
+    "-o",
+    default="reports",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of the pages.",
+)
+def report(measure: bool, profile: str, new: bool, output: Path) -> None:
+    """Analyse what was measured and write reports/index.html."""
+    from labkit import studies as runs
+
+    index, headlines, failures = runs.report(
+        profile, project(output), measure=measure, new=new, say=say
+    )
+    for line in headlines:
+        click.echo(line)
+    click.echo(f"report: {index}")
+    if failures:
+        raise SystemExit(1)
+
+
+@app.command()
+def restore() -> None:
+    """Undo host settings that a killed campaign left changed."""
+    from labkit.hosts import LocalHost
+    from labkit.hosts import restore as undo
+    from labkit.rig import state
+
+    with state.locked():
+        if (state.read() or {}).get("ready"):
+            raise UsageError(
+                "the virtual rig stands, and its settings belong to it",
+                remedy="labkit rig down restores them",
+            )
+        outcomes = undo(LocalHost())
+    for outcome in outcomes:
+        click.echo(str(outcome))
+    if not outcomes:
+        click.echo("nothing to restore")
+    if any(not outcome.ok for outcome in outcomes):
+        raise SystemExit(1)
+
+
+@app.command()
+def clean() -> None:
+    """Remove what a dead campaign left on this machine, and only that."""
+    from labkit.rig import clean as remove
+    from labkit.rig import state
+
+    if not state.is_root():
+        click.echo("not root: no rig was made from here")
+        return
+    with state.locked():
+        done = remove(say=say)
+    for line in done or ["nothing was left"]:
+        click.echo(line)
+
+
+@app.command()
+def lab() -> None:
+    """Open JupyterLab on the project's notebooks."""
+    argv = [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(ROOT)]
+    raise SystemExit(subprocess.run(argv, check=False).returncode)
+
+
+def main(argv: list[str] | None = None) -> Any:
+    """Run the command line, turning errors into a message and an exit code."""
+    try:
+        app.main(args=argv, prog_name="labkit", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except LabkitError as error:
+        click.echo(f"labkit: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        say("interrupted; what was measured is kept, and the same command goes on")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Datasets on disk, read into tidy frames.
+
+Layout, format 1::
+
+    <campaign>/plan.json                    identity, settings, conditions, order, refusals, rig
+    <campaign>/sessions/01.json             facts of every host, one file a boot of the rig
+    <campaign>/trials/b01-p03-a1/trial.json what ran, what was read back, evidence, outcome
+    <campaign>/trials/b01-p03-a1/samples.parquet   integer columns, one row a sample
+
+A trial's directory is there completely or not at all. Each attempt is a directory: a failed one is
+a row like any other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as parquet
+
+from labkit.errors import DatasetError
+
+FORMAT = 1
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object from a file of this dataset format.
+
+    Raises
+    ------
+    DatasetError
+        The file is missing, is not JSON, or is of a newer format than this labkit reads.
+    """
+    try:
+        data = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise DatasetError(
+            "a file of the dataset is missing", where=str(path), remedy="see `labkit run --help`"
+        ) from None
+    except ValueError as error:
+        raise DatasetError(
+            "a file of the dataset is damaged",
+            where=str(path),
+            why=str(error),
+            remedy="take it from a backup, or remove its directory: the same run measures it again",
+        ) from None
+    found = data.get("format") if isinstance(data, dict) else None
+    if not isinstance(found, int):
+        raise DatasetError("not a file of a labkit dataset", where=str(path), why="no format")
+    if found > FORMAT:
+        raise DatasetError(
+            f"dataset format {found} is newer than this labkit reads ({FORMAT})",
+            where=str(path),
+            remedy="update labkit",
+        )
+    return data
+
+
+def campaigns(folder: Path | str) -> list[Path]:
+    """Return the campaign directories in a study's folder, oldest first."""
+    return sorted(plan.parent for plan in Path(folder).glob("*/plan.json"))
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One campaign, read from disk; make one with `load`."""
+
+    path: Path
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """The plan as stored: identity, settings, factors, conditions, order, refusals, seed."""
+        return read_json(self.path / "plan.json")
+
+    @property
+    def rig(self) -> dict[str, Any]:
+        """The rig: hosts, links, CPU map, capabilities and caveats."""
+        return dict(self.plan["rig"])
+
+    @cached_property
+    def sessions(self) -> list[dict[str, Any]]:
+        """Every session (a boot of the rig) with the facts of its hosts."""
+        return [read_json(path) for path in sorted((self.path / "sessions").glob("*.json"))]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of each host in the last session, by role."""
+        return dict(self.sessions[-1]["facts"]) if self.sessions else {}
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """Every attempt's ``trial.json``, in the order of the plan."""
+        found = sorted((self.path / "trials").glob("b*-p*-a*/trial.json"))
+        return [read_json(path) | {"directory": path.parent.name} for path in found]
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """One row per attempt: condition, outcome, flags and mechanism evidence."""
+        rows = [_row(record) for record in self.records]
+        return pd.DataFrame(rows)
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """The rows of `trials` whose measurement succeeded; one a planned trial at most."""
+        return self.trials[self.trials["status"] == "ok"] if len(self.trials) else self.trials
+
+    def samples(self, columns: Iterable[str] | None = None) -> pd.DataFrame:
+        """Return the samples of all successful trials, one row a sample.
+
+        Parameters
+        ----------
+        columns : iterable of str, optional
+            Measured columns; all when omitted. Times are int64 nanoseconds.
+
+        Returns
+        -------
+        DataFrame
+            ``trial``, ``block``, the factors and ``copy`` (categories), then the columns.
+        """
+        factors = list(self.plan["factors"])
+        wanted = list(columns) if columns is not None else None
+        parts = []
+        for record in self.records:
+            if record["status"] != "ok" or not record["n_samples"]:
+                continue
+            part = _read_samples(self.path / "trials" / record["directory"], wanted)
+            head = {"trial": record["trial"], "block": record["block"], **record["levels"]}
+            for position, (name, value) in enumerate((head | {"copy": record["copy"]}).items()):
+                part.insert(position, name, value)
+            parts.append(part)
+        if not parts:
+            return pd.DataFrame(columns=["trial", "block", *factors, "copy", *(wanted or [])])
+        frame = pd.concat(parts, ignore_index=True)
+        return frame.astype({name: "category" for name in ["trial", *factors]})
+
+
+def load(path: Path | str) -> Dataset:
+    """Return the dataset at `path`: a campaign, or the newest campaign of a study's folder.
+
+    Raises
+    ------
+    DatasetError
+        There is none, or its plan cannot be read.
+    """
+    folder = Path(path)
+    if not (folder / "plan.json").is_file():
+        found = campaigns(folder)
+        if not found:
+            raise DatasetError(
+                "no campaign here",
+                where=str(folder),
+                why="neither plan.json nor a directory that holds one",
+                remedy="measure one first: labkit run --profile tiny",
+            )
+        folder = found[-1]
+    dataset = Dataset(folder)
+    _ = dataset.plan
+    return dataset
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    plain = ("trial", "attempt", "block", "position")
+    outcome = ("copy", "status", "n_samples", "started_ns", "seconds", "session")
+    error = record.get("error") or {}
+    return {
+        **{name: record[name] for name in plain},
+        **record["levels"],
+        **{name: record[name] for name in outcome},
+        "flags": "; ".join(record.get("flags", [])),
+        "problems": error.get("what", ""),
+        **record.get("metrics", {}),
+        **record.get("mechanisms", {}),
+    }
+
+
+def _read_samples(folder: Path, columns: list[str] | None) -> pd.DataFrame:
+    path = folder / "samples.parquet"
+    try:
+        return parquet.read_table(path, columns=columns).to_pandas()
+    except FileNotFoundError:
+        raise DatasetError("a trial has lost its samples", where=str(path)) from None
+    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
+        raise DatasetError(
+            "the samples of a trial are damaged",
+            where=str(path),
+            why=str(error),
+            remedy="remove its directory: the same run measures it again",
+        ) from None

@@ -1,0 +1,252 @@
+"""The plan of a campaign, fixed before anything runs: conditions, seeded blocks, identity.
+
+Pure: no host, no engine and no clock. A randomised complete block design: each block holds every
+feasible condition once, in an order drawn from the seed; a few conditions are doubled in each
+block, so that every report can show the rig's own noise (an A/A comparison) beside its findings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+from labkit.errors import PlanMismatch, UsageError
+
+Levels = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One combination of levels; ``copy`` is 2 for the second of a doubled condition.
+
+    Parameters
+    ----------
+    levels : tuple of (str, Any)
+        Factor names and levels, in the order in which the factors were declared.
+    copy : int
+        1, or 2 for the A/A twin.
+    """
+
+    levels: tuple[tuple[str, Any], ...]
+    copy: int = 1
+
+    def __getitem__(self, factor: str) -> Any:
+        return dict(self.levels)[factor]
+
+    @property
+    def label(self) -> str:
+        """The levels in words, the same for both copies."""
+        return " | ".join(level_label(level) for _, level in self.levels)
+
+    @property
+    def key(self) -> str:
+        """A unique name inside a plan."""
+        return self.label + (f" (copy {self.copy})" if self.copy > 1 else "")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A condition that the rig cannot run, and why."""
+
+    condition: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Design:
+    """Conditions, the order of each block, and what was refused.
+
+    Parameters
+    ----------
+    conditions : tuple of Condition
+        Feasible conditions, the doubled ones twice.
+    order : tuple of tuple of int
+        For each block the indices into `conditions`, in the order of execution.
+    refusals : tuple of Refusal
+        What the rig cannot do.
+    """
+
+    conditions: tuple[Condition, ...]
+    order: tuple[tuple[int, ...], ...]
+    refusals: tuple[Refusal, ...]
+
+    def __len__(self) -> int:
+        return sum(len(block) for block in self.order)
+
+    def trials(self) -> Iterable[tuple[int, int, Condition]]:
+        """Yield (block, position, condition) in the order of execution; both count from 1."""
+        for block, indices in enumerate(self.order, start=1):
+            for position, index in enumerate(indices, start=1):
+                yield block, position, self.conditions[index]
+
+
+def level_label(level: Any) -> str:
+    """Return the short text of a level: its ``label`` where it has one."""
+    return str(getattr(level, "label", level))
+
+
+def cross(factors: Mapping[str, Sequence[Any]]) -> list[Condition]:
+    """Return every combination of levels, the last factor varying fastest.
+
+    Raises
+    ------
+    UsageError
+        A factor without levels, or with the same level twice.
+    """
+    if not factors:
+        raise UsageError("a study needs at least one factor")
+    for name, levels in factors.items():
+        labels = [level_label(level) for level in levels]
+        if not labels or len(set(labels)) != len(labels):
+            raise UsageError(f"factor {name!r} needs distinct levels, got {labels}")
+    return [
+        Condition(tuple(zip(factors, combination, strict=True)))
+        for combination in itertools.product(*factors.values())
+    ]
+
+
+def matches(condition: Condition, part: Levels) -> bool:
+    """Tell whether the condition has all the levels of `part`."""
+    levels = dict(condition.levels)
+    unknown = set(part) - set(levels)
+    if unknown:
+        raise UsageError(
+            f"no factor called {sorted(unknown)}", remedy=f"the study has {sorted(levels)}"
+        )
+    return all(level_label(levels[name]) == level_label(level) for name, level in part.items())
+
+
+def make_design(
+    factors: Mapping[str, Sequence[Any]],
+    *,
+    blocks: int,
+    seed: int,
+    keep: Callable[[Levels], bool] | None = None,
+    doubled: Sequence[Levels] = (),
+    refuse: Callable[[Levels], str | None] | None = None,
+) -> Design:
+    """Return the randomised complete block design of the factors.
+
+    Parameters
+    ----------
+    factors : mapping of str to sequence
+        Levels of each factor.
+    blocks : int
+        Number of blocks, at least 1.
+    seed : int
+        Seed of the order; the order of a block depends on the seed, the block's number and the
+        conditions' names only, by a hash, so that it can be drawn again anywhere.
+    keep : callable, optional
+        Which combinations belong to the study; all when omitted.
+    doubled : sequence of mapping
+        Conditions with these levels run twice in each block (A/A).
+    refuse : callable, optional
+        Returns the reason why the rig cannot run a combination, or None.
+    """
+    if not isinstance(blocks, int) or blocks < 1:
+        raise UsageError(f"blocks={blocks!r}: a plan has at least one block")
+    feasible: list[Condition] = []
+    refusals: list[Refusal] = []
+    for condition in cross(factors):
+        if keep is not None and not keep(dict(condition.levels)):
+            continue
+        reason = refuse(dict(condition.levels)) if refuse else None
+        if reason:
+            refusals.append(Refusal(condition.label, reason))
+            continue
+        feasible.append(condition)
+        if any(matches(condition, part) for part in doubled):
+            feasible.append(Condition(condition.levels, copy=2))
+    if not feasible:
+        reasons = "; ".join(sorted({refusal.reason for refusal in refusals}))
+        raise UsageError("this rig can run no condition of the study", why=reasons)
+    order = tuple(_shuffled(feasible, seed, block) for block in range(1, blocks + 1))
+    return Design(tuple(feasible), order, tuple(refusals))
+
+
+def _shuffled(conditions: Sequence[Condition], seed: int, block: int) -> tuple[int, ...]:
+    def draw(index: int) -> str:
+        text = f"{seed}/{block}/{conditions[index].key}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    return tuple(sorted(range(len(conditions)), key=draw))
+
+
+def canonical(value: Any) -> Any:
+    """Return `value` as plain JSON data, the same for equal values.
+
+    Raises
+    ------
+    UsageError
+        For a value that has no plain form, which could not be compared on a later day.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return canonical(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(name): canonical(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [canonical(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UsageError(f"{value!r} ({type(value).__name__}) cannot be part of a plan")
+
+
+def digest(identity: Mapping[str, Any]) -> str:
+    """Return the hexadecimal name of an identity (the first 12 digits of its SHA-256)."""
+    text = json.dumps(canonical(identity), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings and lists as one mapping with dotted names."""
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    else:
+        return {prefix: value}
+    flat: dict[str, Any] = {} if value else {prefix: value}
+    for name, item in items:
+        flat |= flatten(item, f"{prefix}.{name}" if prefix else str(name))
+    return flat
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return (name, before, after) for every entry in which two identities differ."""
+    old, new = flatten(canonical(before)), flatten(canonical(after))
+    missing = object()
+    names = [*old, *(name for name in new if name not in old)]
+    return [
+        (name, old.get(name, "(absent)"), new.get(name, "(absent)"))
+        for name in names
+        if old.get(name, missing) != new.get(name, missing)
+    ]
+
+
+def refuse_to_mix(stored: Mapping[str, Any], planned: Mapping[str, Any], where: str) -> None:
+    """Raise `PlanMismatch` with the differences unless the two identities are equal."""
+    changes = difference(stored, planned)
+    if not changes:
+        return
+    # The order follows from the rest, so it would only bury the cause.
+    causes = [change for change in changes if not change[0].startswith(("order.", "conditions."))]
+    lines = [f"{name}: {_short(old)} -> {_short(new)}" for name, old, new in causes or changes]
+    shown = lines[:15] + ([f"... and {len(lines) - 15} more"] if len(lines) > 15 else [])
+    raise PlanMismatch(
+        "the campaign on disk was planned otherwise; the two are never mixed",
+        where=where,
+        why="\n       ".join(shown),
+        remedy="measure with the stored settings to resume it, or start another campaign: "
+        "--new (labkit run), NEW=1 (make report), -p new True (papermill)",
+        evidence={"difference": [list(map(str, change)) for change in changes]},
+    )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

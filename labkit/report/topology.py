@@ -1,0 +1,131 @@
+"""A rig drawn as SVG: hosts, their addresses and CPUs, and how they are joined. Pure text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+WIDTH = 560
+GAP = 14
+LINE = 17
+#: The order in which roles are shown, others after them.
+ROLES = ("generator", "sut", "clean", "collector", "softirq", "harness", "all")
+#: Room inside the frame of a machine whose hosts share one kernel.
+INSET = 12
+
+
+def in_order(roles: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping by role in the order of `ROLES`: stored JSON has lost its own."""
+    known = {role: roles[role] for role in ROLES if role in roles}
+    return known | {str(role): value for role, value in roles.items() if role not in known}
+
+
+def _words(value: Any) -> str:
+    """Return a string, or several joined by commas, as one line of text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence):
+        return ", ".join(str(one) for one in value)
+    return "" if value is None else str(value)
+
+
+def _fit(text: str, width: float) -> str:
+    """Shorten text that is wider than its box; the whole of it is in the box's title."""
+    most = int(width / 6.6)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _host_lines(host: Mapping[str, Any]) -> list[str]:
+    """Return what is written under a host's name."""
+    addresses = host.get("addresses") or ["no address stated"]
+    listed = [addresses] if isinstance(addresses, str) else [str(one) for one in addresses]
+    lines = listed[:2] + ([f"and {len(listed) - 2} more"] if len(listed) > 2 else [])
+    cpus = _words(host.get("cpus"))
+    lines.append(f"CPU {cpus}" if cpus else "CPU not stated")
+    if host.get("engine"):
+        lines.append("Docker Engine")
+    return lines
+
+
+def _text(x: float, y: float, text: str, kind: str, anchor: str = "middle") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(text)}</text>'
+    )
+
+
+def _host(x: float, y: float, size: tuple[float, float], role: str, lines: list[str]) -> str:
+    """Return one host as a box with its name and lines."""
+    width, height = size
+    middle = x + width / 2
+    parts = [
+        f"<g><title>{escape(role)}: {escape('; '.join(lines))}</title>",
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="5" '
+        'class="host"/>',
+        _text(middle, y + 20, _fit(role, width), "role"),
+    ]
+    for number, line in enumerate(lines, start=1):
+        kind = "engine" if line == "Docker Engine" else "fact"
+        parts.append(_text(middle, y + 22 + number * LINE, _fit(line, width - 8), kind))
+    return "".join([*parts, "</g>"])
+
+
+def _network(y: float, left: float, right: float, words: list[str]) -> str:
+    """Return the network as a bar with the words of its links beneath."""
+    parts = [f'<line x1="{left:.1f}" y1="{y}" x2="{right:.1f}" y2="{y}" class="bus"/>']
+    for number, line in enumerate(words):
+        parts.append(_text(WIDTH / 2, y + 18 + number * 15, line, "note"))
+    return "".join(parts)
+
+
+def _links(links: Any, several: bool) -> list[str]:
+    """Return the words of the links, wrapped; they may be text, pairs or mappings."""
+    if isinstance(links, str):
+        links = [links]
+    said = []
+    for link in links or []:
+        values = link.values() if isinstance(link, Mapping) else link
+        said.append(link if isinstance(link, str) else " – ".join(str(one) for one in values))
+    text = "; ".join(said) or ("links not stated" if several else "one host: load over loopback")
+    return textwrap.wrap(text, 84, max_lines=3, placeholder=" …")
+
+
+def draw(rig: Mapping[str, Any]) -> str:
+    """Return the topology of a rig as an inline SVG image.
+
+    Parameters
+    ----------
+    rig : mapping
+        What `Rig.describe` gives: ``hosts`` (role -> ``addresses``, ``cpus``, ``engine``),
+        ``links``, ``shared_kernel``. What is missing is drawn as not stated.
+    """
+    hosts = {str(role): host or {} for role, host in (rig.get("hosts") or {}).items()}
+    if not hosts:
+        return '<p class="unstated">The topology is not stated.</p>'
+    lines = {role: _host_lines(host) for role, host in hosts.items()}
+    shared = bool(rig.get("shared_kernel"))
+    top = 26 if shared else 4
+    width = min(200.0, (WIDTH - 2 * INSET - GAP * (len(hosts) - 1)) / len(hosts))
+    height = 34 + LINE * max(len(one) for one in lines.values())
+    start = (WIDTH - width * len(hosts) - GAP * (len(hosts) - 1)) / 2
+    parts, bus = [], top + height + 26
+    for number, role in enumerate(hosts):
+        x = start + number * (width + GAP)
+        middle = x + width / 2
+        parts.append(
+            f'<line x1="{middle:.1f}" y1="{top + height}" x2="{middle:.1f}" y2="{bus}" '
+            'class="wire"/>'
+        )
+        parts.append(_host(x, top, (width, height), role, lines[role]))
+    words = _links(rig.get("links"), len(hosts) > 1)
+    parts.append(_network(bus, start + width / 3, WIDTH - start - width / 3, words))
+    end = bus + 14 + 15 * len(words) + (6 if shared else 0)
+    if shared:
+        frame = f'<rect x="1" y="1" width="{WIDTH - 2}" height="{end - 2}" rx="8" class="kernel"/>'
+        parts = [frame, _text(INSET, 18, "one machine, one kernel", "note", "start"), *parts]
+    said = f"Topology of rig {rig.get('name', '')}: {', '.join(hosts)}"
+    return (
+        f'<svg class="topology" viewBox="0 0 {WIDTH} {end}" role="img" '
+        f'aria-label="{escape(said, quote=True)}">{"".join(parts)}</svg>'
+    )

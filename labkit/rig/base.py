@@ -1,0 +1,208 @@
+"""A rig: the hosts of an experiment by role, their CPU map, and what they can and cannot do."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import FenceError, RigError, UsageError
+from labkit.hosts import Host, Tuning, collect_facts
+from labkit.hosts.site import Site
+from labkit.placement import Placement
+
+#: How the two ends are pinned: left to the scheduler, a CPU each, or both on the server's CPU.
+AFFINITIES = ("free", "split", "same")
+
+
+@dataclass
+class Rig:
+    """Hosts by role, as every kind of rig gives them.
+
+    Parameters
+    ----------
+    name, kind : str
+        What the user called it, and ``virtual``, ``inventory`` or ``one-host``.
+    hosts : mapping of str to Host
+        ``generator`` sends the load, ``sut`` holds the engine, ``clean`` has none.
+    sites : mapping of str to Site
+        Places for workloads, by role.
+    addresses : mapping of str to tuple of str
+        Lab addresses of each role.
+    interfaces : mapping of str to tuple of str
+        Lab interfaces of each role.
+    cpu_map : mapping of str to str
+        CPU list of ``generator``, ``sut``, ``softirq`` and ``harness`` (and ``all``).
+    shared_kernel : bool
+        Whether the hosts are namespaces of one kernel.
+    links : tuple of str
+        How they are joined, in words.
+    caveats : tuple of str
+        What its numbers cannot say.
+    missing : mapping of str to str
+        Capabilities that it lacks, with the reason.
+    """
+
+    name: str
+    kind: str
+    hosts: Mapping[str, Host]
+    sites: Mapping[str, Site]
+    addresses: Mapping[str, tuple[str, ...]]
+    cpu_map: Mapping[str, str]
+    shared_kernel: bool
+    interfaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    links: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def open(spec: str | Path = "virtual", **options: Any) -> AbstractContextManager[Rig]:
+        """Return a context in which the rig stands; see `labkit.rig.open_rig`."""
+        from labkit.rig import open_rig
+
+        return open_rig(spec, **options)
+
+    def site(self, placement: Placement) -> Site:
+        """Return where a placement goes: a clean baseline has a host without an engine."""
+        role = "clean" if placement.rung == "clean" else "sut"
+        reason = self.refusal(placement)
+        if reason:
+            raise RigError(f"{placement.label} is not possible here", why=reason)
+        return self.sites[role]
+
+    def refusal(self, placement: Placement) -> str | None:
+        """Return why this rig cannot run a placement, or None."""
+        needs = {
+            "bare": {"clean": "clean-host", "chroot": "chroot", "cgroup": "cgroup"},
+            "docker": {"host": "docker", "bridge": "layer2", "nat": "docker"},
+        }
+        known = needs.get(placement.runtime)
+        if known is None:
+            return f"labkit has no runtime called {placement.runtime!r}"
+        capability = known.get(placement.rung or placement.network)
+        return self.missing.get(capability) if capability else None
+
+    def refuse(self, levels: Mapping[str, Any]) -> str | None:
+        """Return why this rig cannot run a condition, or None; the planner asks this.
+
+        It reads the factors that every rig has an answer to: ``placement``, ``affinity``, ``wait``.
+        """
+        placement = levels.get("placement")
+        if isinstance(placement, Placement) and (reason := self.refusal(placement)):
+            return reason
+        affinity, wait = levels.get("affinity"), levels.get("wait")
+        if affinity == "split" and "two-cpus" in self.missing:
+            return self.missing["two-cpus"]
+        if affinity == "same" and wait == "spin":
+            return (
+                "two spinning ends on one CPU hand over at the timer tick: one message takes "
+                "milliseconds, and measures the scheduler"
+            )
+        if wait == "busy_poll" and "busy-poll" in self.missing:
+            return self.missing["busy-poll"]
+        return None
+
+    def cpus(self, role: str, affinity: str) -> str:
+        """Return the CPU list of a role under an affinity of `AFFINITIES`."""
+        if affinity not in AFFINITIES:
+            raise UsageError(f"unknown affinity {affinity!r}", remedy=f"one of {AFFINITIES}")
+        if affinity == "free":
+            return self.cpu_map["all" if self.shared_kernel else f"all.{role}"]
+        return self.cpu_map["sut" if affinity == "same" else role]
+
+    def owns(self, address: str) -> bool:
+        """Tell whether an address belongs to a host of this rig."""
+        try:
+            wanted = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        held = [one for addresses in self.addresses.values() for one in addresses]
+        held += [site.bridge_address for site in self.sites.values() if site.bridge_address]
+        return any(wanted == ipaddress.ip_address(one) for one in held)
+
+    def check_target(self, address: str) -> None:
+        """Raise `FenceError` unless load may be sent to the address."""
+        if not self.owns(address):
+            raise FenceError(
+                f"no load is sent to {address!r}",
+                where=f"rig {self.name}",
+                why="no host of the rig has this address",
+                remedy="use the address of a server that the rig placed",
+            )
+
+    def images(self) -> dict[str, str]:
+        """Return the digest of every image that stands on the rig, by name."""
+        return {
+            name: image.digest
+            for site in self.sites.values()
+            for name, image in site.images.items()
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of every host, by role."""
+        return {
+            role: collect_facts(
+                host,
+                interfaces=self.interfaces.get(role, ()),
+                engine_socket=self.sites[role].engine if role in self.sites else None,
+            )
+            for role, host in self.hosts.items()
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a report shows of the rig, as JSON data."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "hosts": {
+                role: {
+                    "addresses": list(self.addresses.get(role, ())),
+                    "cpus": self.cpu_map.get("sut" if role == "clean" else role, ""),
+                    "engine": bool(role in self.sites and self.sites[role].engine),
+                }
+                for role in self.hosts
+            },
+            "links": list(self.links),
+            "cpu_map": dict(self.cpu_map),
+            "shared_kernel": self.shared_kernel,
+            "capabilities": dict(self.missing),
+            "caveats": list(self.caveats),
+        }
+
+    @contextmanager
+    def idle(self, policy: str) -> Iterator[None]:
+        """Hold an idle policy on every machine of the rig for the duration of a ``with`` block.
+
+        Parameters
+        ----------
+        policy : {"as found", "held"}
+            ``held`` keeps CPUs from any idle state that takes time to leave. The machine goes back
+            by itself, since what holds it is an open file.
+
+        Raises
+        ------
+        RigError
+            The machine cannot be held.
+        """
+        if policy not in ("as found", "held"):
+            raise UsageError(f"unknown idle policy {policy!r}", remedy='"as found" or "held"')
+        roles = [] if policy == "as found" else ["sut"] if self.shared_kernel else list(self.hosts)
+        with ExitStack() as stack:
+            for role in roles:
+                tuning = stack.enter_context(Tuning(self.hosts[role], "trial-idle"))
+                if not tuning.hold_idle():
+                    raise RigError(
+                        "the idle policy cannot be held",
+                        where=f"host {role}",
+                        why="; ".join(tuning.notes),
+                        remedy='measure with idle="as found"',
+                    )
+            yield
+
+    def close(self) -> None:
+        """Drop the connections; the hosts stay as they are."""
+        for host in self.hosts.values():
+            host.close()

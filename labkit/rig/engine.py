@@ -1,0 +1,168 @@
+"""The rig's own Docker daemon, and the images that it is given."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from labkit.errors import CommandFailed, RigError
+from labkit.hosts import Host, LocalHost, script, start_job
+from labkit.hosts.site import Image
+from labkit.rig import netns
+from labkit.rig.state import KEEP
+
+DATA_ROOT = KEEP / "docker"
+IMAGES = KEEP / "images"
+SOCKET = f"unix://{netns.DIRECTORY}/docker.sock"
+BASE = "debian:bookworm-slim"
+#: The containers' layer-2 network: bridge on the host, subnet, gateway, and the container's address.
+BRIDGE, NETWORK = "labbr0", "labkit-layer2"
+SUBNET, GATEWAY, CONTAINER = "198.18.1.0/24", "198.18.1.1", "198.18.1.10"
+
+
+def start_daemon(local: LocalHost) -> None:
+    """Start the engine in the namespace of the system under test, and wait until it answers."""
+    argv = ["taskset", "-c", netns.all_cpus(), "nsenter", f"--net={netns.namespace('sut')}"]
+    # Its own address pools: the default ones are private networks that the machine may be in.
+    pools = ["--bip", "198.19.0.1/24", "--default-address-pool", "base=198.19.0.0/16,size=24"]
+    argv += ["dockerd", *_options("docker", SOCKET), *pools]
+    start_job(local, argv, directory=str(netns.DIRECTORY / "dockerd"), label=netns.LABEL)
+    _await_daemon(local, SOCKET, netns.DIRECTORY / "dockerd" / "stderr")
+
+
+def _options(name: str, socket: str) -> list[str]:
+    directory = netns.DIRECTORY / name
+    options = ["--data-root", str(DATA_ROOT), "--exec-root", str(directory), "--host", socket]
+    options += ["--pidfile", f"{directory}.pid", "--exec-opt", "native.cgroupdriver=cgroupfs"]
+    return options
+
+
+def _await_daemon(local: LocalHost, socket: str, log: Path, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while local.run("docker", "info", env={"DOCKER_HOST": socket}, check=False).status != 0:
+        if time.monotonic() > deadline:
+            raise RigError(
+                "the Docker daemon does not answer",
+                why=log.read_text()[-1200:] if log.exists() else "it printed nothing",
+                remedy="labkit doctor says what it needs; labkit clean, then try again",
+            )
+        time.sleep(0.1)
+
+
+def make_network(local: LocalHost) -> None:
+    """Make the layer-2 network, and enslave the second lab interface to its bridge."""
+    env = {"DOCKER_HOST": SOCKET}
+    local.run("docker", "network", "rm", NETWORK, env=env, check=False)
+    options = ["--driver", "bridge", "--subnet", SUBNET, "--gateway", GATEWAY]
+    options += ["--opt", f"com.docker.network.bridge.name={BRIDGE}"]
+    options += ["--opt", "com.docker.network.bridge.enable_ip_masquerade=false"]
+    local.run("docker", "network", "create", *options, NETWORK, env=env)
+    local.run("ip", "-n", netns.PREFIX + "sut", "link", "set", "lab1", "master", BRIDGE)
+
+
+@contextmanager
+def _building_daemon(local: LocalHost) -> Iterator[str]:
+    """Run an engine outside the lab, which has no way out to the packages that a build needs.
+
+    It shares the lab engine's images and touches neither firewall nor interfaces.
+    """
+    socket = f"unix://{netns.DIRECTORY}/build.sock"
+    argv = ["taskset", "-c", netns.all_cpus(), "dockerd", *_options("build", socket)]
+    argv += ["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"]
+    directory = netns.DIRECTORY / "build-daemon"
+    job = start_job(local, argv, directory=str(directory), label=netns.LABEL)
+    try:
+        _await_daemon(local, socket, directory / "stderr")
+        yield socket
+    finally:
+        job.stop(grace=10.0)
+
+
+def tag(folder: Path) -> str:
+    """Return the name of the image made from a folder: it changes with any file in it."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return f"labkit/{folder.name}:{digest.hexdigest()[:12]}"
+
+
+def ensure_images(local: LocalHost, containers: Path) -> dict[str, Image]:
+    """Return every image below ``containers/``, building those that do not stand yet."""
+    folders = [path.parent for path in sorted(containers.glob("*/Dockerfile"))]
+    missing = [folder for folder in folders if _stored(folder) is None]
+    if missing:
+        with _building_daemon(local) as socket:
+            for folder in missing:
+                build_image(local, socket, folder, IMAGES)
+    found = {folder.name: _stored(folder) for folder in folders}
+    return {name: image for name, image in found.items() if image}
+
+
+def _stored(folder: Path) -> Image | None:
+    record = IMAGES / tag(folder).replace("/", "-").replace(":", "-") / "image.json"
+    return Image(**json.loads(record.read_text())) if record.is_file() else None
+
+
+def build_image(local: LocalHost, socket: str, folder: Path, store: Path) -> Image:
+    """Build one image, unpack its root file system, and record both together at the end."""
+    env = {"DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"}
+    reference = tag(folder)
+    ensure_base(local, socket)
+    options = ["--network", "host", "--cgroup-parent", "/labkit", "--tag", reference]
+    local.run("docker", "build", *options, str(folder), env=env, timeout=1200)
+    digest = local.run("docker", "image", "inspect", "-f", "{{.Id}}", reference, env=env).stdout
+    place = store / reference.replace("/", "-").replace(":", "-")
+    shutil.rmtree(place, ignore_errors=True)
+    rootfs = place / "rootfs"
+    rootfs.mkdir(parents=True)
+    unpack = 'id=$(docker create "$1" true); docker export "$id" | tar -x -C "$2"; docker rm "$id"'
+    local.run(*script(unpack, reference, str(rootfs)), env=env, timeout=600)
+    image = Image(folder.name, reference, digest.strip(), str(rootfs))
+    temporary = place / "image.json.tmp"
+    temporary.write_text(json.dumps(image.__dict__))
+    temporary.rename(place / "image.json")
+    return image
+
+
+def ensure_base(host: Host, socket: str) -> None:
+    """Bring the base image: made from the machine's own Debian mirror, or else pulled."""
+    env = {"DOCKER_HOST": socket}
+    if host.run("docker", "image", "inspect", BASE, env=env, check=False).status == 0:
+        return
+    # On Debian no registry is needed, so none is asked; elsewhere the keys for it may be missing.
+    debian = "ID=debian" in host.run("cat", "/etc/os-release").stdout.splitlines()
+    ways = [_bootstrap, _pull] if debian else [_pull, _bootstrap]
+    reasons = []
+    for way in ways:
+        try:
+            way(host, env)
+            return
+        except CommandFailed as error:
+            reasons.append(error.why or error.what)
+    raise RigError(
+        f"the base image {BASE} can be neither made nor pulled",
+        where=f"host {host.name}",
+        why=" / ".join(reasons)[-1500:],
+        remedy="install mmdebstrap, or give the engine a registry it can reach",
+    )
+
+
+_BOOTSTRAP = """
+archive=$(mktemp --suffix=.tar)
+trap 'rm -f "$archive"' EXIT
+mmdebstrap --quiet --variant=minbase bookworm "$archive"
+docker import "$archive" "$1"
+"""
+
+
+def _bootstrap(host: Host, env: dict[str, str]) -> None:
+    host.run(*script(_BOOTSTRAP, BASE), env=env, timeout=600)
+
+
+def _pull(host: Host, env: dict[str, str]) -> None:
+    host.run("docker", "pull", BASE, env=env, timeout=300)

@@ -1,0 +1,93 @@
+"""Who uses the virtual rig, on disk: a lock that dies with its holder, and a write-ahead state."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import RigError
+
+#: Everything that may vanish with a reboot, as namespaces and daemons do.
+RUN = Path("/run/labkit")
+#: What is kept: the engine's images, and the journal of host settings.
+KEEP = Path("/var/lib/labkit")
+STATE = RUN / "virtual" / "state.json"
+LOCK = RUN / "lock"
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Hold the machine's rig for this process alone.
+
+    Raises
+    ------
+    RigError
+        Another process holds it; its id is named.
+    """
+    RUN.mkdir(parents=True, exist_ok=True)
+    with LOCK.open("a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RigError(
+                "the rig is in use",
+                why=f"process {holder() or '(unknown)'} holds {LOCK}",
+                remedy="wait for it, or interrupt it with Ctrl-C where it runs",
+            ) from None
+        handle.seek(0)
+        handle.truncate()
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield
+
+
+def holder() -> int | None:
+    """Return the process that last took the lock, or None."""
+    try:
+        return int(LOCK.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def in_use() -> bool:
+    """Tell whether a living process holds the rig."""
+    if not LOCK.exists():
+        return False
+    with LOCK.open("a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def read() -> dict[str, Any] | None:
+    """Return the state, or None where no rig was ever begun since the last boot."""
+    try:
+        return dict(json.loads(STATE.read_text()))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        # A torn state still says that something was begun: treat it as unfinished.
+        return {"ready": False, "keep": False}
+
+
+def write(**state: Any) -> None:
+    """Replace the state; it is written before the thing that it speaks of is made."""
+    STATE.parent.mkdir(parents=True, exist_ok=True)
+    temporary = STATE.with_suffix(".tmp")
+    with temporary.open("w") as handle:
+        json.dump(state, handle)
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.rename(STATE)
+
+
+def is_root() -> bool:
+    """Tell whether this process may make namespaces."""
+    return os.geteuid() == 0

@@ -1,0 +1,279 @@
+"""The virtual rig: this machine as several hosts, brought up and taken down without a trace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from labkit.errors import RigError
+from labkit.hosts import LocalHost, Tuning, restore, stop_labelled
+from labkit.hosts.site import Image, Site
+from labkit.paths import project
+from labkit.rig import engine, netns, state
+from labkit.rig.base import Rig
+
+LAB = "198.18.0.0/15"
+CONTAINERS = project("containers")
+#: What the virtual rig needs, with the package that has it.
+TOOLS = {
+    "ip": "iproute2",
+    "nft": "nftables",
+    "iptables": "iptables",
+    "sshd": "openssh-server",
+    "ssh-keygen": "openssh-client",
+    "socat": "socat",
+    "dockerd": "docker.io",
+    "docker": "docker.io",
+    "sockperf": "sockperf",
+    "flock": "util-linux",
+    "sysctl": "procps",
+}
+Say = Callable[[str], None]
+
+
+def missing_tools() -> dict[str, str]:
+    """Return the programs that are not on this machine, with the package of each."""
+    path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
+    return {tool: name for tool, name in TOOLS.items() if shutil.which(tool, path=path) is None}
+
+
+def up(*, keep: bool, say: Say = lambda text: None) -> None:
+    """Bring the rig up; the caller holds `labkit.rig.state.locked`.
+
+    Parameters
+    ----------
+    keep : bool
+        Whether it outlives the caller: ``labkit rig up`` keeps it, a campaign does not.
+    say : callable
+        Receives a line before each step that takes seconds.
+
+    Raises
+    ------
+    RigError
+        Not root, a tool is missing, or a step failed; what had been made is removed again.
+    """
+    if not state.is_root():
+        raise RigError("the virtual rig needs root", remedy="run as root, or use the one-host rig")
+    lacking = missing_tools()
+    if lacking:
+        raise RigError(
+            f"the virtual rig needs {', '.join(sorted(lacking))}",
+            remedy=f"apt-get install {' '.join(sorted(set(lacking.values())))}",
+        )
+    local = LocalHost()
+    state.write(ready=False, keep=False)
+    try:
+        _settings(local)
+        say(
+            "building images (the first time takes about a minute)"
+            if _to_build()
+            else "images stand"
+        )
+        images = engine.ensure_images(local, CONTAINERS)
+        say("joining hosts and switch")
+        netns.build(local)
+        netns.make_keys(local)
+        for role in netns.PORTS:
+            netns.start_sshd(local, role)
+        say("starting the Docker Engine")
+        engine.start_daemon(local)
+        engine.make_network(local)
+        for role in netns.PORTS:
+            netns.connect(role).close()
+    except BaseException:
+        down(say=say)
+        raise
+    pack = {name: image.__dict__ for name, image in images.items()}
+    state.write(ready=True, keep=keep, images=pack)
+
+
+def _to_build() -> bool:
+    folders = (path.parent for path in CONTAINERS.glob("*/Dockerfile"))
+    return any(engine._stored(folder) is None for folder in folders)
+
+
+def _settings(local: LocalHost) -> None:
+    """Change, through the journal, the few settings that are not in a namespace."""
+    tuning = Tuning(local, netns.LABEL)
+    # Nothing that is sent to the lab from outside its namespaces may leave the machine.
+    tuning.add_route("unreachable", LAB)
+    # The engine raises these limits and never puts them back; so they are raised before it does.
+    for name, value in (("root_maxkeys", "1000000"), ("root_maxbytes", "25000000")):
+        path = Path("/proc/sys/kernel/keys") / name
+        if path.is_file() and int(path.read_text()) < int(value):
+            tuning.set_file(str(path), value)
+
+
+def down(say: Say = lambda text: None) -> None:
+    """Take down whatever of the rig stands; nothing standing is fine."""
+    local = LocalHost()
+    if state.read() is not None or netns.existing():
+        say("taking the rig down")
+    _stop_engine()
+    stop_labelled(local, "labkit")
+    _kill(netns.pids)
+    _kill(_grouped)
+    _unmount()
+    for name in netns.existing():
+        local.run("ip", "netns", "del", name)
+    _remove_groups()
+    restore(local, label=netns.LABEL)
+    for leftover in ("run.", ""):
+        shutil.rmtree(state.RUN / f"{leftover}virtual", ignore_errors=True)
+
+
+def _stop_engine() -> None:
+    """Let the engines stop by themselves: they remove containers' mounts and interfaces."""
+    for path in netns.DIRECTORY.glob("*.pid"):
+        text = path.read_text().strip()
+        if text.isdigit() and _is_daemon(int(text)):
+            os.kill(int(text), signal.SIGTERM)
+            _gone({int(text)}, 10.0)
+
+
+def _is_daemon(pid: int) -> bool:
+    try:
+        return b"dockerd" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _kill(find: Callable[[], set[int]], seconds: float = 10.0) -> None:
+    """Kill what `find` finds until it finds nothing: the dying may leave children behind."""
+    deadline = time.monotonic() + seconds
+    while pids := find() - {os.getpid()}:
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        _gone(pids, 2.0)
+        if time.monotonic() > deadline:
+            raise RigError(f"processes of the lab do not end: {sorted(pids)}")
+
+
+def _gone(pids: set[int], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _group_roots() -> list[Path]:
+    """Return the lab's control group in every hierarchy."""
+    base = Path("/sys/fs/cgroup")
+    return [path for path in (base / "labkit", *base.glob("*/labkit")) if path.is_dir()]
+
+
+def _grouped() -> set[int]:
+    found: set[int] = set()
+    for root in _group_roots():
+        for listing in root.rglob("cgroup.procs"):
+            try:
+                found |= {int(line) for line in listing.read_text().split()}
+            except OSError:
+                continue
+    return {pid for pid in found if _alive(pid)}
+
+
+def _remove_groups() -> None:
+    for root in _group_roots():
+        folders = sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True)
+        for folder in [*folders, root]:
+            folder.rmdir()
+
+
+def _unmount() -> None:
+    """Unmount what a killed engine left, the deepest first."""
+    prefixes = (str(netns.DIRECTORY), str(engine.DATA_ROOT), str(engine.IMAGES))
+    local = LocalHost()
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    points = [line.split()[1].encode().decode("unicode_escape") for line in lines]
+    for point in sorted((p for p in points if p.startswith(prefixes)), reverse=True):
+        local.run("umount", "--lazy", point)
+
+
+def attach() -> Rig:
+    """Return the standing rig, connected."""
+    found = state.read()
+    if not found or not found.get("ready"):
+        raise RigError("no virtual rig stands", remedy="labkit rig up")
+    hosts = {role: netns.connect(role) for role in netns.PORTS}
+    images = {name: Image(**record) for name, record in found["images"].items()}
+    scratch = str(netns.DIRECTORY / "jobs")
+    sut = Site(
+        hosts["sut"],
+        netns.address("sut"),
+        engine=engine.SOCKET,
+        bridge=engine.BRIDGE,
+        bridge_port="lab1",
+        bridge_network=engine.NETWORK,
+        bridge_address=engine.CONTAINER,
+        directory=scratch,
+        images=images,
+    )
+    clean = Site(hosts["clean"], netns.address("clean"), directory=scratch, images=images)
+    generator = Site(hosts["generator"], netns.address("generator"), directory=scratch)
+    cpus = cpu_map()
+    return Rig(
+        name="virtual",
+        kind="virtual",
+        hosts=hosts,
+        sites={"generator": generator, "sut": sut, "clean": clean},
+        addresses={
+            role: tuple(one.partition("/")[0] for port in ports for one in port.addresses)
+            for role, ports in netns.PORTS.items()
+        },
+        interfaces={role: tuple(p.interface for p in ports) for role, ports in netns.PORTS.items()},
+        cpu_map=cpus,
+        shared_kernel=True,
+        links=tuple(f"{role} -- veth -- switch (bridge)" for role in netns.PORTS),
+        caveats=(
+            f"one kernel, {len(_cpus())} vCPUs, shared softirq: the receiving side's network work "
+            "runs on the sender's CPU",
+            "hosts are network namespaces; links are veth pairs without a wire, a NIC or its driver",
+        ),
+        missing=_missing(cpus),
+    )
+
+
+def _cpus() -> list[int]:
+    return sorted(os.sched_getaffinity(1) or {0})
+
+
+def cpu_map() -> dict[str, str]:
+    """Return which CPU does what; with two, the harness shares the generator's and sleeps there."""
+    cpus = _cpus()
+    generator, sut = cpus[0], cpus[1 % len(cpus)]
+    spare = cpus[2] if len(cpus) > 2 else generator
+    return {
+        "generator": str(generator),
+        "sut": str(sut),
+        "clean": str(sut),
+        "softirq": "the sender's",
+        "harness": str(spare),
+        "all": netns.all_cpus(),
+    }
+
+
+def _missing(cpus: dict[str, str]) -> dict[str, str]:
+    reasons = {
+        "separate-machines": "the hosts are namespaces of one kernel",
+        "nic-hardware": "the links are veth pairs",
+        "busy-poll": "veth has no queue that a socket could poll (no NAPI without GRO or XDP)",
+    }
+    if cpus["generator"] == cpus["sut"]:
+        reasons["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
+    if not Path("/sys/devices/system/cpu/isolated").read_text().strip():
+        reasons["isolated-cpus"] = "no CPU was isolated at boot (isolcpus)"
+    return reasons

@@ -1,0 +1,141 @@
+"""Processes without an engine: the ladder of baselines, from a clean host to a container's twin."""
+
+from __future__ import annotations
+
+from labkit.errors import PlacementError
+from labkit.hosts import Job, script, start_job
+from labkit.hosts.site import Site
+from labkit.placement import Limits, Placement, Workload
+from labkit.runtimes.base import Started
+from labkit.runtimes.checks import Expectation
+
+# Make the control group in every hierarchy that a process is in, as an engine does, then go in.
+_JOIN = """
+group=$1 cpus=$2 shares=$3 period=$4 quota=$5 memory=$6
+shift 6
+put() { if [ -n "$2" ] && [ -e "$1" ]; then printf %s "$2" >"$1"; fi; }
+while IFS=: read -r id names path; do
+    if [ "$id" = 0 ]; then
+        base=/sys/fs/cgroup/unified
+        if [ ! -d "$base" ]; then
+            base=/sys/fs/cgroup
+            mkdir -p "$base${group%/*}"
+            for level in "$base" "$base${group%/*}"; do
+                for controller in cpu cpuset memory pids; do
+                    echo "+$controller" >"$level/cgroup.subtree_control" 2>/dev/null || true
+                done
+            done
+        fi
+    else
+        base=/sys/fs/cgroup/${names#name=}
+    fi
+    [ -d "$base" ] || continue
+    mkdir -p "$base$group"
+    if [ -e "$base/cpuset.mems" ] && [ "$id" != 0 ]; then
+        for level in "$base${group%/*}" "$base$group"; do
+            cat "$base/cpuset.mems" >"$level/cpuset.mems"
+            cat "$base/cpuset.cpus" >"$level/cpuset.cpus"
+        done
+    fi
+    put "$base$group/cpuset.cpus" "$cpus"
+    put "$base$group/cpu.shares" "$shares"
+    put "$base$group/cpu.cfs_period_us" "$period"
+    put "$base$group/cpu.cfs_quota_us" "$quota"
+    put "$base$group/memory.limit_in_bytes" "$memory"
+    put "$base$group/cpu.weight" "${shares:+$((1 + ((shares - 2) * 9999) / 262142))}"
+    put "$base$group/cpu.max" "${quota:+$quota $period}"
+    put "$base$group/memory.max" "$memory"
+    echo $$ >"$base$group/cgroup.procs"
+done </proc/self/cgroup
+exec "$@"
+"""
+
+_LEAVE = """
+while IFS=: read -r id names path; do
+    base=/sys/fs/cgroup/${names#name=}
+    [ "$id" = 0 ] && { base=/sys/fs/cgroup/unified; [ -d "$base" ] || base=/sys/fs/cgroup; }
+    [ -d "$base$1" ] || continue
+    tries=0
+    while [ -d "$base$1" ] && [ "$tries" -lt 100 ]; do
+        for pid in $(cat "$base$1/cgroup.procs"); do kill -KILL "$pid" 2>/dev/null || true; done
+        rmdir "$base$1" 2>/dev/null && break
+        tries=$((tries + 1))
+        sleep 0.02
+    done
+    [ ! -d "$base$1" ] || { echo "cannot remove $base$1" >&2; exit 1; }
+done </proc/self/cgroup
+"""
+
+
+def join_argv(group: str, limits: Limits, argv: list[str]) -> list[str]:
+    """Return the command that runs `argv` inside a control group made for it."""
+    order = (limits.cpuset, limits.shares, limits.period_us, limits.quota_us, limits.memory)
+    values = ["" if value is None else str(value) for value in order]
+    return list(script(_JOIN, group, *values, *argv))
+
+
+class Bare:
+    """Starts processes on the host itself; one instance a campaign."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._groups: dict[str, str] = {}
+
+    def start(
+        self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
+    ) -> Started:
+        """Start the workload on its rung as a detached job."""
+        argv = list(workload.argv)
+        if placement.rung in ("chroot", "cgroup"):
+            argv = ["chroot", self._rootfs(site, workload), *argv]
+        argv = ["taskset", "-c", cpus, *argv]
+        if placement.rung == "cgroup":
+            group = f"{site.cgroup_parent}/{label}"
+            self._groups[label] = group
+            argv = join_argv(group, placement.limits, argv)
+        directory = f"{site.directory}/{label}"
+        job = start_job(site.host, argv, directory=directory, label=label)
+        self._jobs[label] = job
+        return Started(job.pid, site.address)
+
+    def stop(self, site: Site, label: str) -> None:
+        """End the job, and remove its control group and its directory."""
+        job = self._jobs.pop(label, None)
+        if job:
+            job.stop()
+        group = self._groups.pop(label, None)
+        if group:
+            site.host.run(*script(_LEAVE, group))
+        if job:
+            site.host.run("rm", "-rf", "--", job.directory)
+
+    def logs(self, site: Site, label: str) -> str:
+        """Return what the job printed on both streams."""
+        job = self._jobs.get(label)
+        return job.stdout() + job.stderr() if job else ""
+
+    def expect(
+        self, site: Site, placement: Placement, workload: Workload, cpus: str, started: Started
+    ) -> Expectation:
+        """Return what makes each rung that rung."""
+        inside = placement.rung in ("chroot", "cgroup")
+        return Expectation(
+            cpus=cpus,
+            engine_rules=placement.rung != "clean",
+            cgroup=f"{site.cgroup_parent}/" if placement.rung == "cgroup" else "",
+            root=self._rootfs(site, workload) if inside else "/",
+            limits=placement.limits,
+            address=site.address,
+            port=workload.port,
+        )
+
+    @staticmethod
+    def _rootfs(site: Site, workload: Workload) -> str:
+        image = site.images.get(workload.image)
+        if image is None:
+            raise PlacementError(
+                f"the image {workload.image!r} is not on the host",
+                where=f"host {site.host.name}",
+                remedy="labkit rig up builds it from containers/",
+            )
+        return image.rootfs

@@ -1,0 +1,124 @@
+"""Docker containers on the host's network, on a layer-2 bridge, or behind a published port."""
+
+from __future__ import annotations
+
+from labkit.errors import PlacementError
+from labkit.hosts import script
+from labkit.hosts.site import Site
+from labkit.placement import Limits, Placement, Workload
+from labkit.runtimes.base import Started
+from labkit.runtimes.checks import Expectation
+
+#: Prefix of every container's name; the label on it says which trial made it.
+PREFIX = "labkit-"
+
+_START = """
+name=$1
+shift
+id=$(docker run --detach --pull never --name "$name" "$@")
+docker inspect --format "{{.Id}} {{.State.Pid}}" "$id"
+"""
+
+
+class Docker:
+    """Starts containers through the engine's own command line on the host."""
+
+    def start(
+        self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
+    ) -> Started:
+        """Run the container detached; its affinity is set as a bare process sets it."""
+        image = site.images.get(workload.image)
+        if site.engine is None or image is None:
+            raise PlacementError(
+                f"no engine or no image {workload.image!r} on the host",
+                where=f"host {site.host.name}",
+                remedy="labkit rig up starts the engine and builds the image",
+            )
+        options = ["--label", f"labkit={label}", "--cgroup-parent", site.cgroup_parent]
+        options += self._network(site, placement, workload) + limit_options(placement.limits)
+        command = [image.reference, "taskset", "-c", cpus, *workload.argv]
+        argv = script(_START, PREFIX + label, *options, *command)
+        result = site.host.run(*argv, env=_env(site), check=False)
+        if result.status != 0:
+            raise PlacementError(
+                f"{placement.label} did not start",
+                where=f"host {site.host.name}",
+                why=result.stderr.strip()[-800:],
+                evidence={"argv": list(result.argv), "stderr": result.stderr},
+            )
+        container, pid = result.stdout.split()
+        if pid == "0":
+            raise PlacementError(
+                f"{placement.label} ended at once",
+                where=f"host {site.host.name}",
+                why=self.logs(site, label)[-800:],
+            )
+        return Started(int(pid), self._address(site, placement), container)
+
+    def stop(self, site: Site, label: str) -> None:
+        """Remove the container, running or not."""
+        result = site.host.run(
+            "docker", "rm", "--force", "--volumes", PREFIX + label, env=_env(site), check=False
+        )
+        if result.status != 0 and "No such container" not in result.stderr:
+            result.check("is the engine still running? labkit clean removes what is left")
+
+    def logs(self, site: Site, label: str) -> str:
+        """Return what the container printed on both streams."""
+        result = site.host.run("docker", "logs", PREFIX + label, env=_env(site), check=False)
+        return result.stdout + result.stderr if result.status == 0 else ""
+
+    def expect(
+        self, site: Site, placement: Placement, workload: Workload, cpus: str, started: Started
+    ) -> Expectation:
+        """Return what makes each network that network."""
+        bridged = placement.network == "bridge"
+        return Expectation(
+            cpus=cpus,
+            host_network=placement.network == "host",
+            container=True,
+            cgroup=started.container,
+            root="",
+            image=site.images[workload.image].digest,
+            limits=placement.limits,
+            bridge=(site.bridge or "") if bridged else "",
+            bridge_port=(site.bridge_port or "") if bridged else "",
+            address=started.address if placement.network != "nat" else "",
+            published=site.address if placement.network == "nat" else "",
+            port=workload.port,
+        )
+
+    @staticmethod
+    def _network(site: Site, placement: Placement, workload: Workload) -> list[str]:
+        if placement.network == "bridge":
+            if not (site.bridge_network and site.bridge_address):
+                raise PlacementError(
+                    "the host has no second lab interface for a layer-2 bridge",
+                    where=f"host {site.host.name}",
+                    remedy="name bridge_port and bridge_address in rig.toml",
+                )
+            return ["--network", site.bridge_network, "--ip", site.bridge_address]
+        if placement.network == "nat":
+            port = f"{site.address}:{workload.port}:{workload.port}/{workload.protocol}"
+            return ["--network", "bridge", "--publish", port]
+        return ["--network", "host"]
+
+    @staticmethod
+    def _address(site: Site, placement: Placement) -> str:
+        return str(site.bridge_address) if placement.network == "bridge" else site.address
+
+
+def limit_options(limits: Limits) -> list[str]:
+    """Return the options of ``docker run`` for limits."""
+    pairs = (
+        ("--cpuset-cpus", limits.cpuset),
+        ("--cpu-shares", limits.shares),
+        ("--cpu-period", limits.period_us),
+        ("--cpu-quota", limits.quota_us),
+        ("--memory", limits.memory),
+    )
+    return [text for name, value in pairs if value is not None for text in (name, str(value))]
+
+
+def _env(site: Site) -> dict[str, str]:
+    return {"DOCKER_HOST": str(site.engine)}

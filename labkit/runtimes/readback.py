@@ -1,0 +1,151 @@
+"""The manipulation check, first half: read back where a process really runs, in one command."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from labkit.errors import ToolOutput
+from labkit.hosts import script
+from labkit.hosts.site import Site
+
+# One script, so that a trial pays one round trip for it. Sections begin with "@@ name". Files that
+# a kernel does not have are left out; what a check needs and does not find is a problem there.
+_SCRIPT = """
+pid=$1
+show() { [ -r "$2" ] && { echo "@@ $1"; cat "$2"; echo; } || true; }
+link() { echo "@@ $1"; readlink "$2" || true; }
+for ns in net mnt pid uts ipc; do
+    link "ns.$ns" "/proc/$pid/ns/$ns"
+    link "host.$ns" "/proc/self/ns/$ns"
+done
+link root "/proc/$pid/root"
+link exe "/proc/$pid/exe"
+show status "/proc/$pid/status"
+show cgroup "/proc/$pid/cgroup"
+echo "@@ cmdline"; tr '\\0' ' ' <"/proc/$pid/cmdline"; echo
+while IFS=: read -r id names path; do
+    for base in "/sys/fs/cgroup/$names" /sys/fs/cgroup /sys/fs/cgroup/unified; do
+        for file in cpuset.cpus cpu.shares cpu.cfs_period_us cpu.cfs_quota_us memory.limit_in_bytes \\
+                    cpu.weight cpu.max memory.max; do
+            case "$names/$base" in */sys/fs/cgroup | */unified) [ "$id" = 0 ] || continue ;; esac
+            show "limit.$file" "$base$path/$file"
+        done
+    done
+done <"/proc/$pid/cgroup"
+echo "@@ host.links"; ip -d -j link show || true
+echo "@@ links"; nsenter -t "$pid" -n ip -d -j link show || true
+echo "@@ addresses"; nsenter -t "$pid" -n ip -j addr show || true
+# Both back ends: either may hold the engine's rules. Reading the old one loads no table.
+rules='nft list ruleset; iptables-legacy-save'
+echo "@@ host.ruleset"; sh -c "$rules" 2>/dev/null || true
+echo "@@ ruleset"; nsenter -t "$pid" -n sh -c "$rules" 2>/dev/null || true
+if [ -n "$2" ]; then
+    echo "@@ inspect"; docker inspect "$2" || true
+fi
+"""
+
+
+def read_back(site: Site, pid: int, container: str = "") -> dict[str, Any]:
+    """Return what the host says about a process: namespaces, control group, limits, links, rules.
+
+    Parameters
+    ----------
+    site : Site
+        Where it was placed.
+    pid : int
+        The process, as the host sees it.
+    container : str, optional
+        The engine's name of its container.
+    """
+    env = {"DOCKER_HOST": site.engine} if site.engine else None
+    result = site.host.run(*script(_SCRIPT, str(pid), container), env=env, timeout=30)
+    return parse(result.stdout)
+
+
+def sections(text: str) -> dict[str, str]:
+    """Split the output of a script into its sections, each headed by ``@@ name``."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("@@ "):
+            name = line[3:].strip()
+            found[name] = ""
+        elif name:
+            found[name] += line + "\n"
+    return {name: body.strip() for name, body in found.items()}
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Return the readback as JSON data.
+
+    Raises
+    ------
+    ToolOutput
+        A part that every host has is missing: the process ended, or the output is not ours.
+    """
+    raw = sections(text)
+    for name in ("ns.net", "host.net", "status", "cgroup"):
+        if not raw.get(name):
+            raise ToolOutput(
+                f"the manipulation check could not read {name}",
+                why="the process may have ended",
+                evidence={"readback": text[:4000]},
+            )
+    status = dict(line.split(":", 1) for line in raw["status"].splitlines() if ":" in line)
+    wanted = ("Cpus_allowed_list", "Seccomp", "NoNewPrivs", "CapEff", "Threads")
+    return {
+        "namespaces": {name[3:]: value for name, value in raw.items() if name.startswith("ns.")},
+        "host_namespaces": {
+            name: raw.get(f"host.{name}", "") for name in ("net", "mnt", "pid", "uts", "ipc")
+        },
+        "root": raw.get("root", ""),
+        "exe": raw.get("exe", ""),
+        "cmdline": raw.get("cmdline", ""),
+        "status": {name: status.get(name, "").strip() for name in wanted},
+        "cgroup": _cgroups(raw["cgroup"]),
+        "limits": {name[6:]: value for name, value in raw.items() if name.startswith("limit.")},
+        "links": _json(raw, "links"),
+        "host_links": _json(raw, "host.links"),
+        "addresses": _addresses(_json(raw, "addresses")),
+        "ruleset": raw.get("ruleset", ""),
+        "host_ruleset": raw.get("host.ruleset", ""),
+        "inspect": _inspect(_json(raw, "inspect")),
+    }
+
+
+def _json(raw: dict[str, str], name: str) -> list[dict[str, Any]]:
+    if not raw.get(name):
+        return []
+    try:
+        return list(json.loads(raw[name]))
+    except ValueError:
+        raise ToolOutput(f"{name} is not JSON", evidence={name: raw[name][:2000]}) from None
+
+
+def _cgroups(text: str) -> dict[str, str]:
+    rows = (line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2)
+    return {names or "unified": path for _, names, path in rows}
+
+
+def _addresses(links: list[dict[str, Any]]) -> dict[str, list[str]]:
+    return {
+        link["ifname"]: [address["local"] for address in link.get("addr_info", [])]
+        for link in links
+        if "ifname" in link
+    }
+
+
+def _inspect(containers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Keep of ``docker inspect`` what proves a placement; the rest is pages long."""
+    if not containers:
+        return {}
+    one = containers[0]
+    return {
+        "id": one.get("Id"),
+        "image": one.get("Image"),
+        "network_mode": one.get("HostConfig", {}).get("NetworkMode"),
+        "runtime": one.get("HostConfig", {}).get("Runtime"),
+        "storage_driver": one.get("GraphDriver", {}).get("Name") or one.get("Driver"),
+        "ports": one.get("NetworkSettings", {}).get("Ports"),
+    }

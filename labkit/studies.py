@@ -1,0 +1,177 @@
+"""The studies of this clone: find their notebooks, measure them, and report on what there is."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from labkit import report as pages
+from labkit.campaign.progress import VARIABLE
+from labkit.dataset import campaigns, load
+from labkit.errors import DatasetError, LabkitError, UsageError
+from labkit.paths import ROOT, project
+
+Say = Callable[[str], None]
+NOTEBOOKS = ROOT / "notebooks"
+
+
+def name_of(notebook: Path) -> str:
+    """Return a study's name: its notebook's, without the number that orders them."""
+    return re.sub(r"^\d+-", "", notebook.stem)
+
+
+def find(names: Iterable[str]) -> list[Path]:
+    """Return the study notebooks with these names (all for none), in order.
+
+    Raises
+    ------
+    UsageError
+        There is no such study; those that there are, are named.
+    """
+    found = {name_of(path): path for path in sorted((NOTEBOOKS / "studies").glob("[0-9]*.ipynb"))}
+    wanted = {path.stem: path for path in found.values()} | found
+    unknown = [name for name in names if name not in wanted]
+    if unknown:
+        raise UsageError(f"no study called {unknown}", remedy=f"there is {', '.join(found)}")
+    return [wanted[name] for name in names] or list(found.values())
+
+
+def profile_of(notebook: Path, profile: str) -> dict[str, Any]:
+    """Return the parameters of a profile of a study."""
+    folder = NOTEBOOKS / "profiles"
+    path = folder / f"{notebook.stem}.{profile}.yaml"
+    if not path.is_file():
+        there = [one.name.split(".")[1] for one in sorted(folder.glob(f"{notebook.stem}.*.yaml"))]
+        raise UsageError(f"no profile {profile!r}", remedy=f"one of {', '.join(there)}")
+    return dict(yaml.safe_load(path.read_text()) or {})
+
+
+def parameters(pairs: Iterable[tuple[str, str]], *, new: bool) -> dict[str, Any]:
+    """Return parameters from the command line; values are read as YAML, as papermill does."""
+    found = {name: yaml.safe_load(value) for name, value in pairs}
+    return found | ({"new": True} if new else {})
+
+
+def measure(
+    notebook: Path, profile: str, given: Mapping[str, Any], *, seconds: float, say: Say
+) -> Path:
+    """Execute a study notebook, and return the executed one.
+
+    Raises
+    ------
+    UsageError
+        A parameter that the notebook does not declare; nothing has run then.
+    LabkitError
+        A cell failed or time was up; the broken notebook is kept.
+    """
+    chosen = profile_of(notebook, profile) | dict(given)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    output = project("data/local/notebooks") / f"{stamp}-{notebook.stem}.ipynb"
+    say(f"measuring {name_of(notebook)} ({profile})")
+    # The kernel draws its progress here, between trials; passing it through papermill would wake
+    # this process inside the windows.
+    os.environ[VARIABLE] = f"/proc/{os.getpid()}/fd/2"
+    try:
+        return pages.execute(notebook, output, chosen, timeout=seconds, cwd=ROOT)
+    finally:
+        os.environ.pop(VARIABLE, None)
+
+
+def dataset_of(name: str, profile: str) -> Path:
+    """Return the newest campaign of a study measured here, or the reference one.
+
+    Raises
+    ------
+    DatasetError
+        There is neither.
+    """
+    for folder in (project(f"data/local/{profile}") / name, project("data/local") / name):
+        finished = [path for path in campaigns(folder) if len(load(path).ok)]
+        if finished:
+            return finished[-1]
+    reference = project("data/reference") / name
+    if (reference / "plan.json").is_file():
+        return reference
+    raise DatasetError(
+        f"nothing was measured for {name}",
+        where=str(project("data")),
+        remedy=f"labkit run {name} --profile {profile}",
+    )
+
+
+def report(
+    profile: str, folder: Path, *, measure: bool, new: bool, say: Say
+) -> tuple[Path, list[str], dict[str, str]]:
+    """Build every page and the index.
+
+    Parameters
+    ----------
+    profile : str
+        Whose campaigns are shown.
+    folder : Path
+        Where the pages go.
+    measure, new : bool
+        Whether to measure what is missing first, and whether to begin anew.
+
+    Returns
+    -------
+    tuple
+        The index, its headlines as lines, and the studies that failed, with the reason.
+    """
+    failures: dict[str, str] = {}
+    built: list[Path] = []
+    reason = cannot_measure() if measure else ""
+    if reason:
+        say(f"nothing is measured here: {reason}. The report shows the reference dataset.")
+    for study in find([]):
+        name = name_of(study)
+        try:
+            if measure and not reason:
+                _measure_or_say(study, profile, new, say)
+            built.append(_page(study, profile, folder, say))
+        except LabkitError as error:
+            failures[name] = str(error)
+            say(f"{name} failed: {error}")
+    index = pages.build_index(built, folder / "index.html", failures=failures)
+    headlines = [
+        f"{headline.get('verdict', '')}: {headline.get('text', '')}"
+        for page in built
+        for headline in pages.read_summary(page).get("headlines", [])
+    ]
+    return index, headlines, failures
+
+
+def cannot_measure() -> str:
+    """Return why no rig can be brought up on this machine, or an empty string."""
+    from labkit.rig import state, virtual
+
+    if not state.is_root():
+        return "the virtual rig needs root"
+    lacking = virtual.missing_tools()
+    return f"{', '.join(sorted(lacking))} missing" if lacking else ""
+
+
+def _measure_or_say(study: Path, profile: str, new: bool, say: Say) -> None:
+    given = {"new": True} if new else {}
+    output = measure(study, profile, given, seconds=24 * 3600, say=say)
+    say(f"executed: {output}")
+
+
+def _page(study: Path, profile: str, folder: Path, say: Say) -> Path:
+    name = name_of(study)
+    data = dataset_of(name, profile)
+    say(f"analysing {data.relative_to(ROOT)}")
+    title = name.replace("-", " ").capitalize()
+    return pages.build_page(
+        NOTEBOOKS / "analysis" / study.name,
+        folder / f"{study.stem}.html",
+        parameters={"data": str(data.relative_to(ROOT))},
+        title=title,
+        cwd=ROOT,
+    )

@@ -1,0 +1,139 @@
+# Sourced by setup.sh: which host tools are missing, and how they are installed.
+# shellcheck shell=bash
+
+# program:package:what it is for
+HOST_TOOLS=(
+    'dockerd:docker.io:the Docker Engine that is measured'
+    'docker:docker-cli:its command line'
+    'iptables:iptables:the firewall rules of the engine'
+    'nft:nftables:the fence that keeps lab packets in, and reading rules back'
+    'sockperf:sockperf:the measuring tool of the first study'
+    'mmdebstrap:mmdebstrap:the base image, where none can be pulled'
+    'sshd:openssh-server:control of the lab hosts, one instance each, inside the lab only'
+    'socat:socat:the way into a lab host without an address outside it'
+    'ip:iproute2:network namespaces, links, routes'
+    'ethtool:ethtool:offloads and queues of the lab interfaces'
+    'nsenter:util-linux:entering a lab host, CPU affinity'
+    'sysctl:procps:kernel settings and processes'
+    'tcpdump:tcpdump:counting packets at the fence'
+)
+TEST_TOOLS=(
+    'chromium:chromium:the browser tests of the report'
+    'chromedriver:chromium-driver:the driver of that browser'
+)
+POLICY=/usr/sbin/policy-rc.d
+MARK='made by labkit while it installs packages'
+# Packages that bring a service; labkit starts its own instances and needs none of these.
+SERVICES=(docker.service docker.socket containerd.service ssh.service ssh.socket)
+
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
+is_debian() { command -v apt-get >/dev/null && [ -f /etc/debian_version ]; }
+can_install() { [ "$(id -u)" = 0 ] && is_debian && [ -z "${LABKIT_NO_APT:-}" ]; }
+has_candidate() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'; }
+
+# Print "package<TAB>purpose" for each tool whose program is missing.
+missing_tools() {
+    local line program package purpose
+    for line in "$@"; do
+        IFS=: read -r program package purpose <<<"$line"
+        command -v "$program" >/dev/null || printf '%s\t%s\n' "$package" "$purpose"
+    done
+}
+
+apt_get() {
+    DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" </dev/null >&2
+}
+
+# Before Debian 13 the client is part of docker.io.
+package_name() {
+    if [ "$1" = docker-cli ] && ! has_candidate docker-cli; then echo docker.io; else echo "$1"; fi
+}
+
+drop_policy() { if [ -n "${policy_made:-}" ]; then rm -f "$POLICY"; policy_made=; fi; }
+
+# Debian starts a service as soon as its package is installed. A policy file that says no, for the
+# time of our own installation, leaves a machine's sshd and docker as they were.
+hold_services() {
+    # One with our mark was left by a set-up that was killed.
+    if [ -e "$POLICY" ] && ! grep -q "$MARK" "$POLICY"; then
+        say "$POLICY exists already and stays as it is"
+        return
+    fi
+    policy_made=yes
+    trap drop_policy EXIT
+    trap 'drop_policy; exit 130' INT
+    trap 'drop_policy; exit 143' TERM HUP
+    printf '#!/bin/sh\n# %s\nexit 101\n' "$MARK" >"$POLICY"
+    chmod 755 "$POLICY"
+    say "no service is started while packages are installed ($POLICY, removed afterwards)"
+}
+
+# Print the services that stand on this machine now.
+standing_services() {
+    local unit
+    for unit in "${SERVICES[@]}"; do
+        systemctl list-unit-files "$unit" 2>/dev/null | grep -q "^$unit" && echo "$unit"
+    done
+    return 0
+}
+
+# Switch off, for the next boot, the services that came with what was installed just now.
+disable_new_services() {
+    local before=$1 unit new=()
+    command -v systemctl >/dev/null || return 0
+    for unit in $(standing_services); do
+        grep -qx "$unit" <<<"$before" || new+=("$unit")
+    done
+    [ ${#new[@]} -gt 0 ] || return 0
+    systemctl disable "${new[@]}" >/dev/null 2>&1 || true
+    say "left off, since labkit starts its own: ${new[*]} (systemctl enable --now turns them on)"
+}
+
+# Install packages; a package that this release does not have is named and left out.
+install_packages() {
+    local package wanted=() before updated=
+    for package in "$@"; do
+        if ! has_candidate "$package" && [ -z "$updated" ]; then
+            apt_get update || true
+            updated=yes
+        fi
+        package=$(package_name "$package")
+        if has_candidate "$package"; then
+            wanted+=("$package")
+        else
+            say "this release has no package $package; what needs it will say so"
+        fi
+    done
+    [ ${#wanted[@]} -gt 0 ] || return 0
+    before=$(standing_services)
+    hold_services
+    # Lists that were downloaded long ago may name files that are gone: refresh once, then insist.
+    apt_get install --no-install-recommends "${wanted[@]}" ||
+        { apt_get update && apt_get install --no-install-recommends "${wanted[@]}"; } ||
+        { drop_policy; say "installing ${wanted[*]} failed; going on without"; return 1; }
+    drop_policy
+    disable_new_services "$before"
+}
+
+setup_host_tools() {
+    local tools=("${HOST_TOOLS[@]}") missing packages
+    [ "${1:-}" != --test ] || tools+=("${TEST_TOOLS[@]}")
+    missing=$(missing_tools "${tools[@]}")
+    [ -n "$missing" ] || return 0
+    packages=$(cut -f1 <<<"$missing" | while read -r name; do package_name "$name"; done |
+        sort -u | tr '\n' ' ')
+    say 'missing host tools:'
+    sed 's/^/setup:   /; s/\t/: /' <<<"$missing" >&2
+    if can_install; then
+        say "installing them with apt-get, since this is root on Debian or Ubuntu: $packages"
+        # shellcheck disable=SC2046
+        install_packages $(cut -f1 <<<"$missing" | sort -u) || true
+    elif is_debian; then
+        say "install them with: sudo apt-get install --no-install-recommends $packages"
+        say 'going on without: what cannot be measured here is named in the report'
+    else
+        say "install what provides them (Debian calls the packages: $packages)"
+        say 'going on without: what cannot be measured here is named in the report'
+    fi
+}

@@ -1,0 +1,260 @@
+"""Detached jobs: they end when told, with all that ran away from them, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from labkit.errors import CommandFailed, UsageError
+from labkit.hosts import LocalHost, labelled, script, start_job, stop_labelled
+from labkit.hosts.jobs import Job
+
+pytestmark = pytest.mark.rig
+HOST = LocalHost()
+
+#: Starts a daemon in a session of its own, twice forked, that refuses TERM; prints its pid.
+DAEMON = """
+setsid sh -c 'trap "" TERM; (trap "" TERM; echo $$ >daemon.new; mv daemon.new daemon
+    exec sleep 300) & wait' &
+while [ ! -e daemon ]; do sleep 0.02; done
+"""
+
+
+@pytest.fixture
+def label() -> Iterator[str]:
+    name = f"lkt-{uuid4().hex[:8]}/"
+    yield name
+    stop_labelled(HOST, name)
+
+
+@pytest.fixture
+def start(tmp_path: Path, label: str) -> Callable[..., Job]:
+    def begin(*argv: str, name: str = "job", **options: dict[str, str]) -> Job:
+        return start_job(HOST, argv, directory=str(tmp_path / name), label=label, **options)
+
+    return begin
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def until(path: Path) -> None:
+    for _ in range(1000):
+        if path.exists():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{path} did not appear")
+
+
+def test_a_job_from_begin_to_end(start: Callable[..., Job], tmp_path: Path) -> None:
+    text = 'echo "$1 $X"; echo err >&2; pwd; cat; until [ -e go ]; do sleep 0.02; done; exit 3'
+    job = start("sh", "-c", text, "sh", "a 'b\nc", env={"X": "x y"})
+    assert job.running()
+    assert alive(job.pid)
+    (tmp_path / "job" / "go").touch()
+    result = job.wait(20)
+    assert (result.status, result.timed_out, result.host) == (3, False, "local")
+    assert result.stdout == f"a 'b\nc x y\n{tmp_path}/job\n" == job.stdout()
+    assert result.stderr == "err\n" == job.stderr()
+    assert 0 <= result.seconds < 20
+    assert not job.running()
+    with pytest.raises(CommandFailed):
+        result.check()
+    job.stop()
+    assert job.wait(0).status == 3  # what has ended stays as it ended
+
+
+def test_its_pid_is_the_program_in_a_session_of_its_own(start: Callable[..., Job]) -> None:
+    job = start("sleep", "300")
+    assert Path(f"/proc/{job.pid}/cmdline").read_bytes() in (
+        b"sleep\x00300\x00",
+        Path("/proc/self/cmdline").read_bytes() and b"env\x00--\x00sleep\x00300\x00",
+    )
+    assert os.getsid(job.pid) == os.getpgid(job.pid) != os.getsid(0)
+    assert os.getsid(job.pid) != job.pid
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{job.pid}/status").read_text().splitlines()
+    )
+    assert int(status["SigIgn"], 16) == int(status["SigBlk"], 16) == 0
+    assert str(Path(f"/proc/{job.pid}/fd/0").readlink()) == "/dev/null"
+    job.stop()
+    assert not alive(job.pid)
+
+
+def test_waiting_is_one_quiet_command(start: Callable[..., Job]) -> None:
+    job = start("sleep", "3")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    assert job.wait(30).check().seconds >= 2.9
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before < 20
+
+
+def test_a_job_that_takes_too_long_is_ended(start: Callable[..., Job]) -> None:
+    job = start("sh", "-c", 'echo begun; trap "" TERM; sleep 300 & echo $!; sleep 300')
+    result = job.wait(0.5)
+    assert result.timed_out
+    said, child = result.stdout.split()
+    assert said == "begun"
+    assert not alive(job.pid)
+    assert not alive(int(child))
+
+
+def test_a_missing_program_has_the_status_of_a_shell(start: Callable[..., Job]) -> None:
+    assert start("labkit-no-such-program").wait(10).status == 127
+
+
+def test_one_job_a_directory(start: Callable[..., Job]) -> None:
+    job = start("sleep", "300")
+    with pytest.raises(CommandFailed, match="a job is running"):
+        start("true")
+    job.stop()
+    again = start("echo", "second")
+    assert again.wait(10).check().stdout == "second\n"
+
+
+def test_stop_gets_what_changed_its_group(start: Callable[..., Job], tmp_path: Path) -> None:
+    job = start("timeout", "300", "sh", "-c", "echo $$ >pid.new; mv pid.new pid2; sleep 299")
+    until(tmp_path / "job" / "pid2")
+    inner = int((tmp_path / "job" / "pid2").read_text())
+    assert os.getpgid(inner) != os.getpgid(job.pid) or os.getpgid(inner) == job.pid
+    job.stop()
+    assert not alive(inner)
+    assert not job.running()
+
+
+def test_stop_gets_what_cleared_its_environment(start: Callable[..., Job]) -> None:
+    job = start("env", "-i", "/bin/sh", "-c", "/bin/sleep 300 & echo $!; wait")
+    while not job.stdout():
+        time.sleep(0.01)
+    child = int(job.stdout())
+    assert alive(child)
+    job.stop()
+    assert not alive(child)
+
+
+def test_stop_gets_a_daemon(start: Callable[..., Job], tmp_path: Path) -> None:
+    job = start("sh", "-c", DAEMON + "sleep 300")
+    until(tmp_path / "job" / "daemon")
+    daemon = int((tmp_path / "job" / "daemon").read_text())
+    assert os.getsid(daemon) != os.getsid(job.pid)
+    job.stop(grace=0.2)
+    assert not alive(daemon)
+
+
+def test_a_job_whose_supervisor_was_killed(start: Callable[..., Job]) -> None:
+    job = start("sleep", "300")
+    os.kill(os.getsid(job.pid), signal.SIGKILL)
+    assert job.running()  # though nobody holds the lock
+    job.stop()
+    assert not alive(job.pid)
+    assert not job.running()
+    assert job.wait(0).status is None
+
+
+def test_waiting_for_a_job_whose_supervisor_is_killed_ends_it(start: Callable[..., Job]) -> None:
+    job = start("sleep", "300")
+    os.kill(os.getsid(job.pid), signal.SIGKILL)
+    result = job.wait(20)
+    assert (result.status, result.timed_out) == (None, False)
+    assert not alive(job.pid)
+
+
+def test_a_number_that_was_given_away_is_left_alone(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = start("true")
+    job.wait(10)
+    with subprocess.Popen(["sleep", "300"], start_new_session=True) as other:
+        own = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        born = int(own) - 1
+        (tmp_path / "job" / "pid").write_text(f"{other.pid} {born} {other.pid} {born}\n")
+        assert not job.running()
+        job.stop()
+        assert other.poll() is None
+        # The check can fail: with the right start time the same file names this process.
+        (tmp_path / "job" / "pid").write_text(f"{other.pid} {own} {other.pid} {own}\n")
+        assert job.running()
+        job.stop()
+        assert other.wait(10) == -signal.SIGTERM
+
+
+def test_stragglers_are_found_by_their_label(
+    start: Callable[..., Job], tmp_path: Path, label: str
+) -> None:
+    job = start("sh", "-c", DAEMON)
+    job.wait(20).check()
+    daemon = int((tmp_path / "job" / "daemon").read_text())
+    assert not job.running()
+    assert daemon in [pid for pid, _, _ in labelled(HOST, label)]
+    found = stop_labelled(HOST, label, grace=0.2)
+    assert [row for row in found if row.startswith(f"{daemon} {label} ")]
+    assert not alive(daemon)
+    assert labelled(HOST, label) == stop_labelled(HOST, label) == []
+
+
+def test_other_labels_are_left_alone(start: Callable[..., Job], tmp_path: Path, label: str) -> None:
+    ours = start("sleep", "300")
+    other = label.replace("lkt-", "lkt-other-")
+    theirs = start_job(HOST, ["sleep", "300"], directory=str(tmp_path / "2"), label=other)
+    odd = start_job(HOST, ["sleep", "300"], directory=str(tmp_path / "3"), label=label + "a.b/")
+    assert stop_labelled(HOST, label + "axb") == []
+    assert len(stop_labelled(HOST, label + "a.b")) == 2
+    assert not odd.running()
+    stop_labelled(HOST, label)
+    assert not ours.running()
+    assert theirs.running()
+    stop_labelled(HOST, other)
+    assert not theirs.running()
+
+
+def test_a_labelled_caller_does_not_end_itself(label: str) -> None:
+    result = HOST.run(
+        "sh",
+        "-c",
+        'sleep 300 & sh -c "$1"; kill $!; echo alive',
+        "sh",
+        "exec true",
+        env={"LABKIT_LABEL": label},
+    )
+    assert result.stdout == "alive\n"
+    with subprocess.Popen(["sleep", "300"], env={**os.environ, "LABKIT_LABEL": label}) as other:
+        code = (
+            "from labkit.hosts import *; import sys; print(stop_labelled(LocalHost(), sys.argv[1]))"
+        )
+        import sys
+
+        ended = HOST.run(sys.executable, "-c", code, label, env={"LABKIT_LABEL": label})
+        assert ended.stdout.count(label) == 1
+        assert f"{other.pid} {label}" in ended.stdout
+        assert other.wait(10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("prefix", ["", " ", "*", "a b", ".*", "a\n"])
+def test_a_prefix_must_be_one(prefix: str) -> None:
+    with pytest.raises(UsageError):
+        stop_labelled(HOST, prefix)
+
+
+def test_wrong_use(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        start_job(HOST, ["true"], directory="relative", label="lkt-x")
+    with pytest.raises(UsageError):
+        start_job(HOST, ["true"], directory=str(tmp_path), label="a b")
+    with pytest.raises(UsageError):
+        start_job(HOST, [], directory=str(tmp_path), label="lkt-x")
+    with pytest.raises(CommandFailed, match="no job"):
+        Job(HOST, str(tmp_path / "none")).wait(1)
+    with pytest.raises(CommandFailed):
+        start_job(HOST, script("true"), directory="/dev/null/x", label="lkt-x")

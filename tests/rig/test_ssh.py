@@ -1,0 +1,407 @@
+"""SSH hosts against a real sshd on the loopback interface."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.errors import (
+    CommandFailed,
+    CommandTimeout,
+    ConnectionLost,
+    HostKeyMismatch,
+    HostUnreachable,
+    UsageError,
+)
+from labkit.hosts import Host, LocalHost, SshHost, script, start_job
+
+pytestmark = [
+    pytest.mark.rig,
+    pytest.mark.skipif(os.geteuid() != 0, reason="starts sshd, which needs root"),
+    pytest.mark.skipif(shutil.which("sshd", path="/usr/sbin:/usr/bin") is None, reason="no sshd"),
+]
+
+#: Any text that can be an argument: no NUL, and nothing that UTF-8 cannot say.
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))
+#: Prints its argument, a variable and its input, with a mark between them.
+ECHO = 'printf "%s\\0%s\\0" "$1" "$LABKIT_TEST"; cat'
+
+
+@dataclass(frozen=True)
+class Server:
+    """An sshd and what a client needs to reach it."""
+
+    pid: int
+    port: int
+    key: Path
+    known_hosts: Path
+
+    def host(self, **changes: object) -> SshHost:
+        """Return a host, not yet connected."""
+        arguments: dict[str, object] = {"port": self.port, "user": getpass.getuser()}
+        arguments |= {"key": self.key, "known_hosts": self.known_hosts} | changes
+        return SshHost("loop", "127.0.0.1", **arguments)  # type: ignore[arg-type]
+
+
+def make_key(path: Path) -> str:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path.with_suffix(".pub").read_text()
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def wait_for_port(port: int) -> None:
+    for _ in range(500):
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
+    raise AssertionError("sshd does not listen")
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("sshd")
+    host_key, user_key = directory / "host", directory / "user"
+    shown = make_key(host_key)
+    (directory / "authorized").write_text(make_key(user_key))
+    port = free_port()
+    known = directory / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{port} {shown}")
+    Path("/run/sshd").mkdir(exist_ok=True)
+    options = [
+        "ListenAddress=127.0.0.1",
+        f"AuthorizedKeysFile={directory}/authorized",
+        f"PidFile={directory}/pid",
+        "StrictModes=no",
+        "UseDNS=no",
+        "Subsystem=sftp internal-sftp",
+        "SetEnv=SHLVL=1",  # keeps bash from its start-up files
+    ]
+    program = shutil.which("sshd", path="/usr/sbin:/usr/bin")
+    assert program
+    line = [program, "-D", "-f", "/dev/null", "-h", str(host_key), "-p", str(port)]
+    for option in options:
+        line += ["-o", option]
+    with subprocess.Popen(line, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_for_port(port)
+            yield Server(process.pid, port, user_key, known)
+        finally:
+            for child in children(process.pid):
+                os.kill(child, signal.SIGTERM)
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def ssh(server: Server) -> Iterator[SshHost]:
+    host = server.host()
+    yield host
+    host.close()
+
+
+@pytest.fixture(scope="module", params=["local", "ssh", "gateway"])
+def host(request: pytest.FixtureRequest, server: Server) -> Iterator[Host]:
+    made: Host = LocalHost()
+    if request.param == "ssh":
+        made = server.host()
+    elif request.param == "gateway":
+        made = server.host(gateway="socat - TCP:%h:%p")
+    yield made
+    made.close()
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(argument=TEXT, variable=TEXT, data=TEXT)
+def test_any_text_arrives_unchanged(host: Host, argument: str, variable: str, data: str) -> None:
+    command = script(ECHO, argument)
+    result = host.run(*command, env={"LABKIT_TEST": variable}, input=data)
+    assert result.stdout.split("\0", 2) == [argument, variable, data]
+    assert (result.stderr, result.status, result.host) == ("", 0, host.name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "'", '"', "$HOME", "`id`", "\\n", "a\nb", "-n", "*", "!x", "\x01\x7f", "é\u2028"],
+)
+def test_awkward_arguments(host: Host, text: str) -> None:
+    assert host.run("printf", "%s|", text, "end").stdout == f"{text}|end|"
+
+
+def test_a_builtin_of_the_shell_is_not_what_runs(host: Host) -> None:
+    assert host.run("echo", "a\\tb").stdout == "a\\tb\n"
+
+
+def test_output_that_is_not_text_is_replaced(host: Host) -> None:
+    assert host.run("printf", "a\\377b").stdout == "a\ufffdb"
+
+
+def test_much_on_every_stream_at_once(host: Host) -> None:
+    data = "x" * 1_000_000
+    text = 'head -c 3000000 /dev/zero >&2; head -c 3000000 /dev/zero; wc -c; cat "$0" >/dev/null'
+    result = host.run("sh", "-c", text, "/dev/null", input=data, timeout=60)
+    assert len(result.stderr) == 3_000_000
+    assert result.stdout == "\0" * 3_000_000 + "1000000\n"
+
+
+def test_input_that_nobody_reads_does_not_block(host: Host) -> None:
+    assert host.run("true", input="x" * 4_000_000, timeout=30).status == 0
+
+
+def test_no_input_is_an_empty_input(host: Host) -> None:
+    assert host.run("cat").stdout == ""
+
+
+def test_a_failure_carries_its_result(host: Host) -> None:
+    with pytest.raises(CommandFailed) as caught:
+        host.run("sh", "-c", "echo out; echo err >&2; exit 7")
+    evidence = caught.value.evidence
+    assert (evidence["status"], evidence["stdout"], evidence["stderr"]) == (7, "out\n", "err\n")
+    assert host.run("sh", "-c", "exit 7", check=False).status == 7
+
+
+def test_statuses_that_look_like_a_time_out_are_none(host: Host) -> None:
+    for status in (124, 137):
+        result = host.run("sh", "-c", f"exit {status}", check=False)
+        assert (result.status, result.timed_out) == (status, False)
+
+
+def test_a_signal_is_told_as_a_shell_tells_it(host: Host) -> None:
+    assert host.run("sh", "-c", "kill -TERM $$", check=False).status == 143
+
+
+def test_a_missing_program_is_a_failure(host: Host) -> None:
+    assert host.run("labkit-has-no-such-program", check=False).status == 127
+
+
+def test_wrong_use_is_told_before_anything_runs(host: Host) -> None:
+    for argv, options in [
+        (("echo", "a\0b"), {}),
+        ((), {}),
+        (("A=b",), {}),
+        (("true",), {"env": {"a b": "c"}}),
+        (("true",), {"env": {"A": "\0"}}),
+        (("true",), {"timeout": 0.0}),
+        (("true",), {"timeout": float("inf")}),
+    ]:
+        with pytest.raises(UsageError):
+            host.run(*argv, **options)  # type: ignore[arg-type]
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_time_out_ends_grandchildren_that_refuse(host: Host) -> None:
+    text = '(trap "" TERM; sleep 300) & echo $!; sh -c "echo \\$\\$; exec sleep 300"'
+    with pytest.raises(CommandTimeout) as caught:
+        host.run("sh", "-c", text, timeout=0.5)
+    pids = [int(pid) for pid in caught.value.evidence["stdout"].split()]
+    assert len(pids) == 2
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+def test_time_out_of_a_command_that_refuses(host: Host) -> None:
+    result = host.run("sh", "-c", 'trap "" TERM; echo $$; sleep 300', timeout=0.5, check=False)
+    assert result.timed_out
+    assert not alive(int(result.stdout))
+
+
+def test_waiting_makes_no_noise(host: Host) -> None:
+    host.run("true")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    host.run("sleep", "3")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before < 20
+
+
+def test_waiting_can_be_interrupted(host: Host) -> None:
+    host.run("true")
+    timer = threading.Timer(
+        0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)
+    )
+    begin = time.monotonic()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        host.run("sleep", "20", timeout=25)
+    assert time.monotonic() - begin < 15  # the interruption ended it, not the command
+    assert host.run("echo", "again").stdout == "again\n"
+
+
+def test_commands_from_many_threads(host: Host) -> None:
+    answers: dict[int, str] = {}
+
+    def ask(number: int) -> None:
+        answers[number] = host.run("sh", "-c", 'sleep 0.1; echo "$1"', "sh", str(number)).stdout
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {number: f"{number}\n" for number in range(6)}
+
+
+def test_files_go_there_and_back(host: Host, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 5000
+    source, there, back = tmp_path / "a {host}", tmp_path / "b c", tmp_path / "d"
+    source.write_bytes(data)
+    source.chmod(0o750)
+    host.put(source, str(there))
+    host.get(str(there), back)
+    assert back.read_bytes() == data
+    assert there.stat().st_mode == source.stat().st_mode == back.stat().st_mode
+
+
+def test_files_that_cannot_be_copied(host: Host, tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed):
+        host.get(str(tmp_path / "none"), tmp_path / "x")
+    with pytest.raises(CommandFailed):
+        host.put(tmp_path / "none", str(tmp_path / "x"))
+    assert host.run("echo", "up").stdout == "up\n"
+
+
+def test_jobs_outlive_the_connection(server: Server, tmp_path: Path) -> None:
+    first = server.host()
+    job = start_job(
+        first,
+        ["sh", "-c", "sleep 0.5; echo done"],
+        directory=str(tmp_path / "job"),
+        label="lkt-ssh",
+    )
+    first.close()
+    assert job.wait(10).check().stdout == "done\n"
+    first.close()
+
+
+def test_close_is_prompt_and_leaves_nothing(server: Server) -> None:
+    before = set(children(os.getpid()))
+    for gateway in (None, "socat - TCP:%h:%p"):
+        host = server.host(gateway=gateway)
+        host.run("true")
+        assert host._connection
+        transport = host._connection.fabric.transport
+        host.close()
+        transport.join(10)
+        assert not transport.is_alive()
+        assert host.run("echo", "back").stdout == "back\n"
+        host.close()
+        host.close()
+    assert set(children(os.getpid())) <= before
+
+
+def drop_when_printed(server: Server, known: set[int], flag: Path) -> threading.Thread:
+    """Kill the new connections of a server as soon as a file appears."""
+
+    def drop() -> None:
+        for _ in range(1000):
+            if flag.exists():
+                break
+            time.sleep(0.01)
+        for child in set(children(server.pid)) - known:
+            for pid in [*children(child), child]:
+                if "sshd" in Path(f"/proc/{pid}/comm").read_text():
+                    os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("gateway", [None, "socat - TCP:%h:%p"])
+def test_dropped_connection(server: Server, tmp_path: Path, gateway: str | None) -> None:
+    known = set(children(server.pid))
+    host = server.host(gateway=gateway)
+    host.run("true")
+    flag = tmp_path / "printed"
+    text = 'echo $$; echo oops >&2; sleep 0.3; touch "$1"; sleep 300'
+    dropper = drop_when_printed(server, known, flag)
+    with pytest.raises(ConnectionLost) as caught:
+        host.run("sh", "-c", text, "sh", str(flag), timeout=3)
+    dropper.join()
+    evidence = caught.value.evidence
+    assert evidence["stderr"] == "oops\n"
+    assert evidence["argv"][0] == "sh"
+    assert evidence["host"] == "loop"
+    left = int(evidence["stdout"])
+    assert alive(left)  # nobody is there to end it but its own limit, which does
+    for _ in range(100):
+        if not alive(left):
+            break
+        time.sleep(0.1)
+    assert not alive(left)
+    assert host.run("echo", "again").stdout == "again\n"
+    host.close()
+
+
+def test_unknown_key(server: Server, tmp_path: Path) -> None:
+    empty = tmp_path / "known_hosts"
+    empty.write_text("")
+    with pytest.raises(HostKeyMismatch, match="not known") as caught:
+        server.host(known_hosts=empty).run("true")
+    assert str(empty) in caught.value.remedy
+    assert empty.read_text() == ""
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa"])
+def test_changed_key(server: Server, tmp_path: Path, kind: str) -> None:
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", other], check=True)
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{server.port} {other.with_suffix('.pub').read_text()}")
+    with pytest.raises(HostKeyMismatch) as caught:
+        server.host(known_hosts=known).run("true")
+    assert caught.value.remedy
+
+
+def test_refused_port(server: Server) -> None:
+    with pytest.raises(HostUnreachable, match="refused") as caught:
+        server.host(port=free_port()).run("true")
+    assert type(caught.value) is HostUnreachable
+
+
+def test_gateway_that_fails(server: Server) -> None:
+    with pytest.raises(HostUnreachable, match="refused"):
+        server.host(gateway=f"socat - TCP:127.0.0.1:{free_port()}").run("true")
+    with pytest.raises(HostUnreachable, match="no-such"):
+        server.host(gateway="labkit-no-such-program").run("true")
+
+
+def test_wrong_user_key(server: Server, tmp_path: Path) -> None:
+    make_key(tmp_path / "wrong")
+    with pytest.raises(HostUnreachable, match="user and key"):
+        server.host(key=tmp_path / "wrong").run("true")
+
+
+def test_a_line_too_long_for_a_shell(ssh: SshHost) -> None:
+    with pytest.raises(UsageError, match="too long"):
+        ssh.run("echo", "x" * 140_000)

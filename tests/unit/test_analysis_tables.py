@@ -1,0 +1,239 @@
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit import power
+from labkit.analysis import checks, headlines
+from labkit.analysis.compare import compare
+from labkit.analysis.noise import noise_floor, pooled_sd
+from labkit.analysis.shift import shift
+from labkit.analysis.summary import combined, factor_effect, joint, mechanisms, summarise
+from labkit.errors import UsageError
+
+CELL = ["placement", "wait"]
+
+
+def study(blocks=6, n=400, noise=0.01, seed=1, copies=2):
+    """Samples of two placements by two waits; the baseline cell runs twice a block."""
+    rng, frames = np.random.default_rng(seed), []
+    for block in range(blocks):
+        for placement, wait in [("bare", "block"), ("bare", "spin"), ("docker", "block")]:
+            for copy in range(1, (copies if placement == "bare" and wait == "block" else 1) + 1):
+                level = (
+                    30_000 * (0.3 if wait == "spin" else 1) * (1.1 if placement == "docker" else 1)
+                )
+                values = level * math.exp(rng.normal(0, noise)) * (0.9 + rng.gamma(2, 0.05, n))
+                frame = pd.DataFrame({"rtt_ns": values.astype("int64")})
+                names = {"placement": placement, "wait": wait, "copy": copy}
+                frames.append(frame.assign(trial=f"t{len(frames):03d}", block=block, **names))
+    return pd.concat(frames, ignore_index=True)
+
+
+def test_summaries_are_the_usual_ones():
+    samples = study()
+    table = summarise(samples, by=["trial", "block", *CELL])
+    first = samples.loc[samples["trial"] == "t000", "rtt_ns"]
+    row = table.set_index("trial").loc["t000"]
+    assert row["n"] == 400 and len(table) == 24
+    assert row["mean"] == pytest.approx(first.mean())
+    assert row["std"] == pytest.approx(first.std())
+    assert row["min"] == first.min()
+    assert row["p99"] == pytest.approx(first.quantile(0.99))
+    assert (table["note"] == "").all()
+
+
+def test_quantiles_of_too_few_samples_are_refused_with_a_note():
+    row = summarise(study(n=50), by=["trial"]).iloc[0]
+    assert np.isnan(row["p99"]) and row["note"] == "p99 takes 100 samples"
+    assert np.isfinite(row["p95"])
+    row = summarise(study(n=1), by=["trial"]).iloc[0]
+    assert np.isnan(row["std"]) and np.isnan(row["p95"]) and np.isfinite(row["median"])
+
+
+def test_combined_pools_trials_and_counts_them():
+    samples = study()
+    table = combined(samples, by=CELL).set_index(CELL)
+    row = table.loc[("bare", "block")]
+    assert (row["n_trials"], row["n_blocks"], row["n"]) == (12, 6, 4800)
+    mask = (samples["placement"] == "bare") & (samples["wait"] == "block")
+    assert row["p95"] == pytest.approx(samples.loc[mask, "rtt_ns"].quantile(0.95))
+
+
+def test_factor_effect_is_compare_in_each_cell_with_one_correction():
+    samples = study()
+    options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}
+    table = factor_effect(samples, "wait", ["block", "spin"], ["placement"], **options)
+    assert list(table["contrast"]) == ["spin / block"] * 2
+    row, absent = table.iloc[0], table.iloc[1]
+    cell = samples[samples["placement"] == "bare"]
+    alone = compare(cell, condition="wait", baseline="block", block="block", **options).iloc[0]
+    assert row["estimate"] == alone["estimate"] and row["low"] == alone["low"]
+    assert row["verdict"] == "different"
+    assert absent["n_blocks"] == 0 and absent["note"] == "no trial with wait=spin"
+    assert absent["verdict"] == "inconclusive"
+
+
+def test_factor_effect_without_other_factors_and_its_errors():
+    samples = study()
+    options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}
+    assert len(factor_effect(samples, "wait", ["block", "spin"], [], **options)) == 1
+    with pytest.raises(UsageError, match="two levels"):
+        factor_effect(samples, "wait", ["block"], [], **options)
+    with pytest.raises(UsageError, match="no column 'affinity'"):
+        factor_effect(samples, "affinity", ["free", "split"], [], **options)
+
+
+def test_mechanisms_are_means_and_absent_counters_are_nan():
+    rows = {"placement": ["a", "a", "b"], "switches": [1.0, 3.0, None]}
+    table = mechanisms(pd.DataFrame(rows), by=["placement"], columns=["switches", "idle_exits"])
+    assert table["n_trials"].to_list() == [2, 1]
+    assert table["switches"][0] == 2.0 and np.isnan(table["switches"][1])
+    assert table["idle_exits"].isna().all()
+
+
+def test_noise_floor_recovers_the_spread():
+    trials = summarise(study(400, n=2, noise=0.02), by=["trial", "block", "copy", *CELL])
+    trials["median"] = np.exp(np.random.default_rng(3).normal(10, 0.02, len(trials)))
+    floor = noise_floor(trials, value="median", condition=CELL)
+    assert len(floor) == 1 and floor["n_blocks"][0] == 400
+    assert floor["sd_trial"][0] == pytest.approx(0.02, rel=0.15)
+    assert floor["low"][0] < 1 < floor["high"][0]
+    assert pooled_sd(floor) == pytest.approx(floor["sd"][0])
+    margin = power.decidable_margin(floor["sd"][0], 400)
+    assert floor["decidable_margin"][0] == pytest.approx(margin)
+
+
+def test_noise_floor_of_a_pilot_and_without_copies():
+    floor = noise_floor(study(1), value="rtt_ns", condition=CELL, statistic="median", trial="trial")
+    assert floor["note"][0].startswith("pilot") and floor["decidable_margin"][0] == math.inf
+    assert np.isnan(pooled_sd(floor))
+    samples = study(copies=1)
+    floor = noise_floor(samples, value="rtt_ns", condition=CELL, statistic="min", trial="trial")
+    assert floor.empty and np.isnan(pooled_sd(floor))
+
+
+def test_drift_is_found_and_said_as_a_share():
+    blocks = np.tile(np.arange(10), 2)
+    names = np.repeat(["steady", "drifting"], 10)
+    noise = np.random.default_rng(4).normal(0, 0.002, 20)
+    value = np.exp(np.where(names == "drifting", 0.01 * blocks, 0) + noise)
+    frame = pd.DataFrame({"block": blocks, "c": names, "v": value})
+    table = checks.drift(frame, value="v", condition="c").set_index("c")
+    assert table["drifts"].to_dict() == {"steady": False, "drifting": True}
+    assert table.loc["drifting", "slope"] == pytest.approx(0.01, abs=0.001)
+    assert table.loc["drifting", "total"] == pytest.approx(math.expm1(0.09), abs=0.01)
+    pilot = checks.drift(frame[frame["block"] < 2], value="v", condition="c")
+    assert pilot["p_value"].isna().all() and not pilot["drifts"].any()
+    with pytest.raises(UsageError, match="logarithm"):
+        checks.drift(frame.assign(v=0.0), value="v", condition="c")
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.5, 0.9])
+def test_dependence_of_an_ar1_series(phi):
+    rng, n = np.random.default_rng(5), 50_000
+    series = rng.normal(size=n)
+    for number in range(1, n):
+        series[number] += phi * series[number - 1]
+    assert checks.autocorrelation(series) == pytest.approx(phi, abs=0.02)
+    assert checks.effective_size(series) == pytest.approx(n * (1 - phi) / (1 + phi), rel=0.2)
+
+
+def test_dependence_a_trial_scales_up_what_it_looked_at():
+    samples = study(1, n=1000)
+    table = checks.dependence(samples, by=["trial"], most=100)
+    whole = checks.dependence(samples, by=["trial"])
+    assert list(table["n"]) == [1000] * 4
+    assert (table["effective"] <= 1000).all() and (whole["effective"] > 300).all()
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e9, 1e9), max_size=200))
+def test_effective_size_is_between_one_and_n(values):
+    size = checks.effective_size(np.array(values))
+    assert min(1, len(values)) <= size <= len(values)
+    lag = checks.autocorrelation(np.array(values))
+    assert np.isnan(lag) or -1 <= lag <= 1
+
+
+def test_outliers_are_flagged_and_nothing_is_deleted():
+    trials = summarise(study(8), by=["trial", "block", *CELL])
+    trials.loc[5, "median"] *= 1.5
+    flagged = checks.outliers(trials, value="median", condition=CELL)
+    assert len(flagged) == len(trials) and flagged.loc[5, "outlier"]
+    # A slow block shifts all its trials: that is the block's, not the trials'.
+    trials = summarise(study(8), by=["trial", "block", *CELL])
+    before = checks.outliers(trials, value="median", condition=CELL)["outlier"].sum()
+    trials.loc[trials["block"] == 2, "median"] *= 1.5
+    assert checks.outliers(trials, value="median", condition=CELL)["outlier"].sum() <= before + 1
+    constant = checks.outliers(trials.assign(median=7.0), value="median", condition=CELL)
+    assert not constant["outlier"].any()
+    failed = checks.outliers(trials.assign(median=np.nan), value="median", condition=CELL)
+    assert not failed["outlier"].any()
+
+
+def test_shift_is_compare_at_each_quantile():
+    samples = study().query("wait == 'block'")
+    table = shift(samples, condition="placement", baseline="bare")
+    assert "q0.999" not in set(table["quantile"]) and "p99" in set(table["quantile"])
+    row = table.set_index("quantile").loc["median"]
+    options = {"condition": "placement", "baseline": "bare", "block": "block"}
+    alone = compare(samples, value="rtt_ns", statistic="median", trial="trial", **options)
+    assert row["difference"] == pytest.approx(alone["difference"][0])
+
+
+def test_missing_keys_are_an_error():
+    samples = study(1).astype({"trial": "object"})
+    samples.loc[3, "trial"] = None
+    with pytest.raises(UsageError, match="'trial' has missing values"):
+        summarise(samples, by=["trial"])
+
+
+def test_joint_is_one_factor_of_several():
+    frame = pd.DataFrame({"a": ["x", "y", "x"], "b": pd.Categorical(["s", "t", "t"], ["t", "s"])})
+    made = joint(frame, ["a", "b"])
+    assert list(made) == ["x + s", "y + t", "x + t"]
+    assert list(made.categories) == ["x + t", "x + s", "y + t"]
+    with pytest.raises(UsageError, match="missing"):
+        joint(frame.assign(a=[None, "y", "x"]), ["a", "b"])
+
+
+def test_headlines_are_plain_json():
+    samples = study(1)
+    options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}
+    row = factor_effect(samples, "wait", ["block", "spin"], ["placement"], **options).iloc[0]
+    made = headlines.headline(row, "spinning")
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    assert made["verdict"] == "inconclusive (pilot)" and made["low"] is None
+    floor = noise_floor(study(), condition=CELL, **options)
+    lines = headlines.noise_lines(floor, CELL)
+    assert lines[0]["condition"] == "bare, block" and lines[0]["sd"] > 0
+    values = {"a": np.float64(1), "b": [np.int64(2), math.inf, pd.NA], 3: (math.nan, "x")}
+    assert headlines.plain(values) == {"a": 1.0, "b": [2, None, None], "3": [None, "x"]}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "estimate", "expected", "said"),
+    [
+        ("different", 0.9, "lower", "agrees"),
+        ("different", 1.1, "lower", "disagrees"),
+        ("different", 1.1, "higher", "agrees"),
+        ("equivalent", 1.0, "higher", "disagrees"),
+        ("different", 1.1, "equal", "disagrees"),
+        ("different within margin", 1.01, "equal", "agrees"),
+        ("inconclusive", 1.0, "equal", "inconclusive"),
+    ],
+)
+def test_answers(verdict, estimate, expected, said):
+    row = {"verdict": verdict, "estimate": estimate}
+    row |= {
+        "differs": "different" in verdict,
+        "equivalent": verdict[0] == "e" or "within" in verdict,
+    }
+    assert headlines.answer(row, expected) == said
+    with pytest.raises(UsageError, match="expectation"):
+        headlines.answer(row, "better")

@@ -1,0 +1,139 @@
+"""The plan: complete blocks, replayable order, twins, refusals, identity."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit import design
+from labkit.errors import PlanMismatch, UsageError
+from labkit.placement import bare, docker
+
+FACTORS = {"placement": [bare(), docker("host")], "wait": ["block", "spin"]}
+names = st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4, unique=True)
+
+
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=4), names, min_size=1, max_size=3),
+    st.integers(1, 5),
+    st.integers(),
+)
+def test_each_block_holds_each_condition_once(factors, blocks, seed):
+    made = design.make_design(factors, blocks=blocks, seed=seed)
+    assert made == design.make_design(factors, blocks=blocks, seed=seed)
+    for block in made.order:
+        assert sorted(block) == list(range(len(made.conditions)))
+    assert len(made) == blocks * len(made.conditions)
+
+
+def test_order_is_pinned_to_the_seed():
+    # A literal expectation: the order of a published seed must never change with a library.
+    made = design.make_design(FACTORS, blocks=3, seed=2015)
+    assert made.order == ((2, 3, 0, 1), (2, 1, 3, 0), (0, 2, 3, 1))
+
+
+def test_blocks_and_seeds_give_different_orders():
+    factors = {"x": list(range(12))}
+    made = design.make_design(factors, blocks=20, seed=1)
+    assert len(set(made.order)) == 20
+    assert made.order != design.make_design(factors, blocks=20, seed=2).order
+
+
+def test_positions_are_balanced_over_many_blocks():
+    made = design.make_design({"x": ["a", "b", "c"]}, blocks=3000, seed=7)
+    firsts = Counter(block[0] for block in made.order)
+    # 3,000 draws of 1/3: three standard errors are 78.
+    assert all(abs(count - 1000) < 78 for count in firsts.values())
+
+
+def test_doubled_conditions_appear_twice_and_have_a_copy_number():
+    made = design.make_design(FACTORS, blocks=1, seed=1, doubled=[{"placement": bare()}])
+    twins = Counter(one.label for one in made.conditions)
+    assert twins["bare clean | spin"] == 2 and twins["docker host | spin"] == 1
+    assert sorted(one.copy for one in made.conditions) == [1, 1, 1, 1, 2, 2]
+    assert len({one.key for one in made.conditions}) == len(made.conditions)
+
+
+def test_refusals_carry_the_reason_and_do_not_run():
+    made = design.make_design(
+        FACTORS,
+        blocks=1,
+        seed=1,
+        refuse=lambda levels: "no" if levels["wait"] == "spin" else None,
+    )
+    assert [one.reason for one in made.refusals] == ["no", "no"]
+    assert {one["wait"] for one in made.conditions} == {"block"}
+
+
+def test_keep_leaves_out_without_a_refusal():
+    made = design.make_design(FACTORS, blocks=1, seed=1, keep=lambda x: x["wait"] == "spin")
+    assert len(made.conditions) == 2 and not made.refusals
+
+
+def test_nothing_feasible_is_an_error_with_the_reasons():
+    with pytest.raises(UsageError, match="no engine"):
+        design.make_design(FACTORS, blocks=1, seed=1, refuse=lambda levels: "no engine")
+
+
+@pytest.mark.parametrize("blocks", [0, -1, 2.0, "3"])
+def test_blocks_must_be_a_positive_integer(blocks):
+    with pytest.raises(UsageError, match="blocks"):
+        design.make_design(FACTORS, blocks=blocks, seed=1)
+
+
+@pytest.mark.parametrize("factors", [{}, {"x": []}, {"x": ["a", "a"]}])
+def test_factors_without_distinct_levels_are_refused(factors):
+    with pytest.raises(UsageError):
+        design.make_design(factors, blocks=1, seed=1)
+
+
+def test_unknown_factor_in_doubled_is_named():
+    with pytest.raises(UsageError, match="plaec"):
+        design.make_design(FACTORS, blocks=1, seed=1, doubled=[{"plaec": "x"}])
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=4), json_values, max_size=4))
+def test_equal_identities_never_differ(identity):
+    assert design.difference(identity, dict(reversed(identity.items()))) == []
+    design.refuse_to_mix(identity, identity, "here")
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.integers(), min_size=1),
+    st.dictionaries(st.sampled_from("abc"), st.integers(), min_size=1),
+)
+def test_any_change_is_a_difference_and_changes_the_name(one, two):
+    same = one == two
+    assert (design.difference(one, two) == []) == same
+    assert (design.digest(one) == design.digest(two)) == same
+
+
+def test_mixing_is_refused_with_what_differs():
+    before = {"settings": {"messages": 1000}, "order": [[0, 1]]}
+    after = {"settings": {"messages": 2000}, "order": [[1, 0]]}
+    with pytest.raises(PlanMismatch) as caught:
+        design.refuse_to_mix(before, after, "data/x")
+    text = str(caught.value)
+    assert "settings.messages: 1000 -> 2000" in text and "--new" in text and "order" not in text
+    assert caught.value.exit_code == 2
+
+
+def test_a_placement_has_a_canonical_form_and_an_object_has_none():
+    plain = design.canonical(docker("bridge"))
+    assert plain["runtime"] == "docker" and plain["limits"]["memory"] is None
+
+    @dataclass
+    class Odd:
+        thing: object
+
+    with pytest.raises(UsageError, match="cannot be part of a plan"):
+        design.canonical(Odd(object()))

@@ -1,0 +1,227 @@
+"""Facts: read from captured text, and gathered from this machine."""
+
+from __future__ import annotations
+
+import json
+
+from labkit.hosts import LocalHost, collect_facts, parse_facts
+
+# Cut from the output of a virtual machine (Debian 12), with another command line.
+CAPTURED = """
+## kernel
+6.18.44
+#1 SMP PREEMPT_DYNAMIC @0
+x86_64
+
+## cmdline
+quiet isolcpus=1
+
+## boot_id
+1cc8460a-0000-4527-81ec-9fa14f680842
+
+## uptime
+2240.88 4087.12
+
+## load
+0.47 0.75 0.43 1/115 19729
+
+## stat
+cpu  26188 804 9821 408712 845 0 386 37 5 0
+
+## memory
+MemTotal:       24684092 kB
+MemFree:        23877084 kB
+MemAvailable:   24130028 kB
+
+## cpu
+processor\t: 0
+model name\t: AMD EPYC
+microcode\t: 0x1000065
+flags\t\t: fpu vme hypervisor lahf_lm
+
+## config
+CONFIG_NO_HZ=y
+CONFIG_HZ=250
+
+## cgroup
+cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0
+cgroup /sys/fs/cgroup/systemd cgroup rw,relatime,name=systemd 0 0
+cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
+
+## controllers
+
+## pressure
+cpu
+io
+memory
+
+## virtualisation
+kvm
+
+## distribution
+PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"
+ID=debian
+
+## files
+online 0-1
+isolated
+smt/control notsupported
+vulnerabilities/meltdown Not affected
+vulnerabilities/spectre_v2 Mitigation: Retpolines; STIBP: disabled
+cpuidle/current_driver haltpoll
+cpuidle/current_governor_ro haltpoll
+intel_pstate/no_turbo 1
+cpu0/topology/thread_siblings_list 0
+cpu1/topology/thread_siblings_list 1
+cpu0/topology/physical_package_id 0
+cpu1/topology/physical_package_id 0
+cpu0/cpuidle/state0/name POLL
+cpu0/cpuidle/state1/name haltpoll idle
+cpu0/cpuidle/state0/latency 0
+cpu0/cpuidle/state1/latency 1
+cpu0/cpuidle/state0/disable 0
+cpu0/cpuidle/state1/disable 1
+clocksource/clocksource0/current_clocksource tsc
+node/node0/cpulist 0-1
+kernel/mm/transparent_hugepage/enabled always [madvise] never
+net/core/busy_poll 0
+
+## interface eth0
+mtu 1400
+rx_queues 1
+tx_queues 2
+queues/rx-0/rps_cpus 3
+driver virtio_net
+
+## ethtool -i eth0
+driver: virtio_net
+version: 1.0.0
+firmware-version:
+
+## ethtool -k eth0
+Features for eth0:
+rx-checksumming: on [fixed]
+tcp-segmentation-offload: off
+
+## ethtool -g eth0
+Ring parameters for eth0:
+Pre-set maximums:
+RX:\t\t256
+Current hardware settings:
+RX:\t\t128
+
+## ethtool -c eth0
+
+## ethtool -T eth0
+Time stamping parameters for eth0:
+Capabilities:
+\tsoftware-transmit
+\tsoftware-receive
+PTP Hardware Clock: none
+
+## interface gone
+
+## engine_version
+{"Version":"20.10.24","Components":[{"Name":"runc","Version":"1.1.5"}]}
+
+## engine_info
+{"ServerVersion":"20.10.24","Driver":"overlay2","CgroupDriver":"cgroupfs","CgroupVersion":"1",
+"Runtimes":{"runc":{"path":"runc"},"a":{}},"DefaultRuntime":"runc","SecurityOptions":["name=x"]}
+
+## tool ip
+ip utility, iproute2-6.1.0
+
+## tool nft
+"""
+
+
+def test_captured_text_is_read() -> None:
+    stable = parse_facts(CAPTURED)["stable"]
+    cpu = stable["cpu"]
+    assert (cpu["model"], cpu["count"], cpu["sockets"], cpu["boost"]) == ("AMD EPYC", 2, 1, "0")
+    assert (cpu["siblings"], cpu["numa"]) == ({"0": "0", "1": "1"}, {"node0": "0-1"})
+    assert (cpu["smt"], cpu["isolated"], cpu["nohz_full"]) == ("notsupported", "", None)
+    assert stable["idle"] == {
+        "driver": "haltpoll",
+        "governor": "haltpoll",
+        "states": [
+            {"name": "POLL", "latency_us": 0, "disabled": False},
+            {"name": "haltpoll idle", "latency_us": 1, "disabled": True},
+        ],
+    }
+    assert stable["mitigations"]["spectre_v2"] == "Mitigation: Retpolines; STIBP: disabled"
+    kernel = stable["kernel"]
+    assert (kernel["release"], kernel["hz"], kernel["thp"]) == ("6.18.44", 250, "madvise")
+    assert (kernel["clock_source"], kernel["cmdline"]) == ("tsc", "quiet isolcpus=1")
+    assert kernel["psi"] == ["cpu", "io", "memory"]
+    assert kernel["sysctl"] == {"net/core/busy_poll": "0"}
+    assert stable["cgroup"] == {"version": "hybrid", "controllers": ["cpu"]}
+    assert stable["memory_kib"] == 24684092
+    assert stable["virtualisation"]["detected"] == "kvm"
+    assert stable["virtualisation"]["hypervisor"] is True
+    assert stable["distribution"] == "Debian GNU/Linux 12 (bookworm)"
+    assert stable["tools"]["ip"] == "ip utility, iproute2-6.1.0"
+    assert stable["tools"]["nft"] is None
+
+
+def test_an_interface_is_read() -> None:
+    eth0 = parse_facts(CAPTURED)["stable"]["interfaces"]["eth0"]
+    assert (eth0["driver"], eth0["mtu"], eth0["rx_queues"], eth0["tx_queues"]) == (
+        "virtio_net",
+        1400,
+        1,
+        2,
+    )
+    assert eth0["rps_cpus"] == {"queues/rx-0/rps_cpus": "3"}
+    assert eth0["offloads"]["tcp-segmentation-offload"] == "off"
+    assert eth0["rings"]["RX"] == "128"
+    assert eth0["timestamping"] == ["software-transmit", "software-receive"]
+    assert eth0["firmware"] is None
+
+
+def test_the_engine_is_read() -> None:
+    engine = parse_facts(CAPTURED)["stable"]["engine"]
+    assert engine == {
+        "version": "20.10.24",
+        "components": {"runc": "1.1.5"},
+        "runtimes": ["a", "runc"],
+        "Driver": "overlay2",
+        "CgroupDriver": "cgroupfs",
+        "CgroupVersion": "1",
+        "DefaultRuntime": "runc",
+        "SecurityOptions": ["name=x"],
+    }
+
+
+def test_what_changes_by_itself_is_apart() -> None:
+    volatile = parse_facts(CAPTURED)["volatile"]
+    assert volatile["boot_id"] == "1cc8460a-0000-4527-81ec-9fa14f680842"
+    assert (volatile["uptime_s"], volatile["steal_ticks"]) == (2240.88, 37)
+    assert volatile["cpu_ticks"] == 26188 + 804 + 9821 + 408712 + 845 + 0 + 386 + 37
+
+
+def test_what_is_missing_is_a_note() -> None:
+    notes = parse_facts(CAPTURED)["notes"]
+    assert "no frequency governor to be seen" in notes
+    assert "no nft" in notes
+    assert "no interface gone" in notes
+    assert "interface eth0 tells no coalescing" in notes
+    assert not [note for note in notes if "idle" in note or "rings" in note or "engine" in note]
+
+
+def test_nothing_at_all_is_only_notes() -> None:
+    facts = parse_facts("")
+    assert facts["stable"]["engine"] is None
+    assert "no control groups to be seen" in facts["notes"]
+    broken = parse_facts("## engine_version\nnot json\n## engine_info\n[]\n## kernel\n")
+    assert "the engine does not answer" in broken["notes"]
+
+
+def test_facts_of_this_machine() -> None:
+    facts = collect_facts(LocalHost(), interfaces=["lo", "no-such"], engine_socket="/no/socket")
+    assert facts["stable"]["kernel"]["release"]
+    assert facts["stable"]["interfaces"]["lo"]["mtu"] > 0
+    assert len(facts["volatile"]["boot_id"]) == 36
+    assert {"no interface no-such", "the engine does not answer"} <= set(facts["notes"])
+    again = collect_facts(LocalHost(), interfaces=["lo", "no-such"], engine_socket="/no/socket")
+    assert json.dumps(again["stable"]) == json.dumps(facts["stable"])

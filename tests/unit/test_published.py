@@ -1,0 +1,109 @@
+import json
+import shutil
+
+import pandas as pd
+import pytest
+
+from labkit.analysis.published import default_root, published, violations
+from labkit.errors import DatasetError
+
+KEY = "rohprimardho2015"
+
+
+@pytest.fixture(scope="module")
+def table():
+    return published(KEY)
+
+
+def test_every_table_is_there_in_full(table):
+    runs = {f"Table {part}.{number}": 40 for part in "CD" for number in (1, 3, 5)}
+    pooled = {f"Table {part}.{number}": 4 for part in "CD" for number in (2, 4, 6)}
+    expected = {"Table 4.1": 15, "Table 4.2": 15, **runs, **pooled}
+    assert table["item"].value_counts().to_dict() == expected
+    assert len(table) == 294
+
+
+@pytest.mark.parametrize(
+    ("item", "placement", "run", "statistic", "value"),
+    [
+        ("Table 4.1", "bare", "combined", "min", 4.92),
+        ("Table 4.1", "docker bridge", "combined", "p99", 10.7),
+        ("Table 4.2", "docker host", "combined", "min", 3.47),
+        ("Table 4.2", "docker bridge", "combined", "std", 0.26),
+        ("Table C.1", "docker host", "4", "p99", 17.62),
+        ("Table C.1", "docker host", "10", "std", 1.2),
+        ("Table C.3", "docker bridge", "3", "median", 6.711),
+        ("Table C.3", "docker bridge", "7", "std", 2.90),
+        ("Table C.5", "bare", "9", "p99", 19.64),
+        ("Table D.1", "docker host", "9", "p99", 4.93),
+        ("Table D.2", "docker host", "combined", "median", 4.13),
+        ("Table D.3", "docker bridge", "5", "std", 0.40),
+        ("Table D.5", "bare", "5", "median", 4.04),
+    ],
+)
+def test_spot_values(table, item, placement, run, statistic, value):
+    row = table[(table["item"] == item) & (table["run"] == run)]
+    row = row[(row["placement"] == placement) & (row["statistic"] == statistic)]
+    assert row["value"].to_list() == [value]
+
+
+def test_what_is_printed_twice_is_the_same(table):
+    pooled = table[(table["run"] == "combined") & (table["statistic"] != "min")]
+    printed = pooled.groupby(["affinity", "wait", "placement", "statistic"])["value"]
+    assert (printed.size() == 2).all() and (printed.nunique() == 1).all()
+
+
+def test_order_statistics_are_in_order(table):
+    wide = table.pivot(index=["item", "placement", "run"], columns="statistic", values="value")
+    assert (wide["median"] < wide["p95"]).all() and (wide["p95"] < wide["p99"]).all()
+    assert not (wide["min"] >= wide["median"]).any()
+
+
+def test_factors_and_counts(table):
+    baseline = table["item"].str.match(r"Table (4\.1|C)")
+    assert set(zip(table["affinity"], table["wait"], baseline, strict=True)) == {
+        ("free", "block", True),
+        ("split", "spin", False),
+    }
+    assert (table.loc[table["run"] != "combined", "n"] == 1_000_000).all()
+    assert "layer 2" in table.attrs["schema"]["mapping"]["docker bridge"]
+    assert set(table.columns) == {field["name"] for field in table.attrs["schema"]["fields"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"value": "6,71"}, "no number"),
+        ({"value": "-1"}, "below the minimum"),
+        ({"value": ""}, "missing"),
+        ({"unit": "ms"}, "not among"),
+        ({"n": "1.5"}, "no integer"),
+        ({"item": "Table 9.1"}, "do not match"),
+        ({"run": "combined", "item": "Table 4.1", "statistic": "median"}, "repeat their key"),
+    ],
+)
+def test_a_broken_table_is_refused(tmp_path, change, said):
+    for suffix in ("csv", "schema.json"):
+        shutil.copy(default_root() / f"{KEY}.{suffix}", tmp_path)
+    text = pd.read_csv(tmp_path / f"{KEY}.csv", dtype="str")
+    text.loc[0, list(change)] = list(change.values())
+    text.to_csv(tmp_path / f"{KEY}.csv", index=False)
+    with pytest.raises(DatasetError, match=said):
+        published(KEY, tmp_path)
+
+
+def test_unknown_keys_and_constraints(tmp_path):
+    with pytest.raises(DatasetError, match="nothing published is known as 'nobody1900'"):
+        published("nobody1900")
+    with pytest.raises(DatasetError, match="nothing published"):
+        published(KEY, tmp_path / "nowhere")
+    schema = {"fields": [{"name": "a", "type": "string", "constraints": {"maxLength": 2}}]}
+    assert violations(pd.DataFrame({"a": ["x"]}), schema) == ["a: unknown constraint 'maxLength'"]
+    assert violations(pd.DataFrame({"b": ["x"]}), schema)[0].startswith("columns are")
+
+
+def test_every_published_table_has_a_schema_that_holds():
+    for path in default_root().glob("*.csv"):
+        schema = json.loads(path.with_suffix(".schema.json").read_text(encoding="utf-8"))
+        assert schema["name"] == path.stem
+        assert len(published(path.stem)) > 0
