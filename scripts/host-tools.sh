@@ -30,7 +30,7 @@ PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 is_debian() { command -v apt-get >/dev/null && [ -f /etc/debian_version ]; }
 can_install() { [ "$(id -u)" = 0 ] && is_debian && [ -z "${LABKIT_NO_APT:-}" ]; }
-has_candidate() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'; }
+has_candidate() { [[ $(apt-cache policy "$1" 2>/dev/null) =~ Candidate:\ [^\(] ]]; }
 
 # Print "package<TAB>purpose" for each tool whose program is missing.
 missing_tools() {
@@ -42,7 +42,8 @@ missing_tools() {
 }
 
 apt_get() {
-    DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" </dev/null >&2
+    DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
+        -o Dpkg::Options::=--force-confold "$@" </dev/null >&2
 }
 
 # Before Debian 13 the client is part of docker.io.
@@ -73,9 +74,8 @@ hold_services() {
 standing_services() {
     local unit
     for unit in "${SERVICES[@]}"; do
-        systemctl list-unit-files "$unit" 2>/dev/null | grep -q "^$unit" && echo "$unit"
+        [[ $(systemctl list-unit-files "$unit" 2>/dev/null) != *"$unit"* ]] || echo "$unit"
     done
-    return 0
 }
 
 # Switch off, for the next boot, the services that came with what was installed just now.

@@ -22,7 +22,8 @@ find_python() {
             return
         fi
     done
-    die "labkit needs Python 3.11 or later, and found $(python3 --version 2>&1 || true)." \
+    die "labkit needs Python 3.11 or later, and found ${PYTHON:-python3}: $(
+        "${PYTHON:-python3}" --version 2>&1 || true)." \
         "Debian 12 and Ubuntu 24.04 have it; elsewhere use pyenv, or conda with environment.yml," \
         "and name it: make PYTHON=/path/to/python3.12 setup"
 }

@@ -34,11 +34,14 @@ def mean_and_error(x: Floats, y: Floats, paired: bool) -> tuple[float, float, fl
         mean = 0.0 if spread <= floor and abs(mean) <= floor else mean
         return mean, 0.0 if spread <= floor else spread / math.sqrt(n), n - 1.0
     spreads = [0.0 if s <= floor else s for s in (float(np.std(a, ddof=1)) for a in (x, y))]
-    parts = [spreads[0] ** 2 / n, spreads[1] ** 2 / m]
+    parts = [float(np.square(spread)) / size for spread, size in zip(spreads, (n, m), strict=True)]
     total = sum(parts)
     if total == 0:
         return 0.0 if abs(mean) <= floor else mean, 0.0, n + m - 2.0
-    df = total**2 / (parts[0] ** 2 / (n - 1) + parts[1] ** 2 / (m - 1))
+    if not math.isfinite(total):
+        return mean, math.inf, math.nan
+    share = parts[0] / total
+    df = 1 / (share**2 / (n - 1) + (1 - share) ** 2 / (m - 1))
     return mean, math.sqrt(total), df
 
 

@@ -210,10 +210,9 @@ def joint(
     levels = [order_of(frame[name]) for name in columns]
     code = np.zeros(len(frame), dtype=np.int32)
     for name, known in zip(columns, levels, strict=True):
-        codes = pd.Categorical(frame[name], categories=known).codes
-        if (codes < 0).any():
+        if frame[name].isna().any():
             raise UsageError(f"column {name!r} has missing values", remedy="name every trial")
-        code = code * len(known) + codes
+        code = code * len(known) + pd.Categorical(frame[name], categories=known).codes
     names = [separator.join(map(str, parts)) for parts in itertools.product(*levels)]
-    made = pd.Categorical.from_codes(code, pd.Index(names))
-    return pd.Categorical(made, categories=[names[k] for k in np.unique(code)])
+    used, place = np.unique(code, return_inverse=True)
+    return pd.Categorical.from_codes(place, pd.Index([names[number] for number in used]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from labkit.errors import ToolOutput, UsageError
 from labkit.hosts.base import Host, Result, script
 from labkit.hosts.command import limited
-from labkit.hosts.processes import FUNCTIONS, JOB, LABEL, check_label, tries
+from labkit.hosts.processes import FUNCTIONS, JOB, LABEL, UNMARKED, check_label, tries
 
 # The lock is taken before the job begins, and inherited by the supervisor as descriptor 9: there
 # is no moment at which a job that was started looks like one that has ended. `setsid -f` rather
@@ -148,7 +148,8 @@ class Job:
         CommandFailed
             Where something cannot be ended.
         """
-        self.host.run(*script(_STOP, self.directory, tries(grace)), timeout=60 + 10 * grace)
+        command = script(_STOP, self.directory, tries(grace))
+        self.host.run(*command, env=UNMARKED, timeout=60 + 10 * grace)
 
     def stdout(self) -> str:
         """Return what the job has printed so far."""

@@ -13,6 +13,9 @@ from labkit.hosts.base import Host, script
 
 LABEL = "LABKIT_LABEL"
 JOB = "LABKIT_JOB"
+#: Environment of the scripts here: a harness may carry a label itself, and what looks for marks,
+#: with every shell that it forks, is not to find itself.
+UNMARKED = {LABEL: "", JOB: ""}
 
 _LABEL_TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*\Z")
 
@@ -26,7 +29,6 @@ stat_of() {
     fields ${line##*) }
 }
 is_alive() { stat_of "$1" && [ "$start" = "$2" ] && [ "$state" != Z ]; }
-unset LABKIT_LABEL LABKIT_JOB
 spared=" $$ "; parent=$$
 while [ "$parent" -gt 1 ] && stat_of "$parent"; do spared="$spared$parent "; done
 marked() { { grep -lsz "$@" /proc/[0-9]*/environ || :; } | cut -d/ -f3; }
@@ -38,7 +40,7 @@ others() {
 show() {
     for pid in "$@"; do
         label=$(grep -szm1 '^LABKIT_LABEL=' /proc/"$pid"/environ | tr -d '\0') || :
-        command=$(tr '\0\n\t' '   ' </proc/"$pid"/cmdline 2>/dev/null) || :
+        command=$(cat /proc/"$pid"/cmdline 2>/dev/null | tr '\0\n\t' '   ') || :
         [ -n "$label" ] || continue  # it has ended since
         printf '%s\t%s\t%s\n' "$pid" "${label#*=}" "$command"
     done
@@ -80,7 +82,7 @@ def labelled(host: Host, prefix: str) -> list[tuple[int, str, str]]:
     The caller's own command, and what it descends from, is left out. End a prefix with a
     separator where one label may be the beginning of another.
     """
-    return _rows(host.run(*script(_LIST, _pattern(prefix))).stdout)
+    return _rows(host.run(*script(_LIST, _pattern(prefix)), env=UNMARKED).stdout)
 
 
 def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
@@ -105,7 +107,8 @@ def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
     CommandFailed
         Where something cannot be ended.
     """
-    found = host.run(*script(_STOP, _pattern(prefix), tries(grace)), timeout=60 + 10 * grace)
+    command = script(_STOP, _pattern(prefix), tries(grace))
+    found = host.run(*command, env=UNMARKED, timeout=60 + 10 * grace)
     return [" ".join(map(str, row)) for row in _rows(found.stdout)]
 
 

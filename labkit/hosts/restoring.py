@@ -90,7 +90,7 @@ def restore(
         if entry.kind == "route":
             outcomes[entry.id] = _undo_route(host, entry)
         elif entry.kind == "job":
-            outcomes[entry.id] = _undo_job(host, entry)
+            outcomes[entry.id] = _undo_job(host, entry, book.directory)
     outcomes |= _undo_files(book, [entry for entry in now if entry.kind == "file"])
     done = {name: outcome.state for name, outcome in outcomes.items() if outcome.ok}
     if done:
@@ -139,11 +139,13 @@ def _undo_route(host: Host, entry: Entry) -> Outcome:
     return _outcome(entry, "restored")
 
 
-def _undo_job(host: Host, entry: Entry) -> Outcome:
+def _undo_job(host: Host, entry: Entry, directory: str) -> Outcome:
     try:
         Job(host, entry.target).stop()
     except CommandFailed as error:  # the rest is to be restored all the same
         return _outcome(entry, "failed", error.why)
+    if entry.target.startswith(f"{directory}/"):  # only what is in the journal's own directory
+        host.run("rm", "-rf", "--", entry.target)
     return _outcome(entry, "restored")
 
 

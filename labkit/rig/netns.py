@@ -135,7 +135,7 @@ def connect(role: str, seconds: float = 10.0) -> SshHost:
         place,
         key=str(keys / "user"),
         known_hosts=str(keys / "known_hosts"),
-        gateway=f"nsenter --net={namespace(role)} socat - TCP:{place}:22",
+        gateway=f"nsenter --net={namespace(role)} socat - TCP:{place}:22,nodelay",
     )
     deadline = time.monotonic() + seconds
     while True:

@@ -222,19 +222,28 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
+def outlives(pid: int) -> bool:
+    """Tell whether a process is there for good: what KILL was sent to takes a moment to go."""
+    for _ in range(100):
+        if not alive(pid):
+            return False
+        time.sleep(0.1)
+    return True
+
+
 def test_time_out_ends_grandchildren_that_refuse(host: Host) -> None:
     text = '(trap "" TERM; sleep 300) & echo $!; sh -c "echo \\$\\$; exec sleep 300"'
     with pytest.raises(CommandTimeout) as caught:
         host.run("sh", "-c", text, timeout=0.5)
     pids = [int(pid) for pid in caught.value.evidence["stdout"].split()]
     assert len(pids) == 2
-    assert [pid for pid in pids if alive(pid)] == []
+    assert [pid for pid in pids if outlives(pid)] == []
 
 
 def test_time_out_of_a_command_that_refuses(host: Host) -> None:
     result = host.run("sh", "-c", 'trap "" TERM; echo $$; sleep 300', timeout=0.5, check=False)
     assert result.timed_out
-    assert not alive(int(result.stdout))
+    assert not outlives(int(result.stdout))
 
 
 def test_waiting_makes_no_noise(host: Host) -> None:
@@ -319,6 +328,13 @@ def test_close_is_prompt_and_leaves_nothing(server: Server) -> None:
     assert set(children(os.getpid())) <= before
 
 
+def sessions(server: Server, known: set[int]) -> list[int]:
+    """Return the processes of the connections that are not known."""
+    new = set(children(server.pid)) - known
+    found = [pid for child in new for pid in [*children(child), child]]
+    return [pid for pid in found if "sshd" in Path(f"/proc/{pid}/comm").read_text()]
+
+
 def drop_when_printed(server: Server, known: set[int], flag: Path) -> threading.Thread:
     """Kill the new connections of a server as soon as a file appears."""
 
@@ -327,10 +343,8 @@ def drop_when_printed(server: Server, known: set[int], flag: Path) -> threading.
             if flag.exists():
                 break
             time.sleep(0.01)
-        for child in set(children(server.pid)) - known:
-            for pid in [*children(child), child]:
-                if "sshd" in Path(f"/proc/{pid}/comm").read_text():
-                    os.kill(pid, signal.SIGKILL)
+        for pid in sessions(server, known):
+            os.kill(pid, signal.SIGKILL)
 
     thread = threading.Thread(target=drop)
     thread.start()
@@ -354,11 +368,38 @@ def test_dropped_connection(server: Server, tmp_path: Path, gateway: str | None)
     assert evidence["host"] == "loop"
     left = int(evidence["stdout"])
     assert alive(left)  # nobody is there to end it but its own limit, which does
-    for _ in range(100):
-        if not alive(left):
-            break
-        time.sleep(0.1)
-    assert not alive(left)
+    assert not outlives(left)
+    assert host.run("echo", "again").stdout == "again\n"
+    host.close()
+
+
+@pytest.mark.parametrize("gateway", [None, "socat - TCP:%h:%p"])
+def test_a_connection_lost_while_idle_is_made_again(server: Server, gateway: str | None) -> None:
+    known = set(children(server.pid))
+    host = server.host(gateway=gateway)
+    host.run("true")
+    dropped = sessions(server, known)
+    assert dropped
+    for pid in dropped:
+        os.kill(pid, signal.SIGKILL)
+    assert host.run("echo", "again").stdout == "again\n"
+    host.close()
+
+
+def test_a_host_that_falls_silent(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.hosts.ssh.PATIENCE", 0.5)
+    known = set(children(server.pid))
+    host = server.host()
+    host.run("true")
+    stopped = sessions(server, known)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises((ConnectionLost, HostUnreachable)):
+            host.run("true", timeout=0.5)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGKILL)
     assert host.run("echo", "again").stdout == "again\n"
     host.close()
 

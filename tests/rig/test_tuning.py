@@ -1,4 +1,4 @@
-"""Levers of the real kernel that are safe to turn: a network namespace's, and what reverts alone."""
+"""Safe levers of the real kernel: a network namespace's, and those that revert alone."""
 
 from __future__ import annotations
 
@@ -189,6 +189,7 @@ def test_idle_is_held_and_let_go(book: str, label: str) -> None:
         assert tuning.notes == []
     assert least() > 3
     assert labelled(host, label) == []
+    assert [path.name for path in Path(book).iterdir()] == ["lock"]
 
 
 @pytest.mark.skipif(not list(Path("/proc/irq").glob("[0-9]*")), reason="no interrupts to be seen")

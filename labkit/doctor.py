@@ -1,0 +1,209 @@
+"""What this machine can and cannot do: each check is one titled rule with its remedy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.rig import Rig, state, virtual
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding; ``needed`` marks what `make report` cannot measure without."""
+
+    title: str
+    ok: bool
+    found: str
+    remedy: str = ""
+    needed: bool = False
+
+    def line(self) -> str:
+        """Return the finding as a line, with its remedy where something is missing."""
+        mark = "ok  " if self.ok else "MISS" if self.needed else "note"
+        text = f"{mark}  {self.title}: {self.found}"
+        return text if self.ok or not self.remedy else f"{text}\n        -> {self.remedy}"
+
+
+def check_machine() -> list[Check]:
+    """Return every check of this machine, the needed ones first."""
+    rules = (_root, *(_tool(name, package) for name, package in virtual.TOOLS.items()))
+    rules += (_bootstrap, _cpus, _isolated, _governor, _idle, _clock, _virtual, _cgroup, _pressure)
+    return [rule() for rule in rules]
+
+
+def _root() -> Check:
+    return Check(
+        "root",
+        state.is_root(),
+        "root may make network namespaces" if state.is_root() else "not root",
+        "run as root for the virtual rig; without it reports show the reference dataset",
+        needed=True,
+    )
+
+
+def _tool(name: str, package: str) -> Callable[[], Check]:
+    def rule() -> Check:
+        path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
+        found = shutil.which(name, path=path)
+        remedy = f"apt-get install {package}"
+        return Check(name, found is not None, found or "not found", remedy, needed=True)
+
+    return rule
+
+
+def _bootstrap() -> Check:
+    found = shutil.which("mmdebstrap")
+    return Check(
+        "base image",
+        found is not None,
+        "made by mmdebstrap" if found else "has to be pulled from a registry",
+        "apt-get install mmdebstrap, where no registry can be reached",
+    )
+
+
+def _cpus() -> Check:
+    count = len(os.sched_getaffinity(1))
+    return Check(
+        "CPUs",
+        count > 1,
+        f"{count}; map: " + ", ".join(f"{k} {v}" for k, v in virtual.cpu_map().items()),
+        "with one CPU the two ends share it: conditions with pinned ends are refused",
+    )
+
+
+def _isolated() -> Check:
+    cpus = _read("/sys/devices/system/cpu/isolated")
+    return Check(
+        "isolated CPUs",
+        bool(cpus),
+        cpus or "none",
+        "boot with isolcpus= for claims about rare tails",
+    )
+
+
+def _governor() -> Check:
+    found = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    return Check(
+        "frequency governor",
+        found == "performance",
+        found or "the machine shows none (a virtual CPU's frequency is its host's matter)",
+        "set scaling_governor to performance" if found else "",
+    )
+
+
+def _idle() -> Check:
+    states = [_read(str(path)) for path in sorted(Path("/sys/devices/system/cpu/cpu0/cpuidle").glob("*/name"))]
+    return Check(
+        "idle states",
+        Path("/dev/cpu_dma_latency").exists(),
+        f"{', '.join(states) or 'not shown'}; "
+        + ("can be held" if Path("/dev/cpu_dma_latency").exists() else "cannot be held"),
+        'without /dev/cpu_dma_latency the setting idle="held" is not possible',
+    )
+
+
+def _clock() -> Check:
+    found = _read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    return Check("clock source", found in ("tsc", "arch_sys_counter"), found, "reading it may be slow")
+
+
+def _virtual() -> Check:
+    flags = _read("/proc/cpuinfo")
+    found = " hypervisor" in flags
+    return Check(
+        "bare machine",
+        not found,
+        "a virtual machine" if found else "no hypervisor is seen",
+        "claims that need separate machines or NIC hardware stay undecided here; see rig.toml",
+    )
+
+
+def _cgroup() -> Check:
+    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    hybrid = Path("/sys/fs/cgroup/unified").exists()
+    found = "v2" if unified else "v1 with v2 beside it" if hybrid else "v1"
+    there = unified or Path("/sys/fs/cgroup/cpu").exists()
+    return Check("control groups", there, found, "mount the cpu and cpuset controllers", needed=True)
+
+
+def _pressure() -> Check:
+    there = os.access("/proc/pressure/cpu", os.R_OK)
+    return Check("pressure (PSI)", there, "readable" if there else "not there", "boot with psi=1")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def timing(say: Say) -> list[str]:
+    """Measure what the rig's numbers rest on: clock, tick, steal, idle exit, noise between trials."""
+    lines = [f"clock read: {_clock_cost():.0f} ns (through Python)", *_second_of_spinning()]
+    from labkit.campaign.trial import Trial
+    from labkit.benchmarks import sockperf
+    from labkit.design import Condition
+    from labkit.placement import bare
+
+    def median(rig: Rig, wait: str, number: int) -> float:
+        levels = (("placement", bare()), ("affinity", "split"), ("wait", wait))
+        label = f"trial-doctor-{os.getpid()}-{number}"
+        trial = Trial(rig, Condition(levels), {"messages": 2_000, "size": 64}, label, {})
+        with trial.serve(sockperf.server(wait), bare()) as server:
+            client = sockperf.ping_pong(server.address, messages=2_000, size=64, wait=wait)
+            return statistics.median(trial.measure(client).samples["rtt_ns"].tolist()) / 1000
+
+    with Rig.open("virtual", say=say) as rig:
+        for wait in ("block", "spin"):
+            say(f"six trials, {wait}")
+            found = [median(rig, wait, number) for number in range(6)]
+            spread = statistics.stdev(found) / statistics.mean(found)
+            shown = ", ".join(f"{one:.1f}" for one in found)
+            lines.append(f"round trip, {wait}: medians {shown} us; {spread:.1%} between trials")
+        with rig.idle("held"):
+            held = median(rig, "block", 9)
+        lines.append(f"round trip, block, idle held at polling: {held:.1f} us (the rest is idle exit)")
+    return lines
+
+
+def _clock_cost() -> float:
+    reads = 200_000
+    began = time.perf_counter_ns()
+    for _ in range(reads):
+        time.perf_counter_ns()
+    return (time.perf_counter_ns() - began) / reads
+
+
+def _second_of_spinning() -> list[str]:
+    """Spin for a second: the timer's interrupts are its tick, and steal is what was taken."""
+
+    def interrupts() -> int:
+        for line in _read("/proc/interrupts").splitlines():
+            if line.strip().startswith("LOC:"):
+                return max(int(word) for word in line.split()[1:] if word.isdigit())
+        return 0
+
+    def stolen() -> int:
+        return int(_read("/proc/stat").split()[8])
+
+    before, steal, end = interrupts(), stolen(), time.monotonic() + 1
+    gaps, last = 0, time.perf_counter_ns()
+    while time.monotonic() < end:
+        now = time.perf_counter_ns()
+        gaps = max(gaps, now - last)
+        last = now
+    ticks = interrupts() - before
+    hertz = os.sysconf("SC_CLK_TCK")
+    return [
+        f"timer: {ticks} interrupts in a busy second",
+        f"steal: {(stolen() - steal) / hertz:.2%} of a second; longest gap {gaps / 1000:.0f} us",
+    ]
