@@ -58,7 +58,7 @@ def read_json(path: Path) -> dict[str, Any]:
             where=str(path),
             remedy="update labkit",
         )
-    return data
+    return dict(data)
 
 
 def campaigns(folder: Path | str) -> list[Path]:
@@ -136,7 +136,7 @@ class Dataset:
         if not parts:
             return pd.DataFrame(columns=["trial", "block", *factors, "copy", *(wanted or [])])
         frame = pd.concat(parts, ignore_index=True)
-        return frame.astype({name: "category" for name in ["trial", *factors]})
+        return frame.astype(dict.fromkeys(["trial", *factors], "category"))
 
 
 def load(path: Path | str) -> Dataset:
@@ -181,7 +181,8 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
 def _read_samples(folder: Path, columns: list[str] | None) -> pd.DataFrame:
     path = folder / "samples.parquet"
     try:
-        return parquet.read_table(path, columns=columns).to_pandas()
+        frame: pd.DataFrame = parquet.read_table(path, columns=columns).to_pandas()
+        return frame
     except FileNotFoundError:
         raise DatasetError("a trial has lost its samples", where=str(path)) from None
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from labkit.rig import Rig, state, virtual
 
 Say = Callable[[str], None]
@@ -100,7 +102,10 @@ def _governor() -> Check:
 
 
 def _idle() -> Check:
-    states = [_read(str(path)) for path in sorted(Path("/sys/devices/system/cpu/cpu0/cpuidle").glob("*/name"))]
+    states = [
+        _read(str(path))
+        for path in sorted(Path("/sys/devices/system/cpu/cpu0/cpuidle").glob("*/name"))
+    ]
     return Check(
         "idle states",
         Path("/dev/cpu_dma_latency").exists(),
@@ -112,7 +117,9 @@ def _idle() -> Check:
 
 def _clock() -> Check:
     found = _read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-    return Check("clock source", found in ("tsc", "arch_sys_counter"), found, "reading it may be slow")
+    return Check(
+        "clock source", found in ("tsc", "arch_sys_counter"), found, "reading it may be slow"
+    )
 
 
 def _virtual() -> Check:
@@ -131,7 +138,9 @@ def _cgroup() -> Check:
     hybrid = Path("/sys/fs/cgroup/unified").exists()
     found = "v2" if unified else "v1 with v2 beside it" if hybrid else "v1"
     there = unified or Path("/sys/fs/cgroup/cpu").exists()
-    return Check("control groups", there, found, "mount the cpu and cpuset controllers", needed=True)
+    return Check(
+        "control groups", there, found, "mount the cpu and cpuset controllers", needed=True
+    )
 
 
 def _pressure() -> Check:
@@ -147,10 +156,10 @@ def _read(path: str) -> str:
 
 
 def timing(say: Say) -> list[str]:
-    """Measure what the rig's numbers rest on: clock, tick, steal, idle exit, noise between trials."""
+    """Measure what the rig's numbers rest on: clock, tick, steal, idle exits, noise of trials."""
     lines = [f"clock read: {_clock_cost():.0f} ns (through Python)", *_second_of_spinning()]
-    from labkit.campaign.trial import Trial
     from labkit.benchmarks import sockperf
+    from labkit.campaign.trial import Trial
     from labkit.design import Condition
     from labkit.placement import bare
 
@@ -160,7 +169,7 @@ def timing(say: Say) -> list[str]:
         trial = Trial(rig, Condition(levels), {"messages": 2_000, "size": 64}, label, {})
         with trial.serve(sockperf.server(wait), bare()) as server:
             client = sockperf.ping_pong(server.address, messages=2_000, size=64, wait=wait)
-            return statistics.median(trial.measure(client).samples["rtt_ns"].tolist()) / 1000
+            return float(np.median(trial.measure(client).samples["rtt_ns"])) / 1000
 
     with Rig.open("virtual", say=say) as rig:
         for wait in ("block", "spin"):
@@ -171,7 +180,9 @@ def timing(say: Say) -> list[str]:
             lines.append(f"round trip, {wait}: medians {shown} us; {spread:.1%} between trials")
         with rig.idle("held"):
             held = median(rig, "block", 9)
-        lines.append(f"round trip, block, idle held at polling: {held:.1f} us (the rest is idle exit)")
+        lines.append(
+            f"round trip, block, idle held at polling: {held:.1f} us (the rest is idle exit)"
+        )
     return lines
 
 

@@ -87,10 +87,10 @@ def ladder_plot(
     figure, axes = canvas(
         1,
         1 + len(columns),
-        width=5.4 + 1.7 * len(columns),
+        width=5.0 + 1.25 * len(columns),
         height=0.34 * len(rows) + 1.6,
         sharey=True,
-        width_ratios=[3.2, *([1] * len(columns))],
+        width_ratios=[2.6, *([1] * len(columns))],
     )
     _forest(axes[0, 0], rows, [label], margin)
     axes[0, 0].set_xlabel(f"ratio to {baseline}")
@@ -125,7 +125,7 @@ def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float)
     filled = rows["differs"].fillna(False).astype(bool) if "differs" in rows else [True] * len(rows)
     colours = ["black" if full else "white" for full in filled]
     axis.scatter(estimate, at, s=28, c=colours, edgecolors="black", zorder=3)
-    axis.set_yticks(at, [" ".join(map(str, key)) for key in rows[list(names)].to_numpy()])
+    axis.set_yticks(at, [", ".join(map(str, key)) for key in rows[list(names)].to_numpy()])
     axis.invert_yaxis()
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.grid(visible=False, axis="y")

@@ -193,8 +193,10 @@ def _strip(
     factor: float,
     style: dict[Hashable, dict[str, Any]],
 ) -> None:
-    for name, part in shown.groupby(hue, sort=False, observed=True):
-        look = style[name]
+    for name, look in style.items():
+        part = shown[shown[hue] == name]
+        if part.empty:
+            continue
         axis.plot(
             part[block],
             part[value] * factor,

@@ -189,11 +189,13 @@ def mechanisms(trials: pd.DataFrame, *, by: Sequence[str], columns: Sequence[str
     """
     require_columns(trials, by)
     known = [name for name in columns if name in trials.columns]
-    cells = trials.groupby(list(by), observed=True, sort=False)
+    # Categories have an order of their own, which sorting keeps; other names come as they appear.
+    ordered = all(isinstance(trials[name].dtype, pd.CategoricalDtype) for name in by)
+    cells = trials.groupby(list(by), observed=True, sort=ordered)
     table = cells.size().rename("n_trials").to_frame()
     for name in columns:
         counter = pd.to_numeric(trials[name], errors="coerce") if name in known else math.nan
-        means = trials.assign(_counter=counter).groupby(list(by), observed=True, sort=False)
+        means = trials.assign(_counter=counter).groupby(list(by), observed=True, sort=ordered)
         table[name] = means["_counter"].mean()
     return table.reset_index()
 

@@ -1,0 +1,1 @@
+"""Tools: one file each, which probes, makes the command, and parses what was printed."""

@@ -80,7 +80,16 @@ def ping_pong(address: str, *, messages: int, size: int, wait: str, port: int = 
             f"messages={messages}, size={size}: sockperf needs 1 message and 14 bytes at least"
         )
     seconds = duration(messages, wait)
-    argv = ("sockperf", "ping-pong", "-i", address, "-p", str(port), "-m", str(size))
+    argv: tuple[str, ...] = (
+        "sockperf",
+        "ping-pong",
+        "-i",
+        address,
+        "-p",
+        str(port),
+        "-m",
+        str(size),
+    )
     argv += ("-t", str(seconds), *_waiting(wait), "--full-log", "{log}")
     return Client(argv, address, seconds + _ASLEEP, partial(parse, messages=messages))
 

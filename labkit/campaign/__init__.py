@@ -1,0 +1,1 @@
+"""From a plan to a dataset: trials run one by one, each stored whole."""

@@ -25,7 +25,7 @@ OVERHEAD = 0.8
 
 @dataclass(frozen=True)
 class Estimate:
-    """Duration in seconds, and the smallest margin (a ratio minus 1) with where it is known from."""
+    """Duration in seconds; smallest margin (a ratio minus 1), and where that is known from."""
 
     seconds: float
     margin: float | None

@@ -1,4 +1,4 @@
-"""Mechanism evidence: one snapshot before a trial's window and one after, on the host's own clock."""
+"""Mechanism evidence: a snapshot before a trial's window and one after, on the host's own clock."""
 
 from __future__ import annotations
 

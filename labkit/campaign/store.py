@@ -52,7 +52,7 @@ def write_samples(path: Path, columns: Mapping[str, NDArray[np.int64]]) -> None:
         path,
         compression="zstd",
         use_dictionary=False,
-        column_encoding={name: "DELTA_BINARY_PACKED" for name in columns},
+        column_encoding=dict.fromkeys(columns, "DELTA_BINARY_PACKED"),
     )
 
 

@@ -142,7 +142,7 @@ class Trial:
     def _account(
         self, reading: Reading, before: dict[str, Any] | None, after: dict[str, Any] | None
     ) -> None:
-        # With one kernel the generator's own snapshots hold the server too, and are the closer ones.
+        # With one kernel the generator's snapshots hold the server too, and are the closer ones.
         here = [evidence.parse(self.logs.pop(name)) for name in ("before", "after")]
         pair = (before, after) if before and after else (here[0], here[1])
         found = evidence.mechanisms(*pair, reading.messages)

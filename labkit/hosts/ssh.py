@@ -24,6 +24,8 @@ from labkit.hosts.connection import Connection, Target
 
 #: The kernel's limit on one argument, which the whole line is for the login shell.
 LINE_BYTES = 128 * 1024 - 1
+#: How long a host may take to answer that it opens a session, and that it starts a command.
+OPEN_SECONDS = 15.0
 _CHUNK = 1 << 16
 
 
@@ -105,8 +107,8 @@ class SshHost:
                 remedy="send what is long as input, or put it as a file",
             )
         data = b"" if input is None else input.encode("utf-8", "surrogateescape")
-        begin = time.monotonic()
         session = _Session(self._open_channel())
+        begin = time.monotonic()
         ended = session.execute(quoted, data, begin + timeout + GRACE + PATIENCE)
         seconds = time.monotonic() - begin
         late = ran_out_of_time(session.status, seconds, timeout)
@@ -149,7 +151,9 @@ class SshHost:
         for _ in range(2):  # the loss of an idle connection may show only when it is used
             connection = self._connected()
             try:
-                channel: paramiko.Channel = connection.fabric.transport.open_session(timeout=30)
+                channel: paramiko.Channel = connection.fabric.transport.open_session(
+                    timeout=OPEN_SECONDS
+                )
                 return channel
             except (paramiko.SSHException, EOFError, OSError) as error:
                 cause = error
@@ -198,10 +202,13 @@ class _Session:
         """Run a command line; return whether the command, not the connection, ended first."""
         poller = select.poll()
         poller.register(self.channel.fileno(), select.POLLIN)
-        feeder = threading.Thread(target=self._feed, args=(data,), daemon=True)
         try:
-            self.channel.exec_command(line)
-            feeder.start()
+            self._start(line)
+            if data:
+                # A thread: a command may print more than a window before it reads its input.
+                threading.Thread(target=self._feed, args=(data,), daemon=True).start()
+            else:
+                self.channel.shutdown_write()
             self._read(poller, deadline)
             self.channel.status_event.wait(max(0.0, deadline - time.monotonic()))
         except (paramiko.SSHException, EOFError, OSError):
@@ -213,6 +220,16 @@ class _Session:
         self.status = None if status < 0 else status
         # Without a status but with an orderly end, a signal took `timeout` itself.
         return self.status is not None or bool(self.channel.eof_received)
+
+    def _start(self, line: bytes) -> None:
+        # paramiko waits for the answer without a limit of its own.
+        limit = threading.Timer(OPEN_SECONDS, self.channel.close)
+        limit.daemon = True
+        limit.start()
+        try:
+            self.channel.exec_command(line)
+        finally:
+            limit.cancel()
 
     def _read(self, poller: select.poll, deadline: float) -> None:
         """Gather both streams until they end; nothing wakes up while nothing arrives."""
@@ -228,7 +245,6 @@ class _Session:
                 self.err += self.channel.recv_stderr(_CHUNK)
 
     def _feed(self, data: bytes) -> None:
-        # A thread of its own: a command may print more than a window before it reads its input.
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
             self.channel.sendall(data)
             self.channel.shutdown_write()

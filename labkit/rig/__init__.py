@@ -17,7 +17,12 @@ __all__ = ["AFFINITIES", "Rig", "clean", "open_rig"]
 
 
 @contextmanager
-def open_rig(spec: str | Path = "virtual", *, say: Callable[[str], None] = print) -> Iterator[Rig]:
+def open_rig(
+    spec: str | Path = "virtual",
+    *,
+    say: Callable[[str], None] = print,
+    patience: float = 0.0,
+) -> Iterator[Rig]:
     """Hold a rig for the duration of a ``with`` block.
 
     Parameters
@@ -28,6 +33,8 @@ def open_rig(spec: str | Path = "virtual", *, say: Callable[[str], None] = print
         up here and taken down at the end.
     say : callable
         Receives a line before each step that takes seconds.
+    patience : float
+        Seconds to wait for another process that uses the rig.
 
     Raises
     ------
@@ -35,7 +42,7 @@ def open_rig(spec: str | Path = "virtual", *, say: Callable[[str], None] = print
         It cannot be brought up, or another process uses it.
     """
     if str(spec) == "virtual":
-        with state.locked():
+        with state.locked(patience):
             clean(say=say)
             found = state.read()
             ours = not (found and found.get("ready"))

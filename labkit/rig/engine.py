@@ -20,7 +20,7 @@ DATA_ROOT = KEEP / "docker"
 IMAGES = KEEP / "images"
 SOCKET = f"unix://{netns.DIRECTORY}/docker.sock"
 BASE = "debian:bookworm-slim"
-#: The containers' layer-2 network: bridge on the host, subnet, gateway, and the container's address.
+#: The containers' layer-2 network: the host's bridge, subnet, gateway, the container's address.
 BRIDGE, NETWORK = "labbr0", "labkit-layer2"
 SUBNET, GATEWAY, CONTAINER = "198.18.1.0/24", "198.18.1.1", "198.18.1.10"
 
@@ -94,16 +94,17 @@ def tag(folder: Path) -> str:
 def ensure_images(local: LocalHost, containers: Path) -> dict[str, Image]:
     """Return every image below ``containers/``, building those that do not stand yet."""
     folders = [path.parent for path in sorted(containers.glob("*/Dockerfile"))]
-    missing = [folder for folder in folders if _stored(folder) is None]
+    missing = [folder for folder in folders if stored(folder) is None]
     if missing:
         with _building_daemon(local) as socket:
             for folder in missing:
                 build_image(local, socket, folder, IMAGES)
-    found = {folder.name: _stored(folder) for folder in folders}
+    found = {folder.name: stored(folder) for folder in folders}
     return {name: image for name, image in found.items() if image}
 
 
-def _stored(folder: Path) -> Image | None:
+def stored(folder: Path) -> Image | None:
+    """Return the image made from a folder as it is now, or None where it is still to be built."""
     record = IMAGES / tag(folder).replace("/", "-").replace(":", "-") / "image.json"
     return Image(**json.loads(record.read_text())) if record.is_file() else None
 

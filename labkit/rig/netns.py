@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,11 +156,11 @@ def all_cpus() -> str:
 
 def pids() -> set[int]:
     """Return every process that lives in one of the lab's namespaces."""
-    inodes = {os.stat(f"/run/netns/{name}").st_ino for name in existing()}
+    inodes = {Path("/run/netns", name).stat().st_ino for name in existing()}
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if os.stat(process / "ns" / "net").st_ino in inodes:
+            if (process / "ns" / "net").stat().st_ino in inodes:
                 found.add(int(process.name))
         except OSError:
             continue

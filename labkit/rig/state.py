@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from labkit.errors import RigError
 
@@ -21,8 +22,13 @@ LOCK = RUN / "lock"
 
 
 @contextmanager
-def locked() -> Iterator[None]:
+def locked(patience: float = 0.0) -> Iterator[None]:
     """Hold the machine's rig for this process alone.
+
+    Parameters
+    ----------
+    patience : float
+        Seconds to wait for another process to let go.
 
     Raises
     ------
@@ -31,19 +37,28 @@ def locked() -> Iterator[None]:
     """
     RUN.mkdir(parents=True, exist_ok=True)
     with LOCK.open("a+") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RigError(
-                "the rig is in use",
-                why=f"process {holder() or '(unknown)'} holds {LOCK}",
-                remedy="wait for it, or interrupt it with Ctrl-C where it runs",
-            ) from None
+        deadline = time.monotonic() + patience
+        while not _taken(handle):
+            if time.monotonic() >= deadline:
+                raise RigError(
+                    "the rig is in use",
+                    why=f"process {holder() or '(unknown)'} holds {LOCK}",
+                    remedy="wait for it, or interrupt it with Ctrl-C where it runs",
+                )
+            time.sleep(0.2)
         handle.seek(0)
         handle.truncate()
         handle.write(str(os.getpid()))
         handle.flush()
         yield
+
+
+def _taken(handle: TextIO) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def holder() -> int | None:
@@ -59,11 +74,7 @@ def in_use() -> bool:
     if not LOCK.exists():
         return False
     with LOCK.open("a+") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
+        return not _taken(handle)
 
 
 def read() -> dict[str, Any] | None:

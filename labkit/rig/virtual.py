@@ -6,11 +6,11 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from labkit.errors import RigError
-from labkit.hosts import LocalHost, Tuning, restore, stop_labelled
+from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
 from labkit.hosts.site import Image, Site
 from labkit.paths import project
 from labkit.rig import engine, netns, state
@@ -93,7 +93,7 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
 
 def _to_build() -> bool:
     folders = (path.parent for path in CONTAINERS.glob("*/Dockerfile"))
-    return any(engine._stored(folder) is None for folder in folders)
+    return any(engine.stored(folder) is None for folder in folders)
 
 
 def _settings(local: LocalHost) -> None:
@@ -210,6 +210,31 @@ def attach() -> Rig:
         raise RigError("no virtual rig stands", remedy="labkit rig up")
     hosts = {role: netns.connect(role) for role in netns.PORTS}
     images = {name: Image(**record) for name, record in found["images"].items()}
+    sites = _sites(hosts, images)
+    cpus = cpu_map()
+    return Rig(
+        name="virtual",
+        kind="virtual",
+        hosts=hosts,
+        sites=sites,
+        addresses={
+            role: tuple(one.partition("/")[0] for port in ports for one in port.addresses)
+            for role, ports in netns.PORTS.items()
+        },
+        interfaces={role: tuple(p.interface for p in ports) for role, ports in netns.PORTS.items()},
+        cpu_map=cpus,
+        shared_kernel=True,
+        links=tuple(f"{role} -- veth -- switch (bridge)" for role in netns.PORTS),
+        caveats=(
+            f"one kernel, {len(_cpus())} vCPUs, shared softirq: the receiving side's network work "
+            "runs on the sender's CPU",
+            "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
+        ),
+        missing=_missing(cpus),
+    )
+
+
+def _sites(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, Site]:
     scratch = str(netns.DIRECTORY / "jobs")
     sut = Site(
         hosts["sut"],
@@ -222,29 +247,11 @@ def attach() -> Rig:
         directory=scratch,
         images=images,
     )
-    clean = Site(hosts["clean"], netns.address("clean"), directory=scratch, images=images)
-    generator = Site(hosts["generator"], netns.address("generator"), directory=scratch)
-    cpus = cpu_map()
-    return Rig(
-        name="virtual",
-        kind="virtual",
-        hosts=hosts,
-        sites={"generator": generator, "sut": sut, "clean": clean},
-        addresses={
-            role: tuple(one.partition("/")[0] for port in ports for one in port.addresses)
-            for role, ports in netns.PORTS.items()
-        },
-        interfaces={role: tuple(p.interface for p in ports) for role, ports in netns.PORTS.items()},
-        cpu_map=cpus,
-        shared_kernel=True,
-        links=tuple(f"{role} -- veth -- switch (bridge)" for role in netns.PORTS),
-        caveats=(
-            f"one kernel, {len(_cpus())} vCPUs, shared softirq: the receiving side's network work "
-            "runs on the sender's CPU",
-            "hosts are network namespaces; links are veth pairs without a wire, a NIC or its driver",
-        ),
-        missing=_missing(cpus),
-    )
+    return {
+        "generator": Site(hosts["generator"], netns.address("generator"), directory=scratch),
+        "sut": sut,
+        "clean": Site(hosts["clean"], netns.address("clean"), directory=scratch, images=images),
+    }
 
 
 def _cpus() -> list[int]:

@@ -74,9 +74,7 @@ def _network(expected: Expectation, found: Readback) -> list[str]:
     shared = found["namespaces"]["net"] == found["host_namespaces"]["net"]
     if shared == expected.host_network:
         return []
-    return [
-        f"it is in {'the host' if shared else 'a'} network namespace{'' if shared else ' of its own'}"
-    ]
+    return [f"it is in {'the host network namespace' if shared else 'a network of its own'}"]
 
 
 def _rules(expected: Expectation, found: Readback) -> list[str]:

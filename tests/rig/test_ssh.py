@@ -386,8 +386,10 @@ def test_a_connection_lost_while_idle_is_made_again(server: Server, gateway: str
     host.close()
 
 
-def test_a_host_that_falls_silent(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.hosts.ssh.PATIENCE", 0.5)
+def test_a_connection_that_falls_silent_is_given_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labkit.hosts.ssh.OPEN_SECONDS", 1.0)
     known = set(children(server.pid))
     host = server.host()
     host.run("true")
@@ -395,8 +397,27 @@ def test_a_host_that_falls_silent(server: Server, monkeypatch: pytest.MonkeyPatc
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises((ConnectionLost, HostUnreachable)):
-            host.run("true", timeout=0.5)
+        assert host.run("echo", "by another").stdout == "by another\n"
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGKILL)
+        host.close()
+
+
+def test_a_host_that_falls_silent_in_mid_command(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labkit.hosts.ssh.PATIENCE", 0.5)
+    known = set(children(server.pid))
+    host = server.host()
+    host.run("true")
+    stopped = sessions(server, known)
+    # The command stops the processes that carry it, and so never ends for the harness.
+    text = 'echo begun; sleep 0.3; kill -STOP "$@"'
+    try:
+        with pytest.raises(ConnectionLost) as caught:
+            host.run("sh", "-c", text, "sh", *map(str, stopped), timeout=0.6)
+        assert caught.value.evidence["stdout"] == "begun\n"
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGKILL)
