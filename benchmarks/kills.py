@@ -92,9 +92,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--blocks", type=int, help="of three trials (default: half the kills)")
     given = parser.parse_args()
     draw, problems = random.Random(given.seed), []
-    blocks = max(2, given.kills // 2)
+    blocks = given.blocks or max(2, given.kills // 2)
     before = machine()
     with tempfile.TemporaryDirectory() as name:
         folder, seen, kills = Path(name), {}, 0

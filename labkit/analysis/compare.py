@@ -276,13 +276,17 @@ def _exp(log: float) -> float:
 def _note(n: int, missing: int, error: float, needed: int | None) -> str:
     parts = []
     if n < LEAST_BLOCKS:
-        parts.append(f"pilot: {n} blocks; a verdict takes at least {LEAST_BLOCKS}")
+        parts.append(f"pilot: {_blocks(n)}; a verdict takes at least {LEAST_BLOCKS}")
     elif n < PILOT_BLOCKS:
-        parts.append(f"pilot: {n} blocks")
+        parts.append(f"pilot: {_blocks(n)}")
     if n < PILOT_BLOCKS and needed is not None and needed > n:
-        parts.append(f"about {needed} blocks decide the margin")
+        parts.append(f"about {_blocks(needed)} decide the margin")
     if missing:
-        parts.append(f"{missing} blocks could not be compared")
+        parts.append(f"{_blocks(missing)} could not be compared")
     if error == 0:
         parts.append("no variance between blocks: constant or coarsely rounded values")
     return "; ".join(parts)
+
+
+def _blocks(number: int) -> str:
+    return f"{number} block{'' if number == 1 else 's'}"

@@ -73,6 +73,18 @@ def say(figure: Figure, text: str) -> None:
     figure.supxlabel(text, fontsize=8, color="0.25", x=0.99, ha="right")
 
 
+def legend(figure: Figure, axes: NDArray[Any], title: str, order: Sequence[Hashable]) -> None:
+    """Put one legend beside the panels, with every name of `order` that any of them shows."""
+    named = {
+        name: handle
+        for axis in axes.flat
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    names = [str(name) for name in order if str(name) in named]
+    options: dict[str, Any] = {"fontsize": 7, "title_fontsize": 7, "loc": "outside right upper"}
+    figure.legend([named[name] for name in names], names, title=title, **options)
+
+
 def plain_log_ticks(axes: Axes, which: str = "x") -> None:
     """Write numbers (20, 50, 100) on a logarithmic axis instead of powers."""
     axis = axes.xaxis if which == "x" else axes.yaxis

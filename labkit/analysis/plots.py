@@ -19,6 +19,7 @@ from labkit.analysis.figure import (
     canvas,
     counts,
     curve_levels,
+    legend,
     plain_log_ticks,
     say,
     scale_and_label,
@@ -88,7 +89,9 @@ def ecdf(
                 _curve(axis, np.sort(values), lw=2.0, label=str(name), **look)
         said = counts(shown[block].nunique(), len(groups(shown, [trial, block])), len(shown))
         axis.set_title(f"{panel}{said}", fontsize=8)
-    _finish_ecdf(axes, len(panels), label, tail, legend=hue if combined else "")
+    _finish_ecdf(axes, len(panels), label, tail)
+    if combined:
+        legend(figure, axes, hue, list(style))
     n_trials = len(groups(samples, [trial, block]))
     say(figure, counts(samples[block].nunique(), n_trials, len(samples)))
     return figure
@@ -120,7 +123,7 @@ def _curve(axis: Axes, ordered: NDArray[Any], tail: bool, points: int, **look: A
     axis.plot(at, share, **look)
 
 
-def _finish_ecdf(axes: NDArray[Any], panels: int, label: str, tail: bool, legend: str) -> None:
+def _finish_ecdf(axes: NDArray[Any], panels: int, label: str, tail: bool) -> None:
     for number, axis in enumerate(axes.flat[:panels]):
         axis.set_xscale("log")
         if tail:
@@ -131,8 +134,6 @@ def _finish_ecdf(axes: NDArray[Any], panels: int, label: str, tail: bool, legend
                 "share of samples at or above" if tail else "share of samples at or below"
             )
         plain_log_ticks(axis)
-    if legend:
-        axes.flat[0].legend(title=legend, fontsize=7, title_fontsize=7, loc="best")
 
 
 def block_plot(
@@ -178,7 +179,7 @@ def block_plot(
         axis.set_xlabel("block, in order of execution")
         if number % axes.shape[1] == 0:
             axis.set_ylabel(label)
-    axes.flat[0].legend(title=hue, fontsize=7, title_fontsize=7, loc="best")
+    legend(figure, axes, hue, list(style))
     say(figure, counts(trials[block].nunique(), int(trials[value].notna().sum())))
     return figure
 

@@ -18,10 +18,10 @@ _SOLID = "\N{NO-BREAK SPACE}"
 _HEADINGS = {
     "blocks": "blocks",
     "ratio": "ratio{base} [95 %]",
+    "verdict": "verdict",
     "difference": "difference, {unit} [95 %]",
     "p": "p",
     "equal": "p of equivalence",
-    "verdict": "verdict",
     "needed": "needed",
     "note": "note",
 }
@@ -54,7 +54,7 @@ def readable(table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs") -> 
     shown = pd.DataFrame(rows, columns=list(_HEADINGS)).assign(**names)
     headings = {name: text.format(base=base, unit=unit) for name, text in _HEADINGS.items()}
     shown = shown.set_index(keys) if keys else shown
-    solid = [name for name in _HEADINGS if name != "note"]
+    solid = [name for name in _HEADINGS if name not in ("note", "verdict")]
     shown[solid] = shown[solid].map(lambda text: text.replace(" ", _SOLID))
     return shown.rename(columns=headings)
 
@@ -68,8 +68,16 @@ def absent(table: pd.DataFrame) -> str:
 
 
 def blank(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
-    """Return numbers as text with `digits` decimals (whole numbers without), gaps empty."""
-    return table.map(lambda value: _number(value, digits))
+    """Return numbers as text, with `digits` decimals unless a whole column has none; gaps empty."""
+
+    def column(values: pd.Series[Any]) -> list[str]:
+        known = [value for value in values if isinstance(value, int | float | np.number)]
+        whole = all(math.isnan(value) or float(value).is_integer() for value in known)
+        return [_number(value, 0 if whole else digits) for value in values]
+
+    texts = [column(table.iloc[:, number]) for number in range(table.shape[1])]
+    made = pd.DataFrame(dict(enumerate(texts)), index=table.index)
+    return made.set_axis(table.columns, axis=1)
 
 
 def _row(row: dict[Any, Any], scale: float) -> dict[str, str]:
@@ -106,6 +114,5 @@ def _p_value(value: float) -> str:
 def _number(value: Any, digits: int) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, float | np.floating) and not float(value).is_integer():
-        return f"{value:,.{digits}f}"
-    return f"{int(value):,}" if isinstance(value, int | float | np.number) else str(value)
+    number = isinstance(value, int | float | np.number)
+    return f"{value:,.{digits}f}" if number else str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from labkit.errors import ToolOutput
 from labkit.runtimes.readback import sections
 
 # Files that a kernel does not have leave their section out; the mechanism is then missing (NaN) and
@@ -36,6 +37,7 @@ snapshot() {
     show pressure /proc/pressure/cpu
     show load /proc/loadavg
     echo "@@ clock"; date +%s%N
+    echo "@@ end"
 }
 """
 
@@ -61,8 +63,20 @@ _SCHED = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return a snapshot as numbers; what the kernel does not offer is left out."""
+    """Return a snapshot as numbers; what the kernel does not offer is left out.
+
+    Raises
+    ------
+    ToolOutput
+        It breaks off: what was not read could not be told from what this kernel does not have.
+    """
     raw = sections(text)
+    if "end" not in raw:
+        raise ToolOutput(
+            "a snapshot of the mechanism evidence is incomplete",
+            why=text[-200:].strip() or "it is empty",
+            evidence={"snapshot": text[-4000:]},
+        )
     found: dict[str, Any] = {}
     if "stat" in raw:
         found["cpu"] = _cpu_times(raw["stat"])

@@ -54,6 +54,9 @@ class Site:
         Parent of every control group made here.
     directory : str
         Scratch directory on the host, made and removed by the rig.
+    sysfs : str
+        Where the sysfs of the host's own network namespace is mounted; levers of its interfaces
+        are found there.
     images : mapping of str to Image
         Root file systems that stand on the host.
     """
@@ -67,4 +70,5 @@ class Site:
     bridge_address: str | None = None
     cgroup_parent: str = "/labkit"
     directory: str = "/run/labkit"
+    sysfs: str = "/sys"
     images: Mapping[str, Image] = field(default_factory=dict)

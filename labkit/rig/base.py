@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,8 @@ class Rig:
     interfaces : mapping of str to tuple of str
         Lab interfaces of each role.
     cpu_map : mapping of str to str
-        CPU list of ``generator``, ``sut``, ``softirq`` and ``harness`` (and ``all``).
+        CPU list of ``generator``, ``sut``, ``clean``, ``softirq`` and ``harness``; and, for ends
+        that the scheduler places, ``all``, or ``all.<role>`` where the hosts have a kernel each.
     shared_kernel : bool
         Whether the hosts are namespaces of one kernel.
     links : tuple of str
@@ -44,6 +45,8 @@ class Rig:
         What its numbers cannot say.
     missing : mapping of str to str
         Capabilities that it lacks, with the reason.
+    at_close : tuple of callable
+        What is to be undone on the hosts while they can still be reached.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Rig:
     links: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    at_close: tuple[Callable[[], object], ...] = ()
 
     @staticmethod
     def open(spec: str | Path = "virtual", **options: Any) -> AbstractContextManager[Rig]:
@@ -68,6 +72,8 @@ class Rig:
     def site(self, placement: Placement) -> Site:
         """Return where a placement goes: a clean baseline has a host without an engine."""
         role = "clean" if placement.rung == "clean" else "sut"
+        # Where a published port needs another address than the host's own (one-host).
+        role = "nat" if placement.network == "nat" and "nat" in self.sites else role
         reason = self.refusal(placement)
         if reason:
             raise RigError(f"{placement.label} is not possible here", why=reason)
@@ -76,14 +82,16 @@ class Rig:
     def refusal(self, placement: Placement) -> str | None:
         """Return why this rig cannot run a placement, or None."""
         needs = {
-            "bare": {"clean": "clean-host", "chroot": "chroot", "cgroup": "cgroup"},
-            "docker": {"host": "docker", "bridge": "layer2", "nat": "docker"},
+            "bare": {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgroup"},
+            "docker": {"host": "docker", "bridge": "layer2", "nat": "nat"},
         }
-        known = needs.get(placement.runtime)
-        if known is None:
+        if placement.runtime not in needs:
             return f"labkit has no runtime called {placement.runtime!r}"
-        capability = known.get(placement.rung or placement.network)
-        return self.missing.get(capability) if capability else None
+        # Whatever is not on a clean host is beside an engine's rules, and is checked to be so.
+        capabilities = ["docker"] if placement.runtime == "docker" else []
+        capabilities += ["rules"] if placement.rung != "clean" else []
+        capabilities += [needs[placement.runtime].get(placement.rung or placement.network, "")]
+        return next((self.missing[one] for one in capabilities if one in self.missing), None)
 
     def refuse(self, levels: Mapping[str, Any]) -> str | None:
         """Return why this rig cannot run a condition, or None; the planner asks this.
@@ -94,8 +102,9 @@ class Rig:
         if isinstance(placement, Placement) and (reason := self.refusal(placement)):
             return reason
         affinity, wait = levels.get("affinity"), levels.get("wait")
-        if affinity == "split" and "two-cpus" in self.missing:
-            return self.missing["two-cpus"]
+        for level, capability in (("split", "two-cpus"), ("same", "one-machine")):
+            if affinity == level and capability in self.missing:
+                return self.missing[capability]
         if affinity == "same" and wait == "spin":
             return (
                 "two spinning ends on one CPU hand over at the timer tick: one message takes "
@@ -160,7 +169,7 @@ class Rig:
             "hosts": {
                 role: {
                     "addresses": list(self.addresses.get(role, ())),
-                    "cpus": self.cpu_map.get("sut" if role == "clean" else role, ""),
+                    "cpus": self.cpu_map.get(role, ""),
                     "engine": bool(role in self.sites and self.sites[role].engine),
                 }
                 for role in self.hosts
@@ -203,6 +212,9 @@ class Rig:
             yield
 
     def close(self) -> None:
-        """Drop the connections; the hosts stay as they are."""
-        for host in self.hosts.values():
-            host.close()
+        """Undo what only this rig needed, and drop the connections."""
+        with ExitStack() as stack:
+            for host in self.hosts.values():
+                stack.callback(host.close)
+            for undo in self.at_close:
+                stack.callback(undo)

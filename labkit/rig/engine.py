@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import shutil
+import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from labkit.errors import CommandFailed, RigError
@@ -58,11 +60,16 @@ def make_network(local: LocalHost) -> None:
     """Make the layer-2 network, and enslave the second lab interface to its bridge."""
     env = {"DOCKER_HOST": SOCKET}
     local.run("docker", "network", "rm", NETWORK, env=env, check=False)
-    options = ["--driver", "bridge", "--subnet", SUBNET, "--gateway", GATEWAY]
-    options += ["--opt", f"com.docker.network.bridge.name={BRIDGE}"]
-    options += ["--opt", "com.docker.network.bridge.enable_ip_masquerade=false"]
-    local.run("docker", "network", "create", *options, NETWORK, env=env)
+    create_network(local, SOCKET, NETWORK, BRIDGE, "--subnet", SUBNET, "--gateway", GATEWAY)
     local.run("ip", "-n", netns.PREFIX + "sut", "link", "set", "lab1", "master", BRIDGE)
+
+
+def create_network(host: Host, socket: str, network: str, bridge: str, *options: str) -> None:
+    """Make a network for layer-2 placements: a bridge of that name, without translation."""
+    fixed = ["--driver", "bridge", "--opt", f"com.docker.network.bridge.name={bridge}"]
+    fixed += ["--opt", "com.docker.network.bridge.enable_ip_masquerade=false"]
+    argv = ("docker", "network", "create", *fixed, *options, network)
+    host.run(*argv, env={"DOCKER_HOST": socket})
 
 
 @contextmanager
@@ -98,7 +105,7 @@ def ensure_images(local: LocalHost, containers: Path) -> dict[str, Image]:
     if missing:
         with _building_daemon(local) as socket:
             for folder in missing:
-                build_image(local, socket, folder, IMAGES)
+                ensure_image(local, socket, folder, store=str(IMAGES), parent="/labkit")
     found = {folder.name: stored(folder) for folder in folders}
     return {name: image for name, image in found.items() if image}
 
@@ -109,25 +116,71 @@ def stored(folder: Path) -> Image | None:
     return Image(**json.loads(record.read_text())) if record.is_file() else None
 
 
-def build_image(local: LocalHost, socket: str, folder: Path, store: Path) -> Image:
-    """Build one image, unpack its root file system, and record both together at the end."""
-    env = {"DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"}
-    reference = tag(folder)
-    ensure_base(local, socket)
-    options = ["--network", "host", "--cgroup-parent", "/labkit", "--tag", reference]
-    local.run("docker", "build", *options, str(folder), env=env, timeout=1200)
-    digest = local.run("docker", "image", "inspect", "-f", "{{.Id}}", reference, env=env).stdout
-    place = store / reference.replace("/", "-").replace(":", "-")
-    shutil.rmtree(place, ignore_errors=True)
-    rootfs = place / "rootfs"
-    rootfs.mkdir(parents=True)
-    unpack = 'id=$(docker create "$1" true); docker export "$id" | tar -x -C "$2"; docker rm "$id"'
-    local.run(*script(unpack, reference, str(rootfs)), env=env, timeout=600)
-    image = Image(folder.name, reference, digest.strip(), str(rootfs))
-    temporary = place / "image.json.tmp"
-    temporary.write_text(json.dumps(image.__dict__))
-    temporary.rename(place / "image.json")
-    return image
+def ensure_image(
+    host: Host, socket: str, folder: Path, *, store: str = "", parent: str = ""
+) -> Image:
+    """Return an image that an engine has, building it there where it is still to be built.
+
+    Parameters
+    ----------
+    host : Host
+        Any host: the folder is sent to its engine as the input of ``docker build``.
+    socket : str
+        The engine there, as ``DOCKER_HOST`` wants it.
+    folder : Path
+        The image's folder on this machine.
+    store : str, optional
+        A directory on the host in which the root file system is unpacked too, as root, with a
+        record that is written last.
+    parent : str, optional
+        Control group of what runs during the build.
+    """
+    reference, env = tag(folder), {"DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"}
+    inspect = ("docker", "image", "inspect", "-f", "{{.Id}}", reference)
+    found = host.run(*inspect, env=env, check=False)
+    if found.status != 0:
+        ensure_base(host, socket)
+        options = ["--network", "host", "--tag", reference]
+        options += ["--cgroup-parent", parent] if parent else []
+        host.run("docker", "build", *options, "-", input=_context(folder), env=env, timeout=1200)
+        found = host.run(*inspect, env=env)
+    image = Image(folder.name, reference, found.stdout.strip(), "")
+    return _unpacked(host, env, image, store) if store else image
+
+
+def _context(folder: Path) -> str:
+    """Return a folder as an archive that only a change of its content changes."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            info = tarfile.TarInfo(path.relative_to(folder).as_posix())
+            data = path.read_bytes()
+            info.size, info.mode = len(data), 0o755 if path.stat().st_mode & 0o111 else 0o644
+            archive.addfile(info, io.BytesIO(data))
+    # A host's input is text, in which any byte is preserved like this.
+    return buffer.getvalue().decode("utf-8", "surrogateescape")
+
+
+_UNPACK = """
+rm -rf "$1"
+mkdir -p "$1/rootfs"
+id=$(docker create --label labkit=image "$2" true)
+trap 'docker rm "$id" >/dev/null' EXIT
+docker export "$id" | tar -x -C "$1/rootfs"
+"""
+_RECORD = 'cat >"$1.tmp" && sync "$1.tmp" && mv "$1.tmp" "$1"'
+
+
+def _unpacked(host: Host, env: dict[str, str], image: Image, store: str) -> Image:
+    """Unpack an image's root file system on its host, unless that was done before."""
+    place = f"{store}/{image.reference.replace('/', '-').replace(':', '-')}"
+    whole = replace(image, rootfs=f"{place}/rootfs")
+    record = json.dumps(whole.__dict__)
+    if host.run("cat", f"{place}/image.json", check=False).stdout == record:
+        return whole
+    host.run(*script(_UNPACK, place, image.reference), env=env, timeout=600)
+    host.run(*script(_RECORD, f"{place}/image.json"), input=record)
+    return whole
 
 
 def ensure_base(host: Host, socket: str) -> None:

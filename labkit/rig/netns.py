@@ -68,6 +68,14 @@ def build(local: LocalHost) -> None:
         local.run("ip", "-n", name, "link", "set", "lo", "up")
         for index, port in enumerate(ports):
             _plug(local, role, name, port, f"{role[:8]}{index}")
+        sysfs(role).mkdir(parents=True)
+        mount = ("mount", "-t", "sysfs", "sysfs", str(sysfs(role)))
+        local.run("nsenter", f"--net={namespace(role)}", *mount)
+
+
+def sysfs(role: str) -> Path:
+    """Return where a host's own sysfs is: the machine's shows the machine's interfaces only."""
+    return DIRECTORY / "sys" / role
 
 
 def _quiet(local: LocalHost, name: str) -> None:

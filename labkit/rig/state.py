@@ -18,7 +18,8 @@ RUN = Path("/run/labkit")
 #: What is kept: the engine's images, and the journal of host settings.
 KEEP = Path("/var/lib/labkit")
 STATE = RUN / "virtual" / "state.json"
-LOCK = RUN / "lock"
+#: Who is not root cannot take the machine's own lock; this one keeps a user's campaigns apart.
+LOCK = (RUN if os.geteuid() == 0 else Path.home() / ".cache" / "labkit") / "lock"
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def locked(patience: float = 0.0) -> Iterator[None]:
     RigError
         Another process holds it; its id is named.
     """
-    RUN.mkdir(parents=True, exist_ok=True)
+    LOCK.parent.mkdir(parents=True, exist_ok=True)
     with LOCK.open("a+") as handle:
         deadline = time.monotonic() + patience
         while not _taken(handle):

@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from labkit.errors import RigError
@@ -224,7 +225,7 @@ def attach() -> Rig:
         interfaces={role: tuple(p.interface for p in ports) for role, ports in netns.PORTS.items()},
         cpu_map=cpus,
         shared_kernel=True,
-        links=tuple(f"{role} -- veth -- switch (bridge)" for role in netns.PORTS),
+        links=("each host a veth pair to one switch (a bridge), the sut two",),
         caveats=(
             f"one kernel, {len(_cpus())} vCPUs, shared softirq: the receiving side's network work "
             "runs on the sender's CPU",
@@ -236,22 +237,25 @@ def attach() -> Rig:
 
 def _sites(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, Site]:
     scratch = str(netns.DIRECTORY / "jobs")
-    sut = Site(
-        hosts["sut"],
-        netns.address("sut"),
+    found = {
+        role: Site(
+            host,
+            netns.address(role),
+            directory=scratch,
+            sysfs=str(netns.sysfs(role)),
+            images={} if role == "generator" else images,
+        )
+        for role, host in hosts.items()
+    }
+    found["sut"] = replace(
+        found["sut"],
         engine=engine.SOCKET,
         bridge=engine.BRIDGE,
         bridge_port="lab1",
         bridge_network=engine.NETWORK,
         bridge_address=engine.CONTAINER,
-        directory=scratch,
-        images=images,
     )
-    return {
-        "generator": Site(hosts["generator"], netns.address("generator"), directory=scratch),
-        "sut": sut,
-        "clean": Site(hosts["clean"], netns.address("clean"), directory=scratch, images=images),
-    }
+    return found
 
 
 def _cpus() -> list[int]:

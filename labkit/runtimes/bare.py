@@ -90,7 +90,7 @@ class Bare:
             argv = ["chroot", self._rootfs(site, workload), *argv]
         argv = ["taskset", "-c", cpus, *argv]
         if placement.rung == "cgroup":
-            group = f"{site.cgroup_parent}/{label}"
+            group = f"{_parent(site)}/{label}"
             self._groups[label] = group
             argv = join_argv(group, placement.limits, argv)
         directory = f"{site.directory}/{label}"
@@ -122,7 +122,7 @@ class Bare:
         return Expectation(
             cpus=cpus,
             engine_rules=placement.rung != "clean",
-            cgroup=f"{site.cgroup_parent}/" if placement.rung == "cgroup" else "",
+            cgroup=f"{_parent(site)}/" if placement.rung == "cgroup" else "",
             root=self._rootfs(site, workload) if inside else "/",
             limits=placement.limits,
             address=site.address,
@@ -139,3 +139,8 @@ class Bare:
                 remedy="labkit rig up builds it from containers/",
             )
         return image.rootfs
+
+
+def _parent(site: Site) -> str:
+    """Return the parent group's path; an engine on systemd wants a slice's bare name for it."""
+    return "/" + site.cgroup_parent.lstrip("/")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.placement import Limits
 
 Readback = dict[str, Any]
+#: What cgroup v1 shows for no memory limit is this or a little more, by the size of a page.
+_UNLIMITED = 1 << 62
+_LARGEST_PAGE = 1 << 16
+#: Lines of a rule set that are no rules, as nft and iptables-legacy-save print them.
+_FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
 
 
 @dataclass(frozen=True)
@@ -78,10 +84,13 @@ def _network(expected: Expectation, found: Readback) -> list[str]:
 
 
 def _rules(expected: Expectation, found: Readback) -> list[str]:
-    rules = bool(found["host_ruleset"].strip())
-    if rules == expected.engine_rules:
-        return []
-    return ["the host has firewall rules" if rules else "the engine's firewall rules are missing"]
+    lines = found["host_ruleset"].splitlines()
+    if not expected.engine_rules:
+        # An empty table costs every packet a hook too.
+        return ["the host has firewall rules"] if any(map(str.strip, lines)) else []
+    if all(_FRAME.match(line) for line in lines):
+        return ["the engine's firewall rules are missing"]
+    return []
 
 
 def _isolation(expected: Expectation, found: Readback) -> list[str]:
@@ -122,12 +131,14 @@ def _limits(expected: Expectation, found: Readback) -> list[str]:
         ("cpuset", wanted.cpuset, _cpuset(found["limits"])),
         ("CPU weight", wanted.shares, _shares(found["limits"], wanted.shares)),
         ("CPU quota", _quota(wanted), _bandwidth(found["limits"])),
-        ("memory limit", wanted.memory, _memory(found["limits"])),
+        ("memory limit", wanted.memory, _memory(found["limits"], wanted.memory)),
     ):
         if asked is not None and asked != read:
             wrong.append(f"its {name} is {read}, not {asked}")
-        # An unlimited placement must not inherit a quota: that is the confounder of them all.
-        if asked is None and name == "CPU quota" and read is not None:
+        # An unlimited placement must not have a limit, which would be a hidden treatment; without a
+        # group of its own it may share its session's weight and memory, but never a quota.
+        checked = ("CPU quota", "CPU weight", "memory limit") if expected.cgroup else ("CPU quota",)
+        if asked is None and name in checked and read is not None:
             wrong.append(f"it has a {name} of {read}, and none was asked for")
     return wrong
 
@@ -137,8 +148,11 @@ def _bridge(expected: Expectation, found: Readback) -> list[str]:
         return []
     links = {link["ifname"]: link for link in found["host_links"]}
     wrong = []
+    peers = _peers(found)
     masters = {
-        link.get("master") for link in found["host_links"] if link.get("ifindex") in _peers(found)
+        link.get("master")
+        for link in found["host_links"]
+        if (link.get("ifindex"), link.get("link_index")) in peers
     }
     if expected.bridge not in masters:
         wrong.append(f"its interface is not enslaved to {expected.bridge}")
@@ -155,6 +169,7 @@ def _bridge(expected: Expectation, found: Readback) -> list[str]:
 
 def _nat(expected: Expectation, found: Readback) -> list[str]:
     text = f"dport {expected.port} "
+    source = re.compile(rf" {re.escape(expected.published)}[ /]")
     rules = [
         line
         for line in found["host_ruleset"].splitlines()
@@ -162,7 +177,7 @@ def _nat(expected: Expectation, found: Readback) -> list[str]:
     ]
     held = [address for addresses in found["addresses"].values() for address in addresses]
     reaching = [rule for rule in rules if any(f" {address}:" in rule for address in held)]
-    if expected.published and not any(f" {expected.published}" in rule for rule in reaching):
+    if expected.published and not any(source.search(rule) for rule in reaching):
         return [f"no NAT rule leads from {expected.published}, port {expected.port}, to it"]
     if not expected.published and expected.port and rules:
         return [f"a NAT rule publishes port {expected.port}"]
@@ -175,8 +190,14 @@ def cpu_set(text: str) -> frozenset[int]:
     return frozenset(cpu for one in ranges for cpu in range(int(one[0]), int(one[-1]) + 1))
 
 
-def _peers(found: Readback) -> set[int]:
-    return {link["link_index"] for link in found["links"] if "link_index" in link}
+def _peers(found: Readback) -> set[tuple[int, int]]:
+    """Return (own, peer's) interface numbers, as the other end of each link must show them.
+
+    A number alone proves nothing: it may be that of another interface in another namespace.
+    """
+    return {
+        (link["link_index"], link["ifindex"]) for link in found["links"] if "link_index" in link
+    }
 
 
 def _cpuset(limits: dict[str, str]) -> str | None:
@@ -184,7 +205,16 @@ def _cpuset(limits: dict[str, str]) -> str | None:
 
 
 def _shares(limits: dict[str, str], asked: int | None) -> int | None:
-    """Return the weight on the scale of ``cpu.shares``; cgroup v2 keeps it on a coarser one."""
+    """Return the weight on the scale of ``cpu.shares``; cgroup v2 keeps it on a coarser one.
+
+    The default weight is None where no other was asked for.
+    """
+    default = ("1024", "100")
+    if (
+        asked is None
+        and (limits.get("cpu.shares", "1024"), limits.get("cpu.weight", "100")) == default
+    ):
+        return None
     if "cpu.shares" in limits:
         return int(limits["cpu.shares"])
     if "cpu.weight" not in limits:
@@ -209,6 +239,11 @@ def _bandwidth(limits: dict[str, str]) -> str | None:
     return None if quota in ("max", "-1") else f"{quota}/{period} us"
 
 
-def _memory(limits: dict[str, str]) -> int | None:
+def _memory(limits: dict[str, str], asked: int | None) -> int | None:
+    """Return the limit in bytes; the one asked for where the kernel rounded that to pages."""
     text = limits.get("memory.max") or limits.get("memory.limit_in_bytes") or "max"
-    return int(text) if text.isdigit() else None
+    if not text.isdigit() or int(text) >= _UNLIMITED:
+        return None
+    if asked is not None and 0 <= asked - int(text) < _LARGEST_PAGE:
+        return asked
+    return int(text)

@@ -33,7 +33,7 @@ def test_one_baseline_goes_to_the_heading_and_what_was_not_run_is_said():
     shown = readable(table)
     assert "ratio to base [95 %]" in shown.columns
     assert list(shown.index) == [("x", "other"), ("y", "other")]
-    assert shown.iloc[1].map(plain).to_list()[:3] == ["0", "", ""]
+    assert shown.iloc[1].map(plain).to_list()[:4] == ["0", "", "inconclusive", ""]
     assert absent(table) == "Not compared: y, other / base (no trial with condition=other)."
     assert absent(table.iloc[:1]) == ""
 

@@ -1,0 +1,186 @@
+"""What the machines of an inventory showed, as a rig says it: pure rules over their answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit.rig.rigfile import Machine
+from labkit.runtimes.checks import cpu_set
+
+#: Drivers without a device, and those of a device that a hypervisor plays.
+SOFTWARE = {"veth", "bridge", "tun", "macvlan", "ipvlan", "vxlan", "dummy"}
+PARAVIRTUAL = {"virtio_net", "vmxnet3", "hv_netvsc", "vif", "xen_netfront"}
+Facts = Mapping[str, Any]
+
+
+def mismatch(
+    machine: Machine, answers: Mapping[str, str], facts: Facts, targets: Sequence[str]
+) -> tuple[str, str, str] | None:
+    """Return key, difference and remedy of the first thing in which a host is not as described."""
+    if machine.role in ("sut", "clean") and answers.get("user") != "0":
+        why = f"commands run there as user {answers.get('user')}, but the check reads as root"
+        return "sudo", why, "sudo = true, with a sudo that asks for no password; or user = root"
+    if not answers.get("scratch"):
+        return "scratch", f"{machine.scratch} is not writable", "name another directory there"
+    held = _held(answers)
+    for interface in machine.interfaces:
+        if interface not in held:
+            return "interfaces", f"there is no interface {interface}", "correct the name"
+    lab = {address for name in machine.interfaces for address in held[name]}
+    for address in machine.addresses:
+        if address not in lab:
+            why = f"{address} is not on {', '.join(machine.interfaces)}, which have {sorted(lab)}"
+            return "addresses", why, "give the interface that address, or correct the file"
+    for target in targets:
+        device = _way(answers, target)
+        if device not in machine.interfaces:
+            why = f"what it sends to {target} leaves by {device or 'no interface'}"
+            return "interfaces", why, "add a route through the lab, or correct the file"
+    online = facts["stable"]["cpu"]["online"]
+    if online and not cpu_set(machine.cpus) <= cpu_set(online):
+        return "cpus", f"it has CPUs {online}, not {machine.cpus}", "name CPUs that it has"
+    if machine.engine and not facts["stable"]["engine"]:
+        why = f"no Docker Engine answers on {machine.engine}"
+        return "engine", why, 'start it there, correct the socket, or say engine = "none"'
+    return None
+
+
+def _held(answers: Mapping[str, str]) -> dict[str, set[str]]:
+    links = json.loads(answers.get("addresses") or "[]")
+    return {
+        link["ifname"]: {one["local"] for one in link.get("addr_info", []) if "local" in one}
+        for link in links
+        if "ifname" in link
+    }
+
+
+def _way(answers: Mapping[str, str], target: str) -> str:
+    routes = json.loads(answers.get(f"way {target}") or "[]")
+    return str(routes[0].get("dev", "")) if routes else ""
+
+
+def kernel(answers: Mapping[str, str], facts: Facts) -> tuple[str, str]:
+    """Return what two hosts have in common when they see the same processes: boot, and PIDs."""
+    return str(facts["volatile"].get("boot_id")), answers.get("processes", "")
+
+
+def cgroup_parent(facts: Facts) -> str:
+    """Return the parent of control groups; systemd takes only a slice."""
+    driver = (facts["stable"]["engine"] or {}).get("CgroupDriver")
+    return "labkit.slice" if driver == "systemd" else "/labkit"
+
+
+def cpu_map(
+    machines: Mapping[str, Machine], facts: Mapping[str, Facts], *, shared: bool
+) -> dict[str, str]:
+    """Return which CPU does what, on each machine; with one kernel ``all`` is everybody's."""
+    found = {role: machine.cpus for role, machine in machines.items()}
+    online = {role: str(one["stable"]["cpu"]["online"] or "0") for role, one in facts.items()}
+    found["softirq"] = "where each machine's interrupts go"
+    if not shared:
+        found["harness"] = "not on the generator's or the server's CPUs"
+        return found | {f"all.{role}": cpus for role, cpus in online.items()}
+    # The harness may be on this kernel too: it keeps off the server, beside the sleeping generator.
+    here = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    near = facts["sut"]["volatile"].get("boot_id") == here
+    local = Path("/sys/devices/system/cpu/online").read_text().strip()
+    every = cpu_set(online["sut"])
+    spare = every - cpu_set(machines["sut"].cpus) - cpu_set(machines["generator"].cpus)
+    harness = ",".join(map(str, sorted(spare))) or machines["generator"].cpus
+    numbers = harness if near else ",".join(map(str, sorted(cpu_set(local))))
+    return found | {"harness": numbers, "all": online["sut"]}
+
+
+def drivers(machine: Machine, facts: Facts) -> dict[str, str]:
+    """Return the driver of each lab interface; "" where it cannot be read."""
+    found = facts["stable"]["interfaces"]
+    return {name: str(found.get(name, {}).get("driver") or "") for name in machine.interfaces}
+
+
+def links(machines: Mapping[str, Machine], facts: Mapping[str, Facts]) -> tuple[str, ...]:
+    """Return how each host is joined, in words."""
+    return tuple(
+        f"{role} -- {name} ({driver or 'unknown driver'}) -- lab"
+        for role, machine in machines.items()
+        for name, driver in drivers(machine, facts[role]).items()
+    )
+
+
+def caveats(kernels: Mapping[str, tuple[str, str]], facts: Mapping[str, Facts]) -> tuple[str, ...]:
+    """Return what the machines' numbers cannot say."""
+    found = []
+    boots: dict[str, list[str]] = {}
+    for role, (boot, _) in kernels.items():
+        boots.setdefault(boot, []).append(role)
+    here = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for boot, roles in boots.items():
+        if len(roles) > 1:
+            found.append(f"{' and '.join(roles)} share one kernel, and with it CPUs and softirq")
+        if boot == here:
+            found.append(f"the harness runs on the machine of {' and '.join(roles)}")
+    guests = [role for role, one in facts.items() if one["stable"]["virtualisation"]["hypervisor"]]
+    if guests:
+        found.append(f"virtual machines: {', '.join(guests)}; their CPUs are shared unseen")
+    return tuple(found)
+
+
+def missing(
+    machines: Mapping[str, Machine],
+    kernels: Mapping[str, tuple[str, str]],
+    facts: Mapping[str, Facts],
+    answers: Mapping[str, Mapping[str, str]],
+) -> dict[str, str]:
+    """Return the capabilities that the machines lack, with the reason of each."""
+    sut, ends = machines["sut"], {role: machines[role] for role in ("generator", "sut")}
+    found = _hardware(ends, facts) | _placements(machines, answers)
+    if kernels["generator"][0] == kernels["sut"][0]:
+        found["separate-machines"] = "generator and sut have one kernel (the same boot identifier)"
+        if not cpu_set(sut.cpus) - cpu_set(machines["generator"].cpus):
+            found["two-cpus"] = "rig.toml gives generator and sut the same CPU of one machine"
+    else:
+        found["one-machine"] = "generator and sut are separate machines: they share no CPU"
+    if "collector" not in machines:
+        found["collector"] = "rig.toml names no host collector"
+    return found
+
+
+def _hardware(machines: Mapping[str, Machine], facts: Mapping[str, Facts]) -> dict[str, str]:
+    found = {}
+    for role, machine in machines.items():
+        isolated = str(facts[role]["stable"]["cpu"]["isolated"] or "").strip()
+        if not cpu_set(machine.cpus) <= cpu_set(isolated):
+            found["isolated-cpus"] = (
+                f"CPU {machine.cpus} of {role} is not isolated (isolcpus: {isolated or 'none'})"
+            )
+        for name, driver in drivers(machine, facts[role]).items():
+            if not driver or driver in SOFTWARE | PARAVIRTUAL:
+                what = f"is {driver}, not hardware" if driver else "tells no driver"
+                found["nic-hardware"] = f"{name} of {role} {what}"
+            if not driver or driver in SOFTWARE:
+                found["busy-poll"] = f"{name} of {role} has no queue that a socket could poll"
+    return found
+
+
+def _placements(
+    machines: Mapping[str, Machine], answers: Mapping[str, Mapping[str, str]]
+) -> dict[str, str]:
+    sut, found = machines["sut"], {}
+    if "clean" not in machines:
+        found["clean-host"] = "rig.toml names no host clean, and the sut has an engine's rules"
+    elif answers["clean"].get("rules"):
+        found["clean-host"] = "host clean has firewall rules of its own"
+    elif not answers["clean"].get("readers"):
+        found["clean-host"] = "host clean has neither nft nor iptables-legacy-save to read rules"
+    if sut.engine is None:
+        found |= dict.fromkeys(("docker", "layer2", "nat"), "rig.toml says that sut has no engine")
+        found |= dict.fromkeys(("chroot", "cgroup"), "images are made by an engine; sut has none")
+    elif sut.bridge is None:
+        found["layer2"] = "rig.toml names no bridge_port and bridge_address for sut"
+    if not answers["sut"].get("readers"):
+        found["rules"] = "host sut has neither nft nor iptables-legacy-save to read rules with"
+    elif not answers["sut"].get("rules"):
+        found["rules"] = "host sut has no firewall rules of an engine (is it run without iptables?)"
+    return found

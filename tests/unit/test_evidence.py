@@ -1,0 +1,195 @@
+"""Reading what a host says: snapshots of evidence, and the readback of a placement.
+
+``snapshot-before.txt`` and ``snapshot-after.txt`` were recorded around one run of sockperf against
+a spinning container with a CPU quota, which it exceeded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.campaign import evidence
+from labkit.campaign.trial import validity
+from labkit.errors import ToolOutput
+from labkit.hosts import LocalHost, script
+from labkit.runtimes import readback
+
+CAPTURED = Path(__file__).parents[1] / "captured"
+BEFORE = (CAPTURED / "snapshot-before.txt").read_text()
+AFTER = (CAPTURED / "snapshot-after.txt").read_text()
+RAW = (CAPTURED / "readback-docker-nat.txt").read_text()
+SECTIONS = ["stat", "softirqs", "idle", "sched", "task", "netstat", "snmp", "cpu.stat", "pressure"]
+
+
+def number_after(text: str, words: str, position: int = 0) -> int:
+    """Read a number from a recorded file in the plainest way there is."""
+    return int(text[text.index(words) + len(words) :].replace(":", " ").split()[position])
+
+
+def test_a_recorded_snapshot_is_read_to_the_number() -> None:
+    found = evidence.parse(AFTER)
+    assert found["cpu"]["cpu"] == [int(n) for n in AFTER.split("cpu  ")[1].split()[:8]]
+    assert sorted(found["cpu"]) == ["cpu", "cpu0", "cpu1"]
+    assert found["context_switches"] == number_after(AFTER, "\nctxt")
+    for name in ("NET_RX", "NET_TX", "TIMER", "SCHED"):
+        both = [number_after(AFTER, f" {name}:", cpu) for cpu in (0, 1)]
+        assert found["softirqs"][name] == sum(both)
+    usages = [int(line.split()[1]) for line in AFTER.splitlines() if "/usage " in line]
+    assert len(usages) == 4 and found["idle_exits"] == sum(usages)
+    assert found["voluntary"] == number_after(AFTER, "nr_voluntary_switches")
+    assert found["migrations"] == number_after(AFTER, "se.nr_migrations")
+    assert found["last_cpu"] == 1
+    assert found["throttling"]["nr_throttled"] == number_after(AFTER, "nr_throttled") > 0
+    assert found["throttling"]["nr_periods"] == number_after(AFTER, "nr_periods") > 0
+    assert found["pressure_us"] == int(AFTER.split("total=")[1].split()[0])
+    assert found["clock_ns"] == number_after(AFTER, "@@ clock")
+
+
+def test_the_recorded_pair_shows_the_quota() -> None:
+    found = evidence.mechanisms(evidence.parse(BEFORE), evidence.parse(AFTER), 15_034)
+    assert found["nr_throttled"] == number_after(AFTER, "nr_throttled") - number_after(
+        BEFORE, "nr_throttled"
+    )
+    assert 0 < found["nr_throttled"] <= found["nr_periods"]
+    assert found["server_cpu"] == 1.0
+    kinds = [value for name, value in found.items() if name.startswith("cpu_")]
+    assert sum(kinds) + found["steal"] == pytest.approx(1.0)
+    assert found["softirqs"] == found["softirq_net_rx"] + found["softirq_net_tx"]
+
+
+def test_mechanisms_by_hand() -> None:
+    before: dict[str, Any] = {
+        "cpu": {"cpu": [10, 0, 10, 100, 0, 0, 0, 0], "cpu0": [0, 0, 0, 50, 0, 0, 0, 0]},
+        "context_switches": 1000,
+        "voluntary": 10,
+        "idle_exits": 500,
+        "migrations": 3,
+        "softirqs": {"NET_RX": 100, "NET_TX": 5},
+        "throttling": {"nr_throttled": 1, "nr_periods": 4},
+        "Udp.RcvbufErrors": 2,
+    }
+    after: dict[str, Any] = {
+        "cpu": {"cpu": [40, 5, 30, 130, 5, 1, 8, 1], "cpu0": [25, 0, 0, 125, 0, 0, 0, 0]},
+        "context_switches": 3000,
+        "voluntary": 1010,
+        "idle_exits": 1500,
+        "migrations": 4,
+        "softirqs": {"NET_RX": 2100, "NET_TX": 5},
+        "throttling": {"nr_throttled": 8, "nr_periods": 24},
+        "Udp.RcvbufErrors": 2,
+        "last_cpu": 1,
+    }
+    assert evidence.mechanisms(before, after, 1000) == {
+        "context_switches": 2.0,
+        "server_switches": 1.0,
+        "idle_exits": 1.0,
+        "softirq_net_rx": 2.0,
+        "softirq_net_tx": 0.0,
+        "softirqs": 2.0,
+        "migrations": 1,
+        "Udp.RcvbufErrors": 0,
+        "nr_throttled": 7,
+        "nr_periods": 20,
+        "cpu_user": 0.3,
+        "cpu_nice": 0.05,
+        "cpu_system": 0.2,
+        "cpu_idle": 0.3,
+        "cpu_iowait": 0.05,
+        "cpu_irq": 0.01,
+        "cpu_softirq": 0.08,
+        "steal": 0.01,
+        "cpu0_idle": 0.75,
+        "server_cpu": 1.0,
+    }
+
+
+def without(text: str, name: str) -> str:
+    """Return a snapshot as a kernel prints it that does not have this file."""
+    head, _, tail = text.partition(f"@@ {name}\n")
+    return head + tail[tail.index("@@ ") :]
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_what_a_kernel_does_not_have_is_missing_and_not_zero(name: str) -> None:
+    columns = {
+        "stat": {"context_switches", "cpu_idle", "steal", "cpu0_idle"},
+        "softirqs": {"softirq_net_rx", "softirq_net_tx", "softirqs"},
+        "idle": {"idle_exits"},
+        "sched": {"server_switches", "migrations"},
+        "task": {"server_cpu"},
+        "netstat": {"TcpExt.BusyPollRxPackets"},
+        "snmp": {"Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs"},
+        "cpu.stat": {"nr_throttled", "nr_periods"},
+        "pressure": {"pressure_us"},
+    }
+    whole = evidence.mechanisms(evidence.parse(BEFORE), evidence.parse(AFTER), 100)
+    pair = [evidence.parse(without(text, name)) for text in (BEFORE, AFTER)]
+    found = evidence.mechanisms(*pair, 100)
+    gone = set(whole) - set(found)
+    assert columns[name] <= gone
+    assert {key: whole[key] for key in found} == found
+
+
+def test_no_messages_leave_no_rate() -> None:
+    found = evidence.mechanisms(evidence.parse(BEFORE), evidence.parse(AFTER), 0)
+    assert "context_switches" not in found and "nr_throttled" in found
+
+
+@given(st.integers(0, len(AFTER)))
+def test_a_snapshot_that_breaks_off_is_an_error(cut: int) -> None:
+    text = AFTER[:cut].rstrip()
+    if text.endswith("@@ end"):
+        assert evidence.parse(text) == evidence.parse(AFTER)
+        return
+    with pytest.raises(ToolOutput, match="incomplete") as caught:
+        evidence.parse(text)
+    assert caught.value.evidence["snapshot"] == text[-4000:]
+
+
+def test_a_snapshot_of_this_very_machine_is_complete() -> None:
+    text = LocalHost().run(*script(evidence.ALONE, str(os.getpid()))).stdout
+    found = evidence.parse(text)
+    assert found["clock_ns"] > 0 and found["cpu"]["cpu"][3] > 0
+
+
+@pytest.mark.parametrize(
+    ("found", "values", "words"),
+    [
+        ({"migrations": 2}, {"affinity": "split"}, "server migrated 2 times"),
+        ({"steal": 0.02}, {}, "steal 2.0%"),
+        ({"Udp.RcvbufErrors": 3}, {}, "3 datagrams dropped at the socket"),
+        ({}, {"wait": "busy_poll"}, "busy polling took no packet"),
+    ],
+)
+def test_a_validity_rule_that_does_not_hold_is_a_flag(
+    found: dict[str, float], values: dict[str, str], words: str
+) -> None:
+    assert validity(found, values) == [words]
+
+
+def test_a_free_server_may_migrate() -> None:
+    assert validity({"migrations": 9, "steal": 0.01}, {"affinity": "free"}) == []
+
+
+def test_the_script_s_output_is_parsed_as_it_was_recorded() -> None:
+    assert readback.parse(RAW) == json.loads((CAPTURED / "readback-docker-nat.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["ns.net", "host.net", "status", "cgroup"])
+def test_a_part_that_every_host_has_may_not_be_missing(name: str) -> None:
+    body = readback.sections(RAW)[name]
+    with pytest.raises(ToolOutput, match=f"could not read {name}"):
+        readback.parse(RAW.replace(f"@@ {name}\n{body}\n", f"@@ {name}\n"))
+
+
+def test_links_that_are_no_json_are_an_error_with_what_was_printed() -> None:
+    with pytest.raises(ToolOutput) as caught:
+        readback.parse(RAW.replace("@@ links\n[", "@@ links\n!"))
+    assert caught.value.evidence["links"].startswith("!")
