@@ -137,6 +137,20 @@ def _idle(files: Mapping[str, str]) -> Facts:
     }
 
 
+# Boot parameters that bear on timing. The rest is how a machine is set up and reached, which does
+# not belong into a dataset that is published.
+_TIMING = re.compile(
+    r"(isolcpus|nohz|rcu|mitigations|nosmt|idle|cpuidle|haltpoll|processor|intel_|amd_|psi"
+    r"|transparent_hugepage|hugepages|irqaffinity|skew_tick|tsc|clocksource|preempt|maxcpus"
+    r"|nr_cpus|cgroup|systemd\.unified|sched|threadirqs|default_hugepagesz)"
+)
+
+
+def _parameters(cmdline: str) -> list[str]:
+    ours = cmdline.partition(" -- ")[0].split()
+    return [word for word in ours if _TIMING.match(word)]
+
+
 def _kernel(parts: Mapping[str, str], files: Mapping[str, str]) -> Facts:
     release, version, machine = ([*parts.get("kernel", "").splitlines(), "", "", ""])[:3]
     config = dict(_pairs(parts.get("config", ""), "="))
@@ -145,7 +159,7 @@ def _kernel(parts: Mapping[str, str], files: Mapping[str, str]) -> Facts:
         "release": release,
         "version": version,
         "machine": machine,
-        "cmdline": parts.get("cmdline"),
+        "parameters": _parameters(parts.get("cmdline", "")),
         "hz": _number(config.get("CONFIG_HZ")),
         "config": config,
         "clock_source": files.get("clocksource/clocksource0/current_clocksource"),

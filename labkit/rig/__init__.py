@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-from labkit.errors import UsageError
+from labkit.errors import RigError, UsageError
 from labkit.hosts import LocalHost, restore, stop_labelled
-from labkit.rig import engine, netns, state, virtual
+from labkit.rig import engine, inventory, netns, onehost, state, virtual
 from labkit.rig.base import AFFINITIES, Rig
 from labkit.runtimes.docker import PREFIX
 
-__all__ = ["AFFINITIES", "Rig", "clean", "open_rig"]
+__all__ = ["AFFINITIES", "Rig", "auto", "clean", "open_rig"]
 
 
 @contextmanager
@@ -28,9 +27,11 @@ def open_rig(
     Parameters
     ----------
     spec : str or Path
-        ``"virtual"``, or the path of an inventory file (``rig.toml``). A standing
-        virtual rig (``labkit rig up``) is used as it is and left standing; otherwise one is brought
-        up here and taken down at the end.
+        - ``"virtual"``: this machine as several hosts. A standing rig (``labkit rig up``) is used
+          as it is and left standing; otherwise one is brought up here and taken down at the end.
+        - ``"one-host"``: this machine as both ends, with its Docker Engine and without root.
+        - ``"auto"``: the first of these two that this machine and user can have.
+        - a path that ends in ``.toml``: the machines of that inventory file.
     say : callable
         Receives a line before each step that takes seconds.
     patience : float
@@ -41,26 +42,49 @@ def open_rig(
     RigError
         It cannot be brought up, or another process uses it.
     """
-    if str(spec) == "virtual":
-        with state.locked(patience):
+    kind = auto() if str(spec) == "auto" else str(spec)
+    if kind not in ("virtual", "one-host") and not kind.endswith(".toml"):
+        raise UsageError(
+            f"no rig called {kind!r}",
+            remedy='use "virtual", "one-host", "auto", or the path of an inventory (rig.toml)',
+        )
+    with state.locked(patience), ExitStack() as stack:
+        if kind == "virtual":
             clean(say=say)
             found = state.read()
-            ours = not (found and found.get("ready"))
-            if ours:
+            if not (found and found.get("ready")):
                 virtual.up(keep=False, say=say)
-            try:
-                rig = virtual.attach()
-                try:
-                    yield rig
-                finally:
-                    rig.close()
-            finally:
-                if ours:
-                    virtual.down(say=say)
-    else:
-        raise UsageError(
-            f"no rig called {str(spec)!r}", remedy='use "virtual", or the path of a rig.toml'
-        )
+                stack.callback(virtual.down, say=say)
+            rig = virtual.attach()
+        else:
+            rig = onehost.attach(say=say) if kind == "one-host" else inventory.attach(kind, say=say)
+        stack.callback(rig.close)
+        yield rig
+
+
+def auto() -> str:
+    """Return the rig that this machine and user can have: ``"virtual"``, or else ``"one-host"``.
+
+    Raises
+    ------
+    RigError
+        Neither can be had; it says why, and what to do for each.
+    """
+    lacking = sorted(set(virtual.missing_tools().values()))
+    if state.is_root() and not lacking:
+        return "virtual"
+    why = onehost.unreachable()
+    if not why:
+        return "one-host"
+    first = (
+        f"packages are missing ({', '.join(lacking)})" if state.is_root() else "this is not root"
+    )
+    raise RigError(
+        "this machine and user can have no rig",
+        why=f"virtual: {first}; one-host: {why}",
+        remedy="as root `make setup` brings what the virtual rig needs; for the one-host rig start "
+        "a Docker Engine and join the group docker; or name other machines in a rig.toml",
+    )
 
 
 def clean(say: Callable[[str], None] = print) -> list[str]:
@@ -77,14 +101,6 @@ def clean(say: Callable[[str], None] = print) -> list[str]:
         return ["a virtual rig whose owner is gone"]
     done = [f"process {line}" for line in stop_labelled(local, "trial-")]
     if found:
-        done += _containers(local)
+        done += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
     done += [str(outcome) for outcome in restore(local)] if found is None else []
     return done
-
-
-def _containers(local: LocalHost) -> list[str]:
-    env: dict[str, Any] = {"DOCKER_HOST": engine.SOCKET}
-    listing = local.run("docker", "ps", "--all", "--quiet", "--filter", "label=labkit", env=env)
-    for container in listing.stdout.split():
-        local.run("docker", "rm", "--force", "--volumes", container, env=env)
-    return [f"container {container} ({PREFIX}...)" for container in listing.stdout.split()]

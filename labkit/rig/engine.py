@@ -56,6 +56,20 @@ def _await_daemon(local: LocalHost, socket: str, log: Path, seconds: float = 60.
         time.sleep(0.1)
 
 
+def remove_containers(local: LocalHost) -> list[str]:
+    """Remove the trials' containers where the engine answers, and return their identifiers.
+
+    The caller holds the rig, so none of them has an owner. An engine remembers containers beyond
+    its own end: those of a killed campaign come back with the next one.
+    """
+    env = {"DOCKER_HOST": SOCKET}
+    argv = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit")
+    found = local.run(*argv, env=env, check=False).stdout.split()
+    for container in found:
+        local.run("docker", "rm", "--force", "--volumes", container, env=env)
+    return found
+
+
 def make_network(local: LocalHost) -> None:
     """Make the layer-2 network, and enslave the second lab interface to its bridge."""
     env = {"DOCKER_HOST": SOCKET}

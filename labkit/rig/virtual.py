@@ -82,6 +82,7 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
             netns.start_sshd(local, role)
         say("starting the Docker Engine")
         engine.start_daemon(local)
+        engine.remove_containers(local)
         engine.make_network(local)
         for role in netns.PORTS:
             netns.connect(role).close()
@@ -114,6 +115,8 @@ def down(say: Say = lambda text: None) -> None:
     local = LocalHost()
     if state.read() is not None or netns.existing():
         say("taking the rig down")
+    if (netns.DIRECTORY / "docker.pid").exists():
+        engine.remove_containers(local)
     _stop_engine()
     stop_labelled(local, "labkit")
     _kill(netns.pids)

@@ -152,7 +152,7 @@ def test_captured_text_is_read() -> None:
     assert stable["mitigations"]["spectre_v2"] == "Mitigation: Retpolines; STIBP: disabled"
     kernel = stable["kernel"]
     assert (kernel["release"], kernel["hz"], kernel["thp"]) == ("6.18.44", 250, "madvise")
-    assert (kernel["clock_source"], kernel["cmdline"]) == ("tsc", "quiet isolcpus=1")
+    assert (kernel["clock_source"], kernel["parameters"]) == ("tsc", ["isolcpus=1"])
     assert kernel["psi"] == ["cpu", "io", "memory"]
     assert kernel["sysctl"] == {"net/core/busy_poll": "0"}
     assert stable["cgroup"] == {"version": "hybrid", "controllers": ["cpu"]}
