@@ -50,7 +50,7 @@ def read_json(path: Path) -> dict[str, Any]:
             remedy="take it from a backup, or remove its directory: the same run measures it again",
         ) from None
     found = data.get("format") if isinstance(data, dict) else None
-    if not isinstance(found, int):
+    if type(found) is not int:
         raise DatasetError("not a file of a labkit dataset", where=str(path), why="no format")
     if found > FORMAT:
         raise DatasetError(
@@ -95,8 +95,9 @@ class Dataset:
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """Every attempt's ``trial.json``, in the order of the plan."""
-        found = sorted((self.path / "trials").glob("b*-p*-a*/trial.json"))
-        return [read_json(path) | {"directory": path.parent.name} for path in found]
+        paths = (self.path / "trials").glob("b*-p*-a*/trial.json")
+        found = [read_json(path) | {"directory": path.parent.name} for path in paths]
+        return sorted(found, key=lambda one: (one["block"], one["position"], one["attempt"]))
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -181,8 +182,11 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
 def _read_samples(folder: Path, columns: list[str] | None) -> pd.DataFrame:
     path = folder / "samples.parquet"
     try:
-        frame: pd.DataFrame = parquet.read_table(path, columns=columns).to_pandas()
-        return frame
+        there = parquet.read_schema(path).names
+        lacking = [name for name in columns or () if name not in there]
+        frame: pd.DataFrame = parquet.read_table(
+            path, columns=None if lacking else columns
+        ).to_pandas()
     except FileNotFoundError:
         raise DatasetError("a trial has lost its samples", where=str(path)) from None
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
@@ -192,3 +196,8 @@ def _read_samples(folder: Path, columns: list[str] | None) -> pd.DataFrame:
             why=str(error),
             remedy="remove its directory: the same run measures it again",
         ) from None
+    if lacking:
+        raise DatasetError(
+            f"{lacking} was not measured", where=str(path), remedy=f"there is {there}"
+        )
+    return frame

@@ -47,12 +47,15 @@ class Client:
         How long the command is expected to take.
     parse : callable
         Takes (stdout, log) as text and returns a `Reading`.
+    log_lines : int, optional
+        How much of the log is wanted; a tool that runs for a set time may write far more.
     """
 
     argv: tuple[str, ...]
     target: str
     seconds: float
     parse: Callable[[str, str], Reading]
+    log_lines: int | None = None
 
 
 Evidence = dict[str, Any]

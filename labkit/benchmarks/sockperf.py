@@ -28,7 +28,9 @@ BUSY_POLL_US = 50
 #: Left out by the tool itself at both ends of its run, and slept before it, in seconds.
 _TRIMMED, _ASLEEP = 0.45, 2.25
 #: A round trip that is taken as certain not to be exceeded on average, in seconds.
-_BUDGET = {"block": 100e-6, "spin": 100e-6, "busy_poll": 100e-6}
+_BUDGET = {"block": 100e-6, "spin": 40e-6, "busy_poll": 100e-6}
+#: Lines of the log before its first packet: the summary again, with room for a longer one.
+_HEADING = 100
 
 
 def probe(host: Host) -> str:
@@ -91,7 +93,8 @@ def ping_pong(address: str, *, messages: int, size: int, wait: str, port: int = 
         str(size),
     )
     argv += ("-t", str(seconds), *_waiting(wait), "--full-log", "{log}")
-    return Client(argv, address, seconds + _ASLEEP, partial(parse, messages=messages))
+    reader = partial(parse, messages=messages)
+    return Client(argv, address, seconds + _ASLEEP, reader, log_lines=messages + _HEADING)
 
 
 def parse(stdout: str, log: str, *, messages: int | None = None) -> Reading:
@@ -116,12 +119,13 @@ def parse(stdout: str, log: str, *, messages: int | None = None) -> Reading:
     """
     plain = re.sub(r"\x1b\[[\d;]*m", "", stdout)
     total = re.search(r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=(\d+)", plain)
+    valid = re.search(r"\[Valid Duration\].*?ReceivedMessages=(\d+)", plain)
     losses = re.search(
         r"dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)",
         plain,
     )
     head = log.find("packet, txTime(sec), rxTime(sec)")
-    if not total or not losses or head < 0:
+    if not total or not valid or not losses or head < 0:
         raise ToolOutput(
             "sockperf's output has no complete result",
             why=(plain.strip() or log.strip() or "(no output)")[-600:],
@@ -136,7 +140,7 @@ def parse(stdout: str, log: str, *, messages: int | None = None) -> Reading:
     dropped, duplicated, reordered = (int(number) for number in losses.groups())
     if dropped or duplicated or reordered:
         flags.append(f"lossy: {dropped} dropped, {duplicated} duplicated, {reordered} reordered")
-    metrics = {"dropped": float(dropped), "valid_messages": float(len(rtt))}
+    metrics = {"dropped": float(dropped), "valid_messages": float(valid[1])}
     return Reading({"rtt_ns": kept}, metrics, int(total[1]), tuple(flags))
 
 

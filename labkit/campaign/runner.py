@@ -125,6 +125,10 @@ def _attempt(plan: Plan, trial: Trial) -> tuple[Reading | None, Exception | None
             f"the protocol returned {type(reading).__name__}",
             remedy="it returns what trial.measure(...) returned",
         )
+    arrays = reading.samples.values()
+    if any(array.dtype != np.int64 for array in arrays) or len({len(one) for one in arrays}) > 1:
+        shown = ", ".join(f"{k}: {v.dtype} x {len(v)}" for k, v in reading.samples.items())
+        return None, LabkitError("samples are int64 columns of one length", why=shown)
     return reading, None
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from numpy.typing import NDArray
 
 from labkit.dataset import FORMAT, campaigns, read_json
 from labkit.design import digest, refuse_to_mix
+
+#: How a campaign's name begins; names sort as campaigns were begun.
+_TIME = "%Y%m%d-%H%M%S"
 
 
 def sync(path: Path) -> None:
@@ -46,7 +51,9 @@ def _plain(value: Any) -> Any:
 
 def write_samples(path: Path, columns: Mapping[str, NDArray[np.int64]]) -> None:
     """Write integer columns; deltas of neighbours are small, so they pack to a fraction."""
-    table = pa.table({name: np.asarray(values, dtype=np.int64) for name, values in columns.items()})
+    table = pa.table(
+        {name: values.astype(np.int64, casting="safe") for name, values in columns.items()}
+    )
     parquet.write_table(
         table,
         path,
@@ -54,6 +61,16 @@ def write_samples(path: Path, columns: Mapping[str, NDArray[np.int64]]) -> None:
         use_dictionary=False,
         column_encoding=dict.fromkeys(columns, "DELTA_BINARY_PACKED"),
     )
+
+
+def _stamp(found: Sequence[Path]) -> str:
+    """Return the time as the name of a campaign that is the newest, whatever the clock says."""
+    now = datetime.now()
+    for path in found:
+        with contextlib.suppress(ValueError):  # a folder that somebody named otherwise
+            last = datetime.strptime(path.name[:15], _TIME)
+            now = max(now, last + timedelta(seconds=1))
+    return now.strftime(_TIME)
 
 
 class Store:
@@ -71,17 +88,16 @@ class Store:
         PlanMismatch
             The newest campaign has another identity, and `new` was not asked for.
         """
+        for torn in folder.glob("*/.plan.json.tmp"):  # killed before it was a campaign
+            if [path.name for path in torn.parent.iterdir()] == [torn.name]:
+                shutil.rmtree(torn.parent)
         found = campaigns(folder)
         if found and not new:
             stored = read_json(found[-1] / "plan.json")
             refuse_to_mix(stored["identity"], plan["identity"], str(found[-1]))
             store = cls(found[-1])
         else:
-            name = time.strftime("%Y%m%d-%H%M%S") + "-" + digest(plan["identity"])
-            while (folder / name).exists():  # begun twice within a second
-                time.sleep(0.2)
-                name = time.strftime("%Y%m%d-%H%M%S") + "-" + digest(plan["identity"])
-            store = cls(folder / name)
+            store = cls(folder / f"{_stamp(found)}-{digest(plan['identity'])}")
             write_json(store.path / "plan.json", plan)
         store.sweep()
         return store

@@ -118,7 +118,7 @@ class Trial:
             self.record["window_seconds"] = time.monotonic() - began
             self.record["mechanisms"]["harness_wakeups"] = harness_switches() - wakeups
             remote_after = self._snapshot()
-            self._collect(host, folder)
+            self._collect(host, folder, client.log_lines)
             result.check("see tool.out and tool.err of the trial")
             reading = client.parse(self.logs["tool.out"], self.logs.pop("tool.log", ""))
             self._account(reading, remote_before, remote_after)
@@ -134,9 +134,10 @@ class Trial:
             return None
         return evidence.parse(server.host.run(*script(evidence.ALONE, str(server.pid))).stdout)
 
-    def _collect(self, host: Host, folder: str) -> None:
+    def _collect(self, host: Host, folder: str, lines: int | None) -> None:
         for name in ("before", "after", "tool.out", "tool.err", "tool.log"):
-            result = host.run("cat", f"{folder}/{name}", check=False, timeout=300)
+            part = ("head", "-n", str(lines)) if lines and name == "tool.log" else ("cat",)
+            result = host.run(*part, f"{folder}/{name}", check=False, timeout=300)
             self.logs[name] = result.stdout
 
     def _account(

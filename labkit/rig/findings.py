@@ -15,6 +15,13 @@ SOFTWARE = {"veth", "bridge", "tun", "macvlan", "ipvlan", "vxlan", "dummy"}
 PARAVIRTUAL = {"virtio_net", "vmxnet3", "hv_netvsc", "vif", "xen_netfront"}
 Facts = Mapping[str, Any]
 
+#: Removes the parent of control groups where nothing is in it; systemd does so by itself.
+TIDY = """
+for group in /sys/fs/cgroup/labkit-host /sys/fs/cgroup/*/labkit-host; do
+    rmdir "$group" 2>/dev/null || true
+done
+"""
+
 
 def mismatch(
     machine: Machine, answers: Mapping[str, str], facts: Facts, targets: Sequence[str]
@@ -68,9 +75,12 @@ def kernel(answers: Mapping[str, str], facts: Facts) -> tuple[str, str]:
 
 
 def cgroup_parent(facts: Facts) -> str:
-    """Return the parent of control groups; systemd takes only a slice."""
+    """Return the parent of control groups; systemd takes only a slice.
+
+    It is not the virtual rig's, which ends whatever is in its own when it is taken down.
+    """
     driver = (facts["stable"]["engine"] or {}).get("CgroupDriver")
-    return "labkit.slice" if driver == "systemd" else "/labkit"
+    return "labkit.slice" if driver == "systemd" else "/labkit-host"
 
 
 def cpu_map(

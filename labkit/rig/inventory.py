@@ -85,6 +85,7 @@ def attach(path: Path | str, *, say: Say = lambda text: None) -> Rig:
         for role, machine in book.machines.items():
             _sweep(machine, hosts[role], seen[role].answers["user"] == "0", say)
         sut = book.machines["sut"]
+        stack.callback(hosts["sut"].run, *script(findings.TIDY))
         images = _images(sut, hosts["sut"], seen["sut"], say)
         if sut.bridge and sut.engine and _make_bridge(hosts["sut"], sut.engine, sut.bridge):
             stack.callback(_remove_networks, hosts["sut"], sut.engine)

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,8 +18,9 @@ RUN = Path("/run/labkit")
 #: What is kept: the engine's images, and the journal of host settings.
 KEEP = Path("/var/lib/labkit")
 STATE = RUN / "virtual" / "state.json"
-#: Who is not root cannot take the machine's own lock; this one keeps a user's campaigns apart.
-LOCK = (RUN if os.geteuid() == 0 else Path.home() / ".cache" / "labkit") / "lock"
+MACHINE = RUN / "lock"
+#: Who is not root cannot make the machine's lock; this one keeps a user's own campaigns apart.
+LOCK = MACHINE if os.geteuid() == 0 else Path.home() / ".cache" / "labkit" / "lock"
 
 
 @contextmanager
@@ -37,13 +38,17 @@ def locked(patience: float = 0.0) -> Iterator[None]:
         Another process holds it; its id is named.
     """
     LOCK.parent.mkdir(parents=True, exist_ok=True)
-    with LOCK.open("a+") as handle:
+    with ExitStack() as stack:
+        handle = stack.enter_context(LOCK.open("a+"))
+        # A lock needs no right to write: once root has been here, users keep out of its way too.
+        others = {MACHINE} - {LOCK} if MACHINE.exists() else set()
+        handles = [handle, *(stack.enter_context(path.open()) for path in others)]
         deadline = time.monotonic() + patience
-        while not _taken(handle):
+        while taken := [one.name for one in handles if not _taken(one)]:
             if time.monotonic() >= deadline:
                 raise RigError(
                     "the rig is in use",
-                    why=f"process {holder() or '(unknown)'} holds {LOCK}",
+                    why=f"process {holder(taken[0]) or '(unknown)'} holds {taken[0]}",
                     remedy="wait for it, or interrupt it with Ctrl-C where it runs",
                 )
             time.sleep(0.2)
@@ -62,10 +67,10 @@ def _taken(handle: TextIO) -> bool:
     return True
 
 
-def holder() -> int | None:
+def holder(lock: Path | str = LOCK) -> int | None:
     """Return the process that last took the lock, or None."""
     try:
-        return int(LOCK.read_text())
+        return int(Path(lock).read_text())
     except (FileNotFoundError, ValueError):
         return None
 

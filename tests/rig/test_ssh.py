@@ -1,39 +1,24 @@
-"""SSH hosts against a real sshd on the loopback interface."""
+"""SSH hosts against a real sshd on the loopback interface, and this machine without any."""
 
 from __future__ import annotations
 
-import getpass
 import os
 import resource
-import shutil
 import signal
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sshd import MARKS, Server, children, outlives, running
 
-from labkit.errors import (
-    CommandFailed,
-    CommandTimeout,
-    ConnectionLost,
-    HostKeyMismatch,
-    HostUnreachable,
-    UsageError,
-)
+from labkit.errors import CommandFailed, CommandTimeout, UsageError
 from labkit.hosts import Host, LocalHost, SshHost, script, start_job
 
-pytestmark = [
-    pytest.mark.rig,
-    pytest.mark.skipif(os.geteuid() != 0, reason="starts sshd, which needs root"),
-    pytest.mark.skipif(shutil.which("sshd", path="/usr/sbin:/usr/bin") is None, reason="no sshd"),
-]
+pytestmark = MARKS
 
 #: Any text that can be an argument: no NUL, and nothing that UTF-8 cannot say.
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))
@@ -41,80 +26,10 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)
 ECHO = 'printf "%s\\0%s\\0" "$1" "$LABKIT_TEST"; cat'
 
 
-@dataclass(frozen=True)
-class Server:
-    """An sshd and what a client needs to reach it."""
-
-    pid: int
-    port: int
-    key: Path
-    known_hosts: Path
-
-    def host(self, **changes: object) -> SshHost:
-        """Return a host, not yet connected."""
-        arguments: dict[str, object] = {"port": self.port, "user": getpass.getuser()}
-        arguments |= {"key": self.key, "known_hosts": self.known_hosts} | changes
-        return SshHost("loop", "127.0.0.1", **arguments)  # type: ignore[arg-type]
-
-
-def make_key(path: Path) -> str:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
-    return path.with_suffix(".pub").read_text()
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
-def wait_for_port(port: int) -> None:
-    for _ in range(500):
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.01)
-        else:
-            return
-    raise AssertionError("sshd does not listen")
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("sshd")
-    host_key, user_key = directory / "host", directory / "user"
-    shown = make_key(host_key)
-    (directory / "authorized").write_text(make_key(user_key))
-    port = free_port()
-    known = directory / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{port} {shown}")
-    Path("/run/sshd").mkdir(exist_ok=True)
-    options = [
-        "ListenAddress=127.0.0.1",
-        f"AuthorizedKeysFile={directory}/authorized",
-        f"PidFile={directory}/pid",
-        "StrictModes=no",
-        "UseDNS=no",
-        "Subsystem=sftp internal-sftp",
-        "SetEnv=SHLVL=1",  # keeps bash from its start-up files
-    ]
-    program = shutil.which("sshd", path="/usr/sbin:/usr/bin")
-    assert program
-    line = [program, "-D", "-f", "/dev/null", "-h", str(host_key), "-p", str(port)]
-    for option in options:
-        line += ["-o", option]
-    with subprocess.Popen(line, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_for_port(port)
-            yield Server(process.pid, port, user_key, known)
-        finally:
-            for child in children(process.pid):
-                os.kill(child, signal.SIGTERM)
-            process.terminate()
+    with running(tmp_path_factory.mktemp("sshd")) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -212,23 +127,6 @@ def test_wrong_use_is_told_before_anything_runs(host: Host) -> None:
     ]:
         with pytest.raises(UsageError):
             host.run(*argv, **options)  # type: ignore[arg-type]
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def outlives(pid: int) -> bool:
-    """Tell whether a process is there for good: what KILL was sent to takes a moment to go."""
-    for _ in range(100):
-        if not alive(pid):
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def test_time_out_ends_grandchildren_that_refuse(host: Host) -> None:
@@ -330,142 +228,6 @@ def test_close_is_prompt_and_leaves_nothing(server: Server) -> None:
         host.close()
         host.close()
     assert set(children(os.getpid())) <= before
-
-
-def sessions(server: Server, known: set[int]) -> list[int]:
-    """Return the processes of the connections that are not known."""
-    new = set(children(server.pid)) - known
-    found = [pid for child in new for pid in [*children(child), child]]
-    return [pid for pid in found if "sshd" in Path(f"/proc/{pid}/comm").read_text()]
-
-
-def drop_when_printed(server: Server, known: set[int], flag: Path) -> threading.Thread:
-    """Kill the new connections of a server as soon as a file appears."""
-
-    def drop() -> None:
-        for _ in range(1000):
-            if flag.exists():
-                break
-            time.sleep(0.01)
-        for pid in sessions(server, known):
-            os.kill(pid, signal.SIGKILL)
-
-    thread = threading.Thread(target=drop)
-    thread.start()
-    return thread
-
-
-@pytest.mark.parametrize("gateway", [None, "socat - TCP:%h:%p"])
-def test_dropped_connection(server: Server, tmp_path: Path, gateway: str | None) -> None:
-    known = set(children(server.pid))
-    host = server.host(gateway=gateway)
-    host.run("true")
-    flag = tmp_path / "printed"
-    text = 'echo $$; echo oops >&2; sleep 0.3; touch "$1"; sleep 300'
-    dropper = drop_when_printed(server, known, flag)
-    with pytest.raises(ConnectionLost) as caught:
-        host.run("sh", "-c", text, "sh", str(flag), timeout=3)
-    dropper.join()
-    evidence = caught.value.evidence
-    assert evidence["stderr"] == "oops\n"
-    assert evidence["argv"][0] == "sh"
-    assert evidence["host"] == "loop"
-    left = int(evidence["stdout"])
-    assert alive(left)  # nobody is there to end it but its own limit, which does
-    assert not outlives(left)
-    assert host.run("echo", "again").stdout == "again\n"
-    host.close()
-
-
-@pytest.mark.parametrize("gateway", [None, "socat - TCP:%h:%p"])
-def test_a_connection_lost_while_idle_is_made_again(server: Server, gateway: str | None) -> None:
-    known = set(children(server.pid))
-    host = server.host(gateway=gateway)
-    host.run("true")
-    dropped = sessions(server, known)
-    assert dropped
-    for pid in dropped:
-        os.kill(pid, signal.SIGKILL)
-    assert host.run("echo", "again").stdout == "again\n"
-    host.close()
-
-
-def test_a_connection_that_falls_silent_is_given_up(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labkit.hosts.ssh.OPEN_SECONDS", 1.0)
-    known = set(children(server.pid))
-    host = server.host()
-    host.run("true")
-    stopped = sessions(server, known)
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        assert host.run("echo", "by another").stdout == "by another\n"
-    finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGKILL)
-        host.close()
-
-
-def test_a_host_that_falls_silent_in_mid_command(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labkit.hosts.ssh.PATIENCE", 0.5)
-    known = set(children(server.pid))
-    host = server.host()
-    host.run("true")
-    stopped = sessions(server, known)
-    # The command stops the processes that carry it, and so never ends for the harness.
-    text = 'echo begun; sleep 0.3; kill -STOP "$@"'
-    try:
-        with pytest.raises(ConnectionLost) as caught:
-            host.run("sh", "-c", text, "sh", *map(str, stopped), timeout=0.6)
-        assert caught.value.evidence["stdout"] == "begun\n"
-    finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGKILL)
-    assert host.run("echo", "again").stdout == "again\n"
-    host.close()
-
-
-def test_unknown_key(server: Server, tmp_path: Path) -> None:
-    empty = tmp_path / "known_hosts"
-    empty.write_text("")
-    with pytest.raises(HostKeyMismatch, match="not known") as caught:
-        server.host(known_hosts=empty).run("true")
-    assert str(empty) in caught.value.remedy
-    assert empty.read_text() == ""
-
-
-@pytest.mark.parametrize("kind", ["ed25519", "ecdsa"])
-def test_changed_key(server: Server, tmp_path: Path, kind: str) -> None:
-    other = tmp_path / "other"
-    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", other], check=True)
-    known = tmp_path / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{server.port} {other.with_suffix('.pub').read_text()}")
-    with pytest.raises(HostKeyMismatch) as caught:
-        server.host(known_hosts=known).run("true")
-    assert caught.value.remedy
-
-
-def test_refused_port(server: Server) -> None:
-    with pytest.raises(HostUnreachable, match="refused") as caught:
-        server.host(port=free_port()).run("true")
-    assert type(caught.value) is HostUnreachable
-
-
-def test_gateway_that_fails(server: Server) -> None:
-    with pytest.raises(HostUnreachable, match="refused"):
-        server.host(gateway=f"socat - TCP:127.0.0.1:{free_port()}").run("true")
-    with pytest.raises(HostUnreachable, match="no-such"):
-        server.host(gateway="labkit-no-such-program").run("true")
-
-
-def test_wrong_user_key(server: Server, tmp_path: Path) -> None:
-    make_key(tmp_path / "wrong")
-    with pytest.raises(HostUnreachable, match="user and key"):
-        server.host(key=tmp_path / "wrong").run("true")
 
 
 def test_a_line_too_long_for_a_shell(ssh: SshHost) -> None:

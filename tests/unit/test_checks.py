@@ -1,7 +1,6 @@
 """The manipulation check's rules, on readbacks recorded from real placements.
 
-The first version of each file in ``tests/captured/readback-*`` was read on a kernel 6.18 with
-control groups v1 (hybrid), Docker 20.10 and the nft back end of iptables.
+``tests/captured/readback-*``: kernel 6.18, control groups v1 (hybrid), Docker 20.10, nft back end.
 """
 
 from __future__ import annotations
@@ -203,14 +202,9 @@ def test_the_old_back_end_of_iptables_is_read_too() -> None:
     assert check("docker-nat", rules) == ""
     assert check("docker-bridge", rules) == "a NAT rule publishes port 11111"
     assert check("bare-clean", rules).startswith("the host has firewall rules")
-    for old, new in (
-        ("0.3/32", "0.30/32"),
-        ("--dport 11111", "--dport 1"),
-        ("19.0.2:", "19.0.20:"),
-    ):
-        assert "no NAT rule" in check(
-            "docker-nat", put("host_ruleset", value=LEGACY.replace(old, new))
-        )
+    for old, new in (("0.3/32", "0.30/32"), ("dport 11111", "dport 1"), ("0.2:", "0.20:")):
+        other = put("host_ruleset", value=LEGACY.replace(old, new))
+        assert "no NAT rule" in check("docker-nat", other)
 
 
 @pytest.mark.parametrize("text", [EMPTY, "table ip filter {\n\tchain INPUT {\n\t}\n}"])
@@ -299,9 +293,8 @@ RAW = (CAPTURED / "readback-docker-nat.txt").read_text()
 
 @given(st.integers(0, len(RAW)))
 def test_a_readback_that_breaks_off_never_passes(cut: int) -> None:
-    whole = recorded("docker-nat")
     try:
         found = readback.parse(RAW[:cut])
     except ToolOutput:
         return
-    assert found == whole or problems(expected("docker-nat"), found)
+    assert found == recorded("docker-nat") or problems(expected("docker-nat"), found)

@@ -64,29 +64,31 @@ def test_the_recorded_pair_shows_the_quota() -> None:
     assert found["softirqs"] == found["softirq_net_rx"] + found["softirq_net_tx"]
 
 
+EARLIER: dict[str, Any] = {
+    "cpu": {"cpu": [10, 0, 10, 100, 0, 0, 0, 0], "cpu0": [0, 0, 0, 50, 0, 0, 0, 0]},
+    "context_switches": 1000,
+    "voluntary": 10,
+    "idle_exits": 500,
+    "migrations": 3,
+    "softirqs": {"NET_RX": 100, "NET_TX": 5},
+    "throttling": {"nr_throttled": 1, "nr_periods": 4},
+    "Udp.RcvbufErrors": 2,
+}
+LATER: dict[str, Any] = {
+    "cpu": {"cpu": [40, 5, 30, 130, 5, 1, 8, 1], "cpu0": [25, 0, 0, 125, 0, 0, 0, 0]},
+    "context_switches": 3000,
+    "voluntary": 1010,
+    "idle_exits": 1500,
+    "migrations": 4,
+    "softirqs": {"NET_RX": 2100, "NET_TX": 5},
+    "throttling": {"nr_throttled": 8, "nr_periods": 24},
+    "Udp.RcvbufErrors": 2,
+    "last_cpu": 1,
+}
+
+
 def test_mechanisms_by_hand() -> None:
-    before: dict[str, Any] = {
-        "cpu": {"cpu": [10, 0, 10, 100, 0, 0, 0, 0], "cpu0": [0, 0, 0, 50, 0, 0, 0, 0]},
-        "context_switches": 1000,
-        "voluntary": 10,
-        "idle_exits": 500,
-        "migrations": 3,
-        "softirqs": {"NET_RX": 100, "NET_TX": 5},
-        "throttling": {"nr_throttled": 1, "nr_periods": 4},
-        "Udp.RcvbufErrors": 2,
-    }
-    after: dict[str, Any] = {
-        "cpu": {"cpu": [40, 5, 30, 130, 5, 1, 8, 1], "cpu0": [25, 0, 0, 125, 0, 0, 0, 0]},
-        "context_switches": 3000,
-        "voluntary": 1010,
-        "idle_exits": 1500,
-        "migrations": 4,
-        "softirqs": {"NET_RX": 2100, "NET_TX": 5},
-        "throttling": {"nr_throttled": 8, "nr_periods": 24},
-        "Udp.RcvbufErrors": 2,
-        "last_cpu": 1,
-    }
-    assert evidence.mechanisms(before, after, 1000) == {
+    assert evidence.mechanisms(EARLIER, LATER, 1000) == {
         "context_switches": 2.0,
         "server_switches": 1.0,
         "idle_exits": 1.0,

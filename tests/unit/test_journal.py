@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from labkit.errors import CommandFailed, DatasetError, TuningConflict, UsageError
 from labkit.hosts import LocalHost, Tuning, conflict, restore
 from labkit.hosts.journal import Entry, Journal, parse_journal
-from labkit.hosts.levers import read_files, same, settable
+from labkit.hosts.levers import read_files
 
 HOST = LocalHost()
 
@@ -276,38 +276,6 @@ def test_no_rubbish_stops_the_reading(lines: list[str]) -> None:
     entries, torn = parse_journal("\n".join([*lines, good, ""]))
     assert entry in entries
     assert len(torn) + len(entries) == len([line for line in lines if line]) + 1
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("3\n", "00000003"),
-        ("00000000,00000003", "3"),
-        ("ff", "000000ff"),
-        ("0,1", "0-1"),
-        ("0-2,3,7", "7,0-3"),
-        ("performance [powersave]", "powersave"),
-        ("always [madvise] never", "madvise"),
-        ("4096\t131072 6291456", "4096 131072 6291456"),
-        ("0", "00000000,00000000"),
-    ],
-)
-def test_spellings_of_one_value(one: str, other: str) -> None:
-    assert same(one, other)
-    assert same(other, one)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("3", "30"), ("0,2", "0-2"), ("-1", "1"), ("a", "b"), ("1 2", "12"), ("", "0"), ("10", "1")],
-)
-def test_different_values(one: str, other: str) -> None:
-    assert not same(one, other)
-
-
-def test_what_to_write_for_what_was_read() -> None:
-    assert settable("none [mq-deadline] kyber\n") == "mq-deadline"
-    assert settable("|/usr/lib/core[x] %p\n") == "|/usr/lib/core[x] %p"
 
 
 def test_many_files_are_read_at_once(levers: Path) -> None:

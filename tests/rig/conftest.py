@@ -1,0 +1,73 @@
+"""What tests on the virtual rig share. There is one rig a machine, so a module holds it or none.
+
+Modules whose tests bring the rig up themselves, or start programs that do, never ask for ``lab``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit import Rig
+from labkit.campaign.trial import Trial
+from labkit.design import Condition
+from labkit.hosts import LocalHost, labelled
+from labkit.placement import Placement
+from labkit.rig import engine, netns
+from labkit.rig.base import Rig as AnyRig
+
+#: Seconds to wait for whoever else uses the machine's rig.
+PATIENCE = 900.0
+MINE = f"trial-{os.getpid()}-"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[AnyRig]:
+    with Rig.open("virtual", patience=PATIENCE, say=print) as rig:
+        yield rig
+
+
+@pytest.fixture
+def label() -> str:
+    """Return a label that nothing else carries, and that `labkit clean` would find."""
+    return f"{MINE}test{next(_numbers)}"
+
+
+@pytest.fixture
+def make_trial(lab: AnyRig, label: str) -> Callable[..., Trial]:
+    def make(placement: Placement | None = None, **levels: Any) -> Trial:
+        values = {"placement": placement, "affinity": "split"} | levels
+        return Trial(lab, Condition(tuple(values.items())), {}, label, {})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def left() -> Callable[[], list[str]]:
+    """Return a function that lists what trials of this process have left on the standing rig."""
+    return left_behind
+
+
+def left_behind() -> list[str]:
+    local = LocalHost()
+    argv = ("docker", "ps", "--all", "--filter", "label=labkit", "--format", "{{.Names}}")
+    containers = local.run(*argv, env={"DOCKER_HOST": engine.SOCKET}).stdout.split()
+    groups = [path for root in group_roots() for path in root.iterdir() if path.is_dir()]
+    jobs = netns.DIRECTORY / "jobs"
+    return [
+        *(f"container {name}" for name in containers),
+        *(f"process {row}" for row in labelled(local, MINE)),
+        *(f"control group {path}" for path in groups),
+        *(f"directory {path}" for path in (jobs.iterdir() if jobs.is_dir() else ())),
+    ]
+
+
+def group_roots() -> list[Path]:
+    base = Path("/sys/fs/cgroup")
+    return [path for path in (base / "labkit", *base.glob("*/labkit")) if path.is_dir()]

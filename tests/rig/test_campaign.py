@@ -1,0 +1,242 @@
+"""Campaigns on the real rig: run, interrupt, resume, fail, refuse to mix, begin anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labkit import Study, load
+from labkit.benchmarks import sockperf
+from labkit.benchmarks.base import Client, Reading
+from labkit.campaign import runner
+from labkit.campaign.trial import Trial
+from labkit.dataset import Dataset
+from labkit.errors import LabkitError, PlanMismatch
+from labkit.placement import Placement, bare, docker
+from labkit.rig.base import Rig
+from labkit.runtimes import RUNTIMES, Docker
+
+pytestmark = pytest.mark.rig
+Left = Callable[[], list[str]]
+#: What the protocols below do at which call, by number; a plan knows their source and not this.
+AT: dict[int, Callable[[], Any]] = {}
+CALLS: list[str] = []
+
+
+def count(stdout: str, log: str) -> Reading:
+    values = np.array([int(word) for word in stdout.split()], dtype=np.int64)
+    return Reading({"value_ns": values}, {"words": float(len(values))}, messages=len(values))
+
+
+def quick(trial: Trial) -> Reading:
+    """Do all that a trial does, with a load that takes no time."""
+    with trial.serve(sockperf.server("block"), trial.placement) as server:
+        CALLS.append(trial.placement.label)
+        AT.get(len(CALLS), lambda: None)()
+        argv = ("sh", "-c", 'echo out >&2; exec seq "$0"', str(trial.messages))
+        return trial.measure(Client(argv, server.address, 1.0, count))
+
+
+def failing(trial: Trial) -> Reading:
+    """Send a load whose tool fails after it has printed something."""
+    with trial.serve(sockperf.server("block"), trial.placement) as server:
+        argv = ("sh", "-c", "echo half; echo broken >&2; exit 3")
+        return trial.measure(Client(argv, server.address, 1.0, count))
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    AT.clear()
+    CALLS.clear()
+
+
+def study(protocol: Callable[[Trial], Reading] = quick, *, messages: int = 4, **more: Any) -> Study:
+    placements = more.pop("placements", [bare("clean"), docker("bridge")])
+    return Study("tiny", protocol, {"placement": placements}, {"messages": messages}, **more)
+
+
+def once_each(found: Dataset, planned: int) -> None:
+    """Check that each planned trial has succeeded exactly once."""
+    ok = found.ok["trial"].tolist()
+    assert len(ok) == len(set(ok)) == planned == sum(map(len, found.plan["order"]))
+
+
+def files(found: Dataset) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in found.path.rglob("*") if path.is_file()}
+
+
+def test_from_plan_to_dataset(lab: Rig, left: Left, tmp_path: Path) -> None:
+    plan = study().plan(lab, blocks=2, seed=7)
+    found = plan.run(into=tmp_path)
+    once_each(found, 4)
+    assert [record["trial"] for record in found.records] == sorted(found.ok["trial"])
+    assert found.samples()["value_ns"].tolist() == [1, 2, 3, 4] * 4
+    for record in found.records:
+        assert record["readback"]["status"]["Cpus_allowed_list"] == lab.cpu_map["sut"]
+        assert record["mechanisms"]["server_cpu"] == float(lab.cpu_map["sut"])
+        assert record["evidence"]["before"]["clock_ns"] < record["evidence"]["after"]["clock_ns"]
+        assert record["commands"][0][:2] == ["sockperf", "server"]
+        assert record["commands"][1][:2] == ["sh", "-c"]
+        assert record["metrics"]["value_ns_median"] == 2.5
+        folder = found.path / "trials" / record["directory"]
+        assert "sockperf" in (folder / "server.log").read_text()
+        assert (folder / "tool.out").read_text() == "1\n2\n3\n4\n"
+        assert (folder / "tool.err").read_text() == "out\n"
+    assert sorted(found.facts) == ["clean", "generator", "sut"]
+    assert found.plan["identity"]["images"] == lab.images()
+    before = files(found)
+    assert files(plan.run(into=tmp_path)) == before  # complete: the same again does nothing
+    assert len(CALLS) == 4
+    assert left() == []
+
+
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_an_interrupt_keeps_what_is_finished_and_takes_down_what_ran(
+    lab: Rig, left: Left, tmp_path: Path, n: int
+) -> None:
+    AT[n] = lambda: signal.raise_signal(signal.SIGINT)
+    plan = study().plan(lab, blocks=2, seed=7)
+    with pytest.raises(KeyboardInterrupt):
+        plan.run(into=tmp_path)
+    assert left() == []
+    stored = load(tmp_path / "tiny")
+    before = files(stored)
+    assert [record["status"] for record in stored.records] == ["ok"] * (n - 1)
+    found = study().plan(lab, blocks=2, seed=7).run(into=tmp_path)
+    once_each(found, 4)
+    assert len(found.trials) == 4 and len(found.sessions) == 1
+    assert before.items() <= files(found).items()
+    assert len(CALLS) == 5  # four trials, and the one that was interrupted
+    assert left() == []
+
+
+def interrupted(trial: Trial) -> Reading:
+    """Send a load that presses Ctrl-C, and would go on for a minute."""
+    with trial.serve(sockperf.server("block"), trial.placement) as server:
+        argv = ("sh", "-c", 'kill -INT "$0"; exec sleep 60', str(os.getpid()))
+        return trial.measure(Client(argv, server.address, 60.0, count))
+
+
+@pytest.mark.parametrize("placement", [bare("cgroup"), docker("nat")], ids=str)
+def test_an_interrupt_inside_the_window_leaves_nothing(
+    lab: Rig, left: Left, tmp_path: Path, placement: Placement
+) -> None:
+    plan = study(interrupted, placements=[placement]).plan(lab, blocks=1, seed=7)
+    with pytest.raises(KeyboardInterrupt):
+        plan.run(into=tmp_path)
+    assert left() == []
+    assert load(tmp_path / "tiny").records == []
+
+
+def test_a_trial_that_fails_is_a_row_and_is_tried_again(
+    lab: Rig, left: Left, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("by chance")
+
+    AT[2] = fail
+    found = study().plan(lab, blocks=1, seed=7).run(into=tmp_path)
+    once_each(found, 2)
+    assert found.trials["status"].tolist() == ["ok", "failed", "ok"]
+    assert found.trials["attempt"].tolist() == [1, 1, 2]
+    failed = found.records[1]
+    assert failed["error"]["type"] == "RuntimeError" and failed["error"]["what"] == "by chance"
+    assert failed["readback"]["cmdline"].startswith("sockperf server")
+    assert found.trials["problems"].tolist() == ["", "by chance", ""]
+    assert left() == []
+
+
+def test_a_broken_rig_is_given_up_with_every_attempt_kept(
+    lab: Rig, left: Left, tmp_path: Path
+) -> None:
+    plan = study(failing).plan(lab, blocks=3, seed=7)
+    with pytest.raises(LabkitError, match="5 planned trials failed one after the other"):
+        plan.run(into=tmp_path)
+    found = load(tmp_path / "tiny")
+    assert len(found.records) == runner.GIVE_UP * runner.ATTEMPTS
+    assert len(found.ok) == 0 and len(found.samples()) == 0
+    for record in found.records:
+        folder = found.path / "trials" / record["directory"]
+        assert record["error"]["type"] == "CommandFailed"
+        assert record["error"]["evidence"]["status"] == 3
+        assert (folder / "tool.out").read_text() == "half\n"
+        assert (folder / "tool.err").read_text() == "broken\n"
+        assert not (folder / "samples.parquet").exists()
+    # Once more: the attempts are counted on, and none of the rows is lost.
+    with pytest.raises(LabkitError, match="failed one after the other"):
+        plan.run(into=tmp_path)
+    again = load(tmp_path / "tiny")
+    assert max(record["attempt"] for record in again.records) == 2 * runner.ATTEMPTS
+    assert left() == []
+
+
+def test_what_is_not_what_its_label_says_is_a_failed_row(
+    lab: Rig, left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class HostMode(Docker):
+        @staticmethod
+        def _network(*asked: Any) -> list[str]:
+            return ["--network", "host"]
+
+    monkeypatch.setitem(RUNTIMES, "docker", HostMode)
+    plan = study(placements=[docker("bridge")]).plan(lab, blocks=1, seed=7)
+    found = plan.run(into=tmp_path)
+    assert CALLS == []  # the protocol never had the server
+    assert [record["status"] for record in found.records] == ["failed"] * runner.ATTEMPTS
+    for record in found.records:
+        error = record["error"]
+        assert error["type"] == "ManipulationError"
+        assert "it is in the host network namespace" in error["what"]
+        seen = error["evidence"]["readback"]
+        assert seen["namespaces"]["net"] == seen["host_namespaces"]["net"]
+        assert record["n_samples"] == 0 and record["metrics"] == {}
+        folder = found.path / "trials" / record["directory"]
+        assert sorted(path.name for path in folder.iterdir()) == ["server.log", "trial.json"]
+    assert left() == []
+
+
+def test_other_settings_are_refused_and_new_begins_another_campaign(
+    lab: Rig, tmp_path: Path
+) -> None:
+    only = {"placements": [bare("clean")]}
+    first = study(**only).plan(lab, blocks=1, seed=7).run(into=tmp_path)
+    before = files(first)
+    other = study(messages=5, **only).plan(lab, blocks=1, seed=7)
+    with pytest.raises(PlanMismatch) as caught:
+        other.run(into=tmp_path)
+    assert "settings.messages: 4 -> 5" in str(caught.value)
+    assert caught.value.evidence["difference"] == [["settings.messages", "4", "5"]]
+    assert caught.value.exit_code == 2
+    assert str(first.path) in str(caught.value)
+    second = other.run(into=tmp_path, new=True)
+    assert second.path != first.path and files(first) == before
+    assert second.samples()["value_ns"].tolist() == [1, 2, 3, 4, 5]
+    assert load(tmp_path / "tiny").path == second.path
+    # It is the newest that is resumed, and what the first was is refused from now on.
+    assert other.run(into=tmp_path).path == second.path
+    with pytest.raises(PlanMismatch, match=r"settings\.messages: 5 -> 4"):
+        study(**only).plan(lab, blocks=1, seed=7).run(into=tmp_path)
+    assert len(CALLS) == 2
+
+
+def test_another_protocol_is_another_campaign(lab: Rig, tmp_path: Path) -> None:
+    study(placements=[bare("clean")]).plan(lab, blocks=1, seed=7).run(into=tmp_path)
+    changed = study(failing, placements=[bare("clean")]).plan(lab, blocks=1, seed=7)
+    with pytest.raises(PlanMismatch, match="protocol: "):
+        changed.run(into=tmp_path)
+
+
+def test_the_plan_on_disk_is_the_plan(lab: Rig, tmp_path: Path) -> None:
+    plan = study(placements=[bare("clean")], tools={"sockperf": sockperf.probe}).plan(
+        lab, blocks=1, seed=7
+    )
+    stored = json.loads(next(plan.run(into=tmp_path).path.glob("plan.json")).read_text())
+    assert stored == json.loads(json.dumps({"format": 1, **plan.as_record()}))
+    assert set(stored["identity"]["tools"]) == {"sockperf on clean", "sockperf on generator"}

@@ -1,0 +1,239 @@
+"""The command line and the study notebook, as programs: each brings the rig up itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit import load
+from labkit.hosts import LocalHost
+from labkit.paths import ROOT
+from labkit.rig import engine, netns, state
+
+NOTEBOOK = "notebooks/studies/10-affinity-spinning.ipynb"
+COMMANDS = [
+    *("", "doctor", "rig", "rig up", "rig status", "rig down", "rig shell"),
+    *("run", "report", "restore", "clean", "lab"),
+]
+#: Seconds to wait for whoever else uses the machine's rig.
+PATIENCE = 900.0
+IN_USE = "the rig is in use"
+
+
+def once(*argv: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-m", *argv],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def program(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the project, again where somebody else holds the rig."""
+    deadline = time.monotonic() + PATIENCE
+    while IN_USE in (found := once(*argv)).stderr and time.monotonic() < deadline:
+        time.sleep(1)
+    return found
+
+
+def labkit(*argv: str) -> subprocess.CompletedProcess[str]:
+    return program("labkit.cli", *argv)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_a_command_does_and_shows_an_example(command: str) -> None:
+    found = once("labkit.cli", *command.split(), "--help")
+    assert found.returncode == 0 and found.stderr == ""
+    assert found.stdout.startswith(f"Usage: labkit {command}".strip())
+    example = re.search(r"Examples?: (labkit .*)", found.stdout)
+    assert bool(example) == (command in ("doctor", "rig shell", "run", "report"))
+    for text in example[1].split(" | ") if example else ():
+        assert text.startswith(f"labkit {command} ")
+
+
+def traces() -> dict[str, list[str]]:
+    """Return what a rig leaves on the machine while it stands."""
+    local = LocalHost()
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    groups = Path("/sys/fs/cgroup")
+    keys = Path("/proc/sys/kernel/keys")
+    return {
+        "namespaces": netns.existing(),
+        "routes": local.run("ip", "route", "show", "198.18.0.0/15").stdout.split(),
+        "mounts": [
+            line for line in mounts if f" {state.RUN}/" in line or f" {state.KEEP}/" in line
+        ],
+        "groups": [
+            str(path) for path in (groups / "labkit", *groups.glob("*/labkit")) if path.is_dir()
+        ],
+        "state": [str(state.STATE)] if state.STATE.exists() else [],
+        "keys": [(keys / name).read_text() for name in ("root_maxkeys", "root_maxbytes")],
+    }
+
+
+@pytest.fixture
+def no_rig() -> Iterator[dict[str, list[str]]]:
+    """No rig stands before, none afterwards; what the machine is like without one."""
+    assert labkit("rig", "down").returncode == 0
+    yield traces()
+    assert labkit("rig", "down").returncode == 0
+
+
+@pytest.mark.rig
+def test_a_rig_comes_up_is_looked_at_and_goes_without_a_trace(
+    no_rig: dict[str, list[str]],
+) -> None:
+    assert labkit("rig", "status").stdout == "no virtual rig stands\n"
+    refused = labkit("rig", "shell", "sut", "true")
+    assert refused.returncode == 1 and "remedy: labkit rig up" in refused.stderr
+    up = labkit("rig", "up")
+    assert up.returncode == 0, up.stderr
+    assert traces()["routes"][:2] == ["unreachable", "198.18.0.0/15"]
+    again = labkit("rig", "up")
+    assert again.returncode == 0 and "the rig stands already" in again.stderr
+    status = labkit("rig", "status")
+    assert status.returncode == 0
+    assert re.search(r"^sut +198\.18\.0\.3 with Docker Engine$", status.stdout, re.MULTILINE)
+    assert "used by nobody" in status.stdout and "CPUs: " in status.stdout
+    refused = labkit("restore")
+    assert refused.returncode == 2 and "the virtual rig stands" in refused.stderr
+    down = labkit("rig", "down")
+    assert down.returncode == 0, down.stderr
+    assert traces() == no_rig
+    assert labkit("rig", "down").returncode == 0  # nothing standing is fine
+    assert labkit("restore").stdout == "nothing to restore\n"
+    assert labkit("clean").stdout == "nothing was left\n"
+    assert traces() == no_rig
+
+
+@pytest.mark.rig
+def test_a_shell_is_on_its_host_and_keeps_exit_codes_and_arguments(
+    no_rig: dict[str, list[str]],
+) -> None:
+    assert labkit("rig", "up").returncode == 0
+    for host, address in (("generator", "198.18.0.2"), ("clean", "198.18.0.4")):
+        shown = labkit("rig", "shell", host, "ip", "-4", "-o", "addr", "show", "dev", "lab0")
+        assert shown.returncode == 0 and f"inet {address}/24" in shown.stdout
+    engine_says = labkit("rig", "shell", "sut", "docker", "info", "--format", "{{.DockerRootDir}}")
+    assert engine_says.stdout.strip() == str(engine.DATA_ROOT)
+    words = ["a b", "$HOME", "'", "--help"]
+    said = labkit("rig", "shell", "sut", "--", "printf", "%s|", *words)
+    assert said.stdout == "a b|$HOME|'|--help|"
+    assert labkit("rig", "shell", "sut", "sh", "-c", "exit 7").returncode == 7
+
+
+@pytest.mark.rig
+def test_clean_removes_what_a_dead_campaign_left_and_the_next_rig_starts_without_it(
+    no_rig: dict[str, list[str]],
+) -> None:
+    assert labkit("rig", "up").returncode == 0
+    image = json.loads(state.STATE.read_text())["images"]["net"]["reference"]
+    create = ("docker", "create", "--label", "labkit=trial-0-dead", image, "true")
+    local, env = LocalHost(), {"DOCKER_HOST": engine.SOCKET}
+    listing = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit=trial-0-dead")
+    local.run(*create, env=env)
+    cleaned = labkit("clean")
+    assert cleaned.returncode == 0 and cleaned.stdout.startswith("container ")
+    assert local.run(*listing, env=env).stdout == ""
+    # The engine is killed with the container still there, and remembers it.
+    local.run(*create, env=env)
+    os.kill(int((netns.DIRECTORY / "docker.pid").read_text()), signal.SIGKILL)
+    assert labkit("rig", "down").returncode == 0
+    assert traces() == no_rig
+    assert labkit("rig", "up").returncode == 0
+    assert local.run(*listing, env=env).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("run", "--profile", "nope"), "one of paper, quick, tiny"),
+        (("run", "nosuch"), "there is affinity-spinning"),
+        (("run", "-P", "tiny", "-p", "nosuch", "1"), "it declares rig, blocks, messages"),
+        (("run", "-p", "blocks"), "requires 2 arguments"),
+        (("rig", "shell", "nosuch"), "one of generator, sut, clean"),
+        (("nosuch",), "No such command"),
+        (("rig", "up", "--nosuch"), "No such option"),
+    ],
+)
+def test_wrong_use_is_exit_code_2_before_anything_runs(argv: tuple[str, ...], words: str) -> None:
+    output = ROOT / "data" / "local" / "notebooks"
+    before = sorted(output.glob("*"))
+    found = labkit(*argv)
+    assert found.returncode == 2, found.stderr
+    assert words in found.stderr and "Traceback" not in found.stderr
+    assert "joining hosts" not in found.stderr and sorted(output.glob("*")) == before
+
+
+def papermill(folder: Path, **parameters: str) -> list[str]:
+    pairs = {"data": str(folder / "data"), "earlier": str(folder / "none")} | parameters
+    given = [text for name, value in pairs.items() for text in ("-p", name, value)]
+    return ["papermill", "--log-level", "ERROR", NOTEBOOK, str(folder / "out.ipynb"), *given]
+
+
+def snapshot(path: Path) -> dict[str, bytes]:
+    return {str(one): one.read_bytes() for one in path.rglob("*") if one.is_file()}
+
+
+@pytest.mark.rig
+def test_the_study_notebook_measures_refuses_to_mix_and_begins_anew(
+    tmp_path: Path, no_rig: dict[str, list[str]]
+) -> None:
+    first = program(*papermill(tmp_path, blocks="1", messages="500"))
+    assert first.returncode == 0, first.stderr[-3000:]
+    campaign = load(tmp_path / "data" / "affinity-spinning")
+    planned = len(campaign.plan["conditions"])
+    assert planned == len(campaign.ok) == campaign.ok["trial"].nunique() > 20
+    for record in campaign.records:
+        assert record["readback"]["status"]["Cpus_allowed_list"]
+        assert {"context_switches", "server_cpu", "steal"} <= set(record["mechanisms"])
+    before = snapshot(campaign.path)
+    refused = program(*papermill(tmp_path, blocks="1", messages="600"))
+    assert refused.returncode != 0
+    assert "settings.messages: 500 -> 600" in refused.stderr and "-p new True" in refused.stderr
+    assert snapshot(tmp_path / "data") == before
+    _begin_anew_and_interrupt(tmp_path)
+    assert snapshot(campaign.path) == before
+    newest = load(tmp_path / "data" / "affinity-spinning")
+    assert newest.path != campaign.path and newest.plan["settings"]["messages"] == 600
+    assert 1 <= len(newest.ok) == len(newest.records) < planned
+    # papermill ends its kernel at once, so the rig may stand: the next start, or this, removes it.
+    assert labkit("clean").returncode == 0
+    assert traces() == no_rig
+
+
+def _begin_anew_and_interrupt(folder: Path) -> None:
+    """Run with ``new``, and press Ctrl-C as a terminal does, once a trial is finished."""
+    argv = [sys.executable, "-m", *papermill(folder, blocks="1", messages="600", new="True")]
+    pattern = "data/*/*/trials/b*/trial.json"
+    before = len(list(folder.glob(pattern)))
+    deadline = time.monotonic() + PATIENCE
+    said, ended = IN_USE, False
+    while IN_USE in said and time.monotonic() < deadline:
+        with (folder / "said").open("w+") as output:
+            process = subprocess.Popen(
+                argv, cwd=ROOT, stdout=output, stderr=output, start_new_session=True
+            )
+            while not (ended := process.poll() is not None) and (
+                len(list(folder.glob(pattern))) == before
+            ):
+                time.sleep(0.2)
+            if not ended:
+                os.killpg(process.pid, signal.SIGINT)
+            process.wait(timeout=120)
+            said = (folder / "said").read_text()
+    assert not ended and process.returncode != 0, said[-3000:]

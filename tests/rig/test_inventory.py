@@ -1,0 +1,255 @@
+"""An inventory names the virtual rig's namespaces as ordinary SSH hosts, for real trials there.
+
+Nothing of the virtual rig is used but its machines: their addresses, keys, engine and interfaces.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit import Rig, Study, bare, docker, sockperf
+from labkit.campaign.trial import Trial
+from labkit.design import Condition
+from labkit.errors import HostKeyMismatch, ManipulationError, RigError
+from labkit.hosts import LocalHost, labelled, start_job
+from labkit.rig import clean, engine, inventory, netns, state, virtual
+
+pytestmark = pytest.mark.rig
+
+HOST = """
+[hosts.{role}]
+ssh = "{address}"
+key = "{keys}/user"
+known_hosts = "{keys}/known_hosts"
+gateway = "nsenter --net={namespace} socat - TCP:%h:%p,nodelay"
+addresses = [{addresses}]
+interfaces = ["lab0"]
+cpus = "{cpus}"
+scratch = "{scratch}"
+"""
+BRIDGE = """
+engine = "{socket}"
+bridge_port = "lab1"
+bridge_address = "198.18.1.10/24"
+"""
+
+
+def describe(folder: Path) -> str:
+    """Return a rig.toml of the standing namespaces."""
+    cpus = virtual.cpu_map()
+    tables = {
+        role: HOST.format(
+            role=role,
+            address=netns.address(role),
+            keys=netns.DIRECTORY / "keys",
+            namespace=netns.namespace(role),
+            addresses=", ".join(f'"{one.partition("/")[0]}"' for one in ports[0].addresses),
+            cpus=cpus[role],
+            scratch=folder / "scratch" / role,
+        )
+        for role, ports in netns.PORTS.items()
+        if role in ("generator", "sut", "clean")
+    }
+    tables["sut"] += BRIDGE.format(socket=engine.SOCKET)
+    return "".join(tables.values())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Have namespaces, SSH servers and an engine; yield a folder with their rig.toml."""
+    place = tmp_path_factory.mktemp("inventory")
+    with state.locked(patience=600):
+        clean(say=lambda text: None)
+        stood = bool((state.read() or {}).get("ready"))
+        if not stood:
+            virtual.up(keep=False)
+        try:
+            (place / "rig.toml").write_text(describe(place))
+            yield place
+        finally:
+            if stood:  # somebody keeps it: it gets back what the tests took away
+                engine.make_network(LocalHost())
+            else:
+                virtual.down()
+
+
+@pytest.fixture(scope="module")
+def rig(folder: Path) -> Iterator[Rig]:
+    # The virtual rig's own network goes, so that the inventory has to make one.
+    docker_cli("network", "rm", engine.NETWORK)
+    found = inventory.attach(folder / "rig.toml")
+    yield found
+    found.close()
+    assert engine.NETWORK not in docker_cli("network", "ls", "--format", "{{.Name}}").split()
+    assert docker_cli("ps", "--all", "--quiet") == ""
+
+
+def docker_cli(*argv: str) -> str:
+    return LocalHost().run("docker", *argv, env={"DOCKER_HOST": engine.SOCKET}).stdout
+
+
+def ping(trial: Trial):
+    with trial.serve(sockperf.server(trial.wait), trial.placement) as server:
+        return trial.measure(
+            sockperf.ping_pong(server.address, messages=500, size=64, wait=trial.wait)
+        )
+
+
+def test_real_trials_on_every_rung(rig: Rig, tmp_path: Path) -> None:
+    placements = [bare("clean"), bare("rules"), bare("chroot"), bare("cgroup")]
+    placements += [docker("host"), docker("bridge"), docker("nat")]
+    study = Study(
+        "inventory",
+        ping,
+        factors={"placement": placements, "affinity": ["split"], "wait": ["block"]},
+        baseline={"placement": bare("clean")},
+        tools={"sockperf": sockperf.probe},
+    )
+    plan = study.plan(rig, blocks=1, seed=1)
+    assert not plan.design.refusals
+    found = plan.run(into=tmp_path)
+    assert list(found.trials.status) == ["ok"] * 7
+    assert set(found.ok.n_samples) == {500}
+    kept = {
+        record["levels"]["placement"]: record
+        for record in (
+            json.loads(path.read_text()) for path in sorted(tmp_path.rglob("trial.json"))
+        )
+    }
+    read = {label: record["readback"] for label, record in kept.items()}
+    assert read["bare cgroup"]["cgroup"]["cpu"].startswith("/labkit-host/trial-")
+    assert "198.18.1.10" in read["docker bridge"]["addresses"]["eth0"]
+    image = rig.sites["sut"].images["net"]
+    assert read["docker host"]["inspect"]["image"] == image.digest
+    assert read["bare chroot"]["root"] == image.rootfs
+    assert {"server_switches", "context_switches"} <= set(kept["bare rules"]["mechanisms"])
+
+
+def test_it_says_what_it_found(rig: Rig) -> None:
+    assert rig.kind == "inventory"
+    assert rig.shared_kernel
+    assert {"separate-machines", "nic-hardware", "busy-poll", "isolated-cpus"} <= set(rig.missing)
+    assert not {"clean-host", "docker", "rules", "layer2", "chroot"} & set(rig.missing)
+    assert any("share one kernel" in caveat for caveat in rig.caveats)
+    assert rig.owns("198.18.1.10")
+    assert rig.owns(netns.address("sut"))
+    assert not rig.owns("198.18.0.1")
+    assert set(rig.describe()["hosts"]) == {"generator", "sut", "clean"}
+    assert rig.cpus("sut", "free") == netns.all_cpus()
+
+
+def test_the_evidence_of_a_server_under_another_kernel(rig: Rig) -> None:
+    """What separate machines need, tried on these: each host is asked for its own evidence."""
+    apart = {**rig.cpu_map, "all.sut": netns.all_cpus(), "all.generator": netns.all_cpus()}
+    found = Rig(**{**vars(rig), "shared_kernel": False, "cpu_map": apart, "at_close": ()})
+    levels = {"placement": bare("rules"), "affinity": "free", "wait": "block"}
+    trial = Trial(found, Condition(tuple(levels.items())), {}, "trial-0-apart", {})
+    assert len(ping(trial).samples["rtt_ns"]) == 500
+    assert "server_switches" in trial.record["mechanisms"]
+
+
+def test_a_placement_that_is_not_its_label_is_caught(rig: Rig, monkeypatch) -> None:
+    from labkit.runtimes import Docker
+
+    monkeypatch.setattr(Docker, "_network", staticmethod(lambda *_: ["--network", "host"]))
+    levels = {"placement": docker("bridge"), "affinity": "split", "wait": "block"}
+    trial = Trial(rig, Condition(tuple(levels.items())), {}, "trial-0-lie", {})
+    with pytest.raises(ManipulationError, match="host network namespace"):
+        ping(trial)
+
+
+def test_an_image_is_built_over_ssh(rig: Rig, tmp_path: Path) -> None:
+    source = tmp_path / "probe"
+    (source / "sub").mkdir(parents=True)
+    (source / "Dockerfile").write_text(f"FROM {engine.BASE}\nCOPY sub /probe\n")
+    (source / "sub" / "bytes").write_bytes(bytes(range(256)))
+    host, store = rig.hosts["sut"], str(tmp_path / "store")
+    try:
+        image = engine.ensure_image(host, engine.SOCKET, source, store=store)
+        assert image.reference == engine.tag(source)
+        assert (Path(image.rootfs) / "probe" / "bytes").read_bytes() == bytes(range(256))
+        marker = Path(image.rootfs) / "marker"
+        marker.touch()
+        assert engine.ensure_image(host, engine.SOCKET, source, store=store) == image
+        assert marker.exists(), "what stands is not unpacked again"
+    finally:
+        docker_cli("image", "rm", "--force", engine.tag(source))
+
+
+def test_opening_removes_what_a_dead_campaign_left(rig: Rig, folder: Path) -> None:
+    image = rig.sites["sut"].images["net"].reference
+    options = ["--label=labkit=trial-1-x", "--network=none", "--cgroup-parent=/labkit"]
+    docker_cli("run", "--detach", "--pull=never", *options, image, "sleep", "600")
+    directory = str(folder / "left")
+    start_job(rig.hosts["generator"], ["sleep", "600"], directory=directory, label="trial-1-x")
+    said: list[str] = []
+    again = inventory.attach(folder / "rig.toml", say=said.append)
+    try:
+        assert docker_cli("ps", "--all", "--quiet") == ""
+        assert labelled(LocalHost(), "trial-") == []
+        assert [line for line in said if "removed process" in line]
+        assert [line for line in said if "removed container" in line]
+        assert [line for line in said if "removed network" in line], "and what a rig made"
+        assert engine.NETWORK in docker_cli("network", "ls", "--format", "{{.Name}}").split()
+    finally:
+        for host in again.hosts.values():  # its network is now also the first rig's
+            host.close()
+
+
+def test_a_network_that_stands_is_used_as_it_is(rig: Rig, folder: Path) -> None:
+    text = (folder / "rig.toml").read_text()
+    path = folder / "other.toml"
+    sut = rig.hosts["sut"]
+    names = 'bridge_network = "own"\nbridge = "ownbr"\n'
+    path.write_text(text.replace("bridge_port", names + "bridge_port"))
+    engine.create_network(sut, engine.SOCKET, "own", "ownbr", "--subnet", "198.18.9.0/24")
+    try:
+        with pytest.raises(RigError, match=r"198\.18\.1\.10 is not in the subnet of own"):
+            inventory.attach(path)
+    finally:
+        docker_cli("network", "rm", "own")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('interfaces = ["lab0"]', 'interfaces = ["lab7"]', "there is no interface lab7"),
+        ('"198.18.0.3"]', '"198.18.0.33"]', "198.18.0.33 is not on lab0"),
+        ("docker.sock", "nowhere.sock", "no Docker Engine answers"),
+        ('cpus = "1"', 'cpus = "1023"', "it has CPUs"),
+        ('bridge_port = "lab1"', 'bridge_port = "lab9"', "there is no interface lab9"),
+        ("/scratch/sut", "/rig.toml/sut", "is not writable"),
+    ],
+)
+def test_a_host_that_is_not_what_the_file_says(
+    rig: Rig, folder: Path, old: str, new: str, said: str
+) -> None:
+    path = folder / "wrong.toml"
+    text = (folder / "rig.toml").read_text()
+    assert old in text or virtual.cpu_map()["sut"] != "1"
+    head, mark, rest = text.partition("[hosts.sut]")
+    path.write_text(head + mark + rest.replace(old, new, 1))
+    with pytest.raises(RigError) as caught:
+        inventory.attach(path)
+    assert said in caught.value.why
+    assert caught.value.remedy
+
+
+def test_an_unknown_host_key_is_refused(folder: Path) -> None:
+    path = folder / "unknown.toml"
+    path.write_text((folder / "rig.toml").read_text().replace('known_hosts"', 'nobody"'))
+    (netns.DIRECTORY / "keys" / "nobody").touch()
+    with pytest.raises(HostKeyMismatch):
+        inventory.attach(path)
+
+
+def test_one_campaign_at_a_time(folder: Path) -> None:
+    with (
+        pytest.raises(RigError, match="in use"),
+        Rig.open(folder / "rig.toml"),  # the fixture holds the lock
+    ):
+        pass

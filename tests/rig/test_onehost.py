@@ -1,0 +1,228 @@
+"""The one-host rig, as a user without root has it, over the loopback of a namespace made here.
+
+The user is a real one, made for these tests, in the group of the engine's socket and no other. The
+engine is a daemon of its own, in the namespace, with its own data. Everything goes at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from unprivileged import LOCAL, NAME, User, groups, standing, working_folder
+
+from labkit.paths import ROOT
+from labkit.rig import state
+
+pytestmark = pytest.mark.rig
+
+#: What the user runs: a campaign, as a notebook has it; prints what it found.
+CAMPAIGN = """
+import json, os, sys
+from pathlib import Path
+from labkit import Rig, Study, bare, docker, sockperf
+from labkit.rig import auto
+
+def ping(trial):
+    with trial.serve(sockperf.server(trial.wait), trial.placement) as server:
+        client = sockperf.ping_pong(server.address, messages=500, size=64, wait=trial.wait)
+        return trial.measure(client)
+
+rungs = [bare(rung) for rung in ("clean", "rules", "chroot", "cgroup")]
+networks = [docker(network) for network in ("host", "bridge", "nat")]
+study = Study(
+    "one-host", ping,
+    factors={"placement": rungs + networks, "affinity": ["split"], "wait": ["block"]},
+    baseline={"placement": bare("clean")}, tools={"sockperf": sockperf.probe},
+)
+with Rig.open("one-host", patience=600, say=lambda text: print(text, file=sys.stderr)) as rig:
+    plan = study.plan(rig, blocks=1, seed=1)
+    found = plan.run(into=sys.argv[1])
+    again = plan.run(into=sys.argv[1])
+    rows = [json.loads(path.read_text()) for path in sorted(found.path.rglob("trial.json"))]
+    print(json.dumps({
+        "uid": os.geteuid(), "auto": auto(), "describe": rig.describe(), "rows": rows,
+        "refusals": {str(one.condition): one.reason for one in plan.design.refusals},
+        "owns": [rig.owns("127.0.0.1"), rig.owns("198.18.0.1")], "resumed": len(again.trials),
+    }))
+"""
+#: A placement that is not what its label says, caught though its processes belong to root.
+LIE = """
+import sys
+from labkit import Rig, docker, sockperf
+from labkit.campaign.trial import Trial
+from labkit.design import Condition
+from labkit.errors import ManipulationError, RigError
+from labkit.runtimes import Docker
+
+Docker._network = staticmethod(lambda *_: ["--network", "bridge"])
+with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
+    levels = {"placement": docker("host"), "affinity": "split"}
+    trial = Trial(rig, Condition(tuple(levels.items())), {}, "trial-0-lie", {})
+    try:
+        with trial.serve(sockperf.server("block"), docker("host")):
+            print("not caught")
+    except ManipulationError as error:
+        print("caught:", error.what)
+    try:
+        with rig.idle("held"):
+            print("held")
+    except RigError as error:
+        print("refused:", error.why)
+"""
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[User]:
+    with working_folder() as place, standing(place) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def campaign(user: User) -> dict[str, Any]:
+    """What a campaign found that this user ran."""
+    done = user.python(CAMPAIGN, str(user.home / "data"))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["uid"] not in (0, os.geteuid())
+    return dict(found)
+
+
+def docker_cli(user: User, *argv: str) -> str:
+    return LOCAL.run("docker", *argv, env={"DOCKER_HOST": user.socket}).stdout
+
+
+def test_real_trials_without_root(campaign: dict[str, Any]) -> None:
+    rows = {row["levels"]["placement"]: row for row in campaign["rows"]}
+    assert set(rows) == {"bare rules", "docker host", "docker nat"}
+    assert {row["status"] for row in rows.values()} == {"ok"}, rows
+    assert {row["n_samples"] for row in rows.values()} == {500}
+    assert campaign["resumed"] == 3, "running the plan again measures nothing anew"
+    read = {label: row["readback"] for label, row in rows.items()}
+    shared = {label: found["namespaces"]["net"] == found["host_namespaces"]["net"]
+              for label, found in read.items()}  # fmt: skip
+    assert shared == {"bare rules": True, "docker host": True, "docker nat": False}
+    for label in ("docker host", "docker nat"):
+        assert read[label]["status"]["Seccomp"] == "2"
+        assert read[label]["namespaces"]["mnt"] != read[label]["host_namespaces"]["mnt"]
+        assert read[label]["cgroup"]["cpu"].startswith("/docker/")
+    assert "198.19.77.1" in read["docker nat"]["host_ruleset"]
+    for row in rows.values():
+        assert {"server_switches", "context_switches", "migrations"} <= set(row["mechanisms"])
+
+
+def test_what_it_cannot_is_refused_with_the_reason(campaign: dict[str, Any]) -> None:
+    reasons = campaign["refusals"]
+    assert len(reasons) == 4
+    for part, reason in (
+        ("bare clean", "rules are on this host"),
+        ("bare chroot", "without root"),
+        ("bare cgroup", "without root"),
+        ("docker bridge", "second host"),
+    ):
+        assert [why for label, why in reasons.items() if part in label and reason in why], reasons
+
+
+def test_it_says_what_it_is(campaign: dict[str, Any]) -> None:
+    shown = campaign["describe"]
+    assert campaign["auto"] == "one-host"
+    assert campaign["owns"] == [True, False]
+    assert shown["kind"] == "one-host"
+    assert shown["shared_kernel"]
+    assert shown["hosts"]["sut"]["engine"]
+    said = " ".join(shown["caveats"])
+    assert "loopback" in said
+    assert "one kernel" in said
+    assert {"separate-machines", "nic-hardware"} <= set(shown["capabilities"])
+
+
+def test_nothing_is_left(user: User, campaign: dict[str, Any]) -> None:
+    assert docker_cli(user, "ps", "--all", "--quiet") == ""
+    assert not [group for group in groups() if group.name == "labkit-host"]
+
+
+def test_a_lie_is_caught_without_root(user: User) -> None:
+    done = user.python(LIE)
+    assert done.returncode == 0, done.stderr
+    caught, refused = done.stdout.splitlines()
+    assert caught.startswith("caught: this is not docker host: ")
+    assert refused.startswith("refused: /dev/cpu_dma_latency")
+
+
+def test_the_next_start_removes_what_was_left(user: User) -> None:
+    image = docker_cli(user, "images", "--quiet").split()[0]
+    run = ("run", "--detach", "--pull=never", "--network=none")
+    for label in ("labkit=trial-1-x", "labkit=reader-999999", "other=trial-1-x"):
+        docker_cli(user, *run, "--label", label, image, "sleep", "600")
+    code = 'from labkit import Rig\nwith Rig.open("one-host", patience=600) as rig: pass'
+    done = user.python(code)
+    assert done.returncode == 0, done.stderr
+    # Process 1 lives and is not this user's: for all that this user knows, it still measures.
+    left = docker_cli(user, "ps", "--all", "--format", "{{.Labels}}").split()
+    assert sorted(left) == ["labkit=trial-1-x", "other=trial-1-x"]
+    for container in docker_cli(user, "ps", "--all", "--quiet").split():
+        docker_cli(user, "rm", "--force", container)
+
+
+def test_a_user_keeps_out_of_the_way_of_root(user: User) -> None:
+    with state.locked(patience=600):
+        done = user.python('from labkit import Rig\nwith Rig.open("one-host") as rig: pass')
+    assert "RigError: the rig is in use" in done.stderr
+    assert str(state.MACHINE) in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [("unix:///nowhere/docker.sock", "one-host"), ("tcp://198.18.0.9:2375", "on this machine")],
+)
+def test_without_an_engine_there_is_no_rig(user: User, host: str, why: str) -> None:
+    code = 'from labkit import Rig\nwith Rig.open("auto") as rig: pass'
+    done = user.python(code, DOCKER_HOST=host)
+    assert done.returncode != 0
+    assert "RigError: this machine and user can have no rig" in done.stderr
+    assert "this is not root" in done.stderr
+    assert why in done.stderr
+    assert "remedy" in done.stderr
+
+
+def test_an_engine_that_hides_its_host_is_refused(user: User) -> None:
+    code = """
+from labkit import Rig
+from labkit.rig import onehost
+onehost._OPTIONS = ("--network", "host")
+with Rig.open("one-host", patience=600) as rig: pass
+"""
+    done = user.python(code)
+    assert "where a placement really runs cannot be read here without root" in done.stderr
+    assert docker_cli(user, "ps", "--all", "--quiet") == ""
+
+
+def test_root_without_the_virtual_rigs_tools_has_every_rung_but_two(user: User) -> None:
+    code = CAMPAIGN.replace("rungs + networks", "rungs").replace(
+        "from labkit.rig import auto",
+        "from labkit.rig import auto, state; state.KEEP = Path(sys.argv[1])",
+    )
+    script = user.home / "root.py"
+    script.write_text(code)
+    argv = [sys.executable, str(script), str(user.home / "root-data")]
+    variables = {**os.environ, "DOCKER_HOST": user.socket, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["nsenter", f"--net=/run/netns/{NAME}", *argv],
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    found = {row["levels"]["placement"]: row for row in rows}
+    assert set(found) == {"bare rules", "bare chroot", "bare cgroup"}
+    assert {row["status"] for row in rows} == {"ok"}, rows
+    assert found["bare cgroup"]["readback"]["cgroup"]["cpu"].startswith("/labkit-host/trial-")
+    assert not [group for group in groups() if group.name == "labkit-host"]

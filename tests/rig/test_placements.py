@@ -1,0 +1,269 @@
+"""Every placement on the real rig: from start to a trial to nothing left; and broken on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labkit.benchmarks import sockperf
+from labkit.campaign.trial import Trial
+from labkit.errors import ManipulationError, PlacementError
+from labkit.hosts import script
+from labkit.hosts.site import Image, Site
+from labkit.placement import NETWORKS, RUNGS, Limits, Placement, Workload, bare, docker
+from labkit.rig.base import Rig
+from labkit.runtimes import RUNTIMES, Bare, Docker, placed
+from labkit.runtimes.base import Started
+
+pytestmark = pytest.mark.rig
+MESSAGES = 500
+PLACEMENTS = [*(bare(rung) for rung in RUNGS), *(docker(network) for network in NETWORKS)]
+#: 100,000,000 bytes are no whole number of pages.
+LIMITS = Limits("1", 512, 10_000, 2_000, 100_000_000)
+Left = Callable[[], list[str]]
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").is_dir()
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
+def test_from_start_to_nothing_left(
+    lab: Rig, make_trial: Callable[..., Trial], left: Left, placement: Placement
+) -> None:
+    assert lab.refusal(placement) is None
+    trial = make_trial(placement)
+    with trial.serve(sockperf.server("block"), placement) as server:
+        assert alive(server.pid)
+        assert lab.owns(server.address)
+        route = lab.hosts["generator"].run("ip", "route", "get", server.address).stdout
+        assert " dev lab0 " in route
+        load = sockperf.ping_pong(server.address, messages=MESSAGES, size=64, wait="block")
+        reading = trial.measure(load)
+        assert left() != []  # the look for leftovers sees what is there
+    rtt = reading.samples["rtt_ns"]
+    assert len(rtt) == MESSAGES and rtt.dtype == np.int64 and rtt.min() > 0
+    assert reading.messages >= MESSAGES
+    assert trial.record["readback"]["cmdline"].startswith("sockperf server -i 0.0.0.0")
+    assert trial.record["mechanisms"]["server_cpu"] == float(lab.cpu_map["sut"])
+    assert len(trial.record["commands"]) == 2
+    assert "sockperf" in trial.logs["server.log"]
+    assert "Summary: Latency" in trial.logs["tool.out"]
+    assert not alive(server.pid)
+    assert left() == []
+
+
+def group_file(pid: int, *names: str) -> str:
+    """Read a file of a process's control group, in whichever hierarchy has it."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for base in (f"/sys/fs/cgroup/{controllers}", "/sys/fs/cgroup"):
+            for name in names:
+                file = Path(f"{base}{path}/{name}")
+                if file.is_file():
+                    return file.read_text().strip()
+    raise AssertionError(f"no {names} for process {pid}")
+
+
+@pytest.mark.parametrize("placement", [docker("host", LIMITS), bare("cgroup", LIMITS)], ids=str)
+def test_limits_are_really_set_and_bind(
+    lab: Rig, make_trial: Callable[..., Trial], left: Left, placement: Placement
+) -> None:
+    trial = make_trial(placement, wait="spin")
+    with trial.serve(sockperf.server("spin"), placement) as server:
+        pid = server.pid
+        assert group_file(pid, "cpuset.cpus") == "1"
+        assert group_file(pid, "cpu.shares", "cpu.weight") in ("512", "20")
+        quota = group_file(pid, "cpu.cfs_quota_us", "cpu.max")
+        assert quota in ("2000", "2000 10000")
+        if quota == "2000":
+            assert group_file(pid, "cpu.cfs_period_us") == "10000"
+        memory = int(group_file(pid, "memory.limit_in_bytes", "memory.max"))
+        assert LIMITS.memory and LIMITS.memory - 65536 < memory <= LIMITS.memory
+        load = sockperf.ping_pong(server.address, messages=MESSAGES, size=64, wait="spin")
+        trial.measure(load)
+    found = trial.record["mechanisms"]
+    assert 0 < found["nr_throttled"] <= found["nr_periods"]
+    assert left() == []
+
+
+@dataclass
+class Otherwise:
+    """A runtime that starts something else than the label says, and is asked what to expect of it.
+
+    Parameters
+    ----------
+    really : Placement, optional
+        What it starts; what it was asked for when omitted.
+    options : tuple of str
+        Options of ``docker run``, in place of those for the network.
+    image : str
+        Another image.
+    after : callable, optional
+        Called with the site and what was started, before anything is checked.
+    """
+
+    really: Placement | None = None
+    options: tuple[str, ...] = ()
+    image: str = ""
+    after: Callable[[Site, Started], Any] | None = None
+
+    def __call__(self, placement: Placement) -> Any:
+        made, kind = self, RUNTIMES[placement.runtime]
+
+        class Wrong(kind):  # type: ignore[misc, valid-type]
+            def start(
+                self, site: Site, asked: Placement, workload: Workload, cpus: str, label: str
+            ) -> Started:
+                where = Site(**vars(site) | {"images": made.images(site)})
+                started = super().start(where, made.really or asked, workload, cpus, label)
+                if made.after:
+                    made.after(site, started)
+                return Started(started.pid, started.address, started.container)
+
+            @staticmethod
+            def _network(site: Site, asked: Placement, workload: Workload) -> list[str]:
+                return list(made.options) or Docker._network(site, asked, workload)
+
+        return Wrong()
+
+    def images(self, site: Site) -> dict[str, Image]:
+        if not self.image:
+            return dict(site.images)
+        right = site.images["net"]
+        return {"net": Image(right.name, self.image, right.digest, right.rootfs)}
+
+
+def unpublish(site: Site, started: Started) -> None:
+    """Delete the one rule that leads to the container; the engine's proxy still answers then."""
+    text = """iptables -t nat -S DOCKER | sed -n 's/^-A \\(.*--dport 11111 .*\\)/-D \\1/p' |
+    while read -r rule; do iptables -t nat $rule; done"""
+    site.host.run(*script(text))
+
+
+def to_cpu_0(site: Site, started: Started) -> None:
+    site.host.run("taskset", "-acp", "0", str(started.pid))
+
+
+MEMORY, QUOTA = Limits(memory=64 << 20), Limits(period_us=10_000, quota_us=2_000)
+UNCONFINED = ("--network", "host", "--security-opt", "seccomp=unconfined")
+LAYER2, NAT, HOST, TWIN = docker("bridge"), docker("nat"), docker("host"), bare("cgroup")
+CASES: dict[str, tuple[Placement, Otherwise, str]] = {
+    "host mode": (LAYER2, Otherwise(HOST), "it is in the host network namespace"),
+    "default bridge": (
+        LAYER2,
+        Otherwise(options=("--network", "bridge")),
+        "its interface is not enslaved to labbr0",
+    ),
+    "another address": (
+        LAYER2,
+        Otherwise(options=("--network", "labkit-layer2", "--ip", "198.18.1.11")),
+        "its address is not 198.18.1.10",
+    ),
+    "published": (HOST, Otherwise(NAT), "a network of its own"),
+    "no rule": (NAT, Otherwise(after=unpublish), "no NAT rule leads from 198.18.0.3, port 11111"),
+    "no limit": (docker("host", MEMORY), Otherwise(HOST), "its memory limit is None, not 67108864"),
+    "no quota": (bare("cgroup", QUOTA), Otherwise(TWIN), "its CPU quota is None"),
+    "hidden quota": (HOST, Otherwise(docker("host", QUOTA)), "and none was asked for"),
+    "hidden shares": (TWIN, Otherwise(bare("cgroup", Limits(shares=2))), "a CPU weight of 2"),
+    "outside its group": (TWIN, Otherwise(bare("chroot")), "is not /labkit/"),
+    "inside a group": (bare("chroot"), Otherwise(TWIN), "it is in the control group /labkit/"),
+    "not in the chroot": (bare("chroot"), Otherwise(bare("rules")), "its root is /, not"),
+    "wrong CPU": (bare("clean"), Otherwise(after=to_cpu_0), "it may run on CPUs 0, not 1"),
+    "container's wrong CPU": (HOST, Otherwise(after=to_cpu_0), "it may run on CPUs 0, not 1"),
+    "unconfined": (HOST, Otherwise(options=UNCONFINED), "it runs without a seccomp filter"),
+}
+
+
+def refused(lab: Rig, site: Site, placement: Placement, runtime: Any, label: str) -> str:
+    """Place it; return in which words the check refused it, with the evidence beside them."""
+    logs: dict[str, str] = {}
+    server = sockperf.server("block")
+    cpus = lab.cpu_map["sut"]
+    with (
+        pytest.raises(ManipulationError) as caught,
+        placed(runtime, site, placement, server, cpus=cpus, label=label, logs=logs),
+    ):
+        raise AssertionError("it was used")
+    error = caught.value
+    assert error.what.startswith(f"this is not {placement.label}: ")
+    assert error.evidence["readback"]["cmdline"].startswith("sockperf server")
+    assert "; ".join(error.evidence["problems"]) in error.what
+    assert "server.log" in logs
+    return error.what
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_not_what_its_label_says_is_refused(
+    lab: Rig, label: str, left: Left, case: str
+) -> None:
+    placement, wrong, words = CASES[case]
+    site = lab.site(placement)
+    assert words in refused(lab, site, placement, wrong(placement), label)
+    assert left() == []
+
+
+@pytest.mark.parametrize(
+    ("placement", "role", "words"),
+    [
+        (bare("clean"), "sut", "the host has firewall rules"),
+        (bare("rules"), "clean", "the engine's firewall rules are missing"),
+    ],
+    ids=str,
+)
+def test_a_rung_on_the_wrong_host_is_refused(
+    lab: Rig, label: str, left: Left, placement: Placement, role: str, words: str
+) -> None:
+    assert words in refused(lab, lab.sites[role], placement, Bare(), label)
+    assert left() == []
+
+
+@pytest.fixture
+def other_image(lab: Rig) -> Iterator[str]:
+    """An image that holds the same files under another digest."""
+    site = lab.sites["sut"]
+    env = {"DOCKER_HOST": str(site.engine)}
+    make = """id=$(docker create --label labkit=image "$1" true)
+    docker commit "$id" labkit-test:other >/dev/null; docker rm "$id" >/dev/null"""
+    site.host.run(*script(make, site.images["net"].reference), env=env)
+    yield "labkit-test:other"
+    site.host.run("docker", "rmi", "labkit-test:other", env=env)
+
+
+def test_another_image_is_refused(lab: Rig, label: str, other_image: str, left: Left) -> None:
+    runtime = Otherwise(image=other_image)(HOST)
+    assert "its image is sha256:" in refused(lab, lab.sites["sut"], HOST, runtime, label)
+    assert left() == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [(("sleep", "60"), "nothing listens on the port yet"), (("false",), "has ended")],
+)
+@pytest.mark.parametrize("placement", [bare("clean"), bare("cgroup"), docker("nat")], ids=str)
+def test_a_server_that_never_is_ready_is_an_error_and_leaves_nothing(
+    lab: Rig,
+    label: str,
+    left: Left,
+    placement: Placement,
+    argv: tuple[str, ...],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from labkit.runtimes import base
+
+    monkeypatch.setattr(base.wait_ready, "__defaults__", (0.2,))
+    runtime = RUNTIMES[placement.runtime]()
+    workload = Workload(argv, 11111)
+    with (
+        pytest.raises(PlacementError) as caught,
+        placed(runtime, lab.site(placement), placement, workload, cpus="1", label=label),
+    ):
+        raise AssertionError("it was used")
+    assert words in str(caught.value) or "ended at once" in str(caught.value)
+    assert left() == []

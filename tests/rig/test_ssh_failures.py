@@ -1,0 +1,160 @@
+"""SSH hosts whose sshd cannot be reached or trusted, is dropped, or falls silent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sshd import MARKS, Server, alive, children, free_port, make_key, outlives, running
+
+from labkit.errors import ConnectionLost, HostKeyMismatch, HostUnreachable
+
+pytestmark = MARKS
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("sshd")) as started:
+        yield started
+
+
+def sessions(server: Server, known: set[int]) -> list[int]:
+    """Return the processes of the connections that are not known."""
+    new = set(children(server.pid)) - known
+    found = [pid for child in new for pid in [*children(child), child]]
+    return [pid for pid in found if "sshd" in Path(f"/proc/{pid}/comm").read_text()]
+
+
+def drop_when_printed(server: Server, known: set[int], flag: Path) -> threading.Thread:
+    """Kill the new connections of a server as soon as a file appears."""
+
+    def drop() -> None:
+        for _ in range(1000):
+            if flag.exists():
+                break
+            time.sleep(0.01)
+        for pid in sessions(server, known):
+            os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("gateway", [None, "socat - TCP:%h:%p"])
+def test_dropped_connection(server: Server, tmp_path: Path, gateway: str | None) -> None:
+    known = set(children(server.pid))
+    host = server.host(gateway=gateway)
+    host.run("true")
+    flag = tmp_path / "printed"
+    text = 'echo $$; echo oops >&2; sleep 0.3; touch "$1"; sleep 300'
+    dropper = drop_when_printed(server, known, flag)
+    with pytest.raises(ConnectionLost) as caught:
+        host.run("sh", "-c", text, "sh", str(flag), timeout=3)
+    dropper.join()
+    evidence = caught.value.evidence
+    assert evidence["stderr"] == "oops\n"
+    assert evidence["argv"][0] == "sh"
+    assert evidence["host"] == "loop"
+    left = int(evidence["stdout"])
+    assert alive(left)  # nobody is there to end it but its own limit, which does
+    assert not outlives(left)
+    assert host.run("echo", "again").stdout == "again\n"
+    host.close()
+
+
+@pytest.mark.parametrize("gateway", [None, "socat - TCP:%h:%p"])
+def test_a_connection_lost_while_idle_is_made_again(server: Server, gateway: str | None) -> None:
+    known = set(children(server.pid))
+    host = server.host(gateway=gateway)
+    host.run("true")
+    dropped = sessions(server, known)
+    assert dropped
+    for pid in dropped:
+        os.kill(pid, signal.SIGKILL)
+    assert host.run("echo", "again").stdout == "again\n"
+    host.close()
+
+
+def test_a_connection_that_falls_silent_is_given_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labkit.hosts.ssh.OPEN_SECONDS", 1.0)
+    known = set(children(server.pid))
+    host = server.host()
+    host.run("true")
+    stopped = sessions(server, known)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        assert host.run("echo", "by another").stdout == "by another\n"
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGKILL)
+        host.close()
+
+
+def test_a_host_that_falls_silent_in_mid_command(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labkit.hosts.ssh.PATIENCE", 0.5)
+    known = set(children(server.pid))
+    host = server.host()
+    host.run("true")
+    stopped = sessions(server, known)
+    # The command stops the processes that carry it, and so never ends for the harness.
+    text = 'echo begun; sleep 0.3; kill -STOP "$@"'
+    try:
+        with pytest.raises(ConnectionLost) as caught:
+            host.run("sh", "-c", text, "sh", *map(str, stopped), timeout=0.6)
+        assert caught.value.evidence["stdout"] == "begun\n"
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGKILL)
+    assert host.run("echo", "again").stdout == "again\n"
+    host.close()
+
+
+def test_unknown_key(server: Server, tmp_path: Path) -> None:
+    empty = tmp_path / "known_hosts"
+    empty.write_text("")
+    with pytest.raises(HostKeyMismatch, match="not known") as caught:
+        server.host(known_hosts=empty).run("true")
+    assert str(empty) in caught.value.remedy
+    assert empty.read_text() == ""
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa"])
+def test_changed_key(server: Server, tmp_path: Path, kind: str) -> None:
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", other], check=True)
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{server.port} {other.with_suffix('.pub').read_text()}")
+    with pytest.raises(HostKeyMismatch) as caught:
+        server.host(known_hosts=known).run("true")
+    assert caught.value.remedy
+
+
+def test_refused_port(server: Server) -> None:
+    with pytest.raises(HostUnreachable, match="refused") as caught:
+        server.host(port=free_port()).run("true")
+    assert type(caught.value) is HostUnreachable
+
+
+def test_gateway_that_fails(server: Server) -> None:
+    with pytest.raises(HostUnreachable, match="refused"):
+        server.host(gateway=f"socat - TCP:127.0.0.1:{free_port()}").run("true")
+    with pytest.raises(HostUnreachable, match="no-such"):
+        server.host(gateway="labkit-no-such-program").run("true")
+
+
+def test_wrong_user_key(server: Server, tmp_path: Path) -> None:
+    make_key(tmp_path / "wrong")
+    with pytest.raises(HostUnreachable, match="user and key"):
+        server.host(key=tmp_path / "wrong").run("true")

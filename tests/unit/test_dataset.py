@@ -1,0 +1,173 @@
+"""Datasets on disk: whole ones are tidy frames, damaged ones are errors that name the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkit.campaign.store import Store, write_json
+from labkit.dataset import FORMAT, Dataset, campaigns, load, read_json
+from labkit.errors import DatasetError
+
+PLAN: dict[str, Any] = {
+    "identity": {"settings": {"messages": 3}},
+    "factors": {"placement": ["bare clean", "docker bridge"], "wait": ["block"]},
+    "rig": {"name": "virtual", "kind": "virtual"},
+}
+
+
+def record(block: int = 1, position: int = 1, attempt: int = 1, **more: Any) -> dict[str, Any]:
+    return {
+        "trial": f"b{block:02d}-p{position:02d}",
+        "block": block,
+        "position": position,
+        "attempt": attempt,
+        "session": 1,
+        "levels": {"placement": "bare clean", "wait": "block"},
+        "copy": 1,
+        "started_ns": 1_700_000_000_000_000_000,
+        "seconds": 1.5,
+        "status": "ok",
+        "error": None,
+        "n_samples": 3,
+        "metrics": {"rtt_ns_median": 2.0},
+        "mechanisms": {"steal": 0.0},
+        "flags": [],
+    } | more
+
+
+FAILED = {"status": "failed", "n_samples": 0, "metrics": {}, "error": {"what": "it broke"}}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.resume_or_begin(tmp_path / "study", PLAN, new=False)
+
+
+def add(store: Store, *, samples: tuple[int, ...] = (1, 2, 3), **more: Any) -> Path:
+    found = record(**more)
+    columns = {"rtt_ns": np.array(samples, dtype=np.int64)} if found["status"] == "ok" else {}
+    return store.add(found, columns, {"tool.out": "text\n", "tool.err": ""})
+
+
+def test_attempts_are_rows_and_samples_know_their_trial(store: Store) -> None:
+    add(store, position=1, **FAILED)
+    add(store, position=1, attempt=2)
+    add(store, position=2, copy=2, samples=(7,), n_samples=1, flags=["short", "lossy"])
+    found = load(store.path)
+    assert found.trials["status"].tolist() == ["failed", "ok", "ok"]
+    assert found.trials["problems"].tolist() == ["it broke", "", ""]
+    assert found.trials["flags"].tolist() == ["", "", "short; lossy"]
+    assert found.ok["trial"].tolist() == ["b01-p01", "b01-p02"]
+    samples = found.samples()
+    assert samples.columns.tolist() == ["trial", "block", "placement", "wait", "copy", "rtt_ns"]
+    assert samples["rtt_ns"].tolist() == [1, 2, 3, 7] and samples["rtt_ns"].dtype == np.int64
+    assert samples["copy"].tolist() == [1, 1, 1, 2]
+    assert isinstance(samples["placement"].dtype, pd.CategoricalDtype)
+    assert found.rig["name"] == "virtual" and found.facts == {}
+
+
+def test_rows_are_in_the_order_of_the_plan_beyond_two_digits(store: Store) -> None:
+    places = [(9, 1), (10, 2), (10, 100), (99, 1), (100, 1), (100, 11), (1000, 1)]
+    for block, position in reversed(places):
+        add(store, block=block, position=position)
+    for attempt in range(2, 12):
+        add(store, block=9, attempt=attempt, **FAILED)
+    found = load(store.path).trials
+    wanted = [(9, 1, attempt) for attempt in range(1, 12)]
+    wanted += [(*place, 1) for place in places[1:]]
+    assert list(zip(found.block, found.position, found.attempt, strict=True)) == wanted
+
+
+def test_an_empty_campaign_has_empty_frames(store: Store) -> None:
+    found = load(store.path)
+    assert len(found.trials) == 0 == len(found.ok)
+    assert found.samples().columns.tolist() == ["trial", "block", "placement", "wait", "copy"]
+    assert found.samples(["rtt_ns"]).columns.tolist()[-1] == "rtt_ns"
+
+
+def test_of_two_campaigns_the_newest_is_loaded(store: Store, tmp_path: Path) -> None:
+    add(store)
+    second = Store.resume_or_begin(tmp_path / "study", PLAN, new=True)
+    assert campaigns(tmp_path / "study") == [store.path, second.path]
+    assert load(tmp_path / "study").path == second.path
+    assert len(load(store.path).records) == 1 and len(load(second.path).records) == 0
+
+
+def test_where_there_is_no_campaign_it_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no campaign here") as caught:
+        load(tmp_path)
+    assert str(tmp_path) in str(caught.value) and "labkit run" in caught.value.remedy
+
+
+@pytest.mark.parametrize("keep", [0, 1, 40, -3])
+def test_a_truncated_trial_is_an_error_that_names_the_file(store: Store, keep: int) -> None:
+    path = add(store) / "trial.json"
+    path.write_text(path.read_text()[:keep])
+    for read in (lambda: load(store.path).trials, store.attempts):
+        with pytest.raises(DatasetError, match="damaged") as caught:
+            read()
+        assert caught.value.where == str(path)
+
+
+@pytest.mark.parametrize("keep", [0, 10, -1, -20])
+def test_truncated_samples_are_an_error_that_names_the_file(store: Store, keep: int) -> None:
+    path = add(store) / "samples.parquet"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(DatasetError, match="damaged") as caught:
+        load(store.path).samples()
+    assert caught.value.where == str(path)
+    assert len(load(store.path).trials) == 1  # what needs no samples still works
+
+
+def test_lost_samples_are_an_error_that_names_the_file(store: Store) -> None:
+    path = add(store) / "samples.parquet"
+    path.unlink()
+    with pytest.raises(DatasetError, match="lost its samples") as caught:
+        load(store.path).samples()
+    assert caught.value.where == str(path)
+
+
+def test_a_column_that_was_not_measured_is_not_damage(store: Store) -> None:
+    add(store)
+    with pytest.raises(DatasetError, match="'nosuch'") as caught:
+        load(store.path).samples(["nosuch"])
+    assert "damaged" not in str(caught.value) and "rtt_ns" in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["plan.json", "trials/b01-p01-a1/trial.json"])
+def test_a_newer_format_is_refused(store: Store, tmp_path: Path, file: str) -> None:
+    add(store)
+    path = store.path / file
+    path.write_text(json.dumps(read_json(path) | {"format": FORMAT + 1}))
+    with pytest.raises(DatasetError, match=f"format {FORMAT + 1} is newer") as caught:
+        _ = load(store.path).trials
+    assert caught.value.where == str(path) and caught.value.remedy == "update labkit"
+    with pytest.raises(DatasetError, match="newer"):
+        Store.resume_or_begin(tmp_path / "study", PLAN, new=False).attempts()
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '"format"', '{"format": "1"}', '{"format": true}'])
+def test_what_is_no_file_of_ours_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(DatasetError, match="not a file of a labkit dataset"):
+        read_json(path)
+
+
+def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_bytes(b"\xff\xfe\x00{")
+    with pytest.raises(DatasetError, match="damaged"):
+        load(tmp_path)
+
+
+def test_sessions_are_read_in_order(store: Store) -> None:
+    for number in (1, 2, 10):
+        facts = {"sut": {"n": number}}
+        write_json(store.path / "sessions" / f"{number:02d}.json", {"facts": facts})
+    assert Dataset(store.path).facts == {"sut": {"n": 10}}

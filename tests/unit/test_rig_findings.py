@@ -1,0 +1,249 @@
+"""What an inventory's rig says of what its machines showed, and what rigs refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.errors import RigError, UsageError
+from labkit.placement import bare, docker
+from labkit.rig import Rig, auto, findings, onehost, open_rig, rigfile, virtual
+from labkit.rig.rigfile import read
+
+GOOD = """
+name = "pair"
+[hosts.generator]
+ssh = "gen.example"
+key = "keys/user"
+addresses = ["198.18.0.2", "198.18.1.2"]
+interfaces = ["eth1"]
+cpus = "2"
+[hosts.sut]
+ssh = "sut.example"
+user = "admin"
+port = 2222
+sudo = true
+gateway = "nc %h %p"
+addresses = ["198.18.0.3"]
+interfaces = ["eth1"]
+cpus = "2-3"
+bridge_port = "eth2"
+bridge_address = "198.18.1.10/24"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "rig.toml"
+    path.write_text(text)
+    return path
+
+
+def facts(boot: str = "a", **changes: Any) -> dict[str, Any]:
+    cpu = {"online": "0-3", "isolated": changes.get("isolated", "2-3")}
+    interface = {"driver": changes.get("driver", "ixgbe")}
+    return {
+        "stable": {
+            "cpu": cpu,
+            "interfaces": {"eth1": interface},
+            "engine": {"CgroupDriver": changes.get("cgroups", "cgroupfs")},
+            "virtualisation": {"hypervisor": changes.get("guest", False)},
+        },
+        "volatile": {"boot_id": boot},
+    }
+
+
+def answers(*addresses: str, **changes: str) -> dict[str, str]:
+    held = [{"ifname": "eth1", "addr_info": [{"local": one} for one in addresses]}]
+    way = {f"way {one}": json.dumps([{"dev": "eth1"}]) for one in ("198.18.0.2", "198.18.0.3")}
+    rest = {"user": "0", "scratch": "writable", "rules": "table ip nat", "readers": "nft"}
+    return {"addresses": json.dumps(held), "processes": "pid:[1]", **way, **rest, **changes}
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> rigfile.Inventory:
+    return read(write(tmp_path, GOOD))
+
+
+def test_a_host_as_described_passes(book: rigfile.Inventory) -> None:
+    seen = answers("198.18.0.3")
+    assert findings.mismatch(book.machines["sut"], seen, facts(), ["198.18.0.2"]) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "targets", "key", "why"),
+    [
+        ({"user": "1000"}, [], "sudo", "as user 1000"),
+        ({"scratch": ""}, [], "scratch", "not writable"),
+        ({"addresses": "[]"}, [], "interfaces", "no interface eth1"),
+        ({"addresses": '[{"ifname": "eth1"}]'}, [], "addresses", "198.18.0.3 is not on eth1"),
+        ({"way 198.18.0.2": '[{"dev": "eth0"}]'}, ["198.18.0.2"], "interfaces", "leaves by eth0"),
+        ({"way 198.18.0.2": ""}, ["198.18.0.2"], "interfaces", "no interface"),
+    ],
+)
+def test_a_host_that_is_not_as_described(
+    book: rigfile.Inventory, changes: dict[str, str], targets: list[str], key: str, why: str
+) -> None:
+    seen = answers("198.18.0.3", **changes)
+    found = findings.mismatch(book.machines["sut"], seen, facts(), targets)
+    assert found is not None
+    assert found[0] == key
+    assert why in found[1]
+    assert found[2]
+
+
+def missing(book: rigfile.Inventory, sut: dict[str, Any], **changes: str) -> dict[str, str]:
+    kernels = {
+        role: findings.kernel(answers(), one)
+        for role, one in (("generator", facts()), ("sut", sut))
+    }
+    shown = {"generator": answers(), "sut": answers(**changes)}
+    return findings.missing(book.machines, kernels, {"generator": facts(), "sut": sut}, shown)
+
+
+def test_separate_machines_with_real_interfaces_lack_little(book: rigfile.Inventory) -> None:
+    assert set(missing(book, facts("b"))) == {"clean-host", "collector", "one-machine"}
+
+
+@pytest.mark.parametrize(
+    ("sut", "changes", "capability", "why"),
+    [
+        (facts("a"), {}, "separate-machines", "one kernel"),
+        (facts("b", isolated=""), {}, "isolated-cpus", "CPU 2-3 of sut is not isolated"),
+        (facts("b", isolated="3"), {}, "isolated-cpus", "isolcpus: 3"),
+        (facts("b", driver="veth"), {}, "nic-hardware", "eth1 of sut is veth"),
+        (facts("b", driver="veth"), {}, "busy-poll", "no queue"),
+        (facts("b", driver="virtio_net"), {}, "nic-hardware", "virtio_net"),
+        (facts("b", driver=None), {}, "nic-hardware", "tells no driver"),
+        (facts("b"), {"rules": ""}, "rules", "no firewall rules"),
+        (facts("b"), {"readers": "", "rules": ""}, "rules", "neither nft nor"),
+    ],
+)
+def test_what_is_lacking_has_its_reason(
+    book: rigfile.Inventory, sut: dict[str, Any], changes: dict[str, str], capability: str, why: str
+) -> None:
+    assert why in missing(book, sut, **changes)[capability]
+
+
+def test_without_an_engine_or_a_bridge(tmp_path: Path) -> None:
+    plain = GOOD.partition("bridge_port")[0]
+    found = missing(read(write(tmp_path, plain)), facts("b"))
+    assert "bridge_port" in found["layer2"]
+    found = missing(read(write(tmp_path, plain + 'engine = "none"')), facts("b"))
+    assert {"docker", "layer2", "nat", "chroot", "cgroup"} <= set(found)
+
+
+def test_cpu_maps(book: rigfile.Inventory) -> None:
+    apart = findings.cpu_map(book.machines, {"generator": facts(), "sut": facts("b")}, shared=False)
+    assert apart["sut"] == "2-3"
+    assert apart["all.generator"] == apart["all.sut"] == "0-3"
+    rig = make_rig(cpu_map=apart, shared_kernel=False)
+    assert (rig.cpus("sut", "free"), rig.cpus("generator", "split")) == ("0-3", "2")
+    one = findings.cpu_map(book.machines, {"generator": facts(), "sut": facts()}, shared=True)
+    assert one["all"] == "0-3"
+    assert one["harness"]
+
+
+def test_systemd_wants_a_slice() -> None:
+    assert findings.cgroup_parent(facts(cgroups="systemd")) == "labkit.slice"
+    # The virtual rig ends whatever is in its own group when it is taken down: this is another one.
+    assert findings.cgroup_parent(facts()) == "/labkit-host"
+
+
+# What a rig refuses.
+
+
+def make_rig(**changes: Any) -> Rig:
+    values: dict[str, Any] = {"name": "x", "kind": "inventory", "hosts": {}, "sites": {}}
+    values |= {"addresses": {}, "cpu_map": {}, "shared_kernel": True}
+    return Rig(**values | changes)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "refused"),
+    [
+        ("clean-host", {"bare clean"}),
+        ("chroot", {"bare chroot"}),
+        ("cgroup", {"bare cgroup"}),
+        ("docker", {"docker host", "docker bridge", "docker nat"}),
+        ("layer2", {"docker bridge"}),
+        ("nat", {"docker nat"}),
+        ("rules", {"bare rules", "bare chroot", "bare cgroup"}
+                  | {"docker host", "docker bridge", "docker nat"}),
+    ],
+)  # fmt: skip
+def test_a_lacking_capability_refuses_what_needs_it(lacking: str, refused: set[str]) -> None:
+    rig = make_rig(missing={lacking: "because"})
+    every = [bare(rung) for rung in ("clean", "rules", "chroot", "cgroup")]
+    every += [docker(network) for network in ("host", "bridge", "nat")]
+    assert {one.label for one in every if rig.refuse({"placement": one}) == "because"} == refused
+    assert not [one for one in every if make_rig().refuse({"placement": one})]
+
+
+def test_ends_on_separate_machines_cannot_share_a_cpu() -> None:
+    rig = make_rig(missing={"one-machine": "they share no CPU"})
+    assert rig.refuse({"affinity": "same", "wait": "block"}) == "they share no CPU"
+    assert rig.refuse({"affinity": "split", "wait": "block"}) is None
+
+
+def test_closing_undoes_before_it_disconnects() -> None:
+    done: list[str] = []
+
+    class Gone:
+        def close(self) -> None:
+            done.append("closed")
+
+    make_rig(hosts={"sut": Gone()}, at_close=(lambda: done.append("undone"),)).close()
+    assert done == ["undone", "closed"]
+
+
+# Which rig.
+
+
+def test_an_unknown_rig_is_named() -> None:
+    with pytest.raises(UsageError, match="no rig called 'rack'") as caught, open_rig("rack"):
+        pass
+    assert "rig.toml" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("root", "tools", "engine", "rig"),
+    [
+        (True, {}, "", "virtual"),
+        (True, {"sshd": "openssh-server"}, "", "one-host"),
+        (False, {}, "", "one-host"),
+    ],
+)
+def test_auto_takes_what_can_be_had(
+    monkeypatch: pytest.MonkeyPatch, root: bool, tools: dict[str, str], engine: str, rig: str
+) -> None:
+    monkeypatch.setattr("labkit.rig.state.is_root", lambda: root)
+    monkeypatch.setattr(virtual, "missing_tools", lambda: tools)
+    monkeypatch.setattr(onehost, "unreachable", lambda: engine)
+    assert auto() == rig
+
+
+def test_auto_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.rig.state.is_root", lambda: True)
+    monkeypatch.setattr(virtual, "missing_tools", lambda: {"sshd": "openssh-server"})
+    monkeypatch.setattr(onehost, "unreachable", lambda: "nobody answers")
+    with pytest.raises(RigError) as caught:
+        auto()
+    assert "openssh-server" in caught.value.why
+    assert "nobody answers" in caught.value.why
+    assert caught.value.remedy
+
+
+def test_an_engine_elsewhere_is_not_this_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setenv("DOCKER_HOST", "ssh://elsewhere.example")
+    assert "must be on this machine" in onehost.unreachable()
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "no docker command" in onehost.unreachable()
+
+
+@pytest.mark.parametrize("label", ["image", "trial-x", "trial-999999999-b01"])
+def test_a_label_without_a_living_owner_is_nobodys(label: str) -> None:
+    assert not onehost._of_another(label)

@@ -1,0 +1,147 @@
+"""rig.toml: what is read, and every mistake's error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit.errors import UsageError
+from labkit.paths import ROOT
+from labkit.rig import rigfile
+from labkit.rig.rigfile import read
+
+GOOD = """
+name = "pair"
+[hosts.generator]
+ssh = "gen.example"
+key = "keys/user"
+addresses = ["198.18.0.2", "198.18.1.2"]
+interfaces = ["eth1"]
+cpus = "2"
+[hosts.sut]
+ssh = "sut.example"
+user = "admin"
+port = 2222
+sudo = true
+gateway = "nc %h %p"
+addresses = ["198.18.0.3"]
+interfaces = ["eth1"]
+cpus = "2-3"
+bridge_port = "eth2"
+bridge_address = "198.18.1.10/24"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "rig.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_example_is_read_and_names_every_key() -> None:
+    path = ROOT / rigfile.EXAMPLE
+    book = read(path)
+    assert set(book.machines) == set(rigfile.ROLES)
+    text = path.read_text()
+    for key in (*rigfile._KEYS, *rigfile._ENGINE_KEYS):
+        assert f"\n{key} = " in text or f"\n# {key} = " in text, f"{key} is not explained"
+    # What is commented out is right too, and what is said to be a default is one.
+    assert read_text(path, text.replace("\n# gateway", "\ngateway")).machines["generator"].gateway
+    assert book.machines["generator"].scratch == rigfile.SCRATCH
+    assert book.machines["sut"].engine == rigfile.ENGINE
+
+
+def read_text(near: Path, text: str) -> rigfile.Inventory:
+    """Read a text as if it were a file beside another one."""
+    path = near.with_name(".rig-test.toml")
+    path.write_text(text)
+    try:
+        return read(path)
+    finally:
+        path.unlink()
+
+
+def test_what_is_read(tmp_path: Path) -> None:
+    book = read(write(tmp_path, GOOD))
+    assert book.name == "pair"
+    sut, generator = book.machines["sut"], book.machines["generator"]
+    assert (sut.ssh, sut.user, sut.port, sut.sudo) == ("sut.example", "admin", 2222, True)
+    assert (sut.engine, sut.gateway, sut.cpus) == (rigfile.ENGINE, "nc %h %p", "2-3")
+    assert sut.bridge == rigfile.Bridge(
+        "eth2", "198.18.1.10", "198.18.1.0/24", "labbr0", "labkit-layer2"
+    )
+    assert generator.key == str(tmp_path / "keys" / "user"), "relative to the file"
+    assert generator.addresses == ("198.18.0.2", "198.18.1.2")
+    assert (generator.engine, generator.bridge, generator.known_hosts) == (None, None, None)
+    assert read(write(tmp_path, GOOD.replace('name = "pair"', ""))).name == "rig"
+    assert read(write(tmp_path, GOOD + 'engine = "unix:///run/d.sock"')).machines["sut"].engine
+
+
+WRONG = [
+    ('name = "pair"', "name = 3", "name", "letters, digits"),
+    ('name = "pair"', 'colour = "red"', "colour", "one of name, hosts"),
+    ("[hosts.generator]", "[hosts.clean]", "generator", "every rig has one"),
+    ("[hosts.sut]", "[hosts.server]", "server", "one of generator, sut, clean, collector"),
+    ('ssh = "gen.example"\n', "", "ssh", "given for every host"),
+    ('ssh = "gen.example"', 'ssh = ""', "ssh", "not empty"),
+    ('ssh = "gen.example"', "ssh = 5", "ssh", "a text"),
+    ("port = 2222", 'port = "2222"', "port", "a TCP port"),
+    ("port = 2222", "port = 70000", "port", "a TCP port"),
+    ("port = 2222", "port = true", "port", "a TCP port"),
+    ("sudo = true", 'sudo = "yes"', "sudo", "true or false"),
+    ('addresses = ["198.18.0.3"]', 'addresses = "198.18.0.3"', "addresses", "a list"),
+    ('addresses = ["198.18.0.3"]', "addresses = []", "addresses", "at least one"),
+    ('addresses = ["198.18.0.3"]', 'addresses = ["sut"]', "addresses", "an IP address"),
+    ('addresses = ["198.18.0.3"]', 'addresses = ["198.18.0.3/24"]', "addresses", "without prefix"),
+    ('addresses = ["198.18.0.3"]', 'addresses = ["127.0.0.1"]', "addresses", "can send to"),
+    ('addresses = ["198.18.0.3"]', 'addresses = ["198.18.0.2"]', "addresses", "of its own"),
+    ('["eth1"]\ncpus = "2-3"', '["eth/1"]\ncpus = "2-3"', "interfaces", "network interface"),
+    ('cpus = "2-3"', "cpus = 2", "cpus", "a CPU list"),
+    ('cpus = "2-3"', 'cpus = "all"', "cpus", "a CPU list"),
+    ('cpus = "2-3"', 'cpus = "2-3"\nscratch = "here"', "scratch", "absolute path"),
+    ('cpus = "2-3"', 'cpus = "2-3"\nscratch = "/a/../b"', "scratch", "absolute path"),
+    ('cpus = "2-3"', 'cpus = "2-3"\nengine = "tcp://x:1"', "engine", "a socket on that host"),
+    ('cpus = "2-3"', 'cpus = "2-3"\nengine = "none"', "engine", "since there is a bridge"),
+    ('cpus = "2"', 'cpus = "2"\nengine = "none"', "engine", "the sut's alone"),
+    ('cpus = "2"', 'cpus = "2"\nbridge_port = "eth2"', "bridge_port", "the sut's alone"),
+    ('cpus = "2"', 'cpus = "2"\ncpu = "2"', "cpu", "one of ssh, user, port"),
+    ('bridge_port = "eth2"\n', "", "bridge_port", "or neither"),
+    ('bridge_address = "198.18.1.10/24"', "", "bridge_address", "or neither"),
+    ('"198.18.1.10/24"', '"198.18.1.10"', "bridge_address", "with its prefix length"),
+    ('"198.18.1.10/24"', '"198.18.1.0/24"', "bridge_address", "with its prefix length"),
+    ('"198.18.1.10/24"', '"198.18.7.10/24"', "addresses", "layer 2 has no router"),
+    ('"198.18.1.10/24"', '"198.18.1.2/24"', "bridge_address", "of its own"),
+    ('bridge_port = "eth2"', 'bridge_port = "eth1"', "bridge_port", "another one"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "key", "expected"), WRONG)
+def test_every_mistake_names_file_table_key_and_what_was_expected(
+    tmp_path: Path, old: str, new: str, key: str, expected: str
+) -> None:
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(UsageError) as caught:
+        read(path)
+    error = caught.value
+    assert str(path) in error.where
+    assert "table [hosts" in error.where or "top level" in error.where
+    assert f"key {key}" in error.where
+    assert expected in error.why
+    assert rigfile.EXAMPLE in error.remedy
+    assert error.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["hosts = 3", "[hosts]\nsut = 3\ngenerator = 4", "name = ", ""])
+def test_what_is_hardly_a_file_at_all(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(write(tmp_path, text))
+    assert str(tmp_path / "rig.toml") in caught.value.where
+    assert caught.value.why
+
+
+def test_a_missing_file_says_what_to_copy(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read") as caught:
+        read(tmp_path / "none.toml")
+    assert rigfile.EXAMPLE in caught.value.remedy

@@ -1,0 +1,194 @@
+"""The runner on a plan without hosts: order, retries, resuming, giving up, what is stored."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.benchmarks.base import Reading
+from labkit.campaign import runner
+from labkit.campaign.store import Store
+from labkit.campaign.study import Plan, Study
+from labkit.campaign.trial import Trial, failure, harness_switches
+from labkit.dataset import Dataset, load
+from labkit.design import Condition, make_design
+from labkit.errors import CommandFailed, HostUnreachable, LabkitError
+from labkit.rig.base import Rig
+
+BOOT = ["boot a"]
+
+
+class Nowhere(Rig):
+    """A rig without hosts; its facts name the boot."""
+
+    def facts(self) -> dict[str, Any]:
+        return {"sut": {"stable": {}, "volatile": {"boot_id": BOOT[0]}}}
+
+
+@pytest.fixture
+def rig() -> Rig:
+    BOOT[0] = "boot a"
+    cpus = {"harness": str(min(os.sched_getaffinity(0))), "sut": "1"}
+    return Nowhere("nowhere", "virtual", {}, {}, {}, cpus, shared_kernel=True)
+
+
+def reading(*values: int) -> Reading:
+    return Reading({"value_ns": np.array(values, dtype=np.int64)}, {"words": 1.0}, len(values))
+
+
+def plan_of(
+    rig: Rig, protocol: Callable[[Trial], Any], *, blocks: int = 2, levels: int = 3
+) -> Plan:
+    study = Study("tiny", protocol, {"n": list(range(levels))}, {"messages": 3})
+    return Plan(study, rig, make_design(study.factors, blocks=blocks, seed=1), blocks, 1)
+
+
+def run(plan: Plan, folder: Path) -> Dataset:
+    store = Store.resume_or_begin(folder, plan.as_record(), new=False)
+    runner.run(plan, store)
+    return load(store.path)
+
+
+class Protocol:
+    """Returns what a script says, call by call; afterwards one sample, its condition's level."""
+
+    def __init__(self, **script: Any) -> None:
+        self.script = {int(call[1:]): outcome for call, outcome in script.items()}
+        self.seen: list[int] = []
+
+    def __call__(self, trial: Trial) -> Any:
+        self.seen.append(trial.n)
+        outcome = self.script.get(len(self.seen), reading(trial.n))
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+
+@pytest.fixture(autouse=True)
+def sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scripted protocol has no source of its own."""
+    from labkit.campaign import study
+
+    monkeypatch.setattr(study, "_source", lambda function: type(function).__name__)
+
+
+def test_every_planned_trial_runs_once_in_the_order_of_the_plan(rig: Rig, tmp_path: Path) -> None:
+    protocol = Protocol()
+    plan = plan_of(rig, protocol)
+    found = run(plan, tmp_path)
+    wanted = [condition["n"] for _, _, condition in plan.design.trials()]
+    assert protocol.seen == wanted
+    assert found.samples()["value_ns"].tolist() == wanted
+    assert found.trials["n"].astype(int).tolist() == wanted
+    assert found.trials["value_ns_median"].tolist() == wanted
+    run(plan, tmp_path)
+    assert len(protocol.seen) == 6
+
+
+@given(n=st.integers(1, 6))
+def test_whenever_it_is_interrupted_the_rest_follows(
+    tmp_path_factory: pytest.TempPathFactory, n: int
+) -> None:
+    cpus = {"harness": "0", "sut": "1"}
+    rig = Nowhere("nowhere", "virtual", {}, {}, {}, cpus, shared_kernel=False)
+    folder = tmp_path_factory.mktemp("study")
+    protocol = Protocol(**{f"c{n}": KeyboardInterrupt()})
+    plan = plan_of(rig, protocol)
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, folder)
+    found = run(plan, folder)
+    assert found.ok["trial"].tolist() == [f"b{b:02d}-p{p:02d}" for b in (1, 2) for p in (1, 2, 3)]
+    assert len(found.trials) == 6 and len(protocol.seen) == 7
+
+
+def test_a_second_boot_is_a_second_session(rig: Rig, tmp_path: Path) -> None:
+    protocol = Protocol(c3=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(plan_of(rig, protocol), tmp_path)
+    BOOT[0] = "boot b"
+    found = run(plan_of(rig, protocol), tmp_path)
+    assert found.trials["session"].tolist() == [1, 1, 2, 2, 2, 2]
+    assert [session["boot"] for session in found.sessions] == ["boot a", "boot b"]
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        ValueError("odd"),
+        CommandFailed("tool failed", evidence={"status": 3}),
+        None,
+        Reading({"value_ns": np.array([1.5])}),
+        Reading({"a": np.array([1]), "b": np.array([1, 2])}),
+    ],
+    ids=["any error", "labkit's error", "no reading", "no integers", "uneven columns"],
+)
+def test_what_a_protocol_does_wrong_is_a_failed_row(rig: Rig, tmp_path: Path, outcome: Any) -> None:
+    found = run(plan_of(rig, Protocol(c2=outcome)), tmp_path)
+    assert found.trials["status"].tolist() == ["ok", "failed", *["ok"] * 5]
+    assert found.trials["trial"].tolist()[1] == found.trials["trial"].tolist()[2]
+    failed = found.records[1]
+    assert failed["error"]["what"] and failed["n_samples"] == 0 and failed["metrics"] == {}
+    assert not (found.path / "trials" / failed["directory"] / "samples.parquet").exists()
+
+
+def test_it_gives_up_after_so_many_in_a_row_and_not_before(rig: Rig, tmp_path: Path) -> None:
+    bad = runner.GIVE_UP * runner.ATTEMPTS
+    failing = {f"c{call}": ValueError(f"call {call}") for call in range(1, bad + 1)}
+    protocol = Protocol(**failing)
+    with pytest.raises(LabkitError, match="5 planned trials failed") as caught:
+        run(plan_of(rig, protocol), tmp_path)
+    assert len(protocol.seen) == bad and caught.value.why == f"call {bad}"
+    # the next run goes on with all of them, and counts their attempts on
+    found = run(plan_of(rig, protocol), tmp_path)
+    assert found.trials["attempt"].max() == runner.ATTEMPTS + 1
+    assert len(found.ok) == 6
+
+    del failing["c9"]  # the fifth trial's first attempt succeeds
+    run(plan_of(rig, Protocol(**failing)), tmp_path / "other")
+
+
+def test_a_host_that_is_gone_ends_the_campaign_at_once(rig: Rig, tmp_path: Path) -> None:
+    protocol = Protocol(c2=HostUnreachable("no answer", where="host sut"))
+    with pytest.raises(HostUnreachable):
+        run(plan_of(rig, protocol), tmp_path)
+    found = load(tmp_path)
+    assert found.trials["status"].tolist() == ["ok", "failed"]
+    assert found.records[1]["error"]["where"] == "host sut"
+
+
+def test_a_trial_knows_its_levels_and_settings_and_nothing_else(rig: Rig) -> None:
+    condition = Condition((("n", 2), ("affinity", "split")))
+    trial = Trial(rig, condition, {"messages": 3, "n": "hidden"}, "trial-x", {})
+    assert (trial.n, trial.messages, trial.cpus("sut")) == (2, 3, "1")
+    with pytest.raises(AttributeError, match="'sise'; this study declares affinity, messages, n"):
+        _ = trial.sise
+
+
+def test_a_failure_keeps_what_was_observed() -> None:
+    kept = failure(CommandFailed("x", where="host", evidence={"status": 3}))
+    assert kept["type"] == "CommandFailed" and kept["evidence"] == {"status": 3}
+    assert failure(KeyError("name"))["what"] == "'name'"
+    assert failure(ValueError())["what"] == "ValueError"
+
+
+def test_the_harness_is_off_the_sut_and_back_again(rig: Rig) -> None:
+    before = os.sched_getaffinity(0)
+    with pytest.raises(KeyboardInterrupt), runner.off_the_sut(rig):
+        assert os.sched_getaffinity(0) == {int(rig.cpu_map["harness"])}
+        raise KeyboardInterrupt
+    assert os.sched_getaffinity(0) == before
+
+
+def test_every_wake_up_of_the_harness_is_counted() -> None:
+    before = harness_switches()
+    for _ in range(20):
+        time.sleep(0.001)
+    assert harness_switches() >= before + 20
