@@ -35,17 +35,17 @@ CONDITIONS = [
 ]
 
 BY_HAND_BARE = """
-nsenter --net=/run/netns/lk-clean taskset -c "$1" $2 >/dev/null 2>&1 &
+nsenter --net=/run/netns/labkit-clean taskset -c "$1" $2 >/dev/null 2>&1 &
 server=$!
-until nsenter --net=/run/netns/lk-clean ss -lunH "sport = 11111" | grep -q .; do sleep 0.01; done
-nsenter --net=/run/netns/lk-generator taskset -c "$3" $4 --full-log "$5" >"$6"
+until nsenter --net=/run/netns/labkit-clean ss -lunH "sport = 11111" | grep -q .; do sleep 0.01; done
+nsenter --net=/run/netns/labkit-generator taskset -c "$3" $4 --full-log "$5" >"$6"
 kill $server; wait $server || true
 """
 
 BY_HAND_DOCKER = """
 id=$(docker run -d --network host "$7" taskset -c "$1" $2)
-until nsenter --net=/run/netns/lk-sut ss -lunH "sport = 11111" | grep -q .; do sleep 0.01; done
-nsenter --net=/run/netns/lk-generator taskset -c "$3" $4 --full-log "$5" >"$6"
+until nsenter --net=/run/netns/labkit-sut ss -lunH "sport = 11111" | grep -q .; do sleep 0.01; done
+nsenter --net=/run/netns/labkit-generator taskset -c "$3" $4 --full-log "$5" >"$6"
 docker rm -f "$id" >/dev/null
 """
 

@@ -65,6 +65,8 @@ class Limits:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value <= 0):
                 raise UsageError(f"limit {name}={value!r} is not a positive integer")
+        if self.shares is not None and self.shares < 2:
+            raise UsageError("the kernel takes no fewer than 2 CPU shares")
         if (self.period_us is None) != (self.quota_us is None):
             raise UsageError(
                 "a CPU quota needs both period_us and quota_us",

@@ -78,9 +78,26 @@ def measure(
     # this process inside the windows.
     os.environ[VARIABLE] = f"/proc/{os.getpid()}/fd/2"
     try:
-        return pages.execute(notebook, output, chosen, timeout=seconds, cwd=ROOT)
+        pages.execute(notebook, output, chosen, timeout=seconds, cwd=ROOT)
     finally:
         os.environ.pop(VARIABLE, None)
+    check_complete(project(chosen.get("data", "data/local")) / name_of(notebook))
+    return output
+
+
+def check_complete(folder: Path) -> None:
+    """Raise `LabkitError` when trials of the newest campaign in a folder failed for good."""
+    found = load(folder)
+    planned = sum(len(order) for order in found.plan["order"])
+    done = found.ok["trial"].nunique() if len(found.records) else 0
+    if done < planned:
+        problems = sorted(set(found.trials.loc[found.trials["status"] != "ok", "problems"]))
+        raise LabkitError(
+            f"{planned - done} of {planned} planned trials failed",
+            where=str(found.path),
+            why="; ".join(problems)[:600],
+            remedy="the same command tries them again; what was measured is kept",
+        )
 
 
 def dataset_of(name: str, profile: str) -> Path:

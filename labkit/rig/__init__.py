@@ -8,7 +8,7 @@ from pathlib import Path
 
 from labkit.errors import RigError, UsageError
 from labkit.hosts import LocalHost, restore, stop_labelled
-from labkit.rig import engine, inventory, netns, onehost, state, virtual
+from labkit.rig import ending, engine, inventory, netns, onehost, state, virtual
 from labkit.rig.base import AFFINITIES, Rig
 from labkit.runtimes.docker import PREFIX
 
@@ -99,8 +99,15 @@ def clean(say: Callable[[str], None] = print) -> list[str]:
     if (found is None and netns.existing()) or (found and not (found["ready"] and found["keep"])):
         virtual.down(say=say)
         return ["a virtual rig whose owner is gone"]
+    if found and found.get("code") != virtual.code():
+        say("the standing rig was made by other code")
+        virtual.down(say=say)
+        return ["a virtual rig made by other code"]
     done = [f"process {line}" for line in stop_labelled(local, "trial-")]
     if found:
         done += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
-    done += [str(outcome) for outcome in restore(local)] if found is None else []
+        done += ending.remove_trial_leftovers()
+    # The settings of a standing rig are its own; those of trials have lost their owner.
+    done += [str(outcome) for outcome in restore(local, label="trial-" if found else None)]
+    ending.remove_holds(local)
     return done

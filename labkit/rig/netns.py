@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import LabkitError, RigError
-from labkit.hosts import LocalHost, SshHost, start_job
+from labkit.hosts import LocalHost, SshHost, script, start_job
 from labkit.rig.state import RUN
 
-PREFIX = "lk-"
+PREFIX = "labkit-"
 SWITCH = PREFIX + "switch"
 DIRECTORY = RUN / "virtual"
 #: Label of the rig's own daemons.
@@ -47,18 +47,14 @@ def namespace(role: str) -> str:
 
 def existing() -> list[str]:
     """Return the names of the lab's namespaces that stand on this machine."""
-    folder = Path("/run/netns")
-    return sorted(path.name for path in folder.glob(PREFIX + "*")) if folder.is_dir() else []
+    names = [SWITCH, *(PREFIX + role for role in PORTS)]
+    return [name for name in names if Path("/run/netns", name).exists()]
 
 
 def build(local: LocalHost) -> None:
     """Make the switch and the hosts, and join them."""
     local.run("ip", "netns", "add", SWITCH)
     local.run("ip", "-n", SWITCH, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
-    # Bridged frames must not visit a firewall on their way through the switch.
-    for family in ("ip", "ip6", "arp"):
-        sysctl = f"net.bridge.bridge-nf-call-{family}tables=0"
-        local.run("nsenter", f"--net=/run/netns/{SWITCH}", "sysctl", "-qw", sysctl, check=False)
     _quiet(local, SWITCH)
     local.run("ip", "-n", SWITCH, "link", "set", "br0", "up")
     for role, ports in PORTS.items():
@@ -76,6 +72,25 @@ def build(local: LocalHost) -> None:
 def sysfs(role: str) -> Path:
     """Return where a host's own sysfs is: the machine's shows the machine's interfaces only."""
     return DIRECTORY / "sys" / role
+
+
+def unhook_switch(local: LocalHost) -> None:
+    """Keep the switch's bridged frames from visiting a firewall, and see that it holds.
+
+    Done once the engine runs: it may be the engine that loads the hooks, for every namespace.
+    """
+    text = """
+    for hook in /proc/sys/net/bridge/bridge-nf-call-*; do
+        [ ! -e "$hook" ] || { echo 0 >"$hook"; cat "$hook"; }
+    done
+    """
+    argv = ("nsenter", f"--net=/run/netns/{SWITCH}", *script(text))
+    if set(local.run(*argv).stdout.split()) - {"0"}:
+        raise RigError(
+            "the switch filters what it bridges",
+            why="net.bridge.bridge-nf-call-* stays on in its namespace",
+            remedy="labkit rig down, then up; the kernel may need to be newer than 5.3",
+        )
 
 
 def _quiet(local: LocalHost, name: str) -> None:
@@ -109,6 +124,25 @@ def make_keys(local: LocalHost) -> None:
     (keys / "known_hosts").write_text("".join(lines))
 
 
+# Version 2 has one hierarchy, whose children look like the mounts of version 1.
+_TO_ROOT_GROUP = """
+if [ -e /sys/fs/cgroup/cgroup.procs ]; then
+    echo $$ >/sys/fs/cgroup/cgroup.procs
+else
+    for procs in /sys/fs/cgroup/*/cgroup.procs; do echo $$ >"$procs"; done
+fi
+exec "$@"
+"""
+
+
+def in_root_group() -> list[str]:
+    """Return the head of a command that runs outside the control groups of who started it.
+
+    What a host of the rig runs must not inherit the limits of whoever brought the rig up.
+    """
+    return list(script(_TO_ROOT_GROUP))
+
+
 def start_sshd(local: LocalHost, role: str) -> None:
     """Start the SSH server of a host, inside its namespace."""
     Path("/run/sshd").mkdir(exist_ok=True)
@@ -127,7 +161,8 @@ def start_sshd(local: LocalHost, role: str) -> None:
         # user's start-up files for every command: they cost up to 0.1 s, and may print.
         "SetEnv": "SHLVL=1",
     }
-    argv = ["taskset", "-c", all_cpus(), "nsenter", f"--net={namespace(role)}", "/usr/sbin/sshd"]
+    argv = [*in_root_group(), "taskset", "-c", all_cpus()]
+    argv += ["nsenter", f"--net={namespace(role)}", "/usr/sbin/sshd"]
     argv += ["-D", "-e", "-f", "/dev/null"]
     argv += [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
     start_job(local, argv, directory=str(DIRECTORY / "sshd" / role), label=LABEL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -85,13 +86,33 @@ def in_use() -> bool:
 
 def read() -> dict[str, Any] | None:
     """Return the state, or None where no rig was ever begun since the last boot."""
+    unfinished = {"ready": False, "keep": False}
     try:
-        return dict(json.loads(STATE.read_text()))
+        found = dict(json.loads(STATE.read_text()))
     except FileNotFoundError:
         return None
     except ValueError:
-        # A torn state still says that something was begun: treat it as unfinished.
-        return {"ready": False, "keep": False}
+        # A torn state still says that something was begun.
+        return unfinished
+    # Where the folder outlives a boot, what it speaks of does not.
+    return found if found.get("boot") == boot() else unfinished
+
+
+def boot() -> str:
+    """Return the identifier of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def forget() -> None:
+    """Remove the rig's folder, the state last."""
+    if STATE.parent.is_dir():
+        for path in STATE.parent.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path != STATE:
+                path.unlink(missing_ok=True)
+        STATE.unlink(missing_ok=True)
+        shutil.rmtree(STATE.parent, ignore_errors=True)
 
 
 def write(**state: Any) -> None:
@@ -99,7 +120,7 @@ def write(**state: Any) -> None:
     STATE.parent.mkdir(parents=True, exist_ok=True)
     temporary = STATE.with_suffix(".tmp")
     with temporary.open("w") as handle:
-        json.dump(state, handle)
+        json.dump({**state, "boot": boot()}, handle)
         handle.flush()
         os.fsync(handle.fileno())
     temporary.rename(STATE)

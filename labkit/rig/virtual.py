@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
-import signal
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from labkit.errors import RigError
 from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
 from labkit.hosts.site import Image, Site
 from labkit.paths import project
-from labkit.rig import engine, netns, state
+from labkit.rig import ending, engine, netns, state
 from labkit.rig.base import Rig
 
 LAB = "198.18.0.0/15"
@@ -84,13 +83,22 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
         engine.start_daemon(local)
         engine.remove_containers(local)
         engine.make_network(local)
+        netns.unhook_switch(local)
         for role in netns.PORTS:
             netns.connect(role).close()
     except BaseException:
         down(say=say)
         raise
     pack = {name: image.__dict__ for name, image in images.items()}
-    state.write(ready=True, keep=keep, images=pack)
+    state.write(ready=True, keep=keep, images=pack, code=code())
+
+
+def code() -> str:
+    """Return a digest of the code that makes a rig: one made by other code is not used."""
+    found = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:12]
 
 
 def _to_build() -> bool:
@@ -111,100 +119,28 @@ def _settings(local: LocalHost) -> None:
 
 
 def down(say: Say = lambda text: None) -> None:
-    """Take down whatever of the rig stands; nothing standing is fine."""
+    """Take down whatever of the rig stands; nothing standing is fine.
+
+    The state goes last: killed before, the next start finds it and begins here again.
+    """
     local = LocalHost()
     if state.read() is not None or netns.existing():
         say("taking the rig down")
     if (netns.DIRECTORY / "docker.pid").exists():
         engine.remove_containers(local)
-    _stop_engine()
-    stop_labelled(local, "labkit")
-    _kill(netns.pids)
-    _kill(_grouped)
-    _unmount()
+    ending.stop_engine()
+    for label in (netns.LABEL, "trial-"):
+        stop_labelled(local, label)
+    ending.kill(netns.pids)
+    ending.kill(ending.grouped)
+    ending.unmount()
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
-    _remove_groups()
-    restore(local, label=netns.LABEL)
-    for leftover in ("run.", ""):
-        shutil.rmtree(state.RUN / f"{leftover}virtual", ignore_errors=True)
-
-
-def _stop_engine() -> None:
-    """Let the engines stop by themselves: they remove containers' mounts and interfaces."""
-    for path in netns.DIRECTORY.glob("*.pid"):
-        text = path.read_text().strip()
-        if text.isdigit() and _is_daemon(int(text)):
-            os.kill(int(text), signal.SIGTERM)
-            _gone({int(text)}, 10.0)
-
-
-def _is_daemon(pid: int) -> bool:
-    try:
-        return b"dockerd" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _kill(find: Callable[[], set[int]], seconds: float = 10.0) -> None:
-    """Kill what `find` finds until it finds nothing: the dying may leave children behind."""
-    deadline = time.monotonic() + seconds
-    while pids := find() - {os.getpid()}:
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        _gone(pids, 2.0)
-        if time.monotonic() > deadline:
-            raise RigError(f"processes of the lab do not end: {sorted(pids)}")
-
-
-def _gone(pids: set[int], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def _group_roots() -> list[Path]:
-    """Return the lab's control group in every hierarchy."""
-    base = Path("/sys/fs/cgroup")
-    return [path for path in (base / "labkit", *base.glob("*/labkit")) if path.is_dir()]
-
-
-def _grouped() -> set[int]:
-    found: set[int] = set()
-    for root in _group_roots():
-        for listing in root.rglob("cgroup.procs"):
-            try:
-                found |= {int(line) for line in listing.read_text().split()}
-            except OSError:
-                continue
-    return {pid for pid in found if _alive(pid)}
-
-
-def _remove_groups() -> None:
-    for root in _group_roots():
-        folders = sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True)
-        for folder in [*folders, root]:
-            folder.rmdir()
-
-
-def _unmount() -> None:
-    """Unmount what a killed engine left, the deepest first."""
-    prefixes = (str(netns.DIRECTORY), str(engine.DATA_ROOT), str(engine.IMAGES))
-    local = LocalHost()
-    lines = Path("/proc/self/mounts").read_text().splitlines()
-    points = [line.split()[1].encode().decode("unicode_escape") for line in lines]
-    for point in sorted((p for p in points if p.startswith(prefixes)), reverse=True):
-        local.run("umount", "--lazy", point)
+    ending.remove_groups()
+    for label in (netns.LABEL, "trial-"):
+        restore(local, label=label)
+    ending.remove_holds(local)
+    state.forget()
 
 
 def attach() -> Rig:

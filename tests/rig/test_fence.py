@@ -139,7 +139,7 @@ def test_no_lab_packet_is_on_a_real_interface(
 ) -> None:
     real = {name for _, name in socket.if_nameindex()} - {"lo"}
     assert real, "this machine has no interface that a packet could leave by"
-    with counting() as outside, counting("lk-switch") as inside:
+    with counting() as outside, counting("labkit-switch") as inside:
         for network in NETWORKS:
             trial = make_trial(docker(network))
             with trial.serve(sockperf.server("block"), docker(network)) as server:

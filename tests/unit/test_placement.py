@@ -27,6 +27,7 @@ def test_placements_are_values():
         lambda: bare("clean", Limits(shares=2)),
         lambda: Limits(quota_us=1000),
         lambda: Limits(memory=0),
+        lambda: Limits(shares=1),
         lambda: Limits(shares="1024"),
     ],
 )

@@ -1,0 +1,114 @@
+"""How what a rig consists of is ended for sure: engine, processes, mounts, control groups."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from labkit.errors import RigError
+from labkit.hosts import LocalHost
+from labkit.hosts.journal import DIRECTORY as JOURNAL
+from labkit.hosts.journal import Journal
+from labkit.rig import engine, netns
+
+
+def stop_engine() -> None:
+    """Let the engines stop by themselves: they remove containers' mounts and interfaces."""
+    for path in netns.DIRECTORY.glob("*.pid"):
+        text = path.read_text().strip()
+        if text.isdigit() and _is_daemon(int(text)):
+            os.kill(int(text), signal.SIGTERM)
+            _gone({int(text)}, 10.0)
+
+
+def _is_daemon(pid: int) -> bool:
+    try:
+        return b"dockerd" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def kill(find: Callable[[], set[int]], seconds: float = 10.0) -> None:
+    """Kill what `find` finds until it finds nothing: the dying may leave children behind."""
+    deadline = time.monotonic() + seconds
+    while pids := find() - {os.getpid()}:
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        _gone(pids, 2.0)
+        if time.monotonic() > deadline:
+            raise RigError(f"processes of the lab do not end: {sorted(pids)}")
+
+
+def _gone(pids: set[int], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def group_roots() -> list[Path]:
+    """Return the lab's control group in every hierarchy."""
+    base = Path("/sys/fs/cgroup")
+    return [path for path in (base / "labkit", *base.glob("*/labkit")) if path.is_dir()]
+
+
+def grouped() -> set[int]:
+    """Return every process in a control group of the lab."""
+    found: set[int] = set()
+    for root in group_roots():
+        for listing in root.rglob("cgroup.procs"):
+            try:
+                found |= {int(line) for line in listing.read_text().split()}
+            except OSError:
+                continue
+    return {pid for pid in found if _alive(pid)}
+
+
+def remove_groups() -> None:
+    """Remove the lab's control groups, the innermost first."""
+    for root in group_roots():
+        folders = sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True)
+        for folder in [*folders, root]:
+            folder.rmdir()
+
+
+def unmount() -> None:
+    """Unmount what a killed engine left, the deepest first."""
+    prefixes = (str(netns.DIRECTORY), str(engine.DATA_ROOT), str(engine.IMAGES))
+    local = LocalHost()
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    points = [line.split()[1].encode().decode("unicode_escape") for line in lines]
+    for point in sorted((p for p in points if p.startswith(prefixes)), reverse=True):
+        local.run("umount", "--lazy", point)
+
+
+def remove_trial_leftovers() -> list[str]:
+    """Remove the control groups and job folders of trials whose campaign is dead."""
+    groups = [path for root in group_roots() for path in root.glob("trial-*")]
+    for group in groups:
+        group.rmdir()
+    jobs = list((netns.DIRECTORY / "jobs").glob("trial-*"))
+    for job in jobs:
+        shutil.rmtree(job)
+    return [f"control group {path}" for path in groups] + [f"folder {path}" for path in jobs]
+
+
+def remove_holds(local: LocalHost) -> None:
+    """Remove the folders of idle holds that no pending entry of the journal speaks of."""
+    pending = {entry.target for entry in Journal(local).load().pending}
+    for folder in Path(JOURNAL).glob("hold-*"):
+        if str(folder) not in pending:
+            shutil.rmtree(folder, ignore_errors=True)
