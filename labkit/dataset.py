@@ -121,23 +121,29 @@ class Dataset:
         Returns
         -------
         DataFrame
-            ``trial``, ``block``, the factors and ``copy`` (categories), then the columns.
+            ``trial``, ``block``, the factors and ``copy``, then the columns. Trial and factors are
+            categories, the factors' in the order of the plan; block and copy are small integers,
+            so that a row costs few bytes beside what was measured.
         """
         factors = list(self.plan["factors"])
         wanted = list(columns) if columns is not None else None
-        parts = []
-        for record in self.records:
-            if record["status"] != "ok" or not record["n_samples"]:
-                continue
-            part = _read_samples(self.path / "trials" / record["directory"], wanted)
-            head = {"trial": record["trial"], "block": record["block"], **record["levels"]}
-            for position, (name, value) in enumerate((head | {"copy": record["copy"]}).items()):
-                part.insert(position, name, value)
-            parts.append(part)
-        if not parts:
+        records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]
+        if not records:
             return pd.DataFrame(columns=["trial", "block", *factors, "copy", *(wanted or [])])
-        frame = pd.concat(parts, ignore_index=True)
-        return frame.astype(dict.fromkeys(["trial", *factors], "category"))
+        paths = [
+            self.path / "trials" / one["directory"] / "samples.parquet" for one in records
+        ]
+        counts, measured = _measured(paths, wanted)
+        keys = {name: [one["levels"][name] for one in records] for name in factors}
+        trial = [one["trial"] for one in records]
+        data: dict[str, Any] = {
+            "trial": _category(trial, sorted(set(trial)), counts),
+            "block": np.repeat(_small([one["block"] for one in records]), counts),
+        }
+        for name in factors:
+            data[name] = _category(keys[name], self.plan["factors"][name], counts)
+        data["copy"] = np.repeat(_small([one["copy"] for one in records]), counts)
+        return pd.DataFrame(data | measured, copy=False)
 
 
 def load(path: Path | str) -> Dataset:
@@ -177,6 +183,43 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
         **record.get("metrics", {}),
         **record.get("mechanisms", {}),
     }
+
+
+def _small(values: list[int]) -> NDArray[Any]:
+    """Return integers in two bytes each, or more where they do not fit."""
+    return np.array(values, dtype=np.result_type(np.int16, *map(np.min_scalar_type, values)))
+
+
+def _category(values: list[Any], order: Iterable[Any], counts: list[int]) -> pd.Categorical[Any]:
+    """Return a value a trial, repeated for each of its samples: those that occur, in order."""
+    there = set(values)
+    names = list(dict.fromkeys([name for name in order if name in there] + values))
+    place = {name: number for number, name in enumerate(names)}
+    codes = np.array([place[value] for value in values], dtype=np.min_scalar_type(-len(names)))
+    return pd.Categorical.from_codes(np.repeat(codes, counts), pd.Index(names))
+
+
+def _measured(
+    paths: list[Path], wanted: list[str] | None
+) -> tuple[list[int], dict[str, NDArray[Any]]]:
+    """Return the number of samples of each trial, and each measured column of all of them.
+
+    Each column is allocated once and filled a trial at a time: there is no second copy of it.
+    """
+    opened = [_open_samples(path) for path in paths]
+    counts = [int(file.metadata.num_rows) for file in opened]
+    names = wanted if wanted is not None else _same_columns(paths, opened)
+    columns: dict[str, NDArray[Any]] = {}
+    for name in names:
+        kinds = [_kind(path, file, name) for path, file in zip(paths, opened, strict=True)]
+        columns[name] = np.empty(sum(counts), dtype=np.result_type(*kinds))
+    start = 0
+    for path, count in zip(paths, counts, strict=True):
+        table = _read_samples(path, names)
+        for name in names:
+            columns[name][start : start + count] = table[name].to_numpy()
+        start += count
+    return counts, columns
 
 
 def _read_samples(folder: Path, columns: list[str] | None) -> pd.DataFrame:

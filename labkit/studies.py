@@ -14,7 +14,7 @@ import yaml
 from labkit import report as pages
 from labkit.campaign.progress import VARIABLE
 from labkit.dataset import campaigns, load
-from labkit.errors import DatasetError, LabkitError, UsageError
+from labkit.errors import DatasetError, LabkitError, RigError, UsageError
 from labkit.paths import ROOT, project
 
 Say = Callable[[str], None]
@@ -148,13 +148,15 @@ def report(
         say(f"nothing is measured here: {reason}. The report shows the reference dataset.")
     for study in find([]):
         name = name_of(study)
-        try:
-            if measure and not reason:
-                _measure_or_say(study, profile, new, say)
-            built.append(_page(study, profile, folder, say))
-        except LabkitError as error:
-            failures[name] = str(error)
-            say(f"{name} failed: {error}")
+        steps = [_page] if reason or not measure else [_measure_or_say, _page]
+        for step in steps:
+            # A study that could not be measured still has the page of what was measured before.
+            try:
+                page = step(study, profile, new, folder, say)
+                built += [page] if page else []
+            except LabkitError as error:
+                failures[name] = str(error)
+                say(f"{name} failed: {error}")
     index = pages.build_index(built, folder / "index.html", failures=failures)
     headlines = [
         f"{headline.get('verdict', '')}: {headline.get('text', '')}"
@@ -165,22 +167,23 @@ def report(
 
 
 def cannot_measure() -> str:
-    """Return why no rig can be brought up on this machine, or an empty string."""
-    from labkit.rig import state, virtual
+    """Return why this machine and user can have no rig, or an empty string."""
+    from labkit.rig import auto
 
-    if not state.is_root():
-        return "the virtual rig needs root"
-    lacking = virtual.missing_tools()
-    return f"{', '.join(sorted(lacking))} missing" if lacking else ""
+    try:
+        auto()
+    except RigError as error:
+        return error.why
+    return ""
 
 
-def _measure_or_say(study: Path, profile: str, new: bool, say: Say) -> None:
-    given = {"new": True} if new else {}
+def _measure_or_say(study: Path, profile: str, new: bool, folder: Path, say: Say) -> None:
+    given = {"rig": "auto"} | ({"new": True} if new else {})
     output = measure(study, profile, given, seconds=24 * 3600, say=say)
     say(f"executed: {output}")
 
 
-def _page(study: Path, profile: str, folder: Path, say: Say) -> Path:
+def _page(study: Path, profile: str, new: bool, folder: Path, say: Say) -> Path:
     name = name_of(study)
     data = dataset_of(name, profile)
     say(f"analysing {data.relative_to(ROOT)}")

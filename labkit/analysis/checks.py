@@ -1,4 +1,4 @@
-"""Validity checks: drift over a campaign, dependence inside a trial, trials unlike their own kind.
+"""Validity checks: blocks over several sessions, drift, dependence, trials unlike their own kind.
 
 They flag and report; nothing is removed because of its outcome.
 """
@@ -194,3 +194,16 @@ def outliers(
     # 0.6745 makes the median absolute deviation estimate a normal standard deviation.
     z = (0.6745 * centred / mad.where(mad > 1e-12)).where(enough)
     return trials.assign(robust_z=z.to_numpy(), outlier=(z.abs() > OUTLIER_Z).to_numpy())
+
+
+def spanning(trials: pd.DataFrame, block: str = "block", session: str = "session") -> list[Any]:
+    """Return the blocks whose trials ran in more than one session, in order.
+
+    A session is one life of the rig: hosts made anew or booted again, other caches and addresses.
+    Inside such a block a difference between conditions may be one between sessions, so it is no
+    pair. A trial that was repeated in its block's session is none of these. Give the trials whose
+    values are compared: a failed attempt of an earlier session is in no pair.
+    """
+    require_columns(trials, [block, session])
+    sessions = trials.groupby(block)[session].nunique(dropna=False)
+    return [int(one) if isinstance(one, np.integer) else one for one in sessions.index[sessions > 1]]

@@ -34,7 +34,7 @@ def noise_lines(floor: pd.DataFrame, condition: Sequence[str]) -> list[dict[str,
     ]
 
 
-def answer(row: Mapping[str, Any] | pd.Series[Any], expected: str) -> str:
+def answer(row: Mapping[str, Any] | pd.Series[Any], expected: str, margin: float) -> str:
     """Return in words what a comparison says to a statement about its ratio.
 
     Parameters
@@ -42,21 +42,29 @@ def answer(row: Mapping[str, Any] | pd.Series[Any], expected: str) -> str:
     row : mapping
         A row of `compare`.
     expected : {"equal", "lower", "higher"}
-        ``equal`` is affirmed by equivalence only, never by the lack of a difference.
+        ``equal`` is affirmed by equivalence only, never by the lack of a difference, and denied
+        only by an interval wholly outside the margin. A direction is affirmed or denied by a
+        difference after correction only: equality within the margin leaves room for a small one.
+    margin : float
+        The margin of the comparison.
 
     Returns
     -------
     str
-        ``agrees``, ``disagrees`` or ``inconclusive``.
+        ``agrees``, ``disagrees``, ``inconclusive``, or for an expected difference where there is
+        equality ``inconclusive: no larger than the margin``.
     """
     if expected not in EXPECTATIONS:
         raise UsageError(f"unknown expectation {expected!r}", remedy=f"one of {EXPECTATIONS}")
-    if row["verdict"] == "inconclusive":
-        return "inconclusive"
     if expected == "equal":
-        return "agrees" if row["equivalent"] else "disagrees"
-    right = row["estimate"] < 1 if expected == "lower" else row["estimate"] > 1
-    return "agrees" if row["differs"] and right else "disagrees"
+        outside = row["low"] > 1 + margin or row["high"] < 1 / (1 + margin)
+        # The interval is not adjusted, so that the corrected test must find a difference, too.
+        no = "disagrees" if row["differs"] and outside else "inconclusive"
+        return "agrees" if row["equivalent"] else no
+    if row["differs"]:
+        right = row["estimate"] < 1 if expected == "lower" else row["estimate"] > 1
+        return "agrees" if right else "disagrees"
+    return "inconclusive: no larger than the margin" if row["equivalent"] else "inconclusive"
 
 
 def plain(value: Any) -> Any:

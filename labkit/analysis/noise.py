@@ -7,7 +7,7 @@ says what any comparison of this campaign can decide.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from labkit.analysis.compare import contrasts, log_table
 from labkit.analysis.reduce import (
     Statistic,
     groups,
+    order_of,
     require_columns,
     statistic_name,
     trial_statistic,
@@ -122,3 +123,15 @@ def pooled_sd(floor: pd.DataFrame) -> float:
     weight = known["n_blocks"].to_numpy(dtype=np.float64) - 1
     variance = known["sd"].to_numpy(dtype=np.float64) ** 2
     return math.sqrt(float(np.average(variance, weights=weight)))
+
+
+def margins(floor: pd.DataFrame, by: str) -> dict[Hashable, float]:
+    """Return, for each value of a column of `noise_floor`, the largest decidable margin.
+
+    In the order of a categorical, whose categories without a condition that ran twice are there
+    with NaN: nothing is known of them. Infinite where the spread is unknown.
+    """
+    largest = floor.groupby(by, observed=True)["decidable_margin"].max()
+    known = floor[by].dtype
+    names = known.categories if isinstance(known, pd.CategoricalDtype) else order_of(floor[by])
+    return {name: float(largest.get(name, math.nan)) for name in names}

@@ -138,17 +138,18 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> list[tuple[dict[str, Any],
     require_columns(frame, list(by))
     if not by:
         return [({}, slice(None))]
-    code = np.zeros(len(frame), dtype=np.int64)
+    starts = _run_starts(frame, by)
+    ends = np.r_[starts[1:], len(frame)]
+    code = np.zeros(len(starts), dtype=np.int64)
     for name in by:
-        part, unique = pd.factorize(frame[name])
+        part, unique = pd.factorize(frame[name].iloc[starts])
         if (part < 0).any():
             raise UsageError(f"column {name!r} has missing values", remedy="name every trial")
         code = code * len(unique) + part
-    starts = np.flatnonzero(np.r_[True, code[1:] != code[:-1]])
-    ends = np.r_[starts[1:], len(code)]
-    if len(np.unique(code[starts])) == len(starts):
+    if len(np.unique(code)) == len(starts):
         rows: list[Any] = [slice(a, b) for a, b in zip(starts, ends, strict=True)]
     else:
+        code = np.repeat(code, ends - starts)
         order = np.argsort(code, kind="stable")
         edges = np.flatnonzero(np.diff(code[order])) + 1
         rows = sorted(np.split(order, edges), key=lambda part: int(part[0]))
@@ -160,6 +161,17 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> list[tuple[dict[str, Any],
         order = np.lexsort([rank.to_numpy() for rank in reversed(ranks)])
         return [(keys[number], rows[number]) for number in order]
     return list(zip(keys, rows, strict=True))
+
+
+def _run_starts(frame: pd.DataFrame, by: Sequence[str]) -> Array:
+    """Return where a run of rows with equal `by` starts: a byte a row, nothing is factorized."""
+    new = np.zeros(len(frame), dtype=np.bool_)
+    new[0] = True
+    for name in by:
+        series = frame[name]
+        values = series.cat.codes.to_numpy() if _is_categorical(series) else series.to_numpy()
+        new[1:] |= values[1:] != values[:-1]
+    return np.flatnonzero(new)
 
 
 def ordered_groups(

@@ -26,6 +26,8 @@ from labkit.errors import UsageError
 
 #: The statistics of the tables in rohprimardho2015, and the mean beside them.
 STATISTICS = ("min", "median", "mean", "p95", "p99", "std")
+#: So many rows are looked at together where all of them would cost memory.
+_PIECE = 2**20
 
 
 def summarise(
@@ -206,15 +208,26 @@ def joint(
     """Return several factors as one, such as ``free + block``, a category a combination.
 
     Categories follow the order of the columns' own, the last varying fastest; only combinations
-    that occur are among them. Works on codes: no text is made a row.
+    that occur are among them. Works on codes, a piece of the rows at a time: no text is made a
+    row, and a row costs no more than its code.
     """
     require_columns(frame, columns)
-    levels = [order_of(frame[name]) for name in columns]
-    code = np.zeros(len(frame), dtype=np.int32)
-    for name, known in zip(columns, levels, strict=True):
-        if frame[name].isna().any():
+    parts = [pd.Categorical(frame[name], categories=order_of(frame[name])) for name in columns]
+    for name, part in zip(columns, parts, strict=True):
+        if (part.codes < 0).any():
             raise UsageError(f"column {name!r} has missing values", remedy="name every trial")
-        code = code * len(known) + pd.Categorical(frame[name], categories=known).codes
+    levels = [list(part.categories) for part in parts]
+    total = math.prod(map(len, levels))
+    code, used = np.empty(len(frame), dtype=np.min_scalar_type(-total)), np.zeros(total, np.bool_)
+    pieces = [slice(start, start + _PIECE) for start in range(0, len(frame), _PIECE)]
+    for rows in pieces:
+        place = np.zeros(len(code[rows]), dtype=np.intp)
+        for part in parts:
+            place = place * len(part.categories) + part.codes[rows]
+        code[rows], used[place] = place, True
+    rank = np.cumsum(used) - 1
+    for rows in pieces:
+        code[rows] = rank[code[rows]]
     names = [separator.join(map(str, parts)) for parts in itertools.product(*levels)]
-    used, place = np.unique(code, return_inverse=True)
-    return pd.Categorical.from_codes(place, pd.Index([names[number] for number in used]))
+    kept = pd.Index([name for name, is_used in zip(names, used, strict=True) if is_used])
+    return pd.Categorical.from_codes(code, kept)

@@ -47,15 +47,15 @@ class Client:
         How long the command is expected to take.
     parse : callable
         Takes (stdout, log) as text and returns a `Reading`.
-    log_lines : int, optional
-        How much of the log is wanted; a tool that runs for a set time may write far more.
+    log_rows : int, optional
+        How many rows (lines that begin with a digit) of the log are wanted, spread evenly over it.
     """
 
     argv: tuple[str, ...]
     target: str
     seconds: float
     parse: Callable[[str, str], Reading]
-    log_lines: int | None = None
+    log_rows: int | None = None
 
 
 Evidence = dict[str, Any]

@@ -2,7 +2,8 @@
 
 The client of version 3.7 runs for whole seconds, of which it leaves out 400 ms of warm-up at the
 start and 50 ms at the end; before them it sleeps for two seconds. So a number of messages is asked
-for as the seconds that surely hold them, and the first so many valid round trips are kept.
+for as the seconds that surely hold them, and so many of the valid round trips are kept, spread
+evenly over the run.
 """
 
 from __future__ import annotations
@@ -28,9 +29,7 @@ BUSY_POLL_US = 50
 #: Left out by the tool itself at both ends of its run, and slept before it, in seconds.
 _TRIMMED, _ASLEEP = 0.45, 2.25
 #: A round trip that is taken as certain not to be exceeded on average, in seconds.
-_BUDGET = {"block": 100e-6, "spin": 40e-6, "busy_poll": 100e-6}
-#: Lines of the log before its first packet: the summary again, with room for a longer one.
-_HEADING = 100
+_BUDGET = {"block": 100e-6, "spin": 60e-6, "busy_poll": 100e-6}
 
 
 def probe(host: Host) -> str:
@@ -71,15 +70,18 @@ def ping_pong(address: str, *, messages: int, size: int, wait: str, port: int = 
     address : str
         The server's address.
     messages : int
-        Round trips to keep; the reading is flagged when there were fewer.
+        Round trips to keep, spread evenly over the run; flagged when there were fewer.
     size : int
         UDP payload in bytes, at least 14 (the tool's own header).
     wait : {"block", "spin", "busy_poll"}
         How the client waits for the echo.
     """
-    if messages < 1 or size < 14:
+    whole = isinstance(messages, int) and isinstance(size, int)
+    if not whole or messages < 1 or size < 14:
         raise UsageError(
-            f"messages={messages}, size={size}: sockperf needs 1 message and 14 bytes at least"
+            f"messages={messages!r}, size={size!r}: sockperf needs whole numbers, "
+            "at least 1 message of 14 bytes",
+            remedy="write 100000, not 1e5",
         )
     seconds = duration(messages, wait)
     argv: tuple[str, ...] = (
@@ -94,7 +96,7 @@ def ping_pong(address: str, *, messages: int, size: int, wait: str, port: int = 
     )
     argv += ("-t", str(seconds), *_waiting(wait), "--full-log", "{log}")
     reader = partial(parse, messages=messages)
-    return Client(argv, address, seconds + _ASLEEP, reader, log_lines=messages + _HEADING)
+    return Client(argv, address, seconds + _ASLEEP, reader, log_rows=messages)
 
 
 def parse(stdout: str, log: str, *, messages: int | None = None) -> Reading:

@@ -9,21 +9,19 @@ from labkit.errors import ToolOutput
 from labkit.runtimes.readback import sections
 
 # Files that a kernel does not have leave their section out; the mechanism is then missing (NaN) and
-# not zero. The order matters: what changes fastest is read first before and last after, so that the
-# snapshot itself is seen as little as possible.
+# not zero. What counts for the whole machine is read last before the window and first after it, so
+# that the snapshots do not count each other.
 SNAPSHOT = r"""
-snapshot() {
-    show() { [ -r "$2" ] && { echo "@@ $1"; cat "$2"; } || true; }
+show() { [ -r "$2" ] && { echo "@@ $1"; cat "$2"; } || true; }
+counters() {
     show stat /proc/stat
     show softirqs /proc/softirqs
-    echo "@@ idle"
-    for file in /sys/devices/system/cpu/cpu[0-9]*/cpuidle/state[0-9]*/usage; do
-        [ -r "$file" ] && echo "$file $(cat "$file")" || true
-    done
+    echo "@@ idle"; grep . /sys/devices/system/cpu/cpu[0-9]*/cpuidle/state[0-9]*/usage || true
+}
+details() {
     for pid in "$@"; do
         show sched "/proc/$pid/sched"
         show task "/proc/$pid/stat"
-        show status "/proc/$pid/status"
         show netstat "/proc/$pid/net/netstat"
         show snmp "/proc/$pid/net/snmp"
         show softnet "/proc/$pid/net/softnet_stat"
@@ -35,9 +33,8 @@ snapshot() {
         done <"/proc/$pid/cgroup"
     done
     show pressure /proc/pressure/cpu
-    show load /proc/loadavg
+    echo "@@ latency"; od -An -td4 -N4 /dev/cpu_dma_latency 2>/dev/null || true
     echo "@@ clock"; date +%s%N
-    echo "@@ end"
 }
 """
 
@@ -48,16 +45,17 @@ WINDOW = (
     + r"""
 folder=$1 cpus=$2 pids=$3
 shift 3
-snapshot $pids >"$folder/before"
+{ details $pids; counters; echo "@@ end"; } >"$folder/before"
 status=0
 taskset -c "$cpus" "$@" >"$folder/tool.out" 2>"$folder/tool.err" || status=$?
-snapshot $pids >"$folder/after"
+{ counters; details $pids; echo "@@ end"; } >"$folder/after"
 exit $status
 """
 )
 
 #: The same snapshot alone, for the other hosts of a rig with more than one kernel.
-ALONE = SNAPSHOT + 'snapshot "$@"\n'
+BEFORE = SNAPSHOT + 'details "$@"; counters; echo "@@ end"\n'
+AFTER = SNAPSHOT + 'counters; details "$@"; echo "@@ end"\n'
 
 _SCHED = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"}
 
@@ -77,16 +75,7 @@ def parse(text: str) -> dict[str, Any]:
             why=text[-200:].strip() or "it is empty",
             evidence={"snapshot": text[-4000:]},
         )
-    found: dict[str, Any] = {}
-    if "stat" in raw:
-        found["cpu"] = _cpu_times(raw["stat"])
-        found["context_switches"] = _number(raw["stat"], r"^ctxt (\d+)")
-    if "softirqs" in raw:
-        found["softirqs"] = {
-            name: _total(raw["softirqs"], name) for name in ("NET_RX", "NET_TX", "TIMER", "SCHED")
-        }
-    if raw.get("idle"):
-        found["idle_exits"] = sum(int(line.split()[1]) for line in raw["idle"].splitlines())
+    found = _machine(raw)
     for name, label in _SCHED.items():
         if "sched" in raw:
             found[name] = _number(raw["sched"], rf"^{re.escape(label)}\s*:\s*(\d+)")
@@ -100,8 +89,32 @@ def parse(text: str) -> dict[str, Any]:
         found["throttling"]["nr_periods"] = _number(raw["cpu.stat"], r"^nr_periods (\d+)") or 0
     if "pressure" in raw:
         found["pressure_us"] = _number(raw["pressure"], r"^some .*total=(\d+)")
+    if raw.get("conntrack"):
+        # The kernel's number of entries stands, in hexadecimal, in every CPU's row.
+        found["conntrack_entries"] = int(raw["conntrack"].splitlines()[1].split()[0], 16)
+    if raw.get("softnet"):
+        rows = (line.split() for line in raw["softnet"].splitlines())
+        found["softnet_dropped"] = sum(int(row[1], 16) for row in rows)
+    if raw.get("latency", "").strip().lstrip("-").isdigit():
+        found["latency_request_us"] = int(raw["latency"])
     if raw.get("clock", "").isdigit():
         found["clock_ns"] = int(raw["clock"])
+    return found
+
+
+def _machine(raw: dict[str, str]) -> dict[str, Any]:
+    """Return the counters of the whole machine."""
+    found: dict[str, Any] = {}
+    if "stat" in raw:
+        found["cpu"] = _cpu_times(raw["stat"])
+        found["context_switches"] = _number(raw["stat"], r"^ctxt (\d+)")
+    if "softirqs" in raw:
+        found["softirqs"] = {
+            name: _total(raw["softirqs"], name) for name in ("NET_RX", "NET_TX", "TIMER", "SCHED")
+        }
+    if raw.get("idle"):
+        lines = raw["idle"].splitlines()
+        found["idle_exits"] = sum(int(line.rpartition(":")[2]) for line in lines)
     return found
 
 
@@ -140,7 +153,7 @@ def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> 
     }
     if {"softirq_net_rx", "softirq_net_tx"} <= set(found):
         found["softirqs"] = found["softirq_net_rx"] + found["softirq_net_tx"]
-    plain = {"migrations": "migrations", "pressure_us": "pressure_us"}
+    plain = {name: name for name in ("migrations", "pressure_us", "softnet_dropped")}
     plain |= {name: name for names in _WANTED.values() for name in names}
     for column, name in plain.items():
         value = _change(before, after, name)
@@ -149,6 +162,9 @@ def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> 
     for name, value in after.get("throttling", {}).items():
         found[name] = value - before.get("throttling", {}).get(name, 0)
     found |= _cpu_shares(before.get("cpu", {}), after.get("cpu", {}))
+    for name in ("conntrack_entries", "latency_request_us"):
+        if name in after:
+            found[name] = float(after[name])
     if "last_cpu" in after:
         found["server_cpu"] = float(after["last_cpu"])
     return found
@@ -176,6 +192,7 @@ def _cpu_shares(before: dict[str, list[int]], after: dict[str, list[int]]) -> di
             found["steal"] = shares["steal"]
         else:
             found[f"{name}_idle"] = shares["idle"]
+            found["steal_worst"] = max(shares["steal"], found.get("steal_worst", 0.0))
     return found
 
 

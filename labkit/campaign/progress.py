@@ -58,7 +58,7 @@ def _file() -> TextIO | None:
     if not name:
         return None
     try:
-        return Path(name).open("w")
+        return Path(name).open("a")
     except OSError:
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import numpy as np
 from labkit.benchmarks.base import Reading
 from labkit.campaign.progress import Progress
 from labkit.campaign.store import Store
-from labkit.campaign.trial import Trial, failure
+from labkit.campaign.trial import Trial, drivers, failure
 from labkit.design import Condition, level_label
 from labkit.errors import HostUnreachable, LabkitError
 from labkit.rig import Rig
@@ -48,7 +49,8 @@ def run(plan: Plan, store: Store) -> None:
     if not todo:
         return
     facts = plan.facts()
-    boot = str(facts.get("sut", {}).get("volatile", {}).get("boot_id", ""))
+    boots = {str(one.get("volatile", {}).get("boot_id", "")) for one in facts.values()}
+    boot = " ".join(sorted(boots))
     session = store.session(facts, boot)
     runtimes: dict[str, Runtime] = {}
     progress = Progress(len(plan.design), len(plan.design) - len(todo), plan.study.name)
@@ -58,7 +60,7 @@ def run(plan: Plan, store: Store) -> None:
             for block, position, condition in todo:
                 name = trial_name(block, position)
                 progress.before(f"block {block}: {condition.label}")
-                before = len(attempts.get(name, []))
+                before = store.last_attempt(name)
                 place = {"trial": name, "block": block, "position": position, "session": session}
                 ok = _planned(plan, store, condition, place, before, runtimes, progress)
                 failed = 0 if ok else failed + 1
@@ -155,23 +157,28 @@ def _last_problem(store: Store) -> str:
 
 @contextmanager
 def off_the_sut(rig: Rig) -> Iterator[None]:
-    """Keep this process off the CPU of the system under test, where the two share a machine."""
+    """Keep the harness off the CPU of the system under test, where the two share a machine.
+
+    The processes that drive this one (papermill, ``labkit run``) go with it.
+    """
     if not rig.shared_kernel:
         yield
         return
     cpus = {int(cpu) for cpu in rig.cpu_map["harness"].split(",")}
-    threads = [int(path.name) for path in Path("/proc/self/task").iterdir()]
-    before = os.sched_getaffinity(0)
-    _pin(threads, cpus)
+    processes = [os.getpid(), *drivers()]
+    before = {pid: os.sched_getaffinity(pid) for pid in processes}
+    for pid in processes:
+        _pin(pid, cpus)
     try:
         yield
     finally:
-        _pin([int(path.name) for path in Path("/proc/self/task").iterdir()], before)
+        for pid, allowed in before.items():
+            _pin(pid, allowed)
 
 
-def _pin(threads: list[int], cpus: set[int]) -> None:
-    for thread in threads:
-        try:
-            os.sched_setaffinity(thread, cpus)
-        except ProcessLookupError:
-            continue
+def _pin(pid: int, cpus: set[int]) -> None:
+    """Set the affinity of every thread of a process; one that ended meanwhile needs none."""
+    with contextlib.suppress(FileNotFoundError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.sched_setaffinity(int(task.name), cpus)

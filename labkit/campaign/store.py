@@ -73,6 +73,10 @@ def _stamp(found: Sequence[Path]) -> str:
     return now.strftime(_TIME)
 
 
+#: Longer without a trial than this, in seconds, and another session begins.
+PAUSE = 1800
+
+
 class Store:
     """One campaign's directory; open one with `resume_or_begin`."""
 
@@ -118,11 +122,23 @@ class Store:
             found.setdefault(record["trial"], []).append(record["status"])
         return found
 
+    def last_attempt(self, trial: str) -> int:
+        """Return the highest number of an attempt at a trial that is there, or 0."""
+        found = (self.path / "trials").glob(f"{trial}-a*")
+        return max((int(path.name.rpartition("-a")[2]) for path in found), default=0)
+
     def session(self, facts: Mapping[str, Any], boot: str) -> int:
-        """Return this boot's session number, recording it and its facts when it is new."""
+        """Return the session's number, recording it and its facts when it is new.
+
+        A session ends with a boot, and with a pause of more than `PAUSE` seconds: what was measured
+        on another day is not the same circumstances.
+        """
         folder = self.path / "sessions"
         numbers = [int(path.stem) for path in sorted(folder.glob("[0-9]*.json"))]
-        if numbers and read_json(folder / f"{numbers[-1]:02d}.json")["boot"] == boot:
+        trials = [path.stat().st_mtime for path in (self.path / "trials").glob("b*")]
+        paused = bool(trials) and time.time() - max(trials) > PAUSE
+        last = read_json(folder / f"{numbers[-1]:02d}.json")["boot"] if numbers else None
+        if last == boot and not paused:
             return numbers[-1]
         number = numbers[-1] + 1 if numbers else 1
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -24,7 +24,9 @@ from labkit.version import VERSION
 
 Levels = Mapping[str, Any]
 #: What decides a measurement; a change of it begins another campaign. Analysis may change freely.
-_MEASURING = ("hosts", "rig", "runtimes", "benchmarks", "campaign")
+_MEASURING = ("hosts", "rig", "runtimes", "benchmarks", "campaign", "placement.py")
+#: Parts of these that only look or tell.
+_TELLING = ("progress.py", "estimate.py")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Study:
         Which combinations of levels belong to the study.
     tools : mapping of str to callable, optional
         Version of each tool on a host: ``{"sockperf": sockperf.probe}``.
+    margin : float
+        Relative difference up to which two conditions count as equal; fixed with the plan.
     seconds : callable, optional
         Expected duration of a trial's window with these levels, for the plan's estimate.
     """
@@ -61,6 +65,7 @@ class Study:
     doubled: Sequence[Levels] = ()
     keep: Callable[[Levels], bool] | None = None
     tools: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    margin: float = 0.02
     seconds: Callable[[Levels], float] | None = None
 
     def plan(self, rig: Rig, *, blocks: int, seed: int, earlier: Path | str | None = None) -> Plan:
@@ -121,6 +126,7 @@ class Plan:
         return {
             "study": self.study.name,
             "settings": design.canonical(self.settings),
+            "margin": self.study.margin,
             "blocks": self.blocks,
             "seed": self.seed,
             "conditions": [one.key for one in self.design.conditions],
@@ -153,6 +159,7 @@ class Plan:
                 for name, levels in self.study.factors.items()
             },
             "baseline": {name: design.level_label(x) for name, x in self.study.baseline.items()},
+            "margin": self.study.margin,
             "blocks": self.blocks,
             "seed": self.seed,
             "conditions": [
@@ -228,6 +235,9 @@ def measuring_code() -> str:
     package = Path(dataset.__file__).parent
     found = hashlib.sha256()
     for part in _MEASURING:
-        for path in sorted((package / part).rglob("*.py")):
-            found.update(path.read_bytes())
+        place = package / part
+        files = [place] if place.is_file() else sorted(place.rglob("*.*"))
+        for path in files:
+            if path.suffix in (".py", ".sh") and path.name not in _TELLING:
+                found.update(path.read_bytes())
     return found.hexdigest()[:12]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import time
@@ -13,11 +14,24 @@ from typing import Any
 from labkit.benchmarks.base import Client, Reading
 from labkit.campaign import evidence
 from labkit.design import Condition
-from labkit.errors import LabkitError, UsageError
-from labkit.hosts import Host, script, start_job
+from labkit.errors import LabkitError, ManipulationError, UsageError
+from labkit.hosts import Host, Job, script, start_job
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
 from labkit.runtimes import RUNTIMES, Runtime, Server, placed
+
+# A tool that runs for a set time may log far more than was asked for. What is kept is spread evenly
+# over the window, which the evidence covers too; the first part of it would be a sample of its own.
+_THIN = """
+[ -e "$1" ] || exit 0
+[ "$2" -gt 0 ] || exec cat "$1"
+rows=$(grep -c '^[0-9]' "$1" || true)
+awk -v want="$2" -v rows="$rows" '
+    BEGIN { step = int(rows / want); if (step < 1) step = 1 }
+    !/^[0-9]/ { print; next }
+    seen++ % step == 0 && kept < want { print; kept++ }
+' "$1"
+"""
 
 
 class Trial:
@@ -110,15 +124,16 @@ class Trial:
         self.record["commands"].append(argv)
         pids = str(self._server.pid) if self._rig.shared_kernel else ""
         window = script(evidence.WINDOW, folder, self.cpus("generator"), pids, *argv)
-        remote_before = self._snapshot()
-        job = start_job(host, window, directory=folder, label=self._label)
+        remote_before = self._snapshot(evidence.BEFORE)
+        job = Job(host, folder)
         try:
+            job = start_job(host, window, directory=folder, label=self._label)
             wakeups, began = harness_switches(), time.monotonic()
             result = job.wait(timeout=2 * client.seconds + 20)
             self.record["window_seconds"] = time.monotonic() - began
             self.record["mechanisms"]["harness_wakeups"] = harness_switches() - wakeups
-            remote_after = self._snapshot()
-            self._collect(host, folder, client.log_lines)
+            remote_after = self._snapshot(evidence.AFTER)
+            self._collect(host, folder, client.log_rows)
             result.check("see tool.out and tool.err of the trial")
             reading = client.parse(self.logs["tool.out"], self.logs.pop("tool.log", ""))
             self._account(reading, remote_before, remote_after)
@@ -127,18 +142,28 @@ class Trial:
             job.stop()
             host.run("rm", "-rf", "--", folder)
 
-    def _snapshot(self) -> dict[str, Any] | None:
+    def _snapshot(self, text: str) -> dict[str, Any] | None:
         """Read the evidence of a server under another kernel than the generator's."""
         server = self._server
         if self._rig.shared_kernel or server is None:
             return None
-        return evidence.parse(server.host.run(*script(evidence.ALONE, str(server.pid))).stdout)
+        return evidence.parse(server.host.run(*script(text, str(server.pid))).stdout)
 
-    def _collect(self, host: Host, folder: str, lines: int | None) -> None:
-        for name in ("before", "after", "tool.out", "tool.err", "tool.log"):
-            part = ("head", "-n", str(lines)) if lines and name == "tool.log" else ("cat",)
-            result = host.run(*part, f"{folder}/{name}", check=False, timeout=300)
-            self.logs[name] = result.stdout
+    def _check_idle(self, found: Mapping[str, float]) -> None:
+        """Raise where the idle policy that the plan states did not hold to the end."""
+        request = found.get("latency_request_us")
+        if self._values.get("idle") == "held" and request is not None and request > 0:
+            raise ManipulationError(
+                "the idle policy was not held",
+                why=f"the machine was allowed {request:.0f} us to wake up",
+                remedy="did another program end the hold? labkit clean, then run again",
+            )
+
+    def _collect(self, host: Host, folder: str, rows: int | None) -> None:
+        for name in ("before", "after", "tool.out", "tool.err"):
+            self.logs[name] = host.run("cat", f"{folder}/{name}", check=False).stdout
+        thin = script(_THIN, f"{folder}/tool.log", str(rows or 0))
+        self.logs["tool.log"] = host.run(*thin, check=False, timeout=600).stdout
 
     def _account(
         self, reading: Reading, before: dict[str, Any] | None, after: dict[str, Any] | None
@@ -148,8 +173,15 @@ class Trial:
         pair = (before, after) if before and after else (here[0], here[1])
         found = evidence.mechanisms(*pair, reading.messages)
         self.record["evidence"] = {"before": pair[0], "after": pair[1]}
+        if pair[0] is not here[0]:
+            self.record["evidence"]["generator"] = {"before": here[0], "after": here[1]}
+        self._check_idle(found)
         self.record["mechanisms"] |= found
         self.record["flags"] += [*reading.flags, *validity(found, self._values)]
+
+
+#: Steal on one CPU, as a share of a window whose load is about a third of it.
+_STEAL = 0.003
 
 
 def validity(found: Mapping[str, float], values: Mapping[str, Any]) -> list[str]:
@@ -157,8 +189,8 @@ def validity(found: Mapping[str, float], values: Mapping[str, Any]) -> list[str]
     flags = []
     if values.get("affinity") in ("split", "same") and found.get("migrations", 0) > 0:
         flags.append(f"server migrated {found['migrations']:.0f} times")
-    if found.get("steal", 0) > 0.01:
-        flags.append(f"steal {found['steal']:.1%}")
+    if found.get("steal_worst", 0) > _STEAL:
+        flags.append(f"steal {found['steal_worst']:.1%} of a CPU")
     if found.get("Udp.RcvbufErrors", 0) > 0:
         flags.append(f"{found['Udp.RcvbufErrors']:.0f} datagrams dropped at the socket")
     if values.get("wait") == "busy_poll" and not found.get("TcpExt.BusyPollRxPackets"):
@@ -166,23 +198,30 @@ def validity(found: Mapping[str, float], values: Mapping[str, Any]) -> list[str]
     return flags
 
 
+def drivers() -> list[int]:
+    """Return the processes that drive this one, nearest first: papermill, ``labkit run``."""
+    found = []
+    parent = os.getppid()
+    while parent > 1:
+        status = Path(f"/proc/{parent}/status").read_text()
+        name = _field(status, "Name")
+        if not name.startswith(("python", "papermill", "labkit")):
+            break
+        found.append(parent)
+        parent = int(_field(status, "PPid"))
+    return found
+
+
 def harness_switches() -> int:
     """Return how often this process and those that drive it were put on a CPU so far."""
     total = resource.getrusage(resource.RUSAGE_SELF)
     count = total.ru_nvcsw + total.ru_nivcsw
-    parent = os.getppid()
-    while parent > 1:
-        status = Path(f"/proc/{parent}/status").read_text()
-        if "python" not in (name := _field(status, "Name")) and name not in ("papermill", "labkit"):
-            break
-        for task in Path(f"/proc/{parent}/task").iterdir():
-            try:
+    for pid in drivers():
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
                 lines = (task / "status").read_text()
-            except OSError:
-                continue
-            count += int(_field(lines, "voluntary_ctxt_switches"))
-            count += int(_field(lines, "nonvoluntary_ctxt_switches"))
-        parent = int(_field(status, "PPid"))
+                count += int(_field(lines, "voluntary_ctxt_switches"))
+                count += int(_field(lines, "nonvoluntary_ctxt_switches"))
     return count
 
 

@@ -36,8 +36,8 @@ class Target:
     gateway: str | None
 
     def __str__(self) -> str:
-        through = f" through {self.gateway}" if self.gateway else ""
-        return f"{self.user}@{self.address}:{self.port}{through}"
+        # Errors carry it into stored records: no user, and no gateway, whose command holds paths.
+        return f"{self.name} at {self.address}"
 
 
 class Connection:

@@ -15,8 +15,10 @@ from typing import Any
 from labkit.hosts.base import Facts, Host, script
 from labkit.hosts.levers import settable
 
-_TOOLS = ("containerd", "runc", "iptables", "nft", "ip", "ethtool", "sockperf")
-_ETHTOOL = {"i": "driver", "k": "offloads", "g": "rings", "c": "coalescing", "T": "timestamping"}
+_TOOLS = ("containerd", "runc", "iptables", "nft", "sockperf")
+#: Tools that only set up or look: another version makes no other machine.
+_HELPERS = ("ip", "ethtool")
+_ETHTOOL = {"i": "driver", "k": "offloads", "g": "rings", "T": "timestamping"}
 
 
 def collect_facts(
@@ -48,24 +50,25 @@ def parse_facts(text: str) -> Facts:
     """Return the facts in what ``facts.sh`` printed; see `collect_facts`."""
     parts = _sections(text)
     files = dict(_pairs(parts.get("files", "")))
+    memory = dict(_pairs(parts.get("memory", ""), ":"))
+    names = [name.removeprefix("interface ") for name in parts if name.startswith("interface ")]
     stable: Facts = {
         "cpu": _cpu(parts, files),
         "idle": _idle(files),
         "mitigations": _below(files, "vulnerabilities/"),
         "kernel": _kernel(parts, files),
         "cgroup": _cgroup(parts),
-        "memory_kib": _number(dict(_pairs(parts.get("memory", ""), ":")).get("MemTotal")),
+        # Rounded: what a kernel keeps for itself differs from boot to boot.
+        "memory_gib": round((_number(memory.get("MemTotal")) or 0) / (1 << 20)) or None,
+        "dma_latency_us": _number(parts.get("dma_latency")),
         "virtualisation": _virtualisation(parts, files),
         "distribution": _distribution(parts.get("distribution", "")),
-        "interfaces": {
-            name.removeprefix("interface "): _interface(parts, name.removeprefix("interface "))
-            for name in parts
-            if name.startswith("interface ")
-        },
-        "tools": {tool: parts.get(f"tool {tool}", "") or None for tool in _TOOLS},
+        "interfaces": {name: _interface(parts, name) for name in names},
+        "tools": _versions(parts, _TOOLS),
         "engine": _engine(parts) if "engine_version" in parts else None,
     }
-    return {"stable": stable, "volatile": _volatile(parts), "notes": _notes(stable, parts)}
+    volatile = _volatile(parts, names)
+    return {"stable": stable, "volatile": volatile, "notes": _notes(stable, volatile, parts)}
 
 
 def _sections(text: str) -> dict[str, str]:
@@ -86,6 +89,10 @@ def _below(files: Mapping[str, str], prefix: str) -> dict[str, str]:
 def _number(text: str | None) -> int | None:
     found = re.match(r"-?\d+", text or "")
     return int(found.group()) if found else None
+
+
+def _versions(parts: Mapping[str, str], tools: Sequence[str]) -> dict[str, str | None]:
+    return {tool: parts.get(f"tool {tool}", "") or None for tool in tools}
 
 
 def _each(files: Mapping[str, str], ending: str) -> dict[str, str]:
@@ -154,7 +161,7 @@ def _parameters(cmdline: str) -> list[str]:
 def _kernel(parts: Mapping[str, str], files: Mapping[str, str]) -> Facts:
     release, version, machine = ([*parts.get("kernel", "").splitlines(), "", "", ""])[:3]
     config = dict(_pairs(parts.get("config", ""), "="))
-    names = ("net/core/", "kernel/numa", "kernel/sched", "net/ipv4/")
+    names = ("net/core/", "kernel/numa", "kernel/sched", "net/ipv4/", "net/bridge/")
     return {
         "release": release,
         "version": version,
@@ -183,9 +190,13 @@ def _cgroup(parts: Mapping[str, str]) -> Facts:
 
 def _virtualisation(parts: Mapping[str, str], files: Mapping[str, str]) -> Facts:
     flags = dict(_pairs(parts.get("cpu", ""), ":")).get("flags", "").split()
+    detected = parts.get("virtualisation")
+    seen = "hypervisor" in flags or "hypervisor/type" in files
+    if seen and detected in (None, "", "none"):
+        detected = files.get("hypervisor/type") or "vm"
     return {
-        "detected": parts.get("virtualisation") or None,
-        "hypervisor": "hypervisor" in flags or "hypervisor/type" in files,
+        "detected": detected or None,
+        "hypervisor": seen,
         "vendor": files.get("class/dmi/id/sys_vendor"),
         "product": files.get("class/dmi/id/product_name"),
     }
@@ -195,21 +206,23 @@ def _distribution(text: str) -> str | None:
     return dict(_pairs(text, "=")).get("PRETTY_NAME", "").strip("\"'") or None
 
 
+def _told(parts: Mapping[str, str], arguments: str) -> dict[str, str]:
+    """Return what ethtool told; a line without a value is a heading, "Unknown!" no value."""
+    told = _pairs(parts.get(f"ethtool {arguments}", ""), ":")
+    return {fact: text for fact, text in told if text and text[:7] != "Unknown"}
+
+
 def _interface(parts: Mapping[str, str], name: str) -> Facts:
     files = dict(_pairs(parts.get(f"interface {name}", "")))
-    tools = {
-        what: {
-            fact: text
-            for fact, text in _pairs(parts.get(f"ethtool -{letter} {name}", ""), ":")
-            if text  # the others are headings
-        }
-        for letter, what in _ETHTOOL.items()
-    }
+    tools = {what: _told(parts, f"-{letter} {name}") for letter, what in _ETHTOOL.items()}
+    link = _told(parts, name)
     driver = tools.pop("driver")
     stamps = parts.get(f"ethtool -T {name}", "").split("Capabilities:")[-1].split("PTP")[0]
     return tools | {
         "driver": driver.get("driver") or files.get("driver"),
         "firmware": driver.get("firmware-version") or None,
+        "speed": link.get("Speed"),
+        "duplex": link.get("Duplex"),
         "mtu": _number(files.get("mtu")),
         "rx_queues": _number(files.get("rx_queues")),
         "tx_queues": _number(files.get("tx_queues")),
@@ -240,7 +253,7 @@ def _object(text: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _volatile(parts: Mapping[str, str]) -> Facts:
+def _volatile(parts: Mapping[str, str], names: Sequence[str]) -> Facts:
     memory = dict(_pairs(parts.get("memory", ""), ":"))
     ticks = [int(word) for word in parts.get("stat", "").split()[1:] if word.isdigit()]
     uptime = parts.get("uptime", "").split()
@@ -248,14 +261,18 @@ def _volatile(parts: Mapping[str, str]) -> Facts:
         "boot_id": parts.get("boot_id"),
         "uptime_s": float(uptime[0]) if uptime else None,
         "load": parts.get("load"),
+        "memory_kib": _number(memory.get("MemTotal")),
         "memory_available_kib": _number(memory.get("MemAvailable")),
+        "tools": _versions(parts, _HELPERS),
+        # Some drivers adapt it to the load.
+        "coalescing": {name: _told(parts, f"-c {name}") for name in names},
         # Since boot, in ticks of all CPUs; guest time is part of user time.
         "steal_ticks": ticks[7] if len(ticks) > 7 else None,
         "cpu_ticks": sum(ticks[:8]) if ticks else None,
     }
 
 
-def _notes(stable: Facts, parts: Mapping[str, str]) -> list[str]:
+def _notes(stable: Facts, volatile: Facts, parts: Mapping[str, str]) -> list[str]:
     lacks = {
         "CPU topology": stable["cpu"]["siblings"],
         "frequency governor": stable["cpu"]["governor"],
@@ -268,13 +285,15 @@ def _notes(stable: Facts, parts: Mapping[str, str]) -> list[str]:
         "steal time": len(parts.get("stat", "").split()) > 8,
     }
     notes = [f"no {what} to be seen" for what, found in lacks.items() if not found]
-    notes += [f"no {tool}" for tool, found in stable["tools"].items() if not found]
+    tools = stable["tools"] | volatile["tools"]
+    notes += [f"no {tool}" for tool, found in tools.items() if not found]
     for name, facts in stable["interfaces"].items():
         if facts["mtu"] is None:
             notes.append(f"no interface {name}")
         else:
-            lacking = [what for what in _ETHTOOL.values() if not facts[what]]
-            notes += [f"interface {name} tells no {what}" for what in lacking]
+            told = {what: facts[what] for what in (*_ETHTOOL.values(), "speed")}
+            told["coalescing"] = volatile["coalescing"][name]
+            notes += [f"interface {name} tells no {what}" for what, got in told.items() if not got]
     if "engine_version" in parts and stable["engine"] is None:
         notes.append("the engine does not answer")
     return notes

@@ -21,7 +21,9 @@ section config && { zcat /proc/config.gz || cat "/boot/config-$(uname -r)"; } |
 section cgroup && grep -E ' cgroup2? ' /proc/self/mounts
 section controllers && cat /sys/fs/cgroup/cgroup.controllers
 section pressure && ls /proc/pressure
-section virtualisation && systemd-detect-virt
+section dma_latency && od -An -td4 -N4 /dev/cpu_dma_latency
+# Without --vm it would name the container that a virtual machine may look like.
+section virtualisation && systemd-detect-virt --vm
 section distribution && cat /etc/os-release
 section files
 cd /sys/devices/system/cpu && files online isolated nohz_full smt/active smt/control \
@@ -34,7 +36,8 @@ cd /sys/devices/system && files clocksource/clocksource0/current_clocksource nod
 cd /sys && files kernel/mm/transparent_hugepage/enabled class/dmi/id/sys_vendor \
     class/dmi/id/product_name hypervisor/type
 cd /proc/sys && files net/core/busy_poll net/core/busy_read net/core/default_qdisc \
-    kernel/numa_balancing kernel/sched_autogroup_enabled net/ipv4/tcp_congestion_control
+    kernel/numa_balancing kernel/sched_autogroup_enabled net/ipv4/tcp_congestion_control \
+    net/bridge/bridge-nf-call-*
 
 # The mounted sysfs may show another network namespace than this one: then look at a fresh one, in
 # a mount namespace of its own and never in the host's, where it would hide the control groups.
@@ -52,6 +55,7 @@ for name in "$@"; do
     for letter in i k g c T; do
         section "ethtool -$letter $name" && timeout 10 ethtool "-$letter" "$name"
     done
+    section "ethtool $name" && timeout 10 ethtool "$name"
 done
 
 if [ -n "$engine" ]; then

@@ -202,8 +202,11 @@ def _cpus() -> list[int]:
 
 
 def cpu_map() -> dict[str, str]:
-    """Return which CPU does what; with two, the harness shares the generator's and sleeps there."""
-    cpus = _cpus()
+    """Return which CPU does what; with two, the harness shares the generator's and sleeps there.
+
+    Two ends on threads of one core would take turns at it, so cores come before threads.
+    """
+    cpus = sorted(_cpus(), key=lambda cpu: (_thread(cpu), cpu))
     generator, sut = cpus[0], cpus[1 % len(cpus)]
     spare = cpus[2] if len(cpus) > 2 else generator
     return {
@@ -216,12 +219,25 @@ def cpu_map() -> dict[str, str]:
     }
 
 
+def _siblings(cpu: int) -> list[str]:
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    return path.read_text().strip().replace("-", ",").split(",") if path.exists() else [str(cpu)]
+
+
+def _thread(cpu: int) -> int:
+    """Return which thread of its core a CPU is, from 0."""
+    siblings = _siblings(cpu)
+    return siblings.index(str(cpu)) if str(cpu) in siblings else len(siblings)
+
+
 def _missing(cpus: dict[str, str]) -> dict[str, str]:
     reasons = {
         "separate-machines": "the hosts are namespaces of one kernel",
         "nic-hardware": "the links are veth pairs",
         "busy-poll": "veth has no queue that a socket could poll (no NAPI without GRO or XDP)",
     }
+    if cpus["sut"] in _siblings(int(cpus["generator"])) and cpus["generator"] != cpus["sut"]:
+        reasons["two-cores"] = "the two ends run on threads of one core"
     if cpus["generator"] == cpus["sut"]:
         reasons["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
     if not Path("/sys/devices/system/cpu/isolated").read_text().strip():

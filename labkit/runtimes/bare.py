@@ -94,8 +94,9 @@ class Bare:
             self._groups[label] = group
             argv = join_argv(group, placement.limits, argv)
         directory = f"{site.directory}/{label}"
+        # Registered first: interrupted while it starts, it is ended all the same.
+        self._jobs[label] = Job(site.host, directory)
         job = start_job(site.host, argv, directory=directory, label=label)
-        self._jobs[label] = job
         return Started(job.pid, site.address)
 
     def stop(self, site: Site, label: str) -> None:

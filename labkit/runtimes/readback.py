@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from typing import Any
 
 from labkit.errors import ToolOutput
@@ -46,6 +48,14 @@ fi
 """
 
 
+#: What the checks need of an interface; its addresses and the rest are nobody's business.
+_LINK = ("ifname", "ifindex", "link_index", "link_netnsid", "master")
+#: Lines of a rule set that are no rules, as nft and iptables-legacy-save print them.
+_FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
+#: What differs between two readings of the same rules.
+_COUNTERS = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|^#.*", re.MULTILINE)
+
+
 def read_back(site: Site, pid: int, container: str = "") -> dict[str, Any]:
     """Return what the host says about a process: namespaces, control group, limits, links, rules.
 
@@ -77,7 +87,7 @@ def sections(text: str) -> dict[str, str]:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the readback as JSON data.
+    """Return the readback as JSON data: what the checks need, and no more of the host than that.
 
     Raises
     ------
@@ -90,9 +100,10 @@ def parse(text: str) -> dict[str, Any]:
             raise ToolOutput(
                 f"the manipulation check could not read {name}",
                 why="the process may have ended",
-                evidence={"readback": text[:4000]},
+                evidence={"readback": text.partition("@@ host.links")[0][:4000]},
             )
     status = dict(line.split(":", 1) for line in raw["status"].splitlines() if ":" in line)
+    shared = raw["ns.net"] == raw["host.net"]
     wanted = ("Cpus_allowed_list", "Seccomp", "NoNewPrivs", "CapEff", "Threads")
     return {
         "namespaces": {name[3:]: value for name, value in raw.items() if name.startswith("ns.")},
@@ -105,13 +116,36 @@ def parse(text: str) -> dict[str, Any]:
         "status": {name: status.get(name, "").strip() for name in wanted},
         "cgroup": _cgroups(raw["cgroup"]),
         "limits": {name[6:]: value for name, value in raw.items() if name.startswith("limit.")},
-        "links": _json(raw, "links"),
-        "host_links": _json(raw, "host.links"),
-        "addresses": _addresses(_json(raw, "addresses")),
-        "ruleset": raw.get("ruleset", ""),
-        "host_ruleset": raw.get("host.ruleset", ""),
+        "links": [reduced_link(link) for link in _json(raw, "links")],
+        "host_links": [reduced_link(link) for link in _json(raw, "host.links")],
+        # The host's own addresses prove nothing of a process that shares its network.
+        "addresses": {} if shared else _addresses(_json(raw, "addresses")),
+        **reduced_rules("ruleset", raw.get("ruleset", "")),
+        **reduced_rules("host_ruleset", raw.get("host.ruleset", "")),
         "inspect": _inspect(_json(raw, "inspect")),
     }
+
+
+def reduced_link(link: dict[str, Any]) -> dict[str, Any]:
+    """Return what ties an interface, as ``ip -d -j link`` tells it, to its peer and bridge."""
+    kept = {name: link[name] for name in _LINK if name in link}
+    kind = link.get("linkinfo", {}).get("info_kind")
+    return kept | ({"kind": kind} if kind else {})
+
+
+def reduced_rules(name: str, text: str) -> dict[str, Any]:
+    """Return of a rule set its DNAT rules, its size, and a digest that counters do not change.
+
+    ``lines`` counts what is not blank, tables without a rule too; ``rules`` the rules among them.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    size = {
+        "lines": len(lines),
+        "rules": sum(not _FRAME.match(line) for line in lines),
+        "sha256": hashlib.sha256(_COUNTERS.sub("", text).encode()).hexdigest(),
+    }
+    dnat = "\n".join(line for line in lines if "dnat" in line.lower())
+    return {name: dnat, f"{name}_size": size}
 
 
 def _json(raw: dict[str, str], name: str) -> list[dict[str, Any]]:

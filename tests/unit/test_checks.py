@@ -113,6 +113,11 @@ def text(field: str, old: str, new: str) -> Change:
     return change
 
 
+def ruleset(text: str) -> Change:
+    """Return a change after which the host has these firewall rules."""
+    return lambda found: found.update(readback.reduced_rules("host_ruleset", text))
+
+
 def outside(controller: str) -> Change:
     return put("cgroup", controller, value="/user.slice")
 
@@ -125,14 +130,14 @@ CASES = [
     (BARE, put("namespaces", "mnt", value="mnt:[1]"), "a mount namespace of its own"),
     (BARE, put("status", "Seccomp", value="2"), "with a seccomp filter"),
     (BARE, put("root", value="/srv"), "its root is /srv, not /"),
-    (["bare-clean"], put("host_ruleset", value="table ip nat {\n}"), "the host has firewall rules"),
-    (BARE[1:], put("host_ruleset", value=""), "the engine's firewall rules are missing"),
-    (BARE[1:], put("host_ruleset", value=CLEAN_NAT), "a NAT rule publishes port 11111"),
+    (["bare-clean"], ruleset("table ip nat {\n}"), "the host has firewall rules"),
+    (BARE[1:], ruleset(""), "the engine's firewall rules are missing"),
+    (BARE[1:], ruleset(CLEAN_NAT), "a NAT rule publishes port 11111"),
     (BARE[:3], put("cgroup", "cpu", value="/labkit/x"), "it is in the control group /labkit/x"),
     (DOCKER, put("status", "Seccomp", value="0"), "without a seccomp filter"),
     (DOCKER, put("inspect", "image", value="sha256:0"), "its image is sha256:0"),
     (DOCKER, put("inspect", value={}), "its image is None"),
-    (DOCKER, put("host_ruleset", value=""), "the engine's firewall rules are missing"),
+    (DOCKER, ruleset(""), "the engine's firewall rules are missing"),
     *[(GROUPED, outside(name), name) for name in ("cpu", "cpuset", "memory", "pids", "freezer")],
     (GROUPED, put("limits", "cpu.cfs_quota_us", value="5000"), "CPU quota"),
     (GROUPED, put("limits", "cpu.shares", value="2"), "CPU weight"),
@@ -198,18 +203,18 @@ COMMIT
 
 
 def test_the_old_back_end_of_iptables_is_read_too() -> None:
-    rules = put("host_ruleset", value=LEGACY)
+    rules = ruleset(LEGACY)
     assert check("docker-nat", rules) == ""
     assert check("docker-bridge", rules) == "a NAT rule publishes port 11111"
     assert check("bare-clean", rules).startswith("the host has firewall rules")
     for old, new in (("0.3/32", "0.30/32"), ("dport 11111", "dport 1"), ("0.2:", "0.20:")):
-        other = put("host_ruleset", value=LEGACY.replace(old, new))
+        other = ruleset(LEGACY.replace(old, new))
         assert "no NAT rule" in check("docker-nat", other)
 
 
 @pytest.mark.parametrize("text", [EMPTY, "table ip filter {\n\tchain INPUT {\n\t}\n}"])
 def test_tables_without_a_rule_are_not_an_engine_s_rules(text: str) -> None:
-    tables = put("host_ruleset", value=text)
+    tables = ruleset(text)
     assert check("bare-rules", tables) == "the engine's firewall rules are missing"
     # They cost a hook on every packet all the same, so a clean host has none.
     assert check("bare-clean", tables) == "the host has firewall rules"

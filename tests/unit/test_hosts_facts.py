@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from labkit.hosts import LocalHost, collect_facts, parse_facts
 
 # Cut from the output of a virtual machine (Debian 12), with another command line.
@@ -55,6 +57,9 @@ cpu
 io
 memory
 
+## dma_latency
+ 2000000000
+
 ## virtualisation
 kvm
 
@@ -85,6 +90,7 @@ clocksource/clocksource0/current_clocksource tsc
 node/node0/cpulist 0-1
 kernel/mm/transparent_hugepage/enabled always [madvise] never
 net/core/busy_poll 0
+net/bridge/bridge-nf-call-iptables 1
 
 ## interface eth0
 mtu 1400
@@ -111,6 +117,16 @@ Current hardware settings:
 RX:\t\t128
 
 ## ethtool -c eth0
+Coalesce parameters for eth0:
+Adaptive RX: on  TX: n/a
+rx-usecs:	8
+
+## ethtool eth0
+Settings for eth0:
+	Supported ports: [ FIBRE ]
+	Speed: 10000Mb/s
+	Duplex: Full
+	Link detected: yes
 
 ## ethtool -T eth0
 Time stamping parameters for eth0:
@@ -154,14 +170,18 @@ def test_captured_text_is_read() -> None:
     assert (kernel["release"], kernel["hz"], kernel["thp"]) == ("6.18.44", 250, "madvise")
     assert (kernel["clock_source"], kernel["parameters"]) == ("tsc", ["isolcpus=1"])
     assert kernel["psi"] == ["cpu", "io", "memory"]
-    assert kernel["sysctl"] == {"net/core/busy_poll": "0"}
+    assert kernel["sysctl"] == {
+        "net/core/busy_poll": "0",
+        "net/bridge/bridge-nf-call-iptables": "1",
+    }
     assert stable["cgroup"] == {"version": "hybrid", "controllers": ["cpu"]}
-    assert stable["memory_kib"] == 24684092
+    assert stable["memory_gib"] == 24
+    assert stable["dma_latency_us"] == 2_000_000_000
     assert stable["virtualisation"]["detected"] == "kvm"
     assert stable["virtualisation"]["hypervisor"] is True
     assert stable["distribution"] == "Debian GNU/Linux 12 (bookworm)"
-    assert stable["tools"]["ip"] == "ip utility, iproute2-6.1.0"
     assert stable["tools"]["nft"] is None
+    assert not {"ip", "ethtool"} & set(stable["tools"])
 
 
 def test_an_interface_is_read() -> None:
@@ -177,6 +197,39 @@ def test_an_interface_is_read() -> None:
     assert eth0["rings"]["RX"] == "128"
     assert eth0["timestamping"] == ["software-transmit", "software-receive"]
     assert eth0["firmware"] is None
+    assert (eth0["speed"], eth0["duplex"]) == ("10000Mb/s", "Full")
+
+
+def test_a_link_without_a_known_speed_has_none() -> None:
+    text = CAPTURED.replace("10000Mb/s", "Unknown!").replace("Full", "Unknown! (255)")
+    facts = parse_facts(text)
+    eth0 = facts["stable"]["interfaces"]["eth0"]
+    assert (eth0["speed"], eth0["duplex"]) == (None, None)
+    assert "interface eth0 tells no speed" in facts["notes"]
+
+
+def test_what_a_driver_adapts_by_itself_does_not_make_another_machine() -> None:
+    facts = parse_facts(CAPTURED)
+    assert facts["volatile"]["coalescing"]["eth0"]["rx-usecs"] == "8"
+    other = parse_facts(CAPTURED.replace("rx-usecs:\t8", "rx-usecs:\t64"))
+    assert other["stable"] == facts["stable"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "flags", "words"),
+    [
+        ("kvm", "hypervisor", "kvm"),
+        ("none", "fpu", "none"),
+        # No tool there, or one that does not know the hypervisor: the CPU still tells.
+        ("", "hypervisor", "vm"),
+        ("none", "hypervisor", "vm"),
+        ("", "fpu", None),
+    ],
+)
+def test_a_virtual_machine_reads_as_one(tool: str, flags: str, words: str | None) -> None:
+    text = CAPTURED.replace("## virtualisation\nkvm\n", f"## virtualisation\n{tool}\n")
+    facts = parse_facts(text.replace("vme hypervisor", flags))
+    assert facts["stable"]["virtualisation"]["detected"] == words
 
 
 def test_the_engine_is_read() -> None:
@@ -197,6 +250,8 @@ def test_what_changes_by_itself_is_apart() -> None:
     volatile = parse_facts(CAPTURED)["volatile"]
     assert volatile["boot_id"] == "1cc8460a-0000-4527-81ec-9fa14f680842"
     assert (volatile["uptime_s"], volatile["steal_ticks"]) == (2240.88, 37)
+    assert (volatile["memory_kib"], volatile["memory_available_kib"]) == (24684092, 24130028)
+    assert volatile["tools"] == {"ip": "ip utility, iproute2-6.1.0", "ethtool": None}
     assert volatile["cpu_ticks"] == 26188 + 804 + 9821 + 408712 + 845 + 0 + 386 + 37
 
 
@@ -205,7 +260,10 @@ def test_what_is_missing_is_a_note() -> None:
     assert "no frequency governor to be seen" in notes
     assert "no nft" in notes
     assert "no interface gone" in notes
-    assert "interface eth0 tells no coalescing" in notes
+    assert "no ethtool" in notes
+    silent = CAPTURED.replace("rx-usecs:\t8\n", "").replace("Adaptive RX: on  TX: n/a\n", "")
+    assert "interface eth0 tells no coalescing" in parse_facts(silent)["notes"]
+    assert "interface eth0 tells no coalescing" not in notes
     assert not [note for note in notes if "idle" in note or "rings" in note or "engine" in note]
 
 
