@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from labkit.dataset import Dataset, load
     from labkit.errors import LabkitError
     from labkit.hosts import LocalHost, SshHost
+    from labkit.parameters import check_parameters
     from labkit.paths import project
     from labkit.placement import Limits, Placement, bare, docker
     from labkit.rig import Rig
@@ -34,6 +35,7 @@ _HOMES = {
     "SshHost": "labkit.hosts",
     "Study": "labkit.campaign.study",
     "bare": "labkit.placement",
+    "check_parameters": "labkit.parameters",
     "compare": "labkit.analysis.compare",
     "docker": "labkit.placement",
     "load": "labkit.dataset",
@@ -52,6 +54,7 @@ __all__ = [
     "SshHost",
     "Study",
     "bare",
+    "check_parameters",
     "compare",
     "docker",
     "load",

@@ -14,14 +14,16 @@ a row like any other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as parquet
+from numpy.typing import NDArray
 
 from labkit.errors import DatasetError
 
@@ -130,9 +132,7 @@ class Dataset:
         records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]
         if not records:
             return pd.DataFrame(columns=["trial", "block", *factors, "copy", *(wanted or [])])
-        paths = [
-            self.path / "trials" / one["directory"] / "samples.parquet" for one in records
-        ]
+        paths = [self.path / "trials" / one["directory"] / "samples.parquet" for one in records]
         counts, measured = _measured(paths, wanted)
         keys = {name: [one["levels"][name] for one in records] for name in factors}
         trial = [one["trial"] for one in records]
@@ -204,32 +204,39 @@ def _measured(
 ) -> tuple[list[int], dict[str, NDArray[Any]]]:
     """Return the number of samples of each trial, and each measured column of all of them.
 
-    Each column is allocated once and filled a trial at a time: there is no second copy of it.
+    A column is allocated once and filled a trial at a time: there is no second copy of it.
     """
-    opened = [_open_samples(path) for path in paths]
-    counts = [int(file.metadata.num_rows) for file in opened]
-    names = wanted if wanted is not None else _same_columns(paths, opened)
-    columns: dict[str, NDArray[Any]] = {}
-    for name in names:
-        kinds = [_kind(path, file, name) for path, file in zip(paths, opened, strict=True)]
-        columns[name] = np.empty(sum(counts), dtype=np.result_type(*kinds))
+    about = [_reading(path, parquet.read_metadata) for path in paths]
+    schemas = [one.schema.to_arrow_schema() for one in about]
+    counts = [int(one.num_rows) for one in about]
+    names = wanted if wanted is not None else list(schemas[0].names)
+    for path, schema in zip(paths, schemas, strict=True):
+        if lacking := [name for name in names if name not in schema.names]:
+            raise DatasetError(
+                f"{lacking} was not measured", where=str(path), remedy=f"there is {schema.names}"
+            )
+    columns = {
+        name: np.empty(
+            sum(counts),
+            np.result_type(*[one.field(name).type.to_pandas_dtype() for one in schemas]),
+        )
+        for name in names
+    }
     start = 0
     for path, count in zip(paths, counts, strict=True):
-        table = _read_samples(path, names)
+        table = _reading(path, partial(parquet.read_table, columns=names))
         for name in names:
+            if table[name].null_count:
+                raise DatasetError("samples are missing in a trial", where=str(path), why=name)
             columns[name][start : start + count] = table[name].to_numpy()
         start += count
     return counts, columns
 
 
-def _read_samples(folder: Path, columns: list[str] | None) -> pd.DataFrame:
-    path = folder / "samples.parquet"
+def _reading(path: Path, read: Callable[[Path], Any]) -> Any:
+    """Return what `read` makes of a file of samples; what stops it is told with the path."""
     try:
-        there = parquet.read_schema(path).names
-        lacking = [name for name in columns or () if name not in there]
-        frame: pd.DataFrame = parquet.read_table(
-            path, columns=None if lacking else columns
-        ).to_pandas()
+        return read(path)
     except FileNotFoundError:
         raise DatasetError("a trial has lost its samples", where=str(path)) from None
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
@@ -239,8 +246,3 @@ def _read_samples(folder: Path, columns: list[str] | None) -> pd.DataFrame:
             why=str(error),
             remedy="remove its directory: the same run measures it again",
         ) from None
-    if lacking:
-        raise DatasetError(
-            f"{lacking} was not measured", where=str(path), remedy=f"there is {there}"
-        )
-    return frame

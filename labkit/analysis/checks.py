@@ -206,4 +206,6 @@ def spanning(trials: pd.DataFrame, block: str = "block", session: str = "session
     """
     require_columns(trials, [block, session])
     sessions = trials.groupby(block)[session].nunique(dropna=False)
-    return [int(one) if isinstance(one, np.integer) else one for one in sessions.index[sessions > 1]]
+    return [
+        int(one) if isinstance(one, np.integer) else one for one in sessions.index[sessions > 1]
+    ]

@@ -149,10 +149,10 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> list[tuple[dict[str, Any],
     if len(np.unique(code)) == len(starts):
         rows: list[Any] = [slice(a, b) for a, b in zip(starts, ends, strict=True)]
     else:
-        code = np.repeat(code, ends - starts)
         order = np.argsort(code, kind="stable")
         edges = np.flatnonzero(np.diff(code[order])) + 1
-        rows = sorted(np.split(order, edges), key=lambda part: int(part[0]))
+        runs = [(starts[part], ends[part]) for part in np.split(order, edges)]
+        rows = sorted((_positions(*run) for run in runs), key=lambda part: int(part[0]))
         starts = np.array([part[0] for part in rows])
     first = frame[list(by)].iloc[starts]
     keys = [{str(name): item for name, item in key.items()} for key in first.to_dict("records")]
@@ -172,6 +172,16 @@ def _run_starts(frame: pd.DataFrame, by: Sequence[str]) -> Array:
         values = series.cat.codes.to_numpy() if _is_categorical(series) else series.to_numpy()
         new[1:] |= values[1:] != values[:-1]
     return np.flatnonzero(new)
+
+
+def _positions(starts: Array, ends: Array) -> Array:
+    """Return the positions in runs of rows, run after run, four bytes each if they fit."""
+    lengths = ends - starts
+    kind = np.int32 if int(ends[-1]) < 2**31 else np.int64
+    skipped = (starts - (np.cumsum(lengths) - lengths)).astype(kind)
+    positions: Array = np.repeat(skipped, lengths)
+    positions += np.arange(len(positions), dtype=kind)
+    return positions
 
 
 def ordered_groups(

@@ -212,10 +212,10 @@ def joint(
     row, and a row costs no more than its code.
     """
     require_columns(frame, columns)
-    parts = [pd.Categorical(frame[name], categories=order_of(frame[name])) for name in columns]
-    for name, part in zip(columns, parts, strict=True):
-        if (part.codes < 0).any():
+    for name in columns:
+        if frame[name].isna().any():
             raise UsageError(f"column {name!r} has missing values", remedy="name every trial")
+    parts = [pd.Categorical(frame[name], categories=order_of(frame[name])) for name in columns]
     levels = [list(part.categories) for part in parts]
     total = math.prod(map(len, levels))
     code, used = np.empty(len(frame), dtype=np.min_scalar_type(-total)), np.zeros(total, np.bool_)

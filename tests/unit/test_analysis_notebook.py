@@ -40,7 +40,8 @@ def conditions(ladder):
         if middle and (affinity == "free" or wait not in ladder):
             continue
         yield (placement, affinity, wait), 1
-        if affinity == "split" and placement in ("bare clean", "docker host"):
+        twice = affinity == "split" and placement in ("bare clean", "docker host")
+        if twice or (placement, affinity, wait) == ("bare clean", "free", "block"):
             yield (placement, affinity, wait), 2
 
 
@@ -97,6 +98,10 @@ def campaign(blocks, n=300, ladder=("spin",), failing=(), shared=True, without=(
     )
 
 
+def words(shown):
+    return "\n".join(str(getattr(value, "data", "")) for value in shown)
+
+
 def execute(monkeypatch, stand_in, **parameters):
     """Run the notebook's code cells in one namespace; return what they displayed."""
     shown = []
@@ -137,7 +142,7 @@ def test_a_campaign_is_decided(monkeypatch):
     summary = summary_of(shown)
     assert (summary["blocks"], summary["failed"], summary["profile"]) == (6, 2, "quick")
     assert summary["measured"] == "2027-01-15" and not summary["reference"]
-    assert 0 < summary["decidable_margin"] < 0.1 and len(summary["noise_floor"]) == 4
+    assert 0 < summary["decidable_margin"] < 0.1 and len(summary["noise_floor"]) == 5
     verdicts = {line["text"]: line["verdict"] for line in summary["headlines"]}
     assert verdicts["docker host: spinning against blocking, bound ends"] == "different"
     assert verdicts["docker bridge against its nearest twin (bare cgroup), split + spin"] == (
@@ -150,9 +155,83 @@ def test_a_campaign_is_decided(monkeypatch):
     statements = names["statements"]
     assert statements["published"].iloc[2] == pytest.approx(4.13 / 4.15, abs=1e-3)
     assert (statements["here"].iloc[4:6] == "agrees").all()
-    text = "\n".join(str(getattr(value, "data", "")) for value in shown)
+    text = words(shown)
+    assert "Decidable margins on medians" in text and "Not known for `free + spin`" in text
+    assert all(f"`{tuning}` " in text for tuning in ("free + block", "split + spin"))
+    assert summary["decidable_margin"] == max(names["known"].values())
+    assert "every block was measured within one session" in text.lower()
+    assert "as planned" not in text and "default" in text  # an older plan names no margin
     assert "6 blocks" in text and "2 attempts failed" in text
     assert sum(isinstance(value, Figure) for value in shown) == 11
+
+
+def contrasts_of(table, **known):
+    """Yield every ratio of medians as its two cells, with what was decided about it."""
+    for row in table.to_dict("records"):
+        top, bottom = row["contrast"].split(" / ")
+        cells = [dict(known), dict(known)]
+        for cell, level in zip(cells, (top, bottom), strict=True):
+            cell |= {name: row[name] for name in FACTORS if name in row}
+            tuning = level if " + " in level else row.get("tuning", "")
+            if tuning:
+                cell["affinity"], cell["wait"] = tuning.split(" + ")
+            if level in FACTORS["placement"]:
+                cell["placement"] = level
+            if level in FACTORS["wait"]:
+                cell["wait"] = level
+        key = tuple(tuple(cell[name] for name in FACTORS) for cell in cells)
+        yield key, (row["verdict"], row["p_adjusted"], row["estimate"])
+
+
+@pytest.mark.parametrize("without", [(), ("bare cgroup",)])
+def test_a_contrast_has_one_verdict_on_the_page(monkeypatch, without):
+    stand_in = campaign(5, n=60, ladder=("block", "spin"), without=without)
+    _, names = execute(monkeypatch, stand_in)
+    tables = [names[name] for name in ("against_clean", "against_twin", "spinning")]
+    tables.append(names["tuned"]["median"])
+    for tuning in names["TUNINGS"]:
+        rungs, _ = names["ladder"](tuning)
+        contrast = rungs["condition"] + " / bare clean"
+        tables.append(rungs.assign(tuning=tuning, contrast=contrast))
+    seen, again = {}, 0
+    for table in tables:
+        for key, decided in contrasts_of(table[table["n_blocks"] > 0]):
+            again += key in seen
+            assert seen.setdefault(key, decided) == decided, key
+    assert again >= 10 and len(seen) > 25
+
+
+def test_the_margin_is_the_plans_and_another_is_said(monkeypatch):
+    stand_in = campaign(3, n=60)
+    stand_in.plan["margin"] = 0.05
+    shown, names = execute(monkeypatch, stand_in)
+    assert names["margin"] == 0.05 and "Margin: 5.0%, as planned." in words(shown)
+    shown, names = execute(monkeypatch, stand_in, margin=0.03)
+    assert names["margin"] == 0.03
+    assert "**Margin: 3.0%, chosen after the plan, which has 5.0%.**" in words(shown)
+
+
+def test_a_block_over_two_sessions_is_left_out_and_said(monkeypatch):
+    stand_in = campaign(5, n=120)
+    rows = stand_in.trials
+    late = (rows["block"] > 3) | ((rows["block"] == 3) & (rows["position"] > 4))
+    rows["session"] = np.where(late, 2, 1)
+    shown, names = execute(monkeypatch, stand_in)
+    said = words(shown)
+    assert "Left out of every paired comparison: block 3**" in said and "4 of 5 blocks" in said
+    for table in (names["against_clean"], names["against_twin"], names["spinning"]):
+        assert set(table["n_blocks"]) <= {0, 4}
+    assert set(names["floor"]["n_blocks"]) == {4} == set(names["quantiles"]["n_blocks"])
+    assert summary_of(shown)["blocks"] == 5
+
+
+def test_a_single_block_over_two_sessions_still_renders(monkeypatch):
+    stand_in = campaign(1, n=120)
+    stand_in.trials["session"] = np.where(stand_in.trials["position"] > 4, 2, 1)
+    shown, names = execute(monkeypatch, stand_in)
+    assert "Left out of every paired comparison: block 1**" in words(shown)
+    assert set(names["against_clean"]["n_blocks"]) == {0}
+    assert summary_of(shown)["decidable_margin"] == "unknown (pilot)"
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
@@ -185,5 +264,5 @@ def test_the_notebook_is_kept_as_agreed():
     assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
     tagged = [cell for cell in code if "parameters" in cell.metadata.get("tags", [])]
     assert [cell.source.splitlines() for cell in tagged] == [
-        ['data = "data/reference/affinity-spinning"', "margin = 0.02"]
+        ['data = "data/reference/affinity-spinning"', "margin = None"]
     ]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from labkit import power
 from labkit.analysis import checks, headlines
 from labkit.analysis.compare import compare
-from labkit.analysis.noise import noise_floor, pooled_sd
+from labkit.analysis.noise import margins, noise_floor, pooled_sd
+from labkit.analysis.reduce import groups
 from labkit.analysis.shift import shift
 from labkit.analysis.summary import combined, factor_effect, joint, mechanisms, summarise
 from labkit.errors import UsageError
@@ -198,6 +199,9 @@ def test_joint_is_one_factor_of_several():
     made = joint(frame, ["a", "b"])
     assert list(made) == ["x + s", "y + t", "x + t"]
     assert list(made.categories) == ["x + t", "x + s", "y + t"]
+    assert made.codes.dtype == np.int8
+    many = pd.concat([frame] * 400_000, ignore_index=True)  # more than one piece
+    assert list(joint(many, ["a", "b"])[-3:]) == list(made)
     with pytest.raises(UsageError, match="missing"):
         joint(frame.assign(a=[None, "y", "x"]), ["a", "b"])
 
@@ -216,24 +220,92 @@ def test_headlines_are_plain_json():
     assert headlines.plain(values) == {"a": 1.0, "b": [2, None, None], "3": [None, "x"]}
 
 
+def judged(low, estimate, high, *, differs=False, equivalent=False):
+    return {
+        "low": low,
+        "estimate": estimate,
+        "high": high,
+        "differs": differs,
+        "equivalent": equivalent,
+        "verdict": "its words do not matter",
+    }
+
+
+NO_LARGER = "inconclusive: no larger than the margin"
+
+
 @pytest.mark.parametrize(
-    ("verdict", "estimate", "expected", "said"),
+    ("row", "equal", "lower", "higher"),
     [
-        ("different", 0.9, "lower", "agrees"),
-        ("different", 1.1, "lower", "disagrees"),
-        ("different", 1.1, "higher", "agrees"),
-        ("equivalent", 1.0, "higher", "disagrees"),
-        ("different", 1.1, "equal", "disagrees"),
-        ("different within margin", 1.01, "equal", "agrees"),
-        ("inconclusive", 1.0, "equal", "inconclusive"),
+        (judged(0.88, 0.90, 0.92, differs=True), "disagrees", "agrees", "disagrees"),
+        (judged(1.08, 1.10, 1.12, differs=True), "disagrees", "disagrees", "agrees"),
+        # A difference that may be within the margin denies no equality.
+        (judged(1.01, 1.03, 1.05, differs=True), "inconclusive", "disagrees", "agrees"),
+        (judged(0.96, 0.975, 0.99, differs=True), "inconclusive", "agrees", "disagrees"),
+        (
+            judged(1.005, 1.01, 1.015, differs=True, equivalent=True),
+            *("agrees", "disagrees", "agrees"),
+        ),
+        (judged(0.995, 1.0, 1.005, equivalent=True), "agrees", NO_LARGER, NO_LARGER),
+        (judged(0.9, 1.0, 1.1), *["inconclusive"] * 3),
+        # Outside the margin alone, but not after the correction: not beyond doubt.
+        (judged(1.03, 1.10, 1.17), *["inconclusive"] * 3),
+        (judged(math.nan, 1.1, math.nan), *["inconclusive"] * 3),
     ],
 )
-def test_answers(verdict, estimate, expected, said):
-    row = {"verdict": verdict, "estimate": estimate}
-    row |= {
-        "differs": "different" in verdict,
-        "equivalent": verdict[0] == "e" or "within" in verdict,
-    }
-    assert headlines.answer(row, expected) == said
+def test_answers(row, equal, lower, higher):
+    said = [headlines.answer(row, word, 0.02) for word in headlines.EXPECTATIONS]
+    assert said == [equal, lower, higher]
+    assert headlines.answer(row, "equal", 0.5) != "disagrees"
     with pytest.raises(UsageError, match="expectation"):
-        headlines.answer(row, "better")
+        headlines.answer(row, "better", 0.02)
+
+
+def test_a_true_equality_is_seldom_denied():
+    rng, said = np.random.default_rng(7), []
+    for _ in range(200):
+        rows = {"block": np.repeat(np.arange(10), 2), "c": ["a", "b"] * 10}
+        levels = np.tile([1.0, 1.015], 10) * np.exp(rng.normal(0, 0.005, 20))
+        frame = pd.DataFrame(rows).assign(v=levels)
+        options = {"value": "v", "condition": "c", "baseline": "a", "block": "block"}
+        row = compare(frame, margin=0.02, **options).iloc[0]
+        said.append((row["differs"], headlines.answer(row, "equal", 0.02)))
+    assert sum(differs for differs, _ in said) > 180
+    assert sum(word == "disagrees" for _, word in said) <= 4
+
+
+def test_margins_by_tuning_are_the_largest_and_unknown_where_nothing_ran_twice():
+    samples = study()
+    options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}
+    floor = noise_floor(samples, condition=CELL, **options)
+    floor = pd.concat([floor, floor.assign(placement="docker", decidable_margin=0.5)])
+    floor["wait"] = pd.Categorical(floor["wait"], ["spin", "block"])
+    made = margins(floor, "wait")
+    assert list(made) == ["spin", "block"] and math.isnan(made["spin"]) and made["block"] == 0.5
+    assert margins(floor.iloc[:0].astype({"wait": "str"}), "wait") == {}
+
+
+def test_blocks_over_several_sessions_are_named():
+    rows = {"block": [1, 1, 2, 2, 3, 3], "session": [1, 1, 1, 2, 2, 2]}
+    assert checks.spanning(pd.DataFrame(rows)) == [2]
+    # A trial repeated in the same session is no span; one of an earlier session is, if given.
+    again = pd.DataFrame({"b": [1, 1, 1, 2], "s": [1, 1, 1, 2]})
+    assert checks.spanning(again, block="b", session="s") == []
+    assert checks.spanning(again.assign(b=1), "b", "s") == [1]
+    with pytest.raises(UsageError, match="no column 'session'"):
+        checks.spanning(again, "b")
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), min_size=1))
+def test_groups_are_those_of_pandas(rows):
+    frame = pd.DataFrame(rows, columns=["one", "two"])
+    frame["two"] = pd.Categorical(frame["two"], ["z", "x", "y", "unused"])
+    found = {
+        tuple(key.values()): frame.index[index].tolist() for key, index in groups(frame, CELLS)
+    }
+    wanted = frame.groupby(CELLS, observed=True).groups
+    assert found == {key: list(index) for key, index in wanted.items()}
+
+
+CELLS = ["one", "two"]

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "labkit"
 
-BASE = {"errors", "units", "power", "placement", "paths", "version"}
+BASE = {"errors", "units", "power", "placement", "paths", "parameters", "version"}
 PURE = BASE | {"dataset", "design"}
 ACTING = PURE | {"hosts"}
 EXECUTING = ACTING | {"benchmarks", "runtimes", "rig"}
@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "units": {"errors"},
     "power": {"errors", "units"},
+    "parameters": {"errors"},
     "placement": {"errors", "units", "power"},
     "dataset": BASE,
     "design": BASE,

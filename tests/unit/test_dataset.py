@@ -72,6 +72,30 @@ def test_attempts_are_rows_and_samples_know_their_trial(store: Store) -> None:
     assert found.rig["name"] == "virtual" and found.facts == {}
 
 
+def test_a_sample_costs_its_value_and_a_few_bytes(store: Store) -> None:
+    names = ["docker bridge", "bare clean"]
+    for position in range(1, 5):
+        levels = {"placement": names[position % 2], "wait": "block"}
+        values = tuple(range(position, position + 5_000))
+        add(store, position=position, levels=levels, samples=values, n_samples=5_000)
+    found = load(store.path).samples()
+    assert found.memory_usage(index=False, deep=False).sum() / len(found) < 8 + 10
+    assert (found["block"].dtype, found["copy"].dtype) == (np.int16, np.int16)
+    assert list(found["placement"].cat.categories) == PLAN["factors"]["placement"]
+    assert list(found["trial"].cat.categories) == [f"b01-p0{number}" for number in range(1, 5)]
+    first = found.drop_duplicates("trial")
+    assert first["rtt_ns"].tolist() == [1, 2, 3, 4]
+    assert first["placement"].tolist() == [names[1], names[0], names[1], names[0]]
+
+
+def test_samples_with_gaps_are_refused(store: Store) -> None:
+    path = add(store) / "samples.parquet"
+    pd.DataFrame({"rtt_ns": pd.array([1, None, 3], dtype="Int64")}).to_parquet(path)
+    with pytest.raises(DatasetError, match="missing in a trial") as caught:
+        load(store.path).samples()
+    assert caught.value.where == str(path)
+
+
 def test_rows_are_in_the_order_of_the_plan_beyond_two_digits(store: Store) -> None:
     places = [(9, 1), (10, 2), (10, 100), (99, 1), (100, 1), (100, 11), (1000, 1)]
     for block, position in reversed(places):

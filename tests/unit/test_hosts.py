@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.errors import CommandFailed, CommandTimeout, UsageError
+from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
 from labkit.hosts import Host, LocalHost, Result, SshHost, script
 from labkit.hosts.command import limited, ran_out_of_time
 
@@ -36,6 +36,16 @@ def outlives(pid: int) -> bool:
 def test_both_kinds_are_hosts() -> None:
     assert isinstance(LocalHost(), Host)
     assert isinstance(SshHost("far", "192.0.2.1"), Host)  # connects only when needed
+
+
+@pytest.mark.parametrize("gateway", [None, "false /opt/someone/gateway %h"])
+def test_an_error_names_role_and_address_but_neither_user_nor_gateway(gateway: str | None) -> None:
+    key = "/opt/someone/key"
+    host = SshHost("sut", "127.0.0.1", user="someone", port=1, key=key, gateway=gateway)
+    with pytest.raises(HostUnreachable) as caught:
+        host.run("true")
+    assert caught.value.where == "sut at 127.0.0.1"
+    assert "someone" not in f"{caught.value} {host!r}"
 
 
 @settings(max_examples=60, deadline=None)

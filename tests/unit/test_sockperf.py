@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.benchmarks import sockperf
+from labkit.campaign.trial import _THIN
 from labkit.errors import ToolOutput, UsageError
+from labkit.hosts import LocalHost, script
 
 CAPTURED = Path(__file__).parents[1] / "captured"
 
@@ -85,3 +87,22 @@ def test_commands_are_argument_lists_with_the_ways_to_wait():
 def test_a_run_is_long_enough_for_its_messages():
     assert sockperf.duration(1_000, "block") == 1
     assert sockperf.duration(1_000_000, "block") == 101
+
+
+@pytest.mark.parametrize(
+    ("want", "rows"), [(5, [0, 3, 6, 9, 12]), (19, list(range(19))), (10, None)]
+)
+def test_what_is_kept_is_spread_evenly_over_the_window(tmp_path, want, rows):
+    log = tmp_path / "log"
+    log.write_text(read("sockperf-block.log"))
+    thinned = LocalHost().run(*script(_THIN, str(log), str(want))).stdout
+    numbers = [int(line.split(",")[0]) for line in thinned.splitlines() if line[:1].isdigit()]
+    assert numbers == (rows or list(range(10)))
+    head = read("sockperf-block.log").partition("packet, tx")[0]
+    assert thinned.startswith(head) and len(numbers) == want
+    reading = sockperf.parse(read("sockperf-block.txt"), thinned, messages=want)
+    assert len(reading.samples["rtt_ns"]) == want and not reading.flags
+
+
+def test_a_missing_log_is_thinned_to_nothing(tmp_path):
+    assert LocalHost().run(*script(_THIN, str(tmp_path / "none"), "5")).stdout == ""
