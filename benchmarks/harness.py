@@ -35,16 +35,18 @@ CONDITIONS = [
 ]
 
 BY_HAND_BARE = """
-nsenter --net=/run/netns/labkit-clean taskset -c "$1" $2 >/dev/null 2>&1 &
+on=/run/netns/labkit-clean
+nsenter --net=$on taskset -c "$1" $2 >/dev/null 2>&1 &
 server=$!
-until nsenter --net=/run/netns/labkit-clean ss -lunH "sport = 11111" | grep -q .; do sleep 0.01; done
+until nsenter --net=$on ss -lunH "sport = 11111" | grep -q .; do sleep 0.01; done
 nsenter --net=/run/netns/labkit-generator taskset -c "$3" $4 --full-log "$5" >"$6"
 kill $server; wait $server || true
 """
 
 BY_HAND_DOCKER = """
+on=/run/netns/labkit-sut
 id=$(docker run -d --network host "$7" taskset -c "$1" $2)
-until nsenter --net=/run/netns/labkit-sut ss -lunH "sport = 11111" | grep -q .; do sleep 0.01; done
+until nsenter --net=$on ss -lunH "sport = 11111" | grep -q .; do sleep 0.01; done
 nsenter --net=/run/netns/labkit-generator taskset -c "$3" $4 --full-log "$5" >"$6"
 docker rm -f "$id" >/dev/null
 """

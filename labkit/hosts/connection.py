@@ -102,7 +102,7 @@ class Connection:
             config=fabric.Config(overrides={"load_ssh_configs": False}),
             connect_kwargs={
                 "sock": self._socket,
-                "key_filename": target.key,
+                **({"key_filename": target.key} if target.key else {}),
                 "allow_agent": target.key is None,
                 "look_for_keys": target.key is None,
                 "banner_timeout": CONNECT_SECONDS,
