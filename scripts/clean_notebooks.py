@@ -21,13 +21,16 @@ def clean(notebook: Any, *, outputs: bool) -> Any:
     notebook.metadata = nbformat.from_dict(
         {"kernelspec": kernel, "language_info": {"name": "python"}}
     )
+    ran = 0
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
         cell.metadata = nbformat.from_dict(
             {key: value for key, value in cell.metadata.items() if key in KEPT}
         )
         if cell.cell_type == "code":
-            cell.execution_count = None
+            # nbval takes a cell without a number for one that never ran.
+            ran += 1
+            cell.execution_count = ran if outputs else None
             cell.outputs = [_uncounted(output) for output in cell.outputs] if outputs else []
     return notebook
 
