@@ -131,6 +131,11 @@ def caveats(kernels: Mapping[str, tuple[str, str]], facts: Mapping[str, Facts]) 
             found.append(f"{' and '.join(roles)} share one kernel, and with it CPUs and softirq")
         if boot == here:
             found.append(f"the harness runs on the machine of {' and '.join(roles)}")
+    if "clean" in kernels and kernels["clean"][0] != kernels["sut"][0]:
+        found.append(
+            "clean is another machine than the sut: a ratio to bare clean holds the difference of "
+            "the two; bare rules and bare cgroup do not"
+        )
     guests = [role for role, one in facts.items() if one["stable"]["virtualisation"]["hypervisor"]]
     if guests:
         found.append(f"virtual machines: {', '.join(guests)}; their CPUs are shared unseen")

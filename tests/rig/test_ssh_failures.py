@@ -158,3 +158,16 @@ def test_wrong_user_key(server: Server, tmp_path: Path) -> None:
     make_key(tmp_path / "wrong")
     with pytest.raises(HostUnreachable, match="user and key"):
         server.host(key=tmp_path / "wrong").run("true")
+
+
+def test_no_key_at_all_is_refused_with_a_remedy(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Neither the user's agent nor the user's keys: whoever runs this may well have a fitting one.
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    host = server.host(key=None)
+    with pytest.raises(HostUnreachable) as caught:
+        host.run("true")
+    host.close()
+    assert caught.value.remedy

@@ -247,3 +247,11 @@ def test_an_engine_elsewhere_is_not_this_hosts(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("label", ["image", "trial-x", "trial-999999999-b01"])
 def test_a_label_without_a_living_owner_is_nobodys(label: str) -> None:
     assert not onehost._of_another(label)
+
+
+def test_a_clean_host_that_is_another_machine_is_a_caveat():
+    facts = {"sut": {"stable": {"virtualisation": {"hypervisor": False}}}}
+    apart = findings.caveats({"sut": ("a", "1"), "clean": ("b", "1")}, facts)
+    assert any("clean is another machine" in text for text in apart)
+    together = findings.caveats({"sut": ("a", "1"), "clean": ("a", "1")}, facts)
+    assert not any("clean is another machine" in text for text in together)
