@@ -92,7 +92,7 @@ def test_its_pid_is_the_program_in_a_session_of_its_own(start: Callable[..., Job
     status = dict(
         line.split(":\t", 1) for line in Path(f"/proc/{job.pid}/status").read_text().splitlines()
     )
-    # What whoever runs the tests ignores (make, a scheduler) is inherited; a job adds nothing to it.
+    # What whoever runs the tests ignores (make, say) is inherited; a job adds nothing to it.
     ours = Path("/proc/self/status").read_text().partition("SigIgn:")[2].split()[0]
     ignored = int(status["SigIgn"], 16)
     assert not ignored & ~int(ours, 16) and int(status["SigBlk"], 16) == 0
