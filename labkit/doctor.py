@@ -53,8 +53,7 @@ def _root() -> Check:
 
 def _tool(name: str, package: str) -> Callable[[], Check]:
     def rule() -> Check:
-        path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
-        found = shutil.which(name, path=path)
+        found = virtual.find_tool(name)
         remedy = f"apt-get install {package}"
         return Check(name, found is not None, found or "not found", remedy, needed=True)
 

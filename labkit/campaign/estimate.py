@@ -18,8 +18,8 @@ from labkit.power import decidable_margin
 if TYPE_CHECKING:
     from labkit.campaign.study import Plan
 
-#: Placing, checking, collecting and taking down one trial, in seconds; measured here, and replaced
-#: by what an earlier campaign took where there is one.
+#: Placing, checking, collecting and taking down one trial, in seconds; rounded up from what it
+#: took on the development machine.
 OVERHEAD = 0.8
 
 

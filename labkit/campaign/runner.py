@@ -62,14 +62,14 @@ def run(plan: Plan, store: Store) -> None:
                 progress.before(f"block {block}: {condition.label}")
                 before = store.last_attempt(name)
                 place = {"trial": name, "block": block, "position": position, "session": session}
-                ok = _planned(plan, store, condition, place, before, runtimes, progress)
-                failed = 0 if ok else failed + 1
+                error = _planned(plan, store, condition, place, before, runtimes, progress)
+                failed = failed + 1 if error else 0
                 progress.after()
                 if failed >= GIVE_UP:
                     raise LabkitError(
                         f"{failed} planned trials failed one after the other",
                         where=str(store.path),
-                        why=_last_problem(store),
+                        why=str(error),
                         remedy="see the trials' records there; `labkit doctor` checks the machine",
                     )
     finally:
@@ -89,8 +89,12 @@ def _planned(
     before: int,
     runtimes: dict[str, Runtime],
     progress: Progress,
-) -> bool:
-    """Try one planned trial until it succeeds or its attempts are used up; each is stored."""
+) -> Exception | None:
+    """Try one planned trial until it succeeds or its attempts are used up; each is stored.
+
+    Returns the error of the last attempt, or None where one succeeded.
+    """
+    error: Exception | None = None
     for attempt in range(before + 1, before + ATTEMPTS + 1):
         label = f"trial-{os.getpid()}-{place['trial']}-a{attempt}"
         trial = Trial(plan.rig, condition, plan.settings, label, runtimes)
@@ -110,11 +114,11 @@ def _planned(
         record["metrics"] = _metrics(reading)
         store.add(record | trial.record, samples, trial.logs)
         if not error:
-            return True
+            return None
         progress.note(f"{place['trial']} ({condition.label}) failed: {error}")
         if isinstance(error, HostUnreachable):
             raise error
-    return False
+    return error
 
 
 def _attempt(plan: Plan, trial: Trial) -> tuple[Reading | None, Exception | None]:
@@ -144,15 +148,6 @@ def _metrics(reading: Reading | None) -> dict[str, float]:
             for label, q in (("median", 0.5), ("p99", 0.99)):
                 found[f"{name}_{label}"] = float(np.quantile(values, q))
     return found
-
-
-def _last_problem(store: Store) -> str:
-    paths = sorted(
-        (store.path / "trials").glob("b*/trial.json"), key=lambda path: path.stat().st_mtime
-    )
-    from labkit.dataset import read_json
-
-    return str((read_json(paths[-1]).get("error") or {}).get("what", "")) if paths else ""
 
 
 @contextmanager

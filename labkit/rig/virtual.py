@@ -37,8 +37,13 @@ Say = Callable[[str], None]
 
 def missing_tools() -> dict[str, str]:
     """Return the programs that are not on this machine, with the package of each."""
+    return {tool: name for tool, name in TOOLS.items() if find_tool(tool) is None}
+
+
+def find_tool(name: str) -> str | None:
+    """Return where a program is, also where only root looks for it."""
     path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
-    return {tool: name for tool, name in TOOLS.items() if shutil.which(tool, path=path) is None}
+    return shutil.which(name, path=path)
 
 
 def up(*, keep: bool, say: Say = lambda text: None) -> None:

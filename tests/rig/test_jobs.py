@@ -13,6 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from sshd import alive
 
 from labkit.errors import CommandFailed, UsageError
 from labkit.hosts import LocalHost, labelled, script, start_job, stop_labelled
@@ -42,14 +43,6 @@ def start(tmp_path: Path, label: str) -> Callable[..., Job]:
         return start_job(HOST, argv, directory=str(tmp_path / name), label=label, **options)
 
     return begin
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def until(path: Path) -> None:

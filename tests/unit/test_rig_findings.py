@@ -7,38 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_rigfile import GOOD, write
 
 from labkit.errors import RigError, UsageError
 from labkit.placement import bare, docker
 from labkit.rig import Rig, auto, findings, onehost, open_rig, rigfile, virtual
 from labkit.rig.rigfile import read
-
-GOOD = """
-name = "pair"
-[hosts.generator]
-ssh = "gen.example"
-key = "keys/user"
-addresses = ["198.18.0.2", "198.18.1.2"]
-interfaces = ["eth1"]
-cpus = "2"
-[hosts.sut]
-ssh = "sut.example"
-user = "admin"
-port = 2222
-sudo = true
-gateway = "nc %h %p"
-addresses = ["198.18.0.3"]
-interfaces = ["eth1"]
-cpus = "2-3"
-bridge_port = "eth2"
-bridge_address = "198.18.1.10/24"
-"""
-
-
-def write(folder: Path, text: str) -> Path:
-    path = folder / "rig.toml"
-    path.write_text(text)
-    return path
 
 
 def facts(boot: str = "a", **changes: Any) -> dict[str, Any]:
