@@ -1,18 +1,25 @@
-import json
 import shutil
 
 import pandas as pd
 import pytest
+from frictionless import Resource
 
-from labkit.analysis.published import default_root, published, violations
+from labkit.claims.published import TAIL, WORDS, default_root, keys, published, violations, words
 from labkit.errors import DatasetError
 
 KEY = "rohprimardho2015"
+KEYS = ("haruna2019", "jha2018", "latency2016", "rohprimardho2015", "struye2017")
 
 
 @pytest.fixture(scope="module")
-def table():
+def whole():
     return published(KEY)
+
+
+@pytest.fixture(scope="module")
+def table(whole):
+    """Return the values of the tables, without what only the text states."""
+    return whole[whole["item"].str.startswith("Table")]
 
 
 def test_every_table_is_there_in_full(table):
@@ -59,6 +66,13 @@ def test_order_statistics_are_in_order(table):
     assert not (wide["min"] >= wide["median"]).any()
 
 
+def test_what_only_the_text_states(whole, table):
+    text = whole.drop(table.index)
+    assert text["item"].str.match("section|Figure").all()
+    median = text[(text["item"] == "section 4.1") & (text["statistic"] == "median")]
+    assert median["value"].tolist() == [6.17]
+
+
 def test_factors_and_counts(table):
     baseline = table["item"].str.match(r"Table (4\.1|C)")
     assert set(zip(table["affinity"], table["wait"], baseline, strict=True)) == {
@@ -102,8 +116,34 @@ def test_unknown_keys_and_constraints(tmp_path):
     assert violations(pd.DataFrame({"b": ["x"]}), schema)[0].startswith("columns are")
 
 
-def test_every_published_table_has_a_schema_that_holds():
-    for path in default_root().glob("*.csv"):
-        schema = json.loads(path.with_suffix(".schema.json").read_text(encoding="utf-8"))
-        assert schema["name"] == path.stem
-        assert len(published(path.stem)) > 0
+def test_all_five_documents_are_published():
+    assert keys() == list(KEYS)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_published_table_has_a_schema_that_holds(key):
+    table = published(key)
+    schema = table.attrs["schema"]
+    assert schema["name"] == key and schema["title"] and schema["source"] and schema["mapping"]
+    assert all(field["description"] for field in schema["fields"])
+    assert len(table) > 20 and tuple(table.columns[-len(TAIL) :]) == TAIL
+    assert table["value"].notna().all()
+    # The order of low and high, and no spread below zero, whatever the schema says.
+    cell = [name for name in table.columns if name not in ("statistic", "value")]
+    wide = table[table["statistic"].isin(["low", "high"])]
+    wide = wide.pivot(index=cell, columns="statistic", values="value")
+    pairs = wide.reindex(columns=["low", "high"]).dropna()  # the text has bounds of one side
+    assert (pairs["low"] <= pairs["high"]).all()
+    assert (table.loc[table["statistic"] == "std", "value"] >= 0).all()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_frictionless_finds_nothing_either(key):
+    folder = str(default_root())
+    report = Resource(path=f"{key}.csv", basepath=folder, schema=f"{key}.schema.json").validate()
+    assert report.valid, report.flatten(["rowNumber", "fieldName", "message"])[:5]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_tables_of_text_hold_text(key):
+    assert tuple(words(key).columns) == WORDS
