@@ -12,14 +12,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import fft, stats
 
-from labkit.analysis.intervals import holm
-from labkit.analysis.reduce import groups, numbers, require_columns
+from labkit.analysis.grouping import groups, numbers, require_columns, require_names
+from labkit.analysis.intervals import holm, mean_and_error, p_values
+from labkit.analysis.reduce import series_of
 from labkit.errors import UsageError
 
 #: Modified z-scores beyond this are outliers (Iglewicz & Hoaglin 1993).
 OUTLIER_Z = 3.5
+#: Most batches that a trial is cut into, and how many independent samples one is worth at least.
+MOST_BATCHES = 20
+BATCH_WORTH = 10
 Floats = NDArray[np.float64]
 
 
@@ -53,6 +57,7 @@ def drift(
     """
     names = [condition] if isinstance(condition, str) else list(condition)
     require_columns(trials, [value, block, *names])
+    require_names(trials, [block, *names])
     order = pd.factorize(trials[block], sort=True)[0].astype(np.float64)
     logs = positive_logs(trials, value)
     span = float(order.max() - order.min())
@@ -83,23 +88,32 @@ def _slope(order: Floats, logs: Floats, span: float, alpha: float) -> dict[str, 
     fit = stats.linregress(x, y)
     half = float(stats.t.ppf(1 - alpha / 2, len(y) - 2)) * float(fit.stderr)
     slope = float(fit.slope)
-    return {
-        **row,
-        "slope": math.expm1(slope),
-        "total": math.expm1(slope * span),
-        "low": math.expm1(slope - half),
-        "high": math.expm1(slope + half),
-        "p_value": float(fit.pvalue),
-    }
+    with np.errstate(over="ignore"):
+        ends = np.expm1([slope, slope * span, slope - half, slope + half])
+    shown = dict(zip(("slope", "total", "low", "high"), map(float, ends), strict=True))
+    return {**row, **shown, "p_value": float(fit.pvalue)}
 
 
 def autocorrelation(values: NDArray[Any]) -> float:
-    """Return the lag-1 autocorrelation of a series; NaN below 3 values or without variance."""
-    if len(values) < 3:
+    """Return the lag-1 autocorrelation of a series.
+
+    NaN below 3 values, without variance, and where a value is not finite.
+    """
+    if len(values) < 3 or not np.isfinite(values).all():
         return math.nan
-    centred = np.asarray(values, dtype=np.float64) - float(np.mean(values))
-    total = float(centred @ centred)
-    return float(centred[:-1] @ centred[1:]) / total if total > 0 else math.nan
+    centred = _centred(values)
+    # A sum of products by einsum: a dot product wakes the threads of BLAS, which are in the way.
+    total = float(np.einsum("i,i->", centred, centred))
+    lagged = float(np.einsum("i,i->", centred[:-1], centred[1:]))
+    return lagged / total if total > 0 else math.nan
+
+
+def _centred(values: NDArray[Any]) -> Floats:
+    """Return values without their mean, and the size of 1: their squares stay in range."""
+    floats = np.asarray(values, dtype=np.float64)
+    _, power = math.frexp(float(np.abs(floats).max()))
+    scaled = np.ldexp(floats, -power)
+    return np.asarray(scaled - float(scaled.mean()), dtype=np.float64)
 
 
 def effective_size(values: NDArray[Any]) -> float:
@@ -107,14 +121,17 @@ def effective_size(values: NDArray[Any]) -> float:
 
     n divided by the integrated autocorrelation time, whose window is chosen as Sokal (1997) does:
     the first lag that is at least five times the time so far. Between 1 and n; n where the series
-    is constant or too short to tell.
+    is constant or too short to tell, NaN where a value is not finite.
     """
     n = len(values)
+    if not np.isfinite(values).all():
+        return math.nan
     if n < 3:
         return float(n)
-    centred = np.asarray(values, dtype=np.float64) - float(np.mean(values))
-    spectrum = np.fft.rfft(centred, 2 ** math.ceil(math.log2(2 * n)))
-    covariance = np.fft.irfft(spectrum.real**2 + spectrum.imag**2)[: n // 2]
+    centred = _centred(values)
+    length = fft.next_fast_len(2 * n, real=True)
+    spectrum = fft.rfft(centred, length)
+    covariance = fft.irfft(spectrum.real**2 + spectrum.imag**2, length)[: n // 2]
     if covariance[0] <= 0:
         return float(n)
     times = 2 * np.cumsum(covariance / covariance[0]) - 1
@@ -131,7 +148,7 @@ def dependence(
     Parameters
     ----------
     samples : DataFrame
-        One row a sample, in the order in which they were taken.
+        One row a sample, in the order in which they were taken, or `Dataset.series`.
     by : sequence of str
         Columns that name a trial and what is to be kept beside it.
     value : str
@@ -145,10 +162,8 @@ def dependence(
     DataFrame
         `by`, ``n``, ``lag1``, ``effective`` (independent samples that the trial is worth).
     """
-    values = numbers(samples, value)
     rows = []
-    for key, index in groups(samples, by):
-        series = values[index]
+    for key, series in series_of(samples, value=value, by=by):
         head = series[:most]
         scale = len(series) / max(len(head), 1)
         rows.append(
@@ -160,6 +175,69 @@ def dependence(
             }
         )
     return pd.DataFrame.from_records(rows)
+
+
+def stationarity(
+    samples: pd.DataFrame,
+    *,
+    by: Sequence[str],
+    value: str = "rtt_ns",
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    """Test whether the second half of each trial is like the first.
+
+    Medians of batches (batch means, Schmeiser 1982, with medians against the heavy tail) of the
+    two halves are compared by Welch's t test, as Geweke (1992) compares two parts of a chain. The
+    batches are so long that neighbouring ones hardly depend on each other: at most `MOST_BATCHES`,
+    each worth `BATCH_WORTH` independent samples or more. A change that is over by the middle and
+    undone by the end passes unseen.
+
+    Parameters
+    ----------
+    samples : DataFrame
+        One row a sample, in the order in which they were taken, or `Dataset.series`.
+    by : sequence of str
+        Columns that name a trial and what is to be kept beside it.
+    value : str
+        Numeric column.
+    alpha : float
+        Level of ``stationary``, after Holm's correction over the trials.
+
+    Returns
+    -------
+    DataFrame
+        `by`; ``n``; ``batches``; ``change`` of the second half relative to the first; ``p_value``;
+        ``p_adjusted``; ``stationary``: False where a change was found, missing where the trial is
+        worth too few independent samples (``p_value`` is NaN then).
+    """
+    rows = [{**key, **_halves(series)} for key, series in series_of(samples, value=value, by=by)]
+    table = pd.DataFrame.from_records(rows)
+    p_value = table["p_value"].to_numpy(dtype=np.float64)
+    table["p_adjusted"] = holm(p_value)
+    table["stationary"] = (
+        (table["p_adjusted"] >= alpha).astype("boolean").mask(np.isnan(p_value), pd.NA)
+    )
+    return table
+
+
+def _halves(series: NDArray[Any], most: int = 100_000) -> dict[str, Any]:
+    """Compare the batch medians of the two halves of a series."""
+    n = len(series)
+    finite = n > 0 and bool(np.isfinite(series).all())
+    worth = effective_size(series[:most]) * n / max(min(n, most), 1) if finite else 0.0
+    half = int(min(MOST_BATCHES, worth / BATCH_WORTH)) // 2
+    row: dict[str, Any] = {"n": n, "batches": 2 * half}
+    if half < 4:
+        return {**row, "change": math.nan, "p_value": math.nan}
+    length = n // (2 * half)
+    batches = np.asarray(series[: 2 * half * length]).reshape(2 * half, length)
+    medians = np.median(batches, axis=1).astype(np.float64)
+    first, second = medians[:half], medians[half:]
+    base = float(first.mean())
+    change = float(second.mean()) / base - 1 if base else math.nan
+    _, error, df = mean_and_error(first, second, paired=False)
+    p_value, _ = p_values(float(second.mean()) - base, error, df, 1.0)
+    return {**row, "change": change, "p_value": p_value}
 
 
 def outliers(
@@ -182,6 +260,7 @@ def outliers(
     """
     names = [condition] if isinstance(condition, str) else list(condition)
     require_columns(trials, [value, block, *names])
+    require_names(trials, [block])
     code = np.zeros(len(trials), dtype=np.int64)
     for number, (_, index) in enumerate(groups(trials, names)):
         code[index] = number

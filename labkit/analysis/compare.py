@@ -3,37 +3,33 @@
 The trial is the unit of replication. Samples are reduced to one number a trial, trials of one
 condition in one block (A/A copies) are averaged on the log scale, and conditions are compared with
 the baseline inside blocks: a paired t test and interval on log ratios, which in simulations keeps
-the nominal error where tests on pooled samples are wrong in up to 87 % of null experiments.
+the nominal error where tests on pooled samples are wrong in up to 87 % of null experiments
+(`benchmarks/simulate.py`).
 
 Methods: ratio of geometric means by t on logs, paired by block or Welch (1947) when unpaired;
-equivalence by two one-sided tests (Schuirmann 1987; Lakens 2017); family-wise error by Holm (1979).
+equivalence by two one-sided tests (Schuirmann 1987; Lakens 2017); family-wise error by Holm (1979);
+beside the paired t the signed-rank test (Wilcoxon 1945), whose disagreement is noted.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.analysis.intervals import holm, interval, mean_and_error, p_values
-from labkit.analysis.reduce import (
-    Statistic,
-    numbers,
-    order_of,
-    require_columns,
-    statistic_name,
-    trial_statistic,
-)
+from labkit.analysis.intervals import holm, interval, mean_and_error, p_values, signed_rank
+from labkit.analysis.logtable import LogTable, log_table
+from labkit.analysis.reduce import Statistic, statistic_name, trial_statistic
 from labkit.errors import UsageError
-from labkit.power import blocks_for
+from labkit.power import LEAST_BLOCKS, blocks_for, least_blocks
 
-#: Below this a spread cannot be told from chance: estimates are given, a verdict is not.
-LEAST_BLOCKS = 3
+__all__ = ["COLUMNS", "LEAST_BLOCKS", "PILOT_BLOCKS", "LogTable", "compare"]
+__all__ += ["contrast", "contrasts", "decide", "log_table"]
+
 #: Fewer blocks than this are called a pilot.
 PILOT_BLOCKS = 5
 
@@ -96,12 +92,16 @@ def compare(
           ``p_equivalence``, the larger of the two one-sided tests, not adjusted;
         - ``differs`` (``p_adjusted < alpha``), ``equivalent`` (``p_equivalence < alpha``): both
           may hold; ``verdict``: ``different``, ``equivalent``, ``different within margin`` or
-          ``inconclusive``, which it always is below `LEAST_BLOCKS` blocks;
+          ``inconclusive``, which it always is on too few blocks for `alpha`
+          (`labkit.power.least_blocks`: 5 at 0.05, 7 at 0.01);
         - ``blocks_missing``: a tuple of blocks in which the condition or the baseline lacks a
           value, so that they could not be compared;
         - ``needed_blocks``: how many it takes to call equal conditions equivalent at this margin,
-          with power 0.8 and the variance seen (missing when that is unknown or beyond planning);
-        - ``sd``: standard deviation between blocks of the log ratio; ``note``: what to know.
+          with power 0.8 and the variance seen, never fewer than any verdict takes, which is all
+          that can be said when no variance was seen (missing when beyond planning);
+        - ``sd``: standard deviation between blocks of the log ratio;
+        - ``note``: what to know, such as failed trials, too few blocks, or that the signed-rank
+          test finds what the t test does not (or the reverse).
 
     Raises
     ------
@@ -109,7 +109,11 @@ def compare(
         For missing columns, an empty frame, an unknown baseline, options out of range, or values
         that have no logarithm (zero, negative, infinite): a ratio says nothing of those.
     """
-    _check_options(statistic, trial, margin, alpha)
+    if (statistic is None) != (trial is None):
+        raise UsageError(
+            "samples are reduced by trial: give both statistic and trial, or neither",
+            why="samples of one trial are not independent replicates",
+        )
     if statistic is not None and trial is not None:
         by = list(dict.fromkeys([trial, condition, block]))
         frame = trial_statistic(frame, value=value, by=by, statistic=statistic)
@@ -124,28 +128,17 @@ def compare(
     return decide([{"condition": name, **row} for name, row in rows.items()], alpha=alpha)
 
 
-@dataclass(frozen=True)
-class LogTable:
-    """Logs of trials, averaged over copies.
-
-    Parameters
-    ----------
-    logs : DataFrame
-        A row a block, a column a condition; NaN where a block has no value.
-    notes : dict
-        For each condition, what averaging copies and failed trials did to it.
-    """
-
-    logs: pd.DataFrame
-    notes: dict[Hashable, str]
-
-
 def contrasts(
     table: LogTable, baseline: Hashable, *, margin: float, alpha: float, paired: bool = True
 ) -> dict[Hashable, dict[str, Any]]:
     """Return, for each other condition, the fields of its row before the correction."""
+    if not (margin > 0 and math.isfinite(margin)) or not 0 < alpha < 0.5:
+        raise UsageError(
+            f"margin={margin!r} and alpha={alpha!r} are not usable",
+            remedy="margin > 0 (0.02 for 2 %) and 0 < alpha < 0.5",
+        )
     logs = table.logs
-    if baseline not in logs.columns:
+    if not pd.api.types.is_hashable(baseline) or baseline not in logs.columns:
         raise UsageError(
             f"the baseline {baseline!r} is no condition here",
             remedy=f"one of {list(logs.columns)}",
@@ -167,7 +160,7 @@ def decide(
     table = pd.DataFrame.from_records(list(rows), columns=columns)
     p_value = table["p_value"].to_numpy(dtype=np.float64)
     adjusted = holm(p_value)
-    enough = table["n_blocks"].to_numpy(dtype=np.int64) >= LEAST_BLOCKS
+    enough = table["n_blocks"].to_numpy(dtype=np.int64) >= least_blocks(alpha)
     differs = enough & (adjusted < alpha)
     equivalent = enough & (table["p_equivalence"].to_numpy(dtype=np.float64) < alpha)
     words = np.array(["inconclusive", "different", "equivalent", "different within margin"])
@@ -193,13 +186,17 @@ def contrast(
     else:
         x, y = _floats(base.dropna()), _floats(other.dropna())
     n = min(len(x), len(y))
-    mean, error, df = mean_and_error(x, y, paired)
+    mean, error, df = mean_and_error(x, y, paired, size=1.0)
     low, high = interval(mean, error, df, alpha)
     change, change_error, change_df = mean_and_error(np.exp(x), np.exp(y), paired)
     change_low, change_high = interval(change, change_error, change_df, alpha)
     p_value, p_equivalence = p_values(mean, error, df, math.log1p(margin))
     sd = error * math.sqrt(n) if n else math.nan
-    needed = blocks_for(margin, sd, alpha=alpha) if math.isfinite(sd) else None
+    needed = blocks_for(margin, sd, alpha=alpha) if math.isfinite(sd) else 2
+    needed = needed and max(needed, least_blocks(alpha))
+    notes = [_few(n, alpha, needed), _spread(len(missing), error)]
+    if paired and error > 0:
+        notes.append(_disagreement(p_value, signed_rank(y - x), n, alpha))
     return {
         "n_blocks": n,
         "estimate": _exp(mean),
@@ -211,81 +208,45 @@ def contrast(
         "p_value": p_value,
         "p_equivalence": p_equivalence,
         "blocks_missing": missing,
-        "needed_blocks": needed and max(needed, LEAST_BLOCKS),
+        "needed_blocks": needed,
         "sd": sd,
-        "note": _note(n, len(missing), error, needed),
+        "note": "; ".join(filter(None, notes)),
     }
-
-
-def _check_options(
-    statistic: Statistic | None, trial: str | None, margin: float, alpha: float
-) -> None:
-    if (statistic is None) != (trial is None):
-        raise UsageError(
-            "samples are reduced by trial: give both statistic and trial, or neither",
-            why="samples of one trial are not independent replicates",
-        )
-    if not (margin > 0 and math.isfinite(margin)) or not 0 < alpha < 0.5:
-        raise UsageError(
-            f"margin={margin!r} and alpha={alpha!r} are not usable",
-            remedy="margin > 0 (0.02 for 2 %) and 0 < alpha < 0.5",
-        )
-
-
-def log_table(trials: pd.DataFrame, *, value: str, condition: str, block: str) -> LogTable:
-    """Return the logs of trial-level values by block and condition; errors as `compare`."""
-    require_columns(trials, [value, condition, block])
-    if trials[[condition, block]].isna().to_numpy().any():
-        raise UsageError(f"{condition!r} or {block!r} is missing in some rows")
-    values = numbers(trials, value).astype(np.float64)
-    bad = ~np.isnan(values) & ~((values > 0) & np.isfinite(values))
-    if bad.any():
-        first = trials[[condition, block]].iloc[int(np.argmax(bad))].to_dict()
-        raise UsageError(
-            f"{int(bad.sum())} values of {value!r} are zero, negative or infinite: no ratio",
-            where=f"first in {first}, {values[bad][0]}",
-            remedy="a value of a failed trial is NaN; compare other values by their difference",
-        )
-    logs = pd.DataFrame({"c": trials[condition], "b": trials[block]}).assign(v=np.log(values))
-    cells = logs.groupby(["b", "c"], observed=True, sort=False)["v"]
-    table = cells.mean().unstack("c").reindex(columns=order_of(logs["c"])).sort_index()
-    return LogTable(table, _notes(cells.size(), cells.count()))
 
 
 def _floats(series: pd.Series[float]) -> Floats:
     return np.asarray(series.to_numpy(), dtype=np.float64)
 
 
-def _notes(sizes: pd.Series[int], counts: pd.Series[int]) -> dict[Hashable, str]:
-    """Return, for each condition, what averaging copies and failed trials did to it."""
-    notes: dict[Hashable, str] = {}
-    for name, size in sizes.groupby(level="c", observed=True, sort=False):
-        parts, lost = [], int(size.sum() - counts[size.index].sum())
-        if size.max() > 1:
-            parts.append(f"{name}: up to {size.max()} trials a block, averaged on the log scale")
-        if lost:
-            parts.append(f"{name}: {lost} of {size.sum()} trials without a value")
-        notes[name] = "; ".join(parts)
-    return notes
-
-
 def _exp(log: float) -> float:
     return math.inf if log > 700 else math.exp(log)
 
 
-def _note(n: int, missing: int, error: float, needed: int | None) -> str:
-    parts = []
-    if n < LEAST_BLOCKS:
-        parts.append(f"pilot: {_blocks(n)}; a verdict takes at least {LEAST_BLOCKS}")
-    elif n < PILOT_BLOCKS:
-        parts.append(f"pilot: {_blocks(n)}")
-    if n < PILOT_BLOCKS and needed is not None and needed > n:
+def _few(n: int, alpha: float, needed: int | None) -> str:
+    """Return what to know about the number of blocks; empty when there are enough."""
+    least = least_blocks(alpha)
+    if n >= max(least, PILOT_BLOCKS):
+        return ""
+    parts = [f"{'pilot' if n < PILOT_BLOCKS else 'too few'}: {_blocks(n)}"]
+    if n < least:
+        parts.append(f"a verdict at alpha={alpha:g} takes at least {least}")
+    if n > 1 and needed is not None and needed > max(n, least):
         parts.append(f"about {_blocks(needed)} decide the margin")
-    if missing:
-        parts.append(f"{_blocks(missing)} could not be compared")
+    return "; ".join(parts)
+
+
+def _spread(missing: int, error: float) -> str:
+    parts = [f"{_blocks(missing)} could not be compared"] if missing else []
     if error == 0:
         parts.append("no variance between blocks: constant or coarsely rounded values")
     return "; ".join(parts)
+
+
+def _disagreement(p_value: float, p_rank: float, n: int, alpha: float) -> str:
+    """Return a note where the signed-rank test, if it can reach `alpha`, decides otherwise."""
+    if 2.0 ** (1 - n) >= alpha or (p_value < alpha) == (p_rank < alpha):
+        return ""
+    return f"the signed-rank test disagrees (p = {p_rank:.2g})"
 
 
 def _blocks(number: int) -> str:

@@ -1,7 +1,7 @@
 """The t machinery below every comparison: means with errors, intervals and tests of logs.
 
 Paired, or independent with Welch's degrees of freedom (Welch 1947); equivalence by two one-sided
-tests (Schuirmann 1987); Holm's step-down correction (Holm 1979).
+tests (Schuirmann 1987); Holm's step-down correction (Holm 1979); signed ranks (Wilcoxon 1945).
 """
 
 from __future__ import annotations
@@ -10,39 +10,50 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import special, stats
 
 Floats = NDArray[np.float64]
+#: Spreads below this share of the numbers that they come from are rounding.
+ROUNDING = 1e-12
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def mean_and_error(x: Floats, y: Floats, paired: bool) -> tuple[float, float, float]:
+@np.errstate(over="ignore", under="ignore")
+def mean_and_error(
+    x: Floats, y: Floats, paired: bool, *, size: float = 0.0
+) -> tuple[float, float, float]:
     """Return mean, standard error and degrees of freedom of y - x; NaN where there is none.
 
-    The error is infinite, and no interval follows, where squares pass the floating-point range.
+    A spread below 1e-12 of the largest number, or of `size`, is rounding and counts as 0: logs have
+    the size 1, since they are rounded as the values are, however near 0 they lie.
     """
-    n, m = len(x), len(y)
-    if min(n, m) == 0:
+    if min(len(x), len(y)) == 0:
         return math.nan, math.nan, math.nan
+    # By a power of two, which rounds nothing: squares stay in the floating-point range.
+    _, power = math.frexp(max(size, float(np.abs(x).max()), float(np.abs(y).max())))
+    mean, error, df = _scaled(np.ldexp(x, -power), np.ldexp(y, -power), paired)
+    return float(np.ldexp(mean, power)), float(np.ldexp(error, power)), df
+
+
+def _scaled(x: Floats, y: Floats, paired: bool) -> tuple[float, float, float]:
+    """Return the same of numbers the size of 1."""
+    n, m = len(x), len(y)
     mean = float(np.mean(y - x)) if paired else float(y.mean() - x.mean())
     if min(n, m) < 2:
         return mean, math.nan, math.nan
     # Rounding must not pass for a spread: constants stay constant through log and exp.
-    floor = 1e-12 * max(1.0, float(np.abs(x).max()), float(np.abs(y).max()))
+    samples = [y - x] if paired else [x, y]
+    spreads = [float(np.std(sample, ddof=1)) for sample in samples]
+    errors = [
+        0.0 if spread <= ROUNDING else spread / math.sqrt(len(sample))
+        for spread, sample in zip(spreads, samples, strict=True)
+    ]
+    error = math.hypot(*errors)
+    if error == 0:
+        return 0.0 if abs(mean) <= ROUNDING else mean, 0.0, n - 1.0 if paired else n + m - 2.0
     if paired:
-        spread = float(np.std(y - x, ddof=1))
-        mean = 0.0 if spread <= floor and abs(mean) <= floor else mean
-        return mean, 0.0 if spread <= floor else spread / math.sqrt(n), n - 1.0
-    spreads = [0.0 if s <= floor else s for s in (float(np.std(a, ddof=1)) for a in (x, y))]
-    parts = [float(np.square(spread)) / size for spread, size in zip(spreads, (n, m), strict=True)]
-    total = sum(parts)
-    if total == 0:
-        return 0.0 if abs(mean) <= floor else mean, 0.0, n + m - 2.0
-    if not math.isfinite(total):
-        return mean, math.inf, math.nan
-    share = parts[0] / total
-    df = 1 / (share**2 / (n - 1) + (1 - share) ** 2 / (m - 1))
-    return mean, math.sqrt(total), df
+        return mean, error, n - 1.0
+    share = (errors[0] / error) ** 2
+    return mean, error, 1 / (share**2 / (n - 1) + (1 - share) ** 2 / (m - 1))
 
 
 def interval(mean: float, error: float, df: float, alpha: float) -> tuple[float, float]:
@@ -75,3 +86,13 @@ def holm(p_values: Floats) -> Floats:
     steps = p_values[order] * np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return adjusted
+
+
+def signed_rank(change: Floats) -> float:
+    """Return the two-sided p of the signed-rank test that `change` lies around 0 (Wilcoxon 1945).
+
+    Exact up to 50 values without ties, by scipy; differences of 0 count for nothing. 1 where all
+    are 0.
+    """
+    change = change[change != 0]
+    return float(stats.wilcoxon(change).pvalue) if len(change) else 1.0

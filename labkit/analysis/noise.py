@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis.compare import contrasts, log_table
+from labkit.analysis.compare import contrasts
+from labkit.analysis.logtable import log_table
 from labkit.analysis.reduce import (
     Statistic,
     groups,
@@ -98,6 +99,8 @@ def _floor(
     row = contrasts(table, 1, margin=0.02, alpha=alpha)[2]
     n, sd = int(row["n_blocks"]), float(row["sd"])
     known = math.isfinite(sd)
+    few = ("pilot: no block has both copies", "pilot: one block shows no spread")
+    notes = [*few[n : n + 1], *(f"copy {note}" for note in table.notes.values() if note)]
     return {
         "n_blocks": n,
         "ratio": row["estimate"],
@@ -107,7 +110,7 @@ def _floor(
         "detectable_difference": (
             detectable_difference(sd, n, alpha=alpha, power=power) if known else np.inf
         ),
-        "note": "" if known else "pilot: one block shows no spread",
+        "note": "; ".join(notes),
     }
 
 

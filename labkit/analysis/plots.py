@@ -26,7 +26,14 @@ from labkit.analysis.figure import (
     styles,
 )
 from labkit.analysis.forest import interval_plot, ladder_plot
-from labkit.analysis.reduce import groups, numbers, order_of, quantiles, require_columns
+from labkit.analysis.reduce import (
+    Ordered,
+    groups,
+    order_of,
+    pooled,
+    require_columns,
+    sort_trials,
+)
 from labkit.errors import UsageError
 
 __all__ = ["block_plot", "ecdf", "interval_plot", "ladder_plot", "shift_plot"]
@@ -52,7 +59,8 @@ def ecdf(
     Parameters
     ----------
     samples : DataFrame
-        One row a sample; `value` positive.
+        One row a sample, or what `labkit.analysis.reduce.sort_trials` made of them; `value`
+        positive.
     value : str
         Column; nanoseconds are shown in microseconds on a logarithmic axis.
     hue, col : str
@@ -64,7 +72,9 @@ def ecdf(
     tail : bool
         Draw the share above each value on a logarithmic axis instead: the tail at full length.
     points : int
-        At most this many points a curve (2,000 at most), tails kept, so that pages stay small.
+        At most this many quantiles a curve (2,000 at most), however many samples: half evenly, the
+        others ever denser to both ends, where the last is the extreme itself. So pages stay small
+        and a tail keeps its length.
 
     Raises
     ------
@@ -74,27 +84,31 @@ def ecdf(
     require_columns(samples, [value, hue, trial, block, *([col] if col else [])])
     if not (combined or trials):
         raise UsageError("neither trials nor the combined curve are to be drawn")
+    by = list(dict.fromkeys([trial, block, hue, *([col] if col else [])]))
+    frame = sort_trials(samples, value=value, by=by)
     style = styles(order_of(samples[hue]))
-    figure, axes, panels = _panels(samples, col, height=3.1, sharex=True, sharey=True)
+    figure, axes, panels = _panels(frame, col, height=3.1, sharex=True, sharey=True)
     factor, label = scale_and_label(value)
     for axis, panel, shown in panels:
-        for name in order_of(shown[hue]):
-            part = shown[shown[hue] == name]
+        for name in [name for name in style if (shown[hue] == name).any()]:
             look = {"color": style[name]["color"], "linestyle": style[name]["linestyle"]}
-            look |= {"tail": tail, "points": min(points, 2000)}
-            values = numbers(part, value) * factor
-            for _, index in groups(part, [trial, block]) if trials else []:
-                _curve(axis, np.sort(values[index]), alpha=0.4, lw=0.6, **look)
+            look |= {"tail": tail, "points": min(points, 2000), "factor": factor}
+            cells = list(shown.loc[shown[hue] == name, value])
+            for ordered in cells if trials else []:
+                _curve(axis, ordered, alpha=0.4, lw=0.6, **look)
             if combined:
-                _curve(axis, np.sort(values), lw=2.0, label=str(name), **look)
-        said = counts(shown[block].nunique(), len(groups(shown, [trial, block])), len(shown))
-        axis.set_title(f"{panel}{said}", fontsize=8)
+                _curve(axis, pooled(cells), lw=2.0, label=str(name), **look)
+        axis.set_title(f"{panel}{_counts(shown, value, trial, block)}", fontsize=8)
     _finish_ecdf(axes, len(panels), label, tail)
     if combined:
         legend(figure, axes, hue, list(style))
-    n_trials = len(groups(samples, [trial, block]))
-    say(figure, counts(samples[block].nunique(), n_trials, len(samples)))
+    say(figure, _counts(frame, value, trial, block))
     return figure
+
+
+def _counts(trials: pd.DataFrame, value: str, trial: str, block: str) -> str:
+    n = sum(map(len, trials[value]))
+    return counts(trials[block].nunique(), len(groups(trials, [trial, block])), n)
 
 
 def _panels(
@@ -115,9 +129,13 @@ def _panels(
     return figure, axes, panels
 
 
-def _curve(axis: Axes, ordered: NDArray[Any], tail: bool, points: int, **look: Any) -> None:
+def _curve(
+    axis: Axes, ordered: Ordered, tail: bool, points: int, factor: float, **look: Any
+) -> None:
+    if not len(ordered):
+        return  # a failed trial
     levels = curve_levels(len(ordered), points)
-    at = quantiles(ordered, levels)
+    at = ordered.quantiles(levels) * factor
     # A sample counts as at or above itself, so the largest is drawn at 1/n, not at nothing.
     share = 1 - levels * (len(ordered) - 1) / len(ordered) if tail else levels
     axis.plot(at, share, **look)

@@ -1,7 +1,8 @@
 """From samples to one number a trial, so that samples are never taken for replicates.
 
-Each trial is sorted once; the order statistics then cost nothing, so time grows with the number of
-samples (one sort a trial), never with the number of statistics asked.
+Samples come as a row each (`Dataset.samples`), as an array a trial (`Dataset.series`), or sorted
+already: whoever wants more than one table or figure of the same samples sorts them once with
+`sort_trials` and hands that to all of them.
 """
 
 from __future__ import annotations
@@ -12,55 +13,27 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from labkit.analysis.grouping import (
+    Array,
+    groups,
+    is_categorical,
+    numbers,
+    order_of,
+    require_columns,
+)
+from labkit.analysis.ordered import Ordered, partly_missing, pooled, quantiles, sort_all
 from labkit.errors import UsageError
 
-Array = NDArray[Any]
+__all__ = ["Ordered", "Statistic", "groups", "numbers", "order_of", "ordered_groups", "pooled"]
+__all__ += ["quantile_level", "quantiles", "reduce_trials", "require_columns", "samples_needed"]
+__all__ += ["series_of", "sort_trials", "statistic_name", "statistic_of", "trial_statistic"]
+
 #: A name (``mean``, ``median``, ``min``, ``max``, ``std``, ``p99``, ``q0.999``) or a function of
 #: the sorted samples of a trial.
 Statistic = str | Callable[[Array], float]
 
-_PLAIN: dict[str, Callable[[Array], float]] = {
-    "mean": lambda ordered: float(ordered.mean()),
-    "min": lambda ordered: float(ordered[0]),
-    "max": lambda ordered: float(ordered[-1]),
-    "std": lambda ordered: float(ordered.std(ddof=1)) if len(ordered) > 1 else math.nan,
-}
-
-
-def require_columns(frame: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Raise `UsageError` naming the columns that `frame` lacks, or that it has no rows."""
-    lacking = [name for name in columns if name not in frame.columns]
-    if lacking:
-        raise UsageError(
-            f"the frame has no column {', '.join(map(repr, lacking))}",
-            remedy=f"it has {', '.join(map(str, frame.columns))}",
-        )
-    if frame.empty:
-        raise UsageError("the frame has no rows", remedy="was any trial measured?")
-
-
-def numbers(frame: pd.DataFrame, column: str) -> Array:
-    """Return a column as an array of integers or floats; raise `UsageError` when it is neither."""
-    series = frame[column]
-    if pd.api.types.is_bool_dtype(series) or not pd.api.types.is_numeric_dtype(series):
-        raise UsageError(f"column {column!r} holds {series.dtype}, not numbers")
-    if pd.api.types.is_extension_array_dtype(series.dtype):
-        return series.to_numpy(dtype=np.float64, na_value=np.nan)
-    return series.to_numpy()
-
-
-def _is_categorical(series: pd.Series[Any]) -> bool:
-    return isinstance(series.dtype, pd.CategoricalDtype)
-
-
-def order_of(series: pd.Series[Any]) -> list[Any]:
-    """Return the distinct values: in the order of a categorical, or else of appearance."""
-    present = list(pd.unique(series))
-    if not _is_categorical(series):
-        return present
-    return [name for name in series.cat.categories if name in set(present)]
+_PLAIN = ("mean", "min", "max", "std")
 
 
 def quantile_level(name: str) -> float | None:
@@ -85,126 +58,154 @@ def samples_needed(level: float) -> int:
     return 1 if level == 0.5 else math.ceil(round(1 / min(level, 1 - level), 6))
 
 
-def quantiles(ordered: Array, levels: Sequence[float] | Array) -> NDArray[np.float64]:
-    """Return quantiles of sorted values, interpolated linearly (type 7 of Hyndman & Fan 1996)."""
-    position = np.asarray(levels, dtype=np.float64) * (len(ordered) - 1)
-    below = np.floor(position).astype(np.int64)
-    above = np.minimum(below + 1, len(ordered) - 1)
-    low, high = ordered[below].astype(np.float64), ordered[above].astype(np.float64)
-    # Where both are infinite their difference has no value, and none is needed.
-    step = np.zeros_like(low)
-    np.subtract(high, low, out=step, where=high != low)
-    weight = position - below
-    return low + np.multiply(weight, step, out=np.zeros_like(low), where=weight > 0)
-
-
 def statistic_name(statistic: Statistic) -> str:
     """Return how a statistic is called in a column or a figure."""
     return statistic if isinstance(statistic, str) else getattr(statistic, "__name__", "statistic")
 
 
-def statistic_of(ordered: Array, statistic: Statistic) -> float:
+def statistic_of(ordered: Ordered, statistic: Statistic) -> float:
     """Return one statistic of sorted samples; NaN when there are too few for that quantile."""
     if not isinstance(statistic, str):
-        return float(statistic(ordered))
+        return float(statistic(ordered.values))
     level = quantile_level(statistic)
     if level is not None:
         enough = len(ordered) >= samples_needed(level)
-        return float(quantiles(ordered, [level])[0]) if enough else math.nan
+        return float(ordered.quantiles([level])[0]) if enough else math.nan
     if statistic not in _PLAIN:
         raise UsageError(
             f"unknown statistic {statistic!r}",
             remedy="mean, median, min, max, std, p99 (any percentage), q0.999 or a function",
         )
-    return _PLAIN[statistic](ordered)
+    return float(getattr(ordered, statistic))
 
 
-def groups(frame: pd.DataFrame, by: Sequence[str]) -> list[tuple[dict[str, Any], Any]]:
-    """Return the distinct combinations of `by` and the rows of each.
+def sort_trials(
+    samples: pd.DataFrame, *, value: str = "rtt_ns", by: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Sort each trial's samples, once for every table, comparison and figure of them.
 
-    In order of appearance, categorical columns first in the order of their categories.
+    Parameters
+    ----------
+    samples : DataFrame
+        `Dataset.series` (a row a trial), or one row a sample.
+    value : str
+        Numeric column of samples, or column of arrays.
+    by : sequence of str, optional
+        Columns that together name a trial; needed where there is a row a sample. Where there is a
+        row a trial, rows that share them are pooled; every row stays by itself when omitted.
 
     Returns
     -------
-    list of (dict, array or slice)
-        The group's values of `by`, and its positions in `frame`: a slice (no copy) where its rows
-        are adjacent, as they are stored. Without `by`, one group of everything.
+    DataFrame
+        One row a trial: `by` (all columns when omitted), and in `value` an `Ordered`, which knows
+        its quantiles. It takes the place of samples wherever they are asked for, and is filtered
+        and given further columns as any table of trials.
 
     Raises
     ------
     UsageError
-        If one of the columns has missing values: such rows would belong to no group.
+        For unknown columns, values that are not numbers, or partly missing trials.
     """
-    require_columns(frame, list(by))
-    if not by:
-        return [({}, slice(None))]
-    starts = _run_starts(frame, by)
-    ends = np.r_[starts[1:], len(frame)]
-    code = np.zeros(len(starts), dtype=np.int64)
-    for name in by:
-        part, unique = pd.factorize(frame[name].iloc[starts])
-        if (part < 0).any():
-            raise UsageError(f"column {name!r} has missing values", remedy="name every trial")
-        code = code * len(unique) + part
-    if len(np.unique(code)) == len(starts):
-        rows: list[Any] = [slice(a, b) for a, b in zip(starts, ends, strict=True)]
+    if by is not None:
+        found = list(ordered_groups(samples, value=value, by=by))
+        table = _table([key for key, _ in found], samples, by)
+        cells = [ordered for _, ordered in found]
+    elif _arrays(samples, value):
+        table, cells = samples.copy(), _cells(samples, value)
     else:
-        order = np.argsort(code, kind="stable")
-        edges = np.flatnonzero(np.diff(code[order])) + 1
-        runs = [(starts[part], ends[part]) for part in np.split(order, edges)]
-        rows = sorted((_positions(*run) for run in runs), key=lambda part: int(part[0]))
-        starts = np.array([part[0] for part in rows])
-    first = frame[list(by)].iloc[starts]
-    keys = [{str(name): item for name, item in key.items()} for key in first.to_dict("records")]
-    ranks = [first[name].cat.codes for name in by if _is_categorical(first[name])]
-    if ranks:
-        order = np.lexsort([rank.to_numpy() for rank in reversed(ranks)])
-        return [(keys[number], rows[number]) for number in order]
-    return list(zip(keys, rows, strict=True))
+        raise UsageError("sort_trials needs `by` here", remedy="name the columns of a trial")
+    table[value] = _objects(cells)
+    return table
 
 
-def _run_starts(frame: pd.DataFrame, by: Sequence[str]) -> Array:
-    """Return where a run of rows with equal `by` starts: a byte a row, nothing is factorized."""
-    new = np.zeros(len(frame), dtype=np.bool_)
-    new[0] = True
-    for name in by:
-        series = frame[name]
-        values = series.cat.codes.to_numpy() if _is_categorical(series) else series.to_numpy()
-        new[1:] |= values[1:] != values[:-1]
-    return np.flatnonzero(new)
+def _objects(cells: Sequence[Any]) -> Array:
+    """Return a column of objects; pandas would take arrays of equal length for rows of numbers."""
+    column = np.empty(len(cells), dtype=object)
+    for number, cell in enumerate(cells):
+        column[number] = cell
+    return column
 
 
-def _positions(starts: Array, ends: Array) -> Array:
-    """Return the positions in runs of rows, run after run, four bytes each if they fit."""
-    lengths = ends - starts
-    kind = np.int32 if int(ends[-1]) < 2**31 else np.int64
-    skipped = (starts - (np.cumsum(lengths) - lengths)).astype(kind)
-    positions: Array = np.repeat(skipped, lengths)
-    positions += np.arange(len(positions), dtype=kind)
-    return positions
+def _arrays(frame: pd.DataFrame, value: str) -> bool:
+    """Tell whether there is a row a trial, with an array or an `Ordered` in each cell."""
+    require_columns(frame, [value])
+    first = frame[value].iloc[0]
+    return isinstance(first, Ordered) or (isinstance(first, np.ndarray) and first.ndim == 1)
+
+
+def _cells(frame: pd.DataFrame, value: str) -> list[Ordered]:
+    """Return the sorted samples of each row, sorting those that are not."""
+    cells = list(frame[value])
+    rough = [place for place, cell in enumerate(cells) if not isinstance(cell, Ordered)]
+    if rough:
+        for place in rough:
+            if not isinstance(cells[place], np.ndarray) or cells[place].dtype.kind not in "iuf":
+                raise UsageError(f"column {value!r} holds {cells[place]!r}, not arrays of numbers")
+        names = [frame.drop(columns=value).iloc[place].to_dict() for place in rough]
+        for place, ordered in zip(rough, sort_all([cells[n] for n in rough], names), strict=True):
+            cells[place] = ordered
+    return cells
 
 
 def ordered_groups(
     frame: pd.DataFrame, *, value: str, by: Sequence[str]
-) -> Iterator[tuple[dict[str, Any], Array]]:
-    """Yield each group of `by` as (its keys, its sorted values).
+) -> Iterator[tuple[dict[str, Any], Ordered]]:
+    """Yield each group of `by` as (its keys, its sorted samples); see `sort_trials`.
 
     Raises
     ------
     UsageError
         If some but not all values of a group are missing: a trial is whole or it failed. A group
-        whose values are all missing has an empty array.
+        whose values are all missing has no samples.
     """
     require_columns(frame, [value, *by])
-    values = numbers(frame, value)
+    if not _arrays(frame, value):
+        values, found = numbers(frame, value), groups(frame, by)
+        keys = [key for key, _ in found]
+        yield from zip(keys, sort_all([values[index] for _, index in found], keys), strict=True)
+        return
+    cells = _objects(_cells(frame, value))
     for key, index in groups(frame, by):
-        ordered = np.sort(values[index])
-        # NaN sorts last: looking at both ends finds it without another pass.
-        if ordered.dtype.kind == "f" and np.isnan(ordered[-1]):
-            if not np.isnan(ordered[0]):
-                raise UsageError(f"samples are missing in {key}", remedy="is the trial whole?")
-            ordered = ordered[:0]
-        yield key, ordered
+        several = list(cells[index])
+        if len({len(one) > 0 for one in several}) == 2:
+            raise partly_missing(key)
+        yield key, pooled(several)
+
+
+def series_of(
+    frame: pd.DataFrame, *, value: str, by: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], Array]]:
+    """Yield each group of `by` as (its keys, its samples in the order in which they were taken).
+
+    Raises
+    ------
+    UsageError
+        If they were sorted, which no order survives.
+    """
+    require_columns(frame, [value, *by])
+    if not _arrays(frame, value):
+        values = numbers(frame, value)
+        yield from ((key, values[index]) for key, index in groups(frame, by))
+        return
+    cells = frame[value].to_numpy()
+    for key, index in groups(frame, by):
+        if any(isinstance(cell, Ordered) for cell in cells[index]):
+            raise UsageError(
+                "sorted samples have lost the order in which they were taken",
+                remedy="give what `Dataset.series` returned",
+            )
+        yield key, np.concatenate(list(cells[index])) if len(cells[index]) > 1 else cells[index][0]
+
+
+def _table(
+    records: list[dict[str, Any]],
+    frame: pd.DataFrame,
+    by: Sequence[str],
+    columns: Sequence[str] = (),
+) -> pd.DataFrame:
+    """Return records as a frame whose columns of `by` have the categories that they had."""
+    table = pd.DataFrame.from_records(records, columns=[*by, *columns])
+    return table.astype({name: frame[name].dtype for name in by if is_categorical(frame[name])})
 
 
 def reduce_trials(
@@ -215,9 +216,9 @@ def reduce_trials(
     Parameters
     ----------
     frame : DataFrame
-        One row a sample.
+        Samples, or what `sort_trials` made of them.
     value : str
-        Numeric column of samples.
+        Column of samples.
     by : sequence of str
         Columns that together name a group (trial, condition and block).
     statistics : sequence of str or callable
@@ -235,14 +236,19 @@ def reduce_trials(
         For unknown columns or statistics, values that are not numbers, or partly missing groups.
     """
     names = [statistic_name(statistic) for statistic in statistics]
+    made = ["n", *names]
+    if twice := {name for name in made if name in by or made.count(name) > 1}:
+        raise UsageError(
+            f"two columns would be called {', '.join(map(repr, sorted(twice)))}",
+            remedy="rename the column that names a group, or the function",
+        )
     records = []
     for key, ordered in ordered_groups(frame, value=value, by=by):
         record = {**key, "n": len(ordered)}
         for name, statistic in zip(names, statistics, strict=True):
             record[name] = statistic_of(ordered, statistic) if len(ordered) else math.nan
         records.append(record)
-    table = pd.DataFrame.from_records(records, columns=[*by, "n", *names])
-    return table.astype({name: frame[name].dtype for name in by if _is_categorical(frame[name])})
+    return _table(records, frame, by, ["n", *names])
 
 
 def trial_statistic(

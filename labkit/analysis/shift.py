@@ -36,7 +36,7 @@ def shift(
     Parameters
     ----------
     samples : DataFrame
-        One row a sample.
+        One row a sample, or what `labkit.analysis.reduce.sort_trials` made of them.
     condition, baseline, block, trial, value, margin, alpha
         As for `labkit.analysis.compare.compare`.
     quantiles : sequence of str

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis.compare import LogTable, contrasts, decide, log_table
+from labkit.analysis.grouping import require_names
 from labkit.analysis.reduce import (
     Statistic,
     groups,
@@ -19,6 +20,7 @@ from labkit.analysis.reduce import (
     reduce_trials,
     require_columns,
     samples_needed,
+    sort_trials,
     statistic_name,
     trial_statistic,
 )
@@ -42,7 +44,7 @@ def summarise(
     Parameters
     ----------
     samples : DataFrame
-        One row a sample.
+        One row a sample, or what `labkit.analysis.reduce.sort_trials` made of them.
     by : sequence of str
         Columns that name a group.
     value : str
@@ -85,18 +87,17 @@ def combined(
 ) -> pd.DataFrame:
     """Summarise all trials of a condition pooled, as the papers' "combined" tables do.
 
-    A description only: pooled samples are not replicates, so nothing is tested on them.
+    A description only: pooled samples are not replicates, so nothing is tested on them. `samples`
+    as in `summarise`; each trial is sorted once, and trials are pooled without sorting again.
 
     Returns
     -------
     DataFrame
         As `summarise`, with ``n_trials`` and ``n_blocks`` after `by`.
     """
-    table = summarise(samples, by=by, value=value, statistics=statistics)
-    keys = [key for key, _ in groups(samples, list(dict.fromkeys([*by, trial, block])))]
-    counts = (
-        pd.DataFrame(keys).groupby(list(by), observed=True)[[trial, block]].nunique().reset_index()
-    )
+    trials = sort_trials(samples, value=value, by=list(dict.fromkeys([*by, trial, block])))
+    table = summarise(trials, by=by, value=value, statistics=statistics)
+    counts = trials.groupby(list(by), observed=True)[[trial, block]].nunique().reset_index()
     counts = counts.rename(columns={trial: "n_trials", block: "n_blocks"})
     table = table.merge(counts, on=list(by), how="left", validate="one_to_one")
     return table[[*by, "n_trials", "n_blocks", "n", *statistics, "note"]]
@@ -143,6 +144,7 @@ def factor_effect(
         As `compare`, and for fewer than two levels.
     """
     require_columns(frame, [factor, value, block, *within])
+    require_names(frame, [factor])
     if len(levels) < 2:
         raise UsageError("an effect needs at least two levels", remedy="the baseline level first")
     if statistic is not None and trial is not None:

@@ -1,0 +1,161 @@
+"""Figures of the ledger as a whole, and heat maps of a quantity over two factors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from labkit.analysis.figure import canvas, plain_log_ticks
+from labkit.analysis.reduce import require_columns
+
+#: How a result is drawn: a grey and a hatch, so that no colour has to be told from another.
+FACES: dict[str, tuple[str, str]] = {
+    "replicated": ("0.25", ""),
+    "contradicted": ("1.0", "xxx"),
+    "inconclusive": ("0.75", "///"),
+    "not decidable on this rig": ("0.9", "..."),
+    "not measured": ("1.0", ""),
+    "error": ("0.0", ""),
+}
+_MARKERS = {"replicated": "o", "contradicted": "X", "inconclusive": "^"}
+
+
+def ledger_overview(rows: pd.DataFrame) -> Figure:
+    """Draw the results of each source, and published beside measured ratios.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        What `labkit.ledger` returns: a row a claim.
+
+    Returns
+    -------
+    Figure
+        Left, bars of claims by result, a bar a source. Right, for every measured claim whose
+        estimate and published value are ratios, the interval measured here (a line with a marker
+        a result) and the published value (a diamond), on a logarithmic axis.
+    """
+    require_columns(rows, ["source", "result", "estimate", "low", "high", "published_value"])
+    ratios = rows[
+        (rows["unit"] == "1") & (rows["estimate"] > 0) & np.isfinite(rows["estimate"])
+    ].reset_index(drop=True)
+    height = max(3.0, 0.2 * len(ratios) + 1.2)
+    figure, axes = canvas(1, 2, width=11, height=height, gridspec_kw={"width_ratios": [2, 3]})
+    _bars(axes[0, 0], rows)
+    _ratios(axes[0, 1], ratios)
+    return figure
+
+
+def _bars(axes: Axes, rows: pd.DataFrame) -> None:
+    """Draw one bar a source, a part a result."""
+    sources = list(dict.fromkeys(rows["source"]))
+    left = np.zeros(len(sources))
+    for result, (grey, hatch) in FACES.items():
+        counts = [int(((rows["source"] == s) & (rows["result"] == result)).sum()) for s in sources]
+        if any(counts):
+            options: dict[str, Any] = {"facecolor": grey, "hatch": hatch, "edgecolor": "0.2"}
+            axes.barh(sources, counts, left=left, label=result, linewidth=0.8, **options)
+            left += counts
+    axes.invert_yaxis()
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel(f"claims (n = {len(rows)})")
+    axes.grid(visible=False, axis="y")
+    axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+
+
+def _ratios(axes: Axes, ratios: pd.DataFrame) -> None:
+    """Draw the measured interval and the published value of every ratio."""
+    if ratios.empty:
+        axes.text(0.5, 0.5, "no ratio was measured", ha="center", transform=axes.transAxes)
+        axes.set_axis_off()
+        return
+    axes.axvline(1, color="0.4", linewidth=0.8)
+    for place, row in enumerate(ratios.to_dict("records")):
+        if np.isfinite(row["low"]) and np.isfinite(row["high"]):
+            axes.plot([row["low"], row["high"]], [place, place], color="0.2", linewidth=1.2)
+        marker = _MARKERS.get(row["result"], "s")
+        label = row["result"] if row["result"] in _MARKERS else "other result"
+        axes.plot(row["estimate"], place, marker, color="0.2", markersize=5, label=label)
+        if pd.notna(row["published_value"]) and row["published_value"] > 0:
+            options: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": "0.2"}
+            axes.plot(
+                row["published_value"], place, "D", markersize=5, label="published", **options
+            )
+    axes.set_xscale("log")
+    plain_log_ticks(axes)
+    axes.set_yticks(range(len(ratios)), ratios["id"], fontsize=7)
+    axes.invert_yaxis()
+    blocks = sorted({int(number) for number in ratios["n_blocks"]})
+    said = f"{blocks[0]}" if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
+    axes.set_xlabel(f"ratio to the claim's baseline (n = {said} blocks), interval of 95 %")
+    handles, names = axes.get_legend_handles_labels()
+    known = dict(zip(names, handles, strict=True))
+    options = {"fontsize": 7, "loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+    axes.legend(known.values(), known.keys(), ncols=len(known), frameon=False, **options)
+
+
+def heat_map(
+    frame: pd.DataFrame,
+    *,
+    value: str,
+    rows: str,
+    columns: str,
+    label: str,
+    centre: float = 0.0,
+    marked: str | None = None,
+    note: str = "",
+) -> Figure:
+    """Draw a quantity over two factors, such as the interference ratio of service and neighbour.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row a cell.
+    value, rows, columns : str
+        Columns: the quantity, and the factors down and across.
+    label : str
+        What the quantity is, with its unit.
+    centre : float
+        The value that means no effect: the middle of the scale.
+    marked : str, optional
+        Boolean column; cells where it holds are framed (a difference found, for instance).
+    note : str
+        Written below, such as ``n = 5 blocks``.
+
+    Returns
+    -------
+    Figure
+        Every cell carries its number, so that the map reads without its colours.
+    """
+    require_columns(frame, [value, rows, columns, *([marked] if marked else [])])
+    table = frame.pivot(index=rows, columns=columns, values=value)
+    rows_at, columns_at = _order(frame[rows]), _order(frame[columns])
+    table = table.reindex(index=rows_at, columns=columns_at)
+    width, height = 1.1 * len(table.columns) + 2.5, 0.45 * len(table) + 1.4
+    figure, axes = canvas(1, 1, width=width, height=height)
+    axis = axes[0, 0]
+    reach = float(np.nanmax(np.abs(table.to_numpy(dtype=float) - centre), initial=0)) or 1.0
+    limits: dict[str, Any] = {"vmin": centre - reach, "vmax": centre + reach}
+    bar = {"label": label}
+    sns.heatmap(table, annot=True, fmt=".3g", cmap="PuOr", cbar_kws=bar, ax=axis, **limits)
+    axis.grid(visible=False)
+    if marked:
+        for cell in frame[frame[marked].astype(bool)].to_dict("records"):
+            place = (columns_at.index(cell[columns]), rows_at.index(cell[rows]))
+            axis.add_patch(Rectangle(place, 1, 1, fill=False, edgecolor="0", linewidth=1.8))
+    figure.supxlabel(note, fontsize=8, color="0.25", x=0.99, ha="right")
+    return figure
+
+
+def _order(column: pd.Series[Any]) -> list[Any]:
+    """Return the levels in the order of a categorical, or of appearance."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return list(column.cat.categories)
+    return list(dict.fromkeys(column))
