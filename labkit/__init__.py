@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from labkit.analysis.compare import compare
     from labkit.benchmarks import sockperf
     from labkit.campaign.study import Plan, Study
+    from labkit.claims.ledger import ledger
     from labkit.dataset import Dataset, load
     from labkit.errors import LabkitError
     from labkit.hosts import LocalHost, SshHost
@@ -38,6 +39,7 @@ _HOMES = {
     "check_parameters": "labkit.parameters",
     "compare": "labkit.analysis.compare",
     "docker": "labkit.placement",
+    "ledger": "labkit.claims.ledger",
     "load": "labkit.dataset",
     "project": "labkit.paths",
     "sockperf": "labkit.benchmarks",
@@ -57,6 +59,7 @@ __all__ = [
     "check_parameters",
     "compare",
     "docker",
+    "ledger",
     "load",
     "project",
     "sockperf",

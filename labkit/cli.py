@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from labkit.errors import LabkitError, UsageError
+from labkit.errors import DatasetError, LabkitError, UsageError
 from labkit.paths import ROOT, project
 from labkit.version import VERSION
 
@@ -185,6 +185,56 @@ def report(measure: bool, profile: str, new: bool, output: Path) -> None:
     click.echo(f"report: {index}")
     if failures:
         raise SystemExit(1)
+
+
+@app.command(
+    epilog="Examples: labkit ledger | labkit ledger --source jha2018 --result contradicted | "
+    "labkit ledger data/reference/affinity-spinning --csv ledger.csv"
+)
+@click.argument("datasets", nargs=-1, type=click.Path(path_type=Path))
+@PROFILE
+@click.option("--source", multiple=True, metavar="KEY", help="Only claims of this document.")
+@click.option("--result", multiple=True, metavar="WORDS", help="Only claims with this result.")
+@click.option("--csv", type=click.Path(path_type=Path), help="Write these rows to a file, too.")
+@click.option("--arithmetic", is_flag=True, help="List what the papers' own tables do not give.")
+def ledger(
+    datasets: tuple[Path, ...],
+    profile: str,
+    source: tuple[str, ...],
+    result: tuple[str, ...],
+    csv: Path | None,
+    arithmetic: bool,
+) -> None:
+    """Hold every claim against DATASETS: the newest campaign of each study, or the reference."""
+    from labkit.claims import text as words
+    from labkit.claims.ledger import ledger as held
+    from labkit.claims.reading import load_claims
+
+    claims = load_claims()
+    rows = held(datasets or _newest(list(claims.studies), profile), claims=claims)
+    shown = words.chosen(rows, source, result)
+    lines = words.lines(shown)
+    if arithmetic:
+        lines += words.wrong_arithmetic(source or claims.sources)
+    click.echo("\n".join(lines))
+    if csv is not None:
+        shown.to_csv(csv, index=False, lineterminator="\n")
+    if (rows["result"] == "error").any():
+        raise SystemExit(1)
+
+
+def _newest(names: list[str], profile: str) -> list[Path]:
+    """Return the newest campaign of each study that has one, here or in the reference."""
+    from labkit import studies as runs
+
+    found = []
+    for name in names:
+        try:
+            found.append(runs.dataset_of(name, profile))
+        except DatasetError as error:
+            if error.where != str(project("data")):  # a damaged campaign, and not a missing one
+                raise
+    return found
 
 
 @app.command()

@@ -1,0 +1,137 @@
+"""Campaigns that were never on disk, for tests of the ledger."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labkit.claims.claim import Claim, StudyWords
+from labkit.claims.reading import Claims
+from labkit.dataset import Dataset
+
+PLACEMENTS = ("docker a", "docker b", "docker c", "docker d")
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+STUDY = StudyWords(
+    "nets",
+    "networks",
+    {"placement": PLACEMENTS, "wait": ("block", "spin"), "size_b": None},
+    {"rate": "trial", "rtt_ns": "samples"},
+)
+REAL = {
+    "name": "real",
+    "kind": "inventory",
+    "hosts": {name: {"engine": name == "sut"} for name in ("generator", "sut", "clean")},
+    "shared_kernel": False,
+    "capabilities": {},
+    "offers": ["aufs", "residence-time"],
+}
+MACHINE = {"stable": {"cpu": {"count": 8}, "interfaces": {"eth1": {"speed": "10000Mb/s"}}}}
+FACTS = {"generator": MACHINE, "sut": MACHINE}
+Truth = Callable[[str, float], float]
+
+
+class Campaign(Dataset):
+    """A dataset whose plan, sessions, records and samples are given."""
+
+    def __init__(
+        self,
+        plan: Mapping[str, Any],
+        records: Sequence[dict[str, Any]],
+        samples: Mapping[str, np.ndarray] | None = None,
+        facts: Mapping[str, Any] = FACTS,
+    ) -> None:
+        self.__dict__.update(
+            path=Path("campaign"), plan=plan, records=list(records), sessions=[{"facts": facts}]
+        )
+        self.__dict__["given"] = samples or {}
+
+    def _measured(self, columns: Any) -> Any:
+        records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]
+        arrays = [self.given[one["trial"]] for one in records]
+        whole = np.concatenate(arrays) if arrays else np.empty(0)
+        return records, [len(one) for one in arrays], dict.fromkeys(columns, whole)
+
+
+def campaign(
+    truth: Truth,
+    *,
+    blocks: int = 10,
+    noise: float = 0.005,
+    copies: int = 1,
+    seed: int = 1,
+    factors: Mapping[str, Sequence[str]] | None = None,
+    rig: Mapping[str, Any] = REAL,
+    metrics: Sequence[str] = ("rate",),
+    **plan: Any,
+) -> Campaign:
+    """Return a campaign whose trials have log-normal noise, and blocks a level of their own."""
+    levels = dict(factors or {"placement": PLACEMENTS, "size_b": [str(one) for one in SIZES]})
+    rng = np.random.default_rng(seed)
+    combinations = list(itertools.product(*levels.values()))
+    records = []
+    for block in range(1, blocks + 1):
+        shift = rng.normal(0, 0.05, len(metrics))
+        for position, (combination, copy) in enumerate(
+            itertools.product(combinations, range(1, copies + 1)), 1
+        ):
+            found = dict(zip(levels, combination, strict=True))
+            mean = truth(found.get("placement", ""), float(found.get("size_b", 1)))
+            values = mean * np.exp(shift + rng.normal(0, noise, len(metrics)))
+            given = dict(zip(metrics, map(float, values), strict=True))
+            records.append(record(block, position, found, given, copy=copy))
+    about = {"study": "nets", "factors": levels, "refusals": [], "settings": {}, "rig": dict(rig)}
+    return Campaign(about | plan, records)
+
+
+def record(
+    block: int, position: int, levels: Mapping[str, str], metrics: Mapping[str, float], **more: Any
+) -> dict[str, Any]:
+    """Return one trial's record."""
+    return {
+        "trial": f"b{block:02d}-p{position:03d}",
+        "block": block,
+        "position": position,
+        "attempt": 1,
+        "session": 1,
+        "levels": dict(levels),
+        "copy": 1,
+        "started_ns": 0,
+        "seconds": 1.0,
+        "status": "ok",
+        "error": None,
+        "n_samples": 5000,
+        "metrics": dict(metrics),
+        "mechanisms": {},
+        "flags": [],
+    } | more
+
+
+def fail(found: Campaign, matches: Callable[[dict[str, Any]], bool], why: str = "it broke") -> None:
+    """Make some trials failed ones."""
+    found.__dict__.pop("trials", None)
+    for one in found.records:
+        if matches(one):
+            one |= {"status": "failed", "error": {"what": why}, "metrics": {}, "n_samples": 0}
+
+
+def claims(*several: Claim, study: StudyWords = STUDY) -> Claims:
+    """Return claims on the one study there is."""
+    return Claims({study.name: study}, several)
+
+
+def claim(kind: str, name: str = "", **fields: Any) -> Claim:
+    """Return a claim of a kind, on the rate of a study."""
+    where = fields.get("where", {})
+    for cell in ("condition", "baseline", "condition2", "baseline2"):
+        if cell in fields:
+            fields[cell] = {**where, **fields[cell]}
+    fields["cells"] = tuple({**where, **cell} for cell in fields.get("cells", ()))
+    margin = {"equivalence": 0.02, "fixed-offset": 0.02, "linear": 0.1, "constant-product": 0.1}
+    about = {"source": "small", "place": "section 2", "statement": "something", "study": "nets"}
+    fields = {"metric": "rate", "margin": margin.get(kind, math.nan)} | about | fields
+    return Claim(id=name or f"small-{kind}", kind=kind, **fields)

@@ -1,0 +1,213 @@
+"""The ledger as a whole: families, settings, what is not measured, what goes wrong."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_campaigns import PLACEMENTS, Campaign, campaign, claim, claims
+
+import labkit
+from labkit.analysis.compare import compare
+from labkit.analysis.intervals import holm
+from labkit.claims.claim import Needs
+from labkit.claims.ledger import COLUMNS, ledger
+from labkit.claims.reading import load_claims
+from labkit.claims.stated import PublishedValue
+from labkit.claims.verdicts import RESULTS
+from labkit.errors import DatasetError, UsageError
+
+DATA = Path(__file__).parent / "data" / "claims"
+A, B, C = ({"placement": name, "size_b": 4} for name in PLACEMENTS[:3])
+FACTORS = {"placement": PLACEMENTS, "size_b": ["4"]}
+DIFFERS = claim("difference", condition=B, baseline=A, direction="higher")
+
+
+def higher(placement: str, size: float) -> float:
+    return 2.0 if placement == PLACEMENTS[1] else 1.0
+
+
+def small(**options: Any) -> Campaign:
+    return campaign(higher, **{"factors": FACTORS} | options)
+
+
+def one(found: Any = (), which: Any = DIFFERS) -> Any:
+    return ledger(found, claims=claims(which)).iloc[0]
+
+
+def test_without_campaigns_nothing_is_measured() -> None:
+    rows = labkit.ledger(claims=load_claims(DATA / "claims.toml", DATA), root=DATA)
+    assert tuple(rows.columns) == COLUMNS and len(rows) == len(
+        load_claims(DATA / "claims.toml", DATA)
+    )
+    assert set(rows["result"]) == {"not measured"} and set(rows["setting"]) == {""}
+    assert set(rows["why"]) == {"no campaign of nets"}
+    row = rows.set_index("id").loc["small-difference"]
+    assert row["published_value"] == pytest.approx(8.8 / 9.5)
+    assert row["published"] == "1.1 stated; 0.9263 from its tables"
+    assert row["arithmetic"] in ("follows", "does not follow") and row["arithmetic_detail"]
+    assert set(rows["arithmetic"]) == {row["arithmetic"], "nothing to recompute"}
+    assert rows["n_blocks"].isna().all() and rows["estimate"].dtype == float
+
+
+def test_the_estimate_is_that_of_compare() -> None:
+    found = small(copies=2, noise=0.1)
+    trials = found.ok[found.ok["placement"].isin(PLACEMENTS[:2])]
+    row = compare(
+        trials, value="rate", condition="placement", baseline=PLACEMENTS[0], block="block"
+    ).iloc[0]
+    held = one(found)
+    for name in ("estimate", "low", "high"):
+        assert held[name] == pytest.approx(row[name])
+    assert held["p_replicates"] == pytest.approx(row["p_value"])
+    assert held["n_blocks"] == 10
+
+
+def with_samples(n: int = 200, **options: Any) -> Campaign:
+    found = small(**options)
+    rng = np.random.default_rng(5)
+    samples = {
+        one["trial"]: (1e6 * one["metrics"]["rate"] * rng.lognormal(0, 0.1, n)).astype(np.int64)
+        for one in found.records
+    }
+    for record in found.records:
+        record["n_samples"] = n
+    return Campaign(found.plan, found.records, samples)
+
+
+def test_samples_are_reduced_once_a_trial() -> None:
+    found, reads = with_samples(), []
+    read = found._measured
+    found.__dict__["_measured"] = lambda columns: reads.append(columns) or read(columns)
+    several = [
+        claim(
+            "difference",
+            f"small-{name}",
+            condition=B,
+            baseline=A,
+            direction="higher",
+            metric="rtt_ns",
+            statistic=name,
+        )
+        for name in ("median", "p99", "mean", "std", "q0.999")
+    ]
+    rows = ledger(found, claims=claims(*several)).set_index("id")
+    assert len(reads) == 1
+    series = found.series(["rtt_ns"])
+    medians = series["rtt_ns"].map(np.median).groupby([series["block"], series["placement"]]).mean()
+    table = np.log(medians.unstack())
+    wanted = math.exp((table[PLACEMENTS[1]] - table[PLACEMENTS[0]]).mean())
+    assert rows.loc["small-median", "estimate"] == pytest.approx(wanted)
+    assert (rows.drop("small-q0.999")["result"] == "replicated").all()
+    short = rows.loc["small-q0.999"]
+    assert short["result"] == "not measured"
+    assert "q0.999 takes 1,000 samples a trial, and there are 200" in short["why"]
+
+
+def test_a_rare_tail_needs_its_samples() -> None:
+    tail = claim(
+        "difference",
+        condition=B,
+        baseline=A,
+        direction="higher",
+        metric="rtt_ns",
+        statistic="p99",
+        needs=Needs(samples=10_000),
+    )
+    row = one(with_samples(), tail)
+    assert row["result"] == "not decidable on this rig" and row["p_replicates"] < 1e-6
+    assert row["setting_why"] == "10,000 samples a trial: there are 200"
+
+
+def test_claims_of_a_source_are_one_family() -> None:
+    found = small(noise=0.4, blocks=8)
+    several = [
+        claim("difference", f"{source}-{number}", source=source, condition=B, baseline=A, **more)
+        for source, number in (("one", 1), ("two", 1), ("two", 2), ("two", 3))
+        for more in [{"direction": "higher", "at_least": 1.0 + 0.3 * number}]
+    ]
+    rows = ledger(found, claims=claims(several[1], several[0], *several[2:]))
+    assert rows["id"].tolist() == ["two-1", "one-1", "two-2", "two-3"]
+    for column in ("p_replicates", "p_contradicts"):
+        two = rows[rows["source"] == "two"]
+        assert two[f"{column}_adjusted"].tolist() == holm(two[column].to_numpy()).tolist()
+        alone = rows[rows["source"] == "one"].iloc[0]
+        assert alone[f"{column}_adjusted"] == alone[column]
+
+
+def test_one_error_is_one_row() -> None:
+    found = small()
+    record = next(one for one in found.records if one["levels"]["placement"] == PLACEMENTS[2])
+    record["metrics"]["rate"] = -1.0
+    other = claim("difference", "small-bad", condition=C, baseline=A, direction="higher")
+    rows = ledger(found, claims=claims(other, DIFFERS))
+    assert rows["result"].tolist() == ["error", "replicated"]
+    assert rows["why"][0].startswith("DatasetError: rate is negative or infinite in a trial")
+    assert math.isnan(rows["p_replicates_adjusted"][0])
+
+
+@pytest.mark.parametrize("broken", ["rig", "series"])
+def test_what_cannot_be_read_is_the_row_s_error(broken: str) -> None:
+    found = with_samples()
+    which = claim(
+        "bound",
+        condition=A,
+        high=1e9,
+        metric="rtt_ns",
+        statistic="median",
+        needs=Needs(("busy-poll",)),
+    )
+    assert one(found, which)["result"] == "replicated"
+    if broken == "rig":
+        found.plan["rig"]["capabilities"] = 3
+    else:
+        found.__dict__["given"] = {}
+    row = one(found, which)
+    assert row["result"] == "error" and "Error: " in row["why"]
+
+
+def test_of_several_campaigns_the_last_counts_and_it_is_said() -> None:
+    other = campaign(lambda placement, size: 1.0, factors=FACTORS)
+    row = one([small(), other])
+    assert row["result"] == "contradicted" or row["estimate"] == pytest.approx(1, rel=0.02)
+    assert "the last of 2 campaigns given" in row["why"]
+    assert one([other, small()])["result"] == "replicated"
+
+
+def test_wrong_use_is_an_error() -> None:
+    with pytest.raises(UsageError, match="alpha"):
+        ledger(claims=claims(DIFFERS), alpha=0.7)
+    with pytest.raises(UsageError, match="no claim is about other"):
+        one(small(study="other"))
+    with pytest.raises(DatasetError, match="no campaign here"):
+        ledger(DATA, claims=claims(DIFFERS))
+
+
+@given(st.lists(st.sampled_from([0.0, 1e-300, 1.0, 2.0, 1e300, math.nan]), min_size=4, max_size=24))
+def test_any_values_come_to_some_result(values: list[float]) -> None:
+    found = campaign(higher, factors={"placement": PLACEMENTS[:2], "size_b": ["4"]}, blocks=12)
+    for record, value in zip(found.records, values, strict=False):
+        record["metrics"]["rate"] = value
+    row = one(found)
+    assert row["result"] in set(RESULTS) - {"error"}, row["why"]
+    assert isinstance(row["why"], str) and row["why"]
+
+
+def test_rows_can_be_written_and_read(tmp_path: Path) -> None:
+    rows = ledger(small(), claims=claims(DIFFERS, claim("ratio", condition=C, baseline=A, low=2)))
+    rows.to_csv(tmp_path / "ledger.csv", index=False)
+    back = pd.read_csv(tmp_path / "ledger.csv", keep_default_na=False)
+    assert back["result"].tolist() == rows["result"].tolist() == ["replicated", "contradicted"]
+
+
+def test_published_truths_are_words() -> None:
+    which = claim("bound", condition=A, high=2, published=PublishedValue("1", True, False))
+    row = one(small(), which)
+    assert row["published"] == "stated: yes; from its tables: no"
+    assert math.isnan(row["published_value"])

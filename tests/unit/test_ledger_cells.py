@@ -1,0 +1,121 @@
+"""What a claim takes of a campaign: its cells, averages, pairs, and why there is none."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from memory_campaigns import PLACEMENTS, Campaign, campaign, claim, claims
+from memory_campaigns import fail as failed
+
+from labkit.claims.ledger import ledger
+
+A, B, C = ({"placement": name, "size_b": 4} for name in PLACEMENTS[:3])
+FACTORS = {"placement": PLACEMENTS, "size_b": ["4"]}
+DIFFERS = claim("difference", condition=B, baseline=A, direction="higher")
+
+
+def higher(placement: str, size: float) -> float:
+    return 2.0 if placement == PLACEMENTS[1] else 1.0
+
+
+def small(**options: Any) -> Campaign:
+    return campaign(higher, **{"factors": FACTORS} | options)
+
+
+def one(found: Any, which: Any = DIFFERS) -> Any:
+    return ledger(found, claims=claims(which)).iloc[0]
+
+
+def test_no_trial_at_all() -> None:
+    assert "no trial of nets succeeded" in one(Campaign(small().plan, []))["why"]
+    found = small()
+    failed(found, lambda one: True, "no disk")
+    assert one(found)["why"] == "no trial of nets succeeded: no disk"
+
+
+def test_why_a_cell_is_not_measured() -> None:
+    refused = {"condition": "docker c | 4", "reason": "no such network"}
+    factors = FACTORS | {"placement": PLACEMENTS[:2]}
+    found = campaign(higher, factors=factors, refusals=[refused])
+    found.plan["factors"] = FACTORS
+
+    def why(cell: dict[str, Any]) -> str:
+        which = claim("difference", condition=cell, baseline=A, direction="higher")
+        row = one(found, which)
+        assert row["result"] == "not measured"
+        return row["why"]
+
+    assert why(C) == "docker c | size_b 4: refused: no such network"
+    assert why({"placement": "docker b", "size_b": 5}).endswith("size_b 5 is not in this campaign")
+    assert why({"placement": "docker d", "size_b": 4}).endswith("no trial of it was run")
+    assert why({**B, "wait": "spin"}) == "this campaign does not vary wait"
+    failed(found, lambda one: one["levels"]["placement"] == "docker b", "no disk")
+    assert why(B) == "docker b | size_b 4: none of 10 attempts succeeded: no disk"
+    lacking = claim("bound", condition=A, high=2, metric="speed")
+    study = claims(DIFFERS).studies["nets"]
+    words = type(study)("nets", "", study.factors, {"speed": "trial"})
+    row = ledger(found, claims=claims(lacking, study=words)).iloc[0]
+    assert row["why"] == "the trials of this campaign have no speed"
+
+
+def test_a_setting_stands_for_a_factor_that_was_not_varied() -> None:
+    spin = claim(
+        "difference", condition={**B, "wait": "spin"}, baseline={**A, "wait": "spin"},
+        direction="higher",
+    )  # fmt: skip
+    assert one(small(settings={"wait": "spin"}), spin)["result"] == "replicated"
+    row = one(small(settings={"wait": "block"}), spin)
+    assert row["result"] == "not measured"
+
+
+def test_factors_that_no_cell_names_are_averaged_over_what_all_have() -> None:
+    factors = {**FACTORS, "wait": ["block", "spin"]}
+    found = campaign(higher, factors=factors, noise=0.01)
+    for record in found.records:
+        if record["levels"]["wait"] == "spin":
+            record["metrics"]["rate"] *= 100
+    assert one(found)["estimate"] == pytest.approx(2, rel=0.02)
+    assert "averaged over wait" in one(found)["why"]
+    # The baseline never spun: what the condition did then is not compared with anything.
+    unlike = Campaign(
+        found.plan,
+        [
+            one
+            for one in copy.deepcopy(found.records)
+            if one["levels"]["wait"] == "block" or one["levels"]["placement"] != PLACEMENTS[0]
+        ],
+    )
+    assert one(unlike)["estimate"] == pytest.approx(2, rel=0.02)
+    # A block that lost one of the two levels is no pair.
+    failed(found, lambda one: one["block"] < 4 and one["levels"]["wait"] == "spin")
+    row = one(found)
+    assert row["estimate"] == pytest.approx(2, rel=0.02) and row["n_blocks"] == 7
+    assert "3 of 10 blocks incomplete" in row["why"]
+    nothing = Campaign(
+        found.plan,
+        [
+            one
+            for one in unlike.records
+            if one["levels"]["wait"] == "spin" or one["levels"]["placement"] != PLACEMENTS[1]
+        ],
+    )
+    assert one(nothing)["why"] == "the cells have no level of wait in common"
+
+
+def test_blocks_over_two_sessions_are_left_out() -> None:
+    found = small()
+    for record in found.records:
+        record["session"] = 1 + (record["block"] > 5)
+    assert one(found)["n_blocks"] == 10
+    for record in found.records:
+        if record["block"] in (5, 6) and record["levels"]["placement"] == PLACEMENTS[1]:
+            record["session"] = 3
+    found.__dict__.pop("trials")
+    row = one(found)
+    assert row["n_blocks"] == 8 and "blocks 5, 6 span sessions and are left out" in row["why"]
+    for record in found.records:
+        record["session"] = record["position"]
+    found.__dict__.pop("trials")
+    assert one(found)["why"] == "every block spans several sessions"

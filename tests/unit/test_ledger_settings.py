@@ -1,0 +1,103 @@
+"""What a claim asks of a rig against what the rig has, and that it goes before the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_campaigns import FACTS, MACHINE, PLACEMENTS, REAL, Campaign, campaign, claim, claims
+
+from labkit.claims.claim import Needs
+from labkit.claims.ledger import ledger
+from labkit.claims.settings import setting
+from labkit.claims.shapes import CAPABILITIES
+
+A = {"placement": PLACEMENTS[0], "size_b": 4}
+
+
+def small(**options: Any) -> Campaign:
+    factors = {"placement": PLACEMENTS, "size_b": ["4"]}
+    return campaign(lambda placement, size: 1.0, **{"factors": factors} | options)
+
+
+def one(found: Any, which: Any) -> Any:
+    return ledger(found, claims=claims(which)).iloc[0]
+
+
+def rig_of(rig: dict[str, Any], facts: Any = FACTS, needs: Needs = Needs(), **more: Any) -> Any:  # noqa: B008
+    found = small(blocks=2)
+    found = Campaign(found.plan | {"rig": rig}, found.records, None, facts)
+    which = claim("bound", condition=A, high=2, needs=needs, **more)
+    return setting(which, found, 5000)
+
+
+@pytest.mark.parametrize(
+    ("needs", "rig", "facts", "reason"),
+    [
+        (Needs(("busy-poll",)), REAL | {"capabilities": {"busy-poll": "veth"}}, FACTS, "veth"),
+        (Needs(("busy-poll",)), {"name": "silent"}, FACTS, "does not state"),
+        (Needs(("separate-machines",)), REAL | {"shared_kernel": True}, FACTS, "one kernel"),
+        (Needs(cores=16), REAL, FACTS, "16 CPUs of the system under test: there are 8"),
+        (Needs(cores=2), REAL, {}, "does not state"),
+        (Needs(hosts=3), REAL, FACTS, "3 hosts: there are 2"),  # clean only stands in for sut
+        (Needs(hosts=2), {"name": "silent", "capabilities": {}}, FACTS, "does not state"),
+        (Needs(samples=10**6), REAL, FACTS, "1,000,000 samples a trial: there are 5,000"),
+        (Needs(link_gbit_per_s=40), REAL, FACTS, "40 Gbit/s: there are 10 Gbit/s"),
+        (Needs(link_gbit_per_s=1), REAL, {"sut": MACHINE}, "does not state a rate"),
+        (
+            Needs(link_gbit_per_s=1),
+            REAL | {"capabilities": {"nic-hardware": "veth pairs"}},
+            FACTS,
+            "veth pairs",
+        ),
+        (Needs(engine="lxc"), REAL, FACTS, "lxc: nothing ran under it"),
+        (Needs(("aufs",)), REAL | {"offers": []}, FACTS, "aufs: the rig does not offer it"),
+        (Needs(cores_at_most=2), REAL, FACTS, "at most 2 CPUs of the system under test: there"),
+        (Needs(cores_at_most=2), REAL, {}, "at most 2 CPUs"),
+    ],
+)
+def test_what_a_rig_lacks(needs: Needs, rig: Any, facts: Any, reason: str) -> None:
+    word, why = rig_of(rig, facts, needs)
+    assert word == "unsuitable" and reason in why
+    word, why = rig_of(rig, facts, same=needs)
+    assert word == "analogue" and reason in why
+
+
+def test_a_rig_that_has_all_is_the_same_setting() -> None:
+    needs = Needs(CAPABILITIES, 8, 2, 10, 5000, "docker")
+    assert rig_of(REAL, FACTS, needs, same=needs) == ("same", "")
+
+
+def test_an_engine_without_placements_is_that_of_the_hosts() -> None:
+    found = campaign(lambda placement, size: 1.0, factors={"size_b": ["4"]}, blocks=6)
+    which = claim("bound", condition={"size_b": 4}, high=3, needs=Needs(engine="docker"))
+    assert one(found, which)["setting"] == "same"
+    found.plan["rig"]["hosts"]["sut"]["engine"] = False
+    assert one(found, which)["setting"] == "unsuitable"
+
+
+@given(
+    st.sets(st.sampled_from(CAPABILITIES)),
+    st.sets(st.sampled_from(CAPABILITIES)),
+    st.booleans(),
+    st.sampled_from([0, 100, 6000]),
+    st.booleans(),
+)
+def test_what_a_rig_lacks_is_never_decided(
+    lacks: set[str], asks: set[str], shared: bool, samples: int, holds: bool
+) -> None:
+    rig = REAL | {"shared_kernel": shared, "capabilities": dict.fromkeys(lacks, "lacking")}
+    which = claim(
+        "bound",
+        condition=A,
+        high=10 if holds else 0.1,
+        needs=Needs(tuple(sorted(asks)), samples=samples),
+    )
+    clear = small()
+    row = one(Campaign(clear.plan | {"rig": rig}, clear.records), which)
+    unmet = asks & (lacks | ({"separate-machines"} if shared else set())) or samples > 5000
+    decided = "replicated" if holds else "contradicted"
+    assert row["result"] == ("not decidable on this rig" if unmet else decided)
+    assert row["setting"] == ("unsuitable" if unmet else "same")
