@@ -88,6 +88,26 @@ def test_a_sample_costs_its_value_and_a_few_bytes(store: Store) -> None:
     assert first["placement"].tolist() == [names[1], names[0], names[1], names[0]]
 
 
+def test_series_are_the_samples_a_row_a_trial(store: Store) -> None:
+    names = ["docker bridge", "bare clean"]
+    for position, n in enumerate((5, 3, 4), 1):
+        levels = {"placement": names[position % 2], "wait": "block"}
+        values = tuple(range(10 * position, 10 * position - n, -1))  # not in the order of size
+        add(store, position=position, levels=levels, samples=values, n_samples=n, copy=position)
+    add(store, position=4, **FAILED)
+    found = load(store.path)
+    series, samples = found.series(), found.samples()
+    keys = ["trial", "block", "placement", "wait", "copy"]
+    assert series.columns.tolist() == [*keys, "n", "rtt_ns"] and series["n"].tolist() == [5, 3, 4]
+    assert [one.dtype for one in series["rtt_ns"]] == [np.int64] * 3
+    long = series.explode("rtt_ns", ignore_index=True).astype({"rtt_ns": "int64"})
+    pd.testing.assert_frame_equal(long[samples.columns], samples, check_index_type=False)
+    same = [add(store, block=2, position=p) for p in (1, 2)]  # trials of equal length stay arrays
+    assert len(load(same[0].parents[1]).series(["rtt_ns"])["rtt_ns"].iloc[-1]) == 3
+    part = series[series["placement"] == "bare clean"]
+    assert [one.tolist()[0] for one in part["rtt_ns"]] == [10, 30]
+
+
 def test_samples_with_gaps_are_refused(store: Store) -> None:
     path = add(store) / "samples.parquet"
     pd.DataFrame({"rtt_ns": pd.array([1, None, 3], dtype="Int64")}).to_parquet(path)
@@ -113,6 +133,8 @@ def test_an_empty_campaign_has_empty_frames(store: Store) -> None:
     assert len(found.trials) == 0 == len(found.ok)
     assert found.samples().columns.tolist() == ["trial", "block", "placement", "wait", "copy"]
     assert found.samples(["rtt_ns"]).columns.tolist()[-1] == "rtt_ns"
+    assert found.series(["rtt_ns"]).columns.tolist()[-2:] == ["n", "rtt_ns"]
+    assert len(found.samples()) == 0 == len(found.series())
 
 
 def test_of_two_campaigns_the_newest_is_loaded(store: Store, tmp_path: Path) -> None:
@@ -143,9 +165,10 @@ def test_a_truncated_trial_is_an_error_that_names_the_file(store: Store, keep: i
 def test_truncated_samples_are_an_error_that_names_the_file(store: Store, keep: int) -> None:
     path = add(store) / "samples.parquet"
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DatasetError, match="damaged") as caught:
-        load(store.path).samples()
-    assert caught.value.where == str(path)
+    for read in (load(store.path).samples, load(store.path).series):
+        with pytest.raises(DatasetError, match="damaged") as caught:
+            read()
+        assert caught.value.where == str(path)
     assert len(load(store.path).trials) == 1  # what needs no samples still works
 
 

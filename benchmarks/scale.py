@@ -1,0 +1,255 @@
+"""Does the analysis keep up with 60 million samples? Time, memory, growth, and the plain way.
+
+Makes campaigns of 6 conditions x 10 blocks on disk as a study stores them (and a second copy of the
+baseline in each block, for the noise floor: a sixth more than the size says), then analyses each in
+a fresh process whose files the page cache has dropped: Parquet to summary tables, comparisons,
+intervals and drawn figures. Beside it, in this process, pandas and scipy.stats.bootstrap on sizes
+that they can do. Prints; it decides nothing by a time.
+
+Example: make bench, or: .venv/bin/python benchmarks/scale.py --most 6 --repeats 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from scipy.signal import lfilter
+
+from labkit import load
+from labkit.analysis import tails
+from labkit.analysis.ordered import sort_all
+from labkit.analysis.reduce import sort_trials
+from labkit.analysis.summary import combined, summarise
+from labkit.campaign.store import Store
+
+SIZES = (1, 6, 20, 60)
+BLOCKS, CONDITIONS = 10, 6
+FACTORS = {"placement": ["bare clean", "docker host", "docker bridge"], "wait": ["block", "spin"]}
+CHILD = Path(__file__).with_name("scaled_campaign.py")
+#: Resamples of the plain bootstrap that are timed; its time is proportional to them.
+TIMED, ASKED = 100, 1000
+
+
+def say(text: str) -> None:
+    """Write a line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def round_trips(rng: np.random.Generator, n: int, level: float) -> np.ndarray:
+    """Return `n` dependent, log-normal round trips in whole nanoseconds, with a rare slow mode."""
+    shocks = lfilter([0.06], [1, -0.8], rng.standard_normal(n, dtype=np.float32))
+    values = level * np.exp(shocks)
+    values[rng.random(n, dtype=np.float32) < 2e-3] *= 8
+    return values.astype(np.int64)
+
+
+def generate(folder: Path, per_trial: int) -> Path:
+    """Write a campaign in the dataset's own format; return its directory."""
+    plan = {"identity": {"settings": {"messages": per_trial}}, "factors": FACTORS}
+    plan["rig"] = {"name": "synthetic", "kind": "virtual"}
+    store, rng = Store.resume_or_begin(folder, plan, new=False), np.random.default_rng(2015)
+    cells = [(place, wait, 1) for place in FACTORS["placement"] for wait in FACTORS["wait"]]
+    cells.append((*cells[0][:2], 2))
+    fixed = {"attempt": 1, "session": 1, "status": "ok", "error": None, "seconds": 1.0}
+    fixed |= {"started_ns": 1, "metrics": {}, "mechanisms": {}, "flags": [], "n_samples": per_trial}
+    for block in range(1, BLOCKS + 1):
+        for position, number in enumerate(rng.permutation(len(cells)), 1):
+            place, wait, copy = cells[number]
+            level = {"block": 30_000, "spin": 9_000}[wait] * (1 + 0.02 * (place != "bare clean"))
+            values = round_trips(rng, per_trial, level * np.exp(rng.normal(0, 0.01)))
+            names = {"trial": f"b{block:02d}-p{position:02d}", "block": block, "copy": copy}
+            names |= {"position": position, "levels": {"placement": place, "wait": wait}}
+            store.add(fixed | names, {"rtt_ns": values}, {})
+    return store.path
+
+
+def forget(folder: Path) -> None:
+    """Drop a folder's files from the page cache."""
+    os.sync()
+    for path in folder.rglob("*.*"):
+        handle = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)
+
+
+def cold(folder: Path) -> dict:
+    """Analyse a campaign in a process of its own, with its files out of the page cache."""
+    forget(folder)
+    began = time.monotonic()
+    argv = [sys.executable, str(CHILD), str(folder), str(began)]
+    done = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True)
+    ended, made = time.monotonic(), json.loads(done.stdout)
+    bounds = made["parts"].pop("bounds")  # measured there, but no part of the analysis
+    return made | {"wall": ended - began - bounds}
+
+
+def grow(most: int, repeats: int, scratch: Path) -> list[list[dict]]:
+    """Return, for each size, what its runs took."""
+    found = []
+    for size in [size for size in SIZES if size <= most]:
+        say(f"{size} M samples: writing")
+        folder = generate(scratch / str(size), round(size * 1e6 / BLOCKS / CONDITIONS))
+        runs = []
+        for number in range(repeats):
+            runs.append(cold(folder))
+            say(f"{size} M samples: run {number + 1} of {repeats}, {runs[-1]['wall']:.2f} s")
+        shutil.rmtree(scratch / str(size))
+        found.append(runs)
+    return found
+
+
+def timed(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the seconds that a call took, and what it returned."""
+    began = time.perf_counter()
+    made = function()
+    return time.perf_counter() - began, made
+
+
+def plain_interval(samples: np.ndarray, resamples: int = TIMED) -> Any:
+    """Bound p99 as the manual of scipy shows it."""
+    found = stats.bootstrap(
+        (samples,),
+        lambda x, axis: np.quantile(x, 0.99, axis=axis),
+        n_resamples=resamples,
+        batch=5,
+        method="percentile",
+        rng=np.random.default_rng(1),
+    )
+    return found.confidence_interval
+
+
+def interval_ratio(repeats: int) -> list[tuple[float, float]]:
+    """Time the p99 interval of 2 x 1 M independent samples both ways: (plain, ours) a repeat."""
+    rng = np.random.default_rng(3)
+    arrays = [(30_000 * rng.lognormal(0, 0.1, 10**6)).astype(np.int64) for _ in range(2)]
+    found = []
+    plain_interval(arrays[0], 10)  # the first calls are slower
+    for number in range(repeats):
+        plain, theirs = timed(lambda: [plain_interval(array) for array in arrays])
+        ours, made = timed(
+            lambda: [tails.quantile_interval(o.values, 0.99) for o in sort_all(arrays, "ab")]
+        )
+        found.append((plain * ASKED / TIMED, ours))
+        say(f"p99 interval: run {number + 1} of {repeats}, plain {plain:.2f} s for {TIMED}")
+    for one, other in zip(theirs, made, strict=True):
+        print(f"  p99 interval, plain [{one.low:.1f}, {one.high:.1f}] ", end="")
+        print(f"labkit [{other.low:.1f}, {other.high:.1f}] ns")
+    return found
+
+
+def plain_tables(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Read a campaign and summarise it a trial and a condition, by pandas alone."""
+    frames = []
+    for one in load(path).records:
+        frame = pd.read_parquet(path / "trials" / one["directory"] / "samples.parquet")
+        frames.append(frame.assign(trial=one["trial"], **one["levels"]))
+    whole = pd.concat(frames, ignore_index=True)
+
+    def table(keys: list[str]) -> pd.DataFrame:
+        groups = whole.groupby(keys)["rtt_ns"]
+        found = groups.agg(["min", "median", "mean", "std"])
+        more = groups.quantile([0.95, 0.99]).unstack()
+        return found.assign(p95=more[0.95], p99=more[0.99])
+
+    return table(["trial"]), table(list(FACTORS))
+
+
+def our_tables(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Make the same tables by labkit."""
+    samples = sort_trials(load(path).series(["rtt_ns"]))
+    return summarise(samples, by=["trial"]), combined(samples, by=list(FACTORS))
+
+
+def table_ratio(repeats: int, scratch: Path) -> list[tuple[float, float]]:
+    """Time the summary tables of 6 M samples both ways: (plain, ours) a repeat."""
+    path, found = generate(scratch / "plain", 100_000), []
+    for number in range(repeats):
+        plain, theirs = timed(lambda: plain_tables(path))
+        ours, made = timed(lambda: our_tables(path))
+        found.append((plain, ours))
+        say(f"summary tables: run {number + 1} of {repeats}, plain {plain:.2f} s")
+    apart = 0.0
+    for one, other, keys in zip(theirs, made, (["trial"], list(FACTORS)), strict=True):
+        both = other.set_index(keys)[list(one.columns)].astype(float)
+        both.index = both.index.map(lambda key: key)
+        apart = max(apart, float((both.loc[one.index] / one - 1).abs().to_numpy().max()))
+    print(f"  summary tables, largest relative difference to pandas: {apart:.1g}")
+    return found
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Return the median and the range of some runs."""
+    shown = [f"{x:,.{digits}f}" for x in (np.median(values), min(values), max(values))]
+    return f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
+def show_growth(found: list[list[dict]]) -> None:
+    """Print a row a size, and the line through all runs."""
+    parts = list(found[0][0]["parts"])
+    rows = {}
+    for runs in found:
+        rows[f"{runs[0]['samples'] / 1e6:.1f} M"] = {
+            "seconds, cold": spread([run["wall"] for run in runs]),
+            "seconds of CPU": spread([run["cpu"] for run in runs]),
+            "peak MiB": f"{max(run['peak'] for run in runs) / 2**20:,.0f}",
+            "read from disk MiB": f"{min(run['disk'] for run in runs) / 2**20:,.0f}",
+            **{name: f"{np.median([run['parts'][name] for run in runs]):.2f}" for name in parts},
+            "floor": f"{min(run['pass'] for run in runs):.3f}",
+            "fill": f"{np.median([run['fill'] for run in runs]):.3f}",
+        }
+    print(pd.DataFrame(rows).to_string(), end="\n\n")
+    for name, what in (("wall", "seconds"), ("cpu", "seconds of CPU")):
+        if len(found) > 1:  # the fastest run of each size is the one that was disturbed least
+            best = [min(run[name] for run in runs) for runs in found]
+            fit = stats.linregress([runs[0]["samples"] for runs in found], best)
+            said = f"{fit.intercept:.2f} + {fit.slope * 1e9:.1f} ns a sample"
+            print(f"Growth, {what} of the fastest run of each size: {said}, r = {fit.rvalue:.3f}.")
+    print("What bounds it: imports and figures, which do not grow; then memory used for the first")
+    print("time (the series, and half as much again sorted), decoding, and one sort a trial.")
+    print("`floor` is one pass over the samples in memory, `fill` writes as much to new memory.")
+
+
+def show_ratio(name: str, found: list[tuple[float, float]]) -> None:
+    """Print how much longer the plain way takes."""
+    ratios = [plain / ours for plain, ours in found]
+    ours = spread([1e3 * ours for _, ours in found], 1)
+    plain = spread([plain for plain, _ in found])
+    print(f"{name}: plain {plain} s, labkit {ours} ms, ratio {spread(ratios, 0)}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--most", type=int, default=60, help=f"largest size in millions, of {SIZES} (default 60)"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each (default 3)")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="labkit-scale-") as folder:
+        print("From Parquet to tables, comparisons and figures: median (and range) of cold runs,")
+        print(f"then the seconds of each part; {given.repeats} runs of each size, ", end="")
+        print(f"{os.cpu_count()} CPUs, load average before them {os.getloadavg()[0]:.1f}.\n")
+        show_growth(grow(given.most, given.repeats, Path(folder)))
+        print("\nBeside the plain way (pandas, scipy.stats.bootstrap), same answers:")
+        tables = table_ratio(given.repeats, Path(folder))
+        bounds = interval_ratio(given.repeats)
+    show_ratio("summary tables of 7 M samples from Parquet", tables)
+    text = f"p99 intervals of 2 x 1 M, {ASKED:,} resamples (scaled from {TIMED})"
+    show_ratio(text, bounds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The analysis that `scale.py` times: one campaign, Parquet to tables, intervals and figures.
+
+Runs in a process of its own, because memory's peak and a cold start are a process's. Prints JSON.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from labkit import load
+from labkit.analysis import checks, plots, tails
+from labkit.analysis.compare import compare
+from labkit.analysis.noise import noise_floor
+from labkit.analysis.reduce import sort_trials
+from labkit.analysis.shift import shift
+from labkit.analysis.summary import combined, factor_effect, joint, summarise
+
+FACTORS = ["placement", "wait"]
+STATISTICS = ("min", "median", "mean", "p95", "p99", "q0.999", "std")
+
+
+class Laps:
+    """Seconds between calls, by name."""
+
+    def __init__(self, began: float) -> None:
+        self.last, self.seconds = began, {}
+
+    def __call__(self, name: str) -> None:
+        """End a part of the work."""
+        now = time.monotonic()
+        self.seconds[name] = now - self.last
+        self.last = now
+
+
+def analyse(folder: Path, lap: Laps) -> dict:
+    """Do what an analysis notebook does with a campaign; figures go to `folder`."""
+    series = load(folder).series(["rtt_ns"])
+    series["condition"] = joint(series, FACTORS)
+    lap("read")
+    dependence(series)
+    lap("dependence")
+    samples = sort_trials(series)
+    lap("sort")
+    combined(samples, by=["condition"], statistics=STATISTICS)
+    keys = ["trial", "block", *FACTORS, "condition", "copy"]
+    trials = summarise(samples, by=keys, statistics=STATISTICS)
+    lap("tables")
+    found = comparisons(samples, trials)
+    lap("comparisons")
+    intervals(samples)
+    lap("quantile intervals")
+    figures(samples, trials, found, folder)
+    lap("figures")
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
+    made = {"samples": int(series["n"].sum()), "peak": peak, "cpu": time.process_time()}
+    made |= {"pass": one_pass(series["rtt_ns"]), "fill": first_touch(made["samples"])}
+    lap("bounds")
+    return made
+
+
+def dependence(series) -> None:
+    """Lag-1 autocorrelation and effective size of every trial."""
+    for samples in series["rtt_ns"]:
+        checks.autocorrelation(samples[:100_000])
+        checks.effective_size(samples[:100_000])
+
+
+def comparisons(samples, trials) -> dict:
+    """Compare conditions, waits, copies and quantiles, each with intervals over blocks."""
+    base = trials["condition"].cat.categories[0]
+    names = {"condition": "condition", "baseline": base, "block": "block"}
+    found = {value: compare(trials, value=value, **names) for value in ("mean", "median", "p99")}
+    found["waits"] = factor_effect(trials, "wait", ["block", "spin"], ["placement"], value="median")
+    found["floor"] = noise_floor(trials, value="median", condition="condition")
+    found["shift"] = shift(samples, condition="condition", baseline=base)
+    return found
+
+
+def intervals(samples) -> None:
+    """Bound p99 and p99.9 of every trial, and of the trials of a condition pooled."""
+    for _, part in samples.groupby("condition", observed=True):
+        trials = [ordered.values for ordered in part["rtt_ns"]]
+        for level in (0.99, 0.999):
+            tails.pooled_quantile(trials, level)
+            for ordered in trials:
+                tails.quantile_interval(ordered, level)
+
+
+def figures(samples, trials, found: dict, folder: Path) -> None:
+    """Draw every kind of figure of samples and trials to a file."""
+    base = trials["condition"].cat.categories[0]
+    together = {"hue": "placement", "col": "wait", "trials": False}
+    drawn = [
+        plots.ecdf(samples, hue="wait", col="placement"),
+        plots.ecdf(samples, **together),
+        plots.ecdf(samples, **together, tail=True),
+        plots.block_plot(trials, value="p99", hue="wait", col="placement", unit="ns"),
+        plots.interval_plot(found["p99"], margin=0.02, baseline=base),
+        plots.shift_plot(found["shift"], baseline=base),
+    ]
+    for number, figure in enumerate(drawn):
+        figure.savefig(folder / f"{number}.png")
+
+
+def one_pass(arrays) -> float:
+    """Return the seconds of one pass over all samples in memory, the best of three."""
+    taken = []
+    for _ in range(3):
+        began = time.monotonic()
+        for array in arrays:
+            array.max()
+        taken.append(time.monotonic() - began)
+    return min(taken)
+
+
+def first_touch(samples: int) -> float:
+    """Return the seconds that it takes to fill so many int64 in memory that is new."""
+    began = time.monotonic()
+    np.empty(samples, dtype=np.int64).fill(1)
+    return time.monotonic() - began
+
+
+def main(folder: str, began: str) -> None:
+    """Analyse; `began` is when the process was asked for, by the monotonic clock."""
+    lap = Laps(float(began))
+    lap("imports")
+    made = analyse(Path(folder), lap)
+    made["disk"] = int(Path("/proc/self/io").read_text().split("read_bytes:")[1].split()[0])
+    print(json.dumps(made | {"parts": lap.seconds}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
