@@ -11,12 +11,14 @@ pages alone.
 """
 
 from labkit.report.cells import SUMMARY_MIME
+from labkit.report.ledger import build_ledger
 from labkit.report.pages import build_index, build_page, read_summary
 from labkit.report.running import check_parameters, declared_parameters, execute
 
 __all__ = [
     "SUMMARY_MIME",
     "build_index",
+    "build_ledger",
     "build_page",
     "check_parameters",
     "declared_parameters",

@@ -7,27 +7,17 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import nbformat
 from markupsafe import Markup
 
 from labkit.errors import LabkitError
 from labkit.report import topology
-from labkit.report.cells import (
-    SUMMARY_MIME,
-    TEMPLATES,
-    code_colours,
-    displayed_summary,
-    render_cells,
-)
-from labkit.report.loads import loads
+from labkit.report.cells import SUMMARY_MIME, code_colours, displayed_summary, render_cells
+from labkit.report.html import environment, frame, write
 from labkit.report.running import TIMEOUT, execute
-from labkit.report.text import FILTERS
-from labkit.version import VERSION
 
 
 def build_page(
@@ -78,10 +68,10 @@ def build_page(
             kept.write_bytes(Path(error.evidence["notebook"]).read_bytes())
             error.evidence["notebook"] = str(kept)
             error.remedy = f"{kept} and {output} show it with the error"
-            _write(output, _render_page(kept, parameters, title, error=error.why))
+            write(output, _render_page(kept, parameters, title, error=error.why))
             raise
         output.with_name(f"{output.stem}.failed.ipynb").unlink(missing_ok=True)
-        _write(output, _render_page(executed, parameters, title))
+        write(output, _render_page(executed, parameters, title))
     return output
 
 
@@ -143,10 +133,10 @@ def build_index(
     profiles = dict.fromkeys(str(one["profile"]) for one in summaries if one.get("profile"))
     output.parent.mkdir(parents=True, exist_ok=True)
     text = (
-        _environment()
+        environment()
         .get_template("index.html.j2")
         .render(
-            **_frame(title, {}),
+            **frame(title, {}),
             rig=shown,
             studies=studies,
             first=summaries[0] if summaries else {},
@@ -154,7 +144,7 @@ def build_index(
             topology=topology.draw(shown),
         )
     )
-    _write(output, text)
+    write(output, text)
     return output
 
 
@@ -169,40 +159,6 @@ def _study(page: Path, index: Path) -> dict[str, Any]:
     }
 
 
-def _environment() -> jinja2.Environment:
-    """Return the templates, everything escaped unless a template says otherwise."""
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
-    environment.filters.update(FILTERS)
-    return environment
-
-
-def _frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what every page's frame shows; the embedded data cannot end its own element."""
-    data = json.dumps(embedded, ensure_ascii=True, default=str).replace("<", "\\u003c")
-    return {
-        "title": title,
-        "version": VERSION,
-        "built": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
-        "embedded": Markup(data),
-    }
-
-
-def _write(output: Path, text: str) -> None:
-    """Write a page atomically; refuse one that would load anything from elsewhere."""
-    if found := loads(text):
-        raise LabkitError(
-            f"{output.name} would load from elsewhere",
-            where=str(output),
-            why="; ".join(sorted(set(found)))[:500],
-            remedy="show images as data, and nothing interactive, in the notebook",
-        )
-    unfinished = output.with_name(f".{output.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(output)
-
-
 def _render_page(
     notebook: Path, parameters: Mapping[str, Any], title: str, *, error: str = ""
 ) -> str:
@@ -210,13 +166,13 @@ def _render_page(
     document = nbformat.read(notebook, as_version=4)
     summary = displayed_summary(document)
     carried = {**summary, "page_title": title, **({"error": error} if error else {})}
-    frame = _frame(title, carried)
-    frame["style"] += Markup(code_colours())
+    shown = frame(title, carried)
+    shown["style"] += Markup(code_colours())
     return (
-        _environment()
+        environment()
         .get_template("page.html.j2")
         .render(
-            **frame,
+            **shown,
             summary=summary,
             parameters=parameters,
             error=error,

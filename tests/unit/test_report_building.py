@@ -21,8 +21,8 @@ from labkit.report import (
     read_summary,
 )
 from labkit.report import text as words
+from labkit.report.html import frame
 from labkit.report.loads import loads
-from labkit.report.pages import _frame
 from labkit.report.topology import draw, in_order
 
 PARAMETERS = 'blocks = 2\nname: str = "a=b"\nrates = [1, 2]  # per second'
@@ -150,7 +150,7 @@ def test_an_index_of_nothing_says_so(tmp_path: Path) -> None:
 
 @given(st.dictionaries(st.text(), st.text()))
 def test_embedded_data_cannot_end_its_element(data: dict[str, str]) -> None:
-    assert "<" not in _frame("t", data)["embedded"]
+    assert "<" not in frame("t", data)["embedded"]
 
 
 @given(st.floats())

@@ -1,0 +1,52 @@
+"""What every page is made with: the templates, the frame around a page, and a careful write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from labkit.errors import LabkitError
+from labkit.report.cells import TEMPLATES
+from labkit.report.loads import loads
+from labkit.report.text import FILTERS
+from labkit.version import VERSION
+
+
+def environment() -> jinja2.Environment:
+    """Return the templates, everything escaped unless a template says otherwise."""
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    made = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
+    made.filters.update(FILTERS)
+    return made
+
+
+def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what every page's frame shows; the embedded data cannot end its own element."""
+    data = json.dumps(embedded, ensure_ascii=True, default=str).replace("<", "\\u003c")
+    return {
+        "title": title,
+        "version": VERSION,
+        "built": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
+        "embedded": Markup(data),
+    }
+
+
+def write(output: Path, text: str) -> None:
+    """Write a page atomically; refuse one that would load anything from elsewhere."""
+    if found := loads(text):
+        raise LabkitError(
+            f"{output.name} would load from elsewhere",
+            where=str(output),
+            why="; ".join(sorted(set(found)))[:500],
+            remedy="show images as data, and nothing interactive, in the notebook",
+        )
+    unfinished = output.with_name(f".{output.name}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(output)

@@ -1,0 +1,120 @@
+"""The ledger as a page that is filtered, sorted and linked to, and as files for a spreadsheet."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from labkit.analysis.overview import ledger_overview
+from labkit.report.cells import TEMPLATES
+from labkit.report.html import environment, frame, write
+from labkit.report.text import number
+
+#: What a reader picks rows by, with the words above each choice.
+FILTERS = {
+    "source": "Source",
+    "study": "Study",
+    "setting": "Setting",
+    "result": "Result",
+    "arithmetic": "The paper's own arithmetic",
+}
+#: Results in the order in which a reader wants them.
+RESULTS = (
+    *("replicated", "contradicted", "inconclusive", "not decidable on this rig"),
+    *("not measured", "error"),
+)
+
+
+def build_ledger(
+    rows: pd.DataFrame,
+    arithmetic: pd.DataFrame,
+    output: Path,
+    *,
+    title: str = "The ledger: every claim, published and measured",
+) -> Path:
+    """Write the ledger's page, and its rows as CSV beside it.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        What `labkit.ledger` returns.
+    arithmetic : DataFrame
+        What `labkit.ledger.stated.recompute` returns: the papers' words against their own tables.
+    output : Path
+        The page, ``reports/ledger.html``; ``ledger.csv`` and ``arithmetic.csv`` go beside it.
+    title : str
+        Its heading.
+
+    Returns
+    -------
+    Path
+        `output`.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    rows.to_csv(output.with_suffix(".csv"), index=False, lineterminator="\n")
+    arithmetic.to_csv(output.with_name("arithmetic.csv"), index=False, lineterminator="\n")
+    script = (TEMPLATES / "ledger.js").read_text(encoding="utf-8")
+    counts = pd.crosstab(rows["source"], rows["result"]).reindex(
+        columns=[name for name in RESULTS if (rows["result"] == name).any()]
+    )
+    text = (
+        environment()
+        .get_template("ledger.html.j2")
+        .render(
+            **frame(title, {"page_title": title}),
+            script=Markup(script),
+            # Only this script may run: its digest stands in the page's security policy.
+            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            claims=[_shown(row) for row in rows.to_dict("records")],
+            choices={
+                name: (words, list(dict.fromkeys(filter(None, map(str, rows[name])))))
+                for name, words in FILTERS.items()
+            },
+            counts=counts,
+            figure=_figure(rows),
+            stated=[_statement(row) for row in arithmetic.to_dict("records")],
+        )
+    )
+    write(output, text)
+    return output
+
+
+def _shown(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a row with its numbers as a person writes them."""
+    estimate = _number(row["estimate"])
+    if estimate:
+        unit = "" if row["unit"] in ("", "1") else f" {row['unit']}"
+        low, high = _number(row["low"]), _number(row["high"])
+        estimate += unit + (f" [{low} to {high}]" if low and high else ", no interval")
+    return {**row, "measured": estimate or "none"}
+
+
+def _statement(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {
+        **row,
+        "stated": row["stated"] if isinstance(row["stated"], bool) else _number(row["stated"]),
+        "computed": _number(row["computed"]) or _number(row["shown"]),
+        "shown": _number(row["shown"]),
+    }
+
+
+def _number(value: Any) -> str:
+    """Return a number as text, and nothing where there is none."""
+    if value is None or isinstance(value, bool | str):
+        return "" if value is None else str(value)
+    return number(float(value)) if math.isfinite(float(value)) else ""
+
+
+def _figure(rows: pd.DataFrame) -> str:
+    """Return the overview as the data of an image."""
+    picture = BytesIO()
+    ledger_overview(rows).savefig(picture, format="png", dpi=130, metadata={"Software": None})
+    return "data:image/png;base64," + base64.b64encode(picture.getvalue()).decode()
