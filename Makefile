@@ -12,7 +12,7 @@ LOCK_FLAGS := --universal --fork-strategy fewest --python-version 3.11 --extra t
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test report test bench lint lock clean
+.PHONY: help setup setup-test report test bench simulate lint lock clean
 
 help: ## Say what there is
 	@echo 'labkit: container performance, measured on this machine'
@@ -34,8 +34,12 @@ test: setup-test ## Run every test, those on a real engine and in a browser incl
 	$(BIN)/labkit clean
 	scripts/test.sh
 
-bench: setup ## Measure what the harness itself costs
+bench: setup ## Measure what the harness itself costs, and how the analysis scales
+	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/harness.py
+
+simulate: setup ## Simulate experiments: false positives, power and coverage of every interval
+	$(BIN)/python benchmarks/simulate.py
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from labkit.errors import DatasetError, LabkitError, UsageError
+from labkit.errors import LabkitError, UsageError
 from labkit.paths import ROOT, project
 from labkit.version import VERSION
 
@@ -206,12 +206,13 @@ def ledger(
     arithmetic: bool,
 ) -> None:
     """Hold every claim against DATASETS: the newest campaign of each study, or the reference."""
+    from labkit import studies as runs
     from labkit.claims import text as words
     from labkit.claims.ledger import ledger as held
     from labkit.claims.reading import load_claims
 
     claims = load_claims()
-    rows = held(datasets or _newest(list(claims.studies), profile), claims=claims)
+    rows = held(datasets or runs.measured_here(profile, claims.studies), claims=claims)
     shown = words.chosen(rows, source, result)
     lines = words.lines(shown)
     if arithmetic:
@@ -221,20 +222,6 @@ def ledger(
         shown.to_csv(csv, index=False, lineterminator="\n")
     if (rows["result"] == "error").any():
         raise SystemExit(1)
-
-
-def _newest(names: list[str], profile: str) -> list[Path]:
-    """Return the newest campaign of each study that has one, here or in the reference."""
-    from labkit import studies as runs
-
-    found = []
-    for name in names:
-        try:
-            found.append(runs.dataset_of(name, profile))
-        except DatasetError as error:
-            if error.where != str(project("data")):  # a damaged campaign, and not a missing one
-                raise
-    return found
 
 
 @app.command()

@@ -26,6 +26,36 @@ from labkit.errors import UsageError
 _NODES = 200
 #: Beyond this many blocks a plan is not a plan; `blocks_for` and `blocks_to_detect` give None.
 MOST_BLOCKS = 100_000
+#: No level, however generous, lets fewer blocks decide: below this a spread is hardly known.
+LEAST_BLOCKS = 3
+
+
+def least_blocks(alpha: float = 0.05) -> int:
+    """Return the fewest blocks on which a verdict at this level may rest.
+
+    So many that all of them falling on one given side of the baseline has by chance, as in a sign
+    test, at most the probability `alpha`: 5 at 0.05, 7 at 0.01, 10 at 0.001. A t test reaches any
+    level with fewer, but then on the strength of the normal distribution's far tail alone, which
+    that few blocks cannot show.
+
+    Parameters
+    ----------
+    alpha : float
+        Level of the test, between 0 and 1.
+
+    Returns
+    -------
+    int
+        At least `LEAST_BLOCKS`.
+
+    Raises
+    ------
+    UsageError
+        If `alpha` is out of range.
+    """
+    if not 0 < alpha < 1:
+        raise UsageError(f"alpha={alpha!r} is no level of a test", remedy="0 < alpha < 1")
+    return max(LEAST_BLOCKS, math.ceil(-math.log2(alpha)))
 
 
 def decidable_margin(
@@ -138,10 +168,16 @@ def _check(sd: float, alpha: float, power: float) -> None:
         )
 
 
+@lru_cache(maxsize=1)
+def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return Gauss-Legendre nodes and weights, which cost far more than what they are used for."""
+    return np.polynomial.legendre.leggauss(_NODES)
+
+
 @lru_cache(maxsize=4096)
 def _estimated_sd(df: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return values and weights of estimated over true standard deviation at `df` degrees."""
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    nodes, weights = _quadrature()
     values = np.sqrt(stats.chi2.ppf((nodes + 1) / 2, df) / df)
     return np.asarray(values, dtype=np.float64), weights / 2
 

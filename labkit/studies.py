@@ -18,6 +18,12 @@ from labkit.errors import DatasetError, LabkitError, RigError, UsageError
 from labkit.paths import ROOT, project
 
 Say = Callable[[str], None]
+
+
+class NothingMeasured(DatasetError):
+    """There is no campaign of a study, neither measured here nor the reference one."""
+
+
 NOTEBOOKS = ROOT / "notebooks"
 
 
@@ -105,7 +111,7 @@ def dataset_of(name: str, profile: str) -> Path:
 
     Raises
     ------
-    DatasetError
+    NothingMeasured
         There is neither.
     """
     for folder in (project(f"data/local/{profile}") / name, project("data/local") / name):
@@ -115,7 +121,7 @@ def dataset_of(name: str, profile: str) -> Path:
     reference = project("data/reference") / name
     if (reference / "plan.json").is_file():
         return reference
-    raise DatasetError(
+    raise NothingMeasured(
         f"nothing was measured for {name}",
         where=str(project("data")),
         remedy=f"labkit run {name} --profile {profile}",
@@ -157,13 +163,43 @@ def report(
             except LabkitError as error:
                 failures[name] = str(error)
                 say(f"{name} failed: {error}")
-    index = pages.build_index(built, folder / "index.html", failures=failures)
+    ledger = _ledger(folder, profile, failures, say)
+    index = pages.build_index(built, folder / "index.html", failures=failures, ledger=ledger)
     headlines = [
         f"{headline.get('verdict', '')}: {headline.get('text', '')}"
         for page in built
         for headline in pages.read_summary(page).get("headlines", [])
     ]
     return index, headlines, failures
+
+
+def measured_here(profile: str, names: Iterable[str]) -> list[Path]:
+    """Return the campaign that the report shows of each study that has one, by `dataset_of`."""
+    found = []
+    for name in names:
+        try:
+            found.append(dataset_of(name, profile))
+        except NothingMeasured:
+            continue
+    return found
+
+
+def _ledger(
+    folder: Path, profile: str, failures: dict[str, str], say: Say
+) -> dict[str, dict[str, int]]:
+    """Write the ledger's page; return how many claims of each source have which result."""
+    from labkit.claims.ledger import ledger
+    from labkit.claims.reading import load_claims
+    from labkit.claims.stated import recompute
+
+    say("holding the claims against what was measured")
+    claims = load_claims()
+    rows = ledger(measured_here(profile, claims.studies), claims=claims)
+    pages.build_ledger(rows, recompute(), folder / "ledger.html")
+    if wrong := list(rows.loc[rows["result"] == "error", "id"]):
+        failures["ledger"] = f"claims that could not be evaluated: {', '.join(wrong)}"
+        say(f"ledger: {failures['ledger']}")
+    return pages.counted(rows)
 
 
 def cannot_measure() -> str:

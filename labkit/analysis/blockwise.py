@@ -176,6 +176,7 @@ def over_blocks(
     return Estimate(mean, spread / math.sqrt(n), n - 1.0, scale, n, note)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def ratio_of_means(above: Floats, below: Floats, *, note: str = "") -> Quotient:
     """Return the ratio of two means of numbers paired by block (Fieller 1954, paired form).
 

@@ -110,17 +110,18 @@ class Quotient(_OneSided):
         """The ratio; NaN where the lower mean is 0."""
         return self.above / self.below if self.below else math.nan
 
+    @np.errstate(over="ignore", invalid="ignore")
     def interval(self, alpha: float = 0.05) -> tuple[float, float]:
         """Return Fieller's interval: all of the line where the lower mean may be 0."""
         upper, both, lower = self.covariance
         if not all(map(math.isfinite, (self.above, self.below, *self.covariance))):
             return math.nan, math.nan
         square = float(special.stdtrit(self.df, 1 - alpha / 2)) ** 2
-        lead = self.below**2 - square * lower
+        lead = self.below * self.below - square * lower
         if lead <= 0:
             return -math.inf, math.inf
         middle = self.above * self.below - square * both
-        rest = max(0.0, middle**2 - lead * (self.above**2 - square * upper))
+        rest = max(0.0, middle * middle - lead * (self.above * self.above - square * upper))
         return (middle - math.sqrt(rest)) / lead, (middle + math.sqrt(rest)) / lead
 
     def p_below(self, bound: float) -> float:
@@ -131,13 +132,14 @@ class Quotient(_OneSided):
         """Return the one-sided p-value that shows it above a bound, and the lower mean not 0."""
         return self._p(bound, -1.0)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _p(self, bound: float, sign: float) -> float:
         # The ratio lies below r when above - r * below is negative and below is positive (or the
         # other way round): both have to be shown, so the larger p-value counts (Berger 1982).
         upper, both, lower = self.covariance
         side = math.copysign(1.0, self.below)
         distance = side * sign * (self.above - bound * self.below)
-        variance = upper - 2 * bound * both + bound**2 * lower
+        variance = upper - 2 * bound * both + bound * bound * lower
         return max(self._tail(distance, variance), self._tail(-abs(self.below), lower))
 
     def _tail(self, distance: float, variance: float) -> float:

@@ -1,7 +1,8 @@
-"""Figures of the ledger as a whole, and heat maps of a quantity over two factors."""
+"""The ledger as a figure and as a table to read, and heat maps of a quantity over two factors."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from labkit.analysis.figure import canvas, plain_log_ticks
+from labkit.analysis.figure import canvas, counts, plain_log_ticks, say
 from labkit.analysis.reduce import require_columns
+from labkit.errors import UsageError
 
 #: How a result is drawn: a grey and a hatch, so that no colour has to be told from another.
 FACES: dict[str, tuple[str, str]] = {
@@ -24,16 +26,19 @@ FACES: dict[str, tuple[str, str]] = {
     "not measured": ("1.0", ""),
     "error": ("0.0", ""),
 }
+_NUMBERS = ("estimate", "low", "high", "published_value")
 _MARKERS = {"replicated": "o", "contradicted": "X", "inconclusive": "^"}
 
 
-def ledger_overview(rows: pd.DataFrame) -> Figure:
+def ledger_overview(rows: pd.DataFrame, *, alpha: float = 0.05) -> Figure:
     """Draw the results of each source, and published beside measured ratios.
 
     Parameters
     ----------
     rows : DataFrame
         What `labkit.ledger` returns: a row a claim.
+    alpha : float
+        The level that `labkit.ledger` was given; intervals have 1 - `alpha`.
 
     Returns
     -------
@@ -41,16 +46,58 @@ def ledger_overview(rows: pd.DataFrame) -> Figure:
         Left, bars of claims by result, a bar a source. Right, for every measured claim whose
         estimate and published value are ratios, the interval measured here (a line with a marker
         a result) and the published value (a diamond), on a logarithmic axis.
+
+    Raises
+    ------
+    UsageError
+        If columns are missing or there are no rows.
     """
-    require_columns(rows, ["source", "result", "estimate", "low", "high", "published_value"])
+    require_columns(rows, ["id", "source", "result", "unit", "n_blocks", *_NUMBERS])
     ratios = rows[
         (rows["unit"] == "1") & (rows["estimate"] > 0) & np.isfinite(rows["estimate"])
     ].reset_index(drop=True)
     height = max(3.0, 0.2 * len(ratios) + 1.2)
     figure, axes = canvas(1, 2, width=11, height=height, gridspec_kw={"width_ratios": [2, 3]})
     _bars(axes[0, 0], rows)
-    _ratios(axes[0, 1], ratios)
+    _ratios(axes[0, 1], ratios, alpha)
     return figure
+
+
+def readable_claims(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return claims as a person reads them.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Rows of what `labkit.ledger` returns.
+
+    Returns
+    -------
+    DataFrame
+        Text, a row a claim, indexed by its number in the table: the statement; the published
+        value; what the paper's own arithmetic does; the estimate with its interval (ratios without
+        a unit); blocks; setting and result; why.
+    """
+    require_columns(rows, ["statement", "published", "arithmetic", "unit", "n_blocks", *_NUMBERS])
+    shown = {
+        "claim": rows["statement"],
+        "published": rows["published"],
+        "own arithmetic": rows["arithmetic"],
+        "measured [interval]": [_measured(row) for row in rows.to_dict("records")],
+        "blocks": ["" if pd.isna(number) else str(number) for number in rows["n_blocks"]],
+        **{name: rows[name] for name in ("setting", "result", "why")},
+    }
+    return pd.DataFrame(shown).set_axis(range(1, len(rows) + 1))
+
+
+def _measured(row: Mapping[Any, Any]) -> str:
+    """Return an estimate with its interval and unit; empty where there is none."""
+    if not np.isfinite(row["estimate"]):
+        return ""
+    unit = "" if row["unit"] in ("", "1") else f" {row['unit']}"
+    known = np.isfinite(row["low"]) and np.isfinite(row["high"])
+    bounds = f" [{row['low']:.4g}, {row['high']:.4g}]" if known else ", no interval"
+    return f"{row['estimate']:.4g}{bounds}{unit}"
 
 
 def _bars(axes: Axes, rows: pd.DataFrame) -> None:
@@ -70,7 +117,7 @@ def _bars(axes: Axes, rows: pd.DataFrame) -> None:
     axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
 
 
-def _ratios(axes: Axes, ratios: pd.DataFrame) -> None:
+def _ratios(axes: Axes, ratios: pd.DataFrame, alpha: float) -> None:
     """Draw the measured interval and the published value of every ratio."""
     if ratios.empty:
         axes.text(0.5, 0.5, "no ratio was measured", ha="center", transform=axes.transAxes)
@@ -92,13 +139,19 @@ def _ratios(axes: Axes, ratios: pd.DataFrame) -> None:
     plain_log_ticks(axes)
     axes.set_yticks(range(len(ratios)), ratios["id"], fontsize=7)
     axes.invert_yaxis()
-    blocks = sorted({int(number) for number in ratios["n_blocks"]})
-    said = f"{blocks[0]}" if len(blocks) == 1 else f"{blocks[0]} to {blocks[-1]}"
-    axes.set_xlabel(f"ratio to the claim's baseline (n = {said} blocks), interval of 95 %")
+    said = f"{_blocks(ratios)}; intervals of {1 - alpha:.4g}"
+    axes.set_xlabel(f"ratio to the claim's baseline ({said})")
     handles, names = axes.get_legend_handles_labels()
     known = dict(zip(names, handles, strict=True))
     options = {"fontsize": 7, "loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
     axes.legend(known.values(), known.keys(), ncols=len(known), frameon=False, **options)
+
+
+def _blocks(frame: pd.DataFrame) -> str:
+    """Return on how many blocks the rows rest."""
+    known = frame["n_blocks"].dropna().astype(int)
+    low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
+    return counts(high) if low == high else f"n = {low} to {high} blocks"
 
 
 def heat_map(
@@ -127,15 +180,26 @@ def heat_map(
     marked : str, optional
         Boolean column; cells where it holds are framed (a difference found, for instance).
     note : str
-        Written below, such as ``n = 5 blocks``.
+        Written below, such as ``n = 5 blocks``; by default the range of the column ``n_blocks``
+        where `frame` has it.
 
     Returns
     -------
     Figure
-        Every cell carries its number, so that the map reads without its colours.
+        Every cell carries its number, so that the map reads without its colours; one that was not
+        measured is grey and carries a dash.
+
+    Raises
+    ------
+    UsageError
+        If columns are missing, there are no rows, a cell has several or a value is infinite.
     """
     require_columns(frame, [value, rows, columns, *([marked] if marked else [])])
-    table = frame.pivot(index=rows, columns=columns, values=value)
+    if frame.duplicated([rows, columns]).any():
+        raise UsageError(f"several rows for one cell of {rows!r} and {columns!r}")
+    if np.isinf(frame[value].to_numpy(dtype=float)).any():
+        raise UsageError(f"{value!r} is infinite in a cell", remedy="leave it out, or give NaN")
+    table = frame.pivot(index=rows, columns=columns, values=value).astype(float)
     rows_at, columns_at = _order(frame[rows]), _order(frame[columns])
     table = table.reindex(index=rows_at, columns=columns_at)
     width, height = 1.1 * len(table.columns) + 2.5, 0.45 * len(table) + 1.4
@@ -146,11 +210,14 @@ def heat_map(
     bar = {"label": label}
     sns.heatmap(table, annot=True, fmt=".3g", cmap="PuOr", cbar_kws=bar, ax=axis, **limits)
     axis.grid(visible=False)
+    axis.set_facecolor("0.92")
+    for down, across in np.argwhere(table.isna().to_numpy()):
+        axis.text(across + 0.5, down + 0.5, "–", ha="center", va="center", color="0.3")
     if marked:
-        for cell in frame[frame[marked].astype(bool)].to_dict("records"):
+        for cell in frame[frame[marked].eq(other=True).fillna(value=False)].to_dict("records"):
             place = (columns_at.index(cell[columns]), rows_at.index(cell[rows]))
             axis.add_patch(Rectangle(place, 1, 1, fill=False, edgecolor="0", linewidth=1.8))
-    figure.supxlabel(note, fontsize=8, color="0.25", x=0.99, ha="right")
+    say(figure, note or (_blocks(frame) if "n_blocks" in frame else ""))
     return figure
 
 

@@ -11,7 +11,7 @@ pages alone.
 """
 
 from labkit.report.cells import SUMMARY_MIME
-from labkit.report.ledger import build_ledger
+from labkit.report.ledger import build_ledger, counted
 from labkit.report.pages import build_index, build_page, read_summary
 from labkit.report.running import check_parameters, declared_parameters, execute
 
@@ -21,6 +21,7 @@ __all__ = [
     "build_ledger",
     "build_page",
     "check_parameters",
+    "counted",
     "declared_parameters",
     "execute",
     "read_summary",

@@ -14,6 +14,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from labkit.analysis.overview import ledger_overview
+from labkit.claims.verdicts import RESULTS
 from labkit.report.cells import TEMPLATES
 from labkit.report.html import environment, frame, write
 from labkit.report.text import number
@@ -26,11 +27,6 @@ FILTERS = {
     "result": "Result",
     "arithmetic": "The paper's own arithmetic",
 }
-#: Results in the order in which a reader wants them.
-RESULTS = (
-    *("replicated", "contradicted", "inconclusive", "not decidable on this rig"),
-    *("not measured", "error"),
-)
 
 
 def build_ledger(
@@ -62,9 +58,6 @@ def build_ledger(
     rows.to_csv(output.with_suffix(".csv"), index=False, lineterminator="\n")
     arithmetic.to_csv(output.with_name("arithmetic.csv"), index=False, lineterminator="\n")
     script = (TEMPLATES / "ledger.js").read_text(encoding="utf-8")
-    counts = pd.crosstab(rows["source"], rows["result"]).reindex(
-        columns=[name for name in RESULTS if (rows["result"] == name).any()]
-    )
     text = (
         environment()
         .get_template("ledger.html.j2")
@@ -78,13 +71,22 @@ def build_ledger(
                 name: (words, list(dict.fromkeys(filter(None, map(str, rows[name])))))
                 for name, words in FILTERS.items()
             },
-            counts=counts,
+            counts=counted(rows),
+            results=[name for name in RESULTS if (rows["result"] == name).any()],
             figure=_figure(rows),
             stated=[_statement(row) for row in arithmetic.to_dict("records")],
         )
     )
     write(output, text)
     return output
+
+
+def counted(rows: pd.DataFrame) -> dict[str, dict[str, int]]:
+    """Return how many claims of each source have which result, in the order of `RESULTS`."""
+    return {
+        str(source): {name: int((part == name).sum()) for name in RESULTS if (part == name).any()}
+        for source, part in rows.groupby("source", sort=False)["result"]
+    }
 
 
 def _shown(row: Mapping[Any, Any]) -> dict[str, Any]:

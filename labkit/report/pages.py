@@ -13,6 +13,7 @@ from typing import Any
 import nbformat
 from markupsafe import Markup
 
+from labkit.claims.verdicts import RESULTS
 from labkit.errors import LabkitError
 from labkit.report import topology
 from labkit.report.cells import SUMMARY_MIME, code_colours, displayed_summary, render_cells
@@ -98,6 +99,7 @@ def build_index(
     title: str = "Container performance, measured",
     rig: Mapping[str, Any] | None = None,
     failures: Mapping[str, str] | None = None,
+    ledger: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Path:
     """Write the index whose first screen shows the rig, and what was found and refused.
 
@@ -113,6 +115,8 @@ def build_index(
         What `Rig.describe` gives; by default the rig of the first study that states one.
     failures : mapping of str to str, optional
         Studies that have no page at all, each with the reason.
+    ledger : mapping, optional
+        How many claims of each source have which result, where ``ledger.html`` stands beside.
 
     Returns
     -------
@@ -142,6 +146,10 @@ def build_index(
             first=summaries[0] if summaries else {},
             profile=", ".join(profiles),
             topology=topology.draw(shown),
+            counts=ledger or {},
+            results=[
+                name for name in RESULTS if any(name in row for row in (ledger or {}).values())
+            ],
         )
     )
     write(output, text)

@@ -92,15 +92,28 @@ def test_missing_blocks_are_reported():
     assert "2 blocks could not be compared" in table.loc["a", "note"]
 
 
-@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("blocks", [1, 2, 4])
 def test_too_few_blocks_are_inconclusive(blocks):
     row = run(trials(np.random.default_rng(7), blocks, ratio=3.0, noise=1e-4)).iloc[0]
     assert row["verdict"] == "inconclusive"
     assert not row["differs"] and not row["equivalent"]
-    assert "pilot" in row["note"] and "at least 3" in row["note"]
+    assert row["note"].startswith("pilot") and "at least 5" in row["note"]
     assert row["estimate"] == pytest.approx(3.0, rel=0.01)
     assert np.isnan(row["low"]) == (blocks == 1)
-    assert pd.isna(row["needed_blocks"]) == (blocks == 1)
+    # Where no spread was seen, all that is known is how many any verdict takes.
+    assert row["needed_blocks"] == 5
+
+
+def test_fewer_blocks_than_the_alpha_takes_are_inconclusive_however_small_p():
+    frame = trials(np.random.default_rng(7), 5, ratio=3.0, noise=1e-4)
+    assert run(frame).verdict[0] == "different"
+    row = run(frame, alpha=1e-6).iloc[0]
+    assert row["p_value"] < 1e-6 and row["verdict"] == "inconclusive"
+    assert row["note"] == "too few: 5 blocks; a verdict at alpha=1e-06 takes at least 20"
+    assert row["needed_blocks"] >= 20
+    enough = trials(np.random.default_rng(7), 20, ratio=3.0, noise=1e-4)
+    assert run(enough, alpha=1e-6).verdict[0] == "different"
+    assert run(frame.query("block < 4"), alpha=0.1).verdict[0] == "different"
 
 
 def test_below_five_blocks_is_a_pilot_with_the_number_it_takes():
@@ -108,6 +121,27 @@ def test_below_five_blocks_is_a_pilot_with_the_number_it_takes():
     assert "pilot: 4 blocks" in row["note"]
     assert f"about {row['needed_blocks']} blocks decide the margin" in row["note"]
     assert "pilot" not in run(trials(np.random.default_rng(8), 5)).note[0]
+
+
+def with_changes(changes):
+    """A frame whose log ratios are the given numbers."""
+    blocks = np.repeat(np.arange(len(changes)), 2)
+    values = np.exp(np.ravel([[0.0, change] for change in changes]))
+    names = ["base", "other"] * len(changes)
+    return pd.DataFrame({"block": blocks, "condition": names, "value": values})
+
+
+def test_the_signed_rank_test_stands_beside_the_t_test():
+    # One wild block hides from t what nine others show.
+    changes = [0.01, 0.011, 0.012, 0.013, 0.014, 0.015, 0.016, 0.017, 0.018, 0.5]
+    row = run(with_changes(changes)).iloc[0]
+    assert row["p_value"] > 0.05 and row["verdict"] == "inconclusive"
+    assert row["note"] == "the signed-rank test disagrees (p = 0.002)"
+    assert stats.wilcoxon(changes).pvalue == pytest.approx(0.002, abs=1e-4)
+    # With five blocks it never reaches 5 %, so its silence says nothing.
+    assert run(with_changes(changes[:5])).note[0] == ""
+    assert run(with_changes(changes), paired=False).note[0] == ""
+    assert run(with_changes([0.0] * 4 + [0.3, -0.1, 0.1, 0.2])).note[0] == ""
 
 
 def test_constants():
@@ -244,6 +278,6 @@ def test_any_input_gives_a_verdict_or_a_clear_error(rows, paired):
             assert row["low"] <= row["estimate"] * (1 + 1e-9)
             assert row["estimate"] <= row["high"] * (1 + 1e-9)
         assert (row["verdict"] == "inconclusive") == (not row["differs"] and not row["equivalent"])
-        assert row["n_blocks"] >= 3 or row["verdict"] == "inconclusive"
+        assert row["n_blocks"] >= 5 or row["verdict"] == "inconclusive"
         if paired:
             assert row["n_blocks"] + len(row["blocks_missing"]) == frame["block"].nunique()

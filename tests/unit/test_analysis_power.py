@@ -79,3 +79,22 @@ def test_unusable_options_are_refused(options):
 def test_a_margin_must_be_positive(margin):
     with pytest.raises(UsageError, match="margin"):
         power.blocks_for(margin, 0.02)
+
+
+def test_fewest_blocks_of_a_verdict():
+    assert [power.least_blocks(alpha) for alpha in (0.05, 0.01, 0.001, 1e-6)] == [5, 7, 10, 20]
+    assert power.least_blocks() == 5
+    assert power.least_blocks(0.5) == power.least_blocks(0.25) == power.LEAST_BLOCKS
+
+
+@given(st.floats(1e-300, 0.5))
+def test_fewer_blocks_are_often_on_one_side_by_chance(alpha):
+    blocks = power.least_blocks(alpha)
+    assert 2.0**-blocks <= alpha
+    assert blocks == power.LEAST_BLOCKS or 2.0 ** -(blocks - 1) > alpha
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -1.0, math.nan])
+def test_no_level_has_no_number_of_blocks(alpha):
+    with pytest.raises(UsageError, match="no level"):
+        power.least_blocks(alpha)

@@ -1,0 +1,320 @@
+"""Can the analysis be trusted? Experiments whose truth is known, thousands of times over.
+
+How often it finds a difference where there is none (A/A), how often it finds one that is there,
+how often it calls conditions equal that are or are not, and how often each interval holds the
+truth. It calls the library as a person does; nothing of a method is copied here. Prints a table;
+the exit code is 1 when a bound is broken.
+
+Example: make simulate, or: .venv/bin/python benchmarks/simulate.py --experiments 200 --only A/A
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import runpy
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import signal
+from tqdm import tqdm
+
+from labkit.analysis.compare import compare
+from labkit.analysis.noise import noise_floor
+from labkit.analysis.reduce import sort_trials
+from labkit.analysis.shift import shift
+from labkit.analysis.summary import factor_effect
+
+Rng = np.random.Generator
+#: For each row of the table: found (or held the truth)? And an interval's width, or NaN.
+Outcome = Sequence[tuple[bool, float]]
+
+EXPERIMENTS, CHUNK, BLOCKS, SAMPLES = 2000, 50, 10, 500
+STATISTICS = ("mean", "median", "p99")
+KINDS = ("log-normal", "strong drift", "AR(1) 0.9 and trial effect")
+#: Standard deviations on the log scale: of blocks, of trials, of the samples of a trial.
+BLOCK_SD, TRIAL_SD, SAMPLE_SD = 0.03, 0.02, 0.2
+#: Change of the level a block in a strong drift, half of it between the two trials of a block.
+DRIFT = 0.05
+PAIRED = {"condition": "condition", "baseline": "base", "block": "block"}
+
+
+class Row(NamedTuple):
+    """A row of the table, and between which rates it must lie.
+
+    `slack` allows three standard errors of the simulation above `most`.
+    """
+
+    section: str
+    name: str
+    least: float = 0.0
+    most: float = 1.0
+    slack: bool = False
+
+    def highest(self, experiments: int) -> float:
+        """Return the most that this many experiments may show."""
+        return self.most + self.slack * 3 * math.sqrt(self.most * (1 - self.most) / experiments)
+
+
+class Simulation(NamedTuple):
+    """Experiments of one kind, each of which feeds one row of the table or several."""
+
+    name: str
+    rows: tuple[Row, ...]
+    draw: Callable[[Rng], Outcome]
+    experiments: int = EXPERIMENTS
+
+
+def sampled(rng: Rng, kind: str, ratio: float = 1.0) -> np.ndarray:
+    """Return samples in ns, shape (blocks, 2 conditions, samples), the baseline first."""
+    logs = math.log(30_000) + rng.normal(0, BLOCK_SD, (BLOCKS, 1)) + [0.0, math.log(ratio)]
+    logs += rng.normal(0, TRIAL_SD, logs.shape)
+    if kind == "strong drift":
+        order = rng.permuted(np.tile([0.0, 0.5], (BLOCKS, 1)), axis=1)
+        logs += DRIFT * (np.arange(BLOCKS)[:, None] + order)
+    noise = rng.normal(size=(*logs.shape, SAMPLES))
+    if kind.startswith("AR(1)"):
+        start = 0.9 * rng.normal(size=(*logs.shape, 1))
+        noise, _ = signal.lfilter([math.sqrt(1 - 0.9**2)], [1, -0.9], noise, zi=start)
+    return np.exp(logs[..., None] + SAMPLE_SD * noise).astype(np.int64)
+
+
+@cache
+def layout(each: int) -> pd.DataFrame:
+    """Return which trial, block and condition each row is of, `each` rows a trial."""
+    trial = np.repeat(np.arange(2 * BLOCKS), each)
+    names = np.array(["base", "other"])[trial % 2]
+    return pd.DataFrame({"trial": trial, "block": trial // 2, "condition": names})
+
+
+def frame_of(values: np.ndarray) -> pd.DataFrame:
+    """Return one row a value; values as `sampled` returns them, or one a trial."""
+    return layout(values.size // (2 * BLOCKS)).assign(value=values.ravel())
+
+
+def null_samples(rng: Rng, kind: str) -> Outcome:
+    """Compare raw samples of two equal conditions."""
+    frame = frame_of(sampled(rng, kind))
+    ordered = sort_trials(frame, value="value", by=["trial", "block", "condition"])
+    options = {"value": "value", "trial": "trial", **PAIRED}
+    return [found(compare(ordered, statistic=one, **options)) for one in STATISTICS]
+
+
+def null_trials(rng: Rng, kind: str) -> Outcome:
+    """Compare two equal conditions of which one number a trial is given."""
+    values = sampled(rng, kind)
+    reduced = (values.mean(axis=2), np.median(values, axis=2), np.quantile(values, 0.99, axis=2))
+    return [found(compare(frame_of(one), value="value", **PAIRED)) for one in reduced]
+
+
+def found(table: pd.DataFrame, column: str = "differs") -> tuple[bool, float]:
+    """Return whether the only row has a verdict; it has no width."""
+    return bool(table[column].iloc[0]), math.nan
+
+
+def trials(rng: Rng, ratio: float, noise: float, drift: float = 0.0) -> np.ndarray:
+    """Return one value a trial, shape (blocks, 2), with a level of its own a block."""
+    logs = rng.normal(0, BLOCK_SD, (BLOCKS, 1)) + drift * np.arange(BLOCKS)[:, None]
+    logs = logs + rng.normal([0.0, math.log(ratio)], noise, (BLOCKS, 2))
+    return 30_000 * np.exp(logs)
+
+
+def verdict(rng: Rng, column: str, ratio: float, noise: float) -> Outcome:
+    """Return whether `differs` or `equivalent` holds at a margin of 2 %."""
+    table = compare(frame_of(trials(rng, ratio, noise)), value="value", margin=0.02, **PAIRED)
+    return [found(table, column)]
+
+
+def held(truth: float, low: float, high: float) -> tuple[bool, float]:
+    """Return whether an interval holds the truth, and its width relative to that."""
+    return low <= truth <= high, (high - low) / abs(truth)
+
+
+def of(row: pd.Series, ratio: float, difference: float | None = None) -> list[tuple[bool, float]]:
+    """Return `held` of a row's ratio, and of its difference where that is known."""
+    intervals = [held(ratio, row["low"], row["high"])]
+    if difference is not None:
+        intervals.append(held(difference, row["difference_low"], row["difference_high"]))
+    return intervals
+
+
+def paired(rng: Rng, noise: float, drift: float) -> Outcome:
+    """Cover a ratio and a difference, paired by block."""
+    frame = frame_of(trials(rng, 1.1, noise, drift))
+    row = compare(frame, value="value", **PAIRED).iloc[0]
+    level = 30_000 * np.exp(drift * np.arange(BLOCKS) + (BLOCK_SD**2 + noise**2) / 2).mean()
+    return of(row, 1.1, 0.1 * level)
+
+
+def unpaired(rng: Rng) -> Outcome:
+    """Cover both where blocks have nothing in common and noise is unequal."""
+    noise = np.array([0.02, 0.06])
+    values = 30_000 * np.array([1, 1.1]) * np.exp(rng.normal(0, noise, (BLOCKS, 2)))
+    row = compare(frame_of(values), value="value", paired=False, **PAIRED).iloc[0]
+    means = 30_000 * np.array([1, 1.1]) * np.exp(noise**2 / 2)
+    return of(row, 1.1, means[1] - means[0])
+
+
+def effect(rng: Rng) -> Outcome:
+    """Cover the effect of a factor in one cell of another."""
+    frames = [frame_of(trials(rng, ratio, 0.03)) for ratio in (1.1, 0.7)]
+    frame = pd.concat(frames).assign(affinity=np.repeat(["free", "split"], 2 * BLOCKS))
+    table = factor_effect(frame, "condition", ["base", "other"], ["affinity"], value="value")
+    return of(table.iloc[1], 0.7)
+
+
+def floor(rng: Rng) -> Outcome:
+    """Cover the ratio of two copies of one condition."""
+    frame = frame_of(trials(rng, 1.0, 0.02))
+    frame = frame.assign(copy=frame["condition"].map({"base": 1, "other": 2}), condition="one")
+    return of(noise_floor(frame, value="value", condition="condition").iloc[0], 1.0)
+
+
+def shifted(rng: Rng) -> Outcome:
+    """Cover quantiles and means of dependent samples."""
+    frame = frame_of(sampled(rng, KINDS[2], ratio=1.1))
+    options = {"condition": "condition", "baseline": "base"}
+    table = shift(frame, value="value", quantiles=["q0.1", "median", "p99"], **options)
+    mean = compare(frame, value="value", statistic="mean", trial="trial", **PAIRED).iloc[0]
+    return [one for row in (*table.iloc, mean) for one in of(row, 1.1)]
+
+
+def listed(rng: Rng, draw: Callable[[Rng], tuple[float, float, float]]) -> Outcome:
+    """Cover what an entry of `benchmarks/coverage.py` draws."""
+    return [held(*draw(rng))]
+
+
+def covers(draw: Callable[[Rng], Outcome], *names: str) -> Simulation:
+    """Return the simulation of continuous intervals."""
+    rows = tuple(Row("coverage", name, 0.93, 0.975) for name in names)
+    return Simulation(names[0], rows, draw)
+
+
+def models() -> Iterator[Simulation]:
+    """Yield the intervals of the models, which `benchmarks/coverage.py` lists."""
+    # By its path: a package of that name may be installed.
+    path = str(Path(__file__).with_name("coverage.py"))
+    for one in runpy.run_path(path)["COVERAGE"]:
+        row = Row("coverage", one.name, 0.93, 1.0 if one.discrete else 0.975)
+        yield Simulation(one.name, (row,), partial(listed, draw=one.draw), one.experiments)
+
+
+@cache
+def simulations() -> dict[str, Simulation]:
+    """Return all of them by name, in the order of the table."""
+    found: list[Simulation] = []
+    sources = {"samples": null_samples, "trials": null_trials}
+    for (source, draw), kind in itertools.product(sources.items(), KINDS):
+        name = f"A/A {source}, {kind}"
+        rows = tuple(Row("A/A", f"{name}, {one}", most=0.05, slack=True) for one in STATISTICS)
+        found.append(Simulation(name, rows, partial(draw, kind=kind)))
+    for change, noise, column, bounds in (
+        (5, 2, "differs", {"least": 0.95}),
+        (0.2, 1, "equivalent", {"least": 0.95}),
+        (2, 1, "equivalent", {"most": 0.05, "slack": True}),
+    ):
+        name = f"power, {change} % at {noise} % noise: {column}"
+        draw = partial(verdict, column=column, ratio=1 + change / 100, noise=noise / 100)
+        found.append(Simulation(name, (Row("power", name, **bounds),), draw))
+    wild = ", 20 % noise, drift"
+    found += [
+        covers(partial(paired, noise=0.03, drift=0.0), "ratio", "difference"),
+        covers(partial(paired, noise=0.2, drift=0.05), f"ratio{wild}", f"difference{wild}"),
+        covers(unpaired, "ratio, unpaired", "difference, unpaired"),
+        covers(effect, "factor_effect"),
+        covers(floor, "noise_floor"),
+        covers(shifted, *(f"shift: {one}" for one in ("q0.1", "median", "p99")), "ratio of means"),
+        *models(),
+    ]
+    return {one.name: one for one in found}
+
+
+def run(name: str, count: int, seed: int, chunk: int) -> np.ndarray:
+    """Return outcomes, shape (count, rows, 2); the same for the same arguments on any machine."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode()), chunk])
+    draw = simulations()[name].draw
+    return np.array([draw(rng) for _ in range(count)], dtype=float)
+
+
+def simulate(chosen: Sequence[Simulation], experiments: int | None, seed: int) -> pd.DataFrame:
+    """Run simulations on two processes and return a row of the table each, with progress."""
+    tasks: dict[Future[np.ndarray], Simulation] = {}
+    outcomes: dict[str, list[np.ndarray]] = {one.name: [] for one in chosen}
+    with ProcessPoolExecutor(2) as pool:
+        for one in chosen:
+            total = experiments or one.experiments
+            for chunk, start in enumerate(range(0, total, CHUNK)):
+                count = min(CHUNK, total - start)
+                tasks[pool.submit(run, one.name, count, seed, chunk)] = one
+        with tqdm(total=len(tasks), unit="chunk", desc="simulate", file=sys.stderr) as bar:
+            for future in as_completed(tasks):
+                outcomes[tasks[future].name].append(future.result())
+                bar.update()
+    whole = ((one, np.concatenate(outcomes[one.name])) for one in chosen)
+    return pd.DataFrame([line for one, drawn in whole for line in lines(one, drawn)])
+
+
+def lines(one: Simulation, outcomes: np.ndarray) -> Iterator[dict[str, object]]:
+    """Yield a line of the table for each row that the experiments fed."""
+    for row, (hits, widths) in zip(one.rows, outcomes.transpose(1, 2, 0), strict=True):
+        rate, highest, known = float(hits.mean()), row.highest(len(hits)), np.isfinite(widths)
+        yield {
+            "section": row.section,
+            "name": row.name,
+            "experiments": len(hits),
+            "rate": rate,
+            "least": row.least,
+            "most": highest,
+            "holds": row.least <= rate <= highest,
+            "width": float(widths[known].mean()) if known.any() else math.nan,
+            "open": 1 - float(known.mean()),
+        }
+
+
+def as_markdown(table: pd.DataFrame) -> Iterator[str]:
+    """Yield the lines of a Markdown table; widths are relative to what is estimated."""
+    wide = max(map(len, table["name"]))
+    for section, rows in table.groupby("section", sort=False):
+        yield f"\n| {section:<{wide}} |    n |    rate | bound            |   width |"
+        yield f"| {'-' * wide} | ---: | ------: | ---------------- | ------: |"
+        for row in rows.itertuples():
+            bound = f"{row.least:.1%} to {row.most:.2%}"
+            width = "" if math.isnan(row.width) else f"{row.width:.2%}"
+            remark = "" if row.holds else " BROKEN"
+            if width and row.open:
+                remark += f" {row.open:.1%} open or refused, not in the width"
+            yield (
+                f"| {row.name:<{wide}} | {row.experiments:4d} | {row.rate:7.2%} "
+                f"| {bound:<16} | {width:>7} |{remark}"
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Simulate and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--experiments", type=int, help="a simulation (default 2,000)")
+    parser.add_argument("--seed", type=int, default=2015, help="default 2015")
+    parser.add_argument("--only", default="", help="those with this in their name, such as A/A")
+    given = parser.parse_args(arguments)
+    every = simulations().values()
+    chosen = [one for one in every if any(given.only in row.name for row in one.rows)]
+    if not chosen or (given.experiments or 1) < 1:
+        parser.error(f"nothing to do; names are: {'; '.join(simulations())}")
+    table = simulate(chosen, given.experiments, given.seed)
+    print(*as_markdown(table), sep="\n")
+    broken = int((~table["holds"]).sum())
+    print(f"\n{len(table)} rows, {broken} broken. {BLOCKS} blocks; intervals of 95 %, their widths")
+    print("relative to what is estimated; three standard errors are allowed above a bound of 5 %.")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
