@@ -13,10 +13,9 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from labkit.analysis.compare import LEAST_BLOCKS
 from labkit.analysis.reduce import require_columns
 from labkit.errors import UsageError
-from labkit.power import blocks_for, blocks_to_detect
+from labkit.power import blocks_for, blocks_to_detect, least_blocks
 
 #: The larger spread is the upper limit at this confidence (Browne 1995).
 CAREFUL = 0.8
@@ -50,7 +49,7 @@ def next_time(
         ``condition`` (and ``quantile``) where they are there, ``n_blocks``, ``sd``; ``sd_careful``,
         the upper limit of the spread at 80 % confidence (Browne 1995); ``to_equate`` and
         ``to_detect``, blocks for the spread seen; ``to_equate_careful`` and ``to_detect_careful``
-        for the larger one. At least `LEAST_BLOCKS`; missing where the spread is unknown or beyond
+        for the larger one. At least `labkit.power.least_blocks`; missing where the spread is unknown or beyond
         planning (`labkit.power.MOST_BLOCKS`).
 
     Raises
@@ -86,6 +85,6 @@ def _row(
         known = math.isfinite(spread)
         equate = blocks_for(margin, spread, alpha=alpha, power=power) if known else None
         detect = blocks_to_detect(difference, spread, alpha=alpha, power=power) if known else None
-        row[f"to_equate{name}"] = equate and max(equate, LEAST_BLOCKS)
-        row[f"to_detect{name}"] = detect and max(detect, LEAST_BLOCKS)
+        row[f"to_equate{name}"] = equate and max(equate, least_blocks(alpha))
+        row[f"to_detect{name}"] = detect and max(detect, least_blocks(alpha))
     return row

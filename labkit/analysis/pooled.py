@@ -65,8 +65,8 @@ def pooled_quantile(
         Refused below `LEAST_TRIALS` trials, or below `tails.needed_for_interval` samples in all.
         An end beyond the outermost samples is the outermost sample. Where few trials make the
         tail (a note says so) no resampling can know of the ones that were not drawn: with 10
-        trials whose levels differ by 10 % (standard deviation) the interval of p99 covered 94 %,
-        at 15 % 92 %; `tails.trial_quantile` is the safer question then.
+        trials whose levels differ by 10 % (standard deviation) the interval of p99 covered 95 %,
+        at 15 % 93 %; `tails.trial_quantile` is the safer question then.
 
     Raises
     ------
@@ -278,7 +278,13 @@ def _crossings(
 
 
 def _critical(scores: Floats, alpha: float) -> tuple[float, float]:
-    """Return the two ends of the middle 1 - alpha of studentized replicates."""
+    """Return the two ends of the middle 1 - alpha of studentized replicates.
+
+    Widened by the square root of n / (n - 1): resamples of n trials spread that much less than
+    trials do (the narrowness bias of Hesterberg 2015), of which studentizing takes care only where
+    all trials have equal parts in the quantile.
+    """
     replicates = np.sort(_studentized(scores))
     places = [round(share * (len(replicates) - 1)) for share in (alpha / 2, 1 - alpha / 2)]
-    return float(replicates[places[0]]), float(replicates[places[1]])
+    wider = math.sqrt(scores.shape[1] / (scores.shape[1] - 1))
+    return wider * float(replicates[places[0]]), wider * float(replicates[places[1]])

@@ -106,7 +106,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder / "out" / "20-failed.html",
             title="A study that failed",
         )
-    build_index([good], folder / "out" / "index.html")
+    counts = {"jha2018": {"replicated": 3, "not measured": 25}, "struye2017": {"not measured": 39}}
+    build_index([good], folder / "out" / "index.html", ledger=counts)
     return folder / "out"
 
 
@@ -145,6 +146,17 @@ def test_first_screen_says_what_was_found(page: Page, report: Path) -> None:
     ):
         assert words in text
     assert page.locator("a", has_text="Affinity and spinning").is_visible()
+
+
+def test_index_leads_to_the_claims_with_a_result(page: Page, report: Path) -> None:
+    page.goto((report / "index.html").as_uri())
+    rows = page.locator("#ledger tbody tr").all_inner_texts()
+    assert [row.split() for row in rows] == [
+        ["jha2018", "3", "25", "28"],
+        ["struye2017", "0", "39", "39"],
+    ]
+    link = page.locator("#ledger tbody a").first
+    assert link.get_attribute("href") == "ledger.html?source=jha2018&result=replicated"
 
 
 def test_page_folds_code_away_and_keeps_it(page: Page, report: Path) -> None:

@@ -220,60 +220,6 @@ def test_headlines_are_plain_json():
     assert headlines.plain(values) == {"a": 1.0, "b": [2, None, None], "3": [None, "x"]}
 
 
-def judged(low, estimate, high, *, differs=False, equivalent=False):
-    return {
-        "low": low,
-        "estimate": estimate,
-        "high": high,
-        "differs": differs,
-        "equivalent": equivalent,
-        "verdict": "its words do not matter",
-    }
-
-
-NO_LARGER = "inconclusive: no larger than the margin"
-
-
-@pytest.mark.parametrize(
-    ("row", "equal", "lower", "higher"),
-    [
-        (judged(0.88, 0.90, 0.92, differs=True), "disagrees", "agrees", "disagrees"),
-        (judged(1.08, 1.10, 1.12, differs=True), "disagrees", "disagrees", "agrees"),
-        # A difference that may be within the margin denies no equality.
-        (judged(1.01, 1.03, 1.05, differs=True), "inconclusive", "disagrees", "agrees"),
-        (judged(0.96, 0.975, 0.99, differs=True), "inconclusive", "agrees", "disagrees"),
-        (
-            judged(1.005, 1.01, 1.015, differs=True, equivalent=True),
-            *("agrees", "disagrees", "agrees"),
-        ),
-        (judged(0.995, 1.0, 1.005, equivalent=True), "agrees", NO_LARGER, NO_LARGER),
-        (judged(0.9, 1.0, 1.1), *["inconclusive"] * 3),
-        # Outside the margin alone, but not after the correction: not beyond doubt.
-        (judged(1.03, 1.10, 1.17), *["inconclusive"] * 3),
-        (judged(math.nan, 1.1, math.nan), *["inconclusive"] * 3),
-    ],
-)
-def test_answers(row, equal, lower, higher):
-    said = [headlines.answer(row, word, 0.02) for word in headlines.EXPECTATIONS]
-    assert said == [equal, lower, higher]
-    assert headlines.answer(row, "equal", 0.5) != "disagrees"
-    with pytest.raises(UsageError, match="expectation"):
-        headlines.answer(row, "better", 0.02)
-
-
-def test_a_true_equality_is_seldom_denied():
-    rng, said = np.random.default_rng(7), []
-    for _ in range(200):
-        rows = {"block": np.repeat(np.arange(10), 2), "c": ["a", "b"] * 10}
-        levels = np.tile([1.0, 1.015], 10) * np.exp(rng.normal(0, 0.005, 20))
-        frame = pd.DataFrame(rows).assign(v=levels)
-        options = {"value": "v", "condition": "c", "baseline": "a", "block": "block"}
-        row = compare(frame, margin=0.02, **options).iloc[0]
-        said.append((row["differs"], headlines.answer(row, "equal", 0.02)))
-    assert sum(differs for differs, _ in said) > 180
-    assert sum(word == "disagrees" for _, word in said) <= 4
-
-
 def test_margins_by_tuning_are_the_largest_and_unknown_where_nothing_ran_twice():
     samples = study()
     options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}

@@ -17,6 +17,7 @@ from labkit.claims.ledger import COLUMNS
 from labkit.claims.reading import Claims, load_claims
 from labkit.errors import DatasetError
 from labkit.paths import project
+from labkit.studies import NothingMeasured
 
 REFERENCE = str(project("data/reference/affinity-spinning"))
 WHERE = {"affinity": "split", "wait": "spin"}
@@ -128,7 +129,7 @@ def test_by_default_the_campaigns_are_the_newest_ones(
     def dataset_of(name: str, profile: str) -> Path:
         asked.append((name, profile))
         if name != "affinity-spinning":
-            raise DatasetError("nothing was measured", where=str(project("data")))
+            raise NothingMeasured("nothing was measured")
         return Path(REFERENCE)
 
     monkeypatch.setattr("labkit.studies.dataset_of", dataset_of)
