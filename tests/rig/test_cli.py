@@ -22,7 +22,7 @@ from labkit.rig import engine, netns, state
 NOTEBOOK = "notebooks/studies/10-affinity-spinning.ipynb"
 COMMANDS = [
     *("", "doctor", "rig", "rig up", "rig status", "rig down", "rig shell"),
-    *("run", "report", "restore", "clean", "lab"),
+    *("run", "report", "ledger", "restore", "clean", "lab"),
 ]
 #: Seconds to wait for whoever else uses the machine's rig.
 PATIENCE = 900.0
@@ -60,9 +60,9 @@ def test_help_says_what_a_command_does_and_shows_an_example(command: str) -> Non
     assert found.returncode == 0 and found.stderr == ""
     assert found.stdout.startswith(f"Usage: labkit {command}".strip())
     example = re.search(r"Examples?: (labkit .*)", found.stdout)
-    assert bool(example) == (command in ("doctor", "rig shell", "run", "report"))
+    assert bool(example) == (command in ("doctor", "rig shell", "run", "report", "ledger"))
     for text in example[1].split(" | ") if example else ():
-        assert text.startswith(f"labkit {command} ")
+        assert text.split()[: 1 + len(command.split())] == ["labkit", *command.split()]
 
 
 def traces() -> dict[str, list[str]]:
