@@ -27,7 +27,12 @@ FACES: dict[str, tuple[str, str]] = {
     "error": ("0.0", ""),
 }
 _NUMBERS = ("estimate", "low", "high", "published_value")
-_MARKERS = {"replicated": "o", "contradicted": "X", "inconclusive": "^"}
+_MARKERS = {
+    "replicated": "o",
+    "contradicted": "X",
+    "inconclusive": "^",
+    "not decidable on this rig": "s",
+}
 
 
 def ledger_overview(rows: pd.DataFrame, *, alpha: float = 0.05) -> Figure:
@@ -127,7 +132,7 @@ def _ratios(axes: Axes, ratios: pd.DataFrame, alpha: float) -> None:
     for place, row in enumerate(ratios.to_dict("records")):
         if np.isfinite(row["low"]) and np.isfinite(row["high"]):
             axes.plot([row["low"], row["high"]], [place, place], color="0.2", linewidth=1.2)
-        marker = _MARKERS.get(row["result"], "s")
+        marker = _MARKERS.get(row["result"], "P")
         label = row["result"] if row["result"] in _MARKERS else "other result"
         axes.plot(row["estimate"], place, marker, color="0.2", markersize=5, label=label)
         if pd.notna(row["published_value"]) and row["published_value"] > 0:
@@ -139,7 +144,7 @@ def _ratios(axes: Axes, ratios: pd.DataFrame, alpha: float) -> None:
     plain_log_ticks(axes)
     axes.set_yticks(range(len(ratios)), ratios["id"], fontsize=7)
     axes.invert_yaxis()
-    said = f"{_blocks(ratios)}; intervals of {1 - alpha:.4g}"
+    said = f"{_blocks(ratios)}; {100 * (1 - alpha):g} % intervals"
     axes.set_xlabel(f"ratio to the claim's baseline ({said})")
     handles, names = axes.get_legend_handles_labels()
     known = dict(zip(names, handles, strict=True))
@@ -202,13 +207,13 @@ def heat_map(
     table = frame.pivot(index=rows, columns=columns, values=value).astype(float)
     rows_at, columns_at = _order(frame[rows]), _order(frame[columns])
     table = table.reindex(index=rows_at, columns=columns_at)
-    width, height = 1.1 * len(table.columns) + 2.5, 0.45 * len(table) + 1.4
+    width, height = 1.1 * len(table.columns) + 2.5, max(0.45 * len(table) + 1.4, 3.0)
     figure, axes = canvas(1, 1, width=width, height=height)
     axis = axes[0, 0]
     reach = float(np.nanmax(np.abs(table.to_numpy(dtype=float) - centre), initial=0)) or 1.0
     limits: dict[str, Any] = {"vmin": centre - reach, "vmax": centre + reach}
-    bar = {"label": label}
-    sns.heatmap(table, annot=True, fmt=".3g", cmap="PuOr", cbar_kws=bar, ax=axis, **limits)
+    sns.heatmap(table, annot=True, fmt=".3g", cmap="PuOr", ax=axis, **limits)
+    axis.collections[0].colorbar.set_label(label, size=8)
     axis.grid(visible=False)
     axis.set_facecolor("0.92")
     for down, across in np.argwhere(table.isna().to_numpy()):

@@ -49,8 +49,8 @@ def next_time(
         ``condition`` (and ``quantile``) where they are there, ``n_blocks``, ``sd``; ``sd_careful``,
         the upper limit of the spread at 80 % confidence (Browne 1995); ``to_equate`` and
         ``to_detect``, blocks for the spread seen; ``to_equate_careful`` and ``to_detect_careful``
-        for the larger one. At least `labkit.power.least_blocks`; missing where the spread is unknown or beyond
-        planning (`labkit.power.MOST_BLOCKS`).
+        for the larger one. At least `labkit.power.least_blocks`; missing where the spread is
+        unknown or beyond planning (`labkit.power.MOST_BLOCKS`).
 
     Raises
     ------

@@ -1,22 +1,24 @@
-"""The analysis notebook on stand-in campaigns: it renders from a pilot to a full one."""
+"""The analysis of a study on campaigns made up: it renders from a pilot to a full one."""
 
 import itertools
 import json
 import math
-from types import SimpleNamespace
 
 import IPython.display
 import matplotlib
 import nbformat
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from memory_campaigns import Campaign, record
 
 import labkit
-from labkit.analysis.published import default_root
+from labkit.claims.published import default_root
 
-NOTEBOOK = default_root().parents[1] / "notebooks" / "analysis" / "10-affinity-spinning.ipynb"
+NOTEBOOKS = default_root().parents[1] / "notebooks" / "analysis"
+NOTEBOOK = NOTEBOOKS / "10-affinity-spinning.ipynb"
+LEDGER = NOTEBOOKS / "90-ledger.ipynb"
+UNDECIDED = "not decidable on this rig"
 MIME = "application/vnd.labkit.summary+json"
 LEVELS = {
     "bare clean": 1.0,
@@ -46,40 +48,38 @@ def conditions(ladder):
 
 
 def attempt(rng, levels, copy, block, position, n, failed):
-    """One row of trials, and its samples."""
+    """The record of one trial, and its samples."""
     placement, affinity, wait = levels
     spins, bound = wait == "spin", affinity == "split"
     level = 30_000 * LEVELS[placement] * (0.3 if spins else 1) * (0.93 if bound else 1)
     level *= math.exp(0.02 * math.sin(block) + rng.normal(0, 0.008))
     name = f"b{block:02d}-p{position:02d}"
-    cell = dict(zip(FACTORS, levels, strict=True))
-    row = {"trial": name, "attempt": 1, "block": block, "position": position, **cell}
-    row |= {"copy": copy, "status": "failed" if failed else "ok", "n_samples": 0 if failed else n}
-    row |= {"started_ns": 1_800_000_000 * 10**9 + position, "seconds": 1.0, "session": 1}
-    row |= {"flags": "" if bound else "server migrated 3 times"}
-    row |= {"problems": "the server ended" if failed else ""}
-    row |= {"context_switches": 0.1 if spins else 4.0, "idle_exits": np.nan if failed else 1.9}
-    row |= {"server_switches": 0.0 if spins else 1.0, "steal": 0.0}
+    counters = {"context_switches": 0.1 if spins else 4.0, "idle_exits": np.nan if failed else 1.9}
+    counters |= {"server_switches": 0.0 if spins else 1.0, "steal": 0.0}
+    more = {"trial": name, "copy": copy, "started_ns": 1_800_000_000 * 10**9 + position}
+    more |= {"flags": [] if bound else ["server migrated 3 times"], "mechanisms": counters}
+    more |= {"n_samples": 0 if failed else n, "status": "failed" if failed else "ok"}
+    more |= {"error": {"what": "the server ended"} if failed else None}
     values = (level * (0.9 + rng.gamma(2, 0.05, n))).astype("int64")
-    return row, pd.DataFrame(
-        {"trial": name, "block": block, **cell, "copy": copy, "rtt_ns": values}
-    )
+    return record(block, position, dict(zip(FACTORS, levels, strict=True)), {}, **more), values
 
 
 def campaign(blocks, n=300, ladder=("spin",), failing=(), shared=True, without=()):
-    """Return a stand-in for a dataset."""
-    rng, rows, parts = np.random.default_rng(2015), [], []
+    """Return a campaign that was never on disk."""
+    rng, records, samples = np.random.default_rng(2015), [], {}
     cells = [one for one in conditions(ladder) if one[0][0] not in without]
     for block in range(1, blocks + 1):
         for position, index in enumerate(rng.permutation(len(cells)), start=1):
             levels, copy = cells[index]
             failed = (block, levels) in failing
-            row, part = attempt(rng, levels, copy, block, position, n, failed)
-            rows.append(row)
-            parts += [] if failed else [part]
-    samples = pd.concat(parts, ignore_index=True)
-    samples = samples.astype(dict.fromkeys(("trial", *FACTORS), "category"))
+            one, values = attempt(rng, levels, copy, block, position, n, failed)
+            records.append(one)
+            samples[one["trial"]] = values
+    rig = {"shared_kernel": shared, "caveats": ["one kernel, 2 vCPUs, shared softirq"]}
+    rig |= {"cpu_map": {"sut": "1"}, "capabilities": {"nic-hardware": "veth pairs"}}
+    rig |= {"hosts": {"generator": {}, "sut": {"engine": True}}}
     plan = {
+        "study": "affinity-spinning",
         "settings": {"messages": n, "size": 64, "idle": "as found"},
         "factors": FACTORS,
         "conditions": [
@@ -89,20 +89,18 @@ def campaign(blocks, n=300, ladder=("spin",), failing=(), shared=True, without=(
         "seed": 2015,
         "blocks": blocks,
         "refusals": [{"condition": name, "reason": "no engine"} for name in without],
+        "rig": rig,
     }
-    rig = {"shared_kernel": shared, "caveats": ["one kernel, 2 vCPUs, shared softirq"]}
-    rig |= {"cpu_map": {"sut": "1"}, "capabilities": {"nic-hardware": "veth pairs"}}
-    facts = {"sut": {"stable": {"cpu": {"model": "stand-in"}, "engine": None}, "volatile": {}}}
-    return SimpleNamespace(
-        trials=pd.DataFrame(rows), samples=lambda: samples.copy(), plan=plan, facts=facts, rig=rig
-    )
+    cpu = {"model": "stand-in", "count": 2}
+    facts = {"sut": {"stable": {"cpu": cpu, "engine": None}, "volatile": {}}}
+    return Campaign(plan, records, samples, facts)
 
 
 def words(shown):
     return "\n".join(str(getattr(value, "data", "")) for value in shown)
 
 
-def execute(monkeypatch, stand_in, **parameters):
+def execute(monkeypatch, stand_in, notebook=NOTEBOOK, **parameters):
     """Run the notebook's code cells in one namespace; return what they displayed."""
     shown = []
 
@@ -113,7 +111,7 @@ def execute(monkeypatch, stand_in, **parameters):
     monkeypatch.setattr(IPython.display, "display", show)
     monkeypatch.setattr(labkit, "load", lambda path: stand_in, raising=False)
     names = {}
-    for cell in nbformat.read(NOTEBOOK, 4).cells:
+    for cell in nbformat.read(notebook, 4).cells:
         if cell.cell_type != "code":
             continue
         lines = cell.source.rstrip()
@@ -148,13 +146,23 @@ def test_a_campaign_is_decided(monkeypatch):
     assert verdicts["docker bridge against its nearest twin (bare cgroup), split + spin"] == (
         "different"
     )
-    claim = "the paper: tuned, Docker host identical to no Docker"
-    assert verdicts[claim] == "not decidable on this rig"
+    last = summary["headlines"][-1]
+    assert last["text"].startswith(f"the paper, {len(names['entries'])} claims: ")
+    assert last["verdict"] in set(names["entries"]["result"]) and last["estimate"] is None
     missing = names["against_clean"].set_index(["tuning", "contrast"])["blocks_missing"]
     assert missing.loc[("split + spin", "docker host / bare clean")] == (2,)
-    statements = names["statements"]
-    assert statements["published"].iloc[2] == pytest.approx(4.13 / 4.15, abs=1e-3)
-    assert (statements["here"].iloc[4:6] == "agrees").all()
+    claims = names["entries"].set_index("id")
+    assert set(claims["source"]) == {"rohprimardho2015"} and "error" not in set(claims["result"])
+    identical = claims.loc["rohprimardho2015-tuned-host-identical"]
+    assert identical["published_value"] == pytest.approx(4.13 / 4.15, abs=1e-3)
+    assert identical[["setting", "result"]].to_list() == ["unsuitable", UNDECIDED]
+    assert identical["estimate"] == pytest.approx(1.03, abs=0.02)
+    spinning = claims.loc["rohprimardho2015-spinning-lowers-median"]
+    assert (spinning["setting"], spinning["result"]) == ("analogue", "replicated")
+    said = f"the paper: {spinning['statement'].rstrip('.')}"
+    assert verdicts[said] == "replicated (analogue setting)"
+    assert names["model"].n_blocks == 6 and len(names["terms"]) == 7
+    assert len(names["inside"]) == len(names["trials"])
     text = words(shown)
     assert "Decidable margins on medians" in text and "Not known for `free + spin`" in text
     assert all(f"`{tuning}` " in text for tuning in ("free + block", "split + spin"))
@@ -240,10 +248,15 @@ def test_a_pilot_renders_and_decides_nothing(monkeypatch, blocks):
     summary = summary_of(shown)
     assert summary["reference"] and summary["blocks"] == blocks
     verdicts = {line["verdict"] for line in summary["headlines"]}
-    assert verdicts == {"inconclusive (pilot)", "not decidable on this rig"}
+    assert verdicts == {"inconclusive (pilot)", UNDECIDED}
     assert set(names["against_clean"]["verdict"]) == {"inconclusive"}
     assert (summary["decidable_margin"] == "unknown (pilot)") == (blocks == 1)
     assert names["trials"]["p99"].isna().all()
+    assert not set(names["entries"]["result"]) & {"replicated", "contradicted", "error"}
+    tails = names["tails_here"].to_dict("records")
+    assert {row["of a trial"] for row in tails} == {"refused"}
+    assert all("takes" in row["note"] for row in tails)
+    assert names["model"].n_blocks == blocks
 
 
 def test_what_a_rig_refused_is_said_and_separate_machines_are_an_analogue(monkeypatch):
@@ -252,17 +265,34 @@ def test_what_a_rig_refused_is_said_and_separate_machines_are_an_analogue(monkey
     summary = summary_of(shown)
     assert [one["condition"] for one in summary["refusals"]] == ["bare cgroup", "docker bridge"]
     assert names["twin"] == "bare clean"
-    assert set(names["statements"]["the paper's claim"]) == {"analogue"}
-    assert names["statements"]["here"].iloc[3] == "not measured"
+    claims = names["entries"].set_index("id")
+    decided = claims.loc["rohprimardho2015-tuned-host-identical"]
+    assert (decided["setting"], decided["result"]) == ("analogue", "inconclusive")
+    # Claims about the bridge name what was refused.
+    assert claims.loc["rohprimardho2015-tuned-bridge-slower", "result"] == "not measured"
+    assert "bridge" in claims.loc["rohprimardho2015-tuned-bridge-slower", "why"]
 
 
-def test_the_notebook_is_kept_as_agreed():
-    notebook = nbformat.read(NOTEBOOK, 4)
-    nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+def test_a_grid_with_gaps_has_no_model_and_says_which_cells_it_lacks(monkeypatch):
+    failing = {(block, ("docker host", "free", "spin")) for block in range(1, 4)}
+    shown, names = execute(monkeypatch, campaign(3, n=60, failing=failing))
+    assert names["model"] is None
+    said = words(shown)
+    assert "**No model: " in said and "docker host/free/spin" in said
+
+
+@pytest.mark.parametrize(
+    ("notebook", "parameters"),
+    [
+        (NOTEBOOK, ['data = "data/reference/affinity-spinning"', "margin = None"]),
+        (LEDGER, ['data = "data/reference"', "alpha = 0.05"]),
+    ],
+)
+def test_the_notebooks_are_kept_as_agreed(notebook, parameters):
+    kept = nbformat.read(notebook, 4)
+    nbformat.validate(kept)
+    code = [cell for cell in kept.cells if cell.cell_type == "code"]
     assert all(len(cell.source.splitlines()) <= 15 for cell in code)
-    assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
+    assert len({cell.id for cell in kept.cells}) == len(kept.cells)
     tagged = [cell for cell in code if "parameters" in cell.metadata.get("tags", [])]
-    assert [cell.source.splitlines() for cell in tagged] == [
-        ['data = "data/reference/affinity-spinning"', "margin = None"]
-    ]
+    assert [cell.source.splitlines() for cell in tagged] == [parameters]

@@ -36,7 +36,7 @@ def test_the_overview_has_every_result_and_says_what_it_rests_on():
     rows = [row(name.replace(" ", "-"), name, n_blocks=5 + at) for at, name in enumerate(FACES)]
     said = words(ledger_overview(ledger(*rows), alpha=0.01))
     assert all(name in said for name in FACES)
-    assert "claims (n = 6)" in said and "n = 5 to 10 blocks" in said and "0.99" in said
+    assert "claims (n = 6)" in said and "n = 5 to 10 blocks" in said and "99 % intervals" in said
     assert "small-replicated" in said and "published" in said and "other result" in said
 
 

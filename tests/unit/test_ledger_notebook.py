@@ -1,0 +1,29 @@
+"""The notebook of the ledger: without a campaign, and with several studies' campaigns."""
+
+from matplotlib.figure import Figure
+from test_analysis_notebook import LEDGER, campaign, execute, words
+
+
+def test_the_ledger_without_a_campaign(monkeypatch, tmp_path):
+    (tmp_path / "a-study").mkdir()
+    shown, names = execute(monkeypatch, None, LEDGER, data=str(tmp_path))
+    assert set(names["rows"]["result"]) == {"not measured"}
+    said = words(shown)
+    assert "No campaign was found" in said and "No claim was measured" in said
+    assert sum(isinstance(value, Figure) for value in shown) == 1
+    assert len(names["wrong"]) > 20
+
+
+def test_the_ledger_of_several_studies(monkeypatch, tmp_path):
+    for folder in ("affinity-spinning", "other/20270115"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "plan.json").write_text("{}")
+    shown, names = execute(monkeypatch, campaign(5, shared=False), LEDGER, data=str(tmp_path))
+    rows = names["rows"]
+    measured = rows[rows["estimate"].notna()]
+    assert set(measured["source"]) == {"rohprimardho2015"} and "error" not in set(rows["result"])
+    assert measured["why"].str.contains("the last of 2 campaigns given").all()
+    assert {"replicated", "inconclusive"} <= set(measured["result"])
+    assert (names["opened"]["blocks needed"] != "").any()
+    said = words(shown)
+    assert "`rohprimardho2015`" in said and "No campaign was found" not in said
