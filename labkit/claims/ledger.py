@@ -25,7 +25,7 @@ from labkit.claims.parts import Evaluation
 from labkit.claims.reading import Claim, Claims, load_claims
 from labkit.claims.settings import setting
 from labkit.claims.stated import Stated, published_value
-from labkit.claims.verdicts import decide
+from labkit.claims.verdicts import blocks_needed, decide
 from labkit.dataset import Dataset, load
 from labkit.errors import UsageError
 from labkit.paths import ROOT
@@ -33,7 +33,7 @@ from labkit.paths import ROOT
 COLUMNS = (
     *("id", "source", "place", "statement", "study", "kind", "metric", "statistic"),
     *("published", "published_value", "arithmetic", "arithmetic_detail"),
-    *("estimate", "low", "high", "unit", "n_blocks"),
+    *("estimate", "low", "high", "unit", "n_blocks", "blocks_needed"),
     *("p_replicates", "p_contradicts", "p_replicates_adjusted", "p_contradicts_adjusted"),
     *("setting", "setting_why", "result", "why", "dataset", "rig"),
 )
@@ -75,7 +75,8 @@ def ledger(
         - ``published``, in words, and ``published_value``; ``arithmetic``: ``follows``, ``does not
           follow`` or ``nothing to recompute``, with both numbers in ``arithmetic_detail``;
         - ``estimate, low, high`` in ``unit`` (``1`` for a ratio), of the part that decides where a
-          claim has several; ``n_blocks``, those that every part rests on;
+          claim has several; ``n_blocks``, those that every part rests on; ``blocks_needed``, those
+          that would decide if the estimates are what is true;
         - ``p_replicates``, ``p_contradicts`` (see `labkit.claims.parts`), and both adjusted
           where something can be decided;
         - ``setting`` (``same``, ``analogue``, ``unsuitable``; empty without a campaign) and
@@ -106,7 +107,8 @@ def ledger(
             published = _published(entry.claim, known.stated)
             rows[entry.claim.id] = _described(entry, alpha) | published | decided
     table = pd.DataFrame([rows[claim.id] for claim in known], columns=list(COLUMNS))
-    return table.astype(dict.fromkeys(_NUMBERS, float) | {"n_blocks": "Int64"})
+    counts = dict.fromkeys(("n_blocks", "blocks_needed"), "Int64")
+    return table.astype(dict.fromkeys(_NUMBERS, float) | counts)
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
         else:
             pair = next(pairs) if _decidable(entry) else (math.nan, math.nan)
             row |= {name: getattr(entry.found, name) for name in adjusted}
+            row["blocks_needed"] = blocks_needed(entry.found.parts, alpha / max(1, len(decidable)))
             row |= {f"{name}_adjusted": p for name, p in zip(adjusted, pair, strict=True)}
             result, why = decide(
                 entry.claim, entry.found, pair, entry.setting, family=len(decidable), alpha=alpha
