@@ -107,8 +107,8 @@ def ledger(
             published = _published(entry.claim, known.stated)
             rows[entry.claim.id] = _described(entry, alpha) | published | decided
     table = pd.DataFrame([rows[claim.id] for claim in known], columns=list(COLUMNS))
-    counts = dict.fromkeys(("n_blocks", "blocks_needed"), "Int64")
-    return table.astype(dict.fromkeys(_NUMBERS, float) | counts)
+    counts: dict[str, Any] = dict.fromkeys(("n_blocks", "blocks_needed"), "Int64")
+    return table.astype(counts | dict.fromkeys(_NUMBERS, float))
 
 
 @dataclass(frozen=True)
