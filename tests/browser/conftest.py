@@ -23,7 +23,8 @@ FLAGS = [
 ]
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: an event loop that is kept would take the interrupts of other tests.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
