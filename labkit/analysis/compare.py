@@ -95,7 +95,7 @@ def compare(
           ``inconclusive``, which it always is on too few blocks for `alpha`
           (`labkit.power.least_blocks`: 5 at 0.05, 7 at 0.01);
         - ``blocks_missing``: a tuple of blocks in which the condition or the baseline lacks a
-          value, so that they could not be compared;
+          value, so that they could not be paired;
         - ``needed_blocks``: how many it takes to call equal conditions equivalent at this margin,
           with power 0.8 and the variance seen, never fewer than any verdict takes, which is all
           that can be said when no variance was seen (missing when beyond planning);
@@ -194,7 +194,7 @@ def contrast(
     sd = error * math.sqrt(n) if n else math.nan
     needed = blocks_for(margin, sd, alpha=alpha) if math.isfinite(sd) else 2
     needed = needed and max(needed, least_blocks(alpha))
-    notes = [_few(n, alpha, needed), _spread(len(missing), error)]
+    notes = [_few(n, alpha, needed), _spread(len(missing) if paired else 0, error)]
     if paired and error > 0:
         notes.append(_disagreement(p_value, signed_rank(y - x), n, alpha))
     return {

@@ -1,4 +1,4 @@
-"""Growth with a number (layers, chain length): straight lines, order, constant products.
+"""Growth with a number (layers, chain length): a straight line, and whether it is one.
 
 Computed inside each block and averaged over the blocks (summary measures; Matthews et al. 1990), so
 that intervals hold whatever the variances at the levels are.
@@ -7,13 +7,12 @@ that intervals hold whatever the variances at the levels are.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
 from labkit.analysis.blockwise import (
     blocks_of,
@@ -26,9 +25,7 @@ from labkit.analysis.blockwise import (
 )
 from labkit.analysis.estimates import Estimate
 from labkit.analysis.inference import Inference
-from labkit.analysis.intervals import holm
 from labkit.analysis.reduce import require_columns
-from labkit.errors import UsageError
 
 Floats = NDArray[np.float64]
 
@@ -49,6 +46,10 @@ class Line:
         the line's rise over them: 0 is straight. Positive where the parabola opens upwards and
         the line rises, or opens downwards and the line falls. NaN below three levels, the whole
         line where the slope is not told from 0.
+    deviations : tuple of Inference
+        Deviation of each level's mean from the line, as a share of the line's rise: all of them
+        are small where a line describes the levels, which no single shape of curve can say. NaN
+        below three levels.
     levels : tuple of float
         Levels, rising.
     missing : tuple
@@ -63,6 +64,7 @@ class Line:
     slope: Estimate
     growth: Estimate
     curvature: Inference
+    deviations: tuple[Inference, ...]
     levels: tuple[float, ...]
     missing: tuple[Hashable, ...]
     n_blocks: int
@@ -98,12 +100,14 @@ def linear(frame: pd.DataFrame, *, value: str, over: str, block: str) -> Line:
     values = table.values
     line = values @ line_functionals(levels, np.ones(len(levels))).T
     span, note = float(np.ptp(levels)), table.note
+    rise = line[:, 1] * span
     size = float(np.abs(values).max()) if values.size else 0.0
     return Line(
         intercept=over_blocks(line[:, 0], note=note, size=size),
         slope=over_blocks(line[:, 1], note=note, size=size / span),
         growth=_growth(values[:, 0], values[:, -1], note),
-        curvature=_curvature(values, levels, line[:, 1] * span, note),
+        curvature=_curvature(values, levels, rise, note),
+        deviations=_deviations(values, levels, rise, note),
         levels=tuple(map(float, levels)),
         missing=table.missing,
         n_blocks=len(values),
@@ -120,180 +124,29 @@ def _growth(first: Floats, last: Floats, note: str) -> Estimate:
 
 def _curvature(values: Floats, levels: Floats, rise: Floats, note: str) -> Inference:
     if len(levels) < 3:
-        note = joined(note, "two levels have no curvature")
-        return Estimate(math.nan, math.nan, math.nan, "linear", len(values), note)
+        return _shapeless(len(values), note)
     # The part of the square that is no line: a parabola is a line plus a multiple of it, so its
     # deviation from the line is that multiple times this one's largest.
     centred = (levels - levels.mean()) / float(np.ptp(levels))
-    design = np.column_stack([np.ones(len(levels)), centred])
-    bow = centred**2 - design @ (np.linalg.pinv(design) @ centred**2)
+    bow = _no_line(levels) @ centred**2
     deviation = values @ bow / float(bow @ bow) * float(np.abs(bow).max())
     return ratio_of_means(deviation, rise, note=note)
 
 
-@dataclass(frozen=True)
-class Steps:
-    """Neighbouring levels compared, and the trend over all of them.
-
-    Parameters
-    ----------
-    steps : tuple of Estimate
-        Ratio of each level to the one before it (log scale): one fewer than levels.
-    trend : Estimate
-        Mean factor a step: the slope of log values on the level's place (log scale).
-    levels : tuple
-        Levels, in the order asked.
-    missing : tuple
-        Blocks left out because they lack a level.
-    n_blocks : int
-        Blocks compared.
-    note : str
-        What to know about it.
-    logs : array of float
-        The logs, shape (blocks, levels).
-    """
-
-    steps: tuple[Estimate, ...]
-    trend: Estimate
-    levels: tuple[Hashable, ...]
-    missing: tuple[Hashable, ...]
-    n_blocks: int
-    note: str = ""
-    logs: Floats = field(default_factory=lambda: np.empty((0, 0)), repr=False, compare=False)
-
-    @property
-    def page_p(self) -> float:
-        """Two-sided p of a trend in ranks over the blocks, in either direction (Page 1963).
-
-        The trend test of scipy, doubled for two directions; NaN below two blocks or three levels.
-        """
-        if self.logs.shape[0] < 2 or self.logs.shape[1] < 3:
-            return math.nan
-        p_values = [
-            float(stats.page_trend_test(data, method="asymptotic").pvalue)
-            for data in (self.logs, self.logs[:, ::-1])
-        ]
-        return min(1.0, 2 * min(p_values))
+def _deviations(values: Floats, levels: Floats, rise: Floats, note: str) -> tuple[Inference, ...]:
+    if len(levels) < 3:
+        return (_shapeless(len(values), note),)
+    left = values @ _no_line(levels)
+    return tuple(ratio_of_means(column, rise, note=note) for column in left.T)
 
 
-def monotone(
-    frame: pd.DataFrame,
-    *,
-    value: str,
-    over: str,
-    block: str,
-    levels: Sequence[Hashable] | None = None,
-) -> Steps:
-    """Compare neighbouring levels, in the order of `levels`, paired by block.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        One row a trial.
-    value : str
-        Column of positive numbers; NaN stands for a trial that failed.
-    over, block : str
-        Columns of the level and of the block. Blocks that lack a level are left out and reported.
-    levels : sequence, optional
-        The levels in the order that is claimed; without it numbers are sorted, and others are in
-        the order of a categorical or of appearance.
-
-    Returns
-    -------
-    Steps
-        To show an order every step has to be shown; no correction is due for that (Berger 1982).
-
-    Raises
-    ------
-    UsageError
-        For missing columns, fewer than two levels, or values without a logarithm.
-    """
-    table = blocks_of(frame, value=value, level=over, block=block, levels=levels, log=True)
-    names = tuple(table.cells.columns)
-    if len(names) < 2:
-        raise UsageError(f"{over!r} has fewer than two levels: nothing to order")
-    logs = table.values
-    steps = tuple(
-        over_blocks(logs[:, i + 1] - logs[:, i], scale="log", note=table.note)
-        for i in range(len(names) - 1)
-    )
-    place = line_functionals(np.arange(1.0, len(names) + 1), np.ones(len(names)))[1]
-    trend = over_blocks(logs @ place, scale="log", note=table.note)
-    return Steps(steps, trend, names, table.missing, len(logs), table.note, logs)
+def _no_line(levels: Floats) -> Floats:
+    """Return the matrix that takes what a line explains away: I - H, with the hat matrix H."""
+    centred = (levels - levels.mean()) / float(np.ptp(levels))
+    design = np.column_stack([np.ones(len(levels)), centred])
+    return np.asarray(np.eye(len(levels)) - design @ np.linalg.pinv(design))
 
 
-@dataclass(frozen=True)
-class Constancy:
-    """Whether a value is the same at all levels.
-
-    Parameters
-    ----------
-    to_first : tuple of Estimate
-        Ratio of every other level to the first (log scale).
-    slope : Estimate
-        Slope of log value on log level (linear scale): 0 where constant, 1 where the value grows
-        in proportion. NaN with a note where a level is not positive.
-    levels, missing, n_blocks, note
-        As in `Line`, the reference first.
-    """
-
-    to_first: tuple[Estimate, ...]
-    slope: Estimate
-    levels: tuple[float, ...]
-    missing: tuple[Hashable, ...]
-    n_blocks: int
-    note: str = ""
-
-    def p_equal(self, margin: float) -> float:
-        """Return the p-value that shows every level within `margin` of the first (Berger 1982)."""
-        low, high = 1 / (1 + margin), 1 + margin
-        return float(np.max([one.p_within(low, high) for one in self.to_first]))
-
-    def p_unequal(self, margin: float = 0.0) -> float:
-        """Return the p-value that shows some level beyond `margin`, after Holm's correction."""
-        low, high = 1 / (1 + margin), 1 + margin
-        return float(np.min(holm(np.array([one.p_outside(low, high) for one in self.to_first]))))
-
-
-def constant_product(
-    frame: pd.DataFrame,
-    *,
-    value: str,
-    over: str,
-    block: str,
-    levels: Sequence[float] | None = None,
-) -> Constancy:
-    """Compare the product, which `value` holds, at every level with that at the first.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        One row a trial.
-    value : str
-        Column of positive numbers, the product itself; NaN stands for a trial that failed.
-    over, block : str
-        Columns of the level, a number, and of the block.
-    levels : sequence of float, optional
-        The levels that are claimed equal, the reference first; all of them, sorted, without it.
-
-    Raises
-    ------
-    UsageError
-        For missing columns, fewer than two levels, or values without a logarithm.
-    """
-    frame = numbered(frame, over)
-    table = blocks_of(frame, value=value, level=over, block=block, levels=levels, log=True)
-    common_levels([frame[frame[over].isin(list(table.cells.columns))]], over)
-    names, logs = np.asarray(table.cells.columns, dtype=np.float64), table.values
-    to_first = tuple(
-        over_blocks(logs[:, i] - logs[:, 0], scale="log", note=table.note)
-        for i in range(1, len(names))
-    )
-    if (names > 0).all():
-        place = line_functionals(np.log(names), np.ones(len(names)))[1]
-        slope = over_blocks(logs @ place, note=table.note, size=1.0)
-    else:
-        note = joined(table.note, "levels that are not positive have no logarithm")
-        slope = Estimate(math.nan, math.nan, math.nan, "linear", len(logs), note)
-    kept = tuple(map(float, names))
-    return Constancy(to_first, slope, kept, table.missing, len(logs), table.note)
+def _shapeless(n_blocks: int, note: str) -> Estimate:
+    note = joined(note, "two levels have no curvature")
+    return Estimate(math.nan, math.nan, math.nan, "linear", n_blocks, note)

@@ -1,8 +1,8 @@
-"""What can be asked of an estimate that is not plainly t distributed: intervals and regions.
+"""What can be asked of every estimate: intervals, and whether it lies in a region.
 
-`Estimate` is the plain case. A ratio of two uncertain means (`Quotient`) and an estimate that is
-known by its tests alone (`Inverted`) answer the same questions by the same rules, which `Inference`
-writes down.
+`labkit.analysis.estimates.Estimate` is the plain case, t distributed. A ratio of two uncertain
+means (`Quotient`) and an estimate that is known by its tests alone (`Inverted`) answer the same
+questions (`Inference`) by the same rules (`OneSided`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +44,13 @@ class Inference(Protocol):
         """Return the two-sided p-value that shows it to lie beyond one of two bounds."""
 
 
-class _OneSided:
-    """Regions from the one-sided p-values of a bound, by the rules of `Estimate`."""
+class OneSided:
+    """Regions from the one-sided p-values of a bound: the rules that all estimates share."""
 
-    #: A bound must lie above this; at or below it there is none.
-    least: ClassVar[float] = -math.inf
+    @property
+    def least(self) -> float:
+        """What no value lies below: a bound at or below it is no bound."""
+        return -math.inf
 
     def p_below(self, bound: float) -> float:
         """Return the one-sided p-value that shows it to lie below a finite bound."""
@@ -61,13 +63,15 @@ class _OneSided:
     def p_within(self, low: float, high: float) -> float:
         """Return the p-value that shows it to lie between two bounds.
 
-        Two one-sided tests (Schuirmann 1987); with one infinite bound the two-sided p-value of
-        the only test, as for `Estimate`.
+        Two one-sided tests (Schuirmann 1987). A bound may be infinite (on the log scale 0 or
+        infinite); then there is a single test, and its p-value is the two-sided one, so that a
+        direction is not found more easily by being stated beforehand.
         """
         found = self._sides(self.p_above, low) + self._sides(self.p_below, high)
         if len(found) == 2:
             return max(found) if not any(map(math.isnan, found)) else math.nan
-        return min(1.0, 2 * found[0]) if found else math.nan
+        # The order matters: min(1.0, nan) would be 1.0.
+        return min(2 * found[0], 1.0) if found else math.nan
 
     def p_outside(self, low: float, high: float) -> float:
         """Return the two-sided p-value that shows it to lie beyond one of two bounds."""
@@ -81,7 +85,7 @@ class _OneSided:
 
 
 @dataclass(frozen=True)
-class Quotient(_OneSided):
+class Quotient(OneSided):
     """A ratio of two means that are both uncertain (Fieller 1954).
 
     Parameters
@@ -151,7 +155,7 @@ class Quotient(_OneSided):
 
 
 @dataclass(frozen=True)
-class Inverted(_OneSided):
+class Inverted(OneSided):
     """A positive estimate whose tests are known and whose interval inverts them.
 
     Parameters
@@ -168,13 +172,16 @@ class Inverted(_OneSided):
         What to know about it.
     """
 
-    least: ClassVar[float] = 0.0
-
     value: float
     bounds: Floats
     tails: Floats
     n_blocks: int = 0
     note: str = ""
+
+    @property
+    def least(self) -> float:
+        """0: the estimate is positive."""
+        return 0.0
 
     def interval(self, alpha: float = 0.05) -> tuple[float, float]:
         """Return the bounds that a two-sided test does not refuse; 0 or inf where it is open."""

@@ -100,7 +100,7 @@ def _measured(row: Mapping[Any, Any]) -> str:
     if not np.isfinite(row["estimate"]):
         return ""
     unit = "" if row["unit"] in ("", "1") else f" {row['unit']}"
-    known = np.isfinite(row["low"]) and np.isfinite(row["high"])
+    known = not (np.isnan(row["low"]) or np.isnan(row["high"]))
     bounds = f" [{row['low']:.4g}, {row['high']:.4g}]" if known else ", no interval"
     return f"{row['estimate']:.4g}{bounds}{unit}"
 

@@ -46,7 +46,7 @@ def next_time(
     Returns
     -------
     DataFrame
-        ``condition`` (and ``quantile``) where they are there, ``n_blocks``, ``sd``; ``sd_careful``,
+        The columns before ``n_blocks``, which name the row; ``n_blocks``, ``sd``; ``sd_careful``,
         the upper limit of the spread at 80 % confidence (Browne 1995); ``to_equate`` and
         ``to_detect``, blocks for the spread seen; ``to_equate_careful`` and ``to_detect_careful``
         for the larger one. At least `labkit.power.least_blocks`; missing where the spread is
@@ -61,7 +61,8 @@ def next_time(
     difference = margin if difference is None else difference
     if not (margin > 0 and difference > 0 and math.isfinite(margin + difference)):
         raise UsageError(f"margin={margin!r} and difference={difference!r} must be above 0")
-    names = [name for name in ("condition", "quantile") if name in comparison.columns]
+    # What stands before the number of blocks names the row.
+    names = list(comparison.columns[: list(comparison.columns).index("n_blocks")])
     rows = [
         {
             **dict(zip(names, key, strict=True)),

@@ -53,7 +53,7 @@ def samples_needed(level: float) -> int:
     """Return how many samples a quantile needs so that one of them is expected beyond it.
 
     With fewer, an empirical quantile is the extreme under another name: 20 samples for the 95 %
-    quantile, 100 for 99 %, 1,000 for 99.9 %; two for the median, where one value is allowed.
+    quantile, 100 for 99 %, 1,000 for 99.9 %. For the median, which is no tail, one will do.
     """
     return 1 if level == 0.5 else math.ceil(round(1 / min(level, 1 - level), 6))
 

@@ -104,7 +104,7 @@ class Claim:
     unit : str
         Of the bounds of a bound, as the metric is stored.
     blocks : int
-        Fewest blocks for a verdict.
+        Fewest blocks for a verdict; `labkit.power.least_blocks` may ask for more.
     needs, same : Needs
         What makes a rig suitable at all, and what makes it the same setting.
     published : PublishedValue or None
@@ -163,3 +163,17 @@ class Claim:
         }
         cells = tuple({**cell, **levels} for cell in self.cells)
         return replace(self, where={**self.where, **levels}, each={}, cells=cells, **there)
+
+
+def words(cell: Cell, *, without: Cell | None = None) -> str:
+    """Return a cell in words, without the levels that another has too (if any are left)."""
+    left = {name: level for name, level in cell.items() if (without or {}).get(name) != level}
+    return " | ".join(
+        f"{name} {level_words(level)}" if isinstance(level, int | float) else str(level)
+        for name, level in (left or cell).items()
+    )
+
+
+def level_words(level: Level) -> str:
+    """Return a level as a message names it."""
+    return f"{level:g}" if isinstance(level, int | float) else repr(level)

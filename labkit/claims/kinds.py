@@ -16,8 +16,8 @@ from labkit.analysis.inference import Inference
 from labkit.analysis.knee import knee
 from labkit.analysis.overhead import overhead
 from labkit.analysis.ratios import interaction
-from labkit.claims.claim import Cell, Claim, Level
-from labkit.claims.measured import Cells, Measured, NotMeasured, words
+from labkit.claims.claim import Cell, Claim, Level, words
+from labkit.claims.measured import Cells, Measured, NotMeasured
 from labkit.claims.parts import Evaluation, Part
 from labkit.units import METRICS
 
@@ -118,13 +118,17 @@ def _ratios(
 def _paired(above: pd.Series[float], below: pd.Series[float]) -> Inference:
     """Return the ratio of two cells, paired by block: by t on logs where they have logarithms."""
     both = above.notna() & below.notna()
-    lost = int((~both).sum())
-    note = f"{lost} of {len(both)} blocks incomplete" if lost else ""
+    note = _incomplete(both)
     top, bottom = (np.asarray(one[both], dtype=np.float64) for one in (above, below))
     if (top > 0).all() and (bottom > 0).all():
         return over_blocks(np.log(top) - np.log(bottom), scale="log", note=note)
     note = joined(note, f"{_NO_LOGARITHM}: ratio of arithmetic means (Fieller 1954)")
     return ratio_of_means(top, bottom, note=note)
+
+
+def _incomplete(known: pd.Series[bool]) -> str:
+    lost = int((~known).sum())
+    return f"{lost} of {len(known)} blocks incomplete" if lost else ""
 
 
 def _contrast(claim: Claim, measured: Measured) -> Evaluation:
@@ -179,10 +183,16 @@ def _linear(claim: Claim, measured: Measured) -> Evaluation:
     line = linear(frame, value="value", over="level", block="block")
     up = claim.direction == "increasing"
     region = (0.0, math.inf) if up else (-math.inf, 0.0)
+    near = (-claim.margin, claim.margin)
     slope = Part(f"slope over {claim.over}", line.slope, *region, f"{_unit(claim)} each")
-    bow = Part("curvature as a share of the rise", line.curvature, -claim.margin, claim.margin)
+    straight = tuple(
+        Part(
+            f"deviation from the line at {claim.over} {level:g}, as a share of its rise", one, *near
+        )
+        for level, one in zip(line.levels, line.deviations, strict=len(line.deviations) > 1)
+    )
     growth = Part("last / first level", line.growth, *_beyond(claim.direction))
-    return Evaluation((slope, bow), found.samples, growth, note=joined(found.note, line.note))
+    return Evaluation((slope, *straight), found.samples, growth, note=joined(found.note, line.note))
 
 
 def _knee(claim: Claim, measured: Measured) -> Evaluation:
@@ -207,11 +217,12 @@ def _knee(claim: Claim, measured: Measured) -> Evaluation:
 
 def _bound(claim: Claim, measured: Measured) -> Evaluation:
     found = measured.cells(claim, [claim.condition])
-    values = found.values[0].dropna().to_numpy(dtype=np.float64)
+    known = found.values[0].notna()
+    values, note = found.values[0][known].to_numpy(dtype=np.float64), _incomplete(known)
     if _positive(found):
-        estimate = over_blocks(np.log(values), scale="log")
+        estimate = over_blocks(np.log(values), scale="log", note=note)
     else:
-        estimate = over_blocks(values, note=f"{_NO_LOGARITHM}: arithmetic mean")
+        estimate = over_blocks(values, note=joined(note, f"{_NO_LOGARITHM}: arithmetic mean"))
     part = Part(words(claim.condition), estimate, claim.low, claim.high, _unit(claim))
     return Evaluation((part,), found.samples, note=found.note)
 

@@ -25,7 +25,7 @@ from labkit.claims.parts import Evaluation
 from labkit.claims.reading import Claim, Claims, load_claims
 from labkit.claims.settings import setting
 from labkit.claims.stated import Stated, published_value
-from labkit.claims.verdicts import blocks_needed, decide
+from labkit.claims.verdicts import blocks_needed, decide, fewest
 from labkit.dataset import Dataset, load
 from labkit.errors import UsageError
 from labkit.paths import ROOT
@@ -163,13 +163,16 @@ def _entry(claim: Claim, campaign: _Campaign | None) -> _Entry:
             return _Entry(claim, campaign, absent=str(reason), setting=where)
         return _Entry(claim, campaign, found, setting=setting(claim, dataset, found.samples))
     except Exception as error:  # whatever it is, it is this row's result, and the command fails
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        return _Entry(claim, campaign, error=said)
+        return _Entry(claim, campaign, error=_said(error))
+
+
+def _said(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
     """Return p-values, setting and result of the claims of one source."""
-    decidable = [entry for entry in family if _decidable(entry)]
+    decidable = [entry for entry in family if _decidable(entry, alpha)]
     adjusted = {
         name: holm(np.array([getattr(one.found, name) for one in decidable], dtype=np.float64))
         for name in ("p_replicates", "p_contradicts")
@@ -182,26 +185,31 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
             result = "error" if entry.error else "not measured"
             why = entry.error or entry.absent
         else:
-            pair = next(pairs) if _decidable(entry) else (math.nan, math.nan)
+            pair = next(pairs) if _decidable(entry, alpha) else (math.nan, math.nan)
             row |= {name: getattr(entry.found, name) for name in adjusted}
-            row["blocks_needed"] = blocks_needed(entry.found.parts, alpha / max(1, len(decidable)))
             row |= {f"{name}_adjusted": p for name, p in zip(adjusted, pair, strict=True)}
-            result, why = decide(
-                entry.claim, entry.found, pair, entry.setting, family=len(decidable), alpha=alpha
-            )
+            size, least = len(decidable), fewest(entry.claim, alpha)
+            try:
+                needed = blocks_needed(entry.found.parts, alpha / max(1, size), least)
+                result, why = decide(
+                    entry.claim, entry.found, pair, entry.setting, family=size, alpha=alpha
+                )
+                row["blocks_needed"] = needed
+            except Exception as error:  # as in `_entry`
+                result, why = "error", _said(error)
         note = entry.campaign.note if entry.campaign else ""
         rows.append(row | {"result": result, "why": joined(why, note)})
     return rows
 
 
-def _decidable(entry: _Entry) -> bool:
+def _decidable(entry: _Entry, alpha: float) -> bool:
     """Return whether a claim belongs to its source's family: whether anything is decided of it.
 
     Neither question depends on what came out: the rig and the number of blocks do not.
     """
     found = entry.found
     fit = found is not None and entry.setting[0] != "unsuitable"
-    return fit and found is not None and found.n_blocks >= entry.claim.blocks
+    return fit and found is not None and found.n_blocks >= fewest(entry.claim, alpha)
 
 
 def _described(entry: _Entry, alpha: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from labkit.analysis.blockwise import joined
 from labkit.analysis.checks import spanning
 from labkit.analysis.reduce import quantile_level, reduce_trials, samples_needed, sort_trials
-from labkit.claims.claim import Cell, Claim, Level, StudyWords
+from labkit.claims.claim import Cell, Claim, StudyWords, level_words, words
 from labkit.dataset import Dataset
 from labkit.errors import DatasetError
 
@@ -106,15 +106,21 @@ class Measured:
         """
         trials = self._values(claim)
         rows = [self._of(trials, cell, claim) for cell in cells]
-        used = pd.concat(rows).drop_duplicates("trial")
         unnamed = [name for name in self.varied if not any(name in cell for cell in cells)]
+        alike, unlike = _alike(rows, unnamed)
+        used = pd.concat(alike).drop_duplicates("trial")
         split = spanning(used)
-        columns = _averaged([one[~one["block"].isin(split)] for one in rows], unnamed)
+        kept = [one[~one["block"].isin(split)] for one in alike]
+        if not any(map(len, kept)):
+            raise NotMeasured("every block spans several sessions")
+        columns = _averaged(_alike(kept, unnamed)[0], unnamed)
         values = pd.DataFrame(dict(enumerate(columns))).sort_index()
         note = joined(
             f"blocks {', '.join(map(str, split))} span sessions and are left out" if split else "",
-            _averages(used, unnamed),
+            _averages(kept, unnamed),
+            unlike,
             self._failures(cells),
+            _without(trials, cells, claim),
         )
         return Cells(values, int(used["n"].min()), note)
 
@@ -189,7 +195,7 @@ class Measured:
         for name in cell.keys() & plan["factors"].keys():
             known = self._typed(name, pd.Series(plan["factors"][name]))
             if cell[name] not in set(known):
-                return f"{name} {_level(cell[name])} is not in this campaign"
+                return f"{name} {level_words(cell[name])} is not in this campaign"
         failed = self.attempts[_matches(self.attempts, cell)]
         if len(failed):
             return f"none of {len(failed)} attempts succeeded{_problems(failed)}"
@@ -219,19 +225,6 @@ class Measured:
             ) from None
 
 
-def words(cell: Cell, *, without: Cell | None = None) -> str:
-    """Return a cell in words, without the levels that another has too (if any are left)."""
-    left = {name: level for name, level in cell.items() if (without or {}).get(name) != level}
-    return " | ".join(
-        f"{name} {_level(level)}" if isinstance(level, int | float) else str(level)
-        for name, level in (left or cell).items()
-    )
-
-
-def _level(level: Level) -> str:
-    return f"{level:g}" if isinstance(level, int | float) else repr(level)
-
-
 def _matches(table: pd.DataFrame, cell: Cell) -> NDArray[np.bool_]:
     found = np.ones(len(table), dtype=bool)
     for name, level in cell.items():
@@ -239,28 +232,51 @@ def _matches(table: pd.DataFrame, cell: Cell) -> NDArray[np.bool_]:
     return found
 
 
+def _alike(rows: Sequence[pd.DataFrame], unnamed: list[str]) -> tuple[list[pd.DataFrame], str]:
+    """Return the trials at those levels of other factors that all cells have, and what is lost."""
+    if not unnamed:
+        return list(rows), ""
+    levels = [pd.MultiIndex.from_frame(one[unnamed]) for one in rows]
+    alike = [
+        one[np.all([own.isin(other) for other in levels], axis=0)]
+        for one, own in zip(rows, levels, strict=True)
+    ]
+    if not all(map(len, alike)):
+        raise NotMeasured(f"the cells have no level of {', '.join(unnamed)} in common")
+    lost = sum(map(len, rows)) - sum(map(len, alike))
+    said = f"{lost} trials left out: not every cell was measured at their {', '.join(unnamed)}"
+    return alike, said if lost else ""
+
+
 def _averaged(rows: Sequence[pd.DataFrame], unnamed: list[str]) -> list[pd.Series[float]]:
     """Return a number a block for each cell, averaged over copies and then over other factors."""
-    positive = all((one["value"] > 0).all() for one in rows)
-    tables = []
+    positive = _positive(rows)
+    means = []
     for one in rows:
         value = np.log(one["value"]) if positive else one["value"]
-        keys = [one["block"], *(one[name] for name in unnamed)]
-        means = value.groupby(keys).mean()
-        tables.append(means.unstack(unnamed) if unnamed else means.to_frame())
-    shared = [name for name in tables[0].columns if all(name in one.columns for one in tables)]
-    if not any(map(len, rows)):
-        raise NotMeasured("every block spans several sessions")
-    if not shared:
-        raise NotMeasured(f"the cells have no level of {', '.join(unnamed)} in common")
-    # A block that lacks one of the levels averaged over has no value: the others would bias it.
-    means = [one[shared].mean(axis=1, skipna=False) for one in tables]
+        cell = value.groupby([one["block"], *(one[name] for name in unnamed)]).mean()
+        # A block that lacks a level averaged over has no value: the others would bias it.
+        means.append(cell.unstack(unnamed).mean(axis=1, skipna=False) if unnamed else cell)
     return [np.exp(one) for one in means] if positive else means
 
 
-def _averages(used: pd.DataFrame, unnamed: list[str]) -> str:
-    several = [name for name in unnamed if used[name].nunique() > 1]
-    return f"averaged over {', '.join(several)}" if several else ""
+def _positive(rows: Sequence[pd.DataFrame]) -> bool:
+    return all(bool((one["value"] > 0).all()) for one in rows)
+
+
+def _averages(rows: Sequence[pd.DataFrame], unnamed: list[str]) -> str:
+    several = [name for name in unnamed if rows[0][name].nunique() > 1]
+    plain = not _positive(rows) and any(one["block"].duplicated().any() for one in rows)
+    return joined(
+        f"averaged over {', '.join(several)}" if several else "",
+        "averaged without logs, as a value is 0" if plain else "",
+    )
+
+
+def _without(trials: pd.DataFrame, cells: Sequence[Cell], claim: Claim) -> str:
+    lost = sum(int(trials.loc[_matches(trials, cell), "value"].isna().sum()) for cell in cells)
+    name = f"{claim.statistic} of {claim.metric}" if claim.statistic else claim.metric
+    return f"{lost} trials have no {name}" if lost else ""
 
 
 def _problems(attempts: pd.DataFrame) -> str:

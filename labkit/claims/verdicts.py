@@ -9,7 +9,7 @@ from labkit.analysis.blockwise import joined
 from labkit.analysis.estimates import Estimate
 from labkit.claims.claim import Claim
 from labkit.claims.parts import Evaluation, Part
-from labkit.power import MOST_BLOCKS, blocks_to_detect
+from labkit.power import MOST_BLOCKS, blocks_to_detect, least_blocks
 
 RESULTS = (
     *("replicated", "contradicted", "inconclusive", "not decidable on this rig"),
@@ -48,8 +48,8 @@ def decide(
     note = joined(found.note, *(part.estimate.note for part in found.parts))
     if setting[0] == "unsuitable":
         return "not decidable on this rig", joined(f"it takes {setting[1]}", note)
-    if found.n_blocks < claim.blocks:
-        pilot = f"pilot: {found.n_blocks} complete blocks of the {claim.blocks} that it takes"
+    if found.n_blocks < (least := fewest(claim, alpha)):
+        pilot = f"pilot: {found.n_blocks} complete blocks of the {least} that it takes"
         return "inconclusive", joined(pilot, note)
     if holds:
         others = len(found.parts) - 1
@@ -58,8 +58,14 @@ def decide(
             f"{_inside(found.weakest)}{also if others else ''} (p {_p(adjusted[0])})", note
         )
     if fails:
-        return "contradicted", joined(f"{_outside(found.worst)} (p {_p(adjusted[1])})", note)
-    return "inconclusive", joined(_open(found, family, alpha), note)
+        said = f"{_outside(found.worst)} (p {_p(adjusted[1])})"
+        return "contradicted", joined(said, _absent(found, alpha), note)
+    return "inconclusive", joined(_open(claim, found, family, alpha), note)
+
+
+def fewest(claim: Claim, alpha: float) -> int:
+    """Return the fewest blocks for a verdict: the claim's own, or `labkit.power.least_blocks`."""
+    return max(claim.blocks, least_blocks(alpha))
 
 
 def region(part: Part) -> str:
@@ -71,7 +77,7 @@ def region(part: Part) -> str:
     return f"from {part.low:.4g} to {part.high:.4g}{unit}"
 
 
-def blocks_needed(parts: Sequence[Part], alpha: float) -> int | None:
+def blocks_needed(parts: Sequence[Part], alpha: float, least: int) -> int | None:
     """Return how many blocks would decide, if the estimates are what is true.
 
     With power 0.8, by the paired t test against the nearest bound (`labkit.power`). Where every
@@ -84,6 +90,8 @@ def blocks_needed(parts: Sequence[Part], alpha: float) -> int | None:
         All parts of a claim.
     alpha : float
         Level that is left after the correction.
+    least : int
+        From `fewest`: no verdict rests on fewer.
 
     Returns
     -------
@@ -93,10 +101,11 @@ def blocks_needed(parts: Sequence[Part], alpha: float) -> int | None:
     outside = [part for part in parts if not part.low <= part.estimate.value <= part.high]
     if outside:
         numbers = [_blocks(part, alpha / len(parts)) for part in outside]
-        return min((one for one in numbers if one is not None), default=None)
+        known = [one for one in numbers if one is not None]
+        return max(least, min(known)) if known else None
     numbers = [_blocks(part, alpha) for part in parts]
     known = [one for one in numbers if one is not None]
-    return max(known) if len(known) == len(parts) else None
+    return max(least, *known) if len(known) == len(parts) else None
 
 
 def _blocks(part: Part, alpha: float) -> int | None:
@@ -116,14 +125,22 @@ def _blocks(part: Part, alpha: float) -> int | None:
 
 
 def _inside(part: Part) -> str:
-    return f"{part.label}: {part.estimate.value:.4g} lies {region(part)}"
+    # Two one-sided tests at 5 % are an interval of 90 %: the one of 95 % may reach over a bound.
+    both = math.isfinite(part.low) and math.isfinite(part.high)
+    how = ", by two one-sided tests" if both else ""
+    return f"{part.label}: {part.estimate.value:.4g} lies {region(part)}{how}"
 
 
 def _outside(part: Part) -> str:
     return f"{part.label}: {part.estimate.value:.4g} does not lie {region(part)}"
 
 
-def _open(found: Evaluation, family: int, alpha: float) -> str:
+def _absent(found: Evaluation, alpha: float) -> str:
+    known = found.also < alpha
+    return "" if known else f"that there is one was not shown (p {_p(found.also)})"
+
+
+def _open(claim: Claim, found: Evaluation, family: int, alpha: float) -> str:
     """Return why a claim is neither shown nor refuted, and what it would take."""
     part = found.weakest
     said = f"{part.label}: whether {part.estimate.value:.4g} lies {region(part)} is open"
@@ -131,9 +148,8 @@ def _open(found: Evaluation, family: int, alpha: float) -> str:
         said = f"{part.label} has no estimate"
     elif min(found.p_replicates, found.p_contradicts) < alpha:
         said += f" after Holm's correction over {family} claims"
-    if found.also >= alpha:
-        said += f"; that there is one was not shown (p {_p(found.also)})"
-    blocks = blocks_needed(found.parts, alpha / max(1, family))
+    said = joined(said, _absent(found, alpha))
+    blocks = blocks_needed(found.parts, alpha / max(1, family), fewest(claim, alpha))
     if blocks is not None:
         more = "more than " if blocks >= MOST_BLOCKS else "about "
         said += f"; {more}{blocks:,} blocks would decide"

@@ -111,6 +111,8 @@ def _comparison_problems(claim: Claim) -> list[str]:
             found.append(f"{name}: compared with a cell that has not the same factors: {odd}")
         elif cell == other:
             found.append(f"{name}: compared with itself")
+    if claim.condition2 and (odd := sorted(claim.condition.keys() ^ claim.condition2.keys())):
+        found.append(f"condition2: the first pair has not the same factors: {odd}")
     if not claim.low <= claim.high:
         found.append(f"low = {claim.low} lies above high = {claim.high}")
     if claim.at_least < 1:

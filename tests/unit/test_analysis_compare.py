@@ -281,3 +281,10 @@ def test_any_input_gives_a_verdict_or_a_clear_error(rows, paired):
         assert row["n_blocks"] >= 5 or row["verdict"] == "inconclusive"
         if paired:
             assert row["n_blocks"] + len(row["blocks_missing"]) == frame["block"].nunique()
+
+
+def test_independent_groups_need_no_block_in_common():
+    frame = trials(np.random.default_rng(3))
+    frame.loc[frame["condition"] == "other", "block"] += 100
+    row = run(frame, paired=False).iloc[0]
+    assert row["n_blocks"] == 10 and len(row["blocks_missing"]) == 20 and row["note"] == ""

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from labkit.analysis.blockwise import blocks_of, line_functionals, over_blocks
-from labkit.analysis.growth import constant_product, linear, monotone
+from labkit.analysis.growth import linear
 from labkit.analysis.overhead import overhead
 from labkit.analysis.planning import next_time
+from labkit.analysis.steps import constant_product, monotone
 from labkit.errors import UsageError
 from labkit.power import blocks_for, blocks_to_detect
 
@@ -258,3 +259,18 @@ def test_next_time_is_what_power_says() -> None:
     assert table.loc[1, ["to_equate", "to_detect"]].isna().all()
     with pytest.raises(UsageError):
         next_time(seen, margin=0)
+
+
+@pytest.mark.parametrize("shape", [[1, 1, 2, 2], [1, 3, 1.5, 3.5], [1, 1.1, 1.2, 3]])
+def test_what_is_no_line_deviates_from_it_whatever_its_shape(shape):
+    rng = np.random.default_rng(3)
+    rows = [
+        {"value": level * rng.lognormal(0, 0.01), "layers": place, "block": block}
+        for block in range(10)
+        for place, level in enumerate(shape, 1)
+    ]
+    line = linear(pd.DataFrame(rows), value="value", over="layers", block="block")
+    assert min(one.p_outside(-0.1, 0.1) for one in line.deviations) < 1e-6
+    straight = pd.DataFrame(rows).assign(value=lambda frame: frame["layers"] * frame["value"] ** 0)
+    line = linear(straight, value="value", over="layers", block="block")
+    assert max(one.p_within(-0.1, 0.1) for one in line.deviations) < 1e-6

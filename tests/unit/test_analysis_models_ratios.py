@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from labkit.analysis.blockwise import ratio_of_means
-from labkit.analysis.inference import Quotient
+from labkit.analysis.inference import Inverted, Quotient
 from labkit.analysis.ratios import interaction, interference_ratio, quotient
 from labkit.errors import UsageError
 
@@ -117,3 +117,11 @@ def test_conditions_that_are_not_there_are_named() -> None:
     for paired in (True, False):
         with pytest.raises(UsageError, match="'beside'"):
             interference(frame, paired=paired)
+
+
+def test_without_an_error_no_bound_is_tested():
+    for found in (
+        Quotient(1.0, 1.0, (math.nan,) * 3, math.nan, 1),
+        Inverted(3.0, np.array([1.0, 2.0]), np.full(2, np.nan), 5),
+    ):
+        assert math.isnan(found.p_within(1, math.inf)) and math.isnan(found.p_outside(1, 2))

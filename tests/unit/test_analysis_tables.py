@@ -134,6 +134,19 @@ def test_drift_is_found_and_said_as_a_share():
         checks.drift(frame.assign(v=0.0), value="v", condition="c")
 
 
+def test_copies_in_a_block_are_no_further_blocks():
+    found = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        blocks = np.repeat(np.arange(10), 4)
+        value = np.exp(rng.normal(0, 0.05, 10)[blocks] + rng.normal(0, 0.005, 40))
+        frame = pd.DataFrame({"block": blocks, "c": "a", "v": value})
+        table = checks.drift(frame, value="v", condition="c")
+        assert table["n"][0] == 10
+        found += bool(table["drifts"][0])
+    assert found <= 20
+
+
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.9])
 def test_dependence_of_an_ar1_series(phi):
     rng, n = np.random.default_rng(5), 50_000

@@ -127,6 +127,12 @@ def load(tmp_path):
             '{placement = "nat", wait',
             "condition2: compared",
         ),
+        (
+            "contrast",
+            'placement = "nat", wait = "spin"}\nbaseline2 = {placement = "bare", wait',
+            'placement = "nat", size_b = 1}\nbaseline2 = {placement = "bare", size_b = 1, wait',
+            r"condition2: the first pair has not the same factors: \['size_b'\]",
+        ),
         # numbers
         ("knee", "low = 100", "low = 300", "low = 300 lies above high = 200"),
         ("bound", "high = 10000", "high = nan", "low = -inf lies above high = nan"),

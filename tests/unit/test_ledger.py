@@ -211,3 +211,11 @@ def test_published_truths_are_words() -> None:
     row = one(small(), which)
     assert row["published"] == "stated: yes; from its tables: no"
     assert math.isnan(row["published_value"])
+
+
+def test_a_strict_level_takes_more_blocks_than_a_claim_asks() -> None:
+    found = small(blocks=6)
+    assert one(found)["result"] == "replicated" and one(found)["blocks_needed"] == 5
+    strict = ledger(found, claims=claims(DIFFERS), alpha=0.001).iloc[0]
+    assert strict["result"] == "inconclusive" and strict["blocks_needed"] == 10
+    assert "pilot: 6 complete blocks of the 10 that it takes" in strict["why"]

@@ -119,3 +119,35 @@ def test_blocks_over_two_sessions_are_left_out() -> None:
         record["session"] = record["position"]
     found.__dict__.pop("trials")
     assert one(found)["why"] == "every block spans several sessions"
+
+
+def test_what_is_left_out_is_said() -> None:
+    found = small()
+    for record in found.records:
+        if record["block"] < 4:
+            record["metrics"] = {}
+    for which, lost in ((DIFFERS, 6), (claim("bound", condition=A, high=2), 3)):
+        row = one(found, which)
+        assert row["n_blocks"] == 7 and f"{lost} trials have no rate" in row["why"]
+    found = campaign(higher, factors={**FACTORS, "wait": ["block", "spin"]})
+    failed(found, lambda one: one["block"] < 4 and one["levels"]["wait"] == "spin")
+    row = one(found, claim("bound", condition=A, high=2))
+    assert row["n_blocks"] == 7 and "3 of 10 blocks incomplete" in row["why"]
+    never = [
+        one
+        for one in campaign(higher, factors={**FACTORS, "wait": ["block", "spin"]}).records
+        if one["levels"]["wait"] == "block" or one["levels"]["placement"] != PLACEMENTS[0]
+    ]
+    row = one(Campaign(found.plan, never))
+    assert "averaged over" not in row["why"]
+    assert "10 trials left out: not every cell was measured at their wait" in row["why"]
+
+
+def test_copies_of_which_one_is_0_are_averaged_without_logs() -> None:
+    found = small(copies=2)
+    for record in found.records:
+        if record["copy"] == 2 and record["levels"]["placement"] == PLACEMENTS[0]:
+            record["metrics"]["rate"] = 0.0
+    row = one(found)
+    assert row["estimate"] == pytest.approx(4, rel=0.02)
+    assert "averaged without logs, as a value is 0" in row["why"]

@@ -291,3 +291,9 @@ def test_on_the_edge_it_is_called_replicated_at_most_at_alpha(kind: str) -> None
     most = 0.05 + 3 * math.sqrt(0.05 * 0.95 / len(names))
     assert np.mean(rows["p_replicates"] < 0.05) <= most
     assert (rows["result"] == "replicated").sum() <= 1  # after Holm's correction
+
+
+def test_a_knee_that_is_not_there_is_not_shown_as_one() -> None:
+    row = result_of("knee", campaign(lambda placement, size: 100 / size))
+    assert row["result"] == "contradicted"
+    assert "that there is one was not shown (p 1)" in row["why"]
