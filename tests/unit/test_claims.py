@@ -1,10 +1,7 @@
 import math
-import re
-import shutil
-import tomllib
-from pathlib import Path
 
 import pytest
+from claim_files import HEAD, KINDS, loader, text_of
 
 from labkit.claims.published import keys
 from labkit.claims.reading import Claim, Needs, load_claims
@@ -12,25 +9,10 @@ from labkit.claims.shapes import CAPABILITIES, SHAPES
 from labkit.claims.stated import PublishedValue, published_value
 from labkit.errors import UsageError
 
-DATA = Path(__file__).parent / "data" / "claims"
-HEAD, *CLAIMS = re.split(r"(?m)(?=^\[\[claim\]\]$)", (DATA / "claims.toml").read_text())
-KINDS = {tomllib.loads(text)["claim"][0]["kind"]: text for text in CLAIMS}
-
-
-def text_of(*kinds):
-    return HEAD + "".join(KINDS[kind] for kind in kinds)
-
 
 @pytest.fixture
 def load(tmp_path):
-    """Return a loader of the text of a claims file, beside a small published document."""
-    shutil.copytree(DATA, tmp_path, dirs_exist_ok=True)
-
-    def loaded(text):
-        (tmp_path / "claims.toml").write_text(text)
-        return load_claims(tmp_path / "claims.toml", tmp_path)
-
-    return loaded
+    return loader(tmp_path)
 
 
 def test_every_kind_loads(load):

@@ -1,34 +1,17 @@
 """Every error that a claims file can have: one change at a time to one that loads."""
 
 import re
-import shutil
-import tomllib
-from pathlib import Path
 
 import pytest
+from claim_files import HEAD, KINDS, loader, text_of
 
 from labkit.claims.reading import load_claims
 from labkit.errors import DatasetError
 
-DATA = Path(__file__).parent / "data" / "claims"
-HEAD, *CLAIMS = re.split(r"(?m)(?=^\[\[claim\]\]$)", (DATA / "claims.toml").read_text())
-KINDS = {tomllib.loads(text)["claim"][0]["kind"]: text for text in CLAIMS}
-
-
-def text_of(*kinds):
-    return HEAD + "".join(KINDS[kind] for kind in kinds)
-
 
 @pytest.fixture
 def load(tmp_path):
-    """Return a loader of the text of a claims file, beside a small published document."""
-    shutil.copytree(DATA, tmp_path, dirs_exist_ok=True)
-
-    def loaded(text):
-        (tmp_path / "claims.toml").write_text(text)
-        return load_claims(tmp_path / "claims.toml", tmp_path)
-
-    return loaded
+    return loader(tmp_path)
 
 
 @pytest.mark.parametrize(
