@@ -25,9 +25,9 @@ from labkit.analysis.intervals import holm, interval, mean_and_error, p_values, 
 from labkit.analysis.logtable import LogTable, log_table
 from labkit.analysis.reduce import Statistic, statistic_name, trial_statistic
 from labkit.errors import UsageError
-from labkit.power import LEAST_BLOCKS, blocks_for, least_blocks
+from labkit.power import blocks_for, least_blocks
 
-__all__ = ["COLUMNS", "LEAST_BLOCKS", "PILOT_BLOCKS", "LogTable", "compare"]
+__all__ = ["COLUMNS", "PILOT_BLOCKS", "LogTable", "compare"]
 __all__ += ["contrast", "contrasts", "decide", "log_table"]
 
 #: Fewer blocks than this are called a pilot.
