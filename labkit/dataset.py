@@ -115,8 +115,12 @@ class Dataset:
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """One row per attempt: condition, outcome, flags and mechanism evidence."""
-        rows = [_row(record) for record in self.records]
+        """One row per attempt: condition, outcome, flags and mechanism evidence.
+
+        A trial that measured several conditions at once, such as both sides of a pair, has a row
+        for each; ``trial`` of the further ones ends in ``/1``, ``/2`` ...
+        """
+        rows = [row for record in self.records for row in _rows(record)]
         return pd.DataFrame(rows)
 
     @property
@@ -216,6 +220,19 @@ def load(path: Path | str) -> Dataset:
     dataset = Dataset(folder)
     _ = dataset.plan
     return dataset
+
+
+def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the row of an attempt, and of each further condition that it measured."""
+    rows = [_row(record)]
+    for number, other in enumerate(record.get("also", []), start=1):
+        changed = {
+            "trial": f"{record['trial']}/{number}",
+            "levels": record["levels"] | other["levels"],
+            "metrics": other["metrics"],
+        }
+        rows.append(_row(record | changed))
+    return rows
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Pure: planning with placements needs no engine. ``labkit.runtimes`` makes them r
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from labkit.errors import UsageError
@@ -14,6 +14,10 @@ from labkit.errors import UsageError
 RUNGS = ("clean", "rules", "chroot", "cgroup")
 #: What the networks mean here; a study that uses a paper's word says which of these it is.
 NETWORKS = ("host", "bridge", "nat")
+#: Where a container keeps what it writes below ``/data``: its own layer under a storage driver of
+#: an engine, or something mounted there. "" is its layer under the driver that the engine has.
+DRIVERS = ("overlay2", "fuse-overlayfs", "btrfs", "vfs", "aufs")
+MOUNTS = ("bind", "volume", "unionfs-fuse")
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Workload:
     argv : tuple of str
         The command, found in the image and, for the bare rungs, on the host.
     port : int
-        The port that it listens on.
+        The port that it listens on; 0 for one that listens nowhere, and is ready once it runs.
     protocol : {"udp", "tcp"}
         Its transport.
     image : str
@@ -36,6 +40,11 @@ class Workload:
     port: int
     protocol: str = "udp"
     image: str = "net"
+
+
+def waiting(image: str) -> Workload:
+    """Return a workload that only waits, for what is then run inside its placement."""
+    return Workload(("sleep", "infinity"), 0, image=image)
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,8 @@ class Limits:
         CPU bandwidth: at most ``quota_us`` of CPU time in each ``period_us``.
     memory : int, optional
         Memory limit in bytes.
+    fifo : int, optional
+        Real-time class ``SCHED_FIFO`` with this priority, 1 to 99; the default class otherwise.
     """
 
     cpuset: str | None = None
@@ -59,14 +70,17 @@ class Limits:
     period_us: int | None = None
     quota_us: int | None = None
     memory: int | None = None
+    fifo: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("shares", "period_us", "quota_us", "memory"):
+        for name in ("shares", "period_us", "quota_us", "memory", "fifo"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value <= 0):
                 raise UsageError(f"limit {name}={value!r} is not a positive integer")
         if self.shares is not None and self.shares < 2:
             raise UsageError("the kernel takes no fewer than 2 CPU shares")
+        if self.fifo is not None and self.fifo > 99:
+            raise UsageError(f"limit fifo={self.fifo} is no priority", remedy="1 to 99")
         if (self.period_us is None) != (self.quota_us is None):
             raise UsageError(
                 "a CPU quota needs both period_us and quota_us",
@@ -92,26 +106,50 @@ class Placement:
     rung : str
         For a bare process, its rung on the ladder of baselines (`RUNGS`); empty otherwise.
     limits : Limits
-        Control-group limits.
+        Control-group limits and scheduling class.
+    storage : str
+        One of `DRIVERS` or `MOUNTS`, for a container; "" for the engine's own driver.
     """
 
     runtime: str
     network: str = "host"
     rung: str = ""
     limits: Limits = field(default_factory=Limits)
+    storage: str = ""
 
     def __post_init__(self) -> None:
+        if self.storage not in ("", *DRIVERS, *MOUNTS):
+            raise UsageError(
+                f"unknown storage {self.storage!r}", remedy=f"one of {(*DRIVERS, *MOUNTS)}"
+            )
+        if self.storage and self.runtime == "bare":
+            raise UsageError(
+                f"a bare process has no storage {self.storage!r}", remedy="place it in a container"
+            )
         if self.network not in NETWORKS:
             raise UsageError(f"unknown network {self.network!r}", remedy=f"one of {NETWORKS}")
         if self.runtime == "bare" and self.rung not in RUNGS:
             raise UsageError(f"unknown rung {self.rung!r}", remedy=f"one of {RUNGS}")
+        if self.runtime == "bare" and self.rung != "cgroup" and set(self.limits.set()) - {"fifo"}:
+            raise UsageError(
+                f"the rung {self.rung!r} has no control group of its own to limit",
+                remedy='use bare("cgroup", limits=...)',
+            )
 
     @property
     def label(self) -> str:
         """The short name that plans, datasets and figures show, such as ``docker bridge``."""
         parts = [self.runtime, self.rung or self.network]
+        parts += [f"storage={self.storage}"] if self.storage else []
         parts += [f"{name}={value}" for name, value in self.limits.set().items()]
         return " ".join(parts)
+
+    def limited(self, **limits: Any) -> Placement:
+        """Return this placement with these limits of `Limits`; 0 and None leave one unset."""
+        return replace(
+            self,
+            limits=Limits(**{name: value for name, value in limits.items() if value}),
+        )
 
     def __str__(self) -> str:
         return self.label
@@ -127,16 +165,21 @@ def bare(rung: str = "clean", limits: Limits | None = None) -> Placement:
         ``chroot``: there, in the image's root file system; ``cgroup``: the chroot in a control
         group equal to a container's, the container's nearest twin.
     limits : Limits, optional
-        Only for the rung ``cgroup``.
+        Only for the rung ``cgroup``; a scheduling class for every rung.
     """
-    if limits and limits.set() and rung != "cgroup":
-        raise UsageError(
-            f"the rung {rung!r} has no control group of its own to limit",
-            remedy='use bare("cgroup", limits=...)',
-        )
     return Placement("bare", "host", rung, limits or Limits())
 
 
-def docker(network: str = "host", limits: Limits | None = None) -> Placement:
-    """Return the placement of a Docker container on ``host``, ``bridge`` (layer 2) or ``nat``."""
-    return Placement("docker", network, "", limits or Limits())
+def docker(network: str = "host", limits: Limits | None = None, storage: str = "") -> Placement:
+    """Return the placement of a Docker container.
+
+    Parameters
+    ----------
+    network : {"host", "bridge", "nat"}
+        As in `Placement`.
+    limits : Limits, optional
+        Control-group limits and scheduling class.
+    storage : str
+        Where it keeps what it writes below ``/data``, of `DRIVERS` or `MOUNTS`.
+    """
+    return Placement("docker", network, "", limits or Limits(), storage)

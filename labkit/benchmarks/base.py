@@ -25,12 +25,16 @@ class Reading:
         mechanism evidence.
     flags : tuple of str
         Validity rules that did not hold; the trial is kept and flagged.
+    also : tuple of (levels, metrics)
+        Other conditions that the same trial measured, such as the other side of a pair: the levels
+        in which they differ from the trial's own, and their metrics. Each is a row of its own.
     """
 
     samples: Mapping[str, NDArray[np.int64]]
     metrics: Mapping[str, float] = field(default_factory=dict)
     messages: int = 0
     flags: tuple[str, ...] = ()
+    also: tuple[tuple[Mapping[str, Any], Mapping[str, float]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,13 +46,16 @@ class Client:
     argv : tuple of str
         The command; ``{log}`` in an argument stands for the path of its log file.
     target : str
-        Address that it sends to; the rig refuses one that it does not own.
+        Address that it sends to; the rig refuses one that it does not own. "" for what runs inside
+        a placement and sends nothing.
     seconds : float
         How long the command is expected to take.
     parse : callable
         Takes (stdout, log) as text and returns a `Reading`.
     log_rows : int, optional
         How many rows (lines that begin with a digit) of the log are wanted, spread evenly over it.
+    bulky : bool
+        What it prints is its samples, which are not kept as text beside themselves.
     """
 
     argv: tuple[str, ...]
@@ -56,6 +63,7 @@ class Client:
     seconds: float
     parse: Callable[[str, str], Reading]
     log_rows: int | None = None
+    bulky: bool = False
 
 
 Evidence = dict[str, Any]

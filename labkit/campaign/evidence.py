@@ -18,19 +18,25 @@ counters() {
     show softirqs /proc/softirqs
     echo "@@ idle"; grep . /sys/devices/system/cpu/cpu[0-9]*/cpuidle/state[0-9]*/usage || true
 }
+# A placement is named by its process: "PID" for the server, "NAME=PID" for what stands beside it.
 details() {
-    for pid in "$@"; do
+    for place in "$@"; do
+        pid=${place#*=} name=${place%"${place#*=}"}
+        echo "@@ ${name}ran"; cat "/proc/$pid/task/"*/schedstat || true
+        while IFS=: read -r id names path; do
+            for base in "/sys/fs/cgroup/$names" /sys/fs/cgroup; do
+                group=$base$path
+                case "$names" in *cpu | cpu* | "") show "${name}cpu.stat" "$group/cpu.stat" ;; esac
+                case "$names" in *cpuacct*) show "${name}cpuacct" "$group/cpuacct.usage" ;; esac
+            done
+        done <"/proc/$pid/cgroup"
+        [ -z "$name" ] || continue
         show sched "/proc/$pid/sched"
         show task "/proc/$pid/stat"
         show netstat "/proc/$pid/net/netstat"
         show snmp "/proc/$pid/net/snmp"
         show softnet "/proc/$pid/net/softnet_stat"
         show conntrack "/proc/$pid/net/stat/nf_conntrack"
-        while IFS=: read -r id names path; do
-            for base in "/sys/fs/cgroup/$names" /sys/fs/cgroup; do
-                case "$names" in *cpu | cpu* | "") show cpu.stat "$base$path/cpu.stat" ;; esac
-            done
-        done <"/proc/$pid/cgroup"
     done
     show pressure /proc/pressure/cpu
     echo "@@ latency"; od -An -td4 -N4 /dev/cpu_dma_latency 2>/dev/null || true
@@ -38,17 +44,22 @@ details() {
 }
 """
 
-#: The whole window of a trial, on the generator: snapshot, tool, snapshot. Nothing else is sent to
-#: the host while it runs.
+#: The whole window of a trial: snapshot, the loads at once, snapshot. Nothing else is sent to the
+#: host while it runs. Arguments: folder, placements, then name and command line of each load.
 WINDOW = (
     SNAPSHOT
     + r"""
-folder=$1 cpus=$2 pids=$3
-shift 3
-{ details $pids; counters; echo "@@ end"; } >"$folder/before"
+folder=$1 places=$2 jobs=
+shift 2
+{ details $places; counters; echo "@@ end"; } >"$folder/before"
+while [ $# -gt 0 ]; do
+    sh -c "exec $2" >"$folder/$1.out" 2>"$folder/$1.err" &
+    jobs="$jobs $!"
+    shift 2
+done
 status=0
-taskset -c "$cpus" "$@" >"$folder/tool.out" 2>"$folder/tool.err" || status=$?
-{ counters; details $pids; echo "@@ end"; } >"$folder/after"
+for job in $jobs; do wait "$job" || status=$?; done
+{ counters; details $places; echo "@@ end"; } >"$folder/after"
 exit $status
 """
 )
@@ -83,10 +94,10 @@ def parse(text: str) -> dict[str, Any]:
         found["last_cpu"] = int(raw["task"].rpartition(")")[2].split()[36])
     for name, table in (("netstat", "netstat"), ("snmp", "snmp")):
         found |= _counters(raw.get(table, ""), _WANTED[name])
-    if "cpu.stat" in raw:
-        pairs = (line.split() for line in raw["cpu.stat"].splitlines())
-        found["throttling"] = {name: int(value) for name, value in pairs if "thrott" in name}
-        found["throttling"]["nr_periods"] = _number(raw["cpu.stat"], r"^nr_periods (\d+)") or 0
+    found |= _processor(raw, "")
+    beside = {name.partition("=")[0] for name in raw if "=" in name}
+    if beside:
+        found["beside"] = {name: _processor(raw, f"{name}=") for name in sorted(beside)}
     if "pressure" in raw:
         found["pressure_us"] = _number(raw["pressure"], r"^some .*total=(\d+)")
     if raw.get("conntrack"):
@@ -99,6 +110,24 @@ def parse(text: str) -> dict[str, Any]:
         found["latency_request_us"] = int(raw["latency"])
     if raw.get("clock", "").isdigit():
         found["clock_ns"] = int(raw["clock"])
+    return found
+
+
+def _processor(raw: dict[str, str], prefix: str) -> dict[str, Any]:
+    """Return what one placement has used of the CPU so far, and how it was throttled."""
+    found: dict[str, Any] = {}
+    if raw.get(f"{prefix}ran"):
+        rows = raw[f"{prefix}ran"].splitlines()
+        found["ran_ns"] = sum(int(row.split()[0]) for row in rows)
+    if raw.get(f"{prefix}cpuacct", "").isdigit():
+        found["group_ns"] = int(raw[f"{prefix}cpuacct"])
+    text = raw.get(f"{prefix}cpu.stat")
+    if text is not None:
+        pairs = (line.split() for line in text.splitlines())
+        found["throttling"] = {name: int(value) for name, value in pairs if "thrott" in name}
+        found["throttling"]["nr_periods"] = _number(text, r"^nr_periods (\d+)") or 0
+        used = _number(text, r"^usage_usec (\d+)")
+        found |= {"group_ns": used * 1000} if used is not None else {}
     return found
 
 
@@ -159,14 +188,30 @@ def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> 
         value = _change(before, after, name)
         if value is not None:
             found[column] = value
-    for name, value in after.get("throttling", {}).items():
-        found[name] = value - before.get("throttling", {}).get(name, 0)
+    elapsed = _change(before, after, "clock_ns")
+    found |= _used(before, after, elapsed)
+    for place, used in after.get("beside", {}).items():
+        earlier = before.get("beside", {}).get(place, {})
+        found |= {f"{place}_{name}": x for name, x in _used(earlier, used, elapsed).items()}
     found |= _cpu_shares(before.get("cpu", {}), after.get("cpu", {}))
     for name in ("conntrack_entries", "latency_request_us"):
         if name in after:
             found[name] = float(after[name])
     if "last_cpu" in after:
         found["server_cpu"] = float(after["last_cpu"])
+    return found
+
+
+def _used(before: dict[str, Any], after: dict[str, Any], elapsed: int | None) -> dict[str, float]:
+    """Return the CPU time of one placement between two snapshots, in ns and as a share of a CPU."""
+    found: dict[str, float] = {}
+    for name, column in (("ran_ns", "cpu"), ("group_ns", "group_cpu")):
+        spent = _change(before, after, name)
+        if spent is not None:
+            found[f"{column}_ns"] = float(spent)
+            found |= {f"{column}_use": spent / elapsed} if elapsed else {}
+    for name, value in after.get("throttling", {}).items():
+        found[name] = float(value - before.get("throttling", {}).get(name, 0))
     return found
 
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.benchmarks.base import Reading
+from labkit.campaign.harness import drivers
+from labkit.campaign.outcome import failure
 from labkit.campaign.progress import Progress
 from labkit.campaign.store import Store
-from labkit.campaign.trial import Trial, drivers, failure
+from labkit.campaign.trial import Trial
 from labkit.design import Condition, level_label
 from labkit.errors import HostUnreachable, LabkitError
 from labkit.rig import Rig
@@ -112,6 +114,10 @@ def _planned(
         samples = dict(reading.samples) if reading else {}
         record["n_samples"] = max((len(values) for values in samples.values()), default=0)
         record["metrics"] = _metrics(reading)
+        record["also"] = [
+            {"levels": {n: level_label(x) for n, x in levels.items()}, "metrics": dict(metrics)}
+            for levels, metrics in (reading.also if reading else ())
+        ]
         store.add(record | trial.record, samples, trial.logs)
         if not error:
             return None

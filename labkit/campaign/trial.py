@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import resource
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.benchmarks.base import Client, Reading
 from labkit.campaign import evidence
+from labkit.campaign.outcome import validity
+from labkit.campaign.window import Load, Seen, Window
 from labkit.design import Condition
-from labkit.errors import LabkitError, ManipulationError, UsageError
+from labkit.errors import FenceError, ManipulationError, UsageError
 from labkit.hosts import Host, Job, script, start_job
+from labkit.hosts.site import Site
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
 from labkit.runtimes import RUNTIMES, Runtime, Server, placed
 
-# A tool that runs for a set time may log far more than was asked for. What is kept is spread evenly
-# over the window, which the evidence covers too; the first part of it would be a sample of its own.
-_THIN = """
-[ -e "$1" ] || exit 0
-[ "$2" -gt 0 ] || exec cat "$1"
-rows=$(grep -c '^[0-9]' "$1" || true)
-awk -v want="$2" -v rows="$rows" '
-    BEGIN { step = int(rows / want); if (step < 1) step = 1 }
-    !/^[0-9]/ { print; next }
-    seen++ % step == 0 && kept < want { print; kept++ }
-' "$1"
-"""
+
+@dataclass
+class Visits:
+    """How many containers came and went; known once their block has ended."""
+
+    count: int = 0
 
 
 class Trial:
-    """What a protocol sees: the levels of its condition, the settings, and two verbs.
+    """What a protocol sees: the levels of its condition, the settings, and a few verbs.
 
     Levels and settings are attributes: ``trial.placement``, ``trial.messages``. A protocol reads
     nothing else, so that the plan is all that a trial depends on.
@@ -64,7 +57,7 @@ class Trial:
     ) -> None:
         self._values = {**settings, **dict(condition.levels)}
         self._rig, self._label, self._runtimes = rig, label, runtimes
-        self._server: Server | None = None
+        self._servers: dict[str, Server] = {}
         self.record: dict[str, Any] = {"commands": [], "flags": [], "mechanisms": {}}
         self.logs: dict[str, str] = {}
 
@@ -76,76 +69,212 @@ class Trial:
             )
         return values[name]
 
+    @property
+    def mechanisms(self) -> dict[str, float]:
+        """What the evidence says of the window, once it was measured."""
+        return dict(self.record["mechanisms"])
+
+    def note(self, **details: Any) -> None:
+        """Keep JSON data with the trial, under ``details``."""
+        self.record.setdefault("details", {}).update(details)
+
     def cpus(self, role: str) -> str:
-        """Return the CPU list of a role under this trial's affinity."""
+        """Return the CPU list of a role under this trial's affinity; "all" is every CPU."""
+        if role == "all" and self._rig.shared_kernel:
+            return self._rig.cpu_map["all"]
         return self._rig.cpus(role, self._values.get("affinity", "split"))
 
     @contextmanager
-    def serve(self, workload: Workload, placement: Placement) -> Iterator[Server]:
-        """Place a server, ready and verified, for the duration of a ``with`` block."""
-        site = self._rig.site(placement)
-        role = "clean" if site is self._rig.sites.get("clean") else "sut"
-        runtime = self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime]())
+    def serve(
+        self,
+        workload: Workload,
+        placement: Placement,
+        *,
+        name: str = "server",
+        cpus: str | None = None,
+    ) -> Iterator[Server]:
+        """Place a workload, ready and verified, for the duration of a ``with`` block.
+
+        Parameters
+        ----------
+        workload, placement : Workload, Placement
+            What, and where.
+        name : str
+            Tells several that stand at once apart. Evidence of the first is the trial's own;
+            columns of the others begin with their name.
+        cpus : str, optional
+            CPU list of its affinity; the role's own otherwise.
+        """
+        if name in self._servers:
+            raise UsageError(f"two placements called {name!r} at once", remedy="name one of them")
+        site, runtime = self._rig.site(placement), self._runtime(placement)
+        label = self._label if name == "server" else f"{self._label}-{name}"
         self.record["commands"].append(list(workload.argv))
+        logs: dict[str, str] = {}
+        where = cpus or self.cpus(self._role(site))
         try:
             with placed(
-                runtime,
-                site,
-                placement,
-                workload,
-                cpus=self.cpus(role),
-                label=self._label,
-                logs=self.logs,
+                runtime, site, placement, workload, cpus=where, label=label, logs=logs
             ) as server:
-                self.record["readback"] = server.readback
-                self._server = server
+                if self._servers:
+                    self.record.setdefault("readbacks", {})[name] = server.readback
+                else:
+                    self.record["readback"] = server.readback
+                self._servers[name] = server
                 yield server
         finally:
-            self._server = None
+            self._servers.pop(name, None)
+            self.logs |= {f"{name}.log": text for text in logs.values()}
 
-    def measure(self, client: Client) -> Reading:
-        """Send the load from the generator as a detached job, and sleep until it has ended.
+    @contextmanager
+    def come_and_go(
+        self,
+        workload: Workload,
+        placement: Placement,
+        *,
+        name: str = "visitor",
+        cpus: str | None = None,
+    ) -> Iterator[Visits]:
+        """Let containers come and go, one after the other, for the duration of a ``with`` block.
+
+        The workload ends by itself; how many came is the column ``NAME_visits``, and none is a
+        flag.
+        """
+        site, runtime = self._rig.site(placement), self._runtime(placement)
+        label, visits = f"{self._label}-{name}", Visits()
+        where = cpus or self.cpus(self._role(site))
+        argv = runtime.come_and_go(site, placement, workload, where, label)
+        self.record["commands"].append(list(workload.argv))
+        directory = f"{site.directory}/{label}"
+        job = Job(site.host, directory)
+        try:
+            job = start_job(site.host, argv, directory=directory, label=label)
+            yield visits
+            visits.count = len(job.stdout().splitlines())
+            self.record["mechanisms"][f"{name}_visits"] = float(visits.count)
+            if not visits.count:
+                self.record["flags"].append(f"no {name} came: {job.stderr().strip()[-200:]}")
+        finally:
+            job.stop()
+            runtime.stop(site, placement, label)
+            site.host.run("rm", "-rf", "--", directory)
+
+    def measure(self, client: Client, *, inside: Server | None = None) -> Reading:
+        """Run a client as a detached job, and sleep until it has ended.
+
+        Parameters
+        ----------
+        client : Client
+            What runs.
+        inside : Server, optional
+            A placement that it runs in, on its CPUs; the generator otherwise.
 
         Raises
         ------
         FenceError
-            The target is not an address of the rig.
+            The target is neither an address of the rig nor of a placement that stands.
         CommandFailed, CommandTimeout, ToolOutput
             The tool failed, took too long, or printed what cannot be read.
         """
-        self._rig.check_target(client.target)
-        if self._server is None:
-            raise UsageError(
-                "measure needs a server", remedy="call it inside `with trial.serve(...)`"
-            )
-        host = self._rig.sites["generator"].host
-        folder = f"{self._rig.sites['generator'].directory}/{self._label}-client"
-        argv = [part.replace("{log}", f"{folder}/tool.log") for part in client.argv]
-        self.record["commands"].append(argv)
-        pids = str(self._server.pid) if self._rig.shared_kernel else ""
-        window = script(evidence.WINDOW, folder, self.cpus("generator"), pids, *argv)
-        remote_before = self._snapshot(evidence.BEFORE)
-        job = Job(host, folder)
-        try:
-            job = start_job(host, window, directory=folder, label=self._label)
-            wakeups, began = harness_switches(), time.monotonic()
-            result = job.wait(timeout=2 * client.seconds + 20)
-            self.record["window_seconds"] = time.monotonic() - began
-            self.record["mechanisms"]["harness_wakeups"] = harness_switches() - wakeups
-            remote_after = self._snapshot(evidence.AFTER)
-            self._collect(host, folder, client.log_rows)
-            result.check("see tool.out and tool.err of the trial")
-            reading = client.parse(self.logs["tool.out"], self.logs.pop("tool.log", ""))
-            self._account(reading, remote_before, remote_after)
-            return reading
-        finally:
-            job.stop()
-            host.run("rm", "-rf", "--", folder)
+        return self.measure_all({"tool": (client, inside)})["tool"]
 
-    def _snapshot(self, text: str) -> dict[str, Any] | None:
-        """Read the evidence of a server under another kernel than the generator's."""
-        server = self._server
-        if self._rig.shared_kernel or server is None:
+    def measure_all(
+        self, clients: Mapping[str, tuple[Client, Server | None]]
+    ) -> dict[str, Reading]:
+        """Run clients at once in one window, each inside a placement or on the generator.
+
+        All run on one host. Evidence per message counts the messages of all of them.
+
+        Returns
+        -------
+        dict of str to Reading
+            By the clients' names.
+        """
+        for client, inside in clients.values():
+            self._check_target(client, inside)
+        if not self._servers:
+            raise UsageError(
+                "measure needs a placement", remedy="call it inside `with trial.serve(...)`"
+            )
+        host, directory = self._window_host(clients)
+        window = Window(host, f"{directory}/{self._label}-client", self._label)
+        loads = [self._load(window, name, *pair) for name, pair in clients.items()]
+        main, *others = self._servers.items()
+        near = [main[1].pid] if self._near(main[1], host) else []
+        places = [str(pid) for pid in near]
+        places += [f"{name}={one.pid}" for name, one in others if self._near(one, host)]
+        remote_before = self._snapshot(evidence.BEFORE, main[1], host)
+        try:
+            seen = window.run(loads, places)
+            remote_after = self._snapshot(evidence.AFTER, main[1], host)
+            readings = self._read(seen, loads)
+            self._account(readings, remote_before, remote_after)
+            return readings
+        finally:
+            window.close()
+
+    def _read(self, seen: Seen, loads: list[Load]) -> dict[str, Reading]:
+        """Keep what was seen, and read what the clients printed."""
+        self.record["window_seconds"] = seen.seconds
+        self.record["mechanisms"]["harness_wakeups"] = seen.wakeups
+        self.logs |= {name: text for name, text in seen.texts.items() if name[-4:] != ".log"}
+        told = "\n".join(seen.texts[f"{one.name}.err"] for one in loads).strip()
+        names = ", ".join(one.name for one in loads)
+        replace(seen.result, stderr=told).check(f"see {names} (.out and .err) of the trial")
+        readings = {}
+        for one in loads:
+            texts = seen.texts[f"{one.name}.out"], seen.texts[f"{one.name}.log"]
+            readings[one.name] = one.client.parse(*texts)
+            if one.client.bulky:
+                self.logs.pop(f"{one.name}.out")
+        return readings
+
+    def _runtime(self, placement: Placement) -> Runtime:
+        return self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime]())
+
+    def _role(self, site: Site) -> str:
+        return "clean" if site is self._rig.sites.get("clean") else "sut"
+
+    def _near(self, server: Server, host: Host) -> bool:
+        """Tell whether a snapshot on the host sees the server's process."""
+        return self._rig.shared_kernel or server.host is host
+
+    def _check_target(self, client: Client, inside: Server | None) -> None:
+        """Raise unless the load goes to an address of the rig, or of a placement that stands."""
+        if not client.target and inside is None:
+            raise FenceError("the generator has nothing to send to", remedy="name a target")
+        standing = {one.own_address for one in self._servers.values()}
+        if client.target and not (inside is not None and client.target in standing):
+            self._rig.check_target(client.target)
+
+    def _window_host(self, clients: Mapping[str, tuple[Client, Server | None]]) -> tuple[Host, str]:
+        generator = self._rig.sites["generator"]
+        hosts = [generator.host if one is None else one.host for _, one in clients.values()]
+        if any(host is not hosts[0] for host in hosts):
+            raise UsageError(
+                "clients of one window run on one host",
+                why=", ".join(sorted({host.name for host in hosts})),
+            )
+        sites = self._rig.sites.values()
+        return hosts[0], next(one.directory for one in sites if one.host is hosts[0])
+
+    def _load(self, window: Window, name: str, client: Client, inside: Server | None) -> Load:
+        argv = [part.replace("{log}", window.log(name)) for part in client.argv]
+        self.record["commands"].append(argv)
+        if inside is None:
+            return Load(name, client, ["taskset", "-c", self.cpus("generator"), *argv])
+        if "{log}" in " ".join(client.argv):
+            raise UsageError("a client inside a placement has no log", remedy="print to stdout")
+        # What brings the command in stays beside the harness; the command itself is pinned inside.
+        return Load(name, client, ["taskset", "-c", self._outside(), *inside.enter(argv)])
+
+    def _outside(self) -> str:
+        cpus = self._rig.cpu_map
+        return cpus["harness"] if self._rig.shared_kernel else cpus["all.sut"]
+
+    def _snapshot(self, text: str, server: Server, host: Host) -> dict[str, Any] | None:
+        """Read the evidence of a server under another kernel than the window's."""
+        if self._near(server, host):
             return None
         return evidence.parse(server.host.run(*script(text, str(server.pid))).stdout)
 
@@ -159,86 +288,21 @@ class Trial:
                 remedy="did another program end the hold? labkit clean, then run again",
             )
 
-    def _collect(self, host: Host, folder: str, rows: int | None) -> None:
-        for name in ("before", "after", "tool.out", "tool.err"):
-            self.logs[name] = host.run("cat", f"{folder}/{name}", check=False).stdout
-        thin = script(_THIN, f"{folder}/tool.log", str(rows or 0))
-        self.logs["tool.log"] = host.run(*thin, check=False, timeout=600).stdout
-
     def _account(
-        self, reading: Reading, before: dict[str, Any] | None, after: dict[str, Any] | None
+        self,
+        readings: Mapping[str, Reading],
+        before: dict[str, Any] | None,
+        after: dict[str, Any] | None,
     ) -> None:
-        # With one kernel the generator's snapshots hold the server too, and are the closer ones.
+        # With one kernel the window's snapshots hold the server too, and are the closer ones.
         here = [evidence.parse(self.logs.pop(name)) for name in ("before", "after")]
         pair = (before, after) if before and after else (here[0], here[1])
-        found = evidence.mechanisms(*pair, reading.messages)
+        messages = sum(reading.messages for reading in readings.values())
+        found = evidence.mechanisms(*pair, messages)
         self.record["evidence"] = {"before": pair[0], "after": pair[1]}
         if pair[0] is not here[0]:
             self.record["evidence"]["generator"] = {"before": here[0], "after": here[1]}
         self._check_idle(found)
         self.record["mechanisms"] |= found
-        self.record["flags"] += [*reading.flags, *validity(found, self._values)]
-
-
-#: Steal on one CPU, as a share of a window whose load is about a third of it.
-_STEAL = 0.003
-
-
-def validity(found: Mapping[str, float], values: Mapping[str, Any]) -> list[str]:
-    """Return the validity rules that a measured trial breaks; it is flagged, never dropped."""
-    flags = []
-    if values.get("affinity") in ("split", "same") and found.get("migrations", 0) > 0:
-        flags.append(f"server migrated {found['migrations']:.0f} times")
-    if found.get("steal_worst", 0) > _STEAL:
-        flags.append(f"steal {found['steal_worst']:.1%} of a CPU")
-    if found.get("Udp.RcvbufErrors", 0) > 0:
-        flags.append(f"{found['Udp.RcvbufErrors']:.0f} datagrams dropped at the socket")
-    if values.get("wait") == "busy_poll" and not found.get("TcpExt.BusyPollRxPackets"):
-        flags.append("busy polling took no packet")
-    return flags
-
-
-def drivers() -> list[int]:
-    """Return the processes that drive this one, nearest first: papermill, ``labkit run``."""
-    found = []
-    parent = os.getppid()
-    while parent > 1:
-        status = Path(f"/proc/{parent}/status").read_text()
-        name = _field(status, "Name")
-        if not name.startswith(("python", "papermill", "labkit")):
-            break
-        found.append(parent)
-        parent = int(_field(status, "PPid"))
-    return found
-
-
-def harness_switches() -> int:
-    """Return how often this process and those that drive it were put on a CPU so far."""
-    total = resource.getrusage(resource.RUSAGE_SELF)
-    count = total.ru_nvcsw + total.ru_nivcsw
-    for pid in drivers():
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                lines = (task / "status").read_text()
-                count += int(_field(lines, "voluntary_ctxt_switches"))
-                count += int(_field(lines, "nonvoluntary_ctxt_switches"))
-    return count
-
-
-def _field(status: str, name: str) -> str:
-    for line in status.splitlines():
-        head, _, value = line.partition(":")
-        if head == name:
-            return value.strip()
-    return "0"
-
-
-def failure(error: BaseException) -> dict[str, Any]:
-    """Return an error as the record of a failed trial keeps it."""
-    if isinstance(error, LabkitError):
-        return error.as_record()
-    return {
-        "type": type(error).__name__,
-        "what": str(error) or type(error).__name__,
-        "evidence": {},
-    }
+        flags = [flag for reading in readings.values() for flag in reading.flags]
+        self.record["flags"] += [*flags, *validity(found, self._values)]

@@ -91,12 +91,15 @@ class Rig:
         capabilities = ["docker"] if placement.runtime == "docker" else []
         capabilities += ["rules"] if placement.rung != "clean" else []
         capabilities += [needs[placement.runtime].get(placement.rung or placement.network, "")]
+        capabilities += [f"storage:{placement.storage}"] if placement.storage else []
+        capabilities += ["realtime"] if placement.limits.fifo else []
         return next((self.missing[one] for one in capabilities if one in self.missing), None)
 
     def refuse(self, levels: Mapping[str, Any]) -> str | None:
         """Return why this rig cannot run a condition, or None; the planner asks this.
 
-        It reads the factors that every rig has an answer to: ``placement``, ``affinity``, ``wait``.
+        It reads the factors that every rig has an answer to: ``placement``, ``affinity``, ``wait``,
+        ``storage`` and ``scheduling``.
         """
         placement = levels.get("placement")
         if isinstance(placement, Placement) and (reason := self.refusal(placement)):
@@ -110,9 +113,10 @@ class Rig:
                 "two spinning ends on one CPU hand over at the timer tick: one message takes "
                 "milliseconds, and measures the scheduler"
             )
-        if wait == "busy_poll" and "busy-poll" in self.missing:
-            return self.missing["busy-poll"]
-        return None
+        asked = ["busy-poll"] if wait == "busy_poll" else []
+        asked += [f"storage:{levels['storage']}"] if "storage" in levels else []
+        asked += ["realtime"] if levels.get("scheduling") == "fifo" else []
+        return next((self.missing[one] for one in asked if one in self.missing), None)
 
     def cpus(self, role: str, affinity: str) -> str:
         """Return the CPU list of a role under an affinity of `AFFINITIES`."""

@@ -30,7 +30,7 @@ ADDRESS = "127.0.0.1"
 #: What an engine's default bridge is called, and its default parent of control groups.
 BRIDGE, PARENT = "docker0", "/docker"
 #: Scripts that look into processes of other users: what must be read as root to be proof.
-READS = frozenset({base._READY, readback._SCRIPT})
+READS = frozenset({base._READY, base._RUNS, readback._SCRIPT})
 Say = Callable[[str], None]
 
 # No power but to look: into processes, namespaces and firewall tables.
@@ -276,6 +276,7 @@ def _missing(host: ReadingHost, gateway: str, cpus: Mapping[str, str]) -> dict[s
     if not state.is_root():
         found["chroot"] = f"{root} enter a chroot of the image"
         found["cgroup"] = f"{root} make a control group equal to a container's"
+        found["realtime"] = f"{root} put a process into a real-time class"
     if not Path("/sys/devices/system/cpu/isolated").read_text().strip():
         found["isolated-cpus"] = "no CPU was isolated at boot (isolcpus)"
     if cpus["generator"] == cpus["sut"]:

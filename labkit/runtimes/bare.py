@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from labkit.errors import PlacementError
 from labkit.hosts import Job, script, start_job
 from labkit.hosts.site import Site
@@ -46,6 +48,18 @@ while IFS=: read -r id names path; do
     put "$base$group/cpu.max" "${quota:+$quota $period}"
     put "$base$group/memory.max" "$memory"
     echo $$ >"$base$group/cgroup.procs"
+done </proc/self/cgroup
+exec "$@"
+"""
+
+# Into the group that `_JOIN` made, in every hierarchy that has it.
+_ENTER = """
+group=$1
+shift
+while IFS=: read -r id names path; do
+    base=/sys/fs/cgroup/${names#name=}
+    [ "$id" = 0 ] && { base=/sys/fs/cgroup/unified; [ -d "$base" ] || base=/sys/fs/cgroup; }
+    [ ! -d "$base$group" ] || echo $$ >"$base$group/cgroup.procs"
 done </proc/self/cgroup
 exec "$@"
 """
@@ -99,7 +113,26 @@ class Bare:
         job = start_job(site.host, argv, directory=directory, label=label)
         return Started(job.pid, site.address)
 
-    def stop(self, site: Site, label: str) -> None:
+    def enter(
+        self, site: Site, placement: Placement, workload: Workload, label: str, argv: Sequence[str]
+    ) -> list[str]:
+        """Return the command in the chroot and the control group of its rung."""
+        inside = list(argv)
+        if placement.rung in ("chroot", "cgroup"):
+            inside = ["chroot", self._rootfs(site, workload), *inside]
+        if label in self._groups:
+            inside = list(script(_ENTER, self._groups[label], *inside))
+        return inside
+
+    def come_and_go(
+        self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
+    ) -> list[str]:
+        """Raise `PlacementError`: what comes and goes here is a container."""
+        raise PlacementError(
+            "bare processes do not come and go", remedy="use a placement of an engine"
+        )
+
+    def stop(self, site: Site, placement: Placement, label: str) -> None:
         """End the job, and remove its control group and its directory."""
         job = self._jobs.pop(label, None)
         if job:
@@ -110,7 +143,7 @@ class Bare:
         if job:
             site.host.run("rm", "-rf", "--", job.directory)
 
-    def logs(self, site: Site, label: str) -> str:
+    def logs(self, site: Site, placement: Placement, label: str) -> str:
         """Return what the job printed on both streams."""
         job = self._jobs.get(label)
         return job.stdout() + job.stderr() if job else ""

@@ -6,7 +6,7 @@ process really runs, and `labkit.runtimes.checks` compares it with the placement
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -38,8 +38,13 @@ class Server:
         Where a client reaches it.
     pid : int
         Its process, as the host sees it.
+    host : Host
+        Where it runs.
     readback : dict
         What the manipulation check read.
+    enter : callable
+        Takes the argument list of a command; returns the one that runs it inside this placement,
+        on the same CPUs, from its host.
     """
 
     address: str
@@ -47,6 +52,15 @@ class Server:
     pid: int
     host: Host
     readback: dict[str, Any]
+    enter: Callable[[Sequence[str]], list[str]]
+
+    @property
+    def own_address(self) -> str:
+        """Its address in a network of its own; where it shares its host's, the host's."""
+        held = self.readback["addresses"]
+        return next(
+            (one for name in sorted(held) if name != "lo" for one in held[name]), self.address
+        )
 
 
 class Runtime(Protocol):
@@ -58,12 +72,27 @@ class Runtime(Protocol):
         """Start the workload on the host and return its process."""
         ...
 
-    def stop(self, site: Site, label: str) -> None:
+    def stop(self, site: Site, placement: Placement, label: str) -> None:
         """End it, and whatever is left of it; nothing to do is fine."""
         ...
 
-    def logs(self, site: Site, label: str) -> str:
+    def logs(self, site: Site, placement: Placement, label: str) -> str:
         """Return what it printed."""
+        ...
+
+    def enter(
+        self, site: Site, placement: Placement, workload: Workload, label: str, argv: Sequence[str]
+    ) -> list[str]:
+        """Return the command of the host that runs `argv` inside the placement."""
+        ...
+
+    def come_and_go(
+        self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
+    ) -> list[str]:
+        """Return a command that starts, awaits and removes placements, one after the other.
+
+        It prints a line for each that came and went, and never ends by itself.
+        """
         ...
 
     def expect(
@@ -93,10 +122,61 @@ exit 4
 """
 
 
+# One that listens nowhere is ready once the process is the workload and no longer what started it.
+_RUNS = """
+pid=$1 tries=0 wanted=$3
+while [ "$tries" -lt "$2" ]; do
+    [ -d "/proc/$pid" ] || { echo "the process has ended" >&2; exit 3; }
+    [ "$(tr '\\0' ' ' <"/proc/$pid/cmdline")" != "$wanted" ] || exit 0
+    tries=$((tries + 1))
+    sleep 0.01
+done
+echo "process $pid runs $(tr '\\0' ' ' <"/proc/$pid/cmdline")" >&2
+exit 4
+"""
+
+# With real-time groups (cgroup v1) a group may run so only for the time that it was given, and its
+# children for no more than that: it is handed down from the root, which keeps what it has.
+_FIFO = """
+path=$(awk -F: '$2 ~ /(^|,)cpu(,|$)/ { print $3 }' "/proc/$1/cgroup")
+for base in /sys/fs/cgroup/cpu /sys/fs/cgroup/cpu,cpuacct; do
+    [ -e "$base/cpu.rt_runtime_us" ] && [ -n "$path" ] || continue
+    group=$base given=$(($(cat "$base/cpu.rt_runtime_us") * 9 / 10)) IFS=/
+    for part in $path; do
+        [ -n "$part" ] || continue
+        group=$group/$part
+        [ "$(cat "$group/cpu.rt_runtime_us")" -gt 0 ] || echo "$given" >"$group/cpu.rt_runtime_us"
+    done
+    break
+done
+chrt --all-tasks --fifo --pid "$2" "$1"
+"""
+
+
+def set_fifo(host: Host, pid: int, priority: int) -> None:
+    """Put every thread of a process into the real-time class; raise `PlacementError` otherwise."""
+    result = host.run(*script(_FIFO, str(pid), str(priority)), check=False)
+    if result.status != 0:
+        raise PlacementError(
+            "the process cannot be put into the real-time class",
+            where=f"host {host.name}, process {pid}",
+            why=result.stderr.strip()[-400:],
+            remedy="use a host that allows it, as root, or leave out the level fifo",
+        )
+
+
 def wait_ready(host: Host, started: Started, workload: Workload, seconds: float = 10.0) -> None:
-    """Return as soon as the process listens on its port; raise `PlacementError` otherwise."""
-    port = f"{workload.port:04X}"
-    argv = script(_READY, str(started.pid), port, workload.protocol, str(int(seconds * 100)))
+    """Return as soon as the process listens on its port, or runs where it has none.
+
+    Raises
+    ------
+    PlacementError
+        It ended, or `seconds` were over.
+    """
+    pid, tries = str(started.pid), str(int(seconds * 100))
+    argv = script(_READY, pid, f"{workload.port:04X}", workload.protocol, tries)
+    if not workload.port:
+        argv = script(_RUNS, pid, tries, "".join(f"{word} " for word in workload.argv))
     result = host.run(*argv, timeout=seconds * 3 + 10, check=False)
     if result.status != 0:
         raise PlacementError(
@@ -104,6 +184,28 @@ def wait_ready(host: Host, started: Started, workload: Workload, seconds: float 
             where=f"host {host.name}, process {started.pid}",
             why=result.stderr.strip()[-400:],
         )
+
+
+def _verified(
+    runtime: Runtime,
+    site: Site,
+    placement: Placement,
+    workload: Workload,
+    cpus: str,
+    started: Started,
+) -> dict[str, Any]:
+    """Return the readback of what was started; raise `ManipulationError` where it is another."""
+    expectation = runtime.expect(site, placement, workload, cpus, started)
+    found = read_back(site, started.pid, started.container)
+    wrong = problems(expectation, found)
+    if wrong:
+        raise ManipulationError(
+            f"this is not {placement.label}: {'; '.join(wrong)}",
+            where=f"host {site.host.name}, process {started.pid}",
+            remedy="the trial is not used; compare the placement with the host's set-up",
+            evidence={"problems": wrong, "readback": found},
+        )
+    return found
 
 
 @contextmanager
@@ -146,20 +248,22 @@ def placed(
     try:
         started = runtime.start(site, placement, workload, cpus, label)
         wait_ready(site.host, started, workload)
-        expectation = runtime.expect(site, placement, workload, cpus, started)
-        found = read_back(site, started.pid, started.container)
-        wrong = problems(expectation, found)
-        if wrong:
-            raise ManipulationError(
-                f"this is not {placement.label}: {'; '.join(wrong)}",
-                where=f"host {site.host.name}, process {started.pid}",
-                remedy="the trial is not used; compare the placement with the host's set-up",
-                evidence={"problems": wrong, "readback": found},
-            )
-        yield Server(started.address, workload.port, started.pid, site.host, found)
+        if placement.limits.fifo:
+            set_fifo(site.host, started.pid, placement.limits.fifo)
+        found = _verified(runtime, site, placement, workload, cpus, started)
+        yield Server(
+            started.address,
+            workload.port,
+            started.pid,
+            site.host,
+            found,
+            lambda argv: runtime.enter(
+                site, placement, workload, label, ["taskset", "-c", cpus, *argv]
+            ),
+        )
     finally:
         try:
             if logs is not None:
-                logs["server.log"] = runtime.logs(site, label)
+                logs["server.log"] = runtime.logs(site, placement, label)
         finally:
-            runtime.stop(site, label)
+            runtime.stop(site, placement, label)

@@ -63,7 +63,10 @@ class Expectation:
 
 def problems(expected: Expectation, found: Readback) -> list[str]:
     """Return in words everything in which the readback is not what was expected."""
-    rules = (_affinity, _network, _rules, _isolation, _control_group, _limits, _bridge, _nat)
+    rules = (
+        *(_affinity, _scheduling, _network, _rules, _isolation),
+        *(_control_group, _limits, _bridge, _nat),
+    )
     return [problem for rule in rules for problem in rule(expected, found)]
 
 
@@ -72,6 +75,14 @@ def _affinity(expected: Expectation, found: Readback) -> list[str]:
     if cpu_set(allowed) == cpu_set(expected.cpus):
         return []
     return [f"it may run on CPUs {allowed}, not {expected.cpus}"]
+
+
+def _scheduling(expected: Expectation, found: Readback) -> list[str]:
+    """Compare the class, by the kernel's numbers: 0 the default one, 1 ``SCHED_FIFO``."""
+    wanted = expected.limits.fifo
+    asked = {"policy": 1, "priority": wanted} if wanted else {"policy": 0, "priority": 0}
+    read = found.get("scheduling") or ({} if wanted else asked)
+    return [] if read == asked else [f"its scheduling class is {read}, not {asked}"]
 
 
 def _network(expected: Expectation, found: Readback) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from labkit.errors import PlacementError
 from labkit.hosts import script
 from labkit.hosts.site import Site
@@ -19,6 +21,16 @@ id=$(docker run --detach --pull never --name "$name" "$@")
 docker inspect --format "{{.Id}} {{.State.Pid}}" "$id"
 """
 
+# A container comes, does its work, and goes; the next one follows at once, under the same name.
+# What fails says why and is not counted.
+_COME_AND_GO = """
+name=$1
+shift
+while :; do
+    docker run --rm --pull never --name "$name" "$@" >/dev/null && echo came || sleep 0.1
+done
+"""
+
 
 class Docker:
     """Starts containers through the engine's own command line on the host."""
@@ -27,17 +39,14 @@ class Docker:
         self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> Started:
         """Run the container detached; its affinity is set as a bare process sets it."""
-        image = site.images.get(workload.image)
-        if site.engine is None or image is None:
+        if site.engine is None or workload.image not in site.images:
             raise PlacementError(
                 f"no engine or no image {workload.image!r} on the host",
                 where=f"host {site.host.name}",
                 remedy="labkit rig up starts the engine and builds the image",
             )
-        options = ["--label", f"labkit={label}", "--cgroup-parent", site.cgroup_parent]
-        options += self._network(site, placement, workload) + limit_options(placement.limits)
-        command = [image.reference, "taskset", "-c", cpus, *workload.argv]
-        argv = script(_START, PREFIX + label, *options, *command)
+        options = self._options(site, placement, workload, cpus, label)
+        argv = script(_START, PREFIX + label, *options)
         result = site.host.run(*argv, env=_env(site), check=False)
         if result.status != 0:
             raise PlacementError(
@@ -51,11 +60,11 @@ class Docker:
             raise PlacementError(
                 f"{placement.label} ended at once",
                 where=f"host {site.host.name}",
-                why=self.logs(site, label)[-800:],
+                why=self.logs(site, placement, label)[-800:],
             )
         return Started(int(pid), self._address(site, placement), container)
 
-    def stop(self, site: Site, label: str) -> None:
+    def stop(self, site: Site, placement: Placement, label: str) -> None:
         """Remove the container, running or not."""
         result = site.host.run(
             "docker", "rm", "--force", "--volumes", PREFIX + label, env=_env(site), check=False
@@ -63,7 +72,7 @@ class Docker:
         if result.status != 0 and "No such container" not in result.stderr:
             result.check("is the engine still running? labkit clean removes what is left")
 
-    def logs(self, site: Site, label: str) -> str:
+    def logs(self, site: Site, placement: Placement, label: str) -> str:
         """Return what the container printed on both streams."""
         result = site.host.run("docker", "logs", PREFIX + label, env=_env(site), check=False)
         return result.stdout + result.stderr if result.status == 0 else ""
@@ -84,9 +93,31 @@ class Docker:
             bridge=(site.bridge or "") if bridged else "",
             bridge_port=(site.bridge_port or "") if bridged else "",
             address=started.address if placement.network != "nat" else "",
-            published=site.address if placement.network == "nat" else "",
+            published=site.address if placement.network == "nat" and workload.port else "",
             port=workload.port,
         )
+
+    def enter(
+        self, site: Site, placement: Placement, workload: Workload, label: str, argv: Sequence[str]
+    ) -> list[str]:
+        """Return the engine's command that runs `argv` in the container."""
+        return [*_with_engine(site), "docker", "exec", PREFIX + label, *argv]
+
+    def come_and_go(
+        self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
+    ) -> list[str]:
+        """Return a loop of containers; `stop` with the same label removes the last of them."""
+        options = self._options(site, placement, workload, cpus, label)
+        return [*_with_engine(site), *script(_COME_AND_GO, PREFIX + label, *options)]
+
+    def _options(
+        self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
+    ) -> list[str]:
+        """Return options, image and command of ``docker run``; affinity as a bare process has."""
+        options = ["--label", f"labkit={label}", "--cgroup-parent", site.cgroup_parent]
+        options += self._network(site, placement, workload) + limit_options(placement.limits)
+        command = [site.images[workload.image].reference, "taskset", "-c", cpus, *workload.argv]
+        return options + command
 
     @staticmethod
     def _network(site: Site, placement: Placement, workload: Workload) -> list[str]:
@@ -98,6 +129,8 @@ class Docker:
                     remedy="name bridge_port and bridge_address in rig.toml",
                 )
             return ["--network", site.bridge_network, "--ip", site.bridge_address]
+        if placement.network == "nat" and not workload.port:
+            return ["--network", "bridge"]
         if placement.network == "nat":
             port = f"{site.address}:{workload.port}:{workload.port}/{workload.protocol}"
             return ["--network", "bridge", "--publish", port]
@@ -118,6 +151,10 @@ def limit_options(limits: Limits) -> list[str]:
         ("--memory", limits.memory),
     )
     return [text for name, value in pairs if value is not None for text in (name, str(value))]
+
+
+def _with_engine(site: Site) -> list[str]:
+    return ["env", f"DOCKER_HOST={site.engine}"]
 
 
 def _env(site: Site) -> dict[str, str]:

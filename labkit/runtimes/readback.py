@@ -24,6 +24,7 @@ done
 link root "/proc/$pid/root"
 link exe "/proc/$pid/exe"
 show status "/proc/$pid/status"
+show stat "/proc/$pid/stat"
 show cgroup "/proc/$pid/cgroup"
 echo "@@ cmdline"; tr '\\0' ' ' <"/proc/$pid/cmdline"; echo
 while IFS=: read -r id names path; do
@@ -114,6 +115,7 @@ def parse(text: str) -> dict[str, Any]:
         "exe": raw.get("exe", ""),
         "cmdline": raw.get("cmdline", ""),
         "status": {name: status.get(name, "").strip() for name in wanted},
+        "scheduling": _scheduling(raw.get("stat", "")),
         "cgroup": _cgroups(raw["cgroup"]),
         "limits": {name[6:]: value for name, value in raw.items() if name.startswith("limit.")},
         "links": [reduced_link(link) for link in _json(raw, "links")],
@@ -146,6 +148,12 @@ def reduced_rules(name: str, text: str) -> dict[str, Any]:
     }
     dnat = "\n".join(line for line in lines if "dnat" in line.lower())
     return {name: dnat, f"{name}_size": size}
+
+
+def _scheduling(text: str) -> dict[str, int]:
+    """Return class and real-time priority, fields 41 and 40 of ``/proc/PID/stat``."""
+    fields = text.rpartition(")")[2].split()
+    return {"policy": int(fields[38]), "priority": int(fields[37])} if len(fields) > 38 else {}
 
 
 def _json(raw: dict[str, str], name: str) -> list[dict[str, Any]]:

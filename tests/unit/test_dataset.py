@@ -218,3 +218,15 @@ def test_sessions_are_read_in_order(store: Store) -> None:
         facts = {"sut": {"n": number}}
         write_json(store.path / "sessions" / f"{number:02d}.json", {"facts": facts})
     assert Dataset(store.path).facts == {"sut": {"n": 10}}
+
+
+def test_a_trial_that_measured_both_sides_of_a_pair_has_a_row_for_each(store: Store) -> None:
+    other = {"levels": {"placement": "docker bridge"}, "metrics": {"rtt_ns_median": 9.0}}
+    add(store, position=1, also=[other])
+    add(store, position=2)
+    rows = load(store.path).ok.set_index("trial")
+    assert list(rows.index) == ["b01-p01", "b01-p01/1", "b01-p02"]
+    assert list(rows["placement"]) == ["bare clean", "docker bridge", "bare clean"]
+    assert list(rows["rtt_ns_median"]) == [2.0, 9.0, 2.0]
+    assert rows["block"].nunique() == 1 and set(rows["wait"]) == {"block"}
+    assert len(load(store.path).series()) == 2  # samples belong to the trial, once

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.campaign import evidence
-from labkit.campaign.trial import validity
+from labkit.campaign.outcome import validity
 from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost, script
 from labkit.runtimes import readback
@@ -201,3 +201,35 @@ def test_links_that_are_no_json_are_an_error_with_what_was_printed() -> None:
     with pytest.raises(ToolOutput) as caught:
         readback.parse(RAW.replace("@@ links\n[", "@@ links\n!"))
     assert caught.value.evidence["links"].startswith("!")
+
+
+def test_the_cpu_time_of_each_placement_is_told_apart() -> None:
+    def snapshot(clock: int, ran: str, neighbour: str, usage: int) -> str:
+        sections = {
+            "ran": ran,
+            "cpuacct": str(usage),
+            "cpu.stat": f"nr_periods {clock // 100}\nnr_throttled 1\nthrottled_time 5",
+            "neighbour=ran": neighbour,
+            "neighbour=cpu.stat": f"usage_usec {usage}\nnr_periods 0\nnr_throttled 0",
+            "clock": str(clock),
+            "end": "",
+        }
+        return "".join(f"@@ {name}\n{text}\n" for name, text in sections.items())
+
+    before = evidence.parse(snapshot(1_000, "10 0 1\n20 0 1", "5 0 1", 7))
+    after = evidence.parse(snapshot(2_000, "310 0 9\n20 0 1", "105 0 2", 407))
+    found = evidence.mechanisms(before, after, 1)
+    assert found["cpu_ns"] == 300 and found["cpu_use"] == 0.3
+    assert found["group_cpu_ns"] == 400 and found["group_cpu_use"] == 0.4
+    assert found["nr_periods"] == 10 and found["nr_throttled"] == 0
+    assert found["neighbour_cpu_ns"] == 100 and found["neighbour_cpu_use"] == 0.1
+    assert found["neighbour_group_cpu_ns"] == 400_000  # control group version 2 counts in us
+    assert evidence.mechanisms(after, after, 1)["cpu_ns"] == 0
+
+
+def test_the_script_names_each_placement(tmp_path: Path) -> None:
+    mine = str(os.getpid())
+    text = LocalHost().run(*script(evidence.AFTER, mine, f"other={mine}")).stdout
+    found = evidence.parse(text)
+    assert found["ran_ns"] > 0 and found["beside"]["other"]["ran_ns"] >= found["ran_ns"]
+    assert set(found["beside"]) == {"other"}

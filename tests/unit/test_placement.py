@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.errors import UsageError
-from labkit.placement import Limits, bare, docker
+from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
 
 
 def test_labels_name_runtime_rung_network_and_limits():
@@ -29,8 +29,34 @@ def test_placements_are_values():
         lambda: Limits(memory=0),
         lambda: Limits(shares=1),
         lambda: Limits(shares="1024"),
+        lambda: Limits(fifo=100),
     ],
 )
 def test_what_cannot_be_is_refused(make):
     with pytest.raises(UsageError):
         make()
+
+
+def test_limits_of_a_placement_can_be_replaced():
+    limited = docker("host", Limits(shares=512)).limited(quota_us=2_000, period_us=10_000, shares=0)
+    assert limited.limits == Limits(quota_us=2_000, period_us=10_000)
+    assert limited.label == "docker host period_us=10000 quota_us=2000"
+    assert docker("host").limited(shares=None) == docker("host")
+    assert bare().limited(fifo=10).label == "bare clean fifo=10"
+    with pytest.raises(UsageError, match="no control group"):
+        bare("rules").limited(shares=512)
+
+
+def test_a_container_names_its_storage():
+    assert docker("host", storage="btrfs").label == "docker host storage=btrfs"
+    assert docker("host", storage="bind").limited(shares=512).storage == "bind"
+    for make in (
+        lambda: docker("host", storage="floppy"),
+        lambda: Placement("bare", rung="clean", storage="bind"),
+    ):
+        with pytest.raises(UsageError, match="storage"):
+            make()
+
+
+def test_what_only_waits_listens_nowhere():
+    assert waiting("net") == Workload(("sleep", "infinity"), 0, image="net")

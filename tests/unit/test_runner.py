@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from labkit.benchmarks.base import Reading
 from labkit.campaign import runner
+from labkit.campaign.harness import harness_switches
+from labkit.campaign.outcome import failure
 from labkit.campaign.store import Store
 from labkit.campaign.study import Plan, Study
-from labkit.campaign.trial import Trial, failure, harness_switches
+from labkit.campaign.trial import Trial
 from labkit.dataset import Dataset, load
 from labkit.design import Condition, make_design
 from labkit.errors import CommandFailed, HostUnreachable, LabkitError

@@ -1,0 +1,105 @@
+"""The measured window: one detached job that takes a snapshot, runs the loads, takes another."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from labkit.benchmarks.base import Client
+from labkit.campaign import evidence
+from labkit.campaign.harness import harness_switches
+from labkit.hosts import Host, Job, Result, script, start_job
+
+# A tool that runs for a set time may log far more than was asked for. What is kept is spread evenly
+# over the window, which the evidence covers too; the first part of it would be a sample of its own.
+_THIN = """
+[ -e "$1" ] || exit 0
+[ "$2" -gt 0 ] || exec cat "$1"
+rows=$(grep -c '^[0-9]' "$1" || true)
+awk -v want="$2" -v rows="$rows" '
+    BEGIN { step = int(rows / want); if (step < 1) step = 1 }
+    !/^[0-9]/ { print; next }
+    seen++ % step == 0 && kept < want { print; kept++ }
+' "$1"
+"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A client and the command of its host that runs it, CPUs and placement included."""
+
+    name: str
+    client: Client
+    argv: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a window.
+
+    Parameters
+    ----------
+    result : Result
+        Of the job: the first status of a load that is not zero.
+    texts : dict of str to str
+        ``before`` and ``after``, the snapshots; ``NAME.out``, ``NAME.err`` and ``NAME.log``.
+    seconds : float
+        From the start of the job to its end, by the harness's clock.
+    wakeups : int
+        How often the harness ran meanwhile.
+    """
+
+    result: Result
+    texts: Mapping[str, str]
+    seconds: float
+    wakeups: int
+
+
+class Window:
+    """A window on a host; `folder` is a directory there for the time of it."""
+
+    def __init__(self, host: Host, folder: str, label: str) -> None:
+        self.host, self.folder, self.label = host, folder, label
+        self._job = Job(host, folder)
+
+    def log(self, name: str) -> str:
+        """Return the path of a load's own log."""
+        return f"{self.folder}/{name}.log"
+
+    def run(self, loads: Sequence[Load], places: Sequence[str]) -> Seen:
+        """Run the loads at once and sleep until all have ended.
+
+        Parameters
+        ----------
+        loads : sequence of Load
+            What runs.
+        places : sequence of str
+            Placements of which evidence is taken: ``PID`` of the server, ``NAME=PID`` of others.
+        """
+        lines = [text for one in loads for text in (one.name, shlex.join(one.argv))]
+        argv = script(evidence.WINDOW, self.folder, " ".join(places), *lines)
+        self._job = start_job(self.host, argv, directory=self.folder, label=self.label)
+        wakeups, began = harness_switches(), time.monotonic()
+        longest = max(one.client.seconds for one in loads)
+        result = self._job.wait(timeout=2 * longest + 20)
+        seconds, wakeups = time.monotonic() - began, harness_switches() - wakeups
+        return Seen(result, self._collect(loads), seconds, wakeups)
+
+    def close(self) -> None:
+        """End what still runs, and remove the folder."""
+        self._job.stop()
+        self.host.run("rm", "-rf", "--", self.folder)
+
+    def _collect(self, loads: Sequence[Load]) -> dict[str, str]:
+        names = ["before", "after", *(f"{one.name}.{x}" for one in loads for x in ("out", "err"))]
+        found = {
+            name: self.host.run("cat", f"{self.folder}/{name}", check=False, timeout=600).stdout
+            for name in names
+        }
+        for one in loads:
+            thin = script(_THIN, self.log(one.name), str(one.client.log_rows or 0))
+            text = self.host.run(*thin, check=False, timeout=600).stdout
+            found[f"{one.name}.log"] = text
+        return found

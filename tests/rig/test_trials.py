@@ -1,0 +1,191 @@
+"""What a trial can do beside serving and measuring: inside, at once, beside, coming and going."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from labkit.benchmarks import sockperf
+from labkit.benchmarks.base import Client, Reading
+from labkit.campaign.trial import Trial
+from labkit.errors import CommandFailed, FenceError, PlacementError, UsageError
+from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
+from labkit.rig.base import Rig
+
+pytestmark = pytest.mark.rig
+Left = Callable[[], list[str]]
+Make = Callable[..., Trial]
+BUSY = "end=$(($(date +%s%N) + $1 * 1000000)); while [ $(date +%s%N) -lt $end ]; do :; done"
+WHERE = f"hostname; taskset -cp $$; {BUSY}"
+
+
+def said(stdout: str, log: str) -> Reading:
+    """Keep what a command printed, as the only thing that these tests ask of it."""
+    return Reading({}, {"characters": float(len(stdout))}, messages=1)
+
+
+def command(text: str, *args: str, seconds: float = 2.0, bulky: bool = False) -> Client:
+    return Client(("sh", "-euc", text, "test", *args), "", seconds, said, bulky=bulky)
+
+
+@pytest.mark.parametrize(
+    "placement", [docker("host"), docker("nat"), bare("cgroup"), bare("chroot"), bare()], ids=str
+)
+def test_a_client_inside_a_placement_is_where_the_placement_is(
+    lab: Rig, make_trial: Make, left: Left, placement: Placement
+) -> None:
+    trial = make_trial(placement)
+    with trial.serve(waiting("net"), placement) as server:
+        trial.measure(command(WHERE, "500"), inside=server)
+    words = trial.logs["tool.out"].split()
+    assert words[-1] == lab.cpus("sut", "split")
+    found = trial.mechanisms
+    assert found["cpu_use"] < 0.1  # the server itself sleeps
+    if placement.runtime == "docker" or placement.rung == "cgroup":
+        assert found["group_cpu_ns"] > 400e6
+    if placement.runtime == "docker":
+        assert words[0] != Path("/etc/hostname").read_text().strip() or placement.network == "host"
+    assert left() == []
+
+
+def test_what_runs_at_once_runs_at_once_and_is_told_apart(
+    lab: Rig, make_trial: Make, left: Left
+) -> None:
+    placement = docker("host")
+    trial = make_trial(placement)
+    text = "date +%s%N; sleep 0.5; date +%s%N"
+    with trial.serve(waiting("net"), placement) as one:
+        found = trial.measure_all(
+            {"first": (command(text), one), "second": (command(text, bulky=True), one)}
+        )
+        assert set(found) == {"first", "second"}
+    began, ended = map(int, trial.logs["first.out"].split())
+    assert ended - began > 400_000_000
+    assert "second.out" not in trial.logs and "second.err" in trial.logs
+    assert trial.record["window_seconds"] < 3
+    assert left() == []
+
+
+def test_the_time_of_a_neighbour_has_its_own_columns(
+    lab: Rig, make_trial: Make, left: Left
+) -> None:
+    """Both compute all the time on one CPU, with twice as many shares for the first."""
+    busy = Workload(("sh", "-c", "while :; do :; done"), 0)
+    first, second = docker("host", Limits(shares=1024)), docker("host", Limits(shares=512))
+    trial = make_trial(first)
+    with (
+        trial.serve(busy, first),
+        trial.serve(busy, second, name="neighbour") as server,
+        trial.serve(
+            waiting("net"), docker("host"), name="clock", cpus=lab.cpu_map["generator"]
+        ) as clock,
+    ):
+        trial.measure(command("sleep 1"), inside=clock)
+        assert (
+            trial.record["readbacks"]["neighbour"]["status"]["Cpus_allowed_list"]
+            == lab.cpu_map["sut"]
+        )
+        assert server.pid != clock.pid
+    found = trial.mechanisms
+    assert found["cpu_use"] + found["neighbour_cpu_use"] == pytest.approx(1.0, abs=0.25)
+    assert found["cpu_ns"] > found["neighbour_cpu_ns"] > 0
+    assert found["group_cpu_ns"] == pytest.approx(found["cpu_ns"], rel=0.2)
+    assert left() == []
+
+
+def test_containers_come_and_go(lab: Rig, make_trial: Make, left: Left) -> None:
+    placement = docker("host")
+    trial = make_trial(placement)
+    visitor = Workload(("sh", "-c", BUSY, "visitor", "50"), 0)
+    with (
+        trial.serve(sockperf.server("block"), placement) as server,
+        trial.come_and_go(visitor, docker("host", Limits(shares=512))) as visits,
+    ):
+        load = sockperf.ping_pong(server.address, messages=20_000, size=64, wait="block")
+        trial.measure(load)
+    assert visits.count >= 1
+    assert trial.mechanisms["visitor_visits"] == visits.count
+    assert not trial.record["flags"] or "no visitor" not in str(trial.record["flags"])
+    assert left() == []
+
+
+def test_a_visitor_that_cannot_come_is_a_flag(lab: Rig, make_trial: Make, left: Left) -> None:
+    trial = make_trial(docker("host"))
+    with (
+        trial.serve(waiting("net"), docker("host")) as server,
+        trial.come_and_go(Workload(("no-such-program",), 0), docker("host")),
+    ):
+        trial.measure(command("sleep 0.3"), inside=server)
+    (flag,) = [flag for flag in trial.record["flags"] if "no visitor came" in flag]
+    assert "no-such-program" in flag
+    with (
+        pytest.raises(PlacementError, match="come and go"),
+        trial.come_and_go(Workload(("true",), 0), bare("cgroup")),
+    ):
+        pass
+    assert left() == []
+
+
+@pytest.mark.parametrize("placement", [docker("host"), bare("cgroup"), bare()], ids=str)
+def test_a_real_time_class_is_set_and_read_back(
+    lab: Rig, make_trial: Make, left: Left, placement: Placement
+) -> None:
+    if "realtime" in lab.missing:
+        pytest.skip(lab.missing["realtime"])
+    placed = placement.limited(fifo=10)
+    trial = make_trial(placed)
+    with trial.serve(sockperf.server("block"), placed) as server:
+        assert trial.record["readback"]["scheduling"] == {"policy": 1, "priority": 10}
+        load = sockperf.ping_pong(server.address, messages=500, size=64, wait="block")
+        trial.measure(load)
+    assert left() == []
+
+
+def test_what_cannot_be_measured_is_refused(lab: Rig, make_trial: Make, left: Left) -> None:
+    trial = make_trial(docker("host"))
+    with trial.serve(waiting("net"), docker("host")) as server:
+        with pytest.raises(FenceError, match="nothing to send to"):
+            trial.measure(command("true"))
+        with (
+            pytest.raises(UsageError, match="two placements called 'server'"),
+            trial.serve(waiting("net"), docker("host")),
+        ):
+            pass
+        with pytest.raises(UsageError, match="has no log"):
+            trial.measure(command("echo {log}"), inside=server)
+        elsewhere = Client(("true",), "192.0.2.1", 1.0, said)
+        with pytest.raises(FenceError):
+            trial.measure(elsewhere, inside=server)
+        with pytest.raises(CommandFailed):
+            trial.measure(command("echo no >&2; exit 3"), inside=server)
+        assert trial.logs["tool.err"].strip() == "no"
+    assert left() == []
+
+
+def test_a_container_reaches_another_by_its_own_address(
+    lab: Rig, make_trial: Make, left: Left
+) -> None:
+    """Two containers on the engine's bridge: the target is the container's and not the host's."""
+    trial = make_trial(docker("nat"))
+    with (
+        trial.serve(sockperf.server("block"), docker("nat")) as server,
+        trial.serve(
+            waiting("net"), docker("nat"), name="client", cpus=lab.cpu_map["generator"]
+        ) as client,
+    ):
+        assert server.own_address != server.address
+        argv = (
+            "sockperf",
+            "ping-pong",
+            "-i",
+            server.own_address,
+            "-p",
+            str(server.port),
+            "-t",
+            "1",
+        )
+        trial.measure(Client(argv, server.own_address, 2.0, said), inside=client)
+    assert "Summary: Latency" in trial.logs["tool.out"]
+    assert left() == []
