@@ -1,12 +1,12 @@
 # labkit: `make report` measures and reports, `make test` tests. Neither needs anything before it
 # but make and python3 (3.11 or later).
 #
-#   PROFILE=tiny|quick|paper   how much is measured (notebooks/profiles)
+#   PROFILE=tiny|quick|paper   how much is measured: pilots, verdicts, as the papers did
 #   NEW=1                      start another campaign instead of resuming
 #   LABKIT_NO_APT=1            never install host tools, only name them
 #   PYTHON=python3.12          which interpreter the environment is made from
 
-PROFILE ?= quick
+PROFILE ?= tiny
 BIN := .venv/bin
 LOCK_FLAGS := --universal --fork-strategy fewest --python-version 3.11 --extra test --extra setup --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
@@ -19,7 +19,8 @@ help: ## Say what there is
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo '  make report PROFILE=paper NEW=1   another profile, another campaign'
+	@echo '  make report PROFILE=quick        verdicts instead of pilots (about an hour)'
+	@echo '  make report PROFILE=paper NEW=1  another profile, another campaign'
 
 setup: ## Make .venv from the lock; as root on Debian or Ubuntu install the host tools too
 	@scripts/setup.sh

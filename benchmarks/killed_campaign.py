@@ -1,15 +1,19 @@
 """The campaign that `kills.py` kills; it prints each phase that it enters, and "/" on leaving.
 
 The phases are announced around the library's own functions, which are otherwise left as they are.
+With the name of a study it is that study: the cells of its notebook, with its smallest profile.
 
-Example: .venv/bin/python benchmarks/killed_campaign.py FOLDER BLOCKS
+Example: .venv/bin/python benchmarks/killed_campaign.py FOLDER BLOCKS [STUDY]
 """
 
+import linecache
 import sys
 from contextlib import ExitStack, contextmanager
 
-from labkit import Rig, Study, bare, docker, sockperf
-from labkit.campaign import runner, store, trial
+import nbformat
+
+from labkit import Rig, Study, bare, docker, sockperf, studies
+from labkit.campaign import runner, store, study, trial
 from labkit.rig import virtual
 
 
@@ -44,22 +48,49 @@ def ping(trial):
         return trial.measure(client)
 
 
-def main(folder, blocks):
-    """Run the campaign, or what is left of it."""
+def announce():
+    """Let the library say which phase it is in."""
     runner.Trial.serve = announced_entry("placing", trial.Trial.serve)
-    runner.Trial.measure = announced("measuring", trial.Trial.measure)
+    runner.Trial.come_and_go = announced_entry("placing", trial.Trial.come_and_go)
+    runner.Trial.measure_all = announced("measuring", trial.Trial.measure_all)
     store.Store.add = announced("recording", store.Store.add)
     virtual.down = announced("taking down", virtual.down)
     virtual.restore = announced("restoring", virtual.restore)
+
+
+def run_notebook(name, folder, blocks):
+    """Run the cells of a study's notebook in this process, as papermill would one after another."""
+    (path,) = studies.find([name])
+    given = studies.profile_of(path, "tiny") | {"data": folder, "blocks": blocks}
+    names = {"In": [], "display": lambda *what: None, "__name__": "notebook"}
+    plan = announced("planning", study.Study.plan)
+    study.Study.plan = plan
+    for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
+        if cell.cell_type != "code":
+            continue
+        source = cell.source.replace("from IPython.display import display", "")
+        place = f"<cell {number}>"  # a plan reads the source of its protocol
+        linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
+        exec(compile(source, place, "exec"), names)
+        if "parameters" in cell.metadata.get("tags", []):
+            names |= given
+
+
+def run_own(folder, blocks):
+    """Run a campaign of three short trials a block."""
     placements = [bare("clean"), bare("cgroup"), docker("bridge")]
     factors = {"placement": placements, "affinity": ["split"], "wait": ["spin"]}
-    study = Study("killed", ping, factors=factors, settings={"idle": "held"})
+    short = Study("killed", ping, factors=factors, settings={"idle": "held"})
     print("planning", flush=True)
     with Rig.open("virtual", say=lambda text: None, patience=600) as lab, lab.idle("held"):
-        plan = study.plan(lab, blocks=blocks, seed=1)
+        plan = short.plan(lab, blocks=blocks, seed=1)
         print("/", flush=True)
         plan.run(into=folder)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    announce()
+    if len(sys.argv) > 3:
+        run_notebook(sys.argv[3], sys.argv[1], int(sys.argv[2]))
+    else:
+        run_own(sys.argv[1], int(sys.argv[2]))

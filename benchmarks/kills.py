@@ -7,7 +7,8 @@ on; at the end it runs to its end. Then every planned trial must be there once, 
 may have been lost or changed, and the machine must look as it did before. After every single kill
 the machine outside the lab must look so too.
 
-Example: .venv/bin/python benchmarks/kills.py --kills 20
+Examples: .venv/bin/python benchmarks/kills.py --kills 20
+          .venv/bin/python benchmarks/kills.py --kills 6 --blocks 1 --study cpu-quota
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def outside(whole: dict[str, str]) -> dict[str, str]:
 def finished(folder: Path) -> dict[str, str]:
     """Return a digest of every finished trial."""
     found = {}
-    for path in sorted(folder.glob("killed/*/trials/b*/trial.json")):
+    for path in sorted(folder.glob("*/*/trials/b*/trial.json")):
         if json.loads(path.read_text())["status"] == "ok":
             whole = b"".join(one.read_bytes() for one in sorted(path.parent.iterdir()))
             found[path.parent.name] = hashlib.sha256(whole).hexdigest()
@@ -121,12 +122,14 @@ class Campaign:
 
     folder: Path
     blocks: int
+    study: str = ""
     seen: dict[str, str] = field(default_factory=dict)
 
     def run(self, phase: str | None, draw: random.Random, tried: int = 0) -> str:
         """Run it, and kill it in a phase, tried before; return what became of it."""
         script = Path(__file__).with_name("killed_campaign.py")
         argv = [sys.executable, str(script), str(self.folder), str(self.blocks)]
+        argv += [self.study] if self.study else []
         with (self.folder / "stderr").open("w") as log:
             process = subprocess.Popen(
                 argv, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
@@ -182,7 +185,7 @@ def kill_in(
         if outcome == "finished":
             problems += check_trials(current.folder, current.seen)
             folder = Path(tempfile.mkdtemp(dir=current.folder.parent))
-            current = Campaign(folder, current.blocks)
+            current = Campaign(folder, current.blocks, current.study)
     return current, "missed", [*problems, f"no kill in {phase} in {TRIES} tries"]
 
 
@@ -192,6 +195,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--blocks", type=int, help="of three trials (default: half the kills)")
+    parser.add_argument("--study", default="", help="a study's own notebook, in its tiny profile")
     given = parser.parse_args()
     draw, problems = random.Random(given.seed), []
     blocks = given.blocks or max(2, given.kills // 2)
@@ -200,7 +204,7 @@ def main() -> int:
         before = machine()
     kills = 0
     with tempfile.TemporaryDirectory() as name:
-        current = Campaign(Path(tempfile.mkdtemp(dir=name)), blocks)
+        current = Campaign(Path(tempfile.mkdtemp(dir=name)), blocks, given.study)
         for number in range(given.kills):
             phase = PHASES[number % len(PHASES)]
             current, outcome, wrong = kill_in(phase, current, draw, before)
@@ -220,7 +224,7 @@ def main() -> int:
 
 def check_trials(folder: Path, seen: dict[str, str]) -> list[str]:
     """Return what is wrong with the finished campaign."""
-    plans = list(folder.glob("killed/*/plan.json"))
+    plans = list(folder.glob("*/*/plan.json"))
     if len(plans) != 1:
         return [f"{len(plans)} campaigns instead of one"]
     plan, now = json.loads(plans[0].read_text()), finished(folder)

@@ -21,6 +21,12 @@ PROFILE = click.option(
     show_default=True,
     help="tiny (a pilot), quick or paper (hours).",
 )
+MEASURED = click.option(
+    "--profile",
+    "-P",
+    default=None,
+    help="Whose campaigns: tiny, quick or paper; by default each study's most thorough.",
+)
 NEW = click.option("--new", is_flag=True, help="Begin another campaign instead of resuming.")
 
 
@@ -162,8 +168,8 @@ def run(
 
 
 @app.command(epilog="Example: labkit report --measure --profile quick")
-@click.option("--measure", is_flag=True, help="Measure first what is missing.")
-@PROFILE
+@click.option("--measure", is_flag=True, help="Measure first what is missing (quick by default).")
+@MEASURED
 @NEW
 @click.option(
     "--output",
@@ -173,12 +179,16 @@ def run(
     type=click.Path(path_type=Path),
     help="Folder of the pages.",
 )
-def report(measure: bool, profile: str, new: bool, output: Path) -> None:
+def report(measure: bool, profile: str | None, new: bool, output: Path) -> None:
     """Analyse what was measured and write reports/index.html."""
     from labkit import studies as runs
 
     index, headlines, failures = runs.report(
-        profile, project(output), measure=measure, new=new, say=say
+        (profile or "quick") if measure else profile,
+        project(output),
+        measure=measure,
+        new=new,
+        say=say,
     )
     for line in headlines:
         click.echo(line)
@@ -192,14 +202,14 @@ def report(measure: bool, profile: str, new: bool, output: Path) -> None:
     "labkit ledger data/reference/affinity-spinning --csv ledger.csv"
 )
 @click.argument("datasets", nargs=-1, type=click.Path(path_type=Path))
-@PROFILE
+@MEASURED
 @click.option("--source", multiple=True, metavar="KEY", help="Only claims of this document.")
 @click.option("--result", multiple=True, metavar="WORDS", help="Only claims with this result.")
 @click.option("--csv", type=click.Path(path_type=Path), help="Write these rows to a file, too.")
 @click.option("--arithmetic", is_flag=True, help="List what the papers' own tables do not give.")
 def ledger(
     datasets: tuple[Path, ...],
-    profile: str,
+    profile: str | None,
     source: tuple[str, ...],
     result: tuple[str, ...],
     csv: Path | None,

@@ -16,6 +16,7 @@ from labkit.campaign.progress import VARIABLE
 from labkit.dataset import campaigns, load
 from labkit.errors import DatasetError, LabkitError, RigError, UsageError
 from labkit.paths import ROOT, project
+from labkit.power import least_blocks
 
 Say = Callable[[str], None]
 
@@ -25,6 +26,8 @@ class NothingMeasured(DatasetError):
 
 
 NOTEBOOKS = ROOT / "notebooks"
+#: The profiles of every study, the most thorough first.
+PROFILES = ("paper", "quick", "tiny")
 
 
 def name_of(notebook: Path) -> str:
@@ -106,16 +109,25 @@ def check_complete(folder: Path) -> None:
         )
 
 
-def dataset_of(name: str, profile: str) -> Path:
+def dataset_of(name: str, profile: str | None = None) -> Path:
     """Return the newest campaign of a study measured here, or the reference one.
+
+    Parameters
+    ----------
+    name : str
+        The study.
+    profile : str, optional
+        Whose campaign; the most thorough one that was measured when omitted.
 
     Raises
     ------
     NothingMeasured
         There is neither.
     """
-    for folder in (project(f"data/local/{profile}") / name, project("data/local") / name):
-        finished = [path for path in campaigns(folder) if len(load(path).ok)]
+    wanted = [profile] if profile else PROFILES
+    folders = [project(f"data/local/{one}") for one in wanted] + [project("data/local")]
+    for folder in folders:
+        finished = [path for path in campaigns(folder / name) if len(load(path).ok)]
         if finished:
             return finished[-1]
     reference = project("data/reference") / name
@@ -124,19 +136,19 @@ def dataset_of(name: str, profile: str) -> Path:
     raise NothingMeasured(
         f"nothing was measured for {name}",
         where=str(project("data")),
-        remedy=f"labkit run {name} --profile {profile}",
+        remedy=f"labkit run {name} --profile {profile or 'quick'}",
     )
 
 
 def report(
-    profile: str, folder: Path, *, measure: bool, new: bool, say: Say
+    profile: str | None, folder: Path, *, measure: bool, new: bool, say: Say
 ) -> tuple[Path, list[str], dict[str, str]]:
     """Build every page and the index.
 
     Parameters
     ----------
-    profile : str
-        Whose campaigns are shown.
+    profile : str or None
+        Whose campaigns are shown, and measured; None shows the most thorough of each study.
     folder : Path
         Where the pages go.
     measure, new : bool
@@ -165,15 +177,28 @@ def report(
                 say(f"{name} failed: {error}")
     ledger = _ledger(folder, profile, failures, say)
     index = pages.build_index(built, folder / "index.html", failures=failures, ledger=ledger)
+    summaries = [pages.read_summary(page) for page in built]
     headlines = [
         f"{headline.get('verdict', '')}: {headline.get('text', '')}"
-        for page in built
-        for headline in pages.read_summary(page).get("headlines", [])
+        for summary in summaries
+        for headline in summary.get("headlines", [])
     ]
-    return index, headlines, failures
+    return index, headlines + _pilots(summaries), failures
 
 
-def measured_here(profile: str, names: Iterable[str]) -> list[Path]:
+def _pilots(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return what a reader of pilots is told: which they are, and how the rest is measured."""
+    names = [str(one["study"]) for one in summaries if int(one.get("blocks") or 0) < least_blocks()]
+    if not names:
+        return []
+    return [
+        f"pilots, too few blocks for any verdict: {', '.join(names)}",
+        "for verdicts: make report PROFILE=quick, or one study: "
+        f"labkit run {names[0]} --profile quick, then labkit report",
+    ]
+
+
+def measured_here(profile: str | None, names: Iterable[str]) -> list[Path]:
     """Return the campaign that the report shows of each study that has one, by `dataset_of`."""
     found = []
     for name in names:
@@ -185,7 +210,7 @@ def measured_here(profile: str, names: Iterable[str]) -> list[Path]:
 
 
 def _ledger(
-    folder: Path, profile: str, failures: dict[str, str], say: Say
+    folder: Path, profile: str | None, failures: dict[str, str], say: Say
 ) -> dict[str, dict[str, int]]:
     """Write the ledger's page; return how many claims of each source have which result."""
     from labkit.claims.ledger import ledger
@@ -213,13 +238,13 @@ def cannot_measure() -> str:
     return ""
 
 
-def _measure_or_say(study: Path, profile: str, new: bool, folder: Path, say: Say) -> None:
+def _measure_or_say(study: Path, profile: str | None, new: bool, folder: Path, say: Say) -> None:
     given = {"rig": "auto"} | ({"new": True} if new else {})
-    output = measure(study, profile, given, seconds=24 * 3600, say=say)
+    output = measure(study, profile or "quick", given, seconds=24 * 3600, say=say)
     say(f"executed: {output}")
 
 
-def _page(study: Path, profile: str, new: bool, folder: Path, say: Say) -> Path:
+def _page(study: Path, profile: str | None, new: bool, folder: Path, say: Say) -> Path:
     name = name_of(study)
     data = dataset_of(name, profile)
     say(f"analysing {data.relative_to(ROOT)}")
