@@ -217,7 +217,7 @@ def joint(
     for name in columns:
         if frame[name].isna().any():
             raise UsageError(f"column {name!r} has missing values", remedy="name every trial")
-    parts = [pd.Categorical(frame[name], categories=order_of(frame[name])) for name in columns]
+    parts = [_present(frame[name]) for name in columns]
     levels = [list(part.categories) for part in parts]
     total = math.prod(map(len, levels))
     code, used = np.empty(len(frame), dtype=np.min_scalar_type(-total)), np.zeros(total, np.bool_)
@@ -233,3 +233,12 @@ def joint(
     names = [separator.join(map(str, parts)) for parts in itertools.product(*levels)]
     kept = pd.Index([name for name, is_used in zip(names, used, strict=True) if is_used])
     return pd.Categorical.from_codes(code, kept)
+
+
+def _present(column: pd.Series[Any]) -> pd.Categorical[Any]:
+    """Return a column as a categorical of the levels that occur, in their order."""
+    levels = order_of(column)
+    known = column.array
+    if isinstance(known, pd.Categorical):
+        return known.set_categories(levels)
+    return pd.Categorical(column, categories=levels)

@@ -1,25 +1,18 @@
 """The analysis of a study on campaigns made up: it renders from a pilot to a full one."""
 
 import itertools
-import json
 import math
 
-import IPython.display
-import matplotlib
 import nbformat
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from memory_campaigns import Campaign, record
+from notebook_pages import ANALYSES, execute, summary_of, words
 
-import labkit
-from labkit.claims.published import default_root
-
-NOTEBOOKS = default_root().parents[1] / "notebooks" / "analysis"
-NOTEBOOK = NOTEBOOKS / "10-affinity-spinning.ipynb"
-LEDGER = NOTEBOOKS / "90-ledger.ipynb"
+NOTEBOOK = ANALYSES / "10-affinity-spinning.ipynb"
+LEDGER = ANALYSES / "90-ledger.ipynb"
 UNDECIDED = "not decidable on this rig"
-MIME = "application/vnd.labkit.summary+json"
 LEVELS = {
     "bare clean": 1.0,
     "bare rules": 1.01,
@@ -96,47 +89,12 @@ def campaign(blocks, n=300, ladder=("spin",), failing=(), shared=True, without=(
     return Campaign(plan, records, samples, facts)
 
 
-def words(shown):
-    return "\n".join(str(getattr(value, "data", "")) for value in shown)
-
-
-def execute(monkeypatch, stand_in, notebook=NOTEBOOK, **parameters):
-    """Run the notebook's code cells in one namespace; return what they displayed."""
-    shown = []
-
-    def show(*values, raw=False, **options):
-        shown.extend(values)
-
-    matplotlib.use("agg")
-    monkeypatch.setattr(IPython.display, "display", show)
-    monkeypatch.setattr(labkit, "load", lambda path: stand_in, raising=False)
-    names = {}
-    for cell in nbformat.read(notebook, 4).cells:
-        if cell.cell_type != "code":
-            continue
-        lines = cell.source.rstrip()
-        exec(compile(lines, cell.id, "exec"), names)
-        if "parameters" in cell.metadata.get("tags", []):
-            names.update(parameters)
-        last = lines.splitlines()[-1]
-        if last.startswith("plots.") or (last == ")" and "\nplots." in f"\n{lines}"):
-            shown.append(eval(lines[lines.rindex("plots.") :], names))
-    for value in shown:
-        if isinstance(value, Figure):
-            value.canvas.draw()
-    return shown, names
-
-
-def summary_of(shown):
-    summaries = [value[MIME] for value in shown if isinstance(value, dict) and MIME in value]
-    assert len(summaries) == 1
-    return json.loads(json.dumps(summaries[0], allow_nan=False))
-
-
 def test_a_campaign_is_decided(monkeypatch):
     failing = {(2, ("docker host", "split", "spin"))}
     stand_in = campaign(6, failing=failing, ladder=("block", "spin"))
-    shown, names = execute(monkeypatch, stand_in, data="data/local/quick/affinity-spinning/x")
+    shown, names = execute(
+        monkeypatch, stand_in, NOTEBOOK, data="data/local/quick/affinity-spinning/x"
+    )
     summary = summary_of(shown)
     assert (summary["blocks"], summary["failed"], summary["profile"]) == (6, 2, "quick")
     assert summary["measured"] == "2027-01-15" and not summary["reference"]
@@ -162,11 +120,10 @@ def test_a_campaign_is_decided(monkeypatch):
     said = f"the paper: {spinning['statement'].rstrip('.')}"
     assert verdicts[said] == "replicated (analogue setting)"
     assert names["model"].n_blocks == 6 and len(names["terms"]) == 7
-    assert len(names["inside"]) == len(names["trials"])
     text = words(shown)
     assert "Decidable margins on medians" in text and "Not known for `free + spin`" in text
     assert all(f"`{tuning}` " in text for tuning in ("free + block", "split + spin"))
-    assert summary["decidable_margin"] == max(names["known"].values())
+    assert summary["decidable_margin"] == max(names["page"].margins.values())
     assert "every block was measured within one session" in text.lower()
     assert "as planned" not in text and "default" in text  # an older plan names no margin
     assert "6 blocks" in text and "2 attempts failed" in text
@@ -194,7 +151,7 @@ def contrasts_of(table, **known):
 @pytest.mark.parametrize("without", [(), ("bare cgroup",)])
 def test_a_contrast_has_one_verdict_on_the_page(monkeypatch, without):
     stand_in = campaign(5, n=60, ladder=("block", "spin"), without=without)
-    _, names = execute(monkeypatch, stand_in)
+    _, names = execute(monkeypatch, stand_in, NOTEBOOK)
     tables = [names[name] for name in ("against_clean", "against_twin", "spinning")]
     tables.append(names["tuned"]["median"])
     for tuning in names["TUNINGS"]:
@@ -212,9 +169,9 @@ def test_a_contrast_has_one_verdict_on_the_page(monkeypatch, without):
 def test_the_margin_is_the_plans_and_another_is_said(monkeypatch):
     stand_in = campaign(3, n=60)
     stand_in.plan["margin"] = 0.05
-    shown, names = execute(monkeypatch, stand_in)
+    shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
     assert names["margin"] == 0.05 and "Margin: 5.0%, as planned." in words(shown)
-    shown, names = execute(monkeypatch, stand_in, margin=0.03)
+    shown, names = execute(monkeypatch, stand_in, NOTEBOOK, margin=0.03)
     assert names["margin"] == 0.03
     assert "**Margin: 3.0%, chosen after the plan, which has 5.0%.**" in words(shown)
 
@@ -224,19 +181,19 @@ def test_a_block_over_two_sessions_is_left_out_and_said(monkeypatch):
     rows = stand_in.trials
     late = (rows["block"] > 3) | ((rows["block"] == 3) & (rows["position"] > 4))
     rows["session"] = np.where(late, 2, 1)
-    shown, names = execute(monkeypatch, stand_in)
+    shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
     said = words(shown)
     assert "Left out of every paired comparison: block 3**" in said and "4 of 5 blocks" in said
     for table in (names["against_clean"], names["against_twin"], names["spinning"]):
         assert set(table["n_blocks"]) <= {0, 4}
-    assert set(names["floor"]["n_blocks"]) == {4} == set(names["quantiles"]["n_blocks"])
+    assert set(names["page"].floors[0]["n_blocks"]) == {4} == set(names["quantiles"]["n_blocks"])
     assert summary_of(shown)["blocks"] == 5
 
 
 def test_a_single_block_over_two_sessions_still_renders(monkeypatch):
     stand_in = campaign(1, n=120)
     stand_in.trials["session"] = np.where(stand_in.trials["position"] > 4, 2, 1)
-    shown, names = execute(monkeypatch, stand_in)
+    shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
     assert "Left out of every paired comparison: block 1**" in words(shown)
     assert set(names["against_clean"]["n_blocks"]) == {0}
     assert summary_of(shown)["decidable_margin"] == "unknown (pilot)"
@@ -244,7 +201,7 @@ def test_a_single_block_over_two_sessions_still_renders(monkeypatch):
 
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_a_pilot_renders_and_decides_nothing(monkeypatch, blocks):
-    shown, names = execute(monkeypatch, campaign(blocks, n=60))
+    shown, names = execute(monkeypatch, campaign(blocks, n=60), NOTEBOOK)
     summary = summary_of(shown)
     assert summary["reference"] and summary["blocks"] == blocks
     verdicts = {line["verdict"] for line in summary["headlines"]}
@@ -261,7 +218,7 @@ def test_a_pilot_renders_and_decides_nothing(monkeypatch, blocks):
 
 def test_what_a_rig_refused_is_said_and_separate_machines_are_an_analogue(monkeypatch):
     stand_in = campaign(5, shared=False, without=("bare cgroup", "docker bridge"))
-    shown, names = execute(monkeypatch, stand_in)
+    shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
     summary = summary_of(shown)
     assert [one["condition"] for one in summary["refusals"]] == ["bare cgroup", "docker bridge"]
     assert names["twin"] == "bare clean"
@@ -275,7 +232,7 @@ def test_what_a_rig_refused_is_said_and_separate_machines_are_an_analogue(monkey
 
 def test_a_grid_with_gaps_has_no_model_and_says_which_cells_it_lacks(monkeypatch):
     failing = {(block, ("docker host", "free", "spin")) for block in range(1, 4)}
-    shown, names = execute(monkeypatch, campaign(3, n=60, failing=failing))
+    shown, names = execute(monkeypatch, campaign(3, n=60, failing=failing), NOTEBOOK)
     assert names["model"] is None
     said = words(shown)
     assert "**No model: " in said and "docker host/free/spin" in said

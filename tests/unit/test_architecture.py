@@ -46,6 +46,8 @@ ALLOWED: dict[str, set[str]] = {
     "campaign": EXECUTING,
     # executes notebooks
     "report": PURE | {"analysis", "claims"},
+    # what the pages of all studies have in common
+    "chapters": PURE | {"analysis", "claims", "report"},
     # what the command line is made of
     "doctor": EXECUTING | {"campaign"},
     "studies": EXECUTING | {"analysis", "campaign", "claims", "report"},

@@ -1,7 +1,8 @@
 """The notebook of the ledger: without a campaign, and with several studies' campaigns."""
 
 from matplotlib.figure import Figure
-from test_analysis_notebook import LEDGER, campaign, execute, words
+from notebook_pages import execute, words
+from test_analysis_notebook import LEDGER, campaign
 
 
 def test_the_ledger_without_a_campaign(monkeypatch, tmp_path):

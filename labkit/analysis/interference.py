@@ -1,0 +1,216 @@
+"""What services that run side by side cost each other: interference ratios, advice, and a model.
+
+The interference ratio of a service beside a neighbour is IR = (mean beside - mean alone) / mean
+alone: negative for a loss (Jha et al. 2018, equation 1). Here the means are geometric and paired by
+block, so that the interval holds the uncertainty of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis.blockwise import blocks_of, over_blocks
+from labkit.analysis.compare import contrasts, decide
+from labkit.analysis.estimates import Estimate
+from labkit.analysis.logtable import log_table
+from labkit.analysis.reduce import require_columns
+from labkit.errors import UsageError
+from labkit.power import least_blocks
+
+#: Columns of the model, as `write_model` writes them.
+MODEL = (
+    *("service", "neighbour", "case", "metric", "ir", "ir_low", "ir_high"),
+    *("alone", "beside", "n_blocks", "verdict"),
+)
+#: Between neighbour and case in the name of a cell; in neither of them.
+_JOIN = " | "
+_KEYS = ("service", "neighbour", "case", "metric")
+ADVICE = ("may share", "keep apart", "open")
+
+
+def interference(
+    trials: pd.DataFrame,
+    *,
+    metrics: Mapping[str, Sequence[str]],
+    alone: tuple[str, str],
+    margin: float,
+    alpha: float = 0.05,
+    block: str = "block",
+) -> pd.DataFrame:
+    """Return the interference ratio of every service beside every neighbour in every case.
+
+    Parameters
+    ----------
+    trials : DataFrame
+        One row a service of a trial, with the columns ``service, neighbour, case``.
+    metrics : mapping of str to sequence of str
+        For each service the columns that measure it; greater is better.
+    alone : (str, str)
+        Neighbour and case of the service alone: the denominator.
+    margin : float
+        Relative difference up to which two count as equal.
+    alpha : float
+        Level of the tests; intervals have 1 - `alpha`.
+    block : str
+        Column of the block.
+
+    Returns
+    -------
+    DataFrame
+        A row a service, neighbour, case and metric that were measured, without the service alone
+        as given: these four; ``n_blocks``; ``alone`` and ``beside``, geometric means in the
+        metric's unit; ``ir, ir_low, ir_high``; ``estimate, low, high``, the same as ratios;
+        ``p_adjusted`` (Holm over all rows) and ``verdict`` of `labkit.analysis.compare`;
+        ``needed_blocks``; ``note``. A metric without values alone has no rows.
+
+    Raises
+    ------
+    UsageError
+        For missing columns, or values that have no logarithm.
+    """
+    require_columns(trials, [*_KEYS[:3], block])
+    rows: list[dict[str, object]] = []
+    cells = trials["neighbour"].astype("str") + _JOIN + trials["case"].astype("str")
+    for service, names in metrics.items():
+        own = trials.assign(cell=cells)[(trials["service"].astype("str") == service).to_numpy()]
+        for metric in names:
+            rows += _rows(own, service, metric, _JOIN.join(alone), (margin, alpha), block)
+    table = decide(rows, alpha=alpha, keys=_KEYS)
+    extra = pd.DataFrame(rows, columns=["alone", "beside"])
+    table = table.assign(alone=extra["alone"], beside=extra["beside"])
+    return table.assign(
+        ir=table["estimate"] - 1, ir_low=table["low"] - 1, ir_high=table["high"] - 1
+    )
+
+
+def _rows(
+    own: pd.DataFrame,
+    service: str,
+    metric: str,
+    alone: str,
+    options: tuple[float, float],
+    block: str,
+) -> list[dict[str, object]]:
+    """Return the comparisons of one metric of one service, uncorrected."""
+    if metric not in own or not own.loc[own["cell"] == alone, metric].notna().any():
+        return []
+    table = log_table(own, value=metric, condition="cell", block=block)
+    level = _geometric(table.logs[alone])
+    found = contrasts(table, alone, margin=options[0], alpha=options[1])
+    rows: list[dict[str, object]] = []
+    for cell, row in found.items():
+        neighbour, _, case = str(cell).partition(_JOIN)
+        names = {"service": service, "neighbour": neighbour, "case": case, "metric": metric}
+        rows.append(names | {"alone": level, "beside": _geometric(table.logs[cell])} | row)
+    return rows
+
+
+def _geometric(logs: pd.Series[float]) -> float:
+    return math.exp(float(logs.mean())) if logs.notna().any() else math.nan
+
+
+def group_contrast(
+    trials: pd.DataFrame,
+    *,
+    value: str,
+    by: str,
+    above: Sequence[Hashable],
+    below: Sequence[Hashable],
+    block: str = "block",
+) -> Estimate:
+    """Return the geometric mean of some cells over that of others, paired by block.
+
+    Cells may be in different units where each unit has the same share of both groups: it cancels.
+
+    Parameters
+    ----------
+    trials : DataFrame
+        One row a trial.
+    value, by, block : str
+        Columns: positive numbers, the cell, the block.
+    above, below : sequence of hashable
+        The cells of each group.
+
+    Raises
+    ------
+    UsageError
+        A group has no cell, or a cell is not there.
+    """
+    if not above or not below:
+        raise UsageError("a contrast of groups needs a cell in each")
+    cells = list(dict.fromkeys([*above, *below]))
+    table = blocks_of(trials, value=value, level=by, block=block, levels=cells, log=True)
+    logs = table.cells
+    figures = logs[list(above)].mean(axis=1) - logs[list(below)].mean(axis=1)
+    return over_blocks(figures.to_numpy(dtype=np.float64), scale="log", note=table.note)
+
+
+def advice(table: pd.DataFrame, *, limit: float, alpha: float = 0.05) -> pd.DataFrame:
+    """Return for each pair and case whether the two may run side by side.
+
+    The rule: ``may share`` where for both services and every metric the interval of IR lies above
+    ``-limit``; ``keep apart`` where for one of them it lies below ``-limit``; otherwise ``open``,
+    which it always is on too few blocks for `alpha` (`labkit.power.least_blocks`).
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `interference` returns.
+    limit : float
+        The greatest loss that is acceptable, such as 0.1.
+    alpha : float
+        The level that `interference` was given.
+
+    Returns
+    -------
+    DataFrame
+        ``pair`` (both services), ``case``, ``advice``, and what decides it: ``service, metric, ir,
+        ir_low, ir_high`` of the row whose interval goes lowest; ``rows``, how many were asked.
+    """
+    if not 0 < limit < 1:
+        raise UsageError(f"limit={limit!r} is no acceptable loss", remedy="0.1 for 10 %")
+    both = [
+        " + ".join(sorted(pair))
+        for pair in zip(table["service"].astype(str), table["neighbour"].astype(str), strict=True)
+    ]
+    rows = []
+    for (pair, case), part in table.assign(pair=both).groupby(["pair", "case"], sort=False):
+        if "none" in str(pair).split(" + "):
+            continue
+        known = part[part["ir_low"].notna() & (part["n_blocks"] >= least_blocks(alpha))]
+        apart = (known["ir_high"] < -limit).any()
+        share = len(known) == len(part) and (known["ir_low"] > -limit).all()
+        said = "keep apart" if apart else "may share" if share else "open"
+        lowest = part["ir_low"].fillna(part["ir"]).fillna(math.inf).to_numpy(dtype=np.float64)
+        worst = part.iloc[int(np.argmin(lowest))]
+        numbers = {name: worst[name] for name in ("service", "metric", "ir", "ir_low", "ir_high")}
+        rows.append({"pair": pair, "case": case, "advice": said, **numbers, "rows": len(part)})
+    names = ["pair", "case", "advice", "service", "metric", "ir", "ir_low", "ir_high", "rows"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def write_model(table: pd.DataFrame, path: Path | str) -> Path:
+    """Write the interference model as a CSV that a scheduler can read.
+
+    A row a service, neighbour, case and metric: the columns of `MODEL`. ``ir`` times ``alone`` is
+    what the service gains (or, negative, loses) beside that neighbour, in the unit that the
+    metric's name ends with; an empty number was not measured. Numbers have a decimal point, the
+    encoding is UTF-8, the first row holds the names.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `interference` returns.
+    path : path
+        The file; its folder is made.
+    """
+    require_columns(table, list(MODEL))
+    found = Path(path)
+    found.parent.mkdir(parents=True, exist_ok=True)
+    table[list(MODEL)].to_csv(found, index=False, float_format="%.6g", lineterminator="\n")
+    return found

@@ -1,0 +1,59 @@
+"""Runs an analysis notebook on a campaign made up, and keeps what it displays."""
+
+import json
+
+import IPython.display
+import matplotlib
+import nbformat
+from matplotlib.figure import Figure
+
+import labkit.dataset
+from labkit.paths import project
+from labkit.report import SUMMARY_MIME
+
+ANALYSES = project("notebooks/analysis")
+
+
+def words(shown):
+    """Return all Markdown that was displayed."""
+    return "\n".join(str(getattr(value, "data", "")) for value in shown)
+
+
+def display_into(monkeypatch):
+    """Return a list that whatever is displayed goes to from now on."""
+    shown = []
+
+    def show(*values, raw=False, **options):
+        shown.extend(values)
+
+    matplotlib.use("agg")
+    monkeypatch.setattr(IPython.display, "display", show)
+    return shown
+
+
+def execute(monkeypatch, stand_in, notebook, **parameters):
+    """Run the notebook's code cells in one namespace; return what they displayed, and the names."""
+    shown = display_into(monkeypatch)
+    monkeypatch.setattr(labkit.dataset, "load", lambda path: stand_in)
+    names = {}
+    for cell in nbformat.read(notebook, 4).cells:
+        if cell.cell_type != "code":
+            continue
+        lines = cell.source.rstrip()
+        exec(compile(lines, cell.id, "exec"), names)
+        if "parameters" in cell.metadata.get("tags", []):
+            names.update(parameters)
+        last = lines.splitlines()[-1]
+        if last.startswith("plots.") or (last == ")" and "\nplots." in f"\n{lines}"):
+            shown.append(eval(lines[lines.rindex("plots.") :], names))
+    for value in shown:
+        if isinstance(value, Figure):
+            value.canvas.draw()
+    return shown, names
+
+
+def summary_of(shown):
+    """Return the one summary that was displayed, as the report's index reads it."""
+    found = [one[SUMMARY_MIME] for one in shown if isinstance(one, dict) and SUMMARY_MIME in one]
+    assert len(found) == 1
+    return json.loads(json.dumps(found[0], allow_nan=False))
