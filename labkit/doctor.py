@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.rig import Rig, state, virtual
+from labkit.placement import DRIVERS, MOUNTS
+from labkit.rig import Rig, state, storage, virtual
 
 Say = Callable[[str], None]
 
@@ -37,7 +38,18 @@ class Check:
 def check_machine() -> list[Check]:
     """Return every check of this machine, the needed ones first."""
     rules = (_root, *(_tool(name, package) for name, package in virtual.TOOLS.items()))
-    rules += (_bootstrap, _cpus, _isolated, _governor, _idle, _clock, _virtual, _cgroup, _pressure)
+    rules += (
+        _bootstrap,
+        _storages,
+        _cpus,
+        _isolated,
+        _governor,
+        _idle,
+        _clock,
+        _virtual,
+        _cgroup,
+        _pressure,
+    )
     return [rule() for rule in rules]
 
 
@@ -67,6 +79,21 @@ def _bootstrap() -> Check:
         found is not None,
         "made by mmdebstrap" if found else "has to be pulled from a registry",
         "apt-get install mmdebstrap, where no registry can be reached",
+    )
+
+
+def _storages() -> Check:
+    lacking = {name.partition(":")[2]: why for name, why in storage.missing().items()}
+    able = [name for name in (*DRIVERS, *MOUNTS) if name not in lacking]
+    # No current kernel has aufs: its absence is said and is nothing to mend.
+    mend = [f"{name} ({why})" for name, why in lacking.items() if name != "aufs"]
+    without = "; ".join(f"not {name}: {why}" for name, why in lacking.items())
+    return Check(
+        "storages of containers",
+        not mend,
+        ", ".join(able) + (f" ({without})" if without else ""),
+        "apt-get install fuse-overlayfs unionfs-fuse btrfs-progs; the study of union file systems "
+        "measures those that there are",
     )
 
 

@@ -32,6 +32,10 @@ class Metric:
 _METRICS = (
     Metric("rtt_ns", "ns", "lower", "round-trip time"),
     Metric("latency_ns", "ns", "lower", "latency of a call"),
+    Metric("slow_calls", "1", "lower", "calls of more than 1,000 us"),
+    Metric("slow_product_us", "us", "neither", "slow calls times the quota"),
+    Metric("cpu_use", "1", "neither", "CPU time of the server, as a share of one CPU"),
+    Metric("nr_throttled", "1", "lower", "periods in which the server was cut off"),
     Metric("messages_per_s", "1/s", "higher", "messages per second"),
     Metric("context_switches", "1/message", "lower", "context switches of all CPUs per message"),
     Metric("server_switches", "1/message", "lower", "voluntary switches of the server per message"),

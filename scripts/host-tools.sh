@@ -1,13 +1,15 @@
 # Sourced by setup.sh: which host tools are missing, and how they are installed.
 # shellcheck shell=bash
 
-# program:package:what it is for
+# program, or a file by its path:package:what it is for
 HOST_TOOLS=(
     'dockerd:docker.io:the Docker Engine that is measured'
     'docker:docker-cli:its command line'
     'iptables:iptables:the firewall rules of the engine'
     'nft:nftables:the fence that keeps lab packets in, and reading rules back'
     'sockperf:sockperf:the measuring tool of the first study'
+    '/usr/lib/python3/dist-packages/thrift:python3-thrift:the service of the CPU and network studies'
+    '/usr/lib/python3/dist-packages/six.py:python3-six:what python3-thrift imports without depending on it'
     'mmdebstrap:mmdebstrap:the base image, where none can be pulled'
     'sshd:openssh-server:control of the lab hosts, one instance each, inside the lab only'
     'socat:socat:the way into a lab host without an address outside it'
@@ -32,12 +34,13 @@ is_debian() { command -v apt-get >/dev/null && [ -f /etc/debian_version ]; }
 can_install() { [ "$(id -u)" = 0 ] && is_debian && [ -z "${LABKIT_NO_APT:-}" ]; }
 has_candidate() { [[ $(apt-cache policy "$1" 2>/dev/null) =~ Candidate:\ [^\(] ]]; }
 
-# Print "package<TAB>purpose" for each tool whose program is missing.
+# Print "package<TAB>purpose" for each tool whose program or file is missing.
 missing_tools() {
     local line program package purpose
     for line in "$@"; do
         IFS=: read -r program package purpose <<<"$line"
-        command -v "$program" >/dev/null || printf '%s\t%s\n' "$package" "$purpose"
+        command -v "$program" >/dev/null || [[ $program = /* && -e $program ]] ||
+            printf '%s\t%s\n' "$package" "$purpose"
     done
 }
 

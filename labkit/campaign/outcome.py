@@ -1,11 +1,26 @@
-"""What is said of a trial that has ended: validity rules that it broke, or why it failed."""
+"""What is said of a trial: the commands it ran, validity rules that it broke, why it failed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit.errors import LabkitError
+
+#: Longer arguments are programs of ours, which the plan's identity holds as code.
+_LONGEST = 1000
+
+
+def brief(argv: Sequence[str]) -> list[str]:
+    """Return a command for the record, in which a long argument is its length and digest."""
+    return [
+        word
+        if len(word) <= _LONGEST
+        else f"<{len(word)} characters, sha256 {hashlib.sha256(word.encode()).hexdigest()[:16]}>"
+        for word in argv
+    ]
+
 
 #: Steal on one CPU, as a share of a window whose load is about a third of it.
 _STEAL = 0.003

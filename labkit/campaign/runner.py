@@ -114,6 +114,8 @@ def _planned(
         samples = dict(reading.samples) if reading else {}
         record["n_samples"] = max((len(values) for values in samples.values()), default=0)
         record["metrics"] = _metrics(reading)
+        said = trial.record["flags"]  # those of what was measured; a protocol may add its own
+        said += [flag for flag in (reading.flags if reading else ()) if flag not in said]
         record["also"] = [
             {"levels": {n: level_label(x) for n, x in levels.items()}, "metrics": dict(metrics)}
             for levels, metrics in (reading.also if reading else ())

@@ -220,6 +220,28 @@ class Plan:
 
 
 def _source(function: Callable[..., Any]) -> str:
+    """Return the source of a protocol, and of what its notebook defines for it to call."""
+    return "\n".join(_one_source(one) for one in _called(function))
+
+
+def _called(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Return a function and every other of its own module that it names, each once."""
+    found = [function]
+    for one in found:
+        inner = inspect.unwrap(one)
+        names = getattr(getattr(inner, "__code__", None), "co_names", ())
+        known = [getattr(inner, "__globals__", {}).get(name) for name in names]
+        found += [
+            other
+            for other in known
+            if inspect.isfunction(other)
+            and inspect.unwrap(other).__module__ == inner.__module__
+            and other not in found
+        ]
+    return found
+
+
+def _one_source(function: Callable[..., Any]) -> str:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):

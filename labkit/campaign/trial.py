@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from labkit.benchmarks.base import Client, Reading
-from labkit.campaign import evidence
-from labkit.campaign.outcome import validity
+from labkit.campaign import evidence, visits
+from labkit.campaign.outcome import brief, validity
 from labkit.campaign.window import Load, Seen, Window
 from labkit.design import Condition
 from labkit.errors import FenceError, ManipulationError, UsageError
-from labkit.hosts import Host, Job, script, start_job
+from labkit.hosts import Host, script
 from labkit.hosts.site import Site
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
 from labkit.runtimes import RUNTIMES, Runtime, Server, placed
-
-
-@dataclass
-class Visits:
-    """How many containers came and went; known once their block has ended."""
-
-    count: int = 0
 
 
 class Trial:
@@ -80,8 +73,8 @@ class Trial:
 
     def cpus(self, role: str) -> str:
         """Return the CPU list of a role under this trial's affinity; "all" is every CPU."""
-        if role == "all" and self._rig.shared_kernel:
-            return self._rig.cpu_map["all"]
+        if role == "all":
+            return self._rig.cpu_map["all" if self._rig.shared_kernel else "all.sut"]
         return self._rig.cpus(role, self._values.get("affinity", "split"))
 
     @contextmanager
@@ -92,6 +85,7 @@ class Trial:
         *,
         name: str = "server",
         cpus: str | None = None,
+        at: str = "",
     ) -> Iterator[Server]:
         """Place a workload, ready and verified, for the duration of a ``with`` block.
 
@@ -104,12 +98,14 @@ class Trial:
             columns of the others begin with their name.
         cpus : str, optional
             CPU list of its affinity; the role's own otherwise.
+        at : str, optional
+            The role of another host than the placement's own, such as ``peer`` (`Rig.peer`).
         """
         if name in self._servers:
             raise UsageError(f"two placements called {name!r} at once", remedy="name one of them")
-        site, runtime = self._rig.site(placement), self._runtime(placement)
+        site, runtime = self._rig.site(placement, at), self._runtime(placement)
         label = self._label if name == "server" else f"{self._label}-{name}"
-        self.record["commands"].append(list(workload.argv))
+        self.record["commands"].append(brief(workload.argv))
         logs: dict[str, str] = {}
         where = cpus or self.cpus(self._role(site))
         try:
@@ -134,30 +130,21 @@ class Trial:
         *,
         name: str = "visitor",
         cpus: str | None = None,
-    ) -> Iterator[Visits]:
+    ) -> Iterator[visits.Visits]:
         """Let containers come and go, one after the other, for the duration of a ``with`` block.
 
-        The workload ends by itself; how many came is the column ``NAME_visits``, and none is a
-        flag.
+        The workload ends by itself. The block begins when the first has come; how many did is the
+        column ``NAME_visits``, and none is a flag.
         """
         site, runtime = self._rig.site(placement), self._runtime(placement)
-        label, visits = f"{self._label}-{name}", Visits()
         where = cpus or self.cpus(self._role(site))
-        argv = runtime.come_and_go(site, placement, workload, where, label)
-        self.record["commands"].append(list(workload.argv))
-        directory = f"{site.directory}/{label}"
-        job = Job(site.host, directory)
-        try:
-            job = start_job(site.host, argv, directory=directory, label=label)
-            yield visits
-            visits.count = len(job.stdout().splitlines())
-            self.record["mechanisms"][f"{name}_visits"] = float(visits.count)
-            if not visits.count:
-                self.record["flags"].append(f"no {name} came: {job.stderr().strip()[-200:]}")
-        finally:
-            job.stop()
-            runtime.stop(site, placement, label)
-            site.host.run("rm", "-rf", "--", directory)
+        self.record["commands"].append(brief(workload.argv))
+        label = f"{self._label}-{name}"
+        with visits.coming(runtime, site, placement, workload, where, label) as seen:
+            yield seen
+        self.record["mechanisms"][f"{name}_visits"] = float(seen.count)
+        if not seen.count or seen.why:
+            self.record["flags"].append(f"{name}: {seen.count} came; {seen.why}")
 
     def measure(self, client: Client, *, inside: Server | None = None) -> Reading:
         """Run a client as a detached job, and sleep until it has ended.
@@ -242,7 +229,7 @@ class Trial:
     def _check_target(self, client: Client, inside: Server | None) -> None:
         """Raise unless the load goes to an address of the rig, or of a placement that stands."""
         if not client.target and inside is None:
-            raise FenceError("the generator has nothing to send to", remedy="name a target")
+            raise FenceError("no load is sent to nowhere", remedy="name a target on the generator")
         standing = {one.own_address for one in self._servers.values()}
         if client.target and not (inside is not None and client.target in standing):
             self._rig.check_target(client.target)
@@ -260,7 +247,7 @@ class Trial:
 
     def _load(self, window: Window, name: str, client: Client, inside: Server | None) -> Load:
         argv = [part.replace("{log}", window.log(name)) for part in client.argv]
-        self.record["commands"].append(argv)
+        self.record["commands"].append(brief(argv))
         if inside is None:
             return Load(name, client, ["taskset", "-c", self.cpus("generator"), *argv])
         if "{log}" in " ".join(client.argv):

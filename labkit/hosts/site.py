@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from labkit.hosts.base import Host
 
@@ -28,6 +28,34 @@ class Image:
     reference: str
     digest: str
     rootfs: str
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where containers keep what they write below ``/data``, as it stands on a host.
+
+    Parameters
+    ----------
+    name : str
+        One of ``labkit.placement.DRIVERS`` or ``MOUNTS``.
+    engine : str
+        The engine that runs its containers, as ``DOCKER_HOST`` wants it.
+    driver : str
+        That engine's storage driver.
+    filesystem : str
+        Type of the file system on which ``/data`` is, as the kernel names it.
+    directory : str
+        For a mount: where what is mounted is kept.
+    branches : mapping of str to tuple of str
+        For a union in user space: directories with an image's layers, the lowest first.
+    """
+
+    name: str
+    engine: str
+    driver: str
+    filesystem: str
+    directory: str = ""
+    branches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +87,12 @@ class Site:
         are found there.
     images : mapping of str to Image
         Root file systems that stand on the host.
+    disk : str
+        A directory on a disk of the host, for what the storages of containers keep.
+    storages : mapping of str to Storage
+        Those that were asked for, by name, while they stand.
+    storage : Storage, optional
+        The one of the placement that this is the place of.
     """
 
     host: Host
@@ -72,3 +106,11 @@ class Site:
     directory: str = "/run/labkit"
     sysfs: str = "/sys"
     images: Mapping[str, Image] = field(default_factory=dict)
+    disk: str = ""
+    storages: Mapping[str, Storage] = field(default_factory=dict)
+    storage: Storage | None = None
+
+    def with_storage(self, name: str) -> Site:
+        """Return this site for a placement with a storage: its engine is that storage's."""
+        storage = self.storages[name]
+        return replace(self, engine=storage.engine, storage=storage)

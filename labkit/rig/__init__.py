@@ -8,7 +8,18 @@ from pathlib import Path
 
 from labkit.errors import RigError, UsageError
 from labkit.hosts import LocalHost, restore, stop_labelled
-from labkit.rig import ending, engine, inventory, netns, onehost, state, virtual
+from labkit.rig import (
+    daemons,
+    ending,
+    engine,
+    inventory,
+    netns,
+    onehost,
+    peer,
+    state,
+    storage,
+    virtual,
+)
 from labkit.rig.base import AFFINITIES, Rig
 from labkit.runtimes.docker import PREFIX
 
@@ -106,6 +117,9 @@ def clean(say: Callable[[str], None] = print) -> list[str]:
     done = [f"process {line}" for line in stop_labelled(local, "trial-")]
     if found:
         done += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
+        done += peer.remove(local)
+        done += daemons.take_down(local)
+        storage.remove_passing()
         done += ending.remove_trial_leftovers()
     # The settings of a standing rig are its own; those of trials have lost their owner.
     done += [str(outcome) for outcome in restore(local, label="trial-" if found else None)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,8 @@ from labkit.errors import FenceError, RigError, UsageError
 from labkit.hosts import Host, Tuning, collect_facts
 from labkit.hosts.site import Site
 from labkit.placement import Placement
+from labkit.rig import peer, storage
+from labkit.rig.layers import LayeredImage
 
 #: How the two ends are pinned: left to the scheduler, a CPU each, or both on the server's CPU.
 AFFINITIES = ("free", "split", "same")
@@ -69,14 +71,40 @@ class Rig:
 
         return open_rig(spec, **options)
 
-    def site(self, placement: Placement) -> Site:
-        """Return where a placement goes: a clean baseline has a host without an engine."""
+    def site(self, placement: Placement, at: str = "") -> Site:
+        """Return where a placement goes: a clean baseline has a host without an engine.
+
+        Parameters
+        ----------
+        placement : Placement
+            What is to be placed.
+        at : str, optional
+            The role of another host to place it on, such as ``peer``.
+        """
+        if at:
+            return self._site_at(placement, at)
         role = "clean" if placement.rung == "clean" else "sut"
         # Where a published port needs another address than the host's own (one-host).
         role = "nat" if placement.network == "nat" and "nat" in self.sites else role
         reason = self.refusal(placement)
         if reason:
             raise RigError(f"{placement.label} is not possible here", why=reason)
+        if placement.storage and placement.storage not in self.sites[role].storages:
+            raise RigError(
+                f"the storage {placement.storage} does not stand",
+                remedy=f'with lab.storage(["{placement.storage}"], images=[...]): ...',
+            )
+        site = self.sites[role]
+        return site.with_storage(placement.storage) if placement.storage else site
+
+    def _site_at(self, placement: Placement, role: str) -> Site:
+        reason = self.refusal(placement)
+        if role not in self.sites:
+            reason = f"the rig has no host {role!r}; with lab.peer(...): ... makes a second one"
+        elif placement.runtime != "bare" and not self.sites[role].engine:
+            reason = f"{role} has no engine"
+        if reason:
+            raise RigError(f"{placement.label} is not possible on {role}", why=reason)
         return self.sites[role]
 
     def refusal(self, placement: Placement) -> str | None:
@@ -99,7 +127,7 @@ class Rig:
         """Return why this rig cannot run a condition, or None; the planner asks this.
 
         It reads the factors that every rig has an answer to: ``placement``, ``affinity``, ``wait``,
-        ``storage`` and ``scheduling``.
+        ``storage``, ``cache``, ``scheduling`` and ``sides`` (``both`` ends in containers).
         """
         placement = levels.get("placement")
         if isinstance(placement, Placement) and (reason := self.refusal(placement)):
@@ -113,8 +141,11 @@ class Rig:
                 "two spinning ends on one CPU hand over at the timer tick: one message takes "
                 "milliseconds, and measures the scheduler"
             )
+        if levels.get("sides") == "both" and peer.ROLE not in self.sites:
+            return self.missing.get(peer.ROLE, "the rig has no second host with an engine")
         asked = ["busy-poll"] if wait == "busy_poll" else []
         asked += [f"storage:{levels['storage']}"] if "storage" in levels else []
+        asked += ["cold-cache"] if levels.get("cache") == "cold" else []
         asked += ["realtime"] if levels.get("scheduling") == "fifo" else []
         return next((self.missing[one] for one in asked if one in self.missing), None)
 
@@ -186,6 +217,24 @@ class Rig:
         }
 
     @contextmanager
+    def peer(self, images: Sequence[str]) -> Iterator[None]:
+        """Have a second host with an engine, ``peer``, for the duration of a ``with`` block.
+
+        For placements of clients, beside a generator that stays without firewall rules. Where a
+        rig cannot have one, plans refuse what needs it.
+
+        Parameters
+        ----------
+        images : sequence of str
+            Names of ``containers/`` that its engine is to have.
+        """
+        if self.kind != "virtual":
+            yield
+            return
+        with peer.beside(self, images):
+            yield
+
+    @contextmanager
     def idle(self, policy: str) -> Iterator[None]:
         """Hold an idle policy on every machine of the rig for the duration of a ``with`` block.
 
@@ -214,6 +263,34 @@ class Rig:
                         remedy='measure with idle="as found"',
                     )
             yield
+
+    @contextmanager
+    def storage(
+        self,
+        wanted: Mapping[str, Sequence[LayeredImage | str]],
+        *,
+        say: Callable[[str], None] = print,
+    ) -> Iterator[None]:
+        """Have storages for containers stand for the duration of a ``with`` block.
+
+        Those that this rig cannot have are left out; `missing` says why, and plans refuse them.
+
+        Parameters
+        ----------
+        wanted : mapping of str to sequence of LayeredImage or str
+            Storages of ``labkit.placement.DRIVERS`` and ``MOUNTS``, each with the images that its
+            containers are made of: a name of ``containers/``, or layers over one.
+        say : callable
+            Receives a line before each step that takes seconds.
+        """
+        able = {name: wanted[name] for name in wanted if f"storage:{name}" not in self.missing}
+        before, own = self.sites, self.kind == "virtual"
+        with storage.ready(before["sut"], able, own_daemons=own, say=say) as site:
+            self.sites = {**self.sites, "sut": site}
+            try:
+                yield
+            finally:
+                self.sites = {**self.sites, "sut": before["sut"]}
 
     def close(self) -> None:
         """Undo what only this rig needed, and drop the connections."""

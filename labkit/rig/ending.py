@@ -16,9 +16,9 @@ from labkit.hosts.journal import Journal
 from labkit.rig import engine, netns
 
 
-def stop_engine() -> None:
+def stop_engine(pattern: str = "*.pid") -> None:
     """Let the engines stop by themselves: they remove containers' mounts and interfaces."""
-    for path in netns.DIRECTORY.glob("*.pid"):
+    for path in netns.DIRECTORY.glob(pattern):
         text = path.read_text().strip()
         if text.isdigit() and _is_daemon(int(text)):
             os.kill(int(text), signal.SIGTERM)
@@ -77,21 +77,30 @@ def grouped() -> set[int]:
     return {pid for pid in found if _alive(pid)}
 
 
-def remove_groups() -> None:
+def remove_groups(*, keep_roots: bool = False) -> None:
     """Remove the lab's control groups, the innermost first."""
     for root in group_roots():
         folders = sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True)
-        for folder in [*folders, root]:
+        for folder in [*folders, *([] if keep_roots else [root])]:
             folder.rmdir()
 
 
-def unmount() -> None:
-    """Unmount what a killed engine left, the deepest first."""
-    prefixes = (str(netns.DIRECTORY), str(engine.DATA_ROOT), str(engine.IMAGES))
-    local = LocalHost()
+#: Where engines of the lab mount something.
+_MOUNTING = tuple(map(str, (netns.DIRECTORY, engine.DATA_ROOT, engine.IMAGES, engine.STORAGES)))
+
+
+def mounted(below: tuple[str, ...] = _MOUNTING) -> list[str]:
+    """Return the mount points at or below some paths, the deepest first."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
     points = [line.split()[1].encode().decode("unicode_escape") for line in lines]
-    for point in sorted((p for p in points if p.startswith(prefixes)), reverse=True):
+    inside = tuple(f"{path}/" for path in below)
+    return sorted((p for p in points if p in below or p.startswith(inside)), reverse=True)
+
+
+def unmount(below: tuple[str, ...] = _MOUNTING) -> None:
+    """Unmount what a killed engine left, the deepest first; a loop device goes with its mount."""
+    local = LocalHost()
+    for point in mounted(below):
         local.run("umount", "--lazy", point)
 
 

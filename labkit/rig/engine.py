@@ -20,6 +20,8 @@ from labkit.rig.state import KEEP
 
 DATA_ROOT = KEEP / "docker"
 IMAGES = KEEP / "images"
+#: Data of the daemons with other storage drivers; `labkit.rig.storage` keeps it.
+STORAGES = KEEP / "storage"
 SOCKET = f"unix://{netns.DIRECTORY}/docker.sock"
 BASE = "debian:bookworm-slim"
 #: The containers' layer-2 network: the host's bridge, subnet, gateway, the container's address.
@@ -33,19 +35,30 @@ def start_daemon(local: LocalHost) -> None:
     argv += ["nsenter", f"--net={netns.namespace('sut')}"]
     # Its own address pools: the default ones are private networks that the machine may be in.
     pools = ["--bip", "198.19.0.1/24", "--default-address-pool", "base=198.19.0.0/16,size=24"]
-    argv += ["dockerd", *_options("docker", SOCKET), *pools]
+    argv += ["dockerd", *daemon_options("docker", SOCKET), *pools]
     start_job(local, argv, directory=str(netns.DIRECTORY / "dockerd"), label=netns.LABEL)
-    _await_daemon(local, SOCKET, netns.DIRECTORY / "dockerd" / "stderr")
+    await_daemon(local, SOCKET, netns.DIRECTORY / "dockerd" / "stderr")
 
 
-def _options(name: str, socket: str) -> list[str]:
+def daemon_options(name: str, socket: str, data_root: Path = DATA_ROOT) -> list[str]:
+    """Return the options of a daemon that has places of its own, called `name`."""
     directory = netns.DIRECTORY / name
-    options = ["--data-root", str(DATA_ROOT), "--exec-root", str(directory), "--host", socket]
+    options = ["--data-root", str(data_root), "--exec-root", str(directory), "--host", socket]
     options += ["--pidfile", f"{directory}.pid", "--exec-opt", "native.cgroupdriver=cgroupfs"]
     return options
 
 
-def _await_daemon(local: LocalHost, socket: str, log: Path, seconds: float = 60.0) -> None:
+#: For a daemon beside the lab's engine: it touches neither firewall nor interfaces.
+WITHOUT_NETWORK = (
+    "--iptables=false",
+    "--ip6tables=false",
+    "--ip-forward=false",
+    "--bridge=none",
+)
+
+
+def await_daemon(local: LocalHost, socket: str, log: Path, seconds: float = 60.0) -> None:
+    """Return as soon as a daemon answers; raise `RigError` with its log where it does not."""
     deadline = time.monotonic() + seconds
     while local.run("docker", "info", env={"DOCKER_HOST": socket}, check=False).status != 0:
         if time.monotonic() > deadline:
@@ -57,13 +70,13 @@ def _await_daemon(local: LocalHost, socket: str, log: Path, seconds: float = 60.
         time.sleep(0.1)
 
 
-def remove_containers(local: LocalHost) -> list[str]:
+def remove_containers(local: LocalHost, socket: str = SOCKET) -> list[str]:
     """Remove the trials' containers where the engine answers, and return their identifiers.
 
     The caller holds the rig, so none of them has an owner. An engine remembers containers beyond
     its own end: those of a killed campaign come back with the next one.
     """
-    env = {"DOCKER_HOST": SOCKET}
+    env = {"DOCKER_HOST": socket}
     argv = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit")
     found = local.run(*argv, env=env, check=False).stdout.split()
     for container in found:
@@ -92,15 +105,18 @@ def create_network(host: Host, socket: str, network: str, bridge: str, *options:
 def _building_daemon(local: LocalHost) -> Iterator[str]:
     """Run an engine outside the lab, which has no way out to the packages that a build needs.
 
-    It shares the lab engine's images and touches neither firewall nor interfaces.
+    It shares the lab engine's images.
     """
     socket = f"unix://{netns.DIRECTORY}/build.sock"
-    argv = ["taskset", "-c", netns.all_cpus(), "dockerd", *_options("build", socket)]
-    argv += ["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none"]
+    argv = ["taskset", "-c", netns.all_cpus(), "dockerd", *daemon_options("build", socket)]
+    argv += WITHOUT_NETWORK
     directory = netns.DIRECTORY / "build-daemon"
     job = start_job(local, argv, directory=str(directory), label=netns.LABEL)
     try:
-        _await_daemon(local, socket, directory / "stderr")
+        await_daemon(local, socket, directory / "stderr")
+        # It remembers the lab engine's networks, and would let their bridge stand outside the lab.
+        env = {"DOCKER_HOST": socket}
+        local.run("docker", "network", "rm", NETWORK, env=env, check=False)
         yield socket
     finally:
         job.stop(grace=10.0)

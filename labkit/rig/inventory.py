@@ -19,7 +19,7 @@ from labkit.errors import LabkitError, RigError
 from labkit.hosts import Host, SshHost, collect_facts, restore, script, stop_labelled
 from labkit.hosts.site import Image, Site
 from labkit.paths import project
-from labkit.rig import engine, findings
+from labkit.rig import engine, findings, storage
 from labkit.rig.base import Rig
 from labkit.rig.rigfile import Bridge, Inventory, Machine, read
 from labkit.runtimes.readback import sections
@@ -148,6 +148,7 @@ def _sweep(machine: Machine, host: Host, root: bool, say: Say) -> None:
             host.run("docker", "rm", "--force", "--volumes", container, env=env)
             done.append(f"container {container}")
         done += _remove_networks(host, machine.engine)
+        storage.clear(host, machine.engine, f"{machine.scratch}/storage")
     host.run("rm", "-rf", "--", f"{machine.scratch}/jobs")
     for line in done:
         say(f"host {machine.role}: removed {line}")
@@ -258,7 +259,8 @@ def _rig(
         caveats=findings.caveats(kernels, facts),
         missing=findings.missing(
             book.machines, kernels, facts, {role: one.answers for role, one in seen.items()}
-        ),
+        )
+        | storage.missing_beside((facts["sut"]["stable"]["engine"] or {}).get("Driver")),
     )
 
 
@@ -283,6 +285,7 @@ def _sites(
                 bridge_address=bridge.address if bridge else None,
                 cgroup_parent=findings.cgroup_parent(facts),
                 directory=f"{machine.scratch}/jobs",
+                disk=f"{machine.scratch}/storage",
                 images=images if role == "sut" else {},
             )
     return found

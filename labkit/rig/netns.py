@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,11 +34,14 @@ PORTS = {
     "sut": (Port("lab0", ("198.18.0.3/24",)), Port("lab1", ())),
     "clean": (Port("lab0", ("198.18.0.4/24",)),),
 }
+#: A host that stands only while a study asks for it (`labkit.rig.peer`).
+PEER = {"peer": (Port("lab0", ("198.18.0.5/24",)),)}
+_EVERY = PORTS | PEER
 
 
 def address(role: str) -> str:
     """Return a host's first lab address."""
-    return PORTS[role][0].addresses[0].partition("/")[0]
+    return _EVERY[role][0].addresses[0].partition("/")[0]
 
 
 def namespace(role: str) -> str:
@@ -47,7 +51,7 @@ def namespace(role: str) -> str:
 
 def existing() -> list[str]:
     """Return the names of the lab's namespaces that stand on this machine."""
-    names = [SWITCH, *(PREFIX + role for role in PORTS)]
+    names = [SWITCH, *(PREFIX + role for role in _EVERY)]
     return [name for name in names if Path("/run/netns", name).exists()]
 
 
@@ -57,16 +61,22 @@ def build(local: LocalHost) -> None:
     local.run("ip", "-n", SWITCH, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
     _quiet(local, SWITCH)
     local.run("ip", "-n", SWITCH, "link", "set", "br0", "up")
-    for role, ports in PORTS.items():
-        name = PREFIX + role
-        local.run("ip", "netns", "add", name)
-        _quiet(local, name)
-        local.run("ip", "-n", name, "link", "set", "lo", "up")
-        for index, port in enumerate(ports):
-            _plug(local, role, name, port, f"{role[:8]}{index}")
-        sysfs(role).mkdir(parents=True)
-        mount = ("mount", "-t", "sysfs", "sysfs", str(sysfs(role)))
-        local.run("nsenter", f"--net={namespace(role)}", *mount)
+    for role in PORTS:
+        make_host(local, role)
+
+
+def make_host(local: LocalHost, role: str) -> None:
+    """Make a host's namespace, and join it to the switch."""
+    name = PREFIX + role
+    local.run("ip", "netns", "add", name)
+    _quiet(local, name)
+    _one_way(local, name)
+    local.run("ip", "-n", name, "link", "set", "lo", "up")
+    for index, port in enumerate(_EVERY[role]):
+        _plug(local, role, name, port, f"{role[:8]}{index}")
+    sysfs(role).mkdir(parents=True, exist_ok=True)
+    mount = ("mount", "-t", "sysfs", "sysfs", str(sysfs(role)))
+    local.run("nsenter", f"--net={namespace(role)}", *mount)
 
 
 def sysfs(role: str) -> Path:
@@ -100,6 +110,16 @@ def _quiet(local: LocalHost, name: str) -> None:
     local.run(*argv, "net.ipv6.conf.default.disable_ipv6=1", check=False)
 
 
+def _one_way(local: LocalHost, name: str) -> None:
+    """Let each interface answer for its own addresses only.
+
+    A host with two ports on the switch would answer on both for each of its addresses, so that what
+    is sent to its first port arrives, at times, through the containers' bridge behind the second.
+    """
+    argv = ("nsenter", f"--net=/run/netns/{name}", "sysctl", "-qw")
+    local.run(*argv, "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2")
+
+
 def _plug(local: LocalHost, role: str, name: str, port: Port, plug: str) -> None:
     ends = ("link", "add", port.interface, "netns", name, "type", "veth")
     local.run("ip", *ends, "peer", "name", plug, "netns", SWITCH)
@@ -114,7 +134,7 @@ def make_keys(local: LocalHost) -> None:
     keys = DIRECTORY / "keys"
     keys.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = []
-    for name in ("user", *PORTS):
+    for name in ("user", *_EVERY):
         path = keys / name
         path.unlink(missing_ok=True)
         local.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(path))
@@ -143,7 +163,7 @@ def in_root_group() -> list[str]:
     return list(script(_TO_ROOT_GROUP))
 
 
-def start_sshd(local: LocalHost, role: str) -> None:
+def start_sshd(local: LocalHost, role: str, label: str = LABEL) -> None:
     """Start the SSH server of a host, inside its namespace."""
     Path("/run/sshd").mkdir(exist_ok=True)
     keys = DIRECTORY / "keys"
@@ -165,7 +185,7 @@ def start_sshd(local: LocalHost, role: str) -> None:
     argv += ["nsenter", f"--net={namespace(role)}", "/usr/sbin/sshd"]
     argv += ["-D", "-e", "-f", "/dev/null"]
     argv += [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
-    start_job(local, argv, directory=str(DIRECTORY / "sshd" / role), label=LABEL)
+    start_job(local, argv, directory=str(DIRECTORY / "sshd" / role), label=label)
 
 
 def connect(role: str, seconds: float = 10.0) -> SshHost:
@@ -197,9 +217,10 @@ def all_cpus() -> str:
     return Path("/sys/devices/system/cpu/online").read_text().strip()
 
 
-def pids() -> set[int]:
-    """Return every process that lives in one of the lab's namespaces."""
-    inodes = {Path("/run/netns", name).stat().st_ino for name in existing()}
+def pids(names: Sequence[str] | None = None) -> set[int]:
+    """Return every process that lives in some of the lab's namespaces, or in any of them."""
+    wanted = existing() if names is None else names
+    inodes = {Path("/run/netns", name).stat().st_ino for name in wanted}
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -21,7 +21,7 @@ from labkit.hosts.base import SCRIPT
 from labkit.hosts.command import limited
 from labkit.hosts.site import Image, Site
 from labkit.paths import project
-from labkit.rig import engine, findings, state, virtual
+from labkit.rig import engine, findings, state, storage, virtual
 from labkit.rig.base import Rig
 from labkit.rig.rigfile import ENGINE
 from labkit.runtimes import base, readback
@@ -29,6 +29,8 @@ from labkit.runtimes import base, readback
 ADDRESS = "127.0.0.1"
 #: What an engine's default bridge is called, and its default parent of control groups.
 BRIDGE, PARENT = "docker0", "/docker"
+#: The image of the container that reads: it has nsenter.
+READER = "net"
 #: Scripts that look into processes of other users: what must be read as root to be proof.
 READS = frozenset({base._READY, base._RUNS, readback._SCRIPT})
 Say = Callable[[str], None]
@@ -133,7 +135,7 @@ def attach(*, say: Say = lambda text: None) -> Rig:
             folder.name: engine.ensure_image(local, socket(), folder, store=store, parent=parent)
             for folder in folders
         }
-        reader = start_reader(local, next(iter(images.values())).reference)
+        reader = start_reader(local, images[READER].reference)
         stack.callback(_remove, local, reader)
         host = ReadingHost("sut", socket(), reader)
         _prove(host)
@@ -188,6 +190,7 @@ def _sweep(host: Host, say: Say) -> None:
             _remove(host, container)
             done.append(f"container {container} ({label})")
     shutil.rmtree(scratch(), ignore_errors=True)
+    storage.clear(host, socket(), str(disk()))
     for line in done:
         say(f"removed {line}")
 
@@ -213,6 +216,11 @@ def scratch() -> Path:
     return (Path(given) / "labkit" if given else state.LOCK.parent) / "one-host"
 
 
+def disk() -> Path:
+    """Return where storages keep what is not to be in memory."""
+    return (state.KEEP if state.is_root() else state.LOCK.parent) / "one-host-storage"
+
+
 def _rig(host: ReadingHost, parent: str, images: Mapping[str, Image]) -> Rig:
     hosts: dict[str, Host] = {"generator": LocalHost("generator"), "sut": host}
     directory = str(scratch())
@@ -223,6 +231,7 @@ def _rig(host: ReadingHost, parent: str, images: Mapping[str, Image]) -> Rig:
         cgroup_parent=parent,
         directory=directory,
         images=images,
+        disk=str(disk()),
     )
     sites = {"generator": Site(hosts["generator"], ADDRESS, directory=directory), "sut": sut}
     gateway = _gateway(host)
@@ -286,4 +295,6 @@ def _missing(host: ReadingHost, gateway: str, cpus: Mapping[str, str]) -> dict[s
         found["rules"] = "neither nft nor iptables-legacy-save is here to read firewall rules with"
     elif not host.read("sh", "-c", _RULES).stdout.strip():
         found["rules"] = "the engine has put no firewall rules here (is it run without iptables?)"
-    return found
+    if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
+        found["cold-cache"] = f"{root} drop the caches (/proc/sys/vm/drop_caches)"
+    return found | storage.missing_beside(storage.driver_of(host, host.socket))

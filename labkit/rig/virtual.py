@@ -13,7 +13,7 @@ from labkit.errors import RigError
 from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
 from labkit.hosts.site import Image, Site
 from labkit.paths import project
-from labkit.rig import ending, engine, netns, state
+from labkit.rig import daemons, ending, engine, netns, state, storage
 from labkit.rig.base import Rig
 
 LAB = "198.18.0.0/15"
@@ -133,12 +133,15 @@ def down(say: Say = lambda text: None) -> None:
         say("taking the rig down")
     if (netns.DIRECTORY / "docker.pid").exists():
         engine.remove_containers(local)
+    for driver in daemons.standing():
+        engine.remove_containers(local, daemons.socket(driver))
     ending.stop_engine()
-    for label in (netns.LABEL, "trial-"):
+    for label in (netns.LABEL, daemons.LABEL, "trial-"):
         stop_labelled(local, label)
     ending.kill(netns.pids)
     ending.kill(ending.grouped)
     ending.unmount()
+    storage.remove_passing()
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
     ending.remove_groups()
@@ -198,6 +201,7 @@ def _sites(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, 
         bridge_port="lab1",
         bridge_network=engine.NETWORK,
         bridge_address=engine.CONTAINER,
+        disk=str(engine.STORAGES),
     )
     return found
 
@@ -247,4 +251,9 @@ def _missing(cpus: dict[str, str]) -> dict[str, str]:
         reasons["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
     if not Path("/sys/devices/system/cpu/isolated").read_text().strip():
         reasons["isolated-cpus"] = "no CPU was isolated at boot (isolcpus)"
-    return reasons
+    real_time = LocalHost().run("chrt", "--fifo", "1", "true", check=False)
+    if real_time.status != 0:
+        reasons["realtime"] = f"no real-time class here: {real_time.stderr.strip()[-200:]}"
+    if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
+        reasons["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
+    return reasons | storage.missing()

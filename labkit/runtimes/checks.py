@@ -44,6 +44,13 @@ class Expectation:
         The host's address from which a NAT rule must lead to it; "" where none may.
     port : int
         The port that a NAT rule would name.
+    driver : str
+        The storage driver of its engine; "" where none was asked for.
+    filesystem : str
+        Type of the file system that ``/data`` is then on.
+    source : str
+        What is mounted at ``/data``: a directory, the name of a volume, or the mount point of a
+        union; "" where it is to be in the container's own layer.
     """
 
     cpus: str
@@ -59,13 +66,16 @@ class Expectation:
     address: str = ""
     published: str = ""
     port: int = 0
+    driver: str = ""
+    filesystem: str = ""
+    source: str = ""
 
 
 def problems(expected: Expectation, found: Readback) -> list[str]:
     """Return in words everything in which the readback is not what was expected."""
     rules = (
         *(_affinity, _scheduling, _network, _rules, _isolation),
-        *(_control_group, _limits, _bridge, _nat),
+        *(_control_group, _limits, _bridge, _nat, _storage),
     )
     return [problem for rule in rules for problem in rule(expected, found)]
 
@@ -189,6 +199,28 @@ def _nat(expected: Expectation, found: Readback) -> list[str]:
     return []
 
 
+def _storage(expected: Expectation, found: Readback) -> list[str]:
+    """Compare the engine's driver, and the mount that ``/data`` really is on."""
+    if not expected.driver:
+        return []
+    wrong = []
+    driver, data = found["inspect"].get("storage_driver"), found.get("data") or {}
+    if driver != expected.driver:
+        wrong.append(f"its storage driver is {driver}, not {expected.driver}")
+    if data.get("type") != expected.filesystem:
+        wrong.append(f"its /data is on {data.get('type')}, not {expected.filesystem}")
+    mounted = data.get("point") not in (None, "/")
+    if mounted != bool(expected.source):
+        wrong.append(f"its /data is {'mounted' if mounted else 'in its own layer'}")
+    # A file system's own root shows nothing of the directory that it is mounted from; of a volume
+    # the name is a part of the path.
+    root = str(data.get("root", "/"))
+    tail = "/".join(expected.source.split("/")[-2:])
+    if mounted and expected.source and root != "/" and tail not in root:
+        wrong.append(f"its /data is {root}, not {expected.source}")
+    return wrong
+
+
 def cpu_set(text: str) -> frozenset[int]:
     """Return the CPUs of a list such as ``0-2,5``."""
     ranges = (part.split("-") for part in text.split(",") if part.strip())
@@ -220,8 +252,8 @@ def _shares(limits: dict[str, str], asked: int | None) -> int | None:
         and (limits.get("cpu.shares", "1024"), limits.get("cpu.weight", "100")) == default
     ):
         return None
-    if "cpu.shares" in limits:
-        return int(limits["cpu.shares"])
+    if "cpu.shares" in limits:  # a readback that broke off has none, which is no weight to accept
+        return int(limits["cpu.shares"] or 0)
     if "cpu.weight" not in limits:
         return None
     weight = int(limits["cpu.weight"])

@@ -10,6 +10,7 @@ from labkit.hosts.site import Site
 from labkit.placement import Limits, Placement, Workload
 from labkit.runtimes.base import Started
 from labkit.runtimes.checks import Expectation
+from labkit.runtimes.storage import data_options, data_source, release
 
 #: Prefix of every container's name; the label on it says which trial made it.
 PREFIX = "labkit-"
@@ -27,7 +28,13 @@ _COME_AND_GO = """
 name=$1
 shift
 while :; do
-    docker run --rm --pull never --name "$name" "$@" >/dev/null && echo came || sleep 0.1
+    if docker run --detach --pull never --name "$name" "$@" >/dev/null; then
+        echo came
+        [ "$(docker wait "$name")" = 0 ] || docker logs --tail 1 "$name" >&2
+    else
+        sleep 0.1
+    fi
+    docker rm --force --volumes "$name" >/dev/null 2>&1 || true
 done
 """
 
@@ -71,6 +78,7 @@ class Docker:
         )
         if result.status != 0 and "No such container" not in result.stderr:
             result.check("is the engine still running? labkit clean removes what is left")
+        release(site, label)
 
     def logs(self, site: Site, placement: Placement, label: str) -> str:
         """Return what the container printed on both streams."""
@@ -81,20 +89,24 @@ class Docker:
         self, site: Site, placement: Placement, workload: Workload, cpus: str, started: Started
     ) -> Expectation:
         """Return what makes each network that network."""
-        bridged = placement.network == "bridge"
+        bridged, storage = placement.network == "bridge", site.storage
+        image = site.images[workload.image]
         return Expectation(
             cpus=cpus,
             host_network=placement.network == "host",
             container=True,
             cgroup=started.container,
             root="",
-            image=site.images[workload.image].digest,
+            image=image.digest,
             limits=placement.limits,
             bridge=(site.bridge or "") if bridged else "",
             bridge_port=(site.bridge_port or "") if bridged else "",
             address=started.address if placement.network != "nat" else "",
             published=site.address if placement.network == "nat" and workload.port else "",
             port=workload.port,
+            driver=storage.driver if storage else "",
+            filesystem=storage.filesystem if storage else "",
+            source=data_source(storage, image, "") if storage else "",
         )
 
     def enter(
@@ -116,6 +128,7 @@ class Docker:
         """Return options, image and command of ``docker run``; affinity as a bare process has."""
         options = ["--label", f"labkit={label}", "--cgroup-parent", site.cgroup_parent]
         options += self._network(site, placement, workload) + limit_options(placement.limits)
+        options += data_options(site, site.images[workload.image], label)
         command = [site.images[workload.image].reference, "taskset", "-c", cpus, *workload.argv]
         return options + command
 

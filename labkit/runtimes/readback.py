@@ -10,6 +10,7 @@ from typing import Any
 from labkit.errors import ToolOutput
 from labkit.hosts import script
 from labkit.hosts.site import Site
+from labkit.runtimes.storage import DATA
 
 # One script, so that a trial pays one round trip for it. Sections begin with "@@ name". Files that
 # a kernel does not have are left out; what a check needs and does not find is a problem there.
@@ -26,6 +27,7 @@ link exe "/proc/$pid/exe"
 show status "/proc/$pid/status"
 show stat "/proc/$pid/stat"
 show cgroup "/proc/$pid/cgroup"
+show mounts "/proc/$pid/mountinfo"
 echo "@@ cmdline"; tr '\\0' ' ' <"/proc/$pid/cmdline"; echo
 while IFS=: read -r id names path; do
     for base in "/sys/fs/cgroup/$names" /sys/fs/cgroup /sys/fs/cgroup/unified; do
@@ -53,6 +55,8 @@ fi
 _LINK = ("ifname", "ifindex", "link_index", "link_netnsid", "master")
 #: Lines of a rule set that are no rules, as nft and iptables-legacy-save print them.
 _FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
+#: So much of a command line is kept: an argument may be a whole program.
+_CMDLINE = 400
 #: What differs between two readings of the same rules.
 _COUNTERS = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|^#.*", re.MULTILINE)
 
@@ -113,7 +117,7 @@ def parse(text: str) -> dict[str, Any]:
         },
         "root": raw.get("root", ""),
         "exe": raw.get("exe", ""),
-        "cmdline": raw.get("cmdline", ""),
+        "cmdline": raw.get("cmdline", "")[:_CMDLINE],
         "status": {name: status.get(name, "").strip() for name in wanted},
         "scheduling": _scheduling(raw.get("stat", "")),
         "cgroup": _cgroups(raw["cgroup"]),
@@ -125,6 +129,7 @@ def parse(text: str) -> dict[str, Any]:
         **reduced_rules("ruleset", raw.get("ruleset", "")),
         **reduced_rules("host_ruleset", raw.get("host.ruleset", "")),
         "inspect": _inspect(_json(raw, "inspect")),
+        **_mount(raw.get("mounts", "")),
     }
 
 
@@ -148,6 +153,35 @@ def reduced_rules(name: str, text: str) -> dict[str, Any]:
     }
     dnat = "\n".join(line for line in lines if "dnat" in line.lower())
     return {name: dnat, f"{name}_size": size}
+
+
+def _mount(mountinfo: str) -> dict[str, Any]:
+    """Return the mount of a container's data, where the mounts could be read."""
+    found = reduced_mount(mountinfo, DATA)
+    return {"data": found} if found else {}
+
+
+def reduced_mount(mountinfo: str, path: str) -> dict[str, Any]:
+    """Return of ``/proc/PID/mountinfo`` the mount that a path is on.
+
+    ``point`` is where it is mounted, ``type`` its file system, ``root`` the part of that which is
+    mounted; ``layers`` counts the directories that an overlay shows, the one written to included.
+    """
+    found: dict[str, Any] = {}
+    for line in mountinfo.splitlines():
+        head, _, tail = line.partition(" - ")
+        fields, kind = head.split(), tail.split()
+        if len(fields) < 5 or len(kind) < 3:
+            continue
+        point = fields[4].encode().decode("unicode_escape")
+        # Of several mounts at one point the last one is on top.
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(found.get("point", "")):
+            root = fields[3].encode().decode("unicode_escape")
+            found = {"point": point, "type": kind[0], "root": root}
+            lower = re.search(r"(?:^|,)lowerdir=([^,]*)", kind[2])
+            found |= {"layers": lower[1].count(":") + 2} if lower else {}
+    return found
 
 
 def _scheduling(text: str) -> dict[str, int]:

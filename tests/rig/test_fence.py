@@ -180,12 +180,12 @@ def test_no_load_is_sent_to_what_the_rig_does_not_own(
     assert trial.record["commands"] == [] and trial.logs == {}
 
 
-def test_load_needs_a_server_that_the_trial_placed(
+def test_load_needs_a_placement_of_the_trial(
     lab: Rig, make_trial: Callable[..., Trial], tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
     client = Client(("touch", str(mark)), lab.addresses["sut"][0], 1.0, no_reading)
-    with pytest.raises(UsageError, match="needs a server"):
+    with pytest.raises(UsageError, match="needs a placement"):
         make_trial(bare("clean")).measure(client)
     assert not mark.exists()
 

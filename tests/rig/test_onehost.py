@@ -76,6 +76,36 @@ with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
         print("refused:", error.why)
 """
 
+#: Storages that the user's own engine gives, each used by a container, and what is refused.
+STORAGES = """
+import json
+from pathlib import Path
+from labkit import Rig, docker
+from labkit.benchmarks import file_operations
+from labkit.campaign.trial import Trial
+from labkit.design import Condition
+from labkit.placement import DRIVERS, MOUNTS, waiting
+from labkit.rig import onehost
+from labkit.rig.layers import File, LayeredImage
+
+image, found = LayeredImage("user", ((File("a", 5000),), (File("b", 5000),))), {}
+with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
+    names = (*DRIVERS, *MOUNTS)
+    able = [name for name in names if not rig.refuse({"storage": name})]
+    with rig.storage({name: [image] for name in names}, say=lambda text: None):
+        for name in able:
+            placement = docker("host", storage=name)
+            levels = (("placement", placement), ("affinity", "split"))
+            trial = Trial(rig, Condition(levels), {}, f"trial-0-{name}", {})
+            with trial.serve(waiting("user"), placement) as server:
+                client = file_operations.first_write(folder="/data", size_b=5000, files=2)
+                reading = trial.measure(client, inside=server)
+            point = server.readback["data"]["point"]
+            found[name] = [len(reading.samples["again_ns"]), point]
+    left = [str(path) for path in onehost.disk().rglob("*")]
+    print(json.dumps({"found": found, "cold": rig.refuse({"cache": "cold"}), "left": left}))
+"""
+
 
 @pytest.fixture(scope="module")
 def user() -> Iterator[User]:
@@ -152,6 +182,17 @@ def test_a_lie_is_caught_without_root(user: User) -> None:
     caught, refused = done.stdout.splitlines()
     assert caught.startswith("caught: this is not docker host: ")
     assert refused.startswith("refused: /dev/cpu_dma_latency")
+
+
+def test_a_users_engine_has_its_own_driver_and_mounts(user: User) -> None:
+    driver = docker_cli(user, "info", "--format", "{{.Driver}}").strip()
+    done = user.python(STORAGES)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["found"] == {driver: [2, "/"], "bind": [2, "/data"], "volume": [2, "/data"]}
+    assert "without root" in said["cold"]
+    assert said["left"] == [], "what containers wrote as root is removed without being root"
+    assert docker_cli(user, "volume", "ls", "--quiet") == ""
 
 
 def test_the_next_start_removes_what_was_left(user: User) -> None:

@@ -134,7 +134,7 @@ def standing(place: Path) -> Iterator[User]:
         argv = ["nsenter", f"--net=/run/netns/{NAME}", "dockerd", *options]
         job = start_job(LOCAL, argv, directory=f"{place}/dockerd", label=NAME)
         try:
-            engine._await_daemon(LOCAL, socket, place / "dockerd" / "stderr")
+            engine.await_daemon(LOCAL, socket, place / "dockerd" / "stderr")
             _images(socket)
             yield User(NAME, home, socket)
         finally:

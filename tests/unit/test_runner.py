@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from labkit.benchmarks.base import Reading
 from labkit.campaign import runner
 from labkit.campaign.harness import harness_switches
-from labkit.campaign.outcome import failure
+from labkit.campaign.outcome import brief, failure
 from labkit.campaign.store import Store
 from labkit.campaign.study import Plan, Study
+from labkit.campaign.study import _source as source_of
 from labkit.campaign.trial import Trial
 from labkit.dataset import Dataset, load
 from labkit.design import Condition, make_design
@@ -194,3 +195,26 @@ def test_every_wake_up_of_the_harness_is_counted() -> None:
     for _ in range(20):
         time.sleep(0.001)
     assert harness_switches() >= before + 20
+
+
+def helper_of_a_protocol() -> int:
+    """Stand for what a notebook defines beside its protocol."""
+    return 1
+
+
+def a_protocol_with_help(trial: Any) -> Any:
+    return trial, helper_of_a_protocol()
+
+
+def test_the_identity_holds_what_the_protocol_calls_in_its_own_notebook() -> None:
+    found = source_of(a_protocol_with_help)
+    assert "def a_protocol_with_help" in found and "Stand for what a notebook defines" in found
+    assert found.count("def helper_of_a_protocol") == 1
+    assert "class Trial" not in found
+
+
+def test_a_program_in_a_command_is_recorded_by_its_digest() -> None:
+    text = "x" * 5000
+    assert brief(("python3", "-c", text)) == ["python3", "-c", brief([text])[0]]
+    assert brief([text])[0].startswith("<5000 characters, sha256 ")
+    assert brief([text + "y"]) != brief([text])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.benchmarks import sockperf
-from labkit.campaign.trial import _THIN
+from labkit.campaign.window import _THIN
 from labkit.errors import ToolOutput, UsageError
 from labkit.hosts import LocalHost, script
 

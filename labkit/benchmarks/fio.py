@@ -1,0 +1,97 @@
+"""fio: one pattern of disk requests for a set time; MB/s (10^6 bytes) and requests a second."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from labkit.benchmarks.base import Client, Reading
+from labkit.benchmarks.fields import unreadable, version
+from labkit.errors import ToolMissing, UsageError
+from labkit.hosts import Host
+
+PATTERNS = ("read", "write", "randread", "randwrite", "rw", "randrw")
+
+
+def probe(host: Host) -> str:
+    """Return fio's version on the host; raise `ToolMissing` where it is not."""
+    result = host.run("fio", "--version", check=False)
+    found = version(result.stdout, r"fio-(\S+)")
+    if found is None:
+        raise ToolMissing(
+            "fio is not installed", where=f"host {host.name}", remedy="apt-get install fio"
+        )
+    return found
+
+
+def disk(
+    pattern: str,
+    *,
+    seconds: int,
+    megabytes: int,
+    block: int = 4096,
+    directory: str = "/scratch",
+    direct: bool = True,
+) -> Client:
+    """Return the client that sends requests of one pattern, one at a time.
+
+    Parameters
+    ----------
+    pattern : str
+        One of `PATTERNS`.
+    seconds : int
+        How long, without laying out the file.
+    megabytes : int
+        Size of the file in MiB.
+    block : int
+        Bytes of a request.
+    directory : str
+        Where the file is.
+    direct : bool
+        Past the page cache.
+    """
+    if pattern not in PATTERNS or seconds < 1 or megabytes < 1 or block < 512:
+        raise UsageError(
+            f"pattern={pattern!r}, seconds={seconds}, megabytes={megabytes}, block={block}: fio "
+            f"needs one of {', '.join(PATTERNS)}, a time, a file and a block of 512 bytes at least",
+            remedy='fio.disk("randread", seconds=10, megabytes=256)',
+        )
+    argv: tuple[str, ...] = ("fio", "--name=labkit", f"--directory={directory}", f"--rw={pattern}")
+    argv += (f"--bs={block}", f"--size={megabytes}M", f"--runtime={seconds}", "--time_based")
+    argv += (f"--direct={int(direct)}", "--ioengine=psync", "--output-format=json")
+    return Client(argv, "", seconds + 5 + megabytes / 20, parse)
+
+
+def parse(stdout: str, log: str = "") -> Reading:
+    """Read the first job.
+
+    Returns
+    -------
+    Reading
+        ``fio_read_mb_per_s``, ``fio_read_requests_per_s`` and the same for ``write``, of the
+        directions in which there were requests.
+
+    Raises
+    ------
+    ToolOutput
+        It is no whole JSON object of fio's, the job failed, or there was no request.
+    """
+    begin = stdout.find("{")
+    try:
+        job = json.loads(stdout[begin:])["jobs"][0]
+        failed = int(job["error"])
+        metrics = _rates(job)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise unreadable("fio", repr(error), stdout) from None
+    if failed or not metrics:
+        raise unreadable("fio", f"the job's error is {failed}, or it did nothing", stdout)
+    return Reading({}, metrics)
+
+
+def _rates(job: dict[str, Any]) -> dict[str, float]:
+    found = {}
+    for way in ("read", "write"):
+        if float(job[way]["iops"]) > 0:
+            found[f"fio_{way}_mb_per_s"] = float(job[way]["bw_bytes"]) / 1e6
+            found[f"fio_{way}_requests_per_s"] = float(job[way]["iops"])
+    return found

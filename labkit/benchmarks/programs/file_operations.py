@@ -1,0 +1,140 @@
+"""Times file operations, one by one; prints a line of JSON, a line of times in ns each, and an end.
+
+Runs as ``python3 -c TEXT OPERATION JSON`` in containers and on hosts; needs Python's own library
+only. Nothing is printed before the last operation has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter_ns as now
+
+Columns = dict[str, list[int]]
+
+
+def write(path: str, size_b: int, count: int, warm_up: int, flush: str) -> Columns:
+    """Write `size_b` bytes at a time to one open file; flush after each, or sync it to the disk."""
+    content = b"x" * size_b
+    times = []
+    with Path(path).open("wb") as file:
+        for _ in range(warm_up + count):
+            began = now()
+            file.write(content)
+            file.flush()
+            if flush == "fsync":
+                os.fsync(file.fileno())
+            times.append(now() - began)
+    Path(path).unlink()
+    return {"latency_ns": times[warm_up:]}
+
+
+def open_close(path: str, count: int, warm_up: int) -> Columns:
+    """Open and close a file for reading, with Python's open() and with the system's call alone."""
+    opened: list[int] = []
+    closed: list[int] = []
+    called: list[int] = []
+    for _ in range(warm_up + count):
+        began = now()
+        file = open(path, "rb")  # noqa: PTH123, SIM115 - this call is what is timed
+        between = now()
+        file.close()
+        ended = now()
+        opened.append(between - began)
+        closed.append(ended - between)
+    for _ in range(warm_up + count):
+        began = now()
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        called.append(now() - began)
+        os.close(number)
+    columns = {"latency_ns": opened, "close_ns": closed, "call_ns": called}
+    return {name: times[warm_up:] for name, times in columns.items()}
+
+
+def first_write(folder: str, written_b: int) -> Columns:
+    """Open each file of a folder for writing, write to its start and flush; then once more.
+
+    All were read before, so that what is copied need not come from the disk.
+    """
+    content = b"x" * written_b
+    paths = [str(path) for path in sorted(Path(folder).iterdir())]
+    for path in paths:
+        with Path(path).open("rb", buffering=0) as file:
+            while file.read(1 << 20):
+                pass
+
+    def once(path: str) -> int:
+        began = now()
+        with open(path, "r+b") as file:  # noqa: PTH123 - this call is what is timed
+            file.write(content)
+            file.flush()
+            return now() - began
+
+    first = [once(path) for path in paths]
+    return {"latency_ns": first, "again_ns": [once(path) for path in paths]}
+
+
+def traverse(path: str, count: int, warm_up: int, dropper: tuple[str, int] | None) -> Columns:
+    """Run ``ls -R``; before each have the caches dropped, where there is one who does it."""
+    with tempfile.TemporaryDirectory() as empty:
+        times = []
+        for _ in range(warm_up + count):
+            if dropper:
+                drop(*dropper)
+                listing(empty)  # the program itself is read from the disk before it is timed
+            times.append(listing(path))
+    return {"latency_ns": times[warm_up:]}
+
+
+def listing(path: str) -> int:
+    """Return how long ``ls -R`` takes, from its start to its end; nothing is shown."""
+    null = [(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)]
+    began = now()
+    number = os.posix_spawnp("ls", ["ls", "-R", path], os.environ, file_actions=null)
+    status = os.waitpid(number, 0)[1]
+    ended = now()
+    if status != 0:
+        raise OSError(f"ls -R {path} ended with {os.waitstatus_to_exitcode(status)}")
+    return ended - began
+
+
+def drop(host: str, port: int) -> None:
+    """Ask the host's own program to drop the caches, and wait until it has."""
+    with socket.create_connection((host, port), timeout=60) as connection:
+        answer = connection.makefile().readline().strip()
+    if answer != "dropped":
+        raise OSError(f"the caches were not dropped: {answer}")
+
+
+#: Each with how often it does what it counts.
+OPERATIONS: dict[str, tuple[Callable[..., Columns], int]] = {
+    "write": (write, 1),
+    "open": (open_close, 2),
+    "first write": (first_write, 2),
+    "traverse": (traverse, 1),
+}
+
+
+def main(operation: str, options: str) -> None:
+    """Run an operation and print what it took.
+
+    What others left to be written out is written first: it would be, beside what is timed.
+    """
+    os.sync()
+    (run, times), given = OPERATIONS[operation], json.loads(options)
+    columns = run(**given)
+    rows = list(zip(*columns.values(), strict=True))
+    done = times * (len(rows) + given.get("warm_up", 0))
+    head = {"operation": operation, "columns": list(columns), "count": len(rows), "done": done}
+    print(json.dumps(head))
+    print("\n".join(" ".join(map(str, row)) for row in rows))
+    print("end", len(rows))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,63 @@
+"""Runs a command again and again until a window has passed; prints a line of JSON an iteration.
+
+Runs as ``python3 -c TEXT SECONDS AT_MOST COMMAND...`` in containers; needs Python's own library
+only. Times are of the kernel's monotonic clock, which all containers of a host share. What still
+runs when the window ends is cut off, so that two that run side by side end together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+_KEPT = 20_000
+
+
+def once(command: Sequence[str], deadline: int) -> dict[str, Any]:
+    """Run the command until it ends or the deadline comes; return what there is to say."""
+    start = time.monotonic_ns()
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    cut = False
+    try:
+        out, err = process.communicate(timeout=max(0.0, (deadline - start) / 1e9))
+    except subprocess.TimeoutExpired:
+        cut = True
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+    return {
+        "start_ns": start,
+        "end_ns": time.monotonic_ns(),
+        "cut": cut,
+        "status": process.returncode,
+        "stdout": out.decode(errors="replace")[-_KEPT:],
+        "stderr": err.decode(errors="replace")[-_KEPT:],
+    }
+
+
+def main(seconds: str, at_most: str, *command: str) -> None:
+    """Repeat the command, `at_most` times where that is not 0, and stop at what fails."""
+    count, deadline = 0, time.monotonic_ns() + int(float(seconds) * 1e9)
+    while time.monotonic_ns() < deadline and count != (int(at_most) or -1):
+        found = once(command, deadline)
+        print(json.dumps(found), flush=True)
+        if found["status"] != 0 and not found["cut"]:
+            break
+        count += 1
+    print(json.dumps({"end": time.monotonic_ns()}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,261 @@
+"""Any tool run again and again for a window, and two such runs held against each other.
+
+The program is ``programs/repeat.py``. Services whose runs take differently long disturb each other
+for the same time when each repeats for a whole window; what an iteration measured counts as
+measured beside the other only where the other ran for all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from labkit.benchmarks.base import Client, Reading
+from labkit.errors import ToolOutput, UsageError
+
+Reader = Callable[[str, str], Reading]
+
+_PROGRAM = (Path(__file__).parent / "programs" / "repeat.py").read_text()
+#: An iteration ran wholly beside another service that ran for this share of its time. The rest is
+#: for the start of a process between two iterations of the other, which is a few milliseconds.
+WHOLLY = 0.95
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One run of the command.
+
+    Parameters
+    ----------
+    start_ns, end_ns : int
+        On the monotonic clock of the host.
+    cut : bool
+        The window ended before it did, so that it measured nothing.
+    metrics : mapping of str to float
+        What it measured.
+    flags : tuple of str
+        Of its reading.
+    """
+
+    start_ns: int
+    end_ns: int
+    cut: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Repeated(Reading):
+    """A reading of several iterations; `metrics` are means of those that were not cut."""
+
+    iterations: tuple[Iteration, ...] = ()
+
+
+def repeated(client: Client, *, seconds: float, at_most: int = 0) -> Client:
+    """Return a client that runs another's command again and again; it reads a `Repeated`.
+
+    Parameters
+    ----------
+    client : Client
+        What is repeated; it runs in a placement and has no log.
+    seconds : float
+        The window; an iteration that it ends measures nothing.
+    at_most : int
+        End after so many iterations; 0 for no such end.
+    """
+    if not seconds > 0 or at_most < 0 or any("{log}" in part for part in client.argv):
+        raise UsageError(
+            f"seconds={seconds}, at_most={at_most}: what is repeated needs a window, and no log",
+            remedy="repeated(client, seconds=10)",
+        )
+    argv = ("python3", "-c", _PROGRAM, str(seconds), str(at_most), *client.argv)
+    read = partial(parse, client.parse)
+    return replace(client, argv=argv, seconds=seconds + 1, parse=read, log_rows=None)
+
+
+def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
+    """Read every iteration by the tool's own parser.
+
+    Parameters
+    ----------
+    read : callable
+        Takes (stdout, log) of one iteration and returns its `Reading`.
+    stdout, log : str
+        What the program printed; it has no log.
+
+    Raises
+    ------
+    ToolOutput
+        It breaks off, an iteration failed, or one cannot be read.
+    """
+    lines = [_line(text) for text in stdout.splitlines()]
+    if not lines or "end" not in lines[-1] or not all("start_ns" in one for one in lines[:-1]):
+        raise ToolOutput(
+            "the repeated runs break off",
+            why=stdout.strip()[-400:] or "nothing was printed",
+            remedy="was the container ended, or the time too short?",
+            evidence={"stdout": stdout[-4000:]},
+        )
+    iterations = tuple(_iteration(read, one, place) for place, one in enumerate(lines[:-1], 1))
+    whole = [one for one in iterations if not one.cut]
+    flags = tuple(dict.fromkeys(flag for one in whole for flag in one.flags))
+    return Repeated({}, means(whole), flags=flags, iterations=iterations)
+
+
+def _line(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _iteration(read: Reader, line: Mapping[str, Any], place: int) -> Iteration:
+    start, end, cut = int(line["start_ns"]), int(line["end_ns"]), bool(line["cut"])
+    if cut:
+        return Iteration(start, end, cut=True)
+    if line["status"] != 0:
+        said = str(line["stderr"]).strip() or str(line["stdout"]).strip() or "(nothing)"
+        raise ToolOutput(
+            f"iteration {place} ended with status {line['status']}",
+            why=said[-600:],
+            remedy="run the same command in the image by hand",
+            evidence=dict(line),
+        )
+    reading = read(line["stdout"], "")
+    return Iteration(start, end, metrics=reading.metrics, flags=reading.flags)
+
+
+def means(iterations: Sequence[Iteration]) -> dict[str, float]:
+    """Return the mean of each metric over the iterations that have it."""
+    return _mean_of([one.metrics for one in iterations])
+
+
+def overlap(one: Sequence[Iteration], other: Sequence[Iteration]) -> list[float]:
+    """Return for each iteration of `one` the share of its time in which an `other` ran."""
+    return [
+        sum(max(0, min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns)) for b in other)
+        / max(1, a.end_ns - a.start_ns)
+        for a in one
+    ]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What one service measured beside another.
+
+    Parameters
+    ----------
+    name : str
+        The service's.
+    metrics : dict of str to float
+        Means over the iterations that ran wholly beside the other, with ``iterations``, how many
+        these are, ``iterations_partly``, how many more there were, and ``overlap``, the mean share
+        of the other's presence in those that count. Without any, only the two numbers.
+    iterations : list of dict
+        For the record: start and end of every iteration in ns from the earliest start of both, its
+        overlap, and what it measured.
+    flags : tuple of str
+        That no iteration counts, or what the readings of those that count flag.
+    """
+
+    name: str
+    metrics: dict[str, float]
+    iterations: list[dict[str, Any]]
+    flags: tuple[str, ...]
+
+
+def beside(name: str, one: Repeated, other: Repeated | None) -> Beside:
+    """Return what a service measured wholly beside another.
+
+    Parameters
+    ----------
+    name : str
+        The service's.
+    one : Repeated
+        Its iterations.
+    other : Repeated, optional
+        The neighbour's; None for a service alone, every whole iteration of which counts.
+    """
+    shares = overlap(one.iterations, other.iterations) if other else [1.0] * len(one.iterations)
+    pairs = list(zip(one.iterations, shares, strict=True))
+    ended = [(it, share) for it, share in pairs if not it.cut]
+    counted = [(it, share) for it, share in ended if share >= WHOLLY]
+    flags = tuple(dict.fromkeys(flag for it, _ in counted for flag in it.flags))
+    if not counted:
+        near = "wholly beside its neighbour" if other else "to its end"
+        flags = (f"no iteration of {name} ran {near}",)
+    metrics = means([it for it, _ in counted])
+    metrics |= {
+        "iterations": float(len(counted)),
+        "iterations_partly": float(len(ended) - len(counted)),
+    }
+    if other and counted:
+        metrics["overlap"] = math.fsum(share for _, share in counted) / len(counted)
+    first = min(it.start_ns for it in (*one.iterations, *(other.iterations if other else ())))
+    rows = [_row(it, share, first) for it, share in pairs]
+    return Beside(name, metrics, rows, flags)
+
+
+def _row(iteration: Iteration, share: float, first: int) -> dict[str, Any]:
+    return {
+        "start_ns": iteration.start_ns - first,
+        "end_ns": iteration.end_ns - first,
+        "cut": iteration.cut,
+        "overlap": round(share, 4),
+        **iteration.metrics,
+    }
+
+
+def together(
+    measured: Sequence[tuple[str, Repeated]], *, own: str = "service", other: str = "neighbour"
+) -> tuple[Reading, list[Beside]]:
+    """Return one or two services that repeated in one window as one reading.
+
+    Parameters
+    ----------
+    measured : sequence of (str, Repeated)
+        A service and its iterations; two of them may be the same service.
+    own, other : str
+        Factors that name a row's service and its neighbour.
+
+    Returns
+    -------
+    reading : Reading
+        The first service's metrics, and the neighbour's own as ``neighbour_NAME``: the mean of
+        all that it measured. Two of the same service are one row, of the mean of both; two that
+        differ are a row each, the second in `Reading.also`.
+    sides : list of Beside
+        What each measured, for the record.
+    """
+    if not 1 <= len(measured) <= 2:
+        raise UsageError(f"{len(measured)} services: one alone, or two together")
+    first, last = measured[0], measured[-1]
+    alone = len(measured) == 1
+    sides = [beside(*first, None if alone else last[1])]
+    sides += [] if alone else [beside(*last, first[1])]
+    flags = tuple(dict.fromkeys(flag for side in sides for flag in side.flags))
+    messages = sum(sum(not it.cut for it in one.iterations) for _, one in measured)
+    rows = [
+        side.metrics | ({} if alone else _intensity(neighbour))
+        for side, (_, neighbour) in zip(sides, reversed(measured), strict=True)
+    ]
+    if alone or first[0] == last[0]:
+        return Reading({}, _mean_of(rows), messages, flags), sides
+    also = (({own: last[0], other: first[0]}, rows[1]),)
+    return Reading({}, rows[0], messages, flags, also), sides
+
+
+def _intensity(neighbour: Repeated) -> dict[str, float]:
+    return {f"neighbour_{name}": value for name, value in neighbour.metrics.items()}
+
+
+def _mean_of(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    found = {name: [row[name] for row in rows if name in row] for name in names}
+    return {name: math.fsum(values) / len(values) for name, values in found.items()}

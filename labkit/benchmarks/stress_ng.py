@@ -1,0 +1,74 @@
+"""stress-ng: one kind of stressor for a set time, in its own bogus operations a second."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from labkit.benchmarks.base import Client, Reading
+from labkit.benchmarks.fields import number, unreadable, version
+from labkit.errors import ToolMissing, UsageError
+from labkit.hosts import Host
+
+# What it says of a stressor: operations, three times in seconds, and two rates.
+_ROW = r"metrc: \[\d+\] +{name} +(\d\S*) +(\S+) +\S+ +\S+ +(\S+) +\S+$"
+
+
+def probe(host: Host) -> str:
+    """Return stress-ng's version on the host; raise `ToolMissing` where it is not."""
+    result = host.run("stress-ng", "--version", check=False)
+    found = version(result.stdout, r"version (\S+)")
+    if found is None:
+        raise ToolMissing(
+            "stress-ng is not installed",
+            where=f"host {host.name}",
+            remedy="apt-get install stress-ng",
+        )
+    return found.rstrip(",")
+
+
+def stress(
+    stressor: str, *, seconds: int, workers: int = 1, options: tuple[str, ...] = ()
+) -> Client:
+    """Return the client that runs a stressor.
+
+    Parameters
+    ----------
+    stressor : str
+        Its name, such as ``cpu``, ``vm``, ``cache`` or ``hdd``.
+    seconds : int
+        How long.
+    workers : int
+        Processes.
+    options : tuple of str
+        Further options of the tool, such as ``("--vm-bytes", "256M")``.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", stressor) or seconds < 1 or workers < 1:
+        raise UsageError(
+            f"stressor={stressor!r}, seconds={seconds}, workers={workers}: stress-ng needs the "
+            "name of a stressor, a time and workers",
+            remedy='stress_ng.stress("cpu", seconds=10)',
+        )
+    argv: tuple[str, ...] = ("stress-ng", f"--{stressor}", str(workers), "--timeout", str(seconds))
+    argv += ("--metrics-brief", "--stdout", "--temp-path", "/scratch", *options)
+    return Client(argv, "", seconds + 3.0, partial(parse, stressor=stressor))
+
+
+def parse(stdout: str, log: str = "", *, stressor: str) -> Reading:
+    """Read the stressor's row.
+
+    Returns
+    -------
+    Reading
+        ``stress_STRESSOR_per_s``, by the clock on the wall.
+
+    Raises
+    ------
+    ToolOutput
+        There is no row of this stressor, or the run did not end well.
+    """
+    row = re.search(_ROW.format(name=re.escape(stressor)), stdout, re.MULTILINE)
+    if row is None or "successful run completed" not in stdout:
+        raise unreadable("stress-ng", f"there is no whole result of {stressor}", stdout)
+    name = f"stress_{stressor.replace('-', '_')}_per_s"
+    return Reading({}, {name: number(row[3], tool="stress-ng", name=name, whole=stdout)})

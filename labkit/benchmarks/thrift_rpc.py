@@ -1,0 +1,237 @@
+"""Apache Thrift: remote calls of a service in Python, in a closed or an open loop.
+
+Both ends are ``programs/thrift_service.py``, which Debian's python3 runs with python3-thrift. In a
+closed loop a call is made as soon as the one before has been answered, so that a server that stands
+still delays the calls that would have seen it (coordinated omission); in an open loop calls are due
+at set times, and their latency counts from there.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.benchmarks.base import Client, Reading
+from labkit.errors import ToolMissing, ToolOutput, UsageError
+from labkit.hosts import Host
+from labkit.placement import Workload
+
+PORT = 9090
+CALLS = ("nothing", "receive", "send")
+TRANSPORTS = ("buffered", "framed")
+#: Calls that take longer are counted as slow: the smallest quota that the kernel takes.
+SLOW_NS = 1_000_000
+#: Calls before the sample, which fill caches and grow the connection's windows.
+WARMUP = 500
+_PYTHON = ("/usr/bin/python3", "-c")
+_PROGRAM = (Path(__file__).parent / "programs" / "thrift_service.py").read_text()
+#: What a call, and the server's CPU time in it, is expected to take at most (s),
+#: and how fast its bytes are moved at least (bytes/s).
+_CALL, _COMPUTING, _SPEED = 200e-6, 60e-6, 50e6
+_COLUMNS = ["start_ns", "lateness_ns", "latency_ns"]
+_VERSION = """
+import importlib.metadata, platform
+from thrift.protocol import fastbinary
+print(importlib.metadata.version("thrift"), "on Python", platform.python_version())
+"""
+
+
+def probe(host: Host) -> str:
+    """Return the version of Thrift's library on the host; raise `ToolMissing` where it is not."""
+    result = host.run(*_PYTHON, _VERSION, check=False)
+    if result.status != 0:
+        raise ToolMissing(
+            "Thrift's library for Python, or its compiled protocol, is not installed",
+            where=f"host {host.name}",
+            why=result.stderr.strip()[-300:],
+            remedy="apt-get install python3-thrift python3-six",
+        )
+    return result.stdout.strip()
+
+
+def server(*, transport: str = "buffered", port: int = PORT, image: str = "python") -> Workload:
+    """Return the service: one thread, one connection at a time, which is kept."""
+    _one_of("transport", transport, TRANSPORTS)
+    options = (f"port={port}", f"transport={transport}")
+    return Workload((*_PYTHON, _PROGRAM, "serve", *options), port, "tcp", image)
+
+
+def busy(seconds: float = 0, *, image: str = "python") -> Workload:
+    """Return a workload that computes all the time and serves nobody.
+
+    Parameters
+    ----------
+    seconds : float
+        How long, before it ends by itself; 0 until it is ended.
+    image : str
+        The image that holds the interpreter.
+    """
+    return Workload((*_PYTHON, _PROGRAM, "busy", f"seconds={seconds:g}"), 0, image=image)
+
+
+def pause(seconds: float) -> Client:
+    """Return a client that only waits, inside a placement, while others are watched."""
+    return Client(("sleep", f"{seconds:g}"), "", seconds, lambda stdout, log: Reading({}))
+
+
+def duration(calls: int, *, size: int = 0, share: float = 1.0, rate: float = 0.0) -> float:
+    """Return the seconds that so many calls are expected to take at most.
+
+    Parameters
+    ----------
+    calls, size : int
+        Calls, and the bytes that each moves.
+    share : float
+        The share of a CPU that the server may use.
+    rate : float
+        Calls a second in an open loop; 0 in a closed one.
+    """
+    each = max(_CALL, _COMPUTING / share) + size / _SPEED
+    return 1.0 + (calls + WARMUP) * max(each, 1 / rate if rate else 0.0)
+
+
+def closed_loop(address: str, *, calls: int, **options: Any) -> Client:
+    """Return the client that calls again as soon as it has the answer; options as `open_loop`."""
+    return _client("closed", address, calls, **options)
+
+
+def open_loop(address: str, *, calls: int, rate: float, **options: Any) -> Client:
+    """Return the client that calls at set times, whatever the answers do.
+
+    Parameters
+    ----------
+    address : str
+        The server's address.
+    calls : int
+        Calls to measure, after `WARMUP` others in a closed loop.
+    rate : float
+        Calls a second.
+    **options
+        ``call`` (of `CALLS`; ``"nothing"``), ``size`` (bytes that it sends or returns; 0),
+        ``transport`` (the server's; ``"buffered"``), ``port``, ``share`` (of a CPU that the server
+        may use, for the expected duration; 1), ``inside`` (True where the client itself is placed
+        in a container, and can write no file there: the samples are then its output).
+    """
+    if not rate > 0:
+        raise UsageError(f"rate={rate!r} is no rate", remedy="calls a second, such as 2000")
+    return _client("open", address, calls, rate=rate, **options)
+
+
+def _client(
+    mode: str,
+    address: str,
+    calls: int,
+    *,
+    call: str = "nothing",
+    size: int = 0,
+    transport: str = "buffered",
+    port: int = PORT,
+    share: float = 1.0,
+    rate: float = 0.0,
+    inside: bool = False,
+) -> Client:
+    _one_of("call", call, CALLS)
+    _one_of("transport", transport, TRANSPORTS)
+    whole = isinstance(calls, int) and isinstance(size, int)
+    if not whole or calls < 1 or size < 0 or not 0 < share <= 1:
+        raise UsageError(
+            f"calls={calls!r}, size={size!r}, share={share!r}: a run needs at least 1 call of 0 "
+            "bytes or more, whole numbers, and a share of a CPU",
+            remedy="write 100000, not 1e5",
+        )
+    given = {"address": address, "port": port, "transport": transport, "call": call, "size": size}
+    given |= {"calls": calls, "warmup": WARMUP, "log": "-" if inside else "{log}"}
+    given |= {"rate": rate} if mode == "open" else {}
+    options = [f"{name}={value}" for name, value in given.items()]
+    return Client(
+        (*_PYTHON, _PROGRAM, mode, *options),
+        address,
+        duration(calls, size=size, share=share, rate=rate),
+        partial(parse, calls=calls),
+        log_rows=None if inside else calls,
+        bulky=inside,
+    )
+
+
+def parse(stdout: str, log: str, *, calls: int | None = None, slow_ns: int = SLOW_NS) -> Reading:
+    """Read the client's summary and its rows, which are its log or follow the summary.
+
+    Parameters
+    ----------
+    stdout, log : str
+        What it printed, and the file that it wrote.
+    calls : int, optional
+        How many were asked for.
+    slow_ns : int
+        Calls that took longer are counted.
+
+    Returns
+    -------
+    Reading
+        Samples, a row a call, in ns: ``latency_ns`` from when the call was due to its answer (in a
+        closed loop it is due when it is made), ``lateness_ns`` from when it was due to when it was
+        sent, ``start_ns`` when it was due since the first one was. Metrics: ``slow_calls`` and, of
+        the calls before the sample, ``slow_warmup``; ``elapsed_ns`` of the sample, ``warmup_ns`` of
+        the calls before it; ``messages_per_s``.
+
+    Raises
+    ------
+    ToolOutput
+        Output is missing, cut off or not in the program's own form, with what there was.
+    """
+    head, _, rest = stdout.partition("\n")
+    try:
+        found = json.loads(head)
+        promised, elapsed = int(found["calls"]), int(found["elapsed_ns"])
+        warmup = np.array(found["warmup_ns"], dtype=np.int64)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ToolOutput(
+            "the Thrift client's output has no result",
+            why=(stdout.strip() or log.strip() or "(no output)")[-600:],
+            remedy="see the trial's tool.out and tool.err; is the server reachable?",
+            evidence={"error": repr(error), "stdout": stdout[:4000], "log": log[:2000]},
+        ) from None
+    samples = _rows(log or rest)
+    wanted = promised if calls is None else calls
+    ends = samples["start_ns"][-1:] + samples["latency_ns"][-1:]
+    if len(ends) == 0 or not len(samples["start_ns"]) == promised == wanted or ends[0] != elapsed:
+        raise ToolOutput(
+            f"the Thrift client's log has {len(samples['start_ns'])} rows of {wanted} calls",
+            why="it is cut off, or the log of another run",
+            evidence={"stdout": head[:400], "log": log[-400:]},
+        )
+    slow = {"slow_calls": samples["latency_ns"], "slow_warmup": warmup}
+    metrics = {name: float((values > slow_ns).sum()) for name, values in slow.items()}
+    metrics |= {"elapsed_ns": float(elapsed), "messages_per_s": promised / elapsed * 1e9}
+    metrics["warmup_ns"] = float(warmup.sum())
+    flags = () if found.get("accelerated") else ("Thrift's compiled protocol was not used",)
+    return Reading(samples, metrics, promised + len(warmup), flags)
+
+
+def _rows(text: str) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Return the columns of a log; a latency of 0 or less is none."""
+    head, _, body = text.partition("\n")
+    try:
+        if head != ",".join(_COLUMNS) or body.count(",") != 2 * body.count("\n"):
+            raise ValueError(f"not rows of {_COLUMNS}")
+        table = pd.read_csv(io.StringIO(body), header=None, names=_COLUMNS, dtype="int64")
+    except ValueError as error:
+        raise ToolOutput(
+            "the Thrift client's log cannot be read",
+            why=f"{error}: {text[:300] or '(it is empty)'}",
+            evidence={"log": text[:2000]},
+        ) from None
+    if (table["latency_ns"] <= 0).any() or (table["lateness_ns"] < 0).any():
+        raise ToolOutput("the Thrift client's log has a time that cannot be", why=text[:400])
+    return {name: table[name].to_numpy() for name in _COLUMNS}
+
+
+def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"unknown {what} {value!r}", remedy=f"one of {known}")

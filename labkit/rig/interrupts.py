@@ -1,0 +1,51 @@
+"""Interrupts off the CPU of the system under test, for as long as a campaign runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from labkit.errors import UsageError
+from labkit.hosts import Tuning
+from labkit.rig.base import Rig
+
+POLICIES = ("as found", "moved")
+
+
+@contextmanager
+def interrupts(rig: Rig, policy: str) -> Iterator[list[str]]:
+    """Hold interrupts off the server's CPU on every machine of a rig that has another CPU.
+
+    Parameters
+    ----------
+    rig : Rig
+        Whose machines; with bound ends (affinity ``split``).
+    policy : {"as found", "moved"}
+        Where interrupts go; ``moved`` is put back at the end, also by ``labkit restore``.
+
+    Yields
+    ------
+    list of str
+        What was done and what a machine did not take, such as interrupts that its kernel manages.
+    """
+    if policy not in POLICIES:
+        raise UsageError(f"unknown interrupt policy {policy!r}", remedy=f"one of {POLICIES}")
+    roles = ["sut"] if rig.shared_kernel else [one for one in ("sut", "clean") if one in rig.hosts]
+    said = [f"{role}: interrupts as found" for role in roles if policy == "as found"]
+    with ExitStack() as stack:
+        for role in roles if policy == "moved" else []:
+            every = _numbers(rig.cpu_map["all" if rig.shared_kernel else f"all.{role}"])
+            others = ",".join(map(str, sorted(every - _numbers(rig.cpus(role, "split")))))
+            if not others:
+                said.append(f"{role}: interrupts as found, since there is one CPU only")
+                continue
+            tuning = stack.enter_context(Tuning(rig.hosts[role], "interrupts"))
+            said.append(f"{role}: {tuning.move_irqs(others)} interrupts on CPUs {others}")
+            said += [f"{role}: {note}" for note in tuning.notes]
+        yield said
+
+
+def _numbers(cpus: str) -> set[int]:
+    """Return a CPU list, such as ``0-3,8``, as a set."""
+    ends = [part.split("-") for part in cpus.split(",")]
+    return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}

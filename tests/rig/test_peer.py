@@ -1,0 +1,106 @@
+"""A second host with an engine: both ends in containers, and nothing of it left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit.benchmarks import thrift_rpc
+from labkit.campaign.trial import Trial
+from labkit.errors import RigError
+from labkit.hosts import LocalHost, labelled
+from labkit.placement import docker, waiting
+from labkit.rig import netns, peer
+from labkit.rig.base import Rig
+
+pytestmark = pytest.mark.rig
+Left = Callable[[], list[str]]
+Make = Callable[..., Trial]
+
+
+@pytest.fixture
+def with_peer(lab: Rig) -> Iterator[Rig]:
+    with lab.peer(images=["python"]):
+        yield lab
+
+
+@pytest.mark.parametrize("network", ["host", "nat"])
+def test_both_ends_are_in_containers_of_engines_of_their_own(
+    with_peer: Rig, make_trial: Make, left: Left, network: str
+) -> None:
+    placement = docker(network)
+    trial = make_trial(placement, sides="both")
+    options = {"name": "client", "at": "peer", "cpus": trial.cpus("generator")}
+    with (
+        trial.serve(thrift_rpc.server(), placement) as server,
+        trial.serve(waiting("python"), placement, **options) as client,
+    ):
+        assert client.host.name == "peer" and server.host.name == "sut"
+        own = client.own_address
+        call = thrift_rpc.closed_loop(
+            server.address, calls=200, call="receive", size=200, inside=True
+        )
+        found = trial.measure(call, inside=client)
+        near = with_peer.hosts["sut"].run("ip", "-j", "neigh", "show", "198.18.0.5").stdout
+    assert len(found.samples["latency_ns"]) == 200
+    assert own.startswith("198.19.128." if network == "nat" else "198.18.0.5")
+    held = trial.record["readbacks"]["client"]
+    assert held["status"]["Cpus_allowed_list"] == with_peer.cpus("generator", "split")
+    assert held["inspect"]["image"] == with_peer.sites["peer"].images["python"].digest
+    # What reaches the server comes from the second host, translated where it was behind a bridge.
+    assert json.loads(near)[0]["lladdr"]
+    assert trial.mechanisms["client_group_cpu_use"] > 0
+    assert left() == []
+
+
+def test_the_generator_stays_without_firewall_rules(with_peer: Rig) -> None:
+    rules = with_peer.hosts["generator"].run("nft", "list", "ruleset").stdout
+    assert not rules.strip()
+    beside = with_peer.hosts["peer"].run("nft", "list", "ruleset").stdout
+    assert "masquerade" in beside
+    assert with_peer.describe()["hosts"]["peer"] == {
+        "addresses": ["198.18.0.5"],
+        "cpus": with_peer.cpu_map["generator"],
+        "engine": True,
+    }
+    assert with_peer.refuse({"sides": "both"}) is None
+
+
+def test_nothing_of_it_is_left(lab: Rig) -> None:
+    before = (lab.hosts, lab.sites, lab.addresses, lab.cpu_map)
+    with pytest.raises(RigError, match="no image"), lab.peer(images=["absent"]):
+        pass
+    with lab.peer(images=["python"]):
+        assert labelled(LocalHost(), peer.LABEL)
+    assert (lab.hosts, lab.sites, lab.addresses, lab.cpu_map) == before
+    assert not Path("/run/netns", netns.PREFIX + "peer").exists()
+    assert labelled(LocalHost(), peer.LABEL) == []
+    assert lab.refuse({"sides": "both"})
+    ports = LocalHost().run("ip", "-n", netns.SWITCH, "-o", "link").stdout
+    assert "peer0" not in ports
+
+
+def test_what_a_dead_campaign_left_is_removed(lab: Rig) -> None:
+    local = LocalHost()
+    standing = lab.peer(images=["python"])
+    standing.__enter__()
+    try:
+        assert peer.remove(local) and peer.remove(local) == []
+        assert not Path("/run/netns", netns.PREFIX + "peer").exists()
+        assert labelled(local, peer.LABEL) == []
+    finally:
+        standing.__exit__(None, None, None)
+
+
+def test_each_interface_answers_for_its_own_addresses_only(lab: Rig) -> None:
+    """Both ports of the system under test are on one switch; only one has the address."""
+    generator, sut = lab.hosts["generator"], lab.hosts["sut"]
+    link = json.loads(sut.run("ip", "-j", "link", "show", "lab0").stdout)[0]
+    for _ in range(5):
+        generator.run("ip", "neigh", "flush", "dev", "lab0")
+        generator.run("bash", "-c", "echo >/dev/udp/198.18.0.3/9; sleep 0.1")
+        known = json.loads(generator.run("ip", "-j", "neigh", "show", "198.18.0.3").stdout)
+        assert [one["lladdr"] for one in known] == [link["address"]]

@@ -1,0 +1,85 @@
+"""The tools of the image `services`, run in it, and two of them side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from labkit.benchmarks import bonnie, fio, linpack, netperf, repeat, stream, stress_ng, sysbench
+from labkit.benchmarks.base import Client
+from labkit.benchmarks.repeat import Repeated
+from labkit.campaign.trial import Trial
+from labkit.errors import ToolOutput
+from labkit.placement import docker, waiting
+
+pytestmark = pytest.mark.rig
+Make = Callable[..., Trial]
+Left = Callable[[], list[str]]
+ONCE = {
+    "linpack": (linpack.solve(300), "gflops"),
+    "stream": (stream.kernels(100_000, times=3), "triad_gb_per_s"),
+    "fio": (fio.disk("randwrite", seconds=1, megabytes=4), "fio_write_requests_per_s"),
+    "sysbench": (sysbench.run("memory", seconds=1), "sysbench_memory_mb_per_s"),
+    "stress-ng": (stress_ng.stress("cpu", seconds=1), "stress_cpu_per_s"),
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_each_tool_prints_what_its_parser_reads(make_trial: Make, name: str) -> None:
+    trial = make_trial()
+    client, metric = ONCE[name]
+    with trial.serve(waiting("services"), docker("nat")) as server:
+        assert trial.measure(client, inside=server).metrics[metric] > 0
+
+
+def _is_bonnie(client: Client, trial: Trial) -> None:
+    with trial.serve(waiting("services"), docker("nat").limited(memory=2**26)) as server:
+        reading = trial.measure(client, inside=server)
+    # However fast the disk is, each phase has a number or says that it was too short.
+    assert len(reading.metrics) + len(reading.flags) == len(bonnie.COLUMNS)
+
+
+def test_both_bonnies_print_the_format_that_is_read(make_trial: Make) -> None:
+    _is_bonnie(bonnie.disk(128, chunk=65_536, short=True), make_trial())
+    _is_bonnie(bonnie.disk(16), make_trial())
+
+
+def test_linpack_takes_as_many_threads_as_it_may_use_cpus(make_trial: Make) -> None:
+    trial = make_trial()
+    cpu = trial.cpus("sut")
+    with trial.serve(waiting("services"), docker("nat").limited(cpuset=cpu), cpus=cpu) as server:
+        found = trial.measure(linpack.solve(300), inside=server)
+    assert found.metrics["linpack_threads"] == 1
+
+
+def test_two_run_side_by_side_in_one_window(make_trial: Make, left: Left) -> None:
+    trial = make_trial()
+    once = stream.kernels(500_000, times=3)
+    with trial.serve(waiting("services"), docker("nat"), name="server") as server:
+        workload = netperf.server(port=netperf.PORT)
+        with trial.serve(workload, docker("nat"), name="netserver") as peer:
+            sender = netperf.tcp_stream(peer.own_address, seconds=1)
+            found = trial.measure_all(
+                {
+                    "stream": (repeat.repeated(once, seconds=2.5), server),
+                    "netperf": (repeat.repeated(sender, seconds=2.5), server),
+                }
+            )
+    one, other = found["stream"], found["netperf"]
+    assert isinstance(one, Repeated) and isinstance(other, Repeated)
+    reading, sides = repeat.together([("stream", one), ("netperf", other)])
+    assert reading.metrics["iterations"] > 2 and reading.metrics["neighbour_mbit_per_s"] > 0
+    assert reading.also[0][1]["mbit_per_s"] > 0 and len(sides) == 2
+    # Both clocks are one: each began before the other had ended.
+    assert one.iterations[0].start_ns < other.iterations[-1].end_ns
+    assert other.iterations[0].start_ns < one.iterations[-1].end_ns
+    assert not left()
+
+
+def test_a_tool_that_fails_in_its_loop_is_told_in_its_words(make_trial: Make) -> None:
+    trial = make_trial()
+    with trial.serve(waiting("services"), docker("nat")) as server:
+        nobody = netperf.tcp_stream(server.own_address, seconds=1, port=9)
+        with pytest.raises(ToolOutput, match="netserver listening"):
+            trial.measure(repeat.repeated(nobody, seconds=2), inside=server)

@@ -1,0 +1,133 @@
+"""Every storage that this machine has, on the real rig: proven, used, and nothing of it left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from labkit.benchmarks import file_operations
+from labkit.campaign.trial import Trial
+from labkit.errors import ManipulationError
+from labkit.hosts import LocalHost
+from labkit.placement import DRIVERS, MOUNTS, bare, docker, waiting
+from labkit.rig import daemons, ending, engine
+from labkit.rig.base import Rig
+from labkit.rig.layers import File, LayeredImage, Tree
+from labkit.runtimes import Docker, placed
+from labkit.runtimes.checks import Expectation
+
+pytestmark = pytest.mark.rig
+STORAGES = (*DRIVERS, *MOUNTS)
+FILES = tuple(File(f"first/{n}", 300_000) for n in range(2))
+IMAGE = LayeredImage(
+    "tested",
+    (
+        (Tree("tree", 5, 20, 20_000), File("layer-1", 4096), *FILES),
+        (Tree("tree", 5, 20, 20_000), File("layer-2", 4096)),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def stored(lab: Rig) -> Iterator[Rig]:
+    with lab.storage({name: [IMAGE] for name in STORAGES}):
+        yield lab
+    # What stood for the module is gone with it.
+    assert daemons.standing() == []
+    assert ending.mounted((str(engine.STORAGES),)) == []
+    losetup = LocalHost().run("losetup", "--list", "--noheadings", "--output", "BACK-FILE").stdout
+    assert str(engine.STORAGES) not in losetup
+    assert not [path for path in ("bind", "unions") if (engine.STORAGES / path).exists()]
+
+
+def able(lab: Rig, name: str) -> None:
+    """Skip a storage that this machine does not have, with the reason."""
+    if reason := lab.missing.get(f"storage:{name}"):
+        assert lab.refuse({"storage": name}) == reason
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("name", STORAGES)
+def test_each_operation_runs_in_a_storage_that_is_proven(
+    stored: Rig, make_trial: Callable[..., Trial], left: Callable[[], list[str]], name: str
+) -> None:
+    able(stored, name)
+    placement = docker("host", storage=name)
+    trial = make_trial(placement, storage=name)
+    clients = {
+        "write": file_operations.write(size_b=5000, count=20),
+        "fsync": file_operations.write(size_b=5000, count=5, flush="fsync"),
+        "top": file_operations.open_close(count=20, path="/data/layer-2"),
+        "lowest": file_operations.open_close(count=20, path="/data/layer-1"),
+        "first": file_operations.first_write(folder="/data/first", size_b=300_000, files=2),
+        "ls": file_operations.traverse("/data/tree", count=3, files=50),
+    }
+    with trial.serve(waiting("tested"), placement) as server:
+        found = {key: trial.measure(one, inside=server) for key, one in clients.items()}
+        read = server.readback
+    counts = {key: len(reading.samples["latency_ns"]) for key, reading in found.items()}
+    assert counts == {"write": 20, "fsync": 5, "top": 20, "lowest": 20, "first": 2, "ls": 3}
+    assert read["data"]["type"] == stored.sites["sut"].storages[name].filesystem
+    if name == "overlay2":
+        assert read["data"]["layers"] >= 4  # the base's, ours, and the one that is written to
+    assert left() == []
+    assert list((engine.STORAGES / "unions").glob("*")) == []
+
+
+def test_a_container_is_fresh_whatever_the_one_before_wrote(
+    stored: Rig, make_trial: Callable[..., Trial]
+) -> None:
+    for name in [one for one in STORAGES if f"storage:{one}" not in stored.missing]:
+        if name in ("bind", "volume"):
+            continue  # these keep what is written to them, as they are for
+        placement = docker("host", storage=name)
+        for _ in range(2):
+            with make_trial(placement).serve(waiting("tested"), placement) as server:
+                argv = server.enter(
+                    ["sh", "-c", "head -c 3 /data/first/0; echo new >/data/first/0"]
+                )
+                assert "new" not in server.host.run(*argv).stdout
+
+
+def test_cold_caches_are_dropped_by_the_host_itself(
+    stored: Rig, make_trial: Callable[..., Trial], left: Callable[[], list[str]]
+) -> None:
+    name = next(one for one in STORAGES if f"storage:{one}" not in stored.missing)
+    placement = docker("host", storage=name)
+    trial = make_trial(placement, storage=name)
+    with trial.serve(waiting("tested"), placement) as server:
+        dropper = file_operations.cache_dropper(server.address)
+        with trial.serve(dropper, bare("rules"), name="dropper") as dropping:
+            at = (dropping.address, dropping.port)
+            client = file_operations.traverse("/data/tree", count=2, files=50, dropper=at)
+            cold = trial.measure(client, inside=server)
+        warm = trial.measure(
+            file_operations.traverse("/data/tree", count=2, files=50), inside=server
+        )
+    assert cold.samples["latency_ns"].min() > warm.samples["latency_ns"].min()
+    assert left() == []
+
+
+class Mislabelled(Docker):
+    """Starts what it is asked for, and expects another driver and a mount where there is none."""
+
+    def expect(self, *arguments: Any) -> Expectation:
+        right = super().expect(*arguments)
+        return replace(right, driver="zfs", source="" if right.source else "/elsewhere")
+
+
+@pytest.mark.parametrize("name", STORAGES)
+def test_what_is_not_the_storage_of_the_label_is_an_error(
+    stored: Rig, label: str, left: Callable[[], list[str]], name: str
+) -> None:
+    able(stored, name)
+    placement = docker("host", storage=name)
+    arguments = (Mislabelled(), stored.site(placement), placement, waiting("tested"))
+    with pytest.raises(ManipulationError) as caught, placed(*arguments, cpus="1", label=label):
+        pass
+    assert "not zfs" in caught.value.what
+    assert ("mounted" if name in MOUNTS else "in its own layer") in caught.value.what
+    assert left() == []

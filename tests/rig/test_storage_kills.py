@@ -1,0 +1,80 @@
+"""SIGKILL while storages stand: nothing of them is left, whether or not the rig stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.hosts import LocalHost
+from labkit.rig import clean, daemons, ending, engine, state, virtual
+
+pytestmark = pytest.mark.rig
+PATIENCE = 900.0
+USER = """
+import os, time
+from labkit import Rig, docker
+from labkit.campaign.trial import Trial
+from labkit.design import Condition
+from labkit.placement import waiting
+from labkit.rig.layers import File, LayeredImage
+
+image = LayeredImage("killed", ((File("a", 5000),),))
+with Rig.open("virtual", patience=900) as lab, lab.storage({name: [image] for name in NAMES}):
+    standing = []
+    for name in [name for name in NAMES if f"storage:{name}" not in lab.missing]:
+        placement, label = docker("host", storage=name), f"trial-{os.getpid()}-killed-{name}"
+        trial = Trial(lab, Condition((("placement", placement),)), {}, label, {})
+        standing.append(trial.serve(waiting("killed"), placement))
+        standing[-1].__enter__()
+    print("standing", flush=True)
+    time.sleep(600)
+"""
+NAMES = ["fuse-overlayfs", "btrfs", "unionfs-fuse"]
+
+
+def left() -> list[str]:
+    """Return what storages have left on this machine."""
+    local = LocalHost()
+    found = [f"mount {point}" for point in ending.mounted((str(engine.STORAGES),))]
+    loops = local.run("losetup", "--list", "--noheadings", "--output", "BACK-FILE").stdout.split()
+    found += [f"loop device of {path}" for path in loops if path.startswith(str(engine.STORAGES))]
+    found += [f"daemon {driver}" for driver in daemons.standing()]
+    processes = local.run("ps", "-eo", "args").stdout.splitlines()
+    found += [line for line in processes if f"{engine.STORAGES}/" in line and "ps -eo" not in line]
+    found += [str(path) for path in (engine.STORAGES / "unions").glob("*")]
+    groups = [path for root in ending.group_roots() for path in root.iterdir() if path.is_dir()]
+    return found + [f"control group {path}" for path in groups]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["on a standing rig", "with a rig of its own"])
+def test_a_kill_leaves_nothing(kept: bool, tmp_path: Path) -> None:
+    with state.locked(PATIENCE):
+        clean(say=print)
+        if kept and state.read() is None:
+            virtual.up(keep=True, say=print)
+    text = f"NAMES = {NAMES!r}\n{USER}"
+    with (tmp_path / "out").open("w+") as out:
+        user = subprocess.Popen(
+            [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=out, text=True
+        )
+        assert user.stdout is not None
+        try:
+            said = list(iter(user.stdout.readline, "standing\n"))
+            assert user.poll() is None, f"{said} {(tmp_path / 'out').read_text()}"
+            assert left() != []
+        finally:
+            os.kill(user.pid, signal.SIGKILL)
+            user.wait()
+    with state.locked(PATIENCE):
+        done = clean(say=print)
+        assert left() == []
+        assert bool(state.read()) == kept
+        if kept:
+            assert any("storage driver btrfs" in line for line in done)
+            virtual.down(say=print)
+            assert left() == []

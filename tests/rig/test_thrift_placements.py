@@ -1,0 +1,63 @@
+"""The Thrift service where placements put it: called, throttled, and beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from labkit.benchmarks import thrift_rpc
+from labkit.campaign.trial import Trial
+from labkit.placement import Placement, bare, docker
+from labkit.rig.base import Rig
+
+pytestmark = pytest.mark.rig
+Left = Callable[[], list[str]]
+Make = Callable[..., Trial]
+CALLS = 1_000
+
+
+@pytest.mark.parametrize("placement", [docker("host"), bare("cgroup"), bare()], ids=str)
+def test_the_service_is_called_wherever_it_is(
+    lab: Rig, make_trial: Make, left: Left, placement: Placement
+) -> None:
+    trial = make_trial(placement)
+    with trial.serve(thrift_rpc.server(), placement) as server:
+        reading = trial.measure(thrift_rpc.closed_loop(server.address, calls=CALLS))
+    assert len(reading.samples["latency_ns"]) == CALLS and reading.flags == ()
+    assert trial.mechanisms["cpu_ns"] > CALLS * 1_000  # a call costs more than 1 us of CPU
+    assert left() == []
+
+
+@pytest.mark.parametrize("placement", [docker("host"), bare("cgroup")], ids=str)
+def test_a_quota_below_the_cpu_use_makes_calls_wait_for_the_next_period(
+    lab: Rig, make_trial: Make, left: Left, placement: Placement
+) -> None:
+    limited = placement.limited(quota_us=1_000, period_us=10_000)
+    trial = make_trial(limited)
+    with trial.serve(thrift_rpc.server(), limited) as server:
+        reading = trial.measure(thrift_rpc.closed_loop(server.address, calls=CALLS, share=0.1))
+    found, slow = trial.mechanisms, reading.metrics["slow_calls"] + reading.metrics["slow_warmup"]
+    assert found["nr_throttled"] > 10 and slow >= 0.5 * found["nr_throttled"]
+    called = reading.metrics["elapsed_ns"] + reading.metrics["warmup_ns"]
+    assert 0.07 < found["cpu_ns"] / called < 0.13
+    assert left() == []
+
+
+def test_a_client_in_a_container_calls_one_in_another(
+    lab: Rig, make_trial: Make, left: Left
+) -> None:
+    trial = make_trial(docker("nat"))
+    ends = {"name": "client", "cpus": lab.cpu_map["generator"]}
+    with (
+        trial.serve(thrift_rpc.server(), docker("nat")) as server,
+        trial.serve(thrift_rpc.busy(), docker("nat"), **ends) as client,
+    ):
+        load = thrift_rpc.closed_loop(
+            server.own_address, calls=100, call="send", size=10_000, inside=True
+        )
+        reading = trial.measure(load, inside=client)
+    assert len(reading.samples["latency_ns"]) == 100
+    assert "tool.out" not in trial.logs  # its output is the samples
+    assert trial.mechanisms["client_cpu_use"] > 0.1
+    assert left() == []

@@ -1,0 +1,150 @@
+"""Which storages a machine can have, and what proves that a container has the one it was given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.errors import RigError, UsageError
+from labkit.hosts import LocalHost
+from labkit.hosts.site import Image, Site, Storage
+from labkit.placement import DRIVERS, MOUNTS, docker
+from labkit.rig import storage
+from labkit.rig.base import Rig
+from labkit.runtimes.checks import Expectation, problems
+from labkit.runtimes.readback import reduced_mount
+from labkit.runtimes.storage import data_source
+
+CAPTURED = Path(__file__).parents[1] / "captured"
+READ = json.loads((CAPTURED / "readback-storages.json").read_text())
+IMAGE = Image("layers-2", "labkit/layers-2:0", "sha256:0123456789abcdef", "")
+
+
+def expected(name: str, **changes: Any) -> Expectation:
+    """Return what must be true of the captured container with a storage."""
+    wanted = READ[name]["expected"] | changes
+    inside = {"host_network": True, "container": True, "root": ""}
+    return Expectation("1", cgroup=READ[name]["readback"]["inspect"]["id"], **inside, **wanted)
+
+
+@pytest.mark.parametrize("name", list(READ))
+def test_each_storage_is_proven_by_what_was_read(name: str) -> None:
+    assert problems(expected(name), READ[name]["readback"]) == []
+
+
+@pytest.mark.parametrize("name", list(READ))
+@pytest.mark.parametrize("other", list(READ))
+def test_no_storage_passes_for_another(name: str, other: str) -> None:
+    wrong = problems(expected(name), READ[other]["readback"])
+    about = [problem for problem in wrong if "storage driver" in problem or "/data" in problem]
+    assert bool(about) == (name != other)
+
+
+def test_a_mount_of_another_directory_is_seen() -> None:
+    source = "/var/lib/labkit/storage/bind/another"
+    (wrong,) = problems(expected("bind", source=source), READ["bind"]["readback"])
+    assert wrong.startswith("its /data is /") and wrong.endswith(f"not {source}")
+
+
+def test_storage_is_no_matter_where_none_was_asked_for() -> None:
+    plain = expected("vfs", driver="", filesystem="", source="")
+    read = READ["vfs"]["readback"]
+    assert problems(plain, read) == [] == problems(plain, {**read, "data": {}})
+
+
+MOUNTS_OF = """
+22 27 0:21 / /proc rw - proc proc rw
+700 600 0:50 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/C:/B:/A,upperdir=/u,workdir=/w
+701 700 254:0 /var/lib/x/my\\040data /data rw,relatime - ext4 /dev/vda rw
+702 700 254:0 /database /database rw - ext4 /dev/vda rw
+"""
+
+
+def test_the_mount_of_a_path_is_the_deepest_that_holds_it() -> None:
+    assert reduced_mount(MOUNTS_OF, "/data") == {
+        "point": "/data",
+        "type": "ext4",
+        "root": "/var/lib/x/my data",
+    }
+    assert reduced_mount(MOUNTS_OF, "/dat") == {
+        "point": "/",
+        "type": "overlay",
+        "root": "/",
+        "layers": 4,
+    }
+    assert reduced_mount("", "/data") == {}
+    assert reduced_mount("22 27 0:21 / /\n", "/data") == {}
+
+
+def test_sources_of_mounts_are_named_after_the_content() -> None:
+    def source(name: str) -> str:
+        return data_source(Storage(name, "s", "overlay2", "ext4", "/disk"), IMAGE, "trial-1")
+
+    assert source("bind") == "/disk/bind/layers-2-0123456789ab"
+    assert source("volume").endswith("-layers-2-0123456789ab")
+    other = Storage("volume", "s", "overlay2", "ext4", "/another")
+    assert source("volume") != data_source(other, IMAGE, "trial-1"), "users of one engine"
+    assert source("unionfs-fuse") == "/disk/unions/trial-1/union"
+    assert source("overlay2") == ""
+
+
+def test_a_rig_without_daemons_of_its_own_has_one_driver_and_two_mounts() -> None:
+    found = storage.missing_beside("btrfs")
+    able = {name for name in (*DRIVERS, *MOUNTS) if f"storage:{name}" not in found}
+    assert able == {"btrfs", "bind", "volume"}
+    assert "btrfs" in found["storage:overlay2"]
+    without = storage.missing_beside(None)
+    assert len(without) == len(DRIVERS) + len(MOUNTS)
+    assert set(without.values()) == {"there is no engine"}
+
+
+def test_a_machine_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_kernel_has", lambda name: name == "overlay")
+    monkeypatch.setattr(storage, "_tool", lambda name: None)
+    found = storage.missing()
+    assert found["storage:aufs"] == "the kernel has no aufs"
+    assert found["storage:btrfs"] == "the kernel has no btrfs"
+    assert "fuse" in found["storage:fuse-overlayfs"] and "fuse" in found["storage:unionfs-fuse"]
+    assert not {"storage:overlay2", "storage:vfs", "storage:bind"} & found.keys()
+    monkeypatch.setattr(storage, "_kernel_has", lambda name: True)
+    monkeypatch.setattr(storage, "_engine_version", lambda: 24)
+    assert "version 24" in storage.missing()["storage:aufs"]
+    monkeypatch.setattr(storage, "_engine_version", lambda: 20)
+    assert "storage:aufs" not in storage.missing()
+    assert "btrfs-progs" in storage.missing()["storage:btrfs"]
+
+
+def rig(**missing: str) -> Rig:
+    site = Site(LocalHost("sut"), "198.18.0.3", engine="unix:///none")
+    found = {name.replace("_", ":", 1): why for name, why in missing.items()}
+    return Rig("r", "virtual", {}, {"sut": site}, {}, {}, True, missing=found)
+
+
+def test_a_rig_refuses_what_it_lacks_and_says_how_to_have_a_storage_stand() -> None:
+    lab = rig(storage_vfs="no disk")
+    assert lab.refuse({"storage": "vfs"}) == "no disk"
+    assert lab.refuse({"storage": "btrfs"}) is None
+    lab.missing = {"cold-cache": "not root"}
+    assert lab.refuse({"cache": "cold"}) == "not root"
+    assert lab.refuse({"cache": "warm"}) is None
+    with pytest.raises(RigError, match="does not stand"):
+        lab.site(docker("host", storage="bind"))
+
+
+def test_the_place_of_a_placement_has_its_storages_engine() -> None:
+    lab = rig()
+    there = Storage("btrfs", "unix:///btrfs", "btrfs", "btrfs")
+    site = Site(LocalHost("sut"), "198.18.0.3", engine="unix:///own", storages={"btrfs": there})
+    lab.sites = {"sut": site}
+    placed = lab.site(docker("host", storage="btrfs"))
+    assert (placed.engine, placed.storage) == ("unix:///btrfs", there)
+    assert lab.site(docker("host")) is site
+
+
+def test_an_unknown_storage_is_refused() -> None:
+    lab = rig()
+    with pytest.raises(UsageError, match="no storage called zfs"), lab.storage({"zfs": []}):
+        pass
