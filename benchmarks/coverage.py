@@ -18,6 +18,7 @@ import pandas as pd
 from scipy import signal, stats
 
 from labkit.analysis import factorial, growth, knee, overhead, ratios, steps, tails
+from labkit.analysis import interference as pairs
 from labkit.analysis.checks import drift
 
 Rng = np.random.Generator
@@ -167,6 +168,13 @@ def contrast(rng: Rng) -> tuple[float, float, float]:
     return 0.95, *found.interval()
 
 
+def groups(rng: Rng) -> tuple[float, float, float]:
+    """Draw the geometric mean of two cells over that of two others."""
+    ends = {"above": ["natspin", "hostblock"], "below": ["natblock", "hostspin"]}
+    found = pairs.group_contrast(cells(rng), value="value", by="cell", **ends)
+    return 0.95**0.5, *found.interval()
+
+
 def interference(paired: bool) -> Draw:
     """Return the draw of a loss of 20 % to a neighbour."""
     names = {"value": "value", "condition": "condition", "block": "block"}
@@ -267,6 +275,7 @@ COVERAGE: list[Coverage] = [
     Coverage("factorial: one of three levels", effect(1.0, "affinity", 2)),
     Coverage("factorial: interaction", effect(0.95**0.25, "placement:wait", 3)),
     Coverage("contrast of two ratios", contrast),
+    Coverage("contrast of groups of cells", groups),
     Coverage("interference ratio, paired", interference(paired=True)),
     Coverage("interference ratio, Fieller", interference(paired=False)),
     Coverage("order statistics: p50 of 100", order_statistics(0.5, 100), discrete=True),

@@ -256,17 +256,20 @@ def restore() -> None:
         raise SystemExit(1)
 
 
-@app.command()
-def clean() -> None:
+@app.command(epilog="Examples: labkit clean | labkit clean --images")
+@click.option("--images", is_flag=True, help="Also what storage daemons keep between runs.")
+def clean(images: bool) -> None:
     """Remove what a dead campaign left on this machine, and only that."""
+    from labkit.hosts import LocalHost
     from labkit.rig import clean as remove
-    from labkit.rig import state
+    from labkit.rig import state, storage
 
     if not state.is_root():
         click.echo("not root: no rig was made from here")
         return
     with state.locked():
         done = remove(say=say)
+        done += [text for text in [storage.forget(LocalHost()) if images else ""] if text]
     for line in done or ["nothing was left"]:
         click.echo(line)
 

@@ -1,0 +1,123 @@
+"""What a container's storage takes beside its engine: what is mounted at ``/data``.
+
+The engine of a storage driver needs nothing more: ``/data`` is then in the container's own layer.
+A mount shows what the image has there, as a named volume does when it is first used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from labkit.errors import PlacementError
+from labkit.hosts import Host, Job, script, start_job
+from labkit.hosts.site import Image, Site, Storage
+
+#: Where containers find what is measured.
+DATA = "/data"
+
+# Filled by a container of the image itself, so that owners and modes are as they are there. What
+# was not finished is not used: it has another name, or goes again.
+_BIND = """
+place=$1 image=$2 parent=$3
+[ ! -d "$place" ] || exit 0
+rm -rf "$place.new"
+mkdir -p "$place.new"
+docker run --rm --pull never --network none --cgroup-parent "$parent" --label labkit=storage \\
+    --mount "type=bind,src=$place.new,dst=/labkit-data" "$image" \\
+    sh -c 'if [ -d /data ]; then cp -a /data/. /labkit-data; fi'
+sync -f "$place.new"
+mv "$place.new" "$place"
+"""
+_VOLUME = """
+name=$1 image=$2 parent=$3 disk=$4
+docker volume inspect "$name" >/dev/null 2>&1 && exit 0
+docker volume create --label labkit=storage --label "labkit.disk=$disk" "$name" >/dev/null
+docker run --rm --pull never --network none --cgroup-parent "$parent" --label labkit=storage \\
+    --mount "type=volume,src=$name,dst=/data" "$image" sync -f /data ||
+    { docker volume rm "$name" >/dev/null; exit 1; }
+"""
+_UNION_UP = """
+tries=0
+while ! mountpoint -q "$1"; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 250 ] || { echo "the union is not mounted" >&2; exit 1; }
+    sleep 0.02
+done
+"""
+_UNION_DOWN = 'if mountpoint -q "$1/union"; then umount "$1/union" || umount -l "$1/union"; fi'
+
+
+def data_options(site: Site, image: Image, label: str) -> list[str]:
+    """Return the options of ``docker run`` that mount the storage; what they name stands then.
+
+    Raises
+    ------
+    PlacementError
+        It could not be made.
+    """
+    storage = site.storage
+    if storage is None or storage.name == storage.driver:
+        return []
+    source = data_source(storage, image, label)
+    if storage.name == "unionfs-fuse":
+        _unite(site, storage, image, label)
+    else:
+        text = _VOLUME if storage.name == "volume" else _BIND
+        argv = script(text, source, image.reference, site.cgroup_parent, storage.directory)
+        _try(site.host, f"{storage.name} for {image.name}", argv, storage)
+    kind = "volume" if storage.name == "volume" else "bind"
+    return ["--mount", f"type={kind},src={source},dst={DATA}"]
+
+
+def data_source(storage: Storage, image: Image, label: str) -> str:
+    """Return what is mounted: a directory, or the name of a volume; "" for a driver's own layer."""
+    if storage.name == storage.driver:
+        return ""
+    name = f"{image.name}-{image.digest.rpartition(':')[2][:12]}"
+    # Users of one engine have a disk's directory each, and volumes that do not meet.
+    whose = hashlib.sha256(storage.directory.encode()).hexdigest()[:6]
+    places = {
+        "volume": f"labkit-{whose}-{name}",
+        "bind": f"{storage.directory}/bind/{name}",
+        "unionfs-fuse": f"{_union(storage, label)}/union",
+    }
+    return places[storage.name]
+
+
+def release(site: Site, label: str) -> None:
+    """Take down what stood for one container only: its union. Nothing to do is fine."""
+    if site.storage is None or site.storage.name != "unionfs-fuse":
+        return
+    place = _union(site.storage, label)
+    site.host.run(*script(_UNION_DOWN, place))
+    Job(site.host, f"{place}/job").stop()
+    site.host.run("rm", "-rf", "--one-file-system", "--", place)
+
+
+def _union(storage: Storage, label: str) -> str:
+    return f"{storage.directory}/unions/{label}"
+
+
+def _unite(site: Site, storage: Storage, image: Image, label: str) -> None:
+    """Mount a union of the image's layers, read-only, below a fresh branch that is written to."""
+    place = _union(storage, label)
+    site.host.run("mkdir", "-p", f"{place}/written", f"{place}/union")
+    branches = [f"{place}/written=RW"]
+    branches += [f"{one}=RO" for one in reversed(storage.branches.get(image.name, ()))]
+    argv = ["unionfs", "-f", "-o", "cow,allow_other,use_ino", ":".join(branches), f"{place}/union"]
+    job = start_job(site.host, argv, directory=f"{place}/job", label=label)
+    try:
+        _try(site.host, f"union for {image.name}", script(_UNION_UP, f"{place}/union"), storage)
+    except PlacementError as error:
+        raise PlacementError(error.what, where=error.where, why=job.stderr()[-800:]) from error
+
+
+def _try(host: Host, what: str, argv: Sequence[str], storage: Storage) -> None:
+    result = host.run(*argv, env={"DOCKER_HOST": storage.engine}, timeout=1800, check=False)
+    if result.status != 0:
+        raise PlacementError(
+            f"the {what} cannot be made",
+            where=f"host {host.name}",
+            why=result.stderr.strip()[-800:],
+        )
