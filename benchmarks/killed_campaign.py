@@ -14,7 +14,7 @@ import nbformat
 
 from labkit import Rig, Study, bare, docker, sockperf, studies
 from labkit.campaign import runner, store, study, trial
-from labkit.rig import virtual
+from labkit.rig import base, virtual
 
 
 def announced(phase, function):
@@ -50,6 +50,8 @@ def ping(trial):
 
 def announce():
     """Let the library say which phase it is in."""
+    base.Rig.storage = announced_entry("setting up", base.Rig.storage)
+    base.Rig.peer = announced_entry("setting up", base.Rig.peer)
     runner.Trial.serve = announced_entry("placing", trial.Trial.serve)
     runner.Trial.come_and_go = announced_entry("placing", trial.Trial.come_and_go)
     runner.Trial.measure_all = announced("measuring", trial.Trial.measure_all)

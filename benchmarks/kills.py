@@ -41,8 +41,11 @@ LONGEST = {
     "recording": 0.01,
     "taking down": 1.0,
     "restoring": 0.05,
+    "setting up": 3.0,
 }
 TRIES = 12
+#: Studies that have more set up for them, and so one more phase.
+SETTING_UP = ("network-isolation", "union-filesystem")
 
 #: What must be the same afterwards, each as a shell command.
 STATE = {
@@ -55,13 +58,16 @@ STATE = {
     "rules": "nft list ruleset 2>/dev/null",
     "control groups": "find /sys/fs/cgroup -type d -name 'labkit*' | sort",
     "processes": "ps -eo args | grep -E '[d]ockerd|[c]ontainerd|[l]abkit/(virtual|journal)|"
-    "[s]ockperf|[s]leep infinity'",
+    "[s]ockperf|[s]leep infinity|[u]nionfs|[f]use-overlayfs|[d]rop_caches'",
     "scratch": "find /run/labkit -mindepth 1 2>/dev/null | grep -v '^/run/labkit/lock$' | sort",
     "settings": "sysctl -a 2>/dev/null | grep -E '^(net.ipv4.(ip_forward|conf.all)|net.bridge|"
     "net.core.(busy|rps)|kernel.keys.root|vm.swappiness)' | sort",
     "idle": "od -An -td4 -N4 /dev/cpu_dma_latency",
     "journal's folder": f"ls -A {DIRECTORY}",
-    "containers": f"ls -A {engine.DATA_ROOT}/containers 2>/dev/null",
+    "containers": f"ls -A {engine.DATA_ROOT}/containers {engine.STORAGES}/*/containers 2>/dev/null"
+    " | grep -v :",
+    "loop devices": "losetup --list --noheadings 2>/dev/null | grep labkit",
+    "interrupts": "grep . /proc/irq/*/smp_affinity_list 2>/dev/null",
 }
 #: What no kill may change even for a while, each with the lines in which the standing lab shows.
 OUTSIDE = {
@@ -205,8 +211,9 @@ def main() -> int:
     kills = 0
     with tempfile.TemporaryDirectory() as name:
         current = Campaign(Path(tempfile.mkdtemp(dir=name)), blocks, given.study)
+        phases = [*PHASES, *(["setting up"] if given.study in SETTING_UP else [])]
         for number in range(given.kills):
-            phase = PHASES[number % len(PHASES)]
+            phase = phases[number % len(phases)]
             current, outcome, wrong = kill_in(phase, current, draw, before)
             kills += outcome == "killed"
             problems += wrong

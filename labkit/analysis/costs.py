@@ -1,7 +1,7 @@
 """What conditions add to a baseline over a size, as a table of lines, one family; and its figure.
 
 `labkit.analysis.overhead` fits one pair of conditions. Here several are fitted, in cells of other
-factors, and each gets a verdict in words: is the cost fixed, or does it grow with the size?
+factors, and each gets a verdict in words: is the cost fixed, or does it grow or fall with the size?
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ def costs(
         (geometric mean over the sizes), each with ``_low`` and ``_high``; ``p_intercept`` and
         ``p_growth``, that they are not 0, by Holm over the rows; ``p_fixed``, that the growth lies
         within the margin; ``verdict``: ``fixed`` (a cost at size 0, growth within the margin),
-        ``growing`` (growth alone), ``fixed and growing``, ``none`` (no cost at size 0 was found,
-        growth within the margin) or ``inconclusive``. A line rests on three sizes at least: with
-        fewer the verdict is ``inconclusive``.
+        ``growing`` or ``falling`` (growth alone, by the sign of the slope), ``fixed and growing``
+        or ``fixed and falling``, ``none`` (no cost at size 0 was found, growth within the margin)
+        or ``inconclusive``. A line rests on three sizes at least: with fewer the verdict is
+        ``inconclusive``. All of it is said of the fitted line; single sizes may differ from it.
 
     Raises
     ------
@@ -132,7 +133,8 @@ def _verdict(row: Mapping[Any, Any], alpha: float) -> str:
     if row["p_fixed"] < alpha:
         return "fixed" if begins else "none"
     if row["p_growth"] < alpha:
-        return "fixed and growing" if begins else "growing"
+        grows = "growing" if row["slope"] > 0 else "falling"
+        return f"fixed and {grows}" if begins else grows
     return "inconclusive"
 
 

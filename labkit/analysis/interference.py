@@ -8,8 +8,9 @@ block, so that the interval holds the uncertainty of both.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,10 @@ MODEL = (
 _JOIN = " | "
 _KEYS = ("service", "neighbour", "case", "metric")
 ADVICE = ("may share", "keep apart", "open")
+#: Bytes that a kernel of STREAM moves for each element, by STREAM's own count.
+_ELEMENT = {"copy": 16, "scale": 16, "add": 24, "triad": 24}
+#: Phases of Bonnie++ that pass over the whole file.
+_PHASES = ("output", "rewrite", "input")
 
 
 def interference(
@@ -150,12 +155,19 @@ def group_contrast(
     return over_blocks(figures.to_numpy(dtype=np.float64), scale="log", note=table.note)
 
 
-def advice(table: pd.DataFrame, *, limit: float, alpha: float = 0.05) -> pd.DataFrame:
+def advice(
+    table: pd.DataFrame,
+    *,
+    limit: float,
+    alpha: float = 0.05,
+    planned: Iterable[tuple[str, str, str]] = (),
+) -> pd.DataFrame:
     """Return for each pair and case whether the two may run side by side.
 
     The rule: ``may share`` where for both services and every metric the interval of IR lies above
     ``-limit``; ``keep apart`` where for one of them it lies below ``-limit``; otherwise ``open``,
-    which it always is on too few blocks for `alpha` (`labkit.power.least_blocks`).
+    which it always is on too few blocks for `alpha` (`labkit.power.least_blocks`), and where one
+    of the two has no number.
 
     Parameters
     ----------
@@ -165,6 +177,9 @@ def advice(table: pd.DataFrame, *, limit: float, alpha: float = 0.05) -> pd.Data
         The greatest loss that is acceptable, such as 0.1.
     alpha : float
         The level that `interference` was given.
+    planned : iterable of (str, str, str)
+        Service, neighbour and case of what was to be measured: a pair that is not in `table` (all
+        of its trials failed) is open, and not left out.
 
     Returns
     -------
@@ -178,20 +193,85 @@ def advice(table: pd.DataFrame, *, limit: float, alpha: float = 0.05) -> pd.Data
         " + ".join(sorted(pair))
         for pair in zip(table["service"].astype(str), table["neighbour"].astype(str), strict=True)
     ]
-    rows = []
+    rows: list[dict[str, object]] = []
     for (pair, case), part in table.assign(pair=both).groupby(["pair", "case"], sort=False):
-        if "none" in str(pair).split(" + "):
+        services = str(pair).split(" + ")
+        if "none" in services:
             continue
         known = part[part["ir_low"].notna() & (part["n_blocks"] >= least_blocks(alpha))]
         apart = (known["ir_high"] < -limit).any()
-        share = len(known) == len(part) and (known["ir_low"] > -limit).all()
+        whole = len(known) == len(part) and set(known["service"].astype(str)) == set(services)
+        share = whole and (known["ir_low"] > -limit).all()
         said = "keep apart" if apart else "may share" if share else "open"
         lowest = part["ir_low"].fillna(part["ir"]).fillna(math.inf).to_numpy(dtype=np.float64)
         worst = part.iloc[int(np.argmin(lowest))]
         numbers = {name: worst[name] for name in ("service", "metric", "ir", "ir_low", "ir_high")}
         rows.append({"pair": pair, "case": case, "advice": said, **numbers, "rows": len(part)})
+    there = {(row["pair"], row["case"]) for row in rows}
+    asked = [(" + ".join(sorted(two)), case) for *two, case in planned if "none" not in two]
+    missing = [one for one in dict.fromkeys(asked) if one not in there]
+    empty = {"advice": "open", "service": "", "metric": "", "rows": 0}
+    rows += [{"pair": pair, "case": case, **empty} for pair, case in missing]
     names = ["pair", "case", "advice", "service", "metric", "ir", "ir_low", "ir_high", "rows"]
     return pd.DataFrame(rows, columns=names)
+
+
+def iterations(records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> pd.DataFrame:
+    """Return every iteration that trials kept in their records, a row each.
+
+    Parameters
+    ----------
+    records : iterable of mapping
+        Trials, with the sides (`labkit.benchmarks.repeat.Beside`) under ``details``; those without
+        have no rows.
+    settings : mapping
+        The plan's: ``stream_size``, ``bonnie_size``.
+
+    Returns
+    -------
+    DataFrame
+        ``trial``; ``service`` of the side, ``neighbour`` and ``case``; ``cut``, ``late`` and
+        ``overlap`` as recorded; ``timed``, the share of the iteration's time that the tool itself
+        measured (NaN where it cannot be computed: `timed_seconds`); ``beside``, the share of that
+        part in which the other's process was surely there, wherever in the iteration it lies.
+    """
+    rows: list[dict[str, object]] = []
+    for record in records:
+        sides = (record.get("details") or {}).get("sides", [])
+        names = [side["name"] for side in sides]
+        for side, other in zip(sides, names[::-1] if len(names) > 1 else ["none"], strict=False):
+            for one in side["iterations"]:
+                seconds = (one["end_ns"] - one["start_ns"]) / 1e9
+                timed = min(timed_seconds(one, settings) / seconds, 1.0) if seconds else math.nan
+                least = max(0.0, 1 - (1 - one["overlap"]) / timed) if timed > 0 else math.nan
+                about = {"trial": record["trial"], "service": side["name"], "neighbour": other}
+                about |= {"case": record["levels"]["case"], "timed": timed, "beside": least}
+                about |= {name: bool(one.get(name)) for name in ("cut", "late")}
+                rows.append(about | {"overlap": one["overlap"]})
+    kinds = {"cut": bool, "late": bool, "overlap": float, "timed": float, "beside": float}
+    return pd.DataFrame(rows, columns=["trial", *_KEYS[:3], *kinds]).astype(kinds)
+
+
+def timed_seconds(iteration: Mapping[str, Any], settings: Mapping[str, Any]) -> float:
+    """Return how much of an iteration the tool's own clock measured, from what it printed.
+
+    Linpack and Netperf print it. STREAM's is the bytes of all passes but the first over their mean
+    rates, Bonnie++'s the file over the rates of its three block phases, without its seeks. NaN for
+    other tools, and where a number or a size is missing.
+    """
+    for name in ("linpack_seconds", "netperf_seconds"):
+        if name in iteration:
+            return float(iteration[name])
+    stream, bonnie = settings.get("stream_size", {}), settings.get("bonnie_size", {})
+    parts = []
+    if "copy_mean_gb_per_s" in iteration and stream:
+        passes = (stream["times"] - 1) * stream["elements"]
+        for kernel, size in _ELEMENT.items():
+            parts.append(size * passes / 1e9 / iteration[f"{kernel}_mean_gb_per_s"])
+    elif "block_output_mb_per_s" in iteration and bonnie:
+        rates = [iteration.get(f"block_{name}_mb_per_s", math.nan) for name in _PHASES]
+        parts = [bonnie["megabytes"] * 2**20 / 1e6 / rate for rate in rates]
+    return math.fsum(parts) if parts else math.nan
 
 
 def write_model(table: pd.DataFrame, path: Path | str) -> Path:

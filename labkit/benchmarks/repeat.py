@@ -2,7 +2,8 @@
 
 The program is ``programs/repeat.py``. Services whose runs take differently long disturb each other
 for the same time when each repeats for a whole window; what an iteration measured counts as
-measured beside the other only where the other ran for all of it.
+measured beside the other only where the other ran for all of it. Which iterations count is decided
+by when they start, and never by how long they take: what is slow would otherwise be lost.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ Reader = Callable[[str, str], Reading]
 
 _PROGRAM = (Path(__file__).parent / "programs" / "repeat.py").read_text()
 #: An iteration ran wholly beside another service that ran for this share of its time. The rest is
-#: for the start of a process between two iterations of the other, which is a few milliseconds.
-WHOLLY = 0.95
+#: for the two containers' commands, which start some 50 ms apart, and for the start of a process
+#: between two iterations of the other.
+WHOLLY = 0.9
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class Iteration:
     start_ns, end_ns : int
         On the monotonic clock of the host.
     cut : bool
-        The window ended before it did, so that it measured nothing.
+        The time for stragglers ended before it did, so that it measured nothing.
+    late : bool
+        It started after the window: a load for the other, and not counted.
     metrics : mapping of str to float
         What it measured.
     flags : tuple of str
@@ -45,18 +49,19 @@ class Iteration:
     start_ns: int
     end_ns: int
     cut: bool = False
+    late: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Repeated(Reading):
-    """A reading of several iterations; `metrics` are means of those that were not cut."""
+    """A reading of several iterations; `metrics` are means of those that ended and are not late."""
 
     iterations: tuple[Iteration, ...] = ()
 
 
-def repeated(client: Client, *, seconds: float, at_most: int = 0) -> Client:
+def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) -> Client:
     """Return a client that runs another's command again and again; it reads a `Repeated`.
 
     Parameters
@@ -64,18 +69,27 @@ def repeated(client: Client, *, seconds: float, at_most: int = 0) -> Client:
     client : Client
         What is repeated; it runs in a placement and has no log.
     seconds : float
-        The window; an iteration that it ends measures nothing.
+        The window; iterations that start in it count.
+    grace : float
+        How much longer it goes on, at least as long as the slowest iteration: one that is still
+        running then measures nothing, and is told apart.
     at_most : int
         End after so many iterations; 0 for no such end.
     """
-    if not seconds > 0 or at_most < 0 or any("{log}" in part for part in client.argv):
+    if (
+        not seconds > 0
+        or not grace >= 0
+        or at_most < 0
+        or any("{log}" in part for part in client.argv)
+    ):
         raise UsageError(
-            f"seconds={seconds}, at_most={at_most}: what is repeated needs a window, and no log",
-            remedy="repeated(client, seconds=10)",
+            f"seconds={seconds}, grace={grace}, at_most={at_most}: what is repeated needs a "
+            "window, and no log",
+            remedy="repeated(client, seconds=10, grace=5)",
         )
-    argv = ("python3", "-c", _PROGRAM, str(seconds), str(at_most), *client.argv)
+    argv = ("python3", "-c", _PROGRAM, str(seconds), str(grace), str(at_most), *client.argv)
     read = partial(parse, client.parse)
-    return replace(client, argv=argv, seconds=seconds + 1, parse=read, log_rows=None)
+    return replace(client, argv=argv, seconds=seconds + grace + 1, parse=read, log_rows=None)
 
 
 def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
@@ -102,7 +116,7 @@ def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
             evidence={"stdout": stdout[-4000:]},
         )
     iterations = tuple(_iteration(read, one, place) for place, one in enumerate(lines[:-1], 1))
-    whole = [one for one in iterations if not one.cut]
+    whole = [one for one in iterations if not (one.cut or one.late)]
     flags = tuple(dict.fromkeys(flag for one in whole for flag in one.flags))
     return Repeated({}, means(whole), flags=flags, iterations=iterations)
 
@@ -116,9 +130,9 @@ def _line(text: str) -> dict[str, Any]:
 
 
 def _iteration(read: Reader, line: Mapping[str, Any], place: int) -> Iteration:
-    start, end, cut = int(line["start_ns"]), int(line["end_ns"]), bool(line["cut"])
-    if cut:
-        return Iteration(start, end, cut=True)
+    start, end, late = int(line["start_ns"]), int(line["end_ns"]), bool(line["late"])
+    if line["cut"]:
+        return Iteration(start, end, cut=True, late=late)
     if line["status"] != 0:
         said = str(line["stderr"]).strip() or str(line["stdout"]).strip() or "(nothing)"
         raise ToolOutput(
@@ -128,7 +142,7 @@ def _iteration(read: Reader, line: Mapping[str, Any], place: int) -> Iteration:
             evidence=dict(line),
         )
     reading = read(line["stdout"], "")
-    return Iteration(start, end, metrics=reading.metrics, flags=reading.flags)
+    return Iteration(start, end, late=late, metrics=reading.metrics, flags=reading.flags)
 
 
 def means(iterations: Sequence[Iteration]) -> dict[str, float]:
@@ -155,8 +169,9 @@ class Beside:
         The service's.
     metrics : dict of str to float
         Means over the iterations that ran wholly beside the other, with ``iterations``, how many
-        these are, ``iterations_partly``, how many more there were, and ``overlap``, the mean share
-        of the other's presence in those that count. Without any, only the two numbers.
+        these are, ``iterations_partly`` and ``iterations_cut``, how many more started in the window
+        and ended, or did not, and ``overlap``, the mean share of the other's presence in those that
+        ended. Without any that counts, only the numbers of iterations.
     iterations : list of dict
         For the record: start and end of every iteration in ns from the earliest start of both, its
         overlap, and what it measured.
@@ -184,7 +199,8 @@ def beside(name: str, one: Repeated, other: Repeated | None) -> Beside:
     """
     shares = overlap(one.iterations, other.iterations) if other else [1.0] * len(one.iterations)
     pairs = list(zip(one.iterations, shares, strict=True))
-    ended = [(it, share) for it, share in pairs if not it.cut]
+    begun = [(it, share) for it, share in pairs if not it.late]
+    ended = [(it, share) for it, share in begun if not it.cut]
     counted = [(it, share) for it, share in ended if share >= WHOLLY]
     flags = tuple(dict.fromkeys(flag for it, _ in counted for flag in it.flags))
     if not counted:
@@ -194,9 +210,10 @@ def beside(name: str, one: Repeated, other: Repeated | None) -> Beside:
     metrics |= {
         "iterations": float(len(counted)),
         "iterations_partly": float(len(ended) - len(counted)),
+        "iterations_cut": float(len(begun) - len(ended)),
     }
-    if other and counted:
-        metrics["overlap"] = math.fsum(share for _, share in counted) / len(counted)
+    if other and ended:
+        metrics["overlap"] = math.fsum(share for _, share in ended) / len(ended)
     first = min(it.start_ns for it in (*one.iterations, *(other.iterations if other else ())))
     rows = [_row(it, share, first) for it, share in pairs]
     return Beside(name, metrics, rows, flags)
@@ -207,6 +224,7 @@ def _row(iteration: Iteration, share: float, first: int) -> dict[str, Any]:
         "start_ns": iteration.start_ns - first,
         "end_ns": iteration.end_ns - first,
         "cut": iteration.cut,
+        "late": iteration.late,
         "overlap": round(share, 4),
         **iteration.metrics,
     }
@@ -228,8 +246,8 @@ def together(
     -------
     reading : Reading
         The first service's metrics, and the neighbour's own as ``neighbour_NAME``: the mean of
-        all that it measured. Two of the same service are one row, of the mean of both; two that
-        differ are a row each, the second in `Reading.also`.
+        all that it measured. Two of the same service are one row, of the mean of both, or without
+        value where one has none; two that differ are a row each, the second in `Reading.also`.
     sides : list of Beside
         What each measured, for the record.
     """
@@ -246,7 +264,9 @@ def together(
         for side, (_, neighbour) in zip(sides, reversed(measured), strict=True)
     ]
     if alone or first[0] == last[0]:
-        return Reading({}, _mean_of(rows), messages, flags), sides
+        shared = set.intersection(*(set(row) for row in rows))
+        both = [{name: x for name, x in row.items() if name in shared} for row in rows]
+        return Reading({}, _mean_of(both), messages, flags), sides
     also = (({own: last[0], other: first[0]}, rows[1]),)
     return Reading({}, rows[0], messages, flags, also), sides
 

@@ -27,6 +27,9 @@ CALLS = ("nothing", "receive", "send")
 TRANSPORTS = ("buffered", "framed")
 #: Calls that take longer are counted as slow: the smallest quota that the kernel takes.
 SLOW_NS = 1_000_000
+#: The client is flagged that was ready and had no CPU for a larger share of the time than this,
+#: beside the ns that getting one takes every time it wakes up.
+MOST_DELAY, WAKING_NS = 1e-3, 1_000
 #: Calls before the sample, which fill caches and grow the connection's windows.
 WARMUP = 500
 _PYTHON = ("/usr/bin/python3", "-c")
@@ -75,9 +78,18 @@ def busy(seconds: float = 0, *, image: str = "python") -> Workload:
     return Workload((*_PYTHON, _PROGRAM, "busy", f"seconds={seconds:g}"), 0, image=image)
 
 
-def pause(seconds: float) -> Client:
-    """Return a client that only waits, inside a placement, while others are watched."""
-    return Client(("sleep", f"{seconds:g}"), "", seconds, lambda stdout, log: Reading({}))
+def pause(seconds: float, address: str = "") -> Client:
+    """Return a client that only waits while others are watched.
+
+    Parameters
+    ----------
+    seconds : float
+        How long.
+    address : str
+        The watched server's address where it waits on the generator, so that it takes no CPU time
+        of those who are watched; nothing is sent. "" where it waits inside a placement.
+    """
+    return Client(("sleep", f"{seconds:g}"), address, seconds, lambda stdout, log: Reading({}))
 
 
 def duration(calls: int, *, size: int = 0, share: float = 1.0, rate: float = 0.0) -> float:
@@ -178,7 +190,11 @@ def parse(stdout: str, log: str, *, calls: int | None = None, slow_ns: int = SLO
         closed loop it is due when it is made), ``lateness_ns`` from when it was due to when it was
         sent, ``start_ns`` when it was due since the first one was. Metrics: ``slow_calls`` and, of
         the calls before the sample, ``slow_warmup``; ``elapsed_ns`` of the sample, ``warmup_ns`` of
-        the calls before it; ``messages_per_s``.
+        the calls before it; ``messages_per_s``. Where the client's kernel counts it,
+        ``client_delay_ns``, for how long in the sample the client was ready and had no CPU, and
+        ``client_delay``, the same as a share of the time: above `MOST_DELAY` (beside `WAKING_NS`
+        every time that it got a CPU) the reading is flagged, since its own stalls are then in
+        what it measured.
 
     Raises
     ------
@@ -211,7 +227,19 @@ def parse(stdout: str, log: str, *, calls: int | None = None, slow_ns: int = SLO
     metrics |= {"elapsed_ns": float(elapsed), "messages_per_s": promised / elapsed * 1e9}
     metrics["warmup_ns"] = float(warmup.sum())
     flags = () if found.get("accelerated") else ("Thrift's compiled protocol was not used",)
-    return Reading(samples, metrics, promised + len(warmup), flags)
+    delayed, stalled = _stalls(found, elapsed)
+    return Reading(samples, metrics | delayed, promised + len(warmup), flags + stalled)
+
+
+def _stalls(found: dict[str, Any], elapsed: int) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Return how long the client itself waited for a CPU, and the flag where that is too long."""
+    delay, slices = found.get("delay_ns"), found.get("slices")
+    if not isinstance(delay, int) or not isinstance(slices, int) or elapsed <= 0:
+        return {}, ()
+    metrics = {"client_delay_ns": float(delay), "client_delay": delay / elapsed}
+    if (delay - WAKING_NS * slices) / elapsed <= MOST_DELAY:
+        return metrics, ()
+    return metrics, (f"the client waited for its CPU for {delay / elapsed:.2%} of the time",)
 
 
 def _rows(text: str) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]:

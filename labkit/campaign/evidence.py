@@ -126,6 +126,9 @@ def _processor(raw: dict[str, str], prefix: str) -> dict[str, Any]:
         pairs = (line.split() for line in text.splitlines())
         found["throttling"] = {name: int(value) for name, value in pairs if "thrott" in name}
         found["throttling"]["nr_periods"] = _number(text, r"^nr_periods (\d+)") or 0
+        # Version 2 of control groups counts in microseconds, under another name.
+        micro = found["throttling"].pop("throttled_usec", None)
+        found["throttling"] |= {"throttled_time": micro * 1000} if micro is not None else {}
         used = _number(text, r"^usage_usec (\d+)")
         found |= {"group_ns": used * 1000} if used is not None else {}
     return found

@@ -99,7 +99,7 @@ def _planned(
     error: Exception | None = None
     for attempt in range(before + 1, before + ATTEMPTS + 1):
         label = f"trial-{os.getpid()}-{place['trial']}-a{attempt}"
-        trial = Trial(plan.rig, condition, plan.settings, label, runtimes)
+        trial = Trial(plan.rig, condition, plan.settings, label, runtimes, place["block"])
         record = {
             **place,
             "attempt": attempt,

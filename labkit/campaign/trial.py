@@ -38,6 +38,9 @@ class Trial:
         Marks whatever is started; unique to the attempt.
     runtimes : dict of str to Runtime
         The campaign's engines.
+    turn : int
+        The number of its block: for what is taken in turns from block to block, such as which of
+        two CPUs, because it is to be balanced and is no factor.
     """
 
     def __init__(
@@ -47,9 +50,11 @@ class Trial:
         settings: Mapping[str, Any],
         label: str,
         runtimes: dict[str, Runtime],
+        turn: int = 0,
     ) -> None:
         self._values = {**settings, **dict(condition.levels)}
         self._rig, self._label, self._runtimes = rig, label, runtimes
+        self.turn = turn
         self._servers: dict[str, Server] = {}
         self.record: dict[str, Any] = {"commands": [], "flags": [], "mechanisms": {}}
         self.logs: dict[str, str] = {}
@@ -140,7 +145,10 @@ class Trial:
         where = cpus or self.cpus(self._role(site))
         self.record["commands"].append(brief(workload.argv))
         label = f"{self._label}-{name}"
-        with visits.coming(runtime, site, placement, workload, where, label) as seen:
+        argv = runtime.come_and_go(site, placement, workload, where, label)
+        # The loop that asks the engine for them stays beside the harness.
+        argv = ["taskset", "-c", self._outside(), *argv]
+        with visits.coming(runtime, site, placement, argv, label) as seen:
             yield seen
         self.record["mechanisms"][f"{name}_visits"] = float(seen.count)
         if not seen.count or seen.why:

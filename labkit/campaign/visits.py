@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from labkit.hosts import Job, script, start_job
 from labkit.hosts.site import Site
-from labkit.placement import Placement, Workload
+from labkit.placement import Placement
 from labkit.runtimes import Runtime
 
 # A window is not to begin before the first has come; a loop in which none can come says why.
@@ -34,10 +34,12 @@ class Visits:
 
 @contextmanager
 def coming(
-    runtime: Runtime, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
+    runtime: Runtime, site: Site, placement: Placement, argv: Sequence[str], label: str
 ) -> Iterator[Visits]:
-    """Let containers come and go for the duration of a ``with`` block, which the first begins."""
-    argv = runtime.come_and_go(site, placement, workload, cpus, label)
+    """Let containers come and go for the duration of a ``with`` block, which the first begins.
+
+    `argv` is what `Runtime.come_and_go` gave.
+    """
     directory = f"{site.directory}/{label}"
     job, visits = Job(site.host, directory), Visits()
     try:

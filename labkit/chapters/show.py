@@ -63,7 +63,7 @@ def headlines_of(table: pd.DataFrame, text: str, **levels: Any) -> list[dict[str
     **levels
         Column and level of the row, such as ``contrast="docker host / bare clean"``.
     """
-    rows = measured(table)
+    rows = table[table["n_blocks"] > 0]
     for name, level in levels.items():
         rows = rows[rows[name].astype("str") == str(level)]
     return [headline(row, text) for _, row in rows.head(1).iterrows()]

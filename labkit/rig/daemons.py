@@ -69,6 +69,8 @@ def running(local: LocalHost, drivers: Sequence[str]) -> Iterator[dict[str, str]
         for driver in drivers:
             log = netns.DIRECTORY / f"{_PREFIX}{driver}-daemon" / "stderr"
             engine.await_daemon(local, socket(driver), log)
+            # It remembers those of a killed campaign, which would come back with it.
+            engine.remove_containers(local, socket(driver))
         yield {driver: socket(driver) for driver in drivers}
 
 
@@ -113,7 +115,9 @@ def take_down(local: LocalHost) -> list[str]:
         engine.remove_containers(local, socket(driver))
     if found:
         ending.stop_engine(f"{_PREFIX}*.pid")
-        stop_labelled(local, LABEL)
+    # Also one that was begun only: it stands nowhere yet, and would go on in removed folders.
+    stop_labelled(local, LABEL)
+    if found:
         # Containers whose daemon was killed; those of the engine are removed already.
         ending.kill(ending.grouped)
         ending.remove_groups(keep_roots=True)

@@ -39,7 +39,8 @@ def interrupts(rig: Rig, policy: str) -> Iterator[list[str]]:
             if not others:
                 said.append(f"{role}: interrupts as found, since there is one CPU only")
                 continue
-            tuning = stack.enter_context(Tuning(rig.hosts[role], "interrupts"))
+            # Settings of trials are what is restored after a kill, on a standing rig too.
+            tuning = stack.enter_context(Tuning(rig.hosts[role], "trial-interrupts"))
             said.append(f"{role}: {tuning.move_irqs(others)} interrupts on CPUs {others}")
             said += [f"{role}: {note}" for note in tuning.notes]
         yield said

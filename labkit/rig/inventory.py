@@ -246,11 +246,14 @@ def _rig(
     facts = {role: one.facts for role, one in seen.items()}
     kernels = {role: findings.kernel(one.answers, one.facts) for role, one in seen.items()}
     shared = len(set(kernels.values())) == 1
+    sites = _sites(book, hosts, images, facts["sut"])
+    sut = sites["sut"]
+    apart = storage.apart(sut.host, sut.engine, sut.disk) if sut.engine else ""
     return Rig(
         name=book.name,
         kind="inventory",
         hosts=hosts,
-        sites=_sites(book, hosts, images, facts["sut"]),
+        sites=sites,
         addresses={role: one.addresses for role, one in book.machines.items()},
         interfaces={role: one.interfaces for role, one in book.machines.items()},
         cpu_map=findings.cpu_map(book.machines, facts, shared=shared),
@@ -260,7 +263,7 @@ def _rig(
         missing=findings.missing(
             book.machines, kernels, facts, {role: one.answers for role, one in seen.items()}
         )
-        | storage.missing_beside((facts["sut"]["stable"]["engine"] or {}).get("Driver")),
+        | storage.missing_beside((facts["sut"]["stable"]["engine"] or {}).get("Driver"), apart),
     )
 
 

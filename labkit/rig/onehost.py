@@ -297,4 +297,5 @@ def _missing(host: ReadingHost, gateway: str, cpus: Mapping[str, str]) -> dict[s
         found["rules"] = "the engine has put no firewall rules here (is it run without iptables?)"
     if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         found["cold-cache"] = f"{root} drop the caches (/proc/sys/vm/drop_caches)"
-    return found | storage.missing_beside(storage.driver_of(host, host.socket))
+    apart = storage.apart(host, host.socket, str(disk()))
+    return found | storage.missing_beside(storage.driver_of(host, host.socket), apart)

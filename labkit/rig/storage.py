@@ -44,8 +44,12 @@ for name in $(docker volume ls --quiet --filter "label=labkit.disk=$disk"); do
     docker volume rm --force "$name" >/dev/null
 done
 for part in "$@"; do
+    # A union that hangs is let go, and never walked into.
+    awk -v place="$disk/$part/" 'index($2, place) == 1 { print $2 }' /proc/self/mounts |
+        while read -r mount; do umount -l "$mount" 2>/dev/null || true; done
     [ -e "$disk/$part" ] || continue
-    rm -rf "$disk/$part" 2>/dev/null || docker run --rm --pull never --network none \\
+    rm -rf --one-file-system "$disk/$part" 2>/dev/null ||
+        docker run --rm --pull never --network none \\
         --mount "type=bind,src=$disk,dst=/labkit-disk" "$image" rm -rf "/labkit-disk/$part"
 done
 """
@@ -74,13 +78,39 @@ def missing() -> dict[str, str]:
     return {f"storage:{name}": reason for name, reason in found.items()}
 
 
-def missing_beside(own: str | None) -> dict[str, str]:
+# A directory that is still to be made is on the file system of the first above it that stands.
+_DISKS = """
+for place in "$@"; do
+    while [ ! -e "$place" ]; do place=$(dirname "$place"); done
+    findmnt -n -v -o SOURCE,FSTYPE -T "$place" | tail -n 1
+done
+"""
+
+
+def apart(host: Host, socket: str, disk: str) -> str:
+    """Return why directories below `disk` are no match for an engine's own storage, or "".
+
+    On another disk or file system a bind mount would be compared with a driver by what these do.
+    """
+    root = _data_root(host, socket)
+    said = host.run(*script(_DISKS, disk, root), check=False).stdout.splitlines() if root else []
+    if len(said) != 2:
+        return f"whether {disk} is on the disk of the engine's data cannot be told"
+    own, other = (" ".join(line.split()) for line in said)
+    if own == other:
+        return ""
+    return f"{disk} is on {own}, the engine's data ({root}) on {other}: two disks, not two storages"
+
+
+def missing_beside(own: str | None, bind: str = "") -> dict[str, str]:
     """Return the storages that a rig without daemons of its own lacks, as capabilities.
 
     Parameters
     ----------
     own : str, optional
         The storage driver of its engine; none for no engine at all.
+    bind : str
+        Why its bind mounts are no match for it: what `apart` says.
     """
     if own is None:
         reason = "there is no engine"
@@ -88,6 +118,7 @@ def missing_beside(own: str | None) -> dict[str, str]:
     reason = f"the engine has the storage driver {own}; only the virtual rig starts a daemon "
     reason += "for each"
     found = {f"storage:{name}": reason for name in DRIVERS if name != own}
+    found |= {"storage:bind": bind} if bind else {}
     return found | {"storage:unionfs-fuse": "only the virtual rig mounts a union in user space"}
 
 
@@ -184,12 +215,17 @@ def driver_of(host: Host, socket: str) -> str:
     return host.run(*argv, env={"DOCKER_HOST": socket}).stdout.strip()
 
 
+def _data_root(host: Host, socket: str) -> str:
+    """Return where an engine keeps images, containers and volumes."""
+    argv = ("docker", "info", "--format", "{{.DockerRootDir}}")
+    return host.run(*argv, env={"DOCKER_HOST": socket}).stdout.strip()
+
+
 def _storage(host: Host, site: Site, name: str, sockets: Mapping[str, str], driver: str) -> Storage:
     socket = sockets[driver]
     where = site.disk
     if name in DRIVERS or name == "volume":
-        argv = ("docker", "info", "--format", "{{.DockerRootDir}}")
-        where = host.run(*argv, env={"DOCKER_HOST": socket}).stdout.strip()
+        where = _data_root(host, socket)
     kind = _OWN_TYPE.get(name)
     if kind is None:
         if name == "bind":

@@ -13,7 +13,7 @@ from labkit.errors import RigError
 from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
 from labkit.hosts.site import Image, Site
 from labkit.paths import project
-from labkit.rig import daemons, ending, engine, netns, state, storage
+from labkit.rig import daemons, ending, engine, netns, peer, state, storage
 from labkit.rig.base import Rig
 
 LAB = "198.18.0.0/15"
@@ -133,10 +133,12 @@ def down(say: Say = lambda text: None) -> None:
         say("taking the rig down")
     if (netns.DIRECTORY / "docker.pid").exists():
         engine.remove_containers(local)
+    if (netns.DIRECTORY / f"{peer.ROLE}.pid").exists():
+        engine.remove_containers(local, peer.SOCKET)
     for driver in daemons.standing():
         engine.remove_containers(local, daemons.socket(driver))
     ending.stop_engine()
-    for label in (netns.LABEL, daemons.LABEL, "trial-"):
+    for label in (netns.LABEL, peer.LABEL, daemons.LABEL, "trial-"):
         stop_labelled(local, label)
     ending.kill(netns.pids)
     ending.kill(ending.grouped)

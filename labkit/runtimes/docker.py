@@ -73,12 +73,14 @@ class Docker:
 
     def stop(self, site: Site, placement: Placement, label: str) -> None:
         """Remove the container, running or not."""
-        result = site.host.run(
-            "docker", "rm", "--force", "--volumes", PREFIX + label, env=_env(site), check=False
-        )
-        if result.status != 0 and "No such container" not in result.stderr:
-            result.check("is the engine still running? labkit clean removes what is left")
+        remove = ("docker", "rm", "--force", "--volumes", PREFIX + label)
+        result = site.host.run(*remove, env=_env(site), check=False)
+        # What waits for a file system in user space that hangs cannot be killed before that ends.
         release(site, label)
+        if result.status != 0 and "No such container" not in result.stderr:
+            again = site.host.run(*remove, env=_env(site), check=False)
+            if "No such container" not in again.stderr:
+                again.check("is the engine still running? labkit clean removes what is left")
 
     def logs(self, site: Site, placement: Placement, label: str) -> str:
         """Return what the container printed on both streams."""

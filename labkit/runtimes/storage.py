@@ -19,21 +19,21 @@ DATA = "/data"
 # Filled by a container of the image itself, so that owners and modes are as they are there. What
 # was not finished is not used: it has another name, or goes again.
 _BIND = """
-place=$1 image=$2 parent=$3
+place=$1 image=$2 parent=$3 label=$4
 [ ! -d "$place" ] || exit 0
 rm -rf "$place.new"
 mkdir -p "$place.new"
-docker run --rm --pull never --network none --cgroup-parent "$parent" --label labkit=storage \\
+docker run --rm --pull never --network none --cgroup-parent "$parent" --label "labkit=$label" \\
     --mount "type=bind,src=$place.new,dst=/labkit-data" "$image" \\
     sh -c 'if [ -d /data ]; then cp -a /data/. /labkit-data; fi'
 sync -f "$place.new"
 mv "$place.new" "$place"
 """
 _VOLUME = """
-name=$1 image=$2 parent=$3 disk=$4
+name=$1 image=$2 parent=$3 label=$4 disk=$5
 docker volume inspect "$name" >/dev/null 2>&1 && exit 0
 docker volume create --label labkit=storage --label "labkit.disk=$disk" "$name" >/dev/null
-docker run --rm --pull never --network none --cgroup-parent "$parent" --label labkit=storage \\
+docker run --rm --pull never --network none --cgroup-parent "$parent" --label "labkit=$label" \\
     --mount "type=volume,src=$name,dst=/data" "$image" sync -f /data ||
     { docker volume rm "$name" >/dev/null; exit 1; }
 """
@@ -45,7 +45,11 @@ while ! mountpoint -q "$1"; do
     sleep 0.02
 done
 """
-_UNION_DOWN = 'if mountpoint -q "$1/union"; then umount "$1/union" || umount -l "$1/union"; fi'
+# Asked of the kernel's list: a look at the mount itself would wait for one that hangs.
+_UNION_DOWN = """
+if grep -qF " $1/union " /proc/self/mounts; then umount "$1/union" || umount -l "$1/union"; fi
+rm -rf --one-file-system -- "$1"
+"""
 
 
 def data_options(site: Site, image: Image, label: str) -> list[str]:
@@ -64,7 +68,9 @@ def data_options(site: Site, image: Image, label: str) -> list[str]:
         _unite(site, storage, image, label)
     else:
         text = _VOLUME if storage.name == "volume" else _BIND
-        argv = script(text, source, image.reference, site.cgroup_parent, storage.directory)
+        # The trial's label names its process: another user's sweep leaves a living one's alone.
+        options = (image.reference, site.cgroup_parent, label, storage.directory)
+        argv = script(text, source, *options)
         _try(site.host, f"{storage.name} for {image.name}", argv, storage)
     kind = "volume" if storage.name == "volume" else "bind"
     return ["--mount", f"type={kind},src={source},dst={DATA}"]
@@ -90,9 +96,8 @@ def release(site: Site, label: str) -> None:
     if site.storage is None or site.storage.name != "unionfs-fuse":
         return
     place = _union(site.storage, label)
-    site.host.run(*script(_UNION_DOWN, place))
     Job(site.host, f"{place}/job").stop()
-    site.host.run("rm", "-rf", "--one-file-system", "--", place)
+    site.host.run(*script(_UNION_DOWN, place))
 
 
 def _union(storage: Storage, label: str) -> str:

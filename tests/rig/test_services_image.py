@@ -62,8 +62,8 @@ def test_two_run_side_by_side_in_one_window(make_trial: Make, left: Left) -> Non
             sender = netperf.tcp_stream(peer.own_address, seconds=1)
             found = trial.measure_all(
                 {
-                    "stream": (repeat.repeated(once, seconds=2.5), server),
-                    "netperf": (repeat.repeated(sender, seconds=2.5), server),
+                    "stream": (repeat.repeated(once, seconds=1.5, grace=1.5), server),
+                    "netperf": (repeat.repeated(sender, seconds=1.5, grace=1.5), server),
                 }
             )
     one, other = found["stream"], found["netperf"]
@@ -71,6 +71,8 @@ def test_two_run_side_by_side_in_one_window(make_trial: Make, left: Left) -> Non
     reading, sides = repeat.together([("stream", one), ("netperf", other)])
     assert reading.metrics["iterations"] > 2 and reading.metrics["neighbour_mbit_per_s"] > 0
     assert reading.also[0][1]["mbit_per_s"] > 0 and len(sides) == 2
+    # One second of netperf began in the window, and what began after it is late.
+    assert not reading.also[0][1]["iterations_cut"] and other.iterations[-1].late
     # Both clocks are one: each began before the other had ended.
     assert one.iterations[0].start_ns < other.iterations[-1].end_ns
     assert other.iterations[0].start_ns < one.iterations[-1].end_ns
@@ -82,4 +84,4 @@ def test_a_tool_that_fails_in_its_loop_is_told_in_its_words(make_trial: Make) ->
     with trial.serve(waiting("services"), docker("nat")) as server:
         nobody = netperf.tcp_stream(server.own_address, seconds=1, port=9)
         with pytest.raises(ToolOutput, match="netserver listening"):
-            trial.measure(repeat.repeated(nobody, seconds=2), inside=server)
+            trial.measure(repeat.repeated(nobody, seconds=2, grace=0), inside=server)

@@ -24,7 +24,8 @@ def test_the_service_is_called_wherever_it_is(
     trial = make_trial(placement)
     with trial.serve(thrift_rpc.server(), placement) as server:
         reading = trial.measure(thrift_rpc.closed_loop(server.address, calls=CALLS))
-    assert len(reading.samples["latency_ns"]) == CALLS and reading.flags == ()
+    assert len(reading.samples["latency_ns"]) == CALLS
+    assert not any("protocol" in flag for flag in reading.flags)
     assert trial.mechanisms["cpu_ns"] > CALLS * 1_000  # a call costs more than 1 us of CPU
     assert left() == []
 

@@ -135,3 +135,15 @@ def test_impossible_requests_are_refused():
         fitted(trials(), margin=0)
     with pytest.raises(UsageError, match="no column"):
         costs(trials(), "place", "host", ["fixed"], (), **LINE)
+
+
+def test_a_cost_that_falls_is_not_called_growing():
+    frame = trials()
+    falling = costs(frame, "placement", "growing", ["host", "fixed"], ["direction"], **LINE)
+    found = falling.set_index("contrast")
+    assert found["verdict"].to_dict() == {
+        "host / growing": "falling",
+        "fixed / growing": "fixed and falling",
+    }
+    assert (found["slope_high"] < 0).all() and (found["growth_high"] < 0).all()
+    assert (found["p_growth"] < 0.05).all()

@@ -1,6 +1,7 @@
 """Interference ratios, the contrast of groups, advice, and the model as a file."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,11 +13,15 @@ from labkit.analysis.interference import (
     advice,
     group_contrast,
     interference,
+    iterations,
+    timed_seconds,
     write_model,
 )
 from labkit.analysis.ratios import interference_ratio
+from labkit.benchmarks import bonnie, linpack, netperf, stream
 from labkit.errors import UsageError
 
+CAPTURED = Path(__file__).parents[1] / "captured"
 METRICS = {"linpack": ["gflops"], "netperf": ["mbit_per_s"]}
 #: What a service keeps of its rate beside a neighbour.
 KEPT = {
@@ -163,6 +168,82 @@ def test_a_pilot_and_a_side_that_was_not_measured_leave_it_open():
     )
     found = advice(table(frame), limit=0.1).set_index("pair")
     assert found.loc["linpack + netperf", "advice"] == "open"
+
+
+def test_a_pair_of_which_every_trial_failed_is_open_and_not_missing():
+    frame = campaign()
+    beside = frame[(frame.case == "3b") & (frame.neighbour != frame.service)]
+    gone = frame.drop(beside.index)
+    planned = [("linpack", "none", "1"), ("linpack", "netperf", "3b"), ("netperf", "netperf", "3b")]
+    assert "linpack + netperf" not in set(advice(table(gone), limit=0.1).pair)
+    found = advice(table(gone), limit=0.1, planned=planned)
+    row = found.set_index(["pair", "case"]).loc[("linpack + netperf", "3b")]
+    assert row.advice == "open" and row["rows"] == 0 and math.isnan(row.ir)
+    # What was measured stands once, and one alone is no pair.
+    assert len(found) == 3
+    nothing = advice(table(gone).iloc[:0], limit=0.1, planned=planned)
+    assert set(nothing.advice) == {"open"} and len(nothing) == 2
+
+
+def test_a_service_that_was_not_measured_alone_leaves_its_pairs_open():
+    frame = campaign()
+    alone = (frame.service == "linpack") & (frame.neighbour == "none") & (frame.case == "1")
+    found = advice(table(frame[~alone]), limit=0.1).set_index("pair")
+    assert found.loc["linpack + netperf", "advice"] == "open"
+
+
+def captured(name, parse):
+    return parse((CAPTURED / name).read_text(), "").metrics
+
+
+def test_what_the_tools_timed_follows_from_what_they_print():
+    found = captured("linpack.txt", linpack.parse)
+    assert timed_seconds(found, {}) == found["linpack_seconds"]
+    assert timed_seconds(captured("netperf.txt", netperf.parse), {}) == 1
+    sizes = {"stream_size": {"elements": 1_000_000, "times": 11}}
+    rates = {f"{one}_mean_gb_per_s": 16.0 for one in ("copy", "scale")}
+    rates |= {f"{one}_mean_gb_per_s": 24.0 for one in ("add", "triad")}
+    # Ten passes of four kernels, a millisecond each.
+    assert timed_seconds(rates, sizes) == pytest.approx(0.04)
+    assert set(rates) <= set(captured("stream.txt", stream.parse))
+    rates = {f"block_{one}_mb_per_s": 100 * 2**20 / 1e6 for one in ("output", "rewrite", "input")}
+    assert timed_seconds(rates, {"bonnie_size": {"megabytes": 50}}) == pytest.approx(1.5)
+    assert set(rates) <= set(captured("bonnie.txt", bonnie.parse))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "settings"),
+    [
+        ({}, {}),
+        ({"fio_read_requests_per_s": 5.0}, {}),
+        ({"copy_mean_gb_per_s": 5.0}, {}),
+        ({"block_output_mb_per_s": 5.0}, {"bonnie_size": {"megabytes": 50}}),
+    ],
+)
+def test_a_time_that_cannot_be_computed_is_none(metrics, settings):
+    assert math.isnan(timed_seconds(metrics, settings))
+
+
+def recorded(*sides, case="3a"):
+    sides = [{"name": name, "iterations": found} for name, found in sides]
+    return {"trial": "b01-p001", "levels": {"case": case}, "details": {"sides": sides}}
+
+
+def test_iterations_are_read_from_the_records_with_what_was_timed_of_them():
+    first = {"start_ns": 0, "end_ns": 2 * 10**9, "cut": False, "late": False, "overlap": 0.95}
+    last = first | {"late": True, "cut": True, "overlap": 1.0}
+    record = recorded(("linpack", [first | {"linpack_seconds": 0.5}, last]), ("fio", [first]))
+    found = iterations([record, {"trial": "b01-p002"}], {})
+    assert found.service.tolist() == ["linpack", "linpack", "fio"]
+    assert found.neighbour.tolist() == ["fio", "fio", "linpack"] and set(found.case) == {"3a"}
+    assert found.late.tolist() == found.cut.tolist() == [False, True, False]
+    # A quarter was timed; if all 5 % of absence fell on it, a fifth of it was undisturbed.
+    assert found.timed[0] == 0.25 and found.beside[0] == pytest.approx(0.8)
+    assert found.timed[1:].isna().all() and found.beside[1:].isna().all()
+    alone = iterations([recorded(("linpack", [first]), case="1")], {})
+    assert alone.neighbour.tolist() == ["none"]
+    none = iterations([], {})
+    assert len(none) == 0 and none.cut.dtype == bool
 
 
 def test_a_single_block_gives_rows_without_intervals():

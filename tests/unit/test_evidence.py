@@ -210,7 +210,8 @@ def test_the_cpu_time_of_each_placement_is_told_apart() -> None:
             "cpuacct": str(usage),
             "cpu.stat": f"nr_periods {clock // 100}\nnr_throttled 1\nthrottled_time 5",
             "neighbour=ran": neighbour,
-            "neighbour=cpu.stat": f"usage_usec {usage}\nnr_periods 0\nnr_throttled 0",
+            "neighbour=cpu.stat": f"usage_usec {usage}\nnr_periods 0\nnr_throttled 0\n"
+            f"throttled_usec {usage}",
             "clock": str(clock),
             "end": "",
         }
@@ -223,6 +224,7 @@ def test_the_cpu_time_of_each_placement_is_told_apart() -> None:
     assert found["group_cpu_ns"] == 400 and found["group_cpu_use"] == 0.4
     assert found["nr_periods"] == 10 and found["nr_throttled"] == 0
     assert found["neighbour_cpu_ns"] == 100 and found["neighbour_cpu_use"] == 0.1
+    assert found["neighbour_throttled_time"] == 400_000 and found["throttled_time"] == 0
     assert found["neighbour_group_cpu_ns"] == 400_000  # control group version 2 counts in us
     assert evidence.mechanisms(after, after, 1)["cpu_ns"] == 0
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -53,44 +54,88 @@ def conditions(cases):
             yield (service, neighbour, case), copy
 
 
-def campaign(blocks, cases=CASES, failing=(), idle=0.1):
-    """Return a campaign in which equal services cost each other much, and others little."""
+SETTINGS = {
+    "linpack_size": {"equations": 1500, "alignment": 4096},
+    "stream_size": {"elements": 2**20, "times": 10},
+    "bonnie_size": {"megabytes": 200, "chunk": 32_768, "short": True},
+}
+CACHED = "200 MiB of memory for a file of 200: reading may be cached"
+
+
+def evidence(block, service, neighbour, case):
+    """Return what a trial's record keeps: CPUs in turns, a quarter of the file for Bonnie++.
+
+    Half of each iteration of Linpack and Netperf was timed; of the others that is not known.
+    """
+    one = {"start_ns": 0, "end_ns": 10**9, "cut": False, "late": False, "overlap": 0.96}
+    timed = {name: {f"{name}_seconds": 0.5} for name in ("linpack", "netperf")}
+    names = [name for name in (service, neighbour) if name != "none"]
+    sides = [
+        {"name": name, "iterations": [one | timed.get(name, {}), one | {"late": True, "cut": True}]}
+        for name in names
+    ]
+    found = []
+    for number, group in enumerate([names] if case == "2" else [[name] for name in names]):
+        cpu = str((block + number) % 2) if case in ("1", "3b") else "0-1"
+        memory = str(group.count("bonnie") * 50 * 2**20) if "bonnie" in group else "max"
+        found.append({"limits": {"cpuset.cpus": cpu, "memory.max": memory}})
+    others = {"neighbour": found[1]} if len(found) > 1 else {}
+    return {"details": {"sides": sides}, "readback": found[0], "readbacks": others}
+
+
+def measured(rng, level, cut, service, neighbour, case):
+    """Return what a service measures beside a neighbour."""
+    share = kept(service, neighbour, case) * level
+    rates = RATES[service].items()
+    found = {name: rate * share * math.exp(rng.normal(0, 0.01)) for name, rate in rates}
+    found |= {"iterations": 4.0, "iterations_partly": 1.0, "iterations_cut": float(service in cut)}
+    if neighbour != "none":
+        found |= {f"neighbour_{name}": rate for name, rate in RATES[neighbour].items()}
+        found["overlap"] = 0.998
+    return found
+
+
+def trial(block, names, side, idle, recorded):
+    """Return the fields of one successful trial beside what its service measured."""
+    service, neighbour, case = names
+    more = {"mechanisms": {"group_cpu_use": 0.9, "cpu_idle": idle, "cpu0_idle": idle}}
+    more["mechanisms"] |= {"cpu1_idle": idle, "cpu_iowait": 0.0, "steal": 0.0}
+    if neighbour not in ("none", service):
+        other = {"service": neighbour, "neighbour": service}
+        more["also"] = [{"levels": other, "metrics": side(neighbour, service, case)}]
+    if {service, neighbour} == {"stream", "bonnie"} and case == "2":
+        more["flags"] = [CACHED]
+    if recorded:
+        more |= evidence(block, *names)
+    return more
+
+
+def campaign(blocks, cases=CASES, failing=(), idle=0.1, empty=(), cut=(), recorded=True):
+    """Return a campaign in which equal services cost each other much, and others little.
+
+    Trials of `failing` (block, service, neighbour) failed; those of `empty` measured nothing on one
+    side of an equal pair; services of `cut` have an iteration that did not end.
+    """
     rng, records = np.random.default_rng(2018), []
     cells = list(conditions(cases))
     for block in range(1, blocks + 1):
-        level = math.exp(rng.normal(0, 0.03))
-
-        def side(service, neighbour, case, level=level):
-            share = kept(service, neighbour, case) * level
-            found = {
-                name: rate * share * math.exp(rng.normal(0, 0.01))
-                for name, rate in RATES[service].items()
-            }
-            found |= {"iterations": 4.0, "iterations_partly": 1.0}
-            if neighbour != "none":
-                found |= {f"neighbour_{name}": rate for name, rate in RATES[neighbour].items()}
-                found["overlap"] = 0.998
-            return found
-
-        for position, ((service, neighbour, case), copy) in enumerate(cells, start=1):
-            failed = (block, service, neighbour) in failing
-            levels = dict(zip(FACTORS, (service, neighbour, case), strict=True))
+        side = partial(measured, rng, math.exp(rng.normal(0, 0.03)), cut)
+        for position, (names, copy) in enumerate(cells, start=1):
             more = {"copy": copy, "n_samples": 0, "started_ns": 10**18}
-            more |= {"status": "failed" if failed else "ok"}
-            more |= {"error": {"what": "no answer"} if failed else None}
-            more["mechanisms"] = {"group_cpu_use": 0.9, "cpu_idle": idle, "cpu0_idle": idle}
-            more["mechanisms"] |= {"cpu1_idle": idle, "cpu_iowait": 0.0, "steal": 0.0}
-            if not failed and neighbour not in ("none", service):
-                other = {"service": neighbour, "neighbour": service}
-                more["also"] = [{"levels": other, "metrics": side(neighbour, service, case)}]
-            metrics = {} if failed else side(service, neighbour, case)
+            metrics = {"iterations": 2.0, "iterations_partly": 0.5, "iterations_cut": 0.5}
+            if (block, *names[:2]) in failing:
+                more, metrics = more | {"status": "failed", "error": {"what": "no answer"}}, {}
+            else:
+                more |= trial(block, names, side, idle, recorded)
+                metrics = metrics if (block, *names[:2]) in empty else side(*names)
+            levels = dict(zip(FACTORS, names, strict=True))
             records.append(record(block, position, levels, metrics, **more))
     names = [{"levels": dict(zip(FACTORS, x, strict=True)), "copy": n} for x, n in cells]
     plan = {"study": "interference", "conditions": names, "seed": 1, "refusals": []}
-    plan["factors"] = FACTORS | {"case": list(cases)}
+    plan |= {"factors": FACTORS | {"case": list(cases)}, "blocks": blocks, "margin": 0.1}
     rig = {"name": "made up", "shared_kernel": True, "capabilities": {}, "caveats": ["none"]}
     rig |= {"hosts": {"generator": {}, "sut": {"engine": True}}, "cpu_map": {"sut": "1"}}
-    return Campaign(plan | {"blocks": blocks, "margin": 0.1, "settings": {}, "rig": rig}, records)
+    return Campaign(plan | {"settings": SETTINGS if recorded else {}, "rig": rig}, records)
 
 
 @pytest.fixture(scope="module")
@@ -192,13 +237,73 @@ def test_cpu_time_that_nobody_named_is_shown(monkeypatch):
     assert names["outside"].to_numpy() == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("cases", [["1", "3a"], ["1", "2", "3b"], CASES])
-def test_a_pilot_decides_nothing_and_says_so(monkeypatch, cases):
-    shown, names = execute(monkeypatch, campaign(1, cases), NOTEBOOK, model="")
+def test_a_pilot_decides_nothing_and_says_so(monkeypatch, cases, recorded):
+    stand_in = campaign(1, cases, recorded=recorded)
+    shown, names = execute(monkeypatch, stand_in, NOTEBOOK, model="")
     assert "this is a pilot" in words(shown)
+    assert (len(names["each"]) > 0) == recorded
+    assert ("were not recorded" in words(shown)) == (not recorded)
     assert not set(names["entries"]["result"]) & {"replicated", "contradicted", "error"}
     assert set(names["advised"]["advice"]) == {"open"}
     summary_of(shown)
+
+
+def test_the_proof_counts_what_was_cut_and_trials_without_a_value(monkeypatch):
+    odd = campaign(6, empty=[(2, "linpack", "linpack")], cut=["bonnie"])
+    shown, names = execute(monkeypatch, odd, NOTEBOOK, model="")
+    proof = names["proof"]
+    # Half of the iterations of the pair counted, on one side only: it has no value all the same.
+    pair = proof.loc[("linpack", "linpack", "3b")]
+    assert pair["trials without"] == 1 and pair["trials"] == 6
+    assert proof.loc[("linpack", "stream", "3b"), "trials without"] == 0
+    assert proof.loc[("bonnie", "stream", "3a"), "cut"] == 1
+    assert proof.loc[("netperf", "stream", "3a"), "cut"] == 0
+    assert "(bonnie, linpack), whose means lack the slowest" in words(shown)
+    assert cell(names, "linpack", "linpack", "3b")["n_blocks"] == 5
+
+
+def test_the_proof_says_which_part_of_an_iteration_was_timed(page):
+    shown, names, _ = page
+    table = names["by"].mean()
+    assert table.loc[("linpack", "netperf"), "timed"] == pytest.approx(0.5)
+    # 4 % of an iteration without the other, at worst all of it in the timed half.
+    assert table.loc[("linpack", "netperf"), "beside"] == pytest.approx(0.92)
+    assert math.isnan(table.loc[("stream", "netperf"), "timed"])
+    assert "none was lost for being slow" in words(shown)
+
+
+def test_sizes_memory_and_cpus_are_those_of_the_campaign(page):
+    shown, names, _ = page
+    said = words(shown)
+    assert "1,500 equations" in said and "three arrays of 8 MiB each, 10 passes" in said
+    assert "a file of 200 MiB, the short program" in said
+    assert "CPU 1 in 4, CPU 0 in 4" in said or "CPU 0 in 4, CPU 1 in 4" in said
+    # A quarter of the file for each Bonnie++, also where two are in one container.
+    share = names["memory"]["of a Bonnie++'s file"]
+    assert len(share) == 8 * (2 + 4 * 3 + 1) and share.to_numpy() == pytest.approx(0.25)
+
+
+def test_cells_whose_reading_may_be_cached_are_named_and_not_asked(page):
+    shown, names, _ = page
+    assert names["cached"] == {("bonnie", "stream", "2")}
+    assert "Reading may be cached beside stream, case 2" in words(shown)
+    rows = names["advised"].set_index(["pair", "case"])["rows"]
+    assert rows[("bonnie + stream", "3a")] == 8 and rows[("bonnie + stream", "2")] == 5
+    # They stay in the table and in the model.
+    assert cell(names, "bonnie", "stream", "2", "block_input_mb_per_s")["n_blocks"] == 8
+
+
+def test_a_contrast_of_few_blocks_in_a_longer_campaign_is_inconclusive(monkeypatch):
+    few = campaign(5, failing=[(1, "netperf", "netperf")])
+    shown, names = execute(monkeypatch, few, NOTEBOOK, model="")
+    found = names["contrasted"].set_index(["case", "service"])
+    assert not names["page"].pilot and "CPU 1 in 3, CPU 0 in 2" in words(shown)
+    for name in ("netperf", "all"):
+        row = found.loc[("3a", name)]
+        assert row["n_blocks"] == 4 and row["high"] < 1 and row["verdict"] == "inconclusive"
+    assert found.loc[("3a", "stream"), "verdict"] == "different"
 
 
 def test_failed_trials_leave_their_cells_open(monkeypatch):
@@ -209,3 +314,5 @@ def test_failed_trials_leave_their_cells_open(monkeypatch):
     assert gone.empty or (gone["n_blocks"] == 0).all()
     assert "no answer" in str([getattr(one, "to_string", str)() for one in shown])
     assert summary_of(shown)["failed"] == 18
+    said = names["advised"].set_index(["pair", "case"])["advice"]
+    assert (said["bonnie + linpack"] == "open").all() and len(said["bonnie + linpack"]) == 3

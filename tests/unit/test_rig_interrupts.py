@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
+import labkit.rig
 from labkit.errors import UsageError
+from labkit.hosts import LocalHost, Tuning, restore
+from labkit.hosts.journal import Journal
 from labkit.rig import interrupts as module
 
 MAP = {"all": "0-3", "generator": "0", "sut": "3", "clean": "3"}
@@ -18,9 +22,11 @@ class Lever:
     """Stands for a host's `Tuning`, and writes down what it is asked."""
 
     asked: ClassVar[list[str]] = []
+    labels: ClassVar[list[str]] = []
 
     def __init__(self, host, label):
-        self.host, self.notes = host, [f"{label} on {host}: one is managed"]
+        self.host, self.label, self.notes = host, label, [f"{label} on {host}: one is managed"]
+        self.labels.append(label)
 
     def __enter__(self):
         return self
@@ -37,6 +43,7 @@ class Lever:
 def asked(monkeypatch):
     monkeypatch.setattr(module, "Tuning", Lever)
     monkeypatch.setattr(Lever, "asked", [])
+    monkeypatch.setattr(Lever, "labels", [])
     return Lever.asked
 
 
@@ -55,7 +62,7 @@ def test_one_kernel_is_asked_once_and_put_back(asked) -> None:
         assert asked == ["sut to 0,1,2"]
     assert said == [
         "sut: 7 interrupts on CPUs 0,1,2",
-        "sut: interrupts on sut: one is managed",
+        "sut: trial-interrupts on sut: one is managed",
     ]
     assert asked[1:] == ["sut put back"]
 
@@ -74,3 +81,32 @@ def test_nothing_is_moved_where_there_is_nowhere_or_no_wish(asked) -> None:
     assert asked == []
     with pytest.raises(UsageError), module.interrupts(rig(MAP, shared_kernel=True), "gone"):
         pass
+
+
+@pytest.mark.parametrize("standing", [True, False], ids=["a rig stands", "no rig"])
+def test_what_a_killed_campaign_moved_is_put_back(monkeypatch, tmp_path: Path, standing) -> None:
+    with module.interrupts(rig(MAP, shared_kernel=True), "moved"):
+        (label,) = Lever.labels
+    lever, book = tmp_path / "lever", str(tmp_path / "journal")
+    lever.write_text("as found\n")
+    # As a kill -9 leaves it: set, written down, and nobody there to put it back.
+    Tuning(LocalHost(), label, journal=book).set_file(str(lever), "moved")
+    assert lever.read_text().strip() == "moved"
+    assert [entry.label for entry in Journal(LocalHost(), book).load().pending] == [label]
+    found = {"ready": True, "keep": True, "code": labkit.rig.virtual.code()} if standing else None
+    parts = labkit.rig
+    monkeypatch.setattr(parts.state, "is_root", lambda: True)
+    monkeypatch.setattr(parts.state, "read", lambda: found)
+    monkeypatch.setattr(parts.netns, "existing", list)
+    for where, name in (
+        *((parts, "stop_labelled"), (parts.engine, "remove_containers"), (parts.peer, "remove")),
+        *((parts.daemons, "take_down"), (parts.storage, "remove_passing")),
+        *((parts.ending, "remove_trial_leftovers"), (parts.ending, "remove_holds")),
+    ):
+        monkeypatch.setattr(where, name, lambda *given: [])
+    monkeypatch.setattr(
+        parts, "restore", lambda host, label: restore(host, journal=book, label=label)
+    )
+    assert labkit.rig.clean() == [f"{lever}: restored"]
+    assert lever.read_text().strip() == "as found"
+    assert Journal(LocalHost(), book).load().pending == ()

@@ -10,13 +10,14 @@ import pytest
 
 from labkit.errors import RigError, UsageError
 from labkit.hosts import LocalHost
+from labkit.hosts.base import Result
 from labkit.hosts.site import Image, Site, Storage
-from labkit.placement import DRIVERS, MOUNTS, docker
-from labkit.rig import storage
+from labkit.placement import DRIVERS, MOUNTS, bare, docker
+from labkit.rig import daemons, storage
 from labkit.rig.base import Rig
 from labkit.runtimes.checks import Expectation, problems
 from labkit.runtimes.readback import reduced_mount
-from labkit.runtimes.storage import data_source
+from labkit.runtimes.storage import data_options, data_source
 
 CAPTURED = Path(__file__).parents[1] / "captured"
 READ = json.loads((CAPTURED / "readback-storages.json").read_text())
@@ -148,3 +149,99 @@ def test_an_unknown_storage_is_refused() -> None:
     lab = rig()
     with pytest.raises(UsageError, match="no storage called zfs"), lab.storage({"zfs": []}):
         pass
+
+
+def test_a_rig_that_cannot_run_the_container_refuses_every_storage() -> None:
+    lab = rig(docker="no engine")
+    assert lab.refusal(docker("host")) == "no engine"
+    assert {lab.refuse({"storage": name}) for name in (*DRIVERS, *MOUNTS)} == {"no engine"}
+    lab = rig(rules="no rules are read")
+    assert lab.refusal(bare("rules")) == "no rules are read"
+    assert lab.refuse({"cache": "cold"}) == "no rules are read"
+    assert lab.refuse({"cache": "warm"}) is None
+    lab = rig()
+    assert lab.refuse({"storage": "bind", "cache": "cold"}) is None
+
+
+def test_a_rig_without_any_of_the_storages_asks_nothing_of_its_hosts() -> None:
+    lab = rig(storage_vfs="no disk", storage_btrfs="no btrfs")
+    lab.sites = {}
+    with lab.storage({"vfs": [], "btrfs": []}):
+        assert lab.sites == {}
+
+
+class Answering(LocalHost):
+    """A host whose commands are answered from a list, and written down."""
+
+    def __init__(self, *answers: str) -> None:
+        super().__init__("sut")
+        self.answers, self.asked = list(answers), list[tuple[str, ...]]()
+
+    def run(self, *argv: str, **options: Any) -> Result:
+        self.asked.append(argv)
+        return Result(argv, "sut", 0, self.answers.pop(0), "", 0.0)
+
+
+DISKS = [
+    ("/dev/vda ext4\n/dev/vda  ext4\n", ""),
+    (
+        "tmpfs tmpfs\n/dev/vda ext4\n",
+        "tmpfs tmpfs, the engine's data (/docker) on /dev/vda ext4",
+    ),
+    ("/dev/vda ext4\n/dev/vdb ext4\n", "two disks"),
+    ("/dev/vda ext4\n", "cannot be told"),
+    ("", "cannot be told"),
+]
+
+
+@pytest.mark.parametrize(("said", "why"), DISKS)
+def test_a_directory_on_another_disk_is_no_match_for_the_engines_data(said: str, why: str) -> None:
+    found = storage.apart(Answering("/docker\n", said), "unix:///e", "/disk")
+    assert why in found and bool(found) == bool(why)
+    able = storage.missing_beside("overlay2", found)
+    assert ("storage:bind" in able) == bool(why)
+    assert not {"storage:volume", "storage:overlay2"} & able.keys()
+
+
+def test_an_engine_that_does_not_say_where_its_data_are_is_no_match() -> None:
+    assert "cannot be told" in storage.apart(Answering("\n"), "unix:///e", "/disk")
+
+
+def test_directories_still_to_be_made_are_on_the_disk_of_what_stands(tmp_path: Path) -> None:
+    class Rooted(LocalHost):
+        def run(self, *argv: str, **options: Any) -> Result:
+            if argv[:2] == ("docker", "info"):
+                return Result(argv, "sut", 0, f"{tmp_path}/engine/data\n", "", 0.0)
+            return super().run(*argv, **options)
+
+    host = Rooted("sut")
+    assert storage.apart(host, "unix:///e", f"{tmp_path}/still/to be/made") == ""
+    assert "two disks" in storage.apart(host, "unix:///e", "/proc")
+
+
+@pytest.mark.parametrize("name", ["bind", "volume"])
+def test_what_fills_a_mount_carries_the_label_of_its_trial(name: str) -> None:
+    host = Answering("")
+    stands = Storage(name, "unix:///e", "overlay2", "ext4", "/disk")
+    site = Site(host, "198.18.0.3", engine="unix:///e", storage=stands, cgroup_parent="/labkit")
+    data_options(site, IMAGE, "trial-77-b1")
+    ((*_, text, _, source, image, parent, label, disk),) = host.asked
+    assert (image, parent, label, disk) == (IMAGE.reference, "/labkit", "trial-77-b1", "/disk")
+    assert '--label "labkit=$label"' in text and source == data_source(stands, IMAGE, "")
+
+
+def test_a_daemon_that_was_only_begun_is_ended_before_its_folders_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder, done = tmp_path / "storage-btrfs-daemon", list[tuple[str, bool]]()
+    folder.mkdir()
+    monkeypatch.setattr(daemons.netns, "DIRECTORY", tmp_path)
+    monkeypatch.setattr(
+        daemons, "stop_labelled", lambda host, label: done.append((label, folder.is_dir()))
+    )
+    monkeypatch.setattr(
+        daemons.ending, "unmount", lambda below: done.append(("unmount", folder.is_dir()))
+    )
+    assert daemons.standing() == [] == daemons.take_down(LocalHost())
+    assert done == [(daemons.LABEL, True), ("unmount", True)]
+    assert not folder.exists()

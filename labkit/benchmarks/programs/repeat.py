@@ -1,8 +1,9 @@
 """Runs a command again and again until a window has passed; prints a line of JSON an iteration.
 
-Runs as ``python3 -c TEXT SECONDS AT_MOST COMMAND...`` in containers; needs Python's own library
-only. Times are of the kernel's monotonic clock, which all containers of a host share. What still
-runs when the window ends is cut off, so that two that run side by side end together.
+Runs as ``python3 -c TEXT SECONDS GRACE AT_MOST COMMAND...`` in containers; needs Python's own
+library only. Times are of the kernel's monotonic clock, which all containers of a host share.
+Iterations that start within SECONDS are those that count; it goes on for GRACE more, so that slow
+ones come to their end beside a neighbour too. What still runs then is cut off.
 """
 
 from __future__ import annotations
@@ -47,11 +48,13 @@ def once(command: Sequence[str], deadline: int) -> dict[str, Any]:
     }
 
 
-def main(seconds: str, at_most: str, *command: str) -> None:
+def main(seconds: str, grace: str, at_most: str, *command: str) -> None:
     """Repeat the command, `at_most` times where that is not 0, and stop at what fails."""
-    count, deadline = 0, time.monotonic_ns() + int(float(seconds) * 1e9)
+    count, late = 0, time.monotonic_ns() + int(float(seconds) * 1e9)
+    deadline = late + int(float(grace) * 1e9)
     while time.monotonic_ns() < deadline and count != (int(at_most) or -1):
         found = once(command, deadline)
+        found["late"] = found["start_ns"] >= late
         print(json.dumps(found), flush=True)
         if found["status"] != 0 and not found["cut"]:
             break

@@ -29,6 +29,7 @@ import socket
 import sys
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic_ns, sleep
 from typing import Any
 
@@ -43,8 +44,9 @@ from thrift.transport.TTransport import (
 )
 
 TRANSPORTS = {"buffered": TBufferedTransportFactory, "framed": TFramedTransportFactory}
-#: An open loop sleeps until so many ns before a call is due, and asks the clock from there on.
-SPIN_NS = 200_000
+#: An open loop sleeps until so many ns before a call is due, and asks the clock from there on. Long
+#: enough for a sleep that ends late; a client that never sleeps is the one the scheduler cuts off.
+SPIN_NS = 50_000
 Column = Any  # an array of 64-bit integers
 
 
@@ -204,7 +206,7 @@ def write(log: str, due: Column, sent: Column, ended: Column) -> None:
 
     The latency counts from when the call was due.
     """
-    from pathlib import Path  # the server does without: under a quota its start is slow enough
+    from pathlib import Path
 
     calls = zip(due, sent, ended, strict=True)
     rows = [f"{begin - due[0]},{real - begin},{end - begin}\n" for begin, real, end in calls]
@@ -215,6 +217,28 @@ def write(log: str, due: Column, sent: Column, ended: Column) -> None:
         Path(log).write_text(text, encoding="ascii")
 
 
+def punctual() -> None:
+    """Let sleeps end when they are to: by default the kernel may add 50 us, all of `SPIN_NS`."""
+    from pathlib import Path
+
+    with suppress(OSError):  # not allowed: the calls are sent late, which their lateness says
+        Path("/proc/self/timerslack_ns").write_text("1", encoding="ascii")
+
+
+def waited() -> tuple[int, int]:
+    """Return how long this process was ready and had no CPU (ns), and how often it got one.
+
+    Both are -1 where the kernel does not count them.
+    """
+    from pathlib import Path  # the server does without: under a quota its start is slow enough
+
+    try:
+        _, delay, slices = map(int, Path("/proc/self/schedstat").read_text().split())
+    except (OSError, ValueError):
+        return -1, -1
+    return delay, slices
+
+
 def client(mode: str, given: dict[str, str]) -> None:
     """Measure calls, and write what was found once all is over."""
     endpoint = TSocket(given["address"], int(given["port"]))
@@ -223,20 +247,26 @@ def client(mode: str, given: dict[str, str]) -> None:
     make = caller(wire, given["call"], int(given["size"]))
     before = columns(int(given["warmup"]))
     due, sent, ended = columns(int(given["calls"]))
+    waited()  # what it needs is loaded before the calls
+    punctual()
     gc.collect()
     gc.freeze()
     gc.disable()
     closed_loop(make, *before)
+    began = waited()
     if mode == "open":
         open_loop(make, due, sent, ended, round(1e9 / float(given["rate"])))
     else:
         closed_loop(make, due, sent, ended)
+    delay, slices = (now - then for now, then in zip(waited(), began, strict=True))
     wire.trans.close()
     found = {
         "mode": mode,
         "calls": len(due),
         "elapsed_ns": ended[-1] - due[0],
         "accelerated": getattr(wire, "_fast_encode", None) is not None,
+        "delay_ns": delay if began[0] >= 0 else None,
+        "slices": slices,
         "warmup_ns": [end - begin for begin, _, end in zip(*before, strict=True)],
     }
     print(json.dumps(found))
