@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from labkit.claims.verdicts import RESULTS
 from labkit.errors import LabkitError
+from labkit.power import least_blocks
 from labkit.report import topology
 from labkit.report.cells import SUMMARY_MIME, code_colours, displayed_summary, render_cells
 from labkit.report.html import environment, frame, write
@@ -147,6 +148,7 @@ def build_index(
             profile=", ".join(profiles),
             topology=topology.draw(shown),
             counts=ledger or {},
+            enough=least_blocks(),
             results=[
                 name for name in RESULTS if any(name in row for row in (ledger or {}).values())
             ],

@@ -142,6 +142,15 @@ def test_summary_goes_from_the_notebook_into_the_page_and_the_index(tmp_path: Pa
     assert "not stated" in text
 
 
+@pytest.mark.parametrize(("blocks", "pilot"), [(1, True), (4, True), (5, False), (None, False)])
+def test_the_index_names_pilots(tmp_path: Path, blocks: int | None, pilot: bool) -> None:
+    mime = f"{{{SUMMARY_MIME!r}: {{'study': 'x', 'blocks': {blocks}}}}}"
+    source = f"from IPython.display import display\ndisplay({mime}, raw=True)"
+    page = build_page(_notebook(tmp_path, source), tmp_path / "x.html", title="t")
+    text = build_index([page], tmp_path / "index.html").read_text()
+    assert (">pilot</span>" in text) == pilot
+
+
 def test_an_index_of_nothing_says_so(tmp_path: Path) -> None:
     text = build_index([], tmp_path / "index.html").read_text()
     assert "No study has been reported yet" in text
