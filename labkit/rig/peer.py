@@ -114,6 +114,10 @@ def remove(local: LocalHost) -> list[str]:
     stop_labelled(local, LABEL)
     ending.kill(lambda: netns.pids([name]))
     ending.unmount((str(netns.DIRECTORY / ROLE), str(DATA_ROOT), str(netns.sysfs(ROLE))))
+    # A namespace goes some time after its name: its plug must not stand on the switch meanwhile.
+    for number in range(len(netns.PEER[ROLE])):
+        plug = ("ip", "-n", netns.SWITCH, "link", "del", f"{ROLE}{number}")
+        local.run(*plug, check=False)
     local.run("ip", "netns", "del", name)
     for path in (_DAEMON, netns.DIRECTORY / ROLE, netns.DIRECTORY / "sshd" / ROLE):
         shutil.rmtree(path, ignore_errors=True)
