@@ -64,7 +64,9 @@ def run_notebook(name, folder, blocks):
     """Run the cells of a study's notebook in this process, as papermill would one after another."""
     (path,) = studies.find([name])
     given = studies.profile_of(path, "tiny") | {"data": folder, "blocks": blocks}
-    names = {"In": [], "display": lambda *what: None, "__name__": "notebook"}
+    # What the cells print would be taken for a phase.
+    silent = dict.fromkeys(["display", "print"], lambda *what, **how: None)
+    names = {"In": [], "__name__": "notebook", **silent}
     plan = announced("planning", study.Study.plan)
     study.Study.plan = plan
     for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
