@@ -149,13 +149,16 @@ def build_index(
             topology=topology.draw(shown),
             counts=ledger or {},
             enough=least_blocks(),
-            results=[
-                name for name in RESULTS if any(name in row for row in (ledger or {}).values())
-            ],
+            results=_occurring(ledger or {}),
         )
     )
     write(output, text)
     return output
+
+
+def _occurring(ledger: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return the results that a claim of any source has, in their order."""
+    return [name for name in RESULTS if any(name in row for row in ledger.values())]
 
 
 def _study(page: Path, index: Path) -> dict[str, Any]:
