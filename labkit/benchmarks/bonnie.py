@@ -12,7 +12,7 @@ import re
 
 from labkit.benchmarks.base import Client, Reading
 from labkit.benchmarks.fields import number, unreadable, version
-from labkit.errors import ToolMissing, UsageError
+from labkit.errors import UsageError
 from labkit.hosts import Host
 
 #: Columns of its CSV (format 1.98) that are read, and what a unit of each is here.
@@ -31,15 +31,7 @@ _SLOWEST = 20e6
 
 def probe(host: Host) -> str:
     """Return bonnie++'s version on the host; raise `ToolMissing` where it is not."""
-    result = host.run("bonnie++", check=False)
-    found = version(result.stdout + result.stderr, r"Version:? +(\d\S*)")
-    if found is None:
-        raise ToolMissing(
-            "bonnie++ is not installed",
-            where=f"host {host.name}",
-            remedy="apt-get install bonnie++",
-        )
-    return found
+    return version(host, ("bonnie++",), r"Version:? +(\d\S*)")
 
 
 def disk(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
-from labkit.errors import ToolOutput
+from labkit.errors import ToolMissing, ToolOutput
+from labkit.hosts import Host
 
 #: A number as these tools print it in the locale C; a decimal comma is none.
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
@@ -61,7 +63,31 @@ def numbers(stdout: str, names: tuple[str, ...], *, tool: str) -> dict[str, floa
     return {name: number(found[name], tool=tool, name=name, whole=stdout) for name in names}
 
 
-def version(text: str, pattern: str) -> str | None:
-    """Return the first match of a pattern's group, or None."""
-    found = re.search(pattern, text)
-    return found[1] if found else None
+def version(host: Host, argv: Sequence[str], pattern: str, *, install: str = "") -> str:
+    """Return the version that a tool says on a host.
+
+    Parameters
+    ----------
+    host : Host
+        Where it is asked.
+    argv : sequence of str
+        The tool, and what makes it say its version, on whichever stream.
+    pattern : str
+        Its group is the version.
+    install : str
+        What ``apt-get install`` is to be given; the tool's own name by default.
+
+    Raises
+    ------
+    ToolMissing
+        It is not there, or did not say one.
+    """
+    result = host.run(*argv, check=False)
+    found = re.search(pattern, result.stdout + result.stderr)
+    if result.status == 127 or found is None:
+        raise ToolMissing(
+            f"{argv[0]} is not installed",
+            where=f"host {host.name}",
+            remedy=f"apt-get install {install or argv[0]}",
+        )
+    return found[1]

@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.benchmarks.base import Client, Reading
 from labkit.benchmarks.fields import unreadable, version
-from labkit.errors import ToolMissing, UsageError
+from labkit.errors import UsageError
 from labkit.hosts import Host
 
 PATTERNS = ("read", "write", "randread", "randwrite", "rw", "randrw")
@@ -15,13 +15,7 @@ PATTERNS = ("read", "write", "randread", "randwrite", "rw", "randrw")
 
 def probe(host: Host) -> str:
     """Return fio's version on the host; raise `ToolMissing` where it is not."""
-    result = host.run("fio", "--version", check=False)
-    found = version(result.stdout, r"fio-(\S+)")
-    if found is None:
-        raise ToolMissing(
-            "fio is not installed", where=f"host {host.name}", remedy="apt-get install fio"
-        )
-    return found
+    return version(host, ("fio", "--version"), r"fio-(\S+)")
 
 
 def disk(

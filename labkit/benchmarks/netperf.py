@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from labkit.benchmarks.base import Client, Reading
 from labkit.benchmarks.fields import fields, numbers, unreadable, version
-from labkit.errors import ToolMissing, UsageError
+from labkit.errors import UsageError
 from labkit.hosts import Host
 from labkit.placement import Workload
 
@@ -20,15 +20,12 @@ _KEYS = ("THROUGHPUT", "THROUGHPUT_UNITS", "ELAPSED_TIME", "LOCAL_SEND_SIZE", "P
 
 def probe(host: Host) -> str:
     """Return netperf's version on the host; raise `ToolMissing` where it is not."""
-    result = host.run("netperf", "-V", check=False)
-    found = version(result.stdout + result.stderr, r"Netperf version (\S+)")
-    if found is None:
-        raise ToolMissing(
-            "netperf is not installed",
-            where=f"host {host.name}",
-            remedy="apt-get install netperf (Debian has it in its component non-free)",
-        )
-    return found
+    return version(
+        host,
+        ("netperf", "-V"),
+        r"Netperf version (\S+)",
+        install="netperf (Debian has it in its component non-free)",
+    )
 
 
 def server(*, port: int = PORT, image: str = "services") -> Workload:

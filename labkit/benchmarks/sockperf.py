@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from labkit.benchmarks.base import Client, Reading
-from labkit.errors import ToolMissing, ToolOutput, UsageError
+from labkit.benchmarks.fields import version
+from labkit.errors import ToolOutput, UsageError
 from labkit.hosts import Host
 from labkit.placement import Workload
 
@@ -34,15 +35,8 @@ _BUDGET = {"block": 100e-6, "spin": 60e-6, "busy_poll": 100e-6}
 
 def probe(host: Host) -> str:
     """Return sockperf's version on the host; raise `ToolMissing` where it is not."""
-    result = host.run("sockperf", "--version", check=False)
-    found = re.search(r"(\d+\.\d+\S*)", result.stdout + result.stderr)
-    if result.status == 127 or not found:
-        raise ToolMissing(
-            "sockperf is not installed",
-            where=f"host {host.name}",
-            remedy="apt-get install sockperf",
-        )
-    return re.sub(r"\x1b\[[\d;]*m", "", found[1])
+    found = version(host, ("sockperf", "--version"), r"(\d+\.\d+\S*)")
+    return re.sub(r"\x1b\[[\d;]*m", "", found)
 
 
 def _waiting(wait: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from functools import partial
 
 from labkit.benchmarks.base import Client, Reading
 from labkit.benchmarks.fields import number, unreadable, version
-from labkit.errors import ToolMissing, UsageError
+from labkit.errors import UsageError
 from labkit.hosts import Host
 
 # What it says of a stressor: operations, three times in seconds, and two rates.
@@ -16,15 +16,7 @@ _ROW = r"metrc: \[\d+\] +{name} +(\d\S*) +(\S+) +\S+ +\S+ +(\S+) +\S+$"
 
 def probe(host: Host) -> str:
     """Return stress-ng's version on the host; raise `ToolMissing` where it is not."""
-    result = host.run("stress-ng", "--version", check=False)
-    found = version(result.stdout, r"version (\S+)")
-    if found is None:
-        raise ToolMissing(
-            "stress-ng is not installed",
-            where=f"host {host.name}",
-            remedy="apt-get install stress-ng",
-        )
-    return found.rstrip(",")
+    return version(host, ("stress-ng", "--version"), r"version (\S+)").rstrip(",")
 
 
 def stress(

@@ -6,7 +6,7 @@ import re
 
 from labkit.benchmarks.base import Client, Reading
 from labkit.benchmarks.fields import number, unreadable, version
-from labkit.errors import ToolMissing, UsageError
+from labkit.errors import UsageError
 from labkit.hosts import Host
 
 #: For each test: its metric, the words of its line, and the unit of what stands there.
@@ -18,15 +18,7 @@ TESTS = {
 
 def probe(host: Host) -> str:
     """Return sysbench's version on the host; raise `ToolMissing` where it is not."""
-    result = host.run("sysbench", "--version", check=False)
-    found = version(result.stdout, r"sysbench (\S+)")
-    if found is None:
-        raise ToolMissing(
-            "sysbench is not installed",
-            where=f"host {host.name}",
-            remedy="apt-get install sysbench",
-        )
-    return found
+    return version(host, ("sysbench", "--version"), r"sysbench (\S+)")
 
 
 def run(test: str, *, seconds: int, threads: int = 1) -> Client:

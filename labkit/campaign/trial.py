@@ -148,7 +148,7 @@ class Trial:
         argv = runtime.come_and_go(site, placement, workload, where, label)
         # The loop that asks the engine for them stays beside the harness.
         argv = ["taskset", "-c", self._outside(), *argv]
-        with visits.coming(runtime, site, placement, argv, label) as seen:
+        with visits.coming(runtime, site, argv, label) as seen:
             yield seen
         self.record["mechanisms"][f"{name}_visits"] = float(seen.count)
         if not seen.count or seen.why:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from labkit.hosts import Job, script, start_job
 from labkit.hosts.site import Site
-from labkit.placement import Placement
 from labkit.runtimes import Runtime
 
 # A window is not to begin before the first has come; a loop in which none can come says why.
@@ -33,9 +32,7 @@ class Visits:
 
 
 @contextmanager
-def coming(
-    runtime: Runtime, site: Site, placement: Placement, argv: Sequence[str], label: str
-) -> Iterator[Visits]:
+def coming(runtime: Runtime, site: Site, argv: Sequence[str], label: str) -> Iterator[Visits]:
     """Let containers come and go for the duration of a ``with`` block, which the first begins.
 
     `argv` is what `Runtime.come_and_go` gave.
@@ -50,5 +47,5 @@ def coming(
         visits.why = job.stderr().strip()[-200:]
     finally:
         job.stop()
-        runtime.stop(site, placement, label)
+        runtime.stop(site, label)
         site.host.run("rm", "-rf", "--", directory)

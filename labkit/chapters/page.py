@@ -12,6 +12,7 @@ import pandas as pd
 
 from labkit import dataset
 from labkit.analysis import checks
+from labkit.analysis.compare import PILOT_BLOCKS
 from labkit.analysis.reduce import sort_trials
 from labkit.analysis.summary import STATISTICS, joint, summarise
 from labkit.chapters import concluding, ran, validity
@@ -19,8 +20,6 @@ from labkit.paths import project
 
 #: Numeric columns of trials that name or describe a trial; every other number was measured.
 _KEYS = ("trial", "attempt", "block", "position", "copy", "session", "started_ns", "n", "n_samples")
-#: Fewer blocks are a pilot: no verdict at 5 % can rest on them.
-_ENOUGH = 5
 
 
 class Page:
@@ -89,7 +88,7 @@ class Page:
         self.trials = self._trials()
         self.failed = sum(one["status"] != "ok" for one in self.campaign.records)
         self.n_blocks = int(self.trials["block"].nunique())
-        self.pilot = self.n_blocks < _ENOUGH
+        self.pilot = self.n_blocks < PILOT_BLOCKS
         self.spanned = checks.spanning(self.trials) if len(self.trials) else []
         self.paired = self._paired()
         #: What the chapters found so far, for the conclusions.

@@ -77,8 +77,7 @@ def running(local: LocalHost, drivers: Sequence[str]) -> Iterator[dict[str, str]
 def _command(driver: str) -> tuple[str, ...]:
     options = engine.daemon_options(_PREFIX + driver, socket(driver), data_root(driver))
     return (
-        *netns.in_root_group(),
-        *("taskset", "-c", netns.all_cpus(), "nsenter", f"--net={netns.namespace('sut')}"),
+        *netns.inside("sut"),
         *("dockerd", *options, "--storage-driver", driver, *engine.WITHOUT_NETWORK),
     )
 

@@ -31,11 +31,9 @@ SUBNET, GATEWAY, CONTAINER = "198.18.1.0/24", "198.18.1.1", "198.18.1.10"
 
 def start_daemon(local: LocalHost) -> None:
     """Start the engine in the namespace of the system under test, and wait until it answers."""
-    argv = [*netns.in_root_group(), "taskset", "-c", netns.all_cpus()]
-    argv += ["nsenter", f"--net={netns.namespace('sut')}"]
     # Its own address pools: the default ones are private networks that the machine may be in.
     pools = ["--bip", "198.19.0.1/24", "--default-address-pool", "base=198.19.0.0/16,size=24"]
-    argv += ["dockerd", *daemon_options("docker", SOCKET), *pools]
+    argv = [*netns.inside("sut"), "dockerd", *daemon_options("docker", SOCKET), *pools]
     start_job(local, argv, directory=str(netns.DIRECTORY / "dockerd"), label=netns.LABEL)
     await_daemon(local, SOCKET, netns.DIRECTORY / "dockerd" / "stderr")
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from labkit.errors import UsageError
 from labkit.hosts import Tuning
 from labkit.rig.base import Rig
+from labkit.runtimes.checks import cpu_set
 
 POLICIES = ("as found", "moved")
 
@@ -34,8 +35,8 @@ def interrupts(rig: Rig, policy: str) -> Iterator[list[str]]:
     said = [f"{role}: interrupts as found" for role in roles if policy == "as found"]
     with ExitStack() as stack:
         for role in roles if policy == "moved" else []:
-            every = _numbers(rig.cpu_map["all" if rig.shared_kernel else f"all.{role}"])
-            others = ",".join(map(str, sorted(every - _numbers(rig.cpus(role, "split")))))
+            every = cpu_set(rig.cpu_map["all" if rig.shared_kernel else f"all.{role}"])
+            others = ",".join(map(str, sorted(every - cpu_set(rig.cpus(role, "split")))))
             if not others:
                 said.append(f"{role}: interrupts as found, since there is one CPU only")
                 continue
@@ -44,9 +45,3 @@ def interrupts(rig: Rig, policy: str) -> Iterator[list[str]]:
             said.append(f"{role}: {tuning.move_irqs(others)} interrupts on CPUs {others}")
             said += [f"{role}: {note}" for note in tuning.notes]
         yield said
-
-
-def _numbers(cpus: str) -> set[int]:
-    """Return a CPU list, such as ``0-3,8``, as a set."""
-    ends = [part.split("-") for part in cpus.split(",")]
-    return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}

@@ -163,6 +163,15 @@ def in_root_group() -> list[str]:
     return list(script(_TO_ROOT_GROUP))
 
 
+def inside(role: str) -> list[str]:
+    """Return the head of a command that runs in a host's namespace, on any CPU.
+
+    It inherits neither the control groups nor the CPUs of who started it.
+    """
+    enter = ["nsenter", f"--net={namespace(role)}"]
+    return [*in_root_group(), "taskset", "-c", all_cpus(), *enter]
+
+
 def start_sshd(local: LocalHost, role: str, label: str = LABEL) -> None:
     """Start the SSH server of a host, inside its namespace."""
     Path("/run/sshd").mkdir(exist_ok=True)
@@ -181,9 +190,7 @@ def start_sshd(local: LocalHost, role: str, label: str = LABEL) -> None:
         # user's start-up files for every command: they cost up to 0.1 s, and may print.
         "SetEnv": "SHLVL=1",
     }
-    argv = [*in_root_group(), "taskset", "-c", all_cpus()]
-    argv += ["nsenter", f"--net={namespace(role)}", "/usr/sbin/sshd"]
-    argv += ["-D", "-e", "-f", "/dev/null"]
+    argv = [*inside(role), "/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null"]
     argv += [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
     start_job(local, argv, directory=str(DIRECTORY / "sshd" / role), label=label)
 

@@ -80,9 +80,12 @@ def _join(rig: Rig, site: Site) -> None:
 
 
 def _start_engine(local: LocalHost) -> None:
-    argv = [*netns.in_root_group(), "taskset", "-c", netns.all_cpus()]
-    argv += ["nsenter", f"--net={netns.namespace(ROLE)}"]
-    argv += ["dockerd", *engine.daemon_options(ROLE, SOCKET, DATA_ROOT), *_POOLS]
+    argv = [
+        *netns.inside(ROLE),
+        "dockerd",
+        *engine.daemon_options(ROLE, SOCKET, DATA_ROOT),
+        *_POOLS,
+    ]
     start_job(local, argv, directory=str(_DAEMON), label=LABEL)
     engine.await_daemon(local, SOCKET, _DAEMON / "stderr")
     engine.remove_containers(local, SOCKET)

@@ -132,7 +132,7 @@ class Bare:
             "bare processes do not come and go", remedy="use a placement of an engine"
         )
 
-    def stop(self, site: Site, placement: Placement, label: str) -> None:
+    def stop(self, site: Site, label: str) -> None:
         """End the job, and remove its control group and its directory."""
         job = self._jobs.pop(label, None)
         if job:
@@ -143,7 +143,7 @@ class Bare:
         if job:
             site.host.run("rm", "-rf", "--", job.directory)
 
-    def logs(self, site: Site, placement: Placement, label: str) -> str:
+    def logs(self, site: Site, label: str) -> str:
         """Return what the job printed on both streams."""
         job = self._jobs.get(label)
         return job.stdout() + job.stderr() if job else ""

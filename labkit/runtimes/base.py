@@ -72,11 +72,11 @@ class Runtime(Protocol):
         """Start the workload on the host and return its process."""
         ...
 
-    def stop(self, site: Site, placement: Placement, label: str) -> None:
+    def stop(self, site: Site, label: str) -> None:
         """End it, and whatever is left of it; nothing to do is fine."""
         ...
 
-    def logs(self, site: Site, placement: Placement, label: str) -> str:
+    def logs(self, site: Site, label: str) -> str:
         """Return what it printed."""
         ...
 
@@ -264,6 +264,6 @@ def placed(
     finally:
         try:
             if logs is not None:
-                logs["server.log"] = runtime.logs(site, placement, label)
+                logs["server.log"] = runtime.logs(site, label)
         finally:
-            runtime.stop(site, placement, label)
+            runtime.stop(site, label)

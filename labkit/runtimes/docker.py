@@ -67,11 +67,11 @@ class Docker:
             raise PlacementError(
                 f"{placement.label} ended at once",
                 where=f"host {site.host.name}",
-                why=self.logs(site, placement, label)[-800:],
+                why=self.logs(site, label)[-800:],
             )
         return Started(int(pid), self._address(site, placement), container)
 
-    def stop(self, site: Site, placement: Placement, label: str) -> None:
+    def stop(self, site: Site, label: str) -> None:
         """Remove the container, running or not."""
         remove = ("docker", "rm", "--force", "--volumes", PREFIX + label)
         result = site.host.run(*remove, env=_env(site), check=False)
@@ -82,7 +82,7 @@ class Docker:
             if "No such container" not in again.stderr:
                 again.check("is the engine still running? labkit clean removes what is left")
 
-    def logs(self, site: Site, placement: Placement, label: str) -> str:
+    def logs(self, site: Site, label: str) -> str:
         """Return what the container printed on both streams."""
         result = site.host.run("docker", "logs", PREFIX + label, env=_env(site), check=False)
         return result.stdout + result.stderr if result.status == 0 else ""
