@@ -7,8 +7,10 @@ Example: .venv/bin/python benchmarks/killed_campaign.py FOLDER BLOCKS [STUDY]
 """
 
 import linecache
+import os
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from pathlib import Path
 
 import nbformat
 
@@ -16,16 +18,19 @@ from labkit import Rig, Study, bare, docker, sockperf, studies
 from labkit.campaign import runner, store, study, trial
 from labkit.rig import base, virtual
 
+#: Where the phases go; what a notebook's cells print must not be taken for one.
+PHASES = sys.stdout
+
 
 def announced(phase, function):
     """Return the function, which now says when it begins and ends."""
 
     def wrapper(*args, **kwargs):
-        print(phase, flush=True)
+        print(phase, file=PHASES, flush=True)
         try:
             return function(*args, **kwargs)
         finally:
-            print("/", flush=True)
+            print("/", file=PHASES, flush=True)
 
     return wrapper
 
@@ -64,16 +69,14 @@ def run_notebook(name, folder, blocks):
     """Run the cells of a study's notebook in this process, as papermill would one after another."""
     (path,) = studies.find([name])
     given = studies.profile_of(path, "tiny") | {"data": folder, "blocks": blocks}
-    # What the cells print would be taken for a phase.
-    silent = dict.fromkeys(["display", "print"], lambda *what, **how: None)
-    names = {"In": [], "__name__": "notebook", **silent}
+    names = {"In": [], "__name__": "notebook"}
     plan = announced("planning", study.Study.plan)
     study.Study.plan = plan
     for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
         if cell.cell_type != "code":
             continue
-        source = cell.source.replace("from IPython.display import display", "")
-        place = f"<cell {number}>"  # a plan reads the source of its protocol
+        source, place = cell.source, f"<cell {number}>"
+        # A plan reads the source of its protocol.
         linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
         exec(compile(source, place, "exec"), names)
         if "parameters" in cell.metadata.get("tags", []):
@@ -85,16 +88,17 @@ def run_own(folder, blocks):
     placements = [bare("clean"), bare("cgroup"), docker("bridge")]
     factors = {"placement": placements, "affinity": ["split"], "wait": ["spin"]}
     short = Study("killed", ping, factors=factors, settings={"idle": "held"})
-    print("planning", flush=True)
+    print("planning", file=PHASES, flush=True)
     with Rig.open("virtual", say=lambda text: None, patience=600) as lab, lab.idle("held"):
         plan = short.plan(lab, blocks=blocks, seed=1)
-        print("/", flush=True)
+        print("/", file=PHASES, flush=True)
         plan.run(into=folder)
 
 
 if __name__ == "__main__":
     announce()
     if len(sys.argv) > 3:
-        run_notebook(sys.argv[3], sys.argv[1], int(sys.argv[2]))
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+            run_notebook(sys.argv[3], sys.argv[1], int(sys.argv[2]))
     else:
         run_own(sys.argv[1], int(sys.argv[2]))

@@ -149,7 +149,9 @@ class Campaign:
             if skip:
                 skip -= 1
                 continue
-            time.sleep(draw.uniform(0, LONGEST[line] / 2**tried))
+            # A notebook brings the rig up before it plans, and so plans in a moment.
+            longest = 0.05 if line == "planning" and self.study else LONGEST[line]
+            time.sleep(draw.uniform(0, longest / 2**tried))
             os.killpg(process.pid, signal.SIGKILL)
             break
         for line in map(str.strip, process.stdout):  # what it still said before it was killed

@@ -31,11 +31,6 @@ def probe(host: Host) -> str:
     return result.stdout.splitlines()[0].removeprefix("stream: ")
 
 
-def elements_for(cache_bytes: int) -> int:
-    """Return the elements of arrays of four times the last-level cache each, STREAM's rule."""
-    return 4 * cache_bytes // 8
-
-
 def kernels(elements: int, *, times: int) -> Client:
     """Return the client that runs the four kernels `times` times.
 

@@ -62,10 +62,6 @@ def test_arrays_that_hold_something_else_are_an_error():
         stream.parse(read("stream.txt").replace("check=passed", "check=failed"))
 
 
-def test_arrays_have_four_times_the_cache_each():
-    assert stream.elements_for(32 * 2**20) * 8 == 4 * 32 * 2**20
-
-
 def test_bonnie_s_kibibytes_become_megabytes_of_a_million_bytes():
     reading = bonnie.parse(read("bonnie.txt"))
     assert reading.metrics["block_output_mb_per_s"] == pytest.approx(545_626 * 1024 / 1e6)
