@@ -37,6 +37,7 @@ test: setup-test ## Run every test, those on a real engine and in a browser incl
 
 bench: setup ## Measure what the harness itself costs, and how the analysis scales
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/harness.py
 
 simulate: setup ## Simulate experiments: false positives, power and coverage of every interval

@@ -245,8 +245,9 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
         **{name: record[name] for name in outcome},
         "flags": "; ".join(record.get("flags", [])),
         "problems": error.get("what", ""),
-        **record.get("metrics", {}),
+        # What a protocol says of a window of its own goes before what the last window was.
         **record.get("mechanisms", {}),
+        **record.get("metrics", {}),
     }
 
 

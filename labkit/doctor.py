@@ -6,14 +6,17 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from labkit.placement import DRIVERS, MOUNTS
-from labkit.rig import Rig, state, storage, virtual
+from labkit.hosts import LocalHost
+from labkit.placement import DRIVERS, ENGINES, MOUNTS, NETWORKS
+from labkit.rig import Rig, engines, kinds, state, storage, virtual
+from labkit.runtimes import RUNTIMES
+from labkit.runtimes.networks import NEVER
 
 Say = Callable[[str], None]
 
@@ -41,6 +44,9 @@ def check_machine() -> list[Check]:
     rules += (
         _bootstrap,
         _storages,
+        _engines,
+        _networks,
+        _realtime,
         _cpus,
         _isolated,
         _governor,
@@ -84,17 +90,62 @@ def _bootstrap() -> Check:
 
 def _storages() -> Check:
     lacking = {name.partition(":")[2]: why for name, why in storage.missing().items()}
-    able = [name for name in (*DRIVERS, *MOUNTS) if name not in lacking]
     # No current kernel has aufs: its absence is said and is nothing to mend.
-    mend = [f"{name} ({why})" for name, why in lacking.items() if name != "aufs"]
-    without = "; ".join(f"not {name}: {why}" for name, why in lacking.items())
-    return Check(
+    return _choice(
         "storages of containers",
-        not mend,
-        ", ".join(able) + (f" ({without})" if without else ""),
-        "apt-get install fuse-overlayfs unionfs-fuse btrfs-progs; the study of union file systems "
-        "measures those that there are",
+        (*DRIVERS, *MOUNTS),
+        lacking,
+        mend=bool(set(lacking) - {"aufs"}),
+        remedy="apt-get install fuse-overlayfs unionfs-fuse btrfs-progs; the study of union file "
+        "systems measures those that there are",
     )
+
+
+#: Where Podman looks for the program that makes its networks.
+NETAVARK = Path("/usr/lib/podman/netavark")
+
+
+def _engines() -> Check:
+    lacking = {
+        name.partition(":")[2]: why for name, why in engines.missing(LocalHost(), None).items()
+    }
+    if virtual.find_tool("dockerd") is None:
+        absent = "dockerd is not on this machine; its package is docker.io"
+        lacking |= dict.fromkeys(("docker", "gvisor"), absent)
+    if "podman" not in lacking and not NETAVARK.exists():
+        lacking["podman"] = "without netavark, a package of its own, it has no networks"
+    # No distribution has rkt: its absence is said and is nothing to mend.
+    wanted = [RUNTIMES[name].package for name in lacking if name not in ("docker", "rkt")]
+    wanted += ["docker.io"] if "docker" in lacking else []
+    wanted += ["netavark"] if "podman" in lacking else []
+    remedy = f"apt-get install --no-install-recommends {' '.join(wanted)}"
+    return _choice("container engines", ENGINES, lacking, mend=bool(wanted), remedy=remedy)
+
+
+def _networks() -> Check:
+    title = "networks of containers"
+    if not state.is_root():
+        return Check(title, False, "not tried", "run as root: others may not ask the kernel")
+    lacking = {name.partition(":")[2]: why for name, why in kinds.missing().items()}
+    names = [name for name in NETWORKS if name not in NEVER]
+    remedy = "use a kernel that has it; a study refuses what this one cannot have"
+    return _choice(title, names, lacking, mend=bool(set(lacking) - {"weave"}), remedy=remedy)
+
+
+def _choice(
+    title: str, names: Iterable[str], lacking: Mapping[str, str], *, mend: bool, remedy: str
+) -> Check:
+    """Return what of several there is, and why the rest is not there."""
+    able = ", ".join(name for name in names if name not in lacking) or "none"
+    without = "; ".join(f"not {name}: {why}" for name, why in lacking.items())
+    return Check(title, not mend, able + (f" ({without})" if without else ""), remedy)
+
+
+def _realtime() -> Check:
+    tried = LocalHost().run("chrt", "--fifo", "1", "true", check=False)
+    there = tried.status == 0
+    found = "can be had" if there else tried.stderr.strip()[-200:] or "chrt says no"
+    return Check("real-time class", there, found, "run as root; the level fifo is refused without")
 
 
 def _cpus() -> Check:

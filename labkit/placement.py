@@ -12,8 +12,26 @@ from labkit.errors import UsageError
 
 #: The ladder of baselines, from the plainest process to the container's nearest twin.
 RUNGS = ("clean", "rules", "chroot", "cgroup")
+#: What starts a container; `bare` starts none.
+ENGINES = ("docker", "gvisor", "podman", "lxc", "nspawn", "rkt")
 #: What the networks mean here; a study that uses a paper's word says which of these it is.
-NETWORKS = ("host", "bridge", "nat")
+#:
+#: ========= ==============================================================================
+#: host      the host's own stack, shared
+#: bridge    layer 2: the container and a lab interface of the host on one bridge
+#: nat       a bridge of its own, reached through a port that the host publishes
+#: routed    a bridge of its own, which the host routes to, without address translation
+#: macvlan   an interface beside the host's own, on the same link
+#: vxlan     a bridge whose port is a VXLAN tunnel, laid by hand
+#: overlay   the VXLAN of Docker's Swarm, between engines
+#: encrypted the same, with its traffic between hosts in IPsec
+#: weave     Weave Net
+#: none      no network; container: the network of another container
+#: ========= ==============================================================================
+NETWORKS = (
+    *("host", "bridge", "nat", "routed", "macvlan"),
+    *("vxlan", "overlay", "encrypted", "weave", "none", "container"),
+)
 #: Where a container keeps what it writes below ``/data``: its own layer under a storage driver of
 #: an engine, or something mounted there. "" is its layer under the driver that the engine has.
 DRIVERS = ("overlay2", "fuse-overlayfs", "btrfs", "vfs", "aufs")
@@ -94,15 +112,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a workload runs; make one with `bare` or `docker`.
+    """Where a workload runs; make one with `bare`, `docker` or `container`.
 
     Parameters
     ----------
     runtime : str
-        The module of ``labkit.runtimes`` that starts it.
-    network : {"host", "bridge", "nat"}
-        ``host`` shares the host's stack; ``bridge`` is layer 2, the lab interface enslaved to the
-        container's bridge, without NAT; ``nat`` is a published port.
+        ``bare``, or one of `ENGINES`: the module of ``labkit.runtimes`` that starts it.
+    network : str
+        One of `NETWORKS`.
     rung : str
         For a bare process, its rung on the ladder of baselines (`RUNGS`); empty otherwise.
     limits : Limits
@@ -118,6 +135,10 @@ class Placement:
     storage: str = ""
 
     def __post_init__(self) -> None:
+        if self.runtime not in ("bare", *ENGINES):
+            raise UsageError(
+                f"unknown runtime {self.runtime!r}", remedy=f"one of {('bare', *ENGINES)}"
+            )
         if self.storage not in ("", *DRIVERS, *MOUNTS):
             raise UsageError(
                 f"unknown storage {self.storage!r}", remedy=f"one of {(*DRIVERS, *MOUNTS)}"
@@ -175,11 +196,28 @@ def docker(network: str = "host", limits: Limits | None = None, storage: str = "
 
     Parameters
     ----------
-    network : {"host", "bridge", "nat"}
-        As in `Placement`.
+    network : str
+        One of `NETWORKS`.
     limits : Limits, optional
         Control-group limits and scheduling class.
     storage : str
         Where it keeps what it writes below ``/data``, of `DRIVERS` or `MOUNTS`.
     """
     return Placement("docker", network, "", limits or Limits(), storage)
+
+
+def container(runtime: str, network: str = "host", limits: Limits | None = None) -> Placement:
+    """Return the placement of a container of any engine.
+
+    Parameters
+    ----------
+    runtime : str
+        One of `ENGINES`.
+    network : str
+        One of `NETWORKS`; a rig refuses a pair that cannot be, with the reason.
+    limits : Limits, optional
+        Control-group limits and scheduling class.
+    """
+    if runtime == "bare":
+        raise UsageError("a bare process is in no container", remedy="use bare(...)")
+    return Placement(runtime, network, "", limits or Limits())

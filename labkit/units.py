@@ -29,6 +29,32 @@ class Metric:
     text: str
 
 
+_QUANTILES = {
+    "mean": "mean",
+    "min": "least",
+    "median": "median",
+    "p75": "75 %",
+    "p90": "90 %",
+    "p95": "95 %",
+    "p99": "99 %",
+    "p999": "99.9 %",
+    "p9999": "99.99 %",
+    "max": "longest",
+}
+_LATENCIES = {"": "latency of a call", "set_": "latency of a SET", "get_": "latency of a GET"}
+#: Categories of CPU time, of a side whose CPUs' whole time is 1.
+_CPU = {
+    "": "busy",
+    "_user": "in user space",
+    "_kernel": "in the kernel, interrupts included",
+    "_system": "in the kernel",
+    "_irq": "in interrupts",
+    "_softirq": "in soft interrupts",
+    "_iowait": "waiting for input and output",
+    "_steal": "stolen by the hypervisor",
+    "_idle": "idle",
+}
+
 _METRICS = (
     Metric("rtt_ns", "ns", "lower", "round-trip time"),
     Metric("latency_ns", "ns", "lower", "latency of a call"),
@@ -42,6 +68,60 @@ _METRICS = (
     Metric("idle_exits", "1/message", "lower", "wake-ups from idle of all CPUs per message"),
     Metric("softirqs", "1/message", "neither", "network softirqs of all CPUs per message"),
     Metric("steal", "1", "lower", "share of CPU time stolen by the hypervisor"),
+    # what forwards datagrams
+    Metric("packets_per_s", "1/s", "higher", "packets forwarded per second"),
+    Metric("lossless_per_s", "1/s", "higher", "most packets per second without a loss"),
+    Metric("sent", "1", "neither", "datagrams sent"),
+    Metric("sent_per_s", "1/s", "neither", "datagrams sent per second"),
+    Metric("send_seconds", "s", "neither", "time in which they were sent"),
+    Metric("hop_drops", "1", "lower", "datagrams that the forwarders' sockets dropped"),
+    Metric("socket_drops", "1", "lower", "datagrams that the server's sockets dropped"),
+    # streams and rates over a network
+    Metric("throughput_mbit_per_s", "Mbit/s", "higher", "throughput, as received"),
+    Metric("sent_mbit_per_s", "Mbit/s", "neither", "throughput, as sent"),
+    Metric("requested_mbit_per_s", "Mbit/s", "neither", "throughput that was asked for"),
+    Metric("retransmits", "1", "lower", "TCP segments sent again"),
+    Metric("jitter_ns", "ns", "lower", "jitter of datagrams"),
+    Metric("datagrams", "1", "neither", "datagrams sent"),
+    Metric("datagrams_lost", "1", "lower", "datagrams lost"),
+    Metric("loss", "1", "lower", "share of datagrams lost"),
+    # applications
+    Metric("operations_per_s", "1/s", "higher", "operations per second"),
+    Metric("sets", "1", "neither", "SETs"),
+    Metric("gets", "1", "neither", "GETs"),
+    Metric("hits", "1", "higher", "share of GETs that found a value"),
+    Metric("set_latency_ns", "ns", "lower", "latency of a SET"),
+    Metric("get_latency_ns", "ns", "lower", "latency of a GET"),
+    Metric("lag_ns", "ns", "lower", "delay of a transaction's beginning"),
+    Metric("lag_ns_mean", "ns", "lower", "delay of a transaction's beginning, mean"),
+    Metric("requested_per_s", "1/s", "neither", "operations per second that were asked for"),
+    Metric("achieved_per_s", "1/s", "higher", "operations per second, of those asked for"),
+    Metric("failed", "1", "lower", "operations that failed"),
+    Metric("not_200", "1", "lower", "answers other than what was asked for"),
+    Metric("held_up", "1", "lower", "answers that took longer than their interval"),
+    Metric("socket_errors", "1", "lower", "errors of connections"),
+    *(
+        Metric(f"{prefix}latency_ns_{name}", "ns", "lower", f"{text}, {which}")
+        for prefix, text in _LATENCIES.items()
+        for name, which in _QUANTILES.items()
+    ),
+    # CPU time of both ends
+    *(
+        Metric(f"{side}_cpu{name}", "1", "neither", f"CPU time of the {side}'s side {text}")
+        for side in ("client", "server")
+        for name, text in _CPU.items()
+    ),
+    *(
+        Metric(
+            f"tool_{side}_cpu{name}", "1", "neither", f"share of a CPU of the tool's {side} {text}"
+        )
+        for side in ("client", "server")
+        for name, text in (("", "busy"), ("_user", "in user space"), ("_system", "in the kernel"))
+    ),
+    Metric("tool_cpu", "1", "neither", "share of its CPUs that the load used itself"),
+    Metric("client_to_server_cpu", "1", "neither", "CPU time of the client's side to the server's"),
+    Metric("client_kernel_to_user", "1", "neither", "time in the kernel to user space, client"),
+    Metric("server_kernel_to_user", "1", "neither", "time in the kernel to user space, server"),
 )
 
 METRICS = {metric.name: metric for metric in _METRICS}

@@ -21,15 +21,31 @@ HOST_TOOLS=(
     'nsenter:util-linux:entering a lab host, CPU affinity'
     'sysctl:procps:kernel settings and processes'
     'tcpdump:tcpdump:counting packets at the fence'
+    'lxc-start:lxc:a container engine of the forwarding study'
 )
 TEST_TOOLS=(
     'chromium:chromium:the browser tests of the report'
     'chromedriver:chromium-driver:the driver of that browser'
+    'podman:podman:engines and tools of the network studies'
+    'runc:runc:engines and tools of the network studies'
+    '/usr/lib/podman/netavark:netavark:engines and tools of the network studies'
+    'runsc:runsc:engines and tools of the network studies'
+    'systemd-nspawn:systemd-container:engines and tools of the network studies'
+    'iperf3:iperf3:engines and tools of the network studies'
+    'nginx:nginx:engines and tools of the network studies'
+    'h2load:nghttp2-client:engines and tools of the network studies'
+    'memcached:memcached:engines and tools of the network studies'
 )
 POLICY=/usr/sbin/policy-rc.d
 MARK='made by labkit while it installs packages'
 # Packages that bring a service; labkit starts its own instances and needs none of these.
-SERVICES=(docker.service docker.socket containerd.service ssh.service ssh.socket)
+SERVICES=(
+    docker.service docker.socket containerd.service ssh.service ssh.socket
+    lxc.service lxc-net.service lxc-monitord.service
+    podman.service podman.socket podman-auto-update.timer podman-restart.service
+    nginx.service memcached.service iperf3.service systemd-timesyncd.service
+)
+UNITS=(/etc /run /usr/local/lib /usr/lib /lib)
 
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
@@ -76,11 +92,14 @@ hold_services() {
     say "no service is started while packages are installed ($POLICY, removed afterwards)"
 }
 
-# Print the services that stand on this machine now.
+# Print the services that stand on this machine now. Their files tell, also before systemd itself
+# comes as something that a package needs.
 standing_services() {
-    local unit
+    local unit place
     for unit in "${SERVICES[@]}"; do
-        [[ $(systemctl list-unit-files "$unit" 2>/dev/null) != *"$unit"* ]] || echo "$unit"
+        for place in "${UNITS[@]}"; do
+            [ ! -e "$place/systemd/system/$unit" ] || { echo "$unit"; break; }
+        done
     done
 }
 

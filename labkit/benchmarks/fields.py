@@ -63,7 +63,9 @@ def numbers(stdout: str, names: tuple[str, ...], *, tool: str) -> dict[str, floa
     return {name: number(found[name], tool=tool, name=name, whole=stdout) for name in names}
 
 
-def version(host: Host, argv: Sequence[str], pattern: str, *, install: str = "") -> str:
+def version(
+    host: Host, argv: Sequence[str], pattern: str, *, install: str = "", remedy: str = ""
+) -> str:
     """Return the version that a tool says on a host.
 
     Parameters
@@ -76,6 +78,8 @@ def version(host: Host, argv: Sequence[str], pattern: str, *, install: str = "")
         Its group is the version.
     install : str
         What ``apt-get install`` is to be given; the tool's own name by default.
+    remedy : str
+        What to do where no package has the tool.
 
     Raises
     ------
@@ -88,6 +92,6 @@ def version(host: Host, argv: Sequence[str], pattern: str, *, install: str = "")
         raise ToolMissing(
             f"{argv[0]} is not installed",
             where=f"host {host.name}",
-            remedy=f"apt-get install {install or argv[0]}",
+            remedy=remedy or f"apt-get install {install or argv[0]}",
         )
     return found[1]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from labkit.campaign.cpu_time import shares, times
 from labkit.errors import ToolOutput
+from labkit.hosts import sockets
 from labkit.runtimes.readback import sections
 
 # Files that a kernel does not have leave their section out; the mechanism is then missing (NaN) and
 # not zero. What counts for the whole machine is read last before the window and first after it, so
 # that the snapshots do not count each other.
-SNAPSHOT = r"""
+SNAPSHOT = (
+    sockets.SHOW
+    + r"""
 show() { [ -r "$2" ] && { echo "@@ $1"; cat "$2"; } || true; }
 counters() {
     show stat /proc/stat
@@ -30,11 +34,12 @@ details() {
                 case "$names" in *cpuacct*) show "${name}cpuacct" "$group/cpuacct.usage" ;; esac
             done
         done <"/proc/$pid/cgroup"
+        echo "@@ ${name}sockets"; sockets "$pid"
+        show "${name}snmp" "/proc/$pid/net/snmp"
         [ -z "$name" ] || continue
         show sched "/proc/$pid/sched"
         show task "/proc/$pid/stat"
         show netstat "/proc/$pid/net/netstat"
-        show snmp "/proc/$pid/net/snmp"
         show softnet "/proc/$pid/net/softnet_stat"
         show conntrack "/proc/$pid/net/stat/nf_conntrack"
     done
@@ -43,6 +48,7 @@ details() {
     echo "@@ clock"; date +%s%N
 }
 """
+)
 
 #: The whole window of a trial: snapshot, the loads at once, snapshot. Nothing else is sent to the
 #: host while it runs. Arguments: folder, placements, then name and command line of each load.
@@ -92,8 +98,7 @@ def parse(text: str) -> dict[str, Any]:
             found[name] = _number(raw["sched"], rf"^{re.escape(label)}\s*:\s*(\d+)")
     if raw.get("task"):
         found["last_cpu"] = int(raw["task"].rpartition(")")[2].split()[36])
-    for name, table in (("netstat", "netstat"), ("snmp", "snmp")):
-        found |= _counters(raw.get(table, ""), _WANTED[name])
+    found |= _counters(raw.get("netstat", ""), _WANTED["netstat"])
     found |= _processor(raw, "")
     beside = {name.partition("=")[0] for name in raw if "=" in name}
     if beside:
@@ -114,8 +119,11 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def _processor(raw: dict[str, str], prefix: str) -> dict[str, Any]:
-    """Return what one placement has used of the CPU so far, and how it was throttled."""
-    found: dict[str, Any] = {}
+    """Return what one placement has used of the CPU so far, how it was throttled, and its drops."""
+    found: dict[str, Any] = _counters(raw.get(f"{prefix}snmp", ""), _WANTED["snmp"])
+    held = sockets.drops(raw.get(f"{prefix}sockets", ""))
+    # Without a UDP socket there is nothing that could drop, which is not the same as no drop.
+    found |= {"sockets": held} if held else {}
     if raw.get(f"{prefix}ran"):
         rows = raw[f"{prefix}ran"].splitlines()
         found["ran_ns"] = sum(int(row.split()[0]) for row in rows)
@@ -138,7 +146,7 @@ def _machine(raw: dict[str, str]) -> dict[str, Any]:
     """Return the counters of the whole machine."""
     found: dict[str, Any] = {}
     if "stat" in raw:
-        found["cpu"] = _cpu_times(raw["stat"])
+        found["cpu"] = times(raw["stat"])
         found["context_switches"] = _number(raw["stat"], r"^ctxt (\d+)")
     if "softirqs" in raw:
         found["softirqs"] = {
@@ -185,28 +193,30 @@ def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> 
     }
     if {"softirq_net_rx", "softirq_net_tx"} <= set(found):
         found["softirqs"] = found["softirq_net_rx"] + found["softirq_net_tx"]
-    plain = {name: name for name in ("migrations", "pressure_us", "softnet_dropped")}
-    plain |= {name: name for names in _WANTED.values() for name in names}
-    for column, name in plain.items():
+    for name in ("migrations", "pressure_us", "softnet_dropped", *_WANTED["netstat"]):
         value = _change(before, after, name)
         if value is not None:
-            found[column] = value
+            found[name] = value
     elapsed = _change(before, after, "clock_ns")
     found |= _used(before, after, elapsed)
     for place, used in after.get("beside", {}).items():
         earlier = before.get("beside", {}).get(place, {})
         found |= {f"{place}_{name}": x for name, x in _used(earlier, used, elapsed).items()}
-    found |= _cpu_shares(before.get("cpu", {}), after.get("cpu", {}))
+    found |= shares(before.get("cpu", {}), after.get("cpu", {}))
     for name in ("conntrack_entries", "latency_request_us"):
         if name in after:
             found[name] = float(after[name])
     if "last_cpu" in after:
-        found["server_cpu"] = float(after["last_cpu"])
+        found["server_last_cpu"] = float(after["last_cpu"])
     return found
 
 
 def _used(before: dict[str, Any], after: dict[str, Any], elapsed: int | None) -> dict[str, float]:
-    """Return the CPU time of one placement between two snapshots, in ns and as a share of a CPU."""
+    """Return what one placement used and lost between two snapshots.
+
+    CPU time in ns and as a share of a CPU; ``socket_drops``, the datagrams that its own UDP sockets
+    dropped; and counters of its network namespace, which all have in common that share one.
+    """
     found: dict[str, float] = {}
     for name, column in (("ran_ns", "cpu"), ("group_ns", "group_cpu")):
         spent = _change(before, after, name)
@@ -215,32 +225,12 @@ def _used(before: dict[str, Any], after: dict[str, Any], elapsed: int | None) ->
             found |= {f"{column}_use": spent / elapsed} if elapsed else {}
     for name, value in after.get("throttling", {}).items():
         found[name] = float(value - before.get("throttling", {}).get(name, 0))
-    return found
-
-
-def _cpu_times(text: str) -> dict[str, list[int]]:
-    rows = (line.split() for line in text.splitlines() if line.startswith("cpu"))
-    return {row[0]: [int(value) for value in row[1:9]] for row in rows}
-
-
-_KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-
-
-def _cpu_shares(before: dict[str, list[int]], after: dict[str, list[int]]) -> dict[str, float]:
-    """Return the share of all CPU time by kind, and each CPU's own idle share."""
-    found: dict[str, float] = {}
-    for name, times in after.items():
-        spent = [new - old for new, old in zip(times, before.get(name, times), strict=True)]
-        total = sum(spent)
-        if not total:
-            continue
-        shares = dict(zip(_KINDS, (ticks / total for ticks in spent), strict=True))
-        if name == "cpu":
-            found |= {f"cpu_{kind}": share for kind, share in shares.items() if kind != "steal"}
-            found["steal"] = shares["steal"]
-        else:
-            found[f"{name}_idle"] = shares["idle"]
-            found["steal_worst"] = max(shares["steal"], found.get("steal_worst", 0.0))
+    for name in _WANTED["snmp"]:
+        value = _change(before, after, name)
+        found |= {name: float(value)} if value is not None else {}
+    if "sockets" in after:
+        lost = sockets.dropped_between(before.get("sockets", {}), after["sockets"])
+        found["socket_drops"] = float(lost)
     return found
 
 

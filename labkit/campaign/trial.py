@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from labkit.benchmarks.base import Client, Reading
-from labkit.campaign import evidence, visits
-from labkit.campaign.outcome import brief, validity
-from labkit.campaign.window import Load, Seen, Window
+from labkit.campaign import accounting, capturing, evidence, visits
+from labkit.campaign.outcome import brief
+from labkit.campaign.window import Load, Seen, Window, thinned
 from labkit.design import Condition
-from labkit.errors import FenceError, ManipulationError, UsageError
-from labkit.hosts import Host, script
+from labkit.errors import FenceError, RigError, UsageError
+from labkit.hosts import Host
 from labkit.hosts.site import Site
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
@@ -56,6 +56,8 @@ class Trial:
         self._rig, self._label, self._runtimes = rig, label, runtimes
         self.turn = turn
         self._servers: dict[str, Server] = {}
+        self._placed = 0
+        self._places: dict[str, tuple[Site, Placement]] = {}
         self.record: dict[str, Any] = {"commands": [], "flags": [], "mechanisms": {}}
         self.logs: dict[str, str] = {}
 
@@ -71,6 +73,10 @@ class Trial:
     def mechanisms(self) -> dict[str, float]:
         """What the evidence says of the window, once it was measured."""
         return dict(self.record["mechanisms"])
+
+    def flag(self, *texts: str) -> None:
+        """Flag the trial: it is kept, and shown with what is said of it."""
+        self.record["flags"] += texts
 
     def note(self, **details: Any) -> None:
         """Keep JSON data with the trial, under ``details``."""
@@ -99,8 +105,8 @@ class Trial:
         workload, placement : Workload, Placement
             What, and where.
         name : str
-            Tells several that stand at once apart. Evidence of the first is the trial's own;
-            columns of the others begin with their name.
+            Tells several that stand at once apart. Evidence of the first at which a client aims
+            is the trial's own; columns of the others begin with their name.
         cpus : str, optional
             CPU list of its affinity; the role's own otherwise.
         at : str, optional
@@ -108,7 +114,10 @@ class Trial:
         """
         if name in self._servers:
             raise UsageError(f"two placements called {name!r} at once", remedy="name one of them")
-        site, runtime = self._rig.site(placement, at), self._runtime(placement)
+        # Each of several has an address of its own where its network gives it one.
+        site = replace(self._rig.site(placement, at), place=self._placed)
+        self._placed += 1
+        runtime = self._runtime(placement)
         label = self._label if name == "server" else f"{self._label}-{name}"
         self.record["commands"].append(brief(workload.argv))
         logs: dict[str, str] = {}
@@ -121,7 +130,7 @@ class Trial:
                     self.record.setdefault("readbacks", {})[name] = server.readback
                 else:
                     self.record["readback"] = server.readback
-                self._servers[name] = server
+                self._servers[name], self._places[name] = server, (site, placement)
                 yield server
         finally:
             self._servers.pop(name, None)
@@ -153,6 +162,25 @@ class Trial:
         self.record["mechanisms"][f"{name}_visits"] = float(seen.count)
         if not seen.count or seen.why:
             self.record["flags"].append(f"{name}: {seen.count} came; {seen.why}")
+
+    @contextmanager
+    def capture(self, expression: str = "udp") -> Iterator[capturing.Captured]:
+        """Capture at the switch, on the collector, for the duration of a ``with`` block.
+
+        Parameters
+        ----------
+        expression : str
+            Which packets are kept, as tcpdump takes it.
+        """
+        role, rig = "collector", self._rig
+        if role not in rig.sites:
+            raise RigError(
+                "the rig has no collector", remedy="with lab.collector(): ... has one listen"
+            )
+        cpus = rig.cpu_map.get(role) or rig.cpu_map["harness"]
+        where = (rig.sites[role], rig.interfaces[role][0], f"{self._label}-capture", cpus)
+        with rig.mirror(), capturing.listening(*where, expression) as captured:
+            yield captured
 
     def measure(self, client: Client, *, inside: Server | None = None) -> Reading:
         """Run a client as a detached job, and sleep until it has ended.
@@ -194,19 +222,33 @@ class Trial:
         host, directory = self._window_host(clients)
         window = Window(host, f"{directory}/{self._label}-client", self._label)
         loads = [self._load(window, name, *pair) for name, pair in clients.items()]
-        main, *others = self._servers.items()
-        near = [main[1].pid] if self._near(main[1], host) else []
-        places = [str(pid) for pid in near]
-        places += [f"{name}={one.pid}" for name, one in others if self._near(one, host)]
-        remote_before = self._snapshot(evidence.BEFORE, main[1], host)
+        main = accounting.aimed_at([client for client, _ in clients.values()], self._servers)
+        near = self._near(main, host)
+        places = [
+            str(one.pid) if one is main else f"{name}={one.pid}"
+            for name, one in self._servers.items()
+            if self._near(one, host)
+        ]
+        before = None if near else accounting.snapshot(evidence.BEFORE, main)
         try:
             seen = window.run(loads, places)
-            remote_after = self._snapshot(evidence.AFTER, main[1], host)
+            after = None if near else accounting.snapshot(evidence.AFTER, main)
             readings = self._read(seen, loads)
-            self._account(readings, remote_before, remote_after)
-            return readings
         finally:
             window.close()
+        # With one kernel the window's snapshots hold the server too, and are the closer ones.
+        here = evidence.parse(self.logs.pop("before")), evidence.parse(self.logs.pop("after"))
+        there = (before, after) if before and after else here
+        inner = next((inside for _, inside in clients.values() if inside), None)
+        cpus = (inner.cpus if inner else self.cpus("generator"), main.cpus)
+        ends = accounting.Ends(here, there, *cpus)
+        accounting.account(self.record, ends, readings.values(), self._values)
+        self.record["readback"] = main.readback
+        for name, server in self._servers.items():
+            site, placement = self._places[name]
+            if placement.network == "nat" and server is main and server.port:
+                accounting.check_published(site, server)
+        return readings
 
     def _read(self, seen: Seen, loads: list[Load]) -> dict[str, Reading]:
         """Keep what was seen, and read what the clients printed."""
@@ -228,7 +270,8 @@ class Trial:
         return self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime]())
 
     def _role(self, site: Site) -> str:
-        return "clean" if site is self._rig.sites.get("clean") else "sut"
+        roles = (role for role, host in self._rig.hosts.items() if host is site.host)
+        return next(roles, "sut")
 
     def _near(self, server: Server, host: Host) -> bool:
         """Tell whether a snapshot on the host sees the server's process."""
@@ -254,50 +297,16 @@ class Trial:
         return hosts[0], next(one.directory for one in sites if one.host is hosts[0])
 
     def _load(self, window: Window, name: str, client: Client, inside: Server | None) -> Load:
-        argv = [part.replace("{log}", window.log(name)) for part in client.argv]
+        log = window.log(name) if inside is None else f"/tmp/{self._label}-{name}.log"
+        argv = [part.replace("{log}", log) for part in client.argv]
         self.record["commands"].append(brief(argv))
+        show = thinned(log, client.log_rows)
         if inside is None:
-            return Load(name, client, ["taskset", "-c", self.cpus("generator"), *argv])
-        if "{log}" in " ".join(client.argv):
-            raise UsageError("a client inside a placement has no log", remedy="print to stdout")
+            return Load(name, client, ["taskset", "-c", self.cpus("generator"), *argv], show)
         # What brings the command in stays beside the harness; the command itself is pinned inside.
-        return Load(name, client, ["taskset", "-c", self._outside(), *inside.enter(argv)])
+        command = ["taskset", "-c", self._outside(), *inside.enter(argv)]
+        return Load(name, client, command, inside.enter(show))
 
     def _outside(self) -> str:
         cpus = self._rig.cpu_map
         return cpus["harness"] if self._rig.shared_kernel else cpus["all.sut"]
-
-    def _snapshot(self, text: str, server: Server, host: Host) -> dict[str, Any] | None:
-        """Read the evidence of a server under another kernel than the window's."""
-        if self._near(server, host):
-            return None
-        return evidence.parse(server.host.run(*script(text, str(server.pid))).stdout)
-
-    def _check_idle(self, found: Mapping[str, float]) -> None:
-        """Raise where the idle policy that the plan states did not hold to the end."""
-        request = found.get("latency_request_us")
-        if self._values.get("idle") == "held" and request is not None and request > 0:
-            raise ManipulationError(
-                "the idle policy was not held",
-                why=f"the machine was allowed {request:.0f} us to wake up",
-                remedy="did another program end the hold? labkit clean, then run again",
-            )
-
-    def _account(
-        self,
-        readings: Mapping[str, Reading],
-        before: dict[str, Any] | None,
-        after: dict[str, Any] | None,
-    ) -> None:
-        # With one kernel the window's snapshots hold the server too, and are the closer ones.
-        here = [evidence.parse(self.logs.pop(name)) for name in ("before", "after")]
-        pair = (before, after) if before and after else (here[0], here[1])
-        messages = sum(reading.messages for reading in readings.values())
-        found = evidence.mechanisms(*pair, messages)
-        self.record["evidence"] = {"before": pair[0], "after": pair[1]}
-        if pair[0] is not here[0]:
-            self.record["evidence"]["generator"] = {"before": here[0], "after": here[1]}
-        self._check_idle(found)
-        self.record["mechanisms"] |= found
-        flags = [flag for reading in readings.values() for flag in reading.flags]
-        self.record["flags"] += [*flags, *validity(found, self._values)]

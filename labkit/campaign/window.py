@@ -28,11 +28,12 @@ awk -v want="$2" -v rows="$rows" '
 
 @dataclass(frozen=True)
 class Load:
-    """A client and the command of its host that runs it, CPUs and placement included."""
+    """A client; the command of its host that runs it, CPUs and placement included; its log's."""
 
     name: str
     client: Client
     argv: Sequence[str]
+    log: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class Seen:
     texts: Mapping[str, str]
     seconds: float
     wakeups: int
+
+
+def thinned(log: str, rows: int | None) -> list[str]:
+    """Return the command that prints a log where it is: so many rows of it, all for None."""
+    return list(script(_THIN, log, str(rows or 0)))
 
 
 class Window:
@@ -99,7 +105,6 @@ class Window:
             for name in names
         }
         for one in loads:
-            thin = script(_THIN, self.log(one.name), str(one.client.log_rows or 0))
-            text = self.host.run(*thin, check=False, timeout=600).stdout
+            text = self.host.run(*one.log, check=False, timeout=600).stdout
             found[f"{one.name}.log"] = text
         return found

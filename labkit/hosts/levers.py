@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from labkit.errors import ToolOutput, UsageError
 from labkit.hosts.base import Host, script
 
 # For each path: whether it could be read, NUL, what it holds, NUL.
@@ -70,3 +71,50 @@ def _merged(value: str) -> str:
         else:
             merged.append((low, high))
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in merged)
+
+
+_CPUS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*\Z")
+#: No kernel is built for more CPUs than this.
+_MOST_CPUS = 8192
+
+
+def cpu_numbers(cpus: str) -> tuple[int, ...]:
+    """Return the CPUs of a list such as ``0-1,4``, sorted and each once; none for "".
+
+    Raises
+    ------
+    UsageError
+        It is no list of CPUs.
+    """
+    value = cpus.strip()
+    pairs = [part.partition("-") for part in value.split(",")] if _CPUS.match(value) else []
+    ranges = [(int(low), int(high or low)) for low, _, high in pairs]
+    if (value and not ranges) or any(not low <= high < _MOST_CPUS for low, high in ranges):
+        raise UsageError(f"{cpus!r} is no list of CPUs", remedy='write for example "0-1,4"')
+    return tuple(sorted({cpu for low, high in ranges for cpu in range(low, high + 1)}))
+
+
+def cpu_mask(cpus: str) -> str:
+    """Return the mask of a CPU list, as the kernel takes it: hexadecimal, 32 CPUs a group.
+
+    ``0-1`` is ``3``, ``0,33`` is ``2,00000001``, and no CPU at all is ``0``.
+    """
+    bits = sum(1 << cpu for cpu in cpu_numbers(cpus))
+    groups = [bits >> shift & 0xFFFFFFFF for shift in range(0, max(1, bits.bit_length()), 32)]
+    return ",".join([f"{groups[-1]:x}", *(f"{group:08x}" for group in groups[-2::-1])])
+
+
+def mask_cpus(mask: str) -> str:
+    """Return the CPU list of a mask that the kernel printed; "" for no CPU.
+
+    Raises
+    ------
+    ToolOutput
+        It is no mask.
+    """
+    groups = mask.strip().split(",")
+    if not all(re.fullmatch("[0-9a-fA-F]{1,8}", group) for group in groups):
+        raise ToolOutput(f"{mask.strip()!r} is no mask of CPUs", evidence={"mask": mask})
+    bits = int("".join(group.zfill(8) for group in groups), 16)
+    held = [str(cpu) for cpu in range(bits.bit_length()) if bits >> cpu & 1]
+    return _merged(",".join(held)) if held else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -59,6 +60,62 @@ class Storage:
 
 
 @dataclass(frozen=True)
+class Network:
+    """A network that containers can be put on, as it stands on a host.
+
+    Parameters
+    ----------
+    name : str
+        One of ``labkit.placement.NETWORKS``.
+    subnet : str
+        Its addresses, with prefix length.
+    first : str
+        The address of the first placement of a trial; those beside it count up from there.
+    gateway : str
+        The host's own address in it; "" where it has none.
+    engine : str
+        The Docker Engine's name of it; "" where that has none.
+    bridge : str
+        The bridge that an interface is enslaved to; "" for no bridge.
+    port : str
+        What leads from that bridge to other hosts: a lab interface, or the device of a tunnel.
+    parent : str
+        The interface that a macvlan interface shares.
+    remotes : tuple of str
+        For a tunnel: the addresses of its other ends.
+    sandboxes : str
+        For a network whose tunnel an engine keeps in a namespace of its own: where those are named.
+    """
+
+    name: str
+    subnet: str
+    first: str
+    gateway: str = ""
+    engine: str = ""
+    bridge: str = ""
+    port: str = ""
+    parent: str = ""
+    remotes: tuple[str, ...] = ()
+    sandboxes: str = ""
+
+    def address(self, place: int) -> str:
+        """Return the address of a trial's placement of that number, from 0."""
+        return str(ipaddress.ip_address(self.first) + place)
+
+    @property
+    def prefix(self) -> int:
+        """The length of its prefix."""
+        return ipaddress.ip_network(self.subnet).prefixlen
+
+    def hardware(self, place: int) -> str:
+        """Return the hardware address that goes with `address`, as Docker makes it.
+
+        An address keeps its own from trial to trial, so that no neighbour's table grows stale.
+        """
+        return "02:42:" + ipaddress.ip_address(self.address(place)).packed.hex(":")
+
+
+@dataclass(frozen=True)
 class Site:
     """One host of a rig as a place for workloads.
 
@@ -70,14 +127,6 @@ class Site:
         Its address in the lab.
     engine : str, optional
         The Docker daemon's socket on that host, as ``DOCKER_HOST`` wants it.
-    bridge : str, optional
-        The bridge to which the second lab interface is enslaved, for layer-2 placements.
-    bridge_port : str, optional
-        That second lab interface.
-    bridge_network : str, optional
-        The engine's name of the network on that bridge.
-    bridge_address : str, optional
-        Address of a container on that bridge.
     cgroup_parent : str
         Parent of every control group made here.
     directory : str
@@ -93,15 +142,17 @@ class Site:
         Those that were asked for, by name, while they stand.
     storage : Storage, optional
         The one of the placement that this is the place of.
+    networks : mapping of str to Network
+        Those that stand beside the host's own, by name.
+    place : int
+        The number of the placement among those of its trial, from 0.
+    sandboxes : str
+        Where the engine names the namespaces in which it keeps tunnels.
     """
 
     host: Host
     address: str
     engine: str | None = None
-    bridge: str | None = None
-    bridge_port: str | None = None
-    bridge_network: str | None = None
-    bridge_address: str | None = None
     cgroup_parent: str = "/labkit"
     directory: str = "/run/labkit"
     sysfs: str = "/sys"
@@ -109,6 +160,9 @@ class Site:
     disk: str = ""
     storages: Mapping[str, Storage] = field(default_factory=dict)
     storage: Storage | None = None
+    networks: Mapping[str, Network] = field(default_factory=dict)
+    place: int = 0
+    sandboxes: str = "/var/run/docker/netns"
 
     def with_storage(self, name: str) -> Site:
         """Return this site for a placement with a storage: its engine is that storage's."""

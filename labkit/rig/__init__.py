@@ -9,6 +9,7 @@ from pathlib import Path
 from labkit.errors import RigError, UsageError
 from labkit.hosts import LocalHost, restore, stop_labelled
 from labkit.rig import (
+    collector,
     daemons,
     ending,
     engine,
@@ -114,10 +115,13 @@ def clean(say: Callable[[str], None] = print) -> list[str]:
         say("the standing rig was made by other code")
         virtual.down(say=say)
         return ["a virtual rig made by other code"]
+    if found and found.get("laid"):
+        virtual.down(say=say)
+        return [f"a virtual rig with {', '.join(found['laid'])}, whose owner is gone"]
     done = [f"process {line}" for line in stop_labelled(local, "trial-")]
     if found:
         done += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
-        done += peer.remove(local)
+        done += peer.remove(local) + collector.remove(local)
         done += daemons.take_down(local)
         storage.remove_passing()
         done += ending.remove_trial_leftovers()

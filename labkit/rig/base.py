@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from typing import Any
 from labkit.errors import FenceError, RigError, UsageError
 from labkit.hosts import Host, Tuning, collect_facts
 from labkit.hosts.site import Site
-from labkit.placement import Placement, bare, docker
-from labkit.rig import peer, storage
+from labkit.placement import Placement
+from labkit.rig import collector, networks, peer, refusing, storage
 from labkit.rig.layers import LayeredImage
 
 #: How the two ends are pinned: left to the scheduler, a CPU each, or both on the server's CPU.
@@ -49,6 +49,8 @@ class Rig:
         Capabilities that it lacks, with the reason.
     at_close : tuple of callable
         What is to be undone on the hosts while they can still be reached.
+    mirror : callable
+        Returns a context in which the collector is shown what passes, where the rig does that.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Rig:
     caveats: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     at_close: tuple[Callable[[], object], ...] = ()
+    mirror: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @staticmethod
     def open(spec: str | Path = "virtual", **options: Any) -> AbstractContextManager[Rig]:
@@ -99,6 +102,10 @@ class Rig:
 
     def _site_at(self, placement: Placement, role: str) -> Site:
         reason = self.refusal(placement)
+        clean = placement.rung == "clean" and role in self.sites and not self.sites[role].engine
+        # Any host without an engine is a clean one; what is placed there is checked to be beside
+        # no rules.
+        reason = None if clean else reason
         if role not in self.sites:
             reason = f"the rig has no host {role!r}; with lab.peer(...): ... makes a second one"
         elif placement.runtime != "bare" and not self.sites[role].engine:
@@ -109,48 +116,16 @@ class Rig:
 
     def refusal(self, placement: Placement) -> str | None:
         """Return why this rig cannot run a placement, or None."""
-        needs = {
-            "bare": {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgroup"},
-            "docker": {"host": "docker", "bridge": "layer2", "nat": "nat"},
-        }
-        if placement.runtime not in needs:
-            return f"labkit has no runtime called {placement.runtime!r}"
-        # Whatever is not on a clean host is beside an engine's rules, and is checked to be so.
-        capabilities = ["docker"] if placement.runtime == "docker" else []
-        capabilities += ["rules"] if placement.rung != "clean" else []
-        capabilities += [needs[placement.runtime].get(placement.rung or placement.network, "")]
-        capabilities += [f"storage:{placement.storage}"] if placement.storage else []
-        capabilities += ["realtime"] if placement.limits.fifo else []
-        return next((self.missing[one] for one in capabilities if one in self.missing), None)
+        return refusing.placement(self, placement)
 
     def refuse(self, levels: Mapping[str, Any]) -> str | None:
         """Return why this rig cannot run a condition, or None; the planner asks this.
 
         It reads the factors that every rig has an answer to: ``placement``, ``affinity``, ``wait``,
-        ``storage``, ``cache``, ``scheduling`` and ``sides`` (``both`` ends in containers).
+        ``storage``, ``cache``, ``scheduling``, ``sides`` (``both`` ends in containers),
+        ``hosts`` (how many of them placements are on) and ``capture``.
         """
-        placement = levels.get("placement")
-        if isinstance(placement, Placement) and (reason := self.refusal(placement)):
-            return reason
-        affinity, wait = levels.get("affinity"), levels.get("wait")
-        for level, capability in (("split", "two-cpus"), ("same", "one-machine")):
-            if affinity == level and capability in self.missing:
-                return self.missing[capability]
-        if affinity == "same" and wait == "spin":
-            return (
-                "two spinning ends on one CPU hand over at the timer tick: one message takes "
-                "milliseconds, and measures the scheduler"
-            )
-        if levels.get("sides") == "both" and peer.ROLE not in self.sites:
-            return self.missing.get(peer.ROLE, "the rig has no second host with an engine")
-        asked = ["busy-poll"] if wait == "busy_poll" else []
-        asked += ["cold-cache"] if levels.get("cache") == "cold" else []
-        asked += ["realtime"] if levels.get("scheduling") == "fifo" else []
-        reasons = [self.missing[one] for one in asked if one in self.missing]
-        # What such a level is measured in: a container, and a process of the host that drops.
-        used = [docker("host", storage=levels["storage"])] if "storage" in levels else []
-        used += [bare("rules")] if levels.get("cache") == "cold" else []
-        return next(filter(None, [*reasons, *map(self.refusal, used)]), None)
+        return refusing.condition(self, levels)
 
     def cpus(self, role: str, affinity: str) -> str:
         """Return the CPU list of a role under an affinity of `AFFINITIES`."""
@@ -167,8 +142,10 @@ class Rig:
         except ValueError:
             return False
         held = [one for addresses in self.addresses.values() for one in addresses]
-        held += [site.bridge_address for site in self.sites.values() if site.bridge_address]
-        return any(wanted == ipaddress.ip_address(one) for one in held)
+        subnets = {one.subnet for site in self.sites.values() for one in site.networks.values()}
+        return any(wanted == ipaddress.ip_address(one) for one in held) or any(
+            wanted in ipaddress.ip_network(one) for one in subnets
+        )
 
     def check_target(self, address: str) -> None:
         """Raise `FenceError` unless load may be sent to the address."""
@@ -236,6 +213,27 @@ class Rig:
             return
         with peer.beside(self, images):
             yield
+
+    def collector(self, role: str = "sut") -> AbstractContextManager[None]:
+        """Have a host that can listen to a role's traffic, for the duration of a ``with`` block.
+
+        Where a rig cannot have one, `missing` says why, and plans refuse what needs it.
+        """
+        return nullcontext() if self.kind != "virtual" else collector.beside(self, role)
+
+    def networks(self, names: Sequence[str]) -> AbstractContextManager[None]:
+        """Have networks for containers stand for the duration of a ``with`` block.
+
+        Those that this rig cannot have are left out; `missing` says why, and plans refuse them. A
+        peer whose containers are to be on them has to stand before: ``with lab.peer(...):`` first.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of ``labkit.placement.NETWORKS``; ``nat`` is the one for engines that publish no ports
+            by themselves.
+        """
+        return networks.laid(self, names)
 
     @contextmanager
     def idle(self, policy: str) -> Iterator[None]:

@@ -108,7 +108,10 @@ def remove_trial_leftovers() -> list[str]:
     """Remove the control groups and job folders of trials whose campaign is dead."""
     groups = [path for root in group_roots() for path in root.glob("trial-*")]
     for group in groups:
-        group.rmdir()
+        # An engine's containers may have made groups of their own in there.
+        inner = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
+        for folder in [*inner, group]:
+            folder.rmdir()
     jobs = list((netns.DIRECTORY / "jobs").glob("trial-*"))
     for job in jobs:
         shutil.rmtree(job)

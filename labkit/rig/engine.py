@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import tarfile
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from labkit.errors import CommandFailed, RigError
 from labkit.hosts import Host, LocalHost, script, start_job
-from labkit.hosts.site import Image
+from labkit.hosts.site import Image, Network
 from labkit.rig import netns
 from labkit.rig.state import KEEP
 
@@ -24,18 +25,33 @@ IMAGES = KEEP / "images"
 STORAGES = KEEP / "storage"
 SOCKET = f"unix://{netns.DIRECTORY}/docker.sock"
 BASE = "debian:bookworm-slim"
-#: The containers' layer-2 network: the host's bridge, subnet, gateway, the container's address.
-BRIDGE, NETWORK = "labbr0", "labkit-layer2"
-SUBNET, GATEWAY, CONTAINER = "198.18.1.0/24", "198.18.1.1", "198.18.1.10"
+#: The containers' layer-2 network; the lab's second interface is the port of its bridge.
+LAYER2 = Network(
+    "bridge", "198.18.1.0/24", "198.18.1.10", "198.18.1.1", "labkit-layer2", "labbr0", "lab1"
+)
+NETWORK = LAYER2.engine
 
 
 def start_daemon(local: LocalHost) -> None:
     """Start the engine in the namespace of the system under test, and wait until it answers."""
     # Its own address pools: the default ones are private networks that the machine may be in.
+    forget_networks(DATA_ROOT)
     pools = ["--bip", "198.19.0.1/24", "--default-address-pool", "base=198.19.0.0/16,size=24"]
+    # The runtimes that it is to know beside its own.
+    if runsc := shutil.which("runsc"):
+        pools += ["--add-runtime", f"runsc={runsc}"]
     argv = [*netns.inside("sut"), "dockerd", *daemon_options("docker", SOCKET), *pools]
     start_job(local, argv, directory=str(netns.DIRECTORY / "dockerd"), label=netns.LABEL)
     await_daemon(local, SOCKET, netns.DIRECTORY / "dockerd" / "stderr")
+
+
+def forget_networks(data_root: Path) -> None:
+    """Remove what an engine remembers of networks: a killed one would lay them again at its start.
+
+    The lab's are made anew each time, and those of a study while it asks for them.
+    """
+    for name in ("network", "swarm"):
+        shutil.rmtree(data_root / name, ignore_errors=True)
 
 
 def daemon_options(name: str, socket: str, data_root: Path = DATA_ROOT) -> list[str]:
@@ -43,6 +59,9 @@ def daemon_options(name: str, socket: str, data_root: Path = DATA_ROOT) -> list[
     directory = netns.DIRECTORY / name
     options = ["--data-root", str(data_root), "--exec-root", str(directory), "--host", socket]
     options += ["--pidfile", f"{directory}.pid", "--exec-opt", "native.cgroupdriver=cgroupfs"]
+    # What one container sends to a port that its own host publishes for another would be carried by
+    # a process, and a chain of such ports would measure that instead of the address translation.
+    options += ["--userland-proxy=false"]
     return options
 
 
@@ -87,8 +106,10 @@ def make_network(local: LocalHost) -> None:
     """Make the layer-2 network, and enslave the second lab interface to its bridge."""
     env = {"DOCKER_HOST": SOCKET}
     local.run("docker", "network", "rm", NETWORK, env=env, check=False)
-    create_network(local, SOCKET, NETWORK, BRIDGE, "--subnet", SUBNET, "--gateway", GATEWAY)
-    local.run("ip", "-n", netns.PREFIX + "sut", "link", "set", "lab1", "master", BRIDGE)
+    options = ("--subnet", LAYER2.subnet, "--gateway", LAYER2.gateway)
+    create_network(local, SOCKET, NETWORK, LAYER2.bridge, *options)
+    port = ("link", "set", LAYER2.port, "master", LAYER2.bridge)
+    local.run("ip", "-n", netns.PREFIX + "sut", *port)
 
 
 def create_network(host: Host, socket: str, network: str, bridge: str, *options: str) -> None:

@@ -17,11 +17,11 @@ from typing import Any
 
 from labkit.errors import LabkitError, RigError
 from labkit.hosts import Host, SshHost, collect_facts, restore, script, stop_labelled
-from labkit.hosts.site import Image, Site
+from labkit.hosts.site import Image, Network, Site
 from labkit.paths import project
-from labkit.rig import engine, findings, storage
+from labkit.rig import engine, engines, findings, storage
 from labkit.rig.base import Rig
-from labkit.rig.rigfile import Bridge, Inventory, Machine, read
+from labkit.rig.rigfile import Inventory, Machine, read
 from labkit.runtimes.readback import sections
 
 __all__ = ["attach", "read"]
@@ -119,7 +119,7 @@ def _targets(book: Inventory, role: str) -> list[str]:
     others = {"generator": ("sut", "clean"), "sut": ("generator",), "clean": ("generator",)}
     peers = [book.machines[one] for one in others.get(role, ()) if one in book.machines]
     found = [peer.addresses[0] for peer in peers]
-    return found + [peer.bridge.address for peer in peers if peer.bridge]
+    return found + [peer.bridge.first for peer in peers if peer.bridge]
 
 
 def _check(book: Inventory, machine: Machine, seen: Seen, host: Host) -> None:
@@ -178,7 +178,7 @@ def _images(machine: Machine, host: Host, seen: Seen, say: Say) -> dict[str, Ima
     }
 
 
-def _make_bridge(host: Host, socket: str, bridge: Bridge) -> bool:
+def _make_bridge(host: Host, socket: str, bridge: Network) -> bool:
     """See that the layer-2 network stands and the port is on it; tell whether it was made here.
 
     A network of that name that stands is used as it is, if it is what the file says; otherwise it
@@ -196,13 +196,15 @@ def _make_bridge(host: Host, socket: str, bridge: Bridge) -> bool:
             host, f"{bridge.port} is down", f"on that host: ip link set {bridge.port} up"
         )
     env = {"DOCKER_HOST": socket}
-    found = host.run("docker", "network", "inspect", bridge.network, env=env, check=False)
+    found = host.run("docker", "network", "inspect", bridge.engine, env=env, check=False)
     if found.status == 0:
         problem = _other_network(json.loads(found.stdout)[0], bridge)
-        if not problem and port.get("master") != bridge.name:
-            problem = f"{bridge.port} is not enslaved to {bridge.name}"
+        if not problem and port.get("master") != bridge.bridge:
+            problem = f"{bridge.port} is not enslaved to {bridge.bridge}"
         if problem:
-            remedy = f"on that host: ip link set {bridge.port} master {bridge.name}; or remove the "
+            remedy = (
+                f"on that host: ip link set {bridge.port} master {bridge.bridge}; or remove the "
+            )
             raise _bridge_error(host, problem, remedy + "network, and labkit makes it")
         return False
     if port.get("master"):
@@ -210,24 +212,24 @@ def _make_bridge(host: Host, socket: str, bridge: Bridge) -> bool:
             host, f"{bridge.port} is enslaved to {port['master']}", "free it, or name that bridge"
         )
     options = ("--label", LABEL, "--subnet", bridge.subnet)
-    engine.create_network(host, socket, bridge.network, bridge.name, *options)
+    engine.create_network(host, socket, bridge.engine, bridge.bridge, *options)
     try:
-        host.run("ip", "link", "set", bridge.port, "master", bridge.name)
+        host.run("ip", "link", "set", bridge.port, "master", bridge.bridge)
     except LabkitError:
         _remove_networks(host, socket)
         raise
     return True
 
 
-def _other_network(found: Mapping[str, Any], bridge: Bridge) -> str:
+def _other_network(found: Mapping[str, Any], bridge: Network) -> str:
     """Return in what a network that stands is not the one that the file speaks of."""
     subnets = [str(one.get("Subnet")) for one in found.get("IPAM", {}).get("Config") or []]
     name = (found.get("Options") or {}).get("com.docker.network.bridge.name")
-    if found.get("Driver") != "bridge" or name != bridge.name:
-        return f"the network {bridge.network} is not on the bridge {bridge.name} but on {name}"
-    address = ipaddress.ip_address(bridge.address)
+    if found.get("Driver") != "bridge" or name != bridge.bridge:
+        return f"the network {bridge.engine} is not on the bridge {bridge.bridge} but on {name}"
+    address = ipaddress.ip_address(bridge.first)
     if not any(address in ipaddress.ip_network(one) for one in subnets):
-        return f"{bridge.address} is not in the subnet of {bridge.network}, {', '.join(subnets)}"
+        return f"{bridge.first} is not in the subnet of {bridge.engine}, {', '.join(subnets)}"
     return ""
 
 
@@ -263,6 +265,8 @@ def _rig(
         missing=findings.missing(
             book.machines, kernels, facts, {role: one.answers for role, one in seen.items()}
         )
+        | engines.missing(sut.host, sut.engine)
+        | engines.no_networks("rig.toml gives no addresses for it", besides={})
         | storage.missing_beside((facts["sut"]["stable"]["engine"] or {}).get("Driver"), apart),
     )
 
@@ -282,10 +286,7 @@ def _sites(
                 hosts[role],
                 machine.addresses[0],
                 engine=machine.engine,
-                bridge=bridge.name if bridge else None,
-                bridge_port=bridge.port if bridge else None,
-                bridge_network=bridge.network if bridge else None,
-                bridge_address=bridge.address if bridge else None,
+                networks={"bridge": bridge} if bridge else {},
                 cgroup_parent=findings.cgroup_parent(facts),
                 directory=f"{machine.scratch}/jobs",
                 disk=f"{machine.scratch}/storage",

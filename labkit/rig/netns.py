@@ -34,9 +34,12 @@ PORTS = {
     "sut": (Port("lab0", ("198.18.0.3/24",)), Port("lab1", ())),
     "clean": (Port("lab0", ("198.18.0.4/24",)),),
 }
-#: A host that stands only while a study asks for it (`labkit.rig.peer`).
-PEER = {"peer": (Port("lab0", ("198.18.0.5/24",)),)}
-_EVERY = PORTS | PEER
+#: Hosts that stand only while a study asks for them (`labkit.rig.peer`, `labkit.rig.collector`).
+PASSING = {
+    "peer": (Port("lab0", ("198.18.0.5/24",)),),
+    "collector": (Port("lab0", ("198.18.0.6/24",)),),
+}
+_EVERY = PORTS | PASSING
 
 
 def address(role: str) -> str:
@@ -73,7 +76,7 @@ def make_host(local: LocalHost, role: str) -> None:
     _one_way(local, name)
     local.run("ip", "-n", name, "link", "set", "lo", "up")
     for index, port in enumerate(_EVERY[role]):
-        _plug(local, role, name, port, f"{role[:8]}{index}")
+        _plug(local, name, port, plug(role, index))
     sysfs(role).mkdir(parents=True, exist_ok=True)
     mount = ("mount", "-t", "sysfs", "sysfs", str(sysfs(role)))
     local.run("nsenter", f"--net={namespace(role)}", *mount)
@@ -120,7 +123,12 @@ def _one_way(local: LocalHost, name: str) -> None:
     local.run(*argv, "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2")
 
 
-def _plug(local: LocalHost, role: str, name: str, port: Port, plug: str) -> None:
+def plug(role: str, index: int = 0) -> str:
+    """Return the switch's end of a host's link."""
+    return f"{role[:8]}{index}"
+
+
+def _plug(local: LocalHost, name: str, port: Port, plug: str) -> None:
     ends = ("link", "add", port.interface, "netns", name, "type", "veth")
     local.run("ip", *ends, "peer", "name", plug, "netns", SWITCH)
     local.run("ip", "-n", SWITCH, "link", "set", plug, "master", "br0", "up")

@@ -21,10 +21,10 @@ from labkit.hosts.base import SCRIPT
 from labkit.hosts.command import limited
 from labkit.hosts.site import Image, Site
 from labkit.paths import project
-from labkit.rig import engine, findings, state, storage, virtual
+from labkit.rig import engine, engines, findings, state, storage, virtual
 from labkit.rig.base import Rig
 from labkit.rig.rigfile import ENGINE
-from labkit.runtimes import base, readback
+from labkit.runtimes import RUNTIMES, base, readback
 
 ADDRESS = "127.0.0.1"
 #: What an engine's default bridge is called, and its default parent of control groups.
@@ -298,4 +298,11 @@ def _missing(host: ReadingHost, gateway: str, cpus: Mapping[str, str]) -> dict[s
     if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         found["cold-cache"] = f"{root} drop the caches (/proc/sys/vm/drop_caches)"
     apart = storage.apart(host, host.socket, str(disk()))
+    found["network:nat"] = "this rig places containers of its Docker Engine only"
+    found |= engines.no_networks("there is no second host that it could lead to", besides={})
+    found |= {
+        f"runtime:{name}": "this rig places containers of its Docker Engine only"
+        for name in RUNTIMES
+        if name not in ("bare", "docker")
+    }
     return found | storage.missing_beside(storage.driver_of(host, host.socket), apart)

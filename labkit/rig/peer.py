@@ -60,6 +60,7 @@ def beside(rig: Rig, images: Sequence[str]) -> Iterator[None]:
                 directory=str(netns.DIRECTORY / "jobs"),
                 sysfs=str(netns.sysfs(ROLE)),
                 images=copied,
+                sandboxes=str(netns.DIRECTORY / ROLE / "netns"),
             )
             _join(rig, site)
             yield
@@ -71,7 +72,7 @@ def beside(rig: Rig, images: Sequence[str]) -> Iterator[None]:
 
 def _join(rig: Rig, site: Site) -> None:
     """Name the host in the rig; what runs on it shares the generator's CPU."""
-    ports = netns.PEER[ROLE]
+    ports = netns.PASSING[ROLE]
     rig.hosts = {**rig.hosts, ROLE: site.host}
     rig.sites = {**rig.sites, ROLE: site}
     rig.addresses = {**rig.addresses, ROLE: (site.address,)}
@@ -80,6 +81,7 @@ def _join(rig: Rig, site: Site) -> None:
 
 
 def _start_engine(local: LocalHost) -> None:
+    engine.forget_networks(DATA_ROOT)
     argv = [
         *netns.inside(ROLE),
         "dockerd",
@@ -118,8 +120,8 @@ def remove(local: LocalHost) -> list[str]:
     ending.kill(lambda: netns.pids([name]))
     ending.unmount((str(netns.DIRECTORY / ROLE), str(DATA_ROOT), str(netns.sysfs(ROLE))))
     # A namespace goes some time after its name: its plug must not stand on the switch meanwhile.
-    for number in range(len(netns.PEER[ROLE])):
-        plug = ("ip", "-n", netns.SWITCH, "link", "del", f"{ROLE}{number}")
+    for number in range(len(netns.PASSING[ROLE])):
+        plug = ("ip", "-n", netns.SWITCH, "link", "del", netns.plug(ROLE, number))
         local.run(*plug, check=False)
     local.run("ip", "netns", "del", name)
     for path in (_DAEMON, netns.DIRECTORY / ROLE, netns.DIRECTORY / "sshd" / ROLE):

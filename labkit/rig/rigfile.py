@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from labkit.errors import UsageError
+from labkit.hosts.site import Network
 
 #: Roles that a file may name; the first two it must.
 ROLES = ("generator", "sut", "clean", "collector")
@@ -21,27 +22,6 @@ EXAMPLE = "rig.example.toml"
 #: The engine's usual socket, as ``DOCKER_HOST`` wants it.
 ENGINE = "unix:///var/run/docker.sock"
 SCRATCH = "/var/lib/labkit/inventory"
-
-
-@dataclass(frozen=True)
-class Bridge:
-    """What layer-2 containers need: a second lab interface on the containers' bridge.
-
-    Parameters
-    ----------
-    port : str
-        The lab interface that is, or will be, enslaved to the bridge; it has no address itself.
-    address, subnet : str
-        The container's address, and the network that it is in.
-    name, network : str
-        The bridge's name on the host, and the engine's name of the network on it.
-    """
-
-    port: str
-    address: str
-    subnet: str
-    name: str
-    network: str
 
 
 @dataclass(frozen=True)
@@ -60,7 +40,7 @@ class Machine:
     interfaces: tuple[str, ...]
     cpus: str
     engine: str | None
-    bridge: Bridge | None
+    bridge: Network | None
     scratch: str
 
 
@@ -266,7 +246,7 @@ def _machine(path: Path, role: str, found: Any) -> Machine:
     return Machine(role=role, **{"engine": None, **taken})
 
 
-def _bridge(path: Path, table: str, values: Mapping[str, Any]) -> Bridge | None:
+def _bridge(path: Path, table: str, values: Mapping[str, Any]) -> Network | None:
     port, address = values["bridge_port"], values["bridge_address"]
     if port is None and address is None:
         return None
@@ -277,7 +257,8 @@ def _bridge(path: Path, table: str, values: Mapping[str, Any]) -> Bridge | None:
         _wrong(path, table, "engine", "'none'", "an engine, since there is a bridge for containers")
     if port in values["interfaces"]:
         _wrong(path, table, "bridge_port", repr(port), "another one than the host's own interfaces")
-    return Bridge(port, address[0], address[1], values["bridge"], values["bridge_network"])
+    names = {"engine": values["bridge_network"], "bridge": values["bridge"], "port": port}
+    return Network("bridge", address[1], address[0], **names)
 
 
 def _agree(book: Inventory) -> None:
@@ -285,7 +266,7 @@ def _agree(book: Inventory) -> None:
     seen: dict[str, str] = {}
     bridge = book.machines["sut"].bridge
     held = [(role, "addresses", one) for role, m in book.machines.items() for one in m.addresses]
-    held += [("sut", "bridge_address", bridge.address)] if bridge else []
+    held += [("sut", "bridge_address", bridge.first)] if bridge else []
     for role, key, address in held:
         if seen.setdefault(address, f"{role}.{key}") != f"{role}.{key}":
             expected = f"an address of its own: {seen[address]} has this one"

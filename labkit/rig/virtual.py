@@ -13,7 +13,7 @@ from labkit.errors import RigError
 from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
 from labkit.hosts.site import Image, Site
 from labkit.paths import project
-from labkit.rig import daemons, ending, engine, netns, peer, state, storage
+from labkit.rig import daemons, ending, engine, engines, kinds, netns, peer, state, storage
 from labkit.rig.base import Rig
 
 LAB = "198.18.0.0/15"
@@ -180,7 +180,7 @@ def attach() -> Rig:
             "runs on the sender's CPU",
             "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
         ),
-        missing=_missing(cpus),
+        missing=_missing(cpus) | engines.missing(hosts["sut"], engine.SOCKET),
     )
 
 
@@ -199,11 +199,9 @@ def _sites(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, 
     found["sut"] = replace(
         found["sut"],
         engine=engine.SOCKET,
-        bridge=engine.BRIDGE,
-        bridge_port="lab1",
-        bridge_network=engine.NETWORK,
-        bridge_address=engine.CONTAINER,
+        networks={"bridge": engine.LAYER2},
         disk=str(engine.STORAGES),
+        sandboxes=str(netns.DIRECTORY / "docker" / "netns"),
     )
     return found
 
@@ -258,4 +256,4 @@ def _missing(cpus: dict[str, str]) -> dict[str, str]:
         reasons["realtime"] = f"no real-time class here: {real_time.stderr.strip()[-200:]}"
     if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         reasons["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
-    return reasons | storage.missing()
+    return reasons | storage.missing() | kinds.missing()

@@ -8,7 +8,7 @@ from labkit.errors import PlacementError
 from labkit.hosts import Job, script, start_job
 from labkit.hosts.site import Site
 from labkit.placement import Limits, Placement, Workload
-from labkit.runtimes.base import Started
+from labkit.runtimes.base import Runtime, Started
 from labkit.runtimes.checks import Expectation
 
 # Make the control group in every hierarchy that a process is in, as an engine does, then go in.
@@ -64,15 +64,19 @@ done </proc/self/cgroup
 exec "$@"
 """
 
-_LEAVE = """
+LEAVE = """
 while IFS=: read -r id names path; do
     base=/sys/fs/cgroup/${names#name=}
     [ "$id" = 0 ] && { base=/sys/fs/cgroup/unified; [ -d "$base" ] || base=/sys/fs/cgroup; }
     [ -d "$base$1" ] || continue
     tries=0
     while [ -d "$base$1" ] && [ "$tries" -lt 100 ]; do
-        for pid in $(cat "$base$1/cgroup.procs"); do kill -KILL "$pid" 2>/dev/null || true; done
-        rmdir "$base$1" 2>/dev/null && break
+        # What runs in there may have made groups of its own.
+        find "$base$1" -depth -type d 2>/dev/null | while read -r part; do
+            for pid in $(cat "$part/cgroup.procs"); do kill -KILL "$pid" || true; done
+            rmdir "$part" || true
+        done 2>/dev/null
+        [ -d "$base$1" ] || break
         tries=$((tries + 1))
         sleep 0.02
     done
@@ -88,7 +92,7 @@ def join_argv(group: str, limits: Limits, argv: list[str]) -> list[str]:
     return list(script(_JOIN, group, *values, *argv))
 
 
-class Bare:
+class Bare(Runtime):
     """Starts processes on the host itself; one instance a campaign."""
 
     def __init__(self) -> None:
@@ -124,14 +128,6 @@ class Bare:
             inside = list(script(_ENTER, self._groups[label], *inside))
         return inside
 
-    def come_and_go(
-        self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
-    ) -> list[str]:
-        """Raise `PlacementError`: what comes and goes here is a container."""
-        raise PlacementError(
-            "bare processes do not come and go", remedy="use a placement of an engine"
-        )
-
     def stop(self, site: Site, label: str) -> None:
         """End the job, and remove its control group and its directory."""
         job = self._jobs.pop(label, None)
@@ -139,7 +135,7 @@ class Bare:
             job.stop()
         group = self._groups.pop(label, None)
         if group:
-            site.host.run(*script(_LEAVE, group))
+            site.host.run(*script(LEAVE, group))
         if job:
             site.host.run("rm", "-rf", "--", job.directory)
 
@@ -160,7 +156,7 @@ class Bare:
             root=self._rootfs(site, workload) if inside else "/",
             limits=placement.limits,
             address=site.address,
-            port=workload.port,
+            service=workload.port,
         )
 
     @staticmethod

@@ -6,16 +6,18 @@ process really runs, and `labkit.runtimes.checks` compares it with the placement
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from labkit.errors import ManipulationError, PlacementError
 from labkit.hosts import Host, script
 from labkit.hosts.site import Site
 from labkit.placement import Placement, Workload
 from labkit.runtimes.checks import Expectation, problems
+from labkit.runtimes.networks import NEVER
 from labkit.runtimes.readback import read_back
 
 
@@ -42,6 +44,8 @@ class Server:
         Where it runs.
     readback : dict
         What the manipulation check read.
+    cpus : str
+        CPU list of its affinity.
     enter : callable
         Takes the argument list of a command; returns the one that runs it inside this placement,
         on the same CPUs, from its host.
@@ -52,6 +56,7 @@ class Server:
     pid: int
     host: Host
     readback: dict[str, Any]
+    cpus: str
     enter: Callable[[Sequence[str]], list[str]]
 
     @property
@@ -63,28 +68,49 @@ class Server:
         )
 
 
-class Runtime(Protocol):
+class Runtime(ABC):
     """One engine: how to start and end a workload, and what must then be true of it."""
 
+    #: Networks that it can have on no rig, with the reason; those that `NEVER` names are left out.
+    impossible: ClassVar[Mapping[str, str]] = {}
+    #: The program that a host needs for it, with the package that has it; "" for none.
+    program: ClassVar[str] = ""
+    package: ClassVar[str] = ""
+
+    @classmethod
+    def refusal(cls, network: str) -> str:
+        """Return why it can have a network nowhere; "" where it can."""
+        return NEVER.get(network, "") or cls.impossible.get(network, "")
+
+    @abstractmethod
     def start(
         self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> Started:
         """Start the workload on the host and return its process."""
-        ...
 
+    @abstractmethod
     def stop(self, site: Site, label: str) -> None:
         """End it, and whatever is left of it; nothing to do is fine."""
-        ...
 
+    @abstractmethod
     def logs(self, site: Site, label: str) -> str:
         """Return what it printed."""
-        ...
 
+    @abstractmethod
     def enter(
         self, site: Site, placement: Placement, workload: Workload, label: str, argv: Sequence[str]
     ) -> list[str]:
         """Return the command of the host that runs `argv` inside the placement."""
-        ...
+
+    @abstractmethod
+    def expect(
+        self, site: Site, placement: Placement, workload: Workload, cpus: str, started: Started
+    ) -> Expectation:
+        """Return what the manipulation check must find."""
+
+    def ready(self, site: Site, started: Started, workload: Workload) -> None:
+        """Return as soon as the workload serves; raise `PlacementError` where it does not."""
+        wait_ready(site.host, started, workload)
 
     def come_and_go(
         self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
@@ -93,13 +119,10 @@ class Runtime(Protocol):
 
         It prints a line for each that came and went, and never ends by itself.
         """
-        ...
-
-    def expect(
-        self, site: Site, placement: Placement, workload: Workload, cpus: str, started: Started
-    ) -> Expectation:
-        """Return what the manipulation check must find."""
-        ...
+        raise PlacementError(
+            f"placements of {placement.runtime} do not come and go",
+            remedy="use a placement of an engine that can, such as Docker",
+        )
 
 
 # Ready means that this very process holds a socket on the port: another server that still listens
@@ -196,7 +219,9 @@ def _verified(
 ) -> dict[str, Any]:
     """Return the readback of what was started; raise `ManipulationError` where it is another."""
     expectation = runtime.expect(site, placement, workload, cpus, started)
-    found = read_back(site, started.pid, started.container)
+    network = site.networks.get(placement.network)
+    hidden = network.sandboxes if network else ""
+    found = read_back(site, started.pid, started.container, hidden)
     wrong = problems(expectation, found)
     if wrong:
         raise ManipulationError(
@@ -247,7 +272,7 @@ def placed(
     """
     try:
         started = runtime.start(site, placement, workload, cpus, label)
-        wait_ready(site.host, started, workload)
+        runtime.ready(site, started, workload)
         if placement.limits.fifo:
             set_fifo(site.host, started.pid, placement.limits.fifo)
         found = _verified(runtime, site, placement, workload, cpus, started)
@@ -257,6 +282,7 @@ def placed(
             started.pid,
             site.host,
             found,
+            cpus,
             lambda argv: runtime.enter(
                 site, placement, workload, label, ["taskset", "-c", cpus, *argv]
             ),

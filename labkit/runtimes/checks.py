@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.placement import Limits
+from labkit.runtimes import network_checks as network
 
 Readback = dict[str, Any]
 #: What cgroup v1 shows for no memory limit is this or a little more, by the size of a page.
@@ -33,16 +33,31 @@ class Expectation:
     root : str
         Its root directory; "" where its mount namespace has another view.
     image : str
-        The digest of its image, for a container.
+        The digest of its image, for a container of an engine that knows one.
+    rootfs : str
+        The directory that its root must be, for a container that is given one.
     limits : Limits
         Control-group limits.
-    bridge, bridge_port : str
-        The host's bridge that its interface must be enslaved to, and the lab interface beside it.
+    engine_process : str
+        The name of the program that holds it, which must be among its ancestors; "" for any.
+    runtime : str
+        The engine's name of what runs it; "" for any.
+    bridge, port : str
+        The host's bridge that its interface must be enslaved to, and what must lead from there to
+        other hosts: a lab interface, or the device of a tunnel.
+    others : tuple of str
+        What leads from the host to others, and must not be on that bridge.
+    parent : str
+        The host's interface that its macvlan interface must share.
+    remotes : tuple of str
+        The other ends of the tunnel that its traffic must go through.
+    hidden : bool
+        Whether that tunnel is in a namespace of the engine, and not on the host's bridge.
     address : str
         An address that its namespace must hold; "" for any.
     published : str
         The host's address from which a NAT rule must lead to it; "" where none may.
-    port : int
+    service : int
         The port that a NAT rule would name.
     driver : str
         The storage driver of its engine; "" where none was asked for.
@@ -60,12 +75,19 @@ class Expectation:
     cgroup: str = ""
     root: str = "/"
     image: str = ""
+    rootfs: str = ""
     limits: Limits = field(default_factory=Limits)
+    engine_process: str = ""
+    runtime: str = ""
     bridge: str = ""
-    bridge_port: str = ""
+    port: str = ""
+    others: tuple[str, ...] = ()
+    parent: str = ""
+    remotes: tuple[str, ...] = ()
+    hidden: bool = False
     address: str = ""
     published: str = ""
-    port: int = 0
+    service: int = 0
     driver: str = ""
     filesystem: str = ""
     source: str = ""
@@ -74,8 +96,9 @@ class Expectation:
 def problems(expected: Expectation, found: Readback) -> list[str]:
     """Return in words everything in which the readback is not what was expected."""
     rules = (
-        *(_affinity, _scheduling, _network, _rules, _isolation),
-        *(_control_group, _limits, _bridge, _nat, _storage),
+        *(_affinity, _scheduling, network.shared, _rules, _isolation, _engine),
+        *(_control_group, _limits, network.bridge, network.macvlan, network.tunnel),
+        *(network.address, network.nat, _storage),
     )
     return [problem for rule in rules for problem in rule(expected, found)]
 
@@ -93,13 +116,6 @@ def _scheduling(expected: Expectation, found: Readback) -> list[str]:
     asked = {"policy": 1, "priority": wanted} if wanted else {"policy": 0, "priority": 0}
     read = found.get("scheduling") or ({} if wanted else asked)
     return [] if read == asked else [f"its scheduling class is {read}, not {asked}"]
-
-
-def _network(expected: Expectation, found: Readback) -> list[str]:
-    shared = found["namespaces"]["net"] == found["host_namespaces"]["net"]
-    if shared == expected.host_network:
-        return []
-    return [f"it is in {'the host network namespace' if shared else 'a network of its own'}"]
 
 
 def _rules(expected: Expectation, found: Readback) -> list[str]:
@@ -124,8 +140,24 @@ def _isolation(expected: Expectation, found: Readback) -> list[str]:
         wrong.append(f"it runs {'with' if filtered else 'without'} a seccomp filter")
     if expected.root and found["root"] != expected.root:
         wrong.append(f"its root is {found['root']}, not {expected.root}")
+    held = str((found.get("mount") or {}).get("root", ""))
+    # On a file system of its own, the directory is named from there.
+    if expected.rootfs and not (held != "/" and expected.rootfs.endswith(held)):
+        wrong.append(f"its root file system is {held}, not {expected.rootfs}")
     if expected.image and found["inspect"].get("image") != expected.image:
         wrong.append(f"its image is {found['inspect'].get('image')}, not {expected.image}")
+    return wrong
+
+
+def _engine(expected: Expectation, found: Readback) -> list[str]:
+    """Compare what holds the process, and what it runs in, as the host sees them."""
+    wrong, held = [], found.get("ancestors") or []
+    wanted = expected.engine_process
+    if wanted and not any(name.startswith(wanted) for name in held):
+        wrong.append(f"it is held by {' < '.join(held) or 'nobody'}, not by {wanted}")
+    name = found["inspect"].get("runtime")
+    if expected.runtime and name != expected.runtime:
+        wrong.append(f"it is run by {name}, not by {expected.runtime}")
     return wrong
 
 
@@ -162,43 +194,6 @@ def _limits(expected: Expectation, found: Readback) -> list[str]:
     return wrong
 
 
-def _bridge(expected: Expectation, found: Readback) -> list[str]:
-    if not expected.bridge:
-        return []
-    links = {link["ifname"]: link for link in found["host_links"]}
-    wrong = []
-    peers = _peers(found)
-    masters = {
-        link.get("master")
-        for link in found["host_links"]
-        if (link.get("ifindex"), link.get("link_index")) in peers
-    }
-    if expected.bridge not in masters:
-        wrong.append(f"its interface is not enslaved to {expected.bridge}")
-    port = links.get(expected.bridge_port, {})
-    if expected.bridge_port and port.get("master") != expected.bridge:
-        wrong.append(
-            f"the lab interface {expected.bridge_port} is not enslaved to {expected.bridge}"
-        )
-    held = [address for addresses in found["addresses"].values() for address in addresses]
-    if expected.address and expected.address not in held:
-        wrong.append(f"its address is not {expected.address} but {held}")
-    return wrong
-
-
-def _nat(expected: Expectation, found: Readback) -> list[str]:
-    text = f"dport {expected.port} "
-    source = re.compile(rf" {re.escape(expected.published)}[ /]")
-    rules = [line for line in found["host_ruleset"].splitlines() if text in line]
-    held = [address for addresses in found["addresses"].values() for address in addresses]
-    reaching = [rule for rule in rules if any(f" {address}:" in rule for address in held)]
-    if expected.published and not any(source.search(rule) for rule in reaching):
-        return [f"no NAT rule leads from {expected.published}, port {expected.port}, to it"]
-    if not expected.published and expected.port and rules:
-        return [f"a NAT rule publishes port {expected.port}"]
-    return []
-
-
 def _storage(expected: Expectation, found: Readback) -> list[str]:
     """Compare the engine's driver, and the mount that ``/data`` really is on."""
     if not expected.driver:
@@ -225,16 +220,6 @@ def cpu_set(text: str) -> frozenset[int]:
     """Return the CPUs of a list such as ``0-2,5``."""
     ranges = (part.split("-") for part in text.split(",") if part.strip())
     return frozenset(cpu for one in ranges for cpu in range(int(one[0]), int(one[-1]) + 1))
-
-
-def _peers(found: Readback) -> set[tuple[int, int]]:
-    """Return (own, peer's) interface numbers, as the other end of each link must show them.
-
-    A number alone proves nothing: it may be that of another interface in another namespace.
-    """
-    return {
-        (link["link_index"], link["ifindex"]) for link in found["links"] if "link_index" in link
-    }
 
 
 def _cpuset(limits: dict[str, str]) -> str | None:

@@ -1,14 +1,16 @@
-"""Docker containers on the host's network, on a layer-2 bridge, or behind a published port."""
+"""Docker containers: on their host's network, or on any that the engine has."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from labkit.errors import PlacementError
 from labkit.hosts import script
 from labkit.hosts.site import Site
 from labkit.placement import Limits, Placement, Workload
-from labkit.runtimes.base import Started
+from labkit.runtimes import networks
+from labkit.runtimes.base import Runtime, Started
 from labkit.runtimes.checks import Expectation
 from labkit.runtimes.storage import data_options, data_source, release
 
@@ -39,8 +41,16 @@ done
 """
 
 
-class Docker:
+class Docker(Runtime):
     """Starts containers through the engine's own command line on the host."""
+
+    impossible: ClassVar[Mapping[str, str]] = {"weave": "labkit does not lay Weave Net yet"}
+    program = "docker"
+    package = "docker.io"
+    #: The program that holds its containers.
+    holder: ClassVar[str] = "containerd-shim"
+    #: The runtime that the engine is to start them with.
+    oci: ClassVar[str] = "runc"
 
     def start(
         self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
@@ -69,7 +79,7 @@ class Docker:
                 where=f"host {site.host.name}",
                 why=self.logs(site, label)[-800:],
             )
-        return Started(int(pid), self._address(site, placement), container)
+        return Started(int(pid), networks.reached_at(site, placement), container)
 
     def stop(self, site: Site, label: str) -> None:
         """Remove the container, running or not."""
@@ -91,24 +101,21 @@ class Docker:
         self, site: Site, placement: Placement, workload: Workload, cpus: str, started: Started
     ) -> Expectation:
         """Return what makes each network that network."""
-        bridged, storage = placement.network == "bridge", site.storage
+        storage = site.storage
         image = site.images[workload.image]
         return Expectation(
             cpus=cpus,
-            host_network=placement.network == "host",
             container=True,
             cgroup=started.container,
             root="",
             image=image.digest,
             limits=placement.limits,
-            bridge=(site.bridge or "") if bridged else "",
-            bridge_port=(site.bridge_port or "") if bridged else "",
-            address=started.address if placement.network != "nat" else "",
-            published=site.address if placement.network == "nat" and workload.port else "",
-            port=workload.port,
+            engine_process=self.holder,
+            runtime=self.oci,
             driver=storage.driver if storage else "",
             filesystem=storage.filesystem if storage else "",
             source=data_source(storage, image, "") if storage else "",
+            **networks.expected(site, placement, workload),
         )
 
     def enter(
@@ -128,7 +135,8 @@ class Docker:
         self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> list[str]:
         """Return options, image and command of ``docker run``; affinity as a bare process has."""
-        options = ["--label", f"labkit={label}", "--cgroup-parent", site.cgroup_parent]
+        options = ["--runtime", self.oci, "--label", f"labkit={label}"]
+        options += ["--cgroup-parent", site.cgroup_parent]
         options += self._network(site, placement, workload) + limit_options(placement.limits)
         options += data_options(site, site.images[workload.image], label)
         command = [site.images[workload.image].reference, "taskset", "-c", cpus, *workload.argv]
@@ -136,24 +144,13 @@ class Docker:
 
     @staticmethod
     def _network(site: Site, placement: Placement, workload: Workload) -> list[str]:
-        if placement.network == "bridge":
-            if not (site.bridge_network and site.bridge_address):
-                raise PlacementError(
-                    "the host has no second lab interface for a layer-2 bridge",
-                    where=f"host {site.host.name}",
-                    remedy="name bridge_port and bridge_address in rig.toml",
-                )
-            return ["--network", site.bridge_network, "--ip", site.bridge_address]
-        if placement.network == "nat" and not workload.port:
-            return ["--network", "bridge"]
-        if placement.network == "nat":
-            port = f"{site.address}:{workload.port}:{workload.port}/{workload.protocol}"
-            return ["--network", "bridge", "--publish", port]
-        return ["--network", "host"]
-
-    @staticmethod
-    def _address(site: Site, placement: Placement) -> str:
-        return str(site.bridge_address) if placement.network == "bridge" else site.address
+        if placement.network == "host":
+            return ["--network", "host"]
+        if placement.network != "nat":
+            network = networks.network_of(site, placement)
+            return ["--network", network.engine, "--ip", network.address(site.place)]
+        port = f"{site.address}:{workload.port}:{workload.port}/{workload.protocol}"
+        return ["--network", "bridge", *(["--publish", port] if workload.port else [])]
 
 
 def limit_options(limits: Limits) -> list[str]:

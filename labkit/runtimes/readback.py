@@ -26,6 +26,11 @@ link root "/proc/$pid/root"
 link exe "/proc/$pid/exe"
 show status "/proc/$pid/status"
 show stat "/proc/$pid/stat"
+show comm "/proc/$pid/comm"
+echo "@@ ancestors"; above=$pid
+while above=$(awk '/^PPid:/ { print $2 }' "/proc/$above/status") && [ "${above:-0}" -gt 1 ]; do
+    cat "/proc/$above/comm"
+done 2>/dev/null
 show cgroup "/proc/$pid/cgroup"
 show mounts "/proc/$pid/mountinfo"
 echo "@@ cmdline"; tr '\\0' ' ' <"/proc/$pid/cmdline"; echo
@@ -39,20 +44,29 @@ while IFS=: read -r id names path; do
     done
 done <"/proc/$pid/cgroup"
 echo "@@ host.links"; ip -d -j link show || true
+echo "@@ host.forwarding"; bridge -j fdb show 2>/dev/null || true
 echo "@@ links"; nsenter -t "$pid" -n ip -d -j link show || true
 echo "@@ addresses"; nsenter -t "$pid" -n ip -j addr show || true
 # Both back ends: either may hold the engine's rules. Reading the old one loads no table.
-rules='nft list ruleset; iptables-legacy-save'
+rules='nft list ruleset; iptables-legacy-save -c'
 echo "@@ host.ruleset"; sh -c "$rules" 2>/dev/null || true
 echo "@@ ruleset"; nsenter -t "$pid" -n sh -c "$rules" 2>/dev/null || true
 if [ -n "$2" ]; then
     echo "@@ inspect"; docker inspect "$2" || true
 fi
+for sandbox in ${3:+"$3"/*}; do
+    echo "@@ sandbox.${sandbox##*/}"; nsenter --net="$sandbox" ip -d -j link show || true
+    echo "@@ forwarding.${sandbox##*/}"; nsenter --net="$sandbox" bridge -j fdb show || true
+done 2>/dev/null
 """
 
 
 #: What the checks need of an interface; its addresses and the rest are nobody's business.
 _LINK = ("ifname", "ifindex", "link_index", "link_netnsid", "master")
+#: Of a macvlan and a VXLAN interface: its mode; its network, its other end and its port.
+_DATA = ("mode", "id", "remote", "port")
+#: The address under which a tunnel keeps where unknown ones may be.
+_ANY = "00:00:00:00:00:00"
 #: Lines of a rule set that are no rules, as nft and iptables-legacy-save print them.
 _FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
 #: So much of a command line is kept: an argument may be a whole program.
@@ -61,7 +75,7 @@ _CMDLINE = 400
 _COUNTERS = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|^#.*", re.MULTILINE)
 
 
-def read_back(site: Site, pid: int, container: str = "") -> dict[str, Any]:
+def read_back(site: Site, pid: int, container: str = "", sandboxes: str = "") -> dict[str, Any]:
     """Return what the host says about a process: namespaces, control group, limits, links, rules.
 
     Parameters
@@ -72,9 +86,12 @@ def read_back(site: Site, pid: int, container: str = "") -> dict[str, Any]:
         The process, as the host sees it.
     container : str, optional
         The engine's name of its container.
+    sandboxes : str, optional
+        A directory of namespaces in which an engine keeps tunnels.
     """
     env = {"DOCKER_HOST": site.engine} if site.engine else None
-    result = site.host.run(*script(_SCRIPT, str(pid), container), env=env, timeout=30)
+    argv = script(_SCRIPT, str(pid), container, sandboxes)
+    result = site.host.run(*argv, env=env, timeout=30)
     return parse(result.stdout)
 
 
@@ -117,6 +134,8 @@ def parse(text: str) -> dict[str, Any]:
         },
         "root": raw.get("root", ""),
         "exe": raw.get("exe", ""),
+        "comm": raw.get("comm", ""),
+        "ancestors": raw.get("ancestors", "").split("\n"),
         "cmdline": raw.get("cmdline", "")[:_CMDLINE],
         "status": {name: status.get(name, "").strip() for name in wanted},
         "scheduling": _scheduling(raw.get("stat", "")),
@@ -124,6 +143,11 @@ def parse(text: str) -> dict[str, Any]:
         "limits": {name[6:]: value for name, value in raw.items() if name.startswith("limit.")},
         "links": [reduced_link(link) for link in _json(raw, "links")],
         "host_links": [reduced_link(link) for link in _json(raw, "host.links")],
+        # What a tunnel has learned of single addresses is no way for those that it does not know.
+        "forwarding": _forwarding(
+            [one for one in _json(raw, "host.forwarding") if one.get("mac") == _ANY]
+        ),
+        "sandboxes": _sandboxes(raw),
         # The host's own addresses prove nothing of a process that shares its network.
         "addresses": {} if shared else _addresses(_json(raw, "addresses")),
         **reduced_rules("ruleset", raw.get("ruleset", "")),
@@ -136,8 +160,9 @@ def parse(text: str) -> dict[str, Any]:
 def reduced_link(link: dict[str, Any]) -> dict[str, Any]:
     """Return what ties an interface, as ``ip -d -j link`` tells it, to its peer and bridge."""
     kept = {name: link[name] for name in _LINK if name in link}
-    kind = link.get("linkinfo", {}).get("info_kind")
-    return kept | ({"kind": kind} if kind else {})
+    info = link.get("linkinfo", {})
+    kept |= {"kind": info["info_kind"]} if "info_kind" in info else {}
+    return kept | {name: info["info_data"][name] for name in _DATA if name in _data(info)}
 
 
 def reduced_rules(name: str, text: str) -> dict[str, Any]:
@@ -156,9 +181,9 @@ def reduced_rules(name: str, text: str) -> dict[str, Any]:
 
 
 def _mount(mountinfo: str) -> dict[str, Any]:
-    """Return the mount of a container's data, where the mounts could be read."""
-    found = reduced_mount(mountinfo, DATA)
-    return {"data": found} if found else {}
+    """Return the mounts of its root and of its data, where they could be read."""
+    found = {"mount": reduced_mount(mountinfo, "/"), "data": reduced_mount(mountinfo, DATA)}
+    return {name: mount for name, mount in found.items() if mount}
 
 
 def reduced_mount(mountinfo: str, path: str) -> dict[str, Any]:
@@ -188,6 +213,37 @@ def _scheduling(text: str) -> dict[str, int]:
     """Return class and real-time priority, fields 41 and 40 of ``/proc/PID/stat``."""
     fields = text.rpartition(")")[2].split()
     return {"policy": int(fields[38]), "priority": int(fields[37])} if len(fields) > 38 else {}
+
+
+def _data(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of a link that says anything of its way; a bridge's is pages long."""
+    return info.get("info_data", {}) if info.get("info_kind") in ("macvlan", "vxlan") else {}
+
+
+def _forwarding(entries: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Return the other ends of each tunnel, by its device."""
+    found: dict[str, set[str]] = {}
+    for entry in entries:
+        if "dst" in entry:
+            found.setdefault(entry["ifname"], set()).add(entry["dst"])
+    return {name: sorted(ends) for name, ends in found.items()}
+
+
+def _sandboxes(raw: dict[str, str]) -> list[dict[str, Any]]:
+    """Return links and tunnels' other ends of the namespaces that an engine keeps tunnels in."""
+    names = [name.partition(".")[2] for name in raw if name.startswith("sandbox.")]
+    return [
+        {
+            "links": [reduced_link(link) for link in _json(raw, f"sandbox.{name}")],
+            "forwarding": [
+                end
+                for ends in _forwarding(_json(raw, f"forwarding.{name}")).values()
+                for end in ends
+            ],
+        }
+        for name in names
+        if '"vxlan"' in raw[f"sandbox.{name}"]
+    ]
 
 
 def _json(raw: dict[str, str], name: str) -> list[dict[str, Any]]:

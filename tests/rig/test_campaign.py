@@ -80,7 +80,7 @@ def test_from_plan_to_dataset(lab: Rig, left: Left, tmp_path: Path) -> None:
     assert found.samples()["value_ns"].tolist() == [1, 2, 3, 4] * 4
     for record in found.records:
         assert record["readback"]["status"]["Cpus_allowed_list"] == lab.cpu_map["sut"]
-        assert record["mechanisms"]["server_cpu"] == float(lab.cpu_map["sut"])
+        assert record["mechanisms"]["server_last_cpu"] == float(lab.cpu_map["sut"])
         assert record["evidence"]["before"]["clock_ns"] < record["evidence"]["after"]["clock_ns"]
         assert record["commands"][0][:2] == ["sockperf", "server"]
         assert record["commands"][1][:2] == ["sh", "-c"]

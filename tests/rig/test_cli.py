@@ -201,7 +201,7 @@ def test_the_study_notebook_measures_refuses_to_mix_and_begins_anew(
     assert planned == len(campaign.ok) == campaign.ok["trial"].nunique() > 20
     for record in campaign.records:
         assert record["readback"]["status"]["Cpus_allowed_list"]
-        assert {"context_switches", "server_cpu", "steal"} <= set(record["mechanisms"])
+        assert {"context_switches", "server_last_cpu", "steal"} <= set(record["mechanisms"])
     before = snapshot(campaign.path)
     refused = program(*papermill(tmp_path, blocks="1", messages="600"))
     assert refused.returncode != 0

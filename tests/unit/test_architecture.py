@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "units": {"errors"},
     "power": {"errors", "units"},
     "parameters": {"errors"},
+    "capture": {"errors"},
     "placement": {"errors", "units", "power"},
     "dataset": BASE,
     "design": BASE,
@@ -40,6 +41,8 @@ ALLOWED: dict[str, set[str]] = {
     # one tool, one engine a file; they meet only in hosts
     "benchmarks": ACTING,
     "runtimes": ACTING,
+    # the table of the README
+    "pairs": ACTING | {"runtimes"},
     # a rig makes the images that its runtimes start
     "rig": ACTING | {"runtimes"},
     # executes trials

@@ -19,6 +19,7 @@ from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost
 from labkit.hosts.site import Image, Site
 from labkit.placement import Limits, bare, docker
+from labkit.rig.engine import LAYER2
 from labkit.runtimes import RUNTIMES, readback
 from labkit.runtimes.base import Started
 from labkit.runtimes.checks import Expectation, cpu_set, problems
@@ -50,8 +51,7 @@ def expected(name: str, really: str = "") -> Expectation:
     site = Site(
         LocalHost(),
         "198.18.0.4" if clean else "198.18.0.3",
-        bridge=None if clean else "labbr0",
-        bridge_port=None if clean else "lab1",
+        networks={} if clean else {"bridge": LAYER2},
         images={"net": image},
     )
     address = "198.18.1.10" if placement.network == "bridge" else site.address
@@ -154,7 +154,7 @@ BRIDGED = [name for name in DOCKER if "bridge" in name]
 NAT = ["docker-nat"]
 CASES += [
     (BRIDGED, link("host_links", "veth", master="docker0"), "not enslaved to labbr0"),
-    (BRIDGED, link("host_links", "lab1", master=None), "lab interface lab1 is not enslaved"),
+    (BRIDGED, link("host_links", "lab1", master=None), "port lab1 is not enslaved"),
     (BRIDGED, put("addresses", "eth0", value=["198.18.1.11"]), "address is not 198.18.1.10"),
     (BRIDGED, put("links", value=[]), "its interface is not enslaved to labbr0"),
     # A veth whose other end is in a third namespace, where its number is that of the lab interface.

@@ -60,7 +60,7 @@ def test_the_recorded_pair_shows_the_quota() -> None:
         BEFORE, "nr_throttled"
     )
     assert 0 < found["nr_throttled"] <= found["nr_periods"]
-    assert found["server_cpu"] == 1.0
+    assert found["server_last_cpu"] == 1.0
     kinds = [value for name, value in found.items() if name.startswith("cpu_")]
     assert sum(kinds) + found["steal"] == pytest.approx(1.0)
     assert found["softirqs"] == found["softirq_net_rx"] + found["softirq_net_tx"]
@@ -111,7 +111,7 @@ def test_mechanisms_by_hand() -> None:
         "steal": 0.01,
         "cpu0_idle": 0.75,
         "steal_worst": 0.0,
-        "server_cpu": 1.0,
+        "server_last_cpu": 1.0,
     }
 
 
@@ -128,7 +128,7 @@ def test_what_a_kernel_does_not_have_is_missing_and_not_zero(name: str) -> None:
         "softirqs": {"softirq_net_rx", "softirq_net_tx", "softirqs"},
         "idle": {"idle_exits"},
         "sched": {"server_switches", "migrations"},
-        "task": {"server_cpu"},
+        "task": {"server_last_cpu"},
         "netstat": {"TcpExt.BusyPollRxPackets"},
         "snmp": {"Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs"},
         "cpu.stat": {"nr_throttled", "nr_periods"},

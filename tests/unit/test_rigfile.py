@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import UsageError
+from labkit.hosts.site import Network
 from labkit.paths import ROOT
 from labkit.rig import rigfile
 from labkit.rig.rigfile import read
@@ -68,9 +69,8 @@ def test_what_is_read(tmp_path: Path) -> None:
     sut, generator = book.machines["sut"], book.machines["generator"]
     assert (sut.ssh, sut.user, sut.port, sut.sudo) == ("sut.example", "admin", 2222, True)
     assert (sut.engine, sut.gateway, sut.cpus) == (rigfile.ENGINE, "nc %h %p", "2-3")
-    assert sut.bridge == rigfile.Bridge(
-        "eth2", "198.18.1.10", "198.18.1.0/24", "labbr0", "labkit-layer2"
-    )
+    names = {"engine": "labkit-layer2", "bridge": "labbr0", "port": "eth2"}
+    assert sut.bridge == Network("bridge", "198.18.1.0/24", "198.18.1.10", **names)
     assert generator.key == str(tmp_path / "keys" / "user"), "relative to the file"
     assert generator.addresses == ("198.18.0.2", "198.18.1.2")
     assert (generator.engine, generator.bridge, generator.known_hosts) == (None, None, None)

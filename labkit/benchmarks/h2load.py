@@ -1,0 +1,174 @@
+"""h2load: requests over HTTP/1.1 at a constant rate, with the time of every one.
+
+Each connection has a schedule of its own: a request every connections / rate seconds, one under way
+at a time. The connections are opened one after the other over most of the first such interval, so
+that the requests of all are spread over it, a few a millisecond; opened at once, as the tool does
+when it is given a duration, all would ask in one burst.
+
+What a latency is: the log has the moment at which a request was handed to its connection, and the
+time from then to the end of its answer. A request that is due while its connection still waits for
+an answer is handed over only then, and the time that it waited is not in its latency (coordinated
+omission); the tool keeps no time at which it was due. That happens where a request takes longer
+than the interval, so those are counted: ``held_up``. None, and every latency counts from when the
+request was sent as it was due, but for the tool's timers, which end on whole milliseconds.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from labkit.benchmarks.base import Client, Reading
+from labkit.benchmarks.fields import unreadable, version
+from labkit.benchmarks.given import above_zero, whole
+from labkit.benchmarks.logged import logged, rows, shortfall, split
+from labkit.benchmarks.nginx import PORT, url
+from labkit.errors import UsageError
+from labkit.hosts import Host
+
+TOOL = "h2load"
+#: Seconds that answers may still take once the last request is due, before the tool is ended.
+GRACE = 0.5
+_COLUMNS = ("start_us", "status", "took_us")
+
+
+def probe(host: Host) -> str:
+    """Return h2load's version on the host; raise `ToolMissing` where it is not."""
+    return version(host, (TOOL, "--version"), r"nghttp2/(\S+)", install="nghttp2-client")
+
+
+def constant_rate(
+    address: str,
+    *,
+    file: str,
+    rate: int,
+    seconds: float,
+    connections: int = 100,
+    warmup: float = 1.0,
+    port: int = PORT,
+    inside: bool = False,
+) -> Client:
+    """Return the client; it ends in the planned time, whatever the server does.
+
+    Parameters
+    ----------
+    address : str
+        The server's address.
+    file : str
+        Of `labkit.benchmarks.nginx.FILES`.
+    rate : int
+        Requests a second, of all connections.
+    seconds : float
+        How long is measured.
+    connections : int
+        Open connections.
+    warmup : float
+        Seconds before that, at the same rate, which are left out.
+    port : int
+        The server's port.
+    inside : bool
+        True where the client itself is placed in a container.
+    """
+    whole(TOOL, rate=rate, connections=connections, port=port)
+    above_zero(TOOL, seconds=seconds, warmup=warmup)
+    total = round(rate * (warmup + seconds))
+    if total < connections or rate < connections / 1000:
+        raise UsageError(
+            f"{TOOL}: {total} requests at {rate} a second are too few for {connections} connections"
+        )
+    # So many connections every so many milliseconds, the shortest period that the tool knows.
+    at_once = min(connections, max(1, round(rate / 1000)))
+    argv: tuple[str, ...] = (TOOL, "--h1", f"--requests={total}", f"--clients={connections}")
+    argv += (f"--rps={rate / connections:.9g}", f"--rate={at_once}")
+    argv += (f"--rate-period={max(1, round(1000 * at_once / rate))}ms", "--log-file=requests")
+    planned = warmup + seconds + GRACE
+    return Client(
+        logged((*argv, url(address, file, port)), inside=inside, limit=planned),
+        address,
+        planned + 1,
+        partial(parse, rate=rate, seconds=seconds, connections=connections, warmup=warmup),
+        bulky=inside,
+    )
+
+
+def parse(
+    stdout: str, log: str, *, rate: int, seconds: float, connections: int, warmup: float = 0.0
+) -> Reading:
+    """Read the line of every request.
+
+    Parameters
+    ----------
+    stdout, log : str
+        What the tool printed, and its log.
+    rate, seconds, connections, warmup
+        As they were asked for: what is measured begins `warmup` seconds after the first request.
+
+    Returns
+    -------
+    Reading
+        Samples, a row an answered request that was sent in the measured time: ``start_ns``, when it
+        was sent since that began, and ``latency_ns`` until the end of its answer. Metrics:
+        ``requested_per_s``; ``achieved_per_s``, answers that ended in the measured time;
+        ``latency_ns_mean``; ``failed``, requests without an answer; ``not_200``, other answers than
+        the file; ``held_up``, answers that took longer than their connection's interval.
+
+    Raises
+    ------
+    ToolOutput
+        There is no answer, a line is no request, or lines are missing.
+    """
+    printed, text = split(stdout, log)
+    if not text or "starting benchmark" not in printed:
+        raise unreadable(TOOL, "it logged no request, or did not start", printed)
+    found = rows(text, _COLUMNS, "\t", tool=TOOL)
+    _check_whole(printed, len(found["status"]))
+    order = np.argsort(found["start_us"], kind="stable")
+    start, status, took = (found[name][order] for name in _COLUMNS)
+    first = start[0] + round(warmup * 1e6)
+    last = first + round(seconds * 1e6)
+    if (took[status > 0] <= 0).any():
+        raise unreadable(TOOL, "a request took no time", text)
+    answered = status > 0
+    measured = (start >= first) & (start < last)
+    kept = measured & answered
+    if not kept.any():
+        raise unreadable(TOOL, "no request of the measured time was answered", printed)
+    ended = answered & (start + took >= first) & (start + took < last)
+    metrics = {
+        "requested_per_s": float(rate),
+        "achieved_per_s": float(ended.sum() / seconds),
+        "latency_ns_mean": float(took[kept].mean() * 1000),
+        "failed": float((measured & ~answered).sum()),
+        "not_200": float((kept & (status != 200)).sum()),
+        "held_up": float((took[kept] * rate > connections * 1_000_000).sum()),
+    }
+    samples = {"start_ns": (start[kept] - first) * 1000, "latency_ns": took[kept] * 1000}
+    return Reading(samples, metrics, len(start), _flags(metrics, int(measured.sum())))
+
+
+def _check_whole(printed: str, logged_rows: int) -> None:
+    """Raise where the tool says that it made other requests than are in its log."""
+    for line in printed.splitlines():
+        if line.startswith("requests: "):
+            counts = {name: number for number, _, name in _counts(line)}
+            done = int(counts.get("done", "-1"))
+            if done != logged_rows:
+                raise unreadable(TOOL, f"its log has {logged_rows} of {done} requests", printed)
+
+
+def _counts(line: str) -> list[tuple[str, str, str]]:
+    return [part.strip().partition(" ") for part in line.partition(":")[2].split(",")]
+
+
+def _flags(metrics: dict[str, float], measured: int) -> tuple[str, ...]:
+    flags = shortfall(metrics["achieved_per_s"], metrics["requested_per_s"])
+    said = {
+        "failed": "requests failed",
+        "not_200": "answers were not the file",
+        "held_up": "requests held up the next of their connection, whose wait is in no latency",
+    }
+    counts = [
+        f"{metrics[name]:.0f} of {measured} {text}" for name, text in said.items() if metrics[name]
+    ]
+    return (*flags, *counts)

@@ -1,0 +1,191 @@
+"""PostgreSQL with a million accounts, and pgbench's transactions on it at a set rate.
+
+The database is made with its image (``pgbench --initialize --scale=10``). The server starts on a
+copy of it in the container's own layer, or wherever `server` is told, so that each trial finds it
+as it was made; the copy is written out before the server starts. Ten branches for a hundred
+connections mean that transactions wait for each other's locks, as they did in the paper.
+
+What pgbench's latency is: times at which transactions are due are drawn so that they come at random
+(a Poisson process) at the rate; the latency runs from when one was due to its end. So it includes
+the lag, the time from then until it began: until one of the connections was free.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import partial
+
+import numpy as np
+
+from labkit.benchmarks.base import Client, Reading
+from labkit.benchmarks.fields import unreadable, version
+from labkit.benchmarks.given import whole
+from labkit.benchmarks.logged import logged, rows, shortfall, split
+from labkit.errors import UsageError
+from labkit.hosts import Host, script
+from labkit.placement import Workload
+
+TOOL = "pgbench"
+PORT = 5432
+#: Accounts in the image's database, and where that is.
+ACCOUNTS, SEED = 1_000_000, "/srv/labkit/postgresql"
+DIRECTORY = "/var/lib/labkit/postgresql"
+#: How far chance may take the number of transactions below the mean, in standard deviations.
+CHANCE = 3.0
+_COLUMNS = ("client", "number", "took_us", "script", "epoch_s", "epoch_us", "lag_us")
+_SAID = {
+    "rate": r"^tps = (\d+\.\d+) \(without initial connection time\)$",
+    "processed": r"^number of transactions actually processed: (\d+)$",
+    "failed": r"^number of failed transactions: (\d+) ",
+}
+
+# The server refuses to run as root; `setpriv` becomes it, under the same process number.
+_START = r"""
+seed=$1 data=$2
+shift 2
+[ -d "$seed" ] || { echo "no database at $seed: it is made with the image apps" >&2; exit 1; }
+rm -rf "$data"
+mkdir -p "$(dirname "$data")"
+cp -a "$seed" "$data"
+sync -f "$data"
+exec setpriv --reuid=postgres --regid=postgres --clear-groups postgres -D "$data" "$@"
+"""
+
+
+def probe(host: Host) -> str:
+    """Return pgbench's version on the host; raise `ToolMissing` where it is not."""
+    return version(host, (TOOL, "--version"), r"PostgreSQL\) (\S+)", install="postgresql")
+
+
+def server(
+    *,
+    durable: bool = True,
+    directory: str = DIRECTORY,
+    port: int = PORT,
+    image: str = "apps",
+) -> Workload:
+    """Return the server in the foreground; its main process holds the socket.
+
+    Parameters
+    ----------
+    durable : bool
+        Whether a transaction has ended only once it is on the disk, as is the default of
+        PostgreSQL; without, what is measured depends less on the disk.
+    directory : str
+        Where it keeps the copy of the database; what is there is replaced. Below ``/data`` it is on
+        the placement's storage.
+    port : int
+        Where it listens.
+    image : str
+        The image that holds it and the database.
+    """
+    whole("PostgreSQL", port=port)
+    if not re.fullmatch(r"(/[\w.-]+){2,}", directory) or ".." in directory:
+        raise UsageError(
+            f"directory={directory!r} is no place for a database", remedy=f"such as {DIRECTORY}"
+        )
+    options = ["-p", str(port), "-c", "listen_addresses=0.0.0.0"]
+    options += ["-c", "unix_socket_directories=", "-c", "max_connections=300"]
+    if not durable:
+        options += ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
+    return Workload(tuple(script(_START, SEED, directory, *options)), port, "tcp", image)
+
+
+def transactions(
+    address: str,
+    *,
+    rate: int,
+    seconds: int,
+    connections: int = 100,
+    threads: int = 4,
+    port: int = PORT,
+    inside: bool = False,
+) -> Client:
+    """Return the client: pgbench's own transaction (after TPC-B) at a rate.
+
+    Parameters
+    ----------
+    address : str
+        The server's address.
+    rate : int
+        Transactions a second, of all connections.
+    seconds : int
+        How long, in whole seconds. The connections are opened in that time, before the schedule
+        begins, and are no part of the rate.
+    connections, threads : int
+        Open connections, and the threads among which they are divided.
+    port : int
+        The server's port.
+    inside : bool
+        True where the client itself is placed in a container.
+    """
+    given = {"connections": connections, "threads": threads, "port": port}
+    whole(TOOL, rate=rate, seconds=seconds, **given)
+    if connections < threads:
+        raise UsageError(f"{TOOL}: {connections} connections for {threads} threads")
+    argv: tuple[str, ...] = ("env", "LC_ALL=C", TOOL, "--host", address, "--port", str(port))
+    argv += ("--username=postgres", "--no-vacuum", f"--client={connections}", f"--jobs={threads}")
+    argv += (f"--time={seconds}", f"--rate={rate}", "--log", "--log-prefix=transactions")
+    return Client(
+        logged((*argv, "postgres"), inside=inside),
+        address,
+        seconds + 5.0,
+        partial(parse, rate=rate),
+        bulky=inside,
+    )
+
+
+def parse(stdout: str, log: str, *, rate: float) -> Reading:
+    """Read the line of every transaction.
+
+    Parameters
+    ----------
+    stdout, log : str
+        What pgbench printed, and the logs of all its threads.
+    rate : float
+        Transactions a second, as they were asked for.
+
+    Returns
+    -------
+    Reading
+        Samples in the order in which transactions ended: ``end_ns`` since the first ended,
+        ``latency_ns`` from when it was due, ``lag_ns`` from then to when it began. Metrics:
+        ``requested_per_s``, ``achieved_per_s`` as pgbench tells it, ``latency_ns_mean``,
+        ``lag_ns_mean``, ``failed``. The rate is flagged as not reached where more transactions are
+        lacking than 1 % and what a draw may bring (`CHANCE` standard deviations).
+
+    Raises
+    ------
+    ToolOutput
+        There is no result, or its lines are not those of the transactions that it counts.
+    """
+    printed, text = split(stdout, log)
+    found = {name: re.search(pattern, printed, re.MULTILINE) for name, pattern in _SAID.items()}
+    lacking = [name for name, match in found.items() if match is None]
+    if lacking:
+        raise unreadable(TOOL, f"it says no {', '.join(lacking)}", printed, log=text[:2000])
+    said = {name: float(match[1]) for name, match in found.items() if match is not None}
+    whole_lines = text.splitlines(keepends=True)
+    ended = [line for line in whole_lines if line.split(" ")[2:3] not in (["failed"], ["skipped"])]
+    columns = rows("".join(ended), _COLUMNS, " ", tool=TOOL)
+    took, lag = columns["took_us"], columns["lag_us"]
+    if len(took) != said["processed"] or (took <= 0).any() or (lag < 0).any() or (lag > took).any():
+        why = f"its log has {len(took)} transactions of {said['processed']:.0f}, or not its own"
+        raise unreadable(TOOL, why, printed, log=text[:2000])
+    end = columns["epoch_s"] * 1_000_000 + columns["epoch_us"]
+    order = np.argsort(end, kind="stable")
+    metrics = {
+        "requested_per_s": float(rate),
+        "achieved_per_s": said["rate"],
+        "latency_ns_mean": float(took.mean() * 1000),
+        "lag_ns_mean": float(lag.mean() * 1000),
+        "failed": said["failed"],
+    }
+    seconds = said["processed"] / said["rate"]
+    flags = [*shortfall(said["rate"], rate, chance=CHANCE * math.sqrt(rate / seconds))]
+    total = said["processed"] + said["failed"]
+    flags += [f"{said['failed']:.0f} of {total:.0f} transactions failed"] if said["failed"] else []
+    samples = {"end_ns": end - end.min(), "latency_ns": took, "lag_ns": lag}
+    samples = {name: values[order] * 1000 for name, values in samples.items()}
+    return Reading(samples, metrics, int(total), tuple(flags))

@@ -1,0 +1,300 @@
+"""A load on memcached: connections that ask again as soon as they are answered.
+
+The text of this file is the argument of ``python3 -c``; it needs Python's own library only::
+
+    text address=A port=11211 seconds=5 warmup=0.5 workers=4 connections=50 size=32 keys=10000
+         sets=1 gets=10 rows=50000 log=FILE
+    binary ...
+
+All keys are stored first. Then each worker, a process, keeps one operation under way on each of its
+connections: so many SETs, so many GETs, and again, of keys drawn at random. A latency runs from
+just before a request is written until all of its answer has been read; an answer that waits while
+the worker serves its other connections gets older meanwhile, as in any client with an event loop.
+Operations that begin in the measured time count, and the load lasts until the last is answered.
+
+It prints one line of JSON, made of all operations, and writes rows of some that are spread evenly
+over them to its log (``-``: below that line) when all is over.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import select
+import socket
+import sys
+from array import array
+from collections.abc import Callable
+from functools import partial
+from math import ceil
+from pathlib import Path
+from random import Random
+from struct import Struct
+from time import monotonic_ns, process_time_ns
+from types import SimpleNamespace
+from typing import Any, BinaryIO
+
+#: Seconds without any answer after which a worker gives up.
+PATIENCE = 10.0
+#: Keys drawn beforehand, which a worker goes through again and again.
+DRAWN = 65_537
+QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+# magic, opcode, length of the key, of extras, type, status, length of all that follows, opaque, cas
+HEADER = Struct("!BBHBBHIIQ")
+GET, SET = 0, 1
+#: Options that need not be whole numbers.
+TIMES = ("seconds", "warmup")
+
+
+def text_set(key: bytes, value: bytes) -> bytes:
+    """Return the request that stores a value, in the text protocol."""
+    return b"set %b 0 0 %d\r\n%b\r\n" % (key, len(value), value)
+
+
+def text_get(key: bytes) -> bytes:
+    """Return the request for a value, in the text protocol."""
+    return b"get %b\r\n" % key
+
+
+def text_answer(data: bytes, size: int) -> int:
+    """Return 1 for what was stored or found, 0 for what is not there, -1 for part of an answer."""
+    if data == b"STORED\r\n":
+        return 1
+    if data == b"END\r\n":
+        return 0
+    if data.startswith(b"VALUE "):
+        wanted = data.find(b"\r\n") + 2 + size + 7
+        if len(data) < wanted or b"\r\n" not in data:
+            return -1
+        if len(data) == wanted and data.endswith(b"\r\nEND\r\n"):
+            return 1
+    if any(whole.startswith(data) for whole in (b"STORED\r\n", b"END\r\n", b"VALUE ")):
+        return -1
+    raise ValueError(f"memcached answered {data[:80]!r}")
+
+
+def binary_set(key: bytes, value: bytes) -> bytes:
+    """Return the request that stores a value, in the binary protocol."""
+    total = 8 + len(key) + len(value)
+    return HEADER.pack(0x80, SET, len(key), 8, 0, 0, total, 0, 0) + bytes(8) + key + value
+
+
+def binary_get(key: bytes) -> bytes:
+    """Return the request for a value, in the binary protocol."""
+    return HEADER.pack(0x80, GET, len(key), 0, 0, 0, len(key), 0, 0) + key
+
+
+def binary_answer(data: bytes, size: int) -> int:
+    """Return the same as `text_answer`."""
+    if len(data) < HEADER.size:
+        return -1
+    magic, opcode, _, _, _, status, total, _, _ = HEADER.unpack_from(data)
+    if magic == 0x81 and len(data) < HEADER.size + total:
+        return -1
+    if magic == 0x81 and len(data) == HEADER.size + total:
+        if status == 0 and total == (4 + size if opcode == GET else 0):
+            return 1
+        if status == 1 and opcode == GET:
+            return 0
+    raise ValueError(f"memcached answered {data[:80]!r}")
+
+
+PROTOCOLS = {
+    "text": (text_set, text_get, text_answer),
+    "binary": (binary_set, binary_get, binary_answer),
+}
+
+
+def key(number: int) -> bytes:
+    """Return a key by its number."""
+    return b"labkit-%08d" % number
+
+
+class Worker:
+    """The connections of one process, and what their operations took."""
+
+    def __init__(self, load: SimpleNamespace, sockets: list[socket.socket], number: int) -> None:
+        self.make_set, self.make_get, self.answer = PROTOCOLS[load.protocol]
+        self.load, self.begin, self.end = load, 0, 0
+        self.place, self.value = 0, b"x" * load.size
+        random = Random(number)
+        self.names = [key(random.randrange(load.keys)) for _ in range(DRAWN)]
+        self.sockets = {one.fileno(): one for one in sockets}
+        cycle = load.sets + load.gets
+        self.turns = {fd: random.randrange(cycle) for fd in self.sockets}
+        self.sent, self.kind = dict.fromkeys(self.sockets, 0), dict.fromkeys(self.sockets, GET)
+        self.partial: dict[int, bytes] = {}
+        self.starts, self.latencies, self.kinds = array("q"), array("q"), array("b")
+        self.answers, self.besides = [0, 0], 0
+
+    def ask(self, fd: int) -> None:
+        """Send the next request of a connection."""
+        turn, load = self.turns[fd], self.load
+        self.turns[fd] = (turn + 1) % (load.sets + load.gets)
+        name = self.names[self.place]
+        self.place = (self.place + 1) % DRAWN
+        self.kind[fd] = SET if turn < load.sets else GET
+        request = self.make_set(name, self.value) if turn < load.sets else self.make_get(name)
+        self.sent[fd] = monotonic_ns()
+        if os.write(fd, request) != len(request):
+            raise OSError("a request did not fit into its connection")
+
+    def read(self, fd: int) -> bool:
+        """Read what has come, and tell whether an operation is over by that."""
+        came = os.read(fd, 65_536)
+        now = monotonic_ns()
+        if not came:
+            raise ConnectionError("memcached closed a connection")
+        data = self.partial.pop(fd, b"") + came
+        found = self.answer(data, self.load.size)
+        if found < 0:
+            self.partial[fd] = data
+            return False
+        if not self.begin <= self.sent[fd] < self.end:
+            self.besides += 1
+            return True
+        self.starts.append(self.sent[fd] - self.begin)
+        self.latencies.append(now - self.sent[fd])
+        self.kinds.append(self.kind[fd])
+        if self.kind[fd] == GET:
+            self.answers[found] += 1
+        return True
+
+    def run(self, begin: int, end: int) -> dict[str, Any]:
+        """Ask until the end and until all is answered; return what was measured from `begin`."""
+        self.begin, self.end, began, poll = begin, end, monotonic_ns(), select.epoll()
+        for fd in self.sockets:
+            poll.register(fd, select.EPOLLIN)
+            self.ask(fd)
+        under_way = len(self.sockets)
+        while under_way:
+            ready = poll.poll(PATIENCE)
+            if not ready:
+                raise TimeoutError(f"memcached did not answer for {PATIENCE:g} s")
+            for fd, _ in ready:
+                if self.read(fd):
+                    if monotonic_ns() < end:
+                        self.ask(fd)
+                    else:
+                        under_way -= 1
+        return {
+            "columns": (self.starts, self.latencies, self.kinds),
+            "answers": self.answers,
+            "besides": self.besides,
+            "cpu_ns": process_time_ns(),
+            "wall_ns": monotonic_ns() - began,
+        }
+
+
+def connect(load: SimpleNamespace) -> socket.socket:
+    """Return a connection that delays nothing."""
+    one = socket.create_connection((load.address, load.port), timeout=PATIENCE)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return one
+
+
+def fill(load: SimpleNamespace, one: socket.socket) -> None:
+    """Store every key, so that a GET finds what it asks for."""
+    make_set, _, answer = PROTOCOLS[load.protocol]
+    for number in range(load.keys):
+        one.sendall(make_set(key(number), b"x" * load.size))
+        data = b""
+        while answer(data, load.size) < 0:
+            came = one.recv(65_536)
+            if not came:
+                raise ConnectionError("memcached closed a connection")
+            data += came
+
+
+def start(run: Callable[[], dict[str, Any]]) -> BinaryIO:
+    """Run something in a process of its own; return where its result, or why not, will come."""
+    reading, writing = os.pipe()
+    if os.fork():
+        os.close(writing)
+        return os.fdopen(reading, "rb")
+    try:
+        with os.fdopen(writing, "wb") as out:
+            try:
+                found: dict[str, Any] | str = run()
+            except (OSError, ValueError) as error:
+                found = f"{type(error).__name__}: {error}"
+            pickle.dump(found, out)
+    finally:
+        os._exit(0)
+
+
+def summary(values: list[int]) -> dict[str, int]:
+    """Return how many latencies there are, and what they are like, in ns."""
+    if not values:
+        return {"count": 0}
+    values.sort()
+    count = len(values)
+    found = {"count": count, "mean": round(sum(values) / count), "min": values[0]}
+    found |= {name: values[ceil(count * q) - 1] for name, q in QUANTILES.items()}
+    return found | {"max": values[-1]}
+
+
+def report(load: SimpleNamespace, found: list[dict[str, Any]]) -> None:
+    """Print the summary, and write the rows."""
+    of: dict[int, list[int]] = {GET: [], SET: []}
+    rows, last = ["start_ns,latency_ns,set\n"], 0
+    step = max(1, sum(len(one["columns"][0]) for one in found) // load.rows)
+    for one in found:
+        for begun, took, kind in zip(*one["columns"], strict=True):
+            of[kind].append(took)
+            last = max(last, begun + took)
+        thinned = zip(*(column[::step] for column in one["columns"]), strict=True)
+        rows += [f"{begun},{took},{kind}\n" for begun, took, kind in thinned]
+    said = {
+        "protocol": load.protocol,
+        "set": summary(of[SET]),
+        "get": summary(of[GET]),
+        "all": summary(of[SET] + of[GET]),
+        "missed": sum(one["answers"][0] for one in found),
+        "besides": load.keys + sum(one["besides"] for one in found),
+        "elapsed_ns": last,
+        "cpu_ns": sum(one["cpu_ns"] for one in found),
+        "wall_ns": max(one["wall_ns"] for one in found),
+        "cpus": len(os.sched_getaffinity(0)),
+        "rows": len(rows) - 1,
+    }
+    print(json.dumps(said))
+    text = "".join(rows)
+    if load.log == "-":
+        sys.stdout.write(text)
+    else:
+        Path(load.log).write_text(text, encoding="ascii")
+
+
+def main(protocol: str, *options: str) -> None:
+    """Fill, measure and report."""
+    given: dict[str, Any] = dict(option.split("=", 1) for option in options)
+    texts = {name: given.pop(name) for name in ("address", "log")}
+    numbers = {name: float(value) for name, value in given.items()}
+    whole = {name: int(value) for name, value in numbers.items() if name not in TIMES}
+    load = SimpleNamespace(protocol=protocol, **texts, **{**numbers, **whole})
+    sockets = [connect(load) for _ in range(load.workers * load.connections)]
+    fill(load, sockets[0])
+    parts = [sockets[number :: load.workers] for number in range(load.workers)]
+    workers = [Worker(load, part, number) for number, part in enumerate(parts)]
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    begin = monotonic_ns() + round(load.warmup * 1e9)
+    end = begin + round(load.seconds * 1e9)
+    pipes = [start(partial(worker.run, begin, end)) for worker in workers]
+    found = [pickle.load(pipe) for pipe in pipes]
+    for _ in pipes:
+        os.wait()
+    if failures := [one for one in found if isinstance(one, str)]:
+        raise ConnectionError(failures[0])
+    report(load, found)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except (OSError, ValueError, EOFError) as error:
+        sys.exit(f"memcached_load: {type(error).__name__}: {error}")

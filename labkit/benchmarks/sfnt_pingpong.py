@@ -1,0 +1,160 @@
+"""sfnt-pingpong: ping-pong over UDP or TCP with the time of every round trip.
+
+The tool of the first study's paper, which no distribution packages: it runs where its binary is on
+PATH. Beside sockperf it differs in two ways. It exchanges exactly as many messages as it is asked
+for; and its server takes one client, by the options that the client sends it, and ends with it. Its
+messages run beside the connection over which the two agree, on ports that the kernel gives them and
+by the address that the server has itself: behind a published port (``nat``) no client finds it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from labkit.benchmarks.base import Client, Reading
+from labkit.benchmarks.fields import unreadable, version
+from labkit.benchmarks.given import one_of, whole
+from labkit.benchmarks.logged import logged, rows, split
+from labkit.errors import UsageError
+from labkit.hosts import Host
+from labkit.placement import Workload
+
+TOOL = "sfnt-pingpong"
+PORT = 2048
+PROTOCOLS = ("udp", "tcp")
+#: How both ends wait for a message, in the words of `labkit.benchmarks.sockperf`.
+WAITS = ("block", "spin")
+#: Messages before the sample. The tool is told not to warm up for a time beside, which would make
+#: their number unknown.
+WARMUP = 10_000
+#: The largest payload of a UDP datagram.
+_LARGEST = 65_507
+#: A round trip that is taken as certain not to be exceeded on average, and what comes before, in s.
+_BUDGET, _BEFORE = {"block": 150e-6, "spin": 60e-6}, 1.0
+_COLUMNS = ("size", "mean", "min", "median", "max", "percentile", "stddev", "iter")
+
+
+def probe(host: Host) -> str:
+    """Return the tool's version on the host; raise `ToolMissing` where it is not."""
+    build = "build it from its source (sfnettest) and put it on PATH; for an image, see "
+    return version(
+        host, (TOOL, "--version"), r"version: (\S+)", remedy=build + "containers/apps/local"
+    )
+
+
+def server(*, port: int = PORT, image: str = "apps") -> Workload:
+    """Return the server; it waits as its client asks it to, and ends with its one client."""
+    whole(TOOL, port=port)
+    return Workload((TOOL, f"--port={port}"), port, "tcp", image)
+
+
+def ping_pong(
+    address: str,
+    *,
+    messages: int,
+    size: int,
+    wait: str,
+    protocol: str = "udp",
+    port: int = PORT,
+    inside: bool = False,
+) -> Client:
+    """Return the client: one message at a time, each round trip logged.
+
+    Parameters
+    ----------
+    address : str
+        The server's address.
+    messages : int
+        Round trips to measure, after `WARMUP` others of one byte.
+    size : int
+        Payload in bytes.
+    wait : {"block", "spin"}
+        How both ends wait.
+    protocol : {"udp", "tcp"}
+        What carries the messages.
+    port : int
+        The server's port.
+    inside : bool
+        True where the client itself is placed in a container.
+    """
+    one_of("way to wait", wait, WAITS)
+    one_of("protocol", protocol, PROTOCOLS)
+    whole(TOOL, messages=messages, size=size, port=port)
+    if size > _LARGEST:
+        raise UsageError(f"{TOOL}: size={size}: no datagram holds it", remedy=f"at most {_LARGEST}")
+    # Without an affinity of its own, which would put both ends on CPU 1.
+    argv: tuple[str, ...] = (TOOL, f"--port={port}", "--affinity=any;any", "--rtt", "--raw=rtt")
+    argv += (f"--sizes={size}", f"--miniter={messages}", f"--maxiter={messages}")
+    argv += ("--warmupms=0", f"--warmupiter={WARMUP}", *(("--spin",) if wait == "spin" else ()))
+    return Client(
+        logged((*argv, protocol, address), inside=inside),
+        address,
+        duration(messages, wait),
+        partial(parse, size=size, messages=messages),
+        bulky=inside,
+    )
+
+
+def duration(messages: int, wait: str) -> float:
+    """Return the seconds that so many messages are expected to take at most."""
+    return _BEFORE + (WARMUP + messages) * _BUDGET[wait]
+
+
+def summary(stdout: str) -> dict[int, dict[str, int]]:
+    """Return the tool's own row for each size, in ns, halves or wholes as it says."""
+    found = {}
+    for line in stdout.splitlines():
+        if re.fullmatch(r"(\t\d+){8}", line):
+            row = dict(zip(_COLUMNS, map(int, line.split()), strict=True))
+            found[row["size"]] = row
+    return found
+
+
+def parse(stdout: str, log: str, *, size: int, messages: int | None = None) -> Reading:
+    """Read the round trips of one size.
+
+    Parameters
+    ----------
+    stdout, log : str
+        What the tool printed, and its raw file: a value a line.
+    size : int
+        The payload, whose row the values must be those of.
+    messages : int, optional
+        How many were asked for.
+
+    Returns
+    -------
+    Reading
+        ``rtt_ns``: whole round trips. Where the tool was run without ``--rtt`` its values are
+        halves, rounded down to a ns, and are doubled.
+
+    Raises
+    ------
+    ToolOutput
+        There is no such row, or the values are not those that it sums up.
+    """
+    printed, raw = split(stdout, log)
+    row = summary(printed).get(size)
+    if row is None:
+        raise unreadable(TOOL, f"it has no row for {size} bytes", printed, log=raw[:2000])
+    values = rows(raw, ("ns",), "\t", tool=TOOL)["ns"]
+    have = (len(values), values.min(), values.max())
+    if have != (row["iter"], row["min"], row["max"]) or values.min() <= 0:
+        why = "its raw file holds {:,} values from {} to {} ns".format(*have)
+        raise unreadable(TOOL, why, printed, log=raw[:2000])
+    rtt = values * 2 if _halves(printed) else values
+    short = messages is not None and len(rtt) < messages
+    flags = (f"short: {len(rtt)} of {messages} messages",) if short else ()
+    return Reading({"rtt_ns": rtt}, messages=len(rtt) + WARMUP, flags=flags)
+
+
+def _halves(printed: str) -> bool:
+    """Tell whether the values are half a round trip; older versions show it by their options."""
+    said = re.search(r"^# reporting: (RTT|1/2 RTT)$", printed, re.MULTILINE)
+    if said:
+        return said[1] != "RTT"
+    command = re.search(r"^# cmdline: (.+)$", printed, re.MULTILINE)
+    if command is None:
+        raise unreadable(TOOL, "it does not say whether it shows half or whole trips", printed)
+    return "--rtt" not in command[1].split()

@@ -1,0 +1,95 @@
+"""A host that only listens, for as long as a study asks for it: the switch mirrors a port to it.
+
+On the virtual rig the mirror is a filter on the switch's side of the link to the system under test,
+so that what arrives there and what leaves it is seen once each. Its own link leads nowhere else.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labkit.hosts import LocalHost, script, stop_labelled
+from labkit.hosts.site import Site
+from labkit.rig import ending, netns
+
+if TYPE_CHECKING:
+    from labkit.rig.base import Rig
+
+ROLE = "collector"
+#: Label of its processes.
+LABEL = "labkit-collector"
+
+# Both directions of each port, in the order in which the switch has them. u32 is a filter that
+# every kernel has.
+_MIRROR = """
+target=$1
+shift
+for port in "$@"; do
+    tc qdisc add dev "$port" clsact
+    for way in ingress egress; do
+        tc filter add dev "$port" "$way" protocol all u32 match u32 0 0 \\
+            action mirred egress mirror dev "$target"
+    done
+done
+"""
+_NO_MIRROR = """
+for port in "$@"; do tc qdisc del dev "$port" clsact 2>/dev/null || true; done
+"""
+_SWITCH = ("nsenter", f"--net=/run/netns/{netns.SWITCH}")
+
+
+@contextmanager
+def beside(rig: Rig, role: str) -> Iterator[None]:
+    """Have the collector in the rig; a role's ports are mirrored to it while something captures."""
+    local = LocalHost()
+    hosts, sites, interfaces, mirror = rig.hosts, rig.sites, rig.interfaces, rig.mirror
+    remove(local)
+    try:
+        netns.make_host(local, ROLE)
+        netns.start_sshd(local, ROLE, LABEL)
+        # Its link leads nowhere but from the mirror.
+        local.run("ip", "-n", netns.SWITCH, "link", "set", netns.plug(ROLE), "nomaster")
+        with closing(netns.connect(ROLE)) as host:
+            rig.hosts = {**hosts, ROLE: host}
+            site = Site(host, netns.address(ROLE), directory=str(netns.DIRECTORY / "jobs"))
+            rig.sites = {**sites, ROLE: site}
+            rig.interfaces = {**interfaces, ROLE: ("lab0",)}
+            rig.mirror = partial(_mirrored, local, role)
+            yield
+    finally:
+        rig.hosts, rig.sites, rig.interfaces, rig.mirror = hosts, sites, interfaces, mirror
+        remove(local)
+
+
+@contextmanager
+def _mirrored(local: LocalHost, role: str) -> Iterator[None]:
+    """Mirror a role's ports: every packet pays for it, so not while nothing captures."""
+    ports = [netns.plug(role, number) for number in range(len(netns.PORTS[role]))]
+    try:
+        local.run(*_SWITCH, *script(_MIRROR, netns.plug(ROLE), *ports))
+        yield
+    finally:
+        local.run(*_SWITCH, *script(_NO_MIRROR, *ports))
+
+
+def remove(local: LocalHost) -> list[str]:
+    """Take the collector down, also what a killed campaign left of it; return it in words."""
+    name = netns.PREFIX + ROLE
+    # The mirror first: to a port that is gone, it would go on costing every packet a look.
+    if Path("/run/netns", netns.SWITCH).exists():
+        ends = [netns.plug(one, n) for one, ports in netns.PORTS.items() for n in range(len(ports))]
+        local.run(*_SWITCH, *script(_NO_MIRROR, *ends))
+    if not Path("/run/netns", name).exists():
+        return []
+    stop_labelled(local, LABEL)
+    ending.kill(lambda: netns.pids([name]))
+    ending.unmount((str(netns.sysfs(ROLE)),))
+    local.run("ip", "-n", netns.SWITCH, "link", "del", netns.plug(ROLE), check=False)
+    local.run("ip", "netns", "del", name)
+    shutil.rmtree(netns.DIRECTORY / "sshd" / ROLE, ignore_errors=True)
+    return ["the collector"]

@@ -1,0 +1,60 @@
+"""Which networks the kernel of this machine can have, tried out in a namespace that then goes."""
+
+from __future__ import annotations
+
+from labkit.hosts import LocalHost, script
+
+#: What a network stands on, each with what the kernel lacks where it cannot be made.
+_NEEDS = {
+    "macvlan": {"macvlan": "macvlan devices"},
+    "vxlan": {"vxlan": "VXLAN devices"},
+    "overlay": {"vxlan": "VXLAN devices"},
+    "encrypted": {"vxlan": "VXLAN devices", "esp": "IPsec with AES-GCM, which Swarm encrypts by"},
+}
+_NO_WEAVE = "labkit does not lay Weave Net yet"
+
+# Nothing is sent: the namespace has no link to anywhere, and ends with the script.
+_TRY = r"""
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+tried() {
+    name=$1
+    shift
+    if said=$("$@" 2>&1); then echo "$name yes"; else echo "$name no" $said; fi
+}
+ip link add lkt0 type veth peer name lkt1
+tried macvlan ip link add lkt2 link lkt0 type macvlan mode bridge
+tried vxlan ip link add lkt3 type vxlan id 1 local 127.0.0.1 dstport 4789
+key=0x000102030405060708090a0b0c0d0e0f10111213
+tried esp ip xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 256 \
+    mode transport aead 'rfc4106(gcm(aes))' $key 64
+"""
+
+
+def missing() -> dict[str, str]:
+    """Return the networks that this machine cannot have, as capabilities with their reason.
+
+    Root alone can ask the kernel.
+    """
+    tried = LocalHost().run("unshare", "--net", *script(_TRY), check=False)
+    return unable(tried.stdout) | {"network:weave": _NO_WEAVE}
+
+
+def unable(text: str) -> dict[str, str]:
+    """Return what the answers of the kernel rule out; nothing is known of what was not asked.
+
+    Parameters
+    ----------
+    text : str
+        A line for each thing that was tried: its name, yes or no, and what was said.
+    """
+    said = {}
+    for line in text.splitlines():
+        name, _, answer = line.partition(" ")
+        if answer.startswith("no"):
+            said[name] = answer.removeprefix("no").strip()
+    return {
+        f"network:{network}": f"the kernel has no {text}" + (f" ({said[one]})" if said[one] else "")
+        for network, needs in _NEEDS.items()
+        for one, text in reversed(needs.items())
+        if one in said
+    }

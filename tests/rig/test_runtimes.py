@@ -1,0 +1,281 @@
+"""The contract of every engine on every network that it can have, on the real rig.
+
+Start, ready, address, limits, logs, stop, nothing left; and each broken on purpose. A pair that the
+rig refuses is seen to be refused; those that `make test` installs must be there in CI.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.benchmarks import sockperf
+from labkit.benchmarks.base import Client, Reading
+from labkit.campaign.trial import Trial
+from labkit.errors import ManipulationError, PlacementError, RigError
+from labkit.hosts import script
+from labkit.hosts.site import Site
+from labkit.placement import Limits, Placement, Workload, container
+from labkit.rig.base import Rig
+from labkit.runtimes import RUNTIMES
+from labkit.runtimes.base import Started
+from labkit.runtimes.networks import NEVER
+
+pytestmark = pytest.mark.rig
+#: What this machine can have; rkt and Weave Net are packaged nowhere.
+ENGINES = ("docker", "gvisor", "podman", "lxc", "nspawn")
+LAID = ("macvlan", "routed", "nat", "vxlan", "overlay", "encrypted")
+PAIRS = [
+    container(engine, network)
+    for engine in ENGINES
+    for network in ("host", "bridge", *LAID)
+    if not RUNTIMES[engine].refusal(network)
+]
+LIMITS = Limits("1", 512, 10_000, 5_000, 200_000_000)
+#: On these networks the generator has no address: what they join are containers of two engines.
+ENGINES_ONLY = ("overlay", "encrypted")
+Left = Callable[[], list[str]]
+
+
+@pytest.fixture(scope="module")
+def networked(lab: Rig) -> Iterator[Rig]:
+    with lab.peer(images=["net"]), lab.networks(LAID):
+        yield lab
+
+
+def refused(lab: Rig, trial: Trial, placement: Placement) -> bool:
+    """See that a placement that the rig refuses cannot be made; tell whether it refuses it."""
+    reason = lab.refusal(placement)
+    if reason:
+        serving = trial.serve(sockperf.server("block"), placement)
+        with pytest.raises(RigError, match=re.escape(reason)), serving:
+            pass
+    return bool(reason)
+
+
+@pytest.mark.skipif(not os.environ.get("LABKIT_REQUIRE_RIG"), reason="asked of CI only")
+def test_the_engines_that_the_tests_install_are_there(lab: Rig) -> None:
+    there = {engine for engine in ENGINES if not lab.refusal(container(engine, "nat"))}
+    assert there >= {"docker", "podman", "lxc", "nspawn"}
+    laid = {name for name in LAID if not lab.refusal(container("docker", name))}
+    assert laid >= {"macvlan", "routed", "nat", "vxlan", "overlay"}
+
+
+def far_load(address: str) -> Client:
+    """Return a client for the inside of a placement, which has no log: its summary will do."""
+    argv = ("sockperf", "ping-pong", "-i", address, "-p", "11111", "-t", "1")
+
+    def parse(stdout: str, log: str) -> Reading:
+        received = re.search(r"\[Total Run\].*?ReceivedMessages=(\d+)", stdout)
+        assert received, stdout
+        return Reading({}, {}, int(received[1]))
+
+    return Client(argv, address, 4.0, parse)
+
+
+@pytest.mark.parametrize("placement", PAIRS, ids=str)
+def test_from_start_to_nothing_left(
+    networked: Rig, make_trial: Callable[..., Trial], left: Left, placement: Placement
+) -> None:
+    trial = make_trial(placement)
+    if refused(networked, trial, placement):
+        return
+    with trial.serve(sockperf.server("block"), placement) as server:
+        assert networked.owns(server.address)
+        load = sockperf.ping_pong(server.address, messages=200, size=64, wait="block")
+        if placement.network in ENGINES_ONLY:
+            waits = Workload(("sleep", "infinity"), 0)
+            far = trial.serve(waits, placement, name="client", at="peer")
+            with far as client:
+                reading = trial.measure(far_load(server.address), inside=client)
+        else:
+            reading = trial.measure(load)
+        assert left() != []
+    assert len(reading.samples.get("rtt_ns", ())) == 200 or reading.messages >= 200
+    assert trial.record["readback"]["cmdline"] or placement.runtime == "gvisor"
+    assert not Path(f"/proc/{server.pid}").is_dir()
+    assert left() == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_limits_are_set_as_asked(
+    networked: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
+) -> None:
+    placement = container(engine, "nat", LIMITS)
+    trial = make_trial(placement)
+    if refused(networked, trial, placement):
+        return
+    with trial.serve(sockperf.server("block"), placement):
+        pass  # the manipulation check reads all of them back
+    assert left() == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_a_container_prints_is_kept(
+    networked: Rig, make_trial: Callable[..., Trial], engine: str
+) -> None:
+    placement = container(engine, "nat")
+    trial = make_trial(placement)
+    if refused(networked, trial, placement):
+        return
+    with trial.serve(sockperf.server("block"), placement):
+        pass
+    assert "sockperf" in trial.logs["server.log"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_container_that_fails_says_why(
+    networked: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
+) -> None:
+    placement = container(engine, "nat")
+    trial = make_trial(placement)
+    if refused(networked, trial, placement):
+        return
+    wrong = Workload(("sockperf", "server", "--no-such-option"), 11111)
+    with (
+        pytest.raises(Exception, match=r"did not (start|become ready)|ended at once"),
+        trial.serve(wrong, placement),
+    ):
+        pass
+    assert left() == []
+
+
+def other(engine: str, network: str, after: Callable[[Site, Started], Any] | None = None) -> Any:
+    """Return a runtime that starts a container on another network than its label says."""
+    kind = RUNTIMES[engine]
+
+    class Wrong(kind):  # type: ignore[misc, valid-type]
+        def start(
+            self, site: Site, asked: Placement, workload: Workload, cpus: str, label: str
+        ) -> Started:
+            really = container(engine, network or asked.network)
+            started = super().start(site, really, workload, cpus, label)
+            if after:
+                after(site, started)
+            return started  # type: ignore[no-any-return]
+
+    return Wrong()
+
+
+BROKEN = [
+    ("docker", "bridge", "host", "it is in the host network namespace"),
+    ("docker", "macvlan", "bridge", "no macvlan interface"),
+    ("docker", "bridge", "macvlan", "not enslaved to labbr0"),
+    ("docker", "vxlan", "routed", "not enslaved to labvx0"),
+    ("docker", "overlay", "bridge", "not on the bridge of a VXLAN tunnel"),
+    ("docker", "nat", "routed", "no NAT rule leads"),
+    ("podman", "macvlan", "nat", "no macvlan interface"),
+    ("lxc", "macvlan", "bridge", "no macvlan interface"),
+    ("lxc", "bridge", "host", "it is in the host network namespace"),
+    ("lxc", "vxlan", "bridge", "not enslaved to labvx0"),
+    ("nspawn", "macvlan", "bridge", "no macvlan interface"),
+    ("gvisor", "macvlan", "bridge", "no macvlan interface"),
+]
+
+
+@pytest.mark.parametrize(("engine", "label", "really", "why"), BROKEN)
+def test_a_wrong_placement_cannot_pass(
+    networked: Rig,
+    make_trial: Callable[..., Trial],
+    left: Left,
+    engine: str,
+    label: str,
+    really: str,
+    why: str,
+) -> None:
+    placement = container(engine, label)
+    trial = make_trial(placement)
+    if refused(networked, trial, placement):
+        return
+    trial._runtimes[engine] = other(engine, really)
+    with (
+        pytest.raises(ManipulationError, match=why),
+        trial.serve(sockperf.server("block"), placement),
+    ):
+        pass
+    assert left() == []
+
+
+def past_the_tunnel(site: Site, started: Started) -> None:
+    site.host.run("ip", "link", "set", "lab1", "master", "labvx0")
+
+
+def unpublish(site: Site, started: Started) -> None:
+    text = "iptables -t nat -S PREROUTING | grep labkit= | sed 's/^-A/-D/' | " + (
+        'while read -r rule; do eval "iptables -t nat $rule"; done'
+    )
+    site.host.run(*script(text))
+
+
+def astray(site: Site, started: Started) -> None:
+    entry = ("00:00:00:00:00:00", "dev", "labvxlan0", "dst", "198.18.0.2")
+    site.host.run("bridge", "fdb", "del", *entry)
+
+
+@pytest.mark.parametrize(
+    ("engine", "network", "after", "mend", "why"),
+    [
+        (
+            *("docker", "vxlan", past_the_tunnel),
+            ("ip", "link", "set", "lab1", "master", "labbr0"),
+            "lab1 leads past labvxlan0",
+        ),
+        (
+            *("docker", "vxlan", astray),
+            *[("bridge", "fdb", "append", "00:00:00:00:00:00", "dev", "labvxlan0")],
+            "does not lead to 198.18.0.2",
+        ),
+        ("lxc", "nat", unpublish, ("true",), "no NAT rule leads"),
+    ],
+    ids=["past the tunnel", "astray", "unpublished"],
+)
+def test_what_is_changed_afterwards_is_seen(
+    networked: Rig,
+    make_trial: Callable[..., Trial],
+    engine: str,
+    network: str,
+    after: Callable[[Site, Started], Any],
+    mend: tuple[str, ...],
+    why: str,
+) -> None:
+    placement = container(engine, network)
+    trial = make_trial(placement)
+    if refused(networked, trial, placement):
+        return
+    trial._runtimes[engine] = other(engine, "", after)
+    if mend[0] == "bridge":
+        mend = (*mend, "dst", "198.18.0.2")
+    try:
+        with (
+            pytest.raises(ManipulationError, match=why),
+            trial.serve(sockperf.server("block"), placement),
+        ):
+            pass
+    finally:
+        networked.hosts["sut"].run(*mend)
+
+
+@pytest.mark.parametrize("network", sorted(NEVER))
+def test_networks_that_measure_nothing_are_refused(lab: Rig, network: str) -> None:
+    for engine in ENGINES:
+        assert lab.refusal(container(engine, network)) == NEVER[network]
+
+
+def test_a_network_that_does_not_stand_is_named(
+    lab: Rig, make_trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placement = container("docker", "routed")
+    site = replace(lab.sites["sut"], networks={})
+    monkeypatch.setattr(lab, "sites", {**lab.sites, "sut": site})
+    trial = make_trial(placement)
+    with (
+        pytest.raises(PlacementError, match="does not stand"),
+        trial.serve(sockperf.server("block"), placement),
+    ):
+        pass

@@ -1,0 +1,102 @@
+"""What `labkit doctor` says of engines and networks, and how it asks the kernel."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from labkit import doctor
+from labkit.placement import ENGINES, NETWORKS
+from labkit.rig import kinds
+
+ALL = "macvlan yes\nvxlan yes\nesp yes\n"
+NO_WEAVE = {"network:weave": "needs its own images"}
+
+
+def test_a_kernel_that_has_everything_rules_nothing_out() -> None:
+    assert kinds.unable(ALL) == {}
+
+
+def test_what_could_not_be_asked_rules_nothing_out() -> None:
+    assert kinds.unable("") == kinds.unable("unshare: unshare failed\n") == {}
+
+
+def test_a_kind_that_the_kernel_lacks_rules_out_what_stands_on_it() -> None:
+    found = kinds.unable(ALL.replace("vxlan yes", "vxlan no Error: Unknown device type."))
+    assert set(found) == {"network:vxlan", "network:overlay", "network:encrypted"}
+    assert found["network:overlay"] == (
+        "the kernel has no VXLAN devices (Error: Unknown device type.)"
+    )
+    assert set(kinds.unable(ALL.replace("macvlan yes", "macvlan no"))) == {"network:macvlan"}
+
+
+def test_the_first_need_that_is_lacking_is_the_reason() -> None:
+    found = kinds.unable("vxlan no why\nesp no\n")
+    assert found["network:encrypted"] == "the kernel has no VXLAN devices (why)"
+    assert "IPsec" in kinds.unable("vxlan yes\nesp no\n")["network:encrypted"]
+
+
+@pytest.mark.rig
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_the_kernel_of_this_machine_answers() -> None:
+    found = kinds.missing()
+    assert "network:weave" in found and set(found) <= {f"network:{name}" for name in NETWORKS}
+    assert all(found.values())
+
+
+def engines(monkeypatch: pytest.MonkeyPatch, *lacking: str) -> doctor.Check:
+    absent = {f"runtime:{name}": f"no {name} here" for name in lacking}
+    monkeypatch.setattr("labkit.rig.engines.missing", lambda host, socket: absent)
+    monkeypatch.setattr("labkit.rig.virtual.find_tool", lambda name: f"/usr/bin/{name}")
+    return doctor._engines()
+
+
+def test_every_engine_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "NETAVARK", doctor.Path("/"))
+    found = engines(monkeypatch)
+    assert found.ok and found.found.split(", ") == list(ENGINES)
+
+
+def test_what_no_distribution_has_is_said_and_nothing_to_mend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doctor, "NETAVARK", doctor.Path("/"))
+    found = engines(monkeypatch, "rkt")
+    assert found.ok and "not rkt: no rkt here" in found.line()
+
+
+def test_an_engine_that_can_be_installed_has_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "NETAVARK", doctor.Path("/no/such/file"))
+    found = engines(monkeypatch, "rkt", "lxc", "nspawn")
+    assert not found.ok and not found.needed
+    assert "not podman: without netavark" in found.found
+    asked = found.remedy.split("--no-install-recommends ")[1].split()
+    assert set(asked) == {"lxc", "systemd-container", "podman", "netavark"}
+
+
+def test_without_docker_there_is_no_gvisor_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "NETAVARK", doctor.Path("/"))
+    monkeypatch.setattr("labkit.rig.engines.missing", lambda host, socket: {})
+    monkeypatch.setattr("labkit.rig.virtual.find_tool", lambda name: None)
+    found = doctor._engines()
+    assert "not docker: dockerd" in found.found and "not gvisor: dockerd" in found.found
+    assert "docker.io" in found.remedy
+
+
+def test_networks_are_listed_with_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.rig.state.is_root", lambda: True)
+    monkeypatch.setattr("labkit.rig.kinds.missing", lambda: NO_WEAVE)
+    found = doctor._networks()
+    able = "host, bridge, nat, routed, macvlan, vxlan, overlay, encrypted"
+    assert found.ok and found.found == f"{able} (not weave: needs its own images)"
+    lacking = NO_WEAVE | {"network:macvlan": "no such device"}
+    monkeypatch.setattr("labkit.rig.kinds.missing", lambda: lacking)
+    found = doctor._networks()
+    assert not found.ok and "not macvlan: no such device" in found.line() and "->" in found.line()
+
+
+def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.rig.state.is_root", lambda: False)
+    found = doctor._networks()
+    assert not found.ok and "run as root" in found.line()
