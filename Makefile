@@ -19,7 +19,7 @@ help: ## Say what there is
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo '  make report PROFILE=quick        verdicts instead of pilots (about 40 minutes)'
+	@echo '  make report PROFILE=quick        verdicts instead of pilots (about an hour)'
 	@echo '  make report PROFILE=paper NEW=1  another profile, another campaign'
 
 setup: ## Make .venv from the lock; as root on Debian or Ubuntu install the host tools too

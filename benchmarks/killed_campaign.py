@@ -57,6 +57,8 @@ def announce():
     """Let the library say which phase it is in."""
     base.Rig.storage = announced_entry("setting up", base.Rig.storage)
     base.Rig.peer = announced_entry("setting up", base.Rig.peer)
+    base.Rig.networks = announced_entry("setting up", base.Rig.networks)
+    base.Rig.collector = announced_entry("setting up", base.Rig.collector)
     runner.Trial.serve = announced_entry("placing", trial.Trial.serve)
     runner.Trial.come_and_go = announced_entry("placing", trial.Trial.come_and_go)
     runner.Trial.measure_all = announced("measuring", trial.Trial.measure_all)

@@ -45,7 +45,7 @@ LONGEST = {
 }
 TRIES = 12
 #: Studies that have more set up for them, and so one more phase.
-SETTING_UP = ("network-isolation", "union-filesystem")
+SETTING_UP = ("network-isolation", "union-filesystem", "forwarding-chains")
 
 #: What must be the same afterwards, each as a shell command.
 STATE = {
