@@ -1,9 +1,23 @@
 #!/usr/bin/env bash
-# Every test in one pytest run: the unit, rig and browser tests, and the analysis notebooks, which
-# nbval executes and compares with the outputs they were committed with.
-# Arguments are passed on: scripts/test.sh -k fence
+# Every test: the unit, rig and browser tests, and the analysis notebooks, which nbval executes and
+# compares with the outputs they were committed with.
+# Without arguments in two runs at once, since tests on the rig mostly wait for it; with arguments
+# in one, to which they are passed on: scripts/test.sh -k fence
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec .venv/bin/python -m pytest tests notebooks/analysis \
-    --nbval --nbval-current-env --nbval-cell-timeout 600 \
-    --nbval-sanitize-with tests/notebooks/sanitize.cfg "$@"
+tests=(.venv/bin/python -m pytest tests notebooks/analysis
+    --nbval --nbval-current-env --nbval-cell-timeout 600
+    --nbval-sanitize-with tests/notebooks/sanitize.cfg)
+if [ $# -gt 0 ]; then exec "${tests[@]}" "$@"; fi
+
+beside=$(mktemp)
+# That tests ran on the rig is asked of the run that has them.
+LABKIT_REQUIRE_RIG='' "${tests[@]}" -m 'not rig' -p no:cacheprovider >"$beside" 2>&1 &
+other=$!
+trap 'kill "$other" 2>/dev/null || true; rm -f "$beside"' EXIT
+echo 'tests on the rig; all others run beside them, and are shown afterwards'
+status=0 rest=0
+"${tests[@]}" -m rig || status=$?
+wait "$other" || rest=$?
+cat "$beside"
+[ "$status" = 0 ] && [ "$rest" = 0 ]

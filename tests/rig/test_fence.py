@@ -20,7 +20,7 @@ from labkit.benchmarks import sockperf
 from labkit.benchmarks.base import Client, Reading
 from labkit.campaign.trial import Trial
 from labkit.errors import FenceError, UsageError
-from labkit.placement import NETWORKS, bare, docker
+from labkit.placement import bare, docker
 from labkit.rig.base import Rig
 
 pytestmark = pytest.mark.rig
@@ -139,8 +139,13 @@ def test_no_lab_packet_is_on_a_real_interface(
 ) -> None:
     real = {name for _, name in socket.if_nameindex()} - {"lo"}
     assert real, "this machine has no interface that a packet could leave by"
-    with counting() as outside, counting("labkit-switch") as inside:
-        for network in NETWORKS:
+    laid = ("routed", "macvlan", "vxlan")
+    with (
+        lab.networks(laid),
+        counting() as outside,
+        counting("labkit-switch") as inside,
+    ):
+        for network in ("host", "bridge", "nat", *laid):
             trial = make_trial(docker(network))
             with trial.serve(sockperf.server("block"), docker(network)) as server:
                 trial.measure(
