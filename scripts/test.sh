@@ -11,9 +11,12 @@ tests=(.venv/bin/python -m pytest tests notebooks/analysis
 if [ $# -gt 0 ]; then exec "${tests[@]}" "$@"; fi
 
 beside=$(mktemp)
-# That tests ran on the rig is asked of the run that has them.
+# With job control: a shell's plain background job ignores SIGINT, and some tests send that. That
+# tests ran on the rig is asked of the run that has them.
+set -m
 LABKIT_REQUIRE_RIG='' "${tests[@]}" -m 'not rig' -p no:cacheprovider >"$beside" 2>&1 &
 other=$!
+set +m
 trap 'kill "$other" 2>/dev/null || true; rm -f "$beside"' EXIT
 echo 'tests on the rig; all others run beside them, and are shown afterwards'
 status=0 rest=0
