@@ -153,8 +153,10 @@ def test_what_cannot_be_measured_is_refused(lab: Rig, make_trial: Make, left: Le
             trial.serve(waiting("net"), docker("host")),
         ):
             pass
-        with pytest.raises(UsageError, match="has no log"):
-            trial.measure(command("echo {log}"), inside=server)
+        logged = Client(
+            ("sh", "-c", "echo 7 >{log}; echo four"), "", 1.0, lambda out, log: said(log, out)
+        )
+        assert trial.measure(logged, inside=server).metrics == {"characters": 2.0}
         elsewhere = Client(("true",), "192.0.2.1", 1.0, said)
         with pytest.raises(FenceError):
             trial.measure(elsewhere, inside=server)
