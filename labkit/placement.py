@@ -110,6 +110,11 @@ class Limits:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+def weight(shares: int) -> int:
+    """Return the weight of cgroup v2 for CPU shares, by runc's conversion; it is coarser."""
+    return 1 + ((shares - 2) * 9999) // 262142
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where a workload runs; make one with `bare`, `docker` or `container`.

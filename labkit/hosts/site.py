@@ -164,6 +164,11 @@ class Site:
     place: int = 0
     sandboxes: str = "/var/run/docker/netns"
 
+    @property
+    def parent_group(self) -> str:
+        """The parent group's path; an engine on systemd wants a slice's bare name for it."""
+        return "/" + self.cgroup_parent.strip("/")
+
     def with_storage(self, name: str) -> Site:
         """Return this site for a placement with a storage: its engine is that storage's."""
         storage = self.storages[name]

@@ -6,14 +6,13 @@ so that what arrives there and what leaves it is seen once each. Its own link le
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labkit.hosts import LocalHost, script, stop_labelled
+from labkit.hosts import LocalHost, script
 from labkit.hosts.site import Site
 from labkit.rig import ending, netns
 
@@ -79,17 +78,11 @@ def _mirrored(local: LocalHost, role: str) -> Iterator[None]:
 
 def remove(local: LocalHost) -> list[str]:
     """Take the collector down, also what a killed campaign left of it; return it in words."""
-    name = netns.PREFIX + ROLE
     # The mirror first: to a port that is gone, it would go on costing every packet a look.
     if Path("/run/netns", netns.SWITCH).exists():
         ends = [netns.plug(one, n) for one, ports in netns.PORTS.items() for n in range(len(ports))]
         local.run(*_SWITCH, *script(_NO_MIRROR, *ends))
-    if not Path("/run/netns", name).exists():
+    if not Path(netns.namespace(ROLE)).exists():
         return []
-    stop_labelled(local, LABEL)
-    ending.kill(lambda: netns.pids([name]))
-    ending.unmount((str(netns.sysfs(ROLE)),))
-    local.run("ip", "-n", netns.SWITCH, "link", "del", netns.plug(ROLE), check=False)
-    local.run("ip", "netns", "del", name)
-    shutil.rmtree(netns.DIRECTORY / "sshd" / ROLE, ignore_errors=True)
+    ending.remove_host(local, ROLE, LABEL)
     return ["the collector"]

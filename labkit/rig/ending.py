@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labkit.errors import RigError
-from labkit.hosts import LocalHost
+from labkit.hosts import LocalHost, stop_labelled
 from labkit.hosts.journal import DIRECTORY as JOURNAL
 from labkit.hosts.journal import Journal
 from labkit.rig import engine, netns
@@ -95,6 +95,23 @@ def mounted(below: tuple[str, ...] = _MOUNTING) -> list[str]:
     points = [line.split()[1].encode().decode("unicode_escape") for line in lines]
     inside = tuple(f"{path}/" for path in below)
     return sorted((p for p in points if p in below or p.startswith(inside)), reverse=True)
+
+
+def remove_host(local: LocalHost, role: str, label: str, *, below: tuple[str, ...] = ()) -> None:
+    """Take down a host that stands only while a study asks for it.
+
+    `label` is that of its processes; what is mounted below `below` goes with its sysfs.
+    """
+    name = netns.PREFIX + role
+    stop_labelled(local, label)
+    kill(lambda: netns.pids([name]))
+    unmount((*below, str(netns.sysfs(role))))
+    # A namespace goes some time after its name: its plug must not stand on the switch meanwhile.
+    for number in range(len(netns.PASSING[role])):
+        plug = ("ip", "-n", netns.SWITCH, "link", "del", netns.plug(role, number))
+        local.run(*plug, check=False)
+    local.run("ip", "netns", "del", name)
+    shutil.rmtree(netns.DIRECTORY / "sshd" / role, ignore_errors=True)
 
 
 def unmount(below: tuple[str, ...] = _MOUNTING) -> None:

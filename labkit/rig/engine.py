@@ -104,8 +104,6 @@ def remove_containers(local: LocalHost, socket: str = SOCKET) -> list[str]:
 
 def make_network(local: LocalHost) -> None:
     """Make the layer-2 network, and enslave the second lab interface to its bridge."""
-    env = {"DOCKER_HOST": SOCKET}
-    local.run("docker", "network", "rm", NETWORK, env=env, check=False)
     options = ("--subnet", LAYER2.subnet, "--gateway", LAYER2.gateway)
     create_network(local, SOCKET, NETWORK, LAYER2.bridge, *options)
     port = ("link", "set", LAYER2.port, "master", LAYER2.bridge)
@@ -129,13 +127,12 @@ def _building_daemon(local: LocalHost) -> Iterator[str]:
     socket = f"unix://{netns.DIRECTORY}/build.sock"
     argv = ["taskset", "-c", netns.all_cpus(), "dockerd", *daemon_options("build", socket)]
     argv += WITHOUT_NETWORK
+    # It would let the networks that it remembers, of the lab's engine, stand outside the lab.
+    forget_networks(DATA_ROOT)
     directory = netns.DIRECTORY / "build-daemon"
     job = start_job(local, argv, directory=str(directory), label=netns.LABEL)
     try:
         await_daemon(local, socket, directory / "stderr")
-        # It remembers the lab engine's networks, and would let their bridge stand outside the lab.
-        env = {"DOCKER_HOST": socket}
-        local.run("docker", "network", "rm", NETWORK, env=env, check=False)
         yield socket
     finally:
         job.stop(grace=10.0)

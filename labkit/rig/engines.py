@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from labkit.hosts import Host, script
 from labkit.placement import NETWORKS
@@ -62,9 +61,7 @@ def _gvisor(host: Host) -> str:
     return ""
 
 
-def no_networks(reason: str, *, besides: Mapping[str, str]) -> dict[str, str]:
+def no_networks(reason: str) -> dict[str, str]:
     """Return every network that is laid on demand as missing for one reason."""
-    laid = [name for name in NETWORKS if name not in ("host", "bridge", "nat", *besides)]
-    return {f"network:{name}": reason for name in laid} | {
-        f"network:{name}": why for name, why in besides.items() if why
-    }
+    always = ("host", "bridge", "nat")
+    return {f"network:{name}": reason for name in NETWORKS if name not in always}

@@ -266,7 +266,7 @@ def _rig(
             book.machines, kernels, facts, {role: one.answers for role, one in seen.items()}
         )
         | engines.missing(sut.host, sut.engine)
-        | engines.no_networks("rig.toml gives no addresses for it", besides={})
+        | engines.no_networks("rig.toml gives no addresses for it")
         | storage.missing_beside((facts["sut"]["stable"]["engine"] or {}).get("Driver"), apart),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from labkit.hosts import LocalHost, script
+from labkit.runtimes.networks import NO_WEAVE
 
 #: What a network stands on, each with what the kernel lacks where it cannot be made.
 _NEEDS = {
@@ -11,7 +12,6 @@ _NEEDS = {
     "overlay": {"vxlan": "VXLAN devices"},
     "encrypted": {"vxlan": "VXLAN devices", "esp": "IPsec with AES-GCM, which Swarm encrypts by"},
 }
-_NO_WEAVE = "labkit does not lay Weave Net yet"
 
 # Nothing is sent: the namespace has no link to anywhere, and ends with the script.
 _TRY = r"""
@@ -36,7 +36,7 @@ def missing() -> dict[str, str]:
     Root alone can ask the kernel.
     """
     tried = LocalHost().run("unshare", "--net", *script(_TRY), check=False)
-    return unable(tried.stdout) | {"network:weave": _NO_WEAVE}
+    return unable(tried.stdout) | {"network:weave": NO_WEAVE}
 
 
 def unable(text: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from labkit.errors import UsageError
 from labkit.hosts import Host, script
 from labkit.hosts.site import Network, Site
-from labkit.rig import state
+from labkit.rig import engine, state
 
 if TYPE_CHECKING:
     from labkit.rig.base import Rig
@@ -108,6 +108,11 @@ def _create(site: Site, stack: ExitStack, network: Network, *options: str) -> No
     env = {"DOCKER_HOST": str(site.engine)}
     argv = ("docker", "network", "create", "--label", LABEL, "--subnet", network.subnet, *options)
     site.host.run(*argv, network.engine, env=env)
+    _removed(site, stack, network)
+
+
+def _removed(site: Site, stack: ExitStack, network: Network) -> None:
+    env = {"DOCKER_HOST": str(site.engine)}
     remove = ("docker", "network", "rm", network.engine)
     stack.callback(site.host.run, *remove, env=env, check=False)
 
@@ -122,10 +127,10 @@ def _macvlan(rig: Rig, stack: ExitStack) -> None:
 
 
 def _bridged(site: Site, stack: ExitStack, network: Network, *options: str) -> None:
-    names = (f"name={network.bridge}", "enable_ip_masquerade=false")
-    fixed = [text for one in names for text in ("--opt", f"com.docker.network.bridge.{one}")]
-    gateway = ("--driver", "bridge", "--gateway", network.gateway)
-    _create(site, stack, network, *gateway, *fixed, *options)
+    ways = ("--label", LABEL, "--subnet", network.subnet, "--gateway", network.gateway)
+    names = (str(site.engine), network.engine, network.bridge)
+    engine.create_network(site.host, *names, *ways, *options)
+    _removed(site, stack, network)
 
 
 def _routed(rig: Rig, stack: ExitStack) -> None:

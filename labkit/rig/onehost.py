@@ -299,7 +299,7 @@ def _missing(host: ReadingHost, gateway: str, cpus: Mapping[str, str]) -> dict[s
         found["cold-cache"] = f"{root} drop the caches (/proc/sys/vm/drop_caches)"
     apart = storage.apart(host, host.socket, str(disk()))
     found["network:nat"] = "this rig places containers of its Docker Engine only"
-    found |= engines.no_networks("there is no second host that it could lead to", besides={})
+    found |= engines.no_networks("there is no second host that it could lead to")
     found |= {
         f"runtime:{name}": "this rig places containers of its Docker Engine only"
         for name in RUNTIMES

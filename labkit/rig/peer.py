@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit.errors import RigError
-from labkit.hosts import LocalHost, script, start_job, stop_labelled
+from labkit.hosts import LocalHost, script, start_job
 from labkit.hosts.site import Image, Site
 from labkit.rig import ending, engine, netns
 
@@ -110,20 +110,13 @@ def _copy(local: LocalHost, there: Mapping[str, Image], wanted: Sequence[str]) -
 
 def remove(local: LocalHost) -> list[str]:
     """Take the host down, also what a killed campaign left of it; return it in words."""
-    name = netns.PREFIX + ROLE
-    if not Path("/run/netns", name).exists():
+    if not Path(netns.namespace(ROLE)).exists():
         return []
     if (netns.DIRECTORY / f"{ROLE}.pid").exists():
         engine.remove_containers(local, SOCKET)
     ending.stop_engine(f"{ROLE}.pid")
-    stop_labelled(local, LABEL)
-    ending.kill(lambda: netns.pids([name]))
-    ending.unmount((str(netns.DIRECTORY / ROLE), str(DATA_ROOT), str(netns.sysfs(ROLE))))
-    # A namespace goes some time after its name: its plug must not stand on the switch meanwhile.
-    for number in range(len(netns.PASSING[ROLE])):
-        plug = ("ip", "-n", netns.SWITCH, "link", "del", netns.plug(ROLE, number))
-        local.run(*plug, check=False)
-    local.run("ip", "netns", "del", name)
-    for path in (_DAEMON, netns.DIRECTORY / ROLE, netns.DIRECTORY / "sshd" / ROLE):
+    below = (str(netns.DIRECTORY / ROLE), str(DATA_ROOT))
+    ending.remove_host(local, ROLE, LABEL, below=below)
+    for path in (_DAEMON, netns.DIRECTORY / ROLE):
         shutil.rmtree(path, ignore_errors=True)
     return ["the second host with an engine"]

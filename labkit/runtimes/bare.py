@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.errors import PlacementError
 from labkit.hosts import Job, script, start_job
 from labkit.hosts.site import Site
 from labkit.placement import Limits, Placement, Workload
-from labkit.runtimes.base import Runtime, Started
+from labkit.runtimes.base import Runtime, Started, rootfs_of
 from labkit.runtimes.checks import Expectation
 
 # Make the control group in every hierarchy that a process is in, as an engine does, then go in.
@@ -105,10 +104,10 @@ class Bare(Runtime):
         """Start the workload on its rung as a detached job."""
         argv = list(workload.argv)
         if placement.rung in ("chroot", "cgroup"):
-            argv = ["chroot", self._rootfs(site, workload), *argv]
+            argv = ["chroot", rootfs_of(site, workload), *argv]
         argv = ["taskset", "-c", cpus, *argv]
         if placement.rung == "cgroup":
-            group = f"{_parent(site)}/{label}"
+            group = f"{site.parent_group}/{label}"
             self._groups[label] = group
             argv = join_argv(group, placement.limits, argv)
         directory = f"{site.directory}/{label}"
@@ -123,7 +122,7 @@ class Bare(Runtime):
         """Return the command in the chroot and the control group of its rung."""
         inside = list(argv)
         if placement.rung in ("chroot", "cgroup"):
-            inside = ["chroot", self._rootfs(site, workload), *inside]
+            inside = ["chroot", rootfs_of(site, workload), *inside]
         if label in self._groups:
             inside = list(script(_ENTER, self._groups[label], *inside))
         return inside
@@ -152,25 +151,9 @@ class Bare(Runtime):
         return Expectation(
             cpus=cpus,
             engine_rules=placement.rung != "clean",
-            cgroup=f"{_parent(site)}/" if placement.rung == "cgroup" else "",
-            root=self._rootfs(site, workload) if inside else "/",
+            cgroup=f"{site.parent_group}/" if placement.rung == "cgroup" else "",
+            root=rootfs_of(site, workload) if inside else "/",
             limits=placement.limits,
             address=site.address,
             service=workload.port,
         )
-
-    @staticmethod
-    def _rootfs(site: Site, workload: Workload) -> str:
-        image = site.images.get(workload.image)
-        if image is None:
-            raise PlacementError(
-                f"the image {workload.image!r} is not on the host",
-                where=f"host {site.host.name}",
-                remedy="labkit rig up builds it from containers/",
-            )
-        return image.rootfs
-
-
-def _parent(site: Site) -> str:
-    """Return the parent group's path; an engine on systemd wants a slice's bare name for it."""
-    return "/" + site.cgroup_parent.lstrip("/")

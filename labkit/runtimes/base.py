@@ -125,6 +125,18 @@ class Runtime(ABC):
         )
 
 
+def rootfs_of(site: Site, workload: Workload) -> str:
+    """Return where a workload's root file system is unpacked; raise `PlacementError` otherwise."""
+    image = site.images.get(workload.image)
+    if image is None or not image.rootfs:
+        raise PlacementError(
+            f"the root file system of the image {workload.image!r} is not on the host",
+            where=f"host {site.host.name}",
+            remedy="labkit rig up builds it from containers/",
+        )
+    return image.rootfs
+
+
 # Ready means that this very process holds a socket on the port: another server that still listens
 # there, or a process that died at once, is not taken for it.
 _READY = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.placement import Limits
+from labkit.placement import Limits, weight
 from labkit.runtimes import network_checks as network
 
 Readback = dict[str, Any]
@@ -241,11 +241,11 @@ def _shares(limits: dict[str, str], asked: int | None) -> int | None:
         return int(limits["cpu.shares"] or 0)
     if "cpu.weight" not in limits:
         return None
-    weight = int(limits["cpu.weight"])
-    # runc's conversion; many shares share one weight, so the asked one is confirmed, not inverted.
-    if asked is not None and 1 + ((asked - 2) * 9999) // 262142 == weight:
+    read = int(limits["cpu.weight"])
+    # Many shares share one weight, so the asked one is confirmed, not inverted.
+    if asked is not None and weight(asked) == read:
         return asked
-    return 2 + ((weight - 1) * 262142) // 9999
+    return 2 + ((read - 1) * 262142) // 9999
 
 
 def _quota(limits: Limits) -> str | None:

@@ -44,7 +44,7 @@ done
 class Docker(Runtime):
     """Starts containers through the engine's own command line on the host."""
 
-    impossible: ClassVar[Mapping[str, str]] = {"weave": "labkit does not lay Weave Net yet"}
+    impossible: ClassVar[Mapping[str, str]] = {"weave": networks.NO_WEAVE}
     program = "docker"
     package = "docker.io"
     #: The program that holds its containers.
@@ -149,8 +149,7 @@ class Docker(Runtime):
         if placement.network != "nat":
             network = networks.network_of(site, placement)
             return ["--network", network.engine, "--ip", network.address(site.place)]
-        port = f"{site.address}:{workload.port}:{workload.port}/{workload.protocol}"
-        return ["--network", "bridge", *(["--publish", port] if workload.port else [])]
+        return ["--network", "bridge", *networks.published(site, workload)]
 
 
 def limit_options(limits: Limits) -> list[str]:

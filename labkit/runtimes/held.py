@@ -15,7 +15,7 @@ from labkit.hosts import Job, script, start_job
 from labkit.hosts.site import Network, Site
 from labkit.placement import Placement, Workload
 from labkit.runtimes import networks
-from labkit.runtimes.base import Runtime, Started
+from labkit.runtimes.base import Runtime, Started, rootfs_of
 from labkit.runtimes.checks import Expectation
 
 # The workload is what runs below the holder under the command line that it was given, with a root
@@ -98,7 +98,7 @@ class Holding(Runtime):
         """Start the holder as a detached job, and find the workload below it."""
         network = self._network(site, placement)
         command = ["taskset", "-c", cpus, *workload.argv]
-        rootfs = _rootfs(site, workload)
+        rootfs = rootfs_of(site, workload)
         argv = self.hold(site, placement, rootfs, network, command, label)
         directory = f"{site.directory}/{label}"
         # Registered first: interrupted while it starts, it is ended all the same.
@@ -152,9 +152,9 @@ class Holding(Runtime):
         return Expectation(
             cpus=cpus,
             container=True,
-            cgroup="/labkit",
+            cgroup=site.parent_group,
             root="",
-            rootfs=_rootfs(site, workload),
+            rootfs=rootfs_of(site, workload),
             limits=placement.limits,
             engine_process=self.holder,
             **found,
@@ -174,14 +174,3 @@ class Holding(Runtime):
                 why=(job.stderr().strip() or found.stderr.strip())[-800:],
             )
         return int(found.stdout)
-
-
-def _rootfs(site: Site, workload: Workload) -> str:
-    image = site.images.get(workload.image)
-    if image is None or not image.rootfs:
-        raise PlacementError(
-            f"the root file system of the image {workload.image!r} is not on the host",
-            where=f"host {site.host.name}",
-            remedy="labkit rig up unpacks it",
-        )
-    return image.rootfs

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from labkit.hosts import script
 from labkit.hosts.site import Network, Site
-from labkit.placement import Limits, Placement
+from labkit.placement import Limits, Placement, weight
+from labkit.runtimes import networks
 from labkit.runtimes.bare import LEAVE
 from labkit.runtimes.held import Holding
 
@@ -20,12 +21,11 @@ folder=$1 name=$2 text=$3 link=$4
 shift 4
 mkdir -p "$folder/$name"
 printf '%s\\n' "$text" >"$folder/$name/config"
-if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
-    grep '^#v2 ' "$folder/$name/config" | cut -c5- >"$folder/$name/limits"
-else
-    grep '^#v1 ' "$folder/$name/config" | cut -c5- >"$folder/$name/limits"
-fi
+version=v1
+[ ! -e /sys/fs/cgroup/cgroup.controllers ] || version=v2
+sed -n "s/^#$version //p" "$folder/$name/config" >"$folder/$name/limits"
 cat "$folder/$name/limits" >>"$folder/$name/config"
+set -- lxc-start -F -P "$folder" -n "$name" -f "$folder/$name/config" -- "$@"
 # Its tools look for the bridge in /sys, which in a namespace of the rig is another host's.
 if [ -n "$link" ] && [ ! -e "/sys/class/net/$link" ]; then
     mkdir -p "$folder/$name/cgroup"
@@ -34,10 +34,9 @@ if [ -n "$link" ] && [ ! -e "/sys/class/net/$link" ]; then
         mount -t sysfs sysfs /sys
         mount --rbind "$0" /sys/fs/cgroup
         exec "$@"
-    ' "$folder/$name/cgroup" lxc-start -F -P "$folder" -n "$name" -f "$folder/$name/config" -- "$@"
-    exec "$@"
+    ' "$folder/$name/cgroup" "$@"
 fi
-exec lxc-start -F -P "$folder" -n "$name" -f "$folder/$name/config" -- "$@"
+exec "$@"
 """
 
 
@@ -45,9 +44,11 @@ class Lxc(Holding):
     """Starts application containers by ``lxc-start`` in the foreground of a job."""
 
     impossible: ClassVar[dict[str, str]] = {
-        "overlay": "LXC has no network of its own between hosts; Swarm's are Docker's",
-        "encrypted": "LXC has no network of its own between hosts; Swarm's are Docker's",
-        "weave": "labkit does not lay Weave Net yet",
+        **dict.fromkeys(
+            ("overlay", "encrypted"),
+            "LXC has no network of its own between hosts; Swarm's are Docker's",
+        ),
+        "weave": networks.NO_WEAVE,
     }
     program = "lxc-start"
     package = "lxc"
@@ -63,7 +64,7 @@ class Lxc(Holding):
         label: str,
     ) -> list[str]:
         """Return the command with the container's configuration."""
-        parent = site.cgroup_parent.strip("/")
+        parent = site.parent_group.lstrip("/")
         lines = [
             f"lxc.uts.name = {label}",
             f"lxc.rootfs.path = dir:{rootfs}",
@@ -90,9 +91,8 @@ class Lxc(Holding):
 
     def clear(self, site: Site, label: str) -> None:
         """Remove its configuration, and what is left in its control groups."""
-        parent = site.cgroup_parent.strip("/")
         for name in (label, f"{label}-monitor"):
-            site.host.run(*script(LEAVE, f"/{parent}/{name}"))
+            site.host.run(*script(LEAVE, f"{site.parent_group}/{name}"))
         site.host.run("rm", "-rf", "--one-file-system", "--", _folder(site, label))
 
 
@@ -126,10 +126,9 @@ def _limits(limits: Limits) -> list[str]:
         "cpu.cfs_quota_us": limits.quota_us,
         "memory.limit_in_bytes": limits.memory,
     }
-    weight = limits.shares and 1 + ((limits.shares - 2) * 9999) // 262142
     two = {
         "cpuset.cpus": limits.cpuset,
-        "cpu.weight": weight,
+        "cpu.weight": limits.shares and weight(limits.shares),
         "cpu.max": limits.quota_us and f"{limits.quota_us} {limits.period_us}",
         "memory.max": limits.memory,
     }

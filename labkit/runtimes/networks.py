@@ -8,11 +8,18 @@ from labkit.errors import PlacementError
 from labkit.hosts.site import Network, Site
 from labkit.placement import Placement, Workload
 
+#: Why no engine has it here.
+NO_WEAVE = "labkit does not lay Weave Net yet"
 #: Why nothing can be measured over these, whatever the engine.
 NEVER = {
     "none": "a container without a network cannot be reached",
     "container": "it is the network of another container: measure that one",
 }
+
+
+def no_swarm(reason: str) -> dict[str, str]:
+    """Return the networks between engines as impossible: Swarm's for a reason, and Weave Net."""
+    return {"overlay": reason, "encrypted": reason, "weave": NO_WEAVE}
 
 
 def network_of(site: Site, placement: Placement) -> Network:
@@ -26,6 +33,12 @@ def network_of(site: Site, placement: Placement) -> Network:
             "machine name bridge_port and bridge_address in rig.toml",
         )
     return found
+
+
+def published(site: Site, workload: Workload) -> list[str]:
+    """Return the options that publish a workload's port on its host; none for one without."""
+    port = f"{site.address}:{workload.port}:{workload.port}/{workload.protocol}"
+    return ["--publish", port] if workload.port else []
 
 
 def reached_at(site: Site, placement: Placement) -> str:

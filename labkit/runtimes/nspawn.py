@@ -8,6 +8,7 @@ from typing import ClassVar
 from labkit.hosts import script
 from labkit.hosts.site import Network, Site
 from labkit.placement import Placement
+from labkit.runtimes import networks
 from labkit.runtimes.bare import LEAVE, join_argv
 from labkit.runtimes.held import Holding
 
@@ -29,9 +30,11 @@ class Nspawn(Holding):
     """Starts containers by ``systemd-nspawn`` in the foreground of a job."""
 
     impossible: ClassVar[dict[str, str]] = {
-        "overlay": "systemd-nspawn has no network between hosts; Swarm's are Docker's",
-        "encrypted": "systemd-nspawn has no network between hosts; Swarm's are Docker's",
-        "weave": "labkit does not lay Weave Net yet",
+        **dict.fromkeys(
+            ("overlay", "encrypted"),
+            "systemd-nspawn has no network between hosts; Swarm's are Docker's",
+        ),
+        "weave": networks.NO_WEAVE,
     }
     program = "systemd-nspawn"
     package = "systemd-container"
@@ -57,7 +60,7 @@ class Nspawn(Holding):
         # Its lock would let one container alone have the root file system.
         lock = ["env", "SYSTEMD_NSPAWN_LOCK=0"]
         argv = [*lock, "systemd-nspawn", *options, "--", *command]
-        return join_argv(f"/{site.cgroup_parent.strip('/')}/{label}", placement.limits, argv)
+        return join_argv(f"{site.parent_group}/{label}", placement.limits, argv)
 
     def attach(self, site: Site, network: Network, pid: int) -> None:
         """Give its interface the placement's addresses, and bring it up."""
@@ -67,5 +70,5 @@ class Nspawn(Holding):
 
     def clear(self, site: Site, label: str) -> None:
         """End what is left in its control group, and remove that."""
-        group = f"/{site.cgroup_parent.strip('/')}/{label}"
+        group = f"{site.parent_group}/{label}"
         site.host.run(*script(LEAVE, group))

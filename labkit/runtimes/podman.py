@@ -10,7 +10,7 @@ from labkit.hosts import script
 from labkit.hosts.site import Site
 from labkit.placement import Placement, Workload
 from labkit.runtimes import networks
-from labkit.runtimes.base import Runtime, Started
+from labkit.runtimes.base import Runtime, Started, rootfs_of
 from labkit.runtimes.checks import Expectation
 from labkit.runtimes.docker import PREFIX, limit_options
 
@@ -71,9 +71,10 @@ class Podman(Runtime):
         "bridge": "Podman makes its bridges itself, and puts no lab interface on one",
         "routed": "Podman makes its bridges itself, with address translation",
         "vxlan": "Podman makes its bridges itself, and puts no tunnel on one",
-        "overlay": "Podman has no network between hosts; Swarm's are Docker's",
-        "encrypted": "Podman has no network between hosts; Swarm's are Docker's",
-        "weave": "labkit does not lay Weave Net yet",
+        **dict.fromkeys(
+            ("overlay", "encrypted"), "Podman has no network between hosts; Swarm's are Docker's"
+        ),
+        "weave": networks.NO_WEAVE,
     }
     program = "podman"
     package = "podman"
@@ -82,16 +83,9 @@ class Podman(Runtime):
         self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> Started:
         """Run the container detached, on the root file system that the image was unpacked to."""
-        image = site.images.get(workload.image)
-        if image is None or not image.rootfs:
-            raise PlacementError(
-                f"the root file system of the image {workload.image!r} is not on the host",
-                where=f"host {site.host.name}",
-                remedy="labkit rig up unpacks it",
-            )
         options = ["--label", f"labkit={label}", "--cgroup-parent", site.cgroup_parent]
         options += self._network(site, placement, workload) + limit_options(placement.limits)
-        command = ["--rootfs", image.rootfs, "taskset", "-c", cpus, *workload.argv]
+        command = ["--rootfs", rootfs_of(site, workload), "taskset", "-c", cpus, *workload.argv]
         argv = self._argv(_START, site, label, *self._made(site, placement), *options, *command)
         result = site.host.run(*argv, check=False)
         words = result.stdout.split()
@@ -106,8 +100,7 @@ class Podman(Runtime):
 
     def stop(self, site: Site, label: str) -> None:
         """Remove the container, running or not."""
-        parent = "/" + site.cgroup_parent.strip("/")
-        site.host.run(*self._argv(_STOP, site, label, parent, _SUBNET))
+        site.host.run(*self._argv(_STOP, site, label, site.parent_group, _SUBNET))
 
     def logs(self, site: Site, label: str) -> str:
         """Return what the container printed on both streams."""
@@ -129,7 +122,7 @@ class Podman(Runtime):
             container=True,
             cgroup=started.container,
             root="",
-            rootfs=site.images[workload.image].rootfs,
+            rootfs=rootfs_of(site, workload),
             limits=placement.limits,
             engine_process="conmon",
             **networks.expected(site, placement, workload),
@@ -154,8 +147,7 @@ class Podman(Runtime):
         if placement.network == "host":
             return ["--network", "host"]
         if placement.network == "nat":
-            port = f"{site.address}:{workload.port}:{workload.port}/{workload.protocol}"
-            return ["--network", _NAT, *(["--publish", port] if workload.port else [])]
+            return ["--network", _NAT, *networks.published(site, workload)]
         network = networks.network_of(site, placement)
         addresses = ["--ip", network.address(site.place), "--mac-address"]
         return ["--network", network.engine, *addresses, network.hardware(site.place)]

@@ -13,6 +13,7 @@ from typing import ClassVar
 from labkit.hosts import script
 from labkit.hosts.site import Network, Site
 from labkit.placement import Placement
+from labkit.runtimes import networks
 from labkit.runtimes.bare import LEAVE, join_argv
 from labkit.runtimes.held import Holding
 
@@ -47,9 +48,11 @@ class Rkt(Holding):
     """Starts pods by ``rkt run`` in the foreground of a job."""
 
     impossible: ClassVar[dict[str, str]] = {
-        "overlay": "rkt has no network of its own between hosts; Swarm's are Docker's",
-        "encrypted": "rkt has no network of its own between hosts; Swarm's are Docker's",
-        "weave": "labkit does not lay Weave Net yet",
+        **dict.fromkeys(
+            ("overlay", "encrypted"),
+            "rkt has no network of its own between hosts; Swarm's are Docker's",
+        ),
+        "weave": networks.NO_WEAVE,
     }
     program = "rkt"
     package = "rkt (packaged nowhere any more: put its binary on PATH)"
@@ -70,12 +73,12 @@ class Rkt(Holding):
         values = (rootfs, _folder(site, label), json.dumps(_MANIFEST), conf, program)
         net = f"RKT_NET=--net={'labkit' if network else 'host'}"
         argv = ["env", net, *script(_RUN, *values, *command[1:])]
-        return join_argv(f"/{site.cgroup_parent.strip('/')}/{label}", placement.limits, argv)
+        return join_argv(f"{site.parent_group}/{label}", placement.limits, argv)
 
     def clear(self, site: Site, label: str) -> None:
         """End the pod for sure, and remove it with its control group."""
         site.host.run(*script(_CLEAR, _folder(site, label)), check=False, timeout=120)
-        site.host.run(*script(LEAVE, f"/{site.cgroup_parent.strip('/')}/{label}"))
+        site.host.run(*script(LEAVE, f"{site.parent_group}/{label}"))
 
 
 _MANIFEST = {
