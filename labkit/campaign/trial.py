@@ -244,14 +244,16 @@ class Trial:
         ends = accounting.Ends(here, there, *cpus)
         accounting.account(self.record, ends, readings.values(), self._values)
         self.record["readback"] = main.readback
-        targets = {client.target for client, _ in clients.values()}
+        self._check_published(main, {client.target for client, _ in clients.values()})
+        return readings
+
+    def _check_published(self, main: Server, targets: set[str]) -> None:
         for name, server in self._servers.items():
             site, placement = self._places[name]
             # Not one that a container of its own host reaches by its own address.
             aimed = server is main and server.address in targets
             if placement.network == "nat" and aimed and server.port:
                 accounting.check_published(site, server)
-        return readings
 
     def _read(self, seen: Seen, loads: list[Load]) -> dict[str, Reading]:
         """Keep what was seen, and read what the clients printed."""
