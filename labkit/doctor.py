@@ -114,8 +114,9 @@ def _engines() -> Check:
         lacking |= dict.fromkeys(("docker", "gvisor"), absent)
     if "podman" not in lacking and not NETAVARK.exists():
         lacking["podman"] = "without netavark, a package of its own, it has no networks"
-    # No distribution has rkt: its absence is said and is nothing to mend.
-    wanted = [RUNTIMES[name].package for name in lacking if name not in ("docker", "rkt")]
+    # No distribution has rkt: its absence is said and is nothing to mend; gVisor's names its own.
+    own = ("docker", "gvisor", "rkt")
+    wanted = [RUNTIMES[name].package for name in lacking if name not in own]
     wanted += ["docker.io"] if "docker" in lacking else []
     wanted += ["netavark"] if "podman" in lacking else []
     remedy = f"apt-get install --no-install-recommends {' '.join(wanted)}"

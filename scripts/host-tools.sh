@@ -29,7 +29,6 @@ TEST_TOOLS=(
     'podman:podman:engines and tools of the network studies'
     'runc:runc:engines and tools of the network studies'
     '/usr/lib/podman/netavark:netavark:engines and tools of the network studies'
-    'runsc:runsc:engines and tools of the network studies'
     'systemd-nspawn:systemd-container:engines and tools of the network studies'
     'iperf3:iperf3:engines and tools of the network studies'
     'nginx:nginx:engines and tools of the network studies'

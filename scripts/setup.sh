@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Make .venv from requirements.lock and, as root on Debian or Ubuntu, install missing host tools.
 #   scripts/setup.sh          what `make report` needs
-#   scripts/setup.sh --test   and a browser, for `make test`
+#   scripts/setup.sh --test   and a browser, engines and servers, for `make test`
 # Safe to repeat: a second run only looks. LABKIT_NO_APT=1 keeps it from installing host tools.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/host-tools.sh
 source scripts/host-tools.sh
+# shellcheck source=scripts/gvisor.sh
+source scripts/gvisor.sh
 
 stamp=.venv/.labkit-setup
 
@@ -98,3 +100,4 @@ setup_python() {
 
 setup_python
 setup_host_tools "$@"
+setup_runsc "$@"

@@ -108,6 +108,10 @@ class Runtime(ABC):
     ) -> Expectation:
         """Return what the manipulation check must find."""
 
+    def pinned(self, cpus: str) -> list[str]:
+        """Return the words before a command that keep it, inside, to CPUs of the host."""
+        return ["taskset", "-c", cpus]
+
     def ready(self, site: Site, started: Started, workload: Workload) -> None:
         """Return as soon as the workload serves; raise `PlacementError` where it does not."""
         wait_ready(site.host, started, workload)
@@ -296,7 +300,7 @@ def placed(
             found,
             cpus,
             lambda argv: runtime.enter(
-                site, placement, workload, label, ["taskset", "-c", cpus, *argv]
+                site, placement, workload, label, [*runtime.pinned(cpus), *argv]
             ),
         )
     finally:

@@ -57,8 +57,8 @@ class Expectation:
         An address that its namespace must hold; "" for any.
     published : str
         The host's address from which a NAT rule must lead to it; "" where none may.
-    service : int
-        The port that a NAT rule would name.
+    service, protocols : int, tuple of str
+        The port that a NAT rule would name, and the transports of which there must be one each.
     driver : str
         The storage driver of its engine; "" where none was asked for.
     filesystem : str
@@ -88,6 +88,7 @@ class Expectation:
     address: str = ""
     published: str = ""
     service: int = 0
+    protocols: tuple[str, ...] = ()
     driver: str = ""
     filesystem: str = ""
     source: str = ""
@@ -104,10 +105,15 @@ def problems(expected: Expectation, found: Readback) -> list[str]:
 
 
 def _affinity(expected: Expectation, found: Readback) -> list[str]:
-    allowed = found["status"]["Cpus_allowed_list"]
-    if cpu_set(allowed) == cpu_set(expected.cpus):
-        return []
-    return [f"it may run on CPUs {allowed}, not {expected.cpus}"]
+    """Compare the CPUs of its process, and of all that its container's control group holds."""
+    read = [found["status"]["Cpus_allowed_list"], *found.get("group_cpus", ())]
+    wrong = [one for one in read if cpu_set(one) != cpu_set(expected.cpus)]
+    if wrong:
+        return [f"it may run on CPUs {wrong[0]}, not {expected.cpus}"]
+    # Of gVisor, that process is the kernel, and another one runs the workload.
+    if expected.runtime == "runsc" and not found.get("group_cpus"):
+        return ["the CPUs of its workload could not be read"]
+    return []
 
 
 def _scheduling(expected: Expectation, found: Readback) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from labkit.errors import PlacementError
@@ -44,7 +44,6 @@ done
 class Docker(Runtime):
     """Starts containers through the engine's own command line on the host."""
 
-    impossible: ClassVar[Mapping[str, str]] = {"weave": networks.NO_WEAVE}
     program = "docker"
     package = "docker.io"
     #: The program that holds its containers.
@@ -139,8 +138,8 @@ class Docker(Runtime):
         options += ["--cgroup-parent", site.cgroup_parent]
         options += self._network(site, placement, workload) + limit_options(placement.limits)
         options += data_options(site, site.images[workload.image], label)
-        command = [site.images[workload.image].reference, "taskset", "-c", cpus, *workload.argv]
-        return options + command
+        command = [*self.pinned(cpus), *workload.argv]
+        return [*options, site.images[workload.image].reference, *command]
 
     @staticmethod
     def _network(site: Site, placement: Placement, workload: Workload) -> list[str]:

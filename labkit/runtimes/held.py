@@ -52,12 +52,12 @@ exit 4
 _PUBLISH = """
 label=$1 host=$2 protocol=$3 port=$4 to=$5
 set -- -m comment --comment "labkit=$label"
-iptables -t nat -A PREROUTING -d "$host" -p "$protocol" --dport "$port" "$@" \\
+iptables -w -t nat -A PREROUTING -d "$host" -p "$protocol" --dport "$port" "$@" \\
     -j DNAT --to-destination "$to:$port"
 """
 _WITHDRAW = """
-iptables -t nat -S PREROUTING | grep -E -- "labkit=$1"'"?( |$)' | sed 's/^-A/-D/' |
-    while read -r rule; do eval "iptables -t nat $rule"; done
+iptables -w -t nat -S PREROUTING | grep -E -- "labkit=$1"'"?( |$)' | sed 's/^-A/-D/' |
+    while read -r rule; do eval "iptables -w -t nat $rule"; done
 """
 
 
@@ -109,8 +109,9 @@ class Holding(Runtime):
             self.attach(site, network, pid)
         if placement.network == "nat" and workload.port and network:
             self._published.add(label)
-            values = (label, site.address, workload.protocol, str(workload.port))
-            site.host.run(*script(_PUBLISH, *values, network.address(site.place)))
+            for protocol in workload.protocols:
+                values = (label, site.address, protocol, str(workload.port))
+                site.host.run(*script(_PUBLISH, *values, network.address(site.place)))
         return Started(pid, networks.reached_at(site, placement))
 
     def stop(self, site: Site, label: str) -> None:

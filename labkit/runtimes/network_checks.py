@@ -100,8 +100,11 @@ def nat(expected: Expectation, found: Readback) -> list[str]:
     rules = [line for line in found["host_ruleset"].splitlines() if text in line]
     held = [one for addresses in found["addresses"].values() for one in addresses]
     reaching = [rule for rule in rules if any(f" {one}:" in rule for one in held)]
-    if expected.published and not any(source.search(rule) for rule in reaching):
-        return [f"no NAT rule leads from {expected.published}, port {expected.service}, to it"]
+    leading = [rule for rule in reaching if source.search(rule)]
+    for protocol in expected.protocols if expected.published else ():
+        if not any(f" {protocol} " in rule for rule in leading):
+            way = f"{expected.published}, port {expected.service}/{protocol}"
+            return [f"no NAT rule leads from {way}, to it"]
     astray = [rule for rule in rules if source.search(rule) and rule not in reaching]
     if expected.published and astray:
         return [f"a NAT rule leads elsewhere: {astray[0].strip()}"]
@@ -110,12 +113,13 @@ def nat(expected: Expectation, found: Readback) -> list[str]:
     return []
 
 
-def hits(found: Readback, service: int) -> int:
+def hits(found: Readback, service: int, protocol: str = "") -> int:
     """Return how many flows the NAT rules for a port have taken, by their counters.
 
     nft prints ``counter packets N``, iptables-legacy-save ``[N:M]`` in front of a rule.
     """
     rules = [line for line in found["host_ruleset"].splitlines() if f"dport {service} " in line]
+    rules = [line for line in rules if not protocol or f" {protocol} " in line]
     counted = [re.search(r"packets (\d+)|^\[(\d+):\d+\]", rule) for rule in rules]
     return sum(int(one[1] or one[2]) for one in counted if one)
 

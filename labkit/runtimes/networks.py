@@ -8,8 +8,8 @@ from labkit.errors import PlacementError
 from labkit.hosts.site import Network, Site
 from labkit.placement import Placement, Workload
 
-#: Why no engine has it here.
-NO_WEAVE = "labkit does not lay Weave Net yet"
+#: Why Docker alone has it.
+NO_WEAVE = "Weave Net is laid by its plugin of the Docker Engine"
 #: Why nothing can be measured over these, whatever the engine.
 NEVER = {
     "none": "a container without a network cannot be reached",
@@ -37,8 +37,9 @@ def network_of(site: Site, placement: Placement) -> Network:
 
 def published(site: Site, workload: Workload) -> list[str]:
     """Return the options that publish a workload's port on its host; none for one without."""
-    port = f"{site.address}:{workload.port}:{workload.port}/{workload.protocol}"
-    return ["--publish", port] if workload.port else []
+    port = f"{site.address}:{workload.port}:{workload.port}"
+    ways = workload.protocols if workload.port else ()
+    return [text for one in ways for text in ("--publish", f"{port}/{one}")]
 
 
 def reached_at(site: Site, placement: Placement) -> str:
@@ -54,6 +55,7 @@ def expected(site: Site, placement: Placement, workload: Workload) -> dict[str, 
     found: dict[str, Any] = {"host_network": kind == "host", "service": workload.port}
     if kind in ("host", "nat"):
         found["published"] = site.address if kind == "nat" and workload.port else ""
+        found["protocols"] = workload.protocols
         return found
     network = network_of(site, placement)
     ways = {way for one in site.networks.values() for way in (one.port, one.parent) if way}

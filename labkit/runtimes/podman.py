@@ -34,14 +34,16 @@ _START = (
     + """
 network=$1 parent=$2 subnet=$3
 shift 3
+# Of several that start at the same time, one makes it.
 if [ -n "$parent" ] && ! pod network exists "$network"; then
-    pod network create --driver macvlan --opt "parent=$parent" --subnet "$subnet" "$network"
+    pod network create --driver macvlan --opt "parent=$parent" --subnet "$subnet" "$network" ||
+        pod network exists "$network"
 elif [ -n "$network" ] && ! pod network exists "$network"; then
-    pod network create --disable-dns --subnet "$subnet" "$network"
+    pod network create --disable-dns --subnet "$subnet" "$network" || pod network exists "$network"
 fi >/dev/null
 # Docker's policy is to forward nothing, and Podman's own rules let only answers in.
 [ -z "$network" ] || [ -n "$parent" ] ||
-    iptables -I FORWARD -d "$subnet" -m comment --comment "$name" -j ACCEPT
+    iptables -w -I FORWARD -d "$subnet" -m comment --comment "$name" -j ACCEPT
 id=$(pod run --detach --name "$name" --log-driver k8s-file \\
     --ulimit nofile=1024:1024 --ulimit nproc=1000:1000 "$@")
 pod inspect --format "{{.Id}} {{.State.Pid}}" "$id"
@@ -56,7 +58,7 @@ while [ -n "$holder" ] && [ -d "/proc/$holder" ] && [ "$tries" -lt 100 ]; do
     tries=$((tries + 1))
     sleep 0.01
 done
-iptables -D FORWARD -d "$2" -m comment --comment "$name" -j ACCEPT 2>/dev/null || true
+iptables -w -D FORWARD -d "$2" -m comment --comment "$name" -j ACCEPT 2>/dev/null || true
 rmdir /sys/fs/cgroup"$1"/conmon /sys/fs/cgroup/*"$1"/conmon 2>/dev/null || true
 """
 )

@@ -10,11 +10,14 @@ from typing import Any
 from labkit.errors import ToolOutput
 from labkit.hosts import script
 from labkit.hosts.site import Site
+from labkit.runtimes.processes import GROUP
 from labkit.runtimes.storage import DATA
 
 # One script, so that a trial pays one round trip for it. Sections begin with "@@ name". Files that
 # a kernel does not have are left out; what a check needs and does not find is a problem there.
-_SCRIPT = """
+_SCRIPT = (
+    GROUP
+    + """
 pid=$1
 show() { [ -r "$2" ] && { echo "@@ $1"; cat "$2"; echo; } || true; }
 link() { echo "@@ $1"; readlink "$2" || true; }
@@ -45,20 +48,26 @@ while IFS=: read -r id names path; do
 done <"/proc/$pid/cgroup"
 echo "@@ host.links"; ip -d -j link show || true
 echo "@@ host.forwarding"; bridge -j fdb show 2>/dev/null || true
-echo "@@ links"; nsenter -t "$pid" -n ip -d -j link show || true
-echo "@@ addresses"; nsenter -t "$pid" -n ip -j addr show || true
+enter="nsenter -t $pid -n"
+echo "@@ links"; $enter ip -d -j link show || true
+if [ -n "$2" ]; then
+    echo "@@ group"; allowed "$pid" "$2"
+    inspected=$(docker inspect "$2") || true
+    echo "@@ inspect"; printf '%s\n' "$inspected"
+    # gVisor takes an interface's addresses into a stack of its own, and leaves none outside.
+    case "$inspected" in *'"Runtime": "runsc"'*) enter="docker exec $2" ;; esac
+fi
+echo "@@ addresses"; $enter ip -j addr show || true
 # Both back ends: either may hold the engine's rules. Reading the old one loads no table.
 rules='nft list ruleset; iptables-legacy-save -c'
 echo "@@ host.ruleset"; sh -c "$rules" 2>/dev/null || true
 echo "@@ ruleset"; nsenter -t "$pid" -n sh -c "$rules" 2>/dev/null || true
-if [ -n "$2" ]; then
-    echo "@@ inspect"; docker inspect "$2" || true
-fi
 for sandbox in ${3:+"$3"/*}; do
     echo "@@ sandbox.${sandbox##*/}"; nsenter --net="$sandbox" ip -d -j link show || true
     echo "@@ forwarding.${sandbox##*/}"; nsenter --net="$sandbox" bridge -j fdb show || true
 done 2>/dev/null
 """
+)
 
 
 #: What the checks need of an interface; its addresses and the rest are nobody's business.
@@ -128,16 +137,14 @@ def parse(text: str) -> dict[str, Any]:
     shared = raw["ns.net"] == raw["host.net"]
     wanted = ("Cpus_allowed_list", "Seccomp", "NoNewPrivs", "CapEff", "Threads")
     return {
-        "namespaces": {name[3:]: value for name, value in raw.items() if name.startswith("ns.")},
-        "host_namespaces": {
-            name: raw.get(f"host.{name}", "") for name in ("net", "mnt", "pid", "uts", "ipc")
-        },
+        **_namespaces(raw),
         "root": raw.get("root", ""),
         "exe": raw.get("exe", ""),
         "comm": raw.get("comm", ""),
         "ancestors": raw.get("ancestors", "").split("\n"),
         "cmdline": raw.get("cmdline", "")[:_CMDLINE],
         "status": {name: status.get(name, "").strip() for name in wanted},
+        **({"group_cpus": raw["group"].split()} if "group" in raw else {}),
         "scheduling": _scheduling(raw.get("stat", "")),
         "cgroup": _cgroups(raw["cgroup"]),
         "limits": {name[6:]: value for name, value in raw.items() if name.startswith("limit.")},
@@ -178,6 +185,14 @@ def reduced_rules(name: str, text: str) -> dict[str, Any]:
     }
     dnat = "\n".join(line for line in lines if "dnat" in line.lower())
     return {name: dnat, f"{name}_size": size}
+
+
+def _namespaces(raw: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Return its namespaces, and its host's."""
+    own = {name[3:]: value for name, value in raw.items() if name.startswith("ns.")}
+    names = ("net", "mnt", "pid", "uts", "ipc")
+    hosts = {name: raw.get(f"host.{name}", "") for name in names}
+    return {"namespaces": own, "host_namespaces": hosts}
 
 
 def _mount(mountinfo: str) -> dict[str, Any]:

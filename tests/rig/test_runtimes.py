@@ -62,7 +62,7 @@ def refused(lab: Rig, trial: Trial, placement: Placement) -> bool:
 @pytest.mark.skipif(not os.environ.get("LABKIT_REQUIRE_RIG"), reason="asked of CI only")
 def test_the_engines_that_the_tests_install_are_there(lab: Rig) -> None:
     there = {engine for engine in ENGINES if not lab.refusal(container(engine, "nat"))}
-    assert there >= {"docker", "podman", "lxc", "nspawn"}
+    assert there == set(ENGINES)
     laid = {name for name in LAID if not lab.refusal(container("docker", name))}
     assert laid >= {"macvlan", "routed", "nat", "vxlan", "overlay"}
 
@@ -176,6 +176,10 @@ BROKEN = [
     ("lxc", "vxlan", "bridge", "not enslaved to labvx0"),
     ("nspawn", "macvlan", "bridge", "no macvlan interface"),
     ("gvisor", "macvlan", "bridge", "no macvlan interface"),
+    ("gvisor", "bridge", "macvlan", "not enslaved to labbr0"),
+    ("gvisor", "vxlan", "routed", "not enslaved to labvx0"),
+    ("gvisor", "overlay", "bridge", "not on the bridge of a VXLAN tunnel"),
+    ("gvisor", "nat", "routed", "no NAT rule leads"),
 ]
 
 
@@ -202,6 +206,27 @@ def test_a_wrong_placement_cannot_pass(
     assert left() == []
 
 
+@pytest.mark.parametrize(("label", "really"), [("gvisor", "docker"), ("docker", "gvisor")])
+def test_another_runtime_of_the_engine_cannot_pass(
+    networked: Rig, make_trial: Callable[..., Trial], label: str, really: str
+) -> None:
+    placement = container(label, "nat")
+    trial = make_trial(placement)
+    if refused(networked, trial, container("gvisor", "nat")):
+        return
+    kind, runs = RUNTIMES[label], RUNTIMES[really]()
+
+    class Wrong(kind):  # type: ignore[misc, valid-type]
+        start, ready = runs.start, runs.ready
+
+    trial._runtimes[label] = Wrong()
+    with (
+        pytest.raises(ManipulationError, match=f"it is run by {runs.oci}"),
+        trial.serve(sockperf.server("block"), placement),
+    ):
+        pass
+
+
 def past_the_tunnel(site: Site, started: Started) -> None:
     site.host.run("ip", "link", "set", "lab1", "master", "labvx0")
 
@@ -211,6 +236,11 @@ def unpublish(site: Site, started: Started) -> None:
         'while read -r rule; do eval "iptables -t nat $rule"; done'
     )
     site.host.run(*script(text))
+
+
+def unpinned(site: Site, started: Started) -> None:
+    text = 'taskset --cpu-list --pid 0,1 "$(pgrep --parent "$1" | head -n 1)"'
+    site.host.run(*script(text, str(started.pid)))
 
 
 def astray(site: Site, started: Started) -> None:
@@ -232,8 +262,9 @@ def astray(site: Site, started: Started) -> None:
             "does not lead to 198.18.0.2",
         ),
         ("lxc", "nat", unpublish, ("true",), "no NAT rule leads"),
+        ("gvisor", "nat", unpinned, ("true",), "it may run on CPUs"),
     ],
-    ids=["past the tunnel", "astray", "unpublished"],
+    ids=["past the tunnel", "astray", "unpublished", "unpinned"],
 )
 def test_what_is_changed_afterwards_is_seen(
     networked: Rig,

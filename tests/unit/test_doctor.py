@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from labkit import doctor
+from labkit.hosts import LocalHost
 from labkit.placement import ENGINES, NETWORKS
 from labkit.rig import kinds
 
@@ -43,6 +45,21 @@ def test_the_kernel_of_this_machine_answers() -> None:
     found = kinds.missing()
     assert "network:weave" in found and set(found) <= {f"network:{name}" for name in NETWORKS}
     assert all(found.values())
+
+
+@pytest.mark.parametrize(
+    ("plugins", "there"), [("bridge host overlay weavemesh", True), ("bridge host overlay", False)]
+)
+def test_weave_net_is_there_where_the_engine_has_its_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plugins: str, there: bool
+) -> None:
+    program = tmp_path / "docker"
+    program.write_text(f"#!/bin/sh\necho {plugins}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = kinds.missing(LocalHost(), "unix:///run/docker.sock")
+    assert ("network:weave" not in found) == there
+    assert "network:weave" in kinds.missing(LocalHost()), "no engine, no plugin"
 
 
 def engines(monkeypatch: pytest.MonkeyPatch, *lacking: str) -> doctor.Check:

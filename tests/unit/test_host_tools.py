@@ -74,3 +74,70 @@ def test_what_brings_a_service_is_among_those_that_are_left_off(tmp_path: Path) 
     known = set(run(tmp_path, 'printf "%s\\n" "${SERVICES[@]}"').split())
     brought = {"lxc-net.service", "podman.socket", "nginx.service", "memcached.service"}
     assert brought | {"docker.service", "ssh.service", "iperf3.service"} <= known
+
+
+_GVISOR = """
+source "${1%/*}/gvisor.sh"
+cd "$2"
+RUNSC=$2/local/runsc
+build_runsc() { echo "it is made"; }
+"""
+
+
+def runsc(folder: Path, printed: str, text: str, *values: str) -> str:
+    """Run a text where a program ``runsc`` that prints this is first on PATH."""
+    folder.joinpath("bin").mkdir()
+    program = folder / "bin" / "runsc"
+    program.write_text(f"#!/bin/sh\nprintf '%s\\n' '{printed}' 'spec: 1.1.0-rc.1'\n")
+    program.chmod(0o755)
+    return run(folder, f"{_GVISOR}PATH=$2/bin:$PATH\n{text}", *values)
+
+
+# Debian's, a release of gVisor's own, what scripts/gvisor.sh builds, and one built anyhow.
+@pytest.mark.parametrize(
+    ("printed", "stands"),
+    [
+        ("runsc version 0.0~20221219.0", False),
+        ("runsc version release-20250203.0", True),
+        ("runsc version v0.0.0-20250205023644-9414b50a5633", True),
+        ("runsc version VERSION_MISSING", False),
+    ],
+)
+def test_a_runsc_that_is_recent_enough_stays(tmp_path: Path, printed: str, stands: bool) -> None:
+    text = "unset LABKIT_NO_APT\nid() { echo 0; }\nsetup_runsc --test"
+    found = runsc(tmp_path, printed, text)
+    assert ("it is made" not in found) == stands
+    assert (found == "") == stands, "quiet where there is nothing to do"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("LABKIT_NO_APT=1 setup_runsc --test", "said: no runsc of 2025 or later"),
+        ("id() { echo 1000; }; setup_runsc --test", "said: no runsc of 2025 or later"),
+        ("setup_runsc", ""),
+        ("build_runsc() { return 1; }; setup_runsc --test", "going on without"),
+    ],
+    ids=["asked not to", "not root", "not for the tests", "cannot be built"],
+)
+def test_a_runsc_that_is_not_built_is_named(tmp_path: Path, text: str, expected: str) -> None:
+    first = "unset LABKIT_NO_APT\nid() { echo 0; }\n"
+    found = runsc(tmp_path, "runsc version VERSION_MISSING", first + text)
+    assert expected in found and "it is made" not in found
+    assert bool(found) == bool(expected)
+
+
+def test_a_runsc_that_was_built_before_stays_behind_an_old_one(tmp_path: Path) -> None:
+    text = """
+mkdir "${RUNSC%/*}"; sed s/2022/2025/ "$(command -v runsc)" >"$RUNSC"; chmod +x "$RUNSC"
+setup_runsc --test"""
+    assert runsc(tmp_path, "runsc version 0.0~20221219.0", text) == ""
+
+
+def test_the_modules_of_runsc_are_pinned_and_recent_enough() -> None:
+    folder = SCRIPT.parent / "gvisor"
+    module = re.search(r"gvisor\.dev/gvisor (v0\.0\.0-(\d{8})\S+)", (folder / "go.mod").read_text())
+    since = re.search(r"RUNSC_SINCE=(\d+)", (SCRIPT.parent / "gvisor.sh").read_text())
+    assert module and since and int(module[2]) >= int(since[1])
+    assert f"gvisor.dev/gvisor {module[1]} h1:" in (folder / "go.sum").read_text()
+    assert "--hash=sha256:" in (folder / "requirements.txt").read_text()
