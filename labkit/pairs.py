@@ -12,9 +12,10 @@ import pandas as pd
 from labkit.placement import ENGINES, NETWORKS
 from labkit.runtimes import RUNTIMES
 
-#: What an engine needs that no machine has by itself.
+#: What an engine or a network needs that no machine has by itself.
 ELSEWHERE = {
     "rkt": "rkt is packaged nowhere any more: put its binary on PATH",
+    "weave": "Weave Net is packaged nowhere any more: launch it on both hosts with an engine",
 }
 
 
@@ -42,7 +43,7 @@ def pairs(measured: Collection[str]) -> pd.DataFrame:
             elif f"{engine} {network}" in held:
                 state = "measured"
             else:
-                reason = ELSEWHERE.get(engine, "")
+                reason = ELSEWHERE.get(engine) or ELSEWHERE.get(network, "")
             rows.append((engine, network, state, reason))
     return pd.DataFrame(rows, columns=["engine", "network", "state", "reason"])
 

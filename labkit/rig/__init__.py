@@ -17,6 +17,7 @@ from labkit.rig import (
     netns,
     onehost,
     peer,
+    rates,
     state,
     storage,
     virtual,
@@ -41,6 +42,7 @@ def open_rig(
     spec : str or Path
         - ``"virtual"``: this machine as several hosts. A standing rig (``labkit rig up``) is used
           as it is and left standing; otherwise one is brought up here and taken down at the end.
+        - ``"virtual:1gbit"``: the same, with links of that rate (`labkit.rig.rates`).
         - ``"one-host"``: this machine as both ends, with its Docker Engine and without root.
         - ``"auto"``: the first of these two that this machine and user can have.
         - a path that ends in ``.toml``: the machines of that inventory file.
@@ -55,10 +57,14 @@ def open_rig(
         It cannot be brought up, or another process uses it.
     """
     kind = auto() if str(spec) == "auto" else str(spec)
+    rate = kind.partition("virtual:")[2] if kind.startswith("virtual:") else ""
+    if rate and rates.bits(rate):
+        kind = "virtual"
     if kind not in ("virtual", "one-host") and not kind.endswith(".toml"):
         raise UsageError(
             f"no rig called {kind!r}",
-            remedy='use "virtual", "one-host", "auto", or the path of an inventory (rig.toml)',
+            remedy='use "virtual", "virtual:1gbit" (any rate), "one-host", "auto", or the path of '
+            "an inventory (rig.toml)",
         )
     with state.locked(patience), ExitStack() as stack:
         if kind == "virtual":
@@ -67,7 +73,7 @@ def open_rig(
             if not (found and found.get("ready")):
                 virtual.up(keep=False, say=say)
                 stack.callback(virtual.down, say=say)
-            rig = virtual.attach()
+            rig = virtual.attach(rate)
         else:
             rig = onehost.attach(say=say) if kind == "one-host" else inventory.attach(kind, say=say)
         stack.callback(rig.close)

@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import FenceError, RigError, UsageError
-from labkit.hosts import Host, Tuning, collect_facts
-from labkit.hosts.site import Site
+from labkit.hosts import Host, collect_facts
+from labkit.hosts.site import Network, Site
 from labkit.placement import Placement
-from labkit.rig import collector, networks, peer, refusing, storage
+from labkit.rig import idling, networks, refusing, storage
 from labkit.rig.layers import LayeredImage
 
 #: How the two ends are pinned: left to the scheduler, a CPU each, or both on the server's CPU.
 AFFINITIES = ("free", "split", "same")
+
+
+def _nothing(rig: Rig, wanted: Sequence[str]) -> AbstractContextManager[None]:
+    """Return a context for what a rig does not have; `Rig.missing` says why."""
+    return nullcontext()
 
 
 @dataclass
@@ -51,6 +56,12 @@ class Rig:
         What is to be undone on the hosts while they can still be reached.
     mirror : callable
         Returns a context in which the collector is shown what passes, where the rig does that.
+    rate : str
+        The rate that labkit gave to its links, as ``tc`` writes it; "" for none.
+    layable : mapping of str to Network
+        What can be laid between its containers, by name, with this rig's addresses.
+    second, listening : callable
+        How it has a peer, with images, and a collector, for roles.
     """
 
     name: str
@@ -66,6 +77,10 @@ class Rig:
     missing: Mapping[str, str] = field(default_factory=dict)
     at_close: tuple[Callable[[], object], ...] = ()
     mirror: Callable[[], AbstractContextManager[None]] = nullcontext
+    rate: str = ""
+    layable: Mapping[str, Network] = field(default_factory=dict)
+    second: Callable[[Rig, Sequence[str]], AbstractContextManager[None]] = _nothing
+    listening: Callable[[Rig, Sequence[str]], AbstractContextManager[None]] = _nothing
 
     @staticmethod
     def open(spec: str | Path = "virtual", **options: Any) -> AbstractContextManager[Rig]:
@@ -158,12 +173,16 @@ class Rig:
             )
 
     def images(self) -> dict[str, str]:
-        """Return the digest of every image that stands on the rig, by name."""
-        return {
-            name: image.digest
-            for site in self.sites.values()
-            for name, image in site.images.items()
-        }
+        """Return the digest of every image that stands on the rig, by name.
+
+        Where hosts have made it each for itself, the further ones have the host in their name.
+        """
+        found: dict[str, str] = {}
+        for role, site in self.sites.items():
+            for name, image in site.images.items():
+                other = found.get(name, image.digest) != image.digest
+                found[f"{name} on {role}" if other else name] = image.digest
+        return found
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of every host, by role."""
@@ -196,8 +215,7 @@ class Rig:
             "caveats": list(self.caveats),
         }
 
-    @contextmanager
-    def peer(self, images: Sequence[str]) -> Iterator[None]:
+    def peer(self, images: Sequence[str]) -> AbstractContextManager[None]:
         """Have a second host with an engine, ``peer``, for the duration of a ``with`` block.
 
         For placements of clients, beside a generator that stays without firewall rules. Where a
@@ -208,18 +226,14 @@ class Rig:
         images : sequence of str
             Names of ``containers/`` that its engine is to have.
         """
-        if self.kind != "virtual":
-            yield
-            return
-        with peer.beside(self, images):
-            yield
+        return self.second(self, images)
 
-    def collector(self, role: str = "sut") -> AbstractContextManager[None]:
-        """Have a host that can listen to a role's traffic, for the duration of a ``with`` block.
+    def collector(self, *roles: str) -> AbstractContextManager[None]:
+        """Have a host that can listen to the traffic of roles (``sut``) inside a ``with`` block.
 
         Where a rig cannot have one, `missing` says why, and plans refuse what needs it.
         """
-        return nullcontext() if self.kind != "virtual" else collector.beside(self, role)
+        return self.listening(self, roles or ("sut",))
 
     def networks(self, names: Sequence[str]) -> AbstractContextManager[None]:
         """Have networks for containers stand for the duration of a ``with`` block.
@@ -235,8 +249,7 @@ class Rig:
         """
         return networks.laid(self, names)
 
-    @contextmanager
-    def idle(self, policy: str) -> Iterator[None]:
+    def idle(self, policy: str) -> AbstractContextManager[None]:
         """Hold an idle policy on every machine of the rig for the duration of a ``with`` block.
 
         Parameters
@@ -250,20 +263,7 @@ class Rig:
         RigError
             The machine cannot be held.
         """
-        if policy not in ("as found", "held"):
-            raise UsageError(f"unknown idle policy {policy!r}", remedy='"as found" or "held"')
-        roles = [] if policy == "as found" else ["sut"] if self.shared_kernel else list(self.hosts)
-        with ExitStack() as stack:
-            for role in roles:
-                tuning = stack.enter_context(Tuning(self.hosts[role], "trial-idle"))
-                if not tuning.hold_idle():
-                    raise RigError(
-                        "the idle policy cannot be held",
-                        where=f"host {role}",
-                        why="; ".join(tuning.notes),
-                        remedy='measure with idle="as found"',
-                    )
-            yield
+        return idling.held(self, policy)
 
     @contextmanager
     def storage(

@@ -1,12 +1,12 @@
 """A host that only listens, for as long as a study asks for it: the switch mirrors a port to it.
 
-On the virtual rig the mirror is a filter on the switch's side of the link to the system under test,
-so that what arrives there and what leaves it is seen once each. Its own link leads nowhere else.
+On the virtual rig the mirror is a filter on the switch's side of a host's link, so that what
+arrives at that host and what leaves it is seen once each. Its own link leads nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -43,8 +43,8 @@ _SWITCH = ("nsenter", f"--net=/run/netns/{netns.SWITCH}")
 
 
 @contextmanager
-def beside(rig: Rig, role: str) -> Iterator[None]:
-    """Have the collector in the rig; a role's ports are mirrored to it while something captures."""
+def beside(rig: Rig, roles: Sequence[str]) -> Iterator[None]:
+    """Have the collector in the rig; ports of roles are mirrored to it while something captures."""
     local = LocalHost()
     hosts, sites, interfaces, mirror = rig.hosts, rig.sites, rig.interfaces, rig.mirror
     remove(local)
@@ -58,7 +58,7 @@ def beside(rig: Rig, role: str) -> Iterator[None]:
             site = Site(host, netns.address(ROLE), directory=str(netns.DIRECTORY / "jobs"))
             rig.sites = {**sites, ROLE: site}
             rig.interfaces = {**interfaces, ROLE: ("lab0",)}
-            rig.mirror = partial(_mirrored, local, role)
+            rig.mirror = partial(_mirrored, local, roles)
             yield
     finally:
         rig.hosts, rig.sites, rig.interfaces, rig.mirror = hosts, sites, interfaces, mirror
@@ -66,9 +66,9 @@ def beside(rig: Rig, role: str) -> Iterator[None]:
 
 
 @contextmanager
-def _mirrored(local: LocalHost, role: str) -> Iterator[None]:
-    """Mirror a role's ports: every packet pays for it, so not while nothing captures."""
-    ports = [netns.plug(role, number) for number in range(len(netns.PORTS[role]))]
+def _mirrored(local: LocalHost, roles: Sequence[str]) -> Iterator[None]:
+    """Mirror the ports of roles: every packet pays for it, so not while nothing captures."""
+    ports = [netns.plug(role, n) for role in roles for n in range(len(netns.PORTS[role]))]
     try:
         local.run(*_SWITCH, *script(_MIRROR, netns.plug(ROLE), *ports))
         yield

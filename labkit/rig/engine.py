@@ -37,9 +37,6 @@ def start_daemon(local: LocalHost) -> None:
     # Its own address pools: the default ones are private networks that the machine may be in.
     forget_networks(DATA_ROOT)
     pools = ["--bip", "198.19.0.1/24", "--default-address-pool", "base=198.19.0.0/16,size=24"]
-    # The runtimes that it is to know beside its own.
-    if runsc := shutil.which("runsc"):
-        pools += ["--add-runtime", f"runsc={runsc}"]
     argv = [*netns.inside("sut"), "dockerd", *daemon_options("docker", SOCKET), *pools]
     start_job(local, argv, directory=str(netns.DIRECTORY / "dockerd"), label=netns.LABEL)
     await_daemon(local, SOCKET, netns.DIRECTORY / "dockerd" / "stderr")
@@ -62,7 +59,9 @@ def daemon_options(name: str, socket: str, data_root: Path = DATA_ROOT) -> list[
     # What one container sends to a port that its own host publishes for another would be carried by
     # a process, and a chain of such ports would measure that instead of the address translation.
     options += ["--userland-proxy=false"]
-    return options
+    # The runtimes that it is to know beside its own.
+    runsc = shutil.which("runsc")
+    return options + (["--add-runtime", f"runsc={runsc}"] if runsc else [])
 
 
 #: For a daemon beside the lab's engine: it touches neither firewall nor interfaces.
@@ -112,10 +111,14 @@ def make_network(local: LocalHost) -> None:
 
 def create_network(host: Host, socket: str, network: str, bridge: str, *options: str) -> None:
     """Make a network for layer-2 placements: a bridge of that name, without translation."""
-    fixed = ["--driver", "bridge", "--opt", f"com.docker.network.bridge.name={bridge}"]
-    fixed += ["--opt", "com.docker.network.bridge.enable_ip_masquerade=false"]
-    argv = ("docker", "network", "create", *fixed, *options, network)
+    argv = ("docker", "network", "create", *bridge_options(bridge), *options, network)
     host.run(*argv, env={"DOCKER_HOST": socket})
+
+
+def bridge_options(bridge: str) -> tuple[str, ...]:
+    """Return the options of a network that is a bridge of that name, without translation."""
+    named = ("--driver", "bridge", "--opt", f"com.docker.network.bridge.name={bridge}")
+    return (*named, "--opt", "com.docker.network.bridge.enable_ip_masquerade=false")
 
 
 @contextmanager

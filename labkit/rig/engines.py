@@ -15,7 +15,7 @@ _LOOK = """
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 for program in "$@"; do command -v "$program" >/dev/null || echo "$program"; done
 """
-# The runtime asks whether its namespace is the machine's first by a file that only that one used to
+# An old one asks whether its namespace is the machine's first by a file that only that one used to
 # have; on newer kernels every namespace has it, and it refuses them all.
 _ANOTHER_NAMESPACE = ("unshare", "--net", "test", "-e", "/proc/sys/net/core/rmem_default")
 #: Releases of runsc before this year ask so, as far as is known here (seen in that of 2022-12-19).
@@ -42,22 +42,25 @@ def missing(host: Host, socket: str | None) -> dict[str, str]:
         for name, one in programs.items()
         if one.program in absent
     }
-    if "runtime:gvisor" not in found and socket:
-        known = host.run(*_RUNTIMES, env={"DOCKER_HOST": socket}, check=False).stdout.split()
-        if ADD_RUNTIME not in known:
-            found["runtime:gvisor"] = "the Docker Engine was not told of the runtime runsc"
-        elif why := _gvisor(host):
-            found["runtime:gvisor"] = why
+    if "runtime:gvisor" not in found and (why := _gvisor(host, socket)):
+        found["runtime:gvisor"] = why
     return found
 
 
-def _gvisor(host: Host) -> str:
-    """Return why this runsc cannot have a network on this kernel; "" where it may."""
+def _gvisor(host: Host, socket: str | None) -> str:
+    """Return why containers cannot be started with this runsc, or have no network; "" otherwise."""
     told = host.run("runsc", "--version", check=False).stdout
     date = re.search(r"(20\d\d)\d{4}", told)
     everywhere = host.run(*_ANOTHER_NAMESPACE, check=False).status == 0
     if everywhere and date and int(date[1]) < _ASKS_ANEW:
-        return f"runsc of {date[0]} takes every network namespace of this kernel for the machine's"
+        return (
+            f"runsc of {date[0]} takes every network namespace of this kernel for the machine's; "
+            "make setup-test builds a current one"
+        )
+    if socket:
+        known = host.run(*_RUNTIMES, env={"DOCKER_HOST": socket}, check=False).stdout.split()
+        if ADD_RUNTIME not in known:
+            return "the Docker Engine was not told of the runtime runsc"
     return ""
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.rig.rigfile import Machine
+from labkit.rig import rigkeys
+from labkit.rig.rigfile import Inventory, Machine
 from labkit.runtimes.checks import cpu_set
 
 #: Drivers without a device, and those of a device that a hypervisor plays.
@@ -27,8 +28,10 @@ def mismatch(
     machine: Machine, answers: Mapping[str, str], facts: Facts, targets: Sequence[str]
 ) -> tuple[str, str, str] | None:
     """Return key, difference and remedy of the first thing in which a host is not as described."""
-    if machine.role in ("sut", "clean") and answers.get("user") != "0":
-        why = f"commands run there as user {answers.get('user')}, but the check reads as root"
+    placing = machine.role in ("sut", "clean", "peer")
+    if (placing or machine.mirrors) and answers.get("user") != "0":
+        what = "the check reads" if placing else "tcpdump captures"
+        why = f"commands run there as user {answers.get('user')}, but {what} as root"
         return "sudo", why, "sudo = true, with a sudo that asks for no password; or user = root"
     if not answers.get("scratch"):
         return "scratch", f"{machine.scratch} is not writable", "name another directory there"
@@ -136,6 +139,8 @@ def caveats(kernels: Mapping[str, tuple[str, str]], facts: Mapping[str, Facts]) 
             "clean is another machine than the sut: a ratio to bare clean holds the difference of "
             "the two; bare rules and bare cgroup do not"
         )
+    if "peer" in kernels and kernels["peer"][0] == kernels["generator"][0]:
+        found.append("the peer's engine and its firewall rules are on the generator's machine")
     guests = [role for role, one in facts.items() if one["stable"]["virtualisation"]["hypervisor"]]
     if guests:
         found.append(f"virtual machines: {', '.join(guests)}; their CPUs are shared unseen")
@@ -159,6 +164,34 @@ def missing(
         found["one-machine"] = "generator and sut are separate machines: they share no CPU"
     if "collector" not in machines:
         found["collector"] = "rig.toml names no host collector"
+    elif not machines["collector"].mirrors:
+        found["collector"] = (
+            "rig.toml does not say whose ports the switch mirrors to the collector: "
+            'mirrors = ["sut"] in [hosts.collector]'
+        )
+    if "peer" not in machines:
+        found["peer"] = "rig.toml names no host peer, a second machine with an engine"
+    return found
+
+
+def networks(book: Inventory, answers: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the networks between containers that the file does not give, or its users cannot."""
+    found = {
+        f"network:{name}": f"rig.toml has no key {name} in its table [networks]"
+        for name in rigkeys.NETWORKS
+        if name not in book.networks
+    }
+    user = answers["generator"].get("user")
+    if user != "0":
+        reason = f"it needs root on the generator, where commands run as user {user}"
+        found |= {
+            f"network:{name}": reason for name in ("routed", "vxlan") if name in book.networks
+        }
+    if book.machines["sut"].engine is None:
+        found |= {
+            f"network:{name}": "images are made by an engine; sut has none"
+            for name in rigkeys.NETWORKS
+        }
     return found
 
 

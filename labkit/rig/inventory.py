@@ -7,19 +7,18 @@ through the lab's interfaces, CPUs exist.
 
 from __future__ import annotations
 
-import ipaddress
-import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabkitError, RigError
+from labkit.errors import RigError
 from labkit.hosts import Host, SshHost, collect_facts, restore, script, stop_labelled
-from labkit.hosts.site import Image, Network, Site
+from labkit.hosts.site import Site
 from labkit.paths import project
-from labkit.rig import engine, engines, findings, storage
+from labkit.rig import bridges, engines, findings, given, kinds, storage, undoing
 from labkit.rig.base import Rig
 from labkit.rig.rigfile import Inventory, Machine, read
 from labkit.runtimes.readback import sections
@@ -27,8 +26,6 @@ from labkit.runtimes.readback import sections
 __all__ = ["attach", "read"]
 
 Say = Callable[[str], None]
-#: Label of what a rig makes on an engine, beside the trials' own.
-LABEL = "labkit=rig"
 
 # What a host is asked before it is used, in one command; the arguments are its scratch directory
 # and the lab addresses of others.
@@ -86,10 +83,9 @@ def attach(path: Path | str, *, say: Say = lambda text: None) -> Rig:
             _sweep(machine, hosts[role], seen[role].answers["user"] == "0", say)
         sut = book.machines["sut"]
         stack.callback(hosts["sut"].run, *script(findings.TIDY))
-        images = _images(sut, hosts["sut"], seen["sut"], say)
-        if sut.bridge and sut.engine and _make_bridge(hosts["sut"], sut.engine, sut.bridge):
-            stack.callback(_remove_networks, hosts["sut"], sut.engine)
-        rig = _rig(book, hosts, images, seen)
+        if sut.bridge and sut.engine and bridges.make_bridge(hosts["sut"], sut.engine, sut.bridge):
+            stack.callback(bridges.remove_networks, hosts["sut"], sut.engine)
+        rig = _rig(book, hosts, _sites(book, hosts, seen, say), seen)
         rig.at_close = (stack.pop_all().close,)
         return rig
 
@@ -115,11 +111,13 @@ def _look(book: Inventory, role: str, host: Host) -> Seen:
 
 
 def _targets(book: Inventory, role: str) -> list[str]:
-    """Return the addresses that a host exchanges lab traffic with: one end is the generator."""
-    others = {"generator": ("sut", "clean"), "sut": ("generator",), "clean": ("generator",)}
-    peers = [book.machines[one] for one in others.get(role, ()) if one in book.machines]
-    found = [peer.addresses[0] for peer in peers]
-    return found + [peer.bridge.first for peer in peers if peer.bridge]
+    """Return the addresses that a host exchanges lab traffic with."""
+    others = {"generator": ("sut", "clean", "peer"), "sut": ("generator", "peer")}
+    others |= {"clean": ("generator",), "peer": ("generator", "sut")}
+    far = [book.machines[one] for one in others.get(role, ()) if one in book.machines]
+    found = [one.addresses[0] for one in far] + [one.bridge.first for one in far if one.bridge]
+    # A peer may be the generator's machine.
+    return [one for one in found if one not in book.machines[role].addresses]
 
 
 def _check(book: Inventory, machine: Machine, seen: Seen, host: Host) -> None:
@@ -147,149 +145,91 @@ def _sweep(machine: Machine, host: Host, root: bool, say: Say) -> None:
         for container in host.run(*listing, env=env).stdout.split():
             host.run("docker", "rm", "--force", "--volumes", container, env=env)
             done.append(f"container {container}")
-        done += _remove_networks(host, machine.engine)
+    laid = undoing.undo(host, undoing.notes(f"{machine.scratch}/jobs", machine.role))
+    done += [f"what {len(laid)} steps made for networks"] if laid else []
+    if machine.engine:
+        done += bridges.remove_networks(host, machine.engine)
         storage.clear(host, machine.engine, f"{machine.scratch}/storage")
     host.run("rm", "-rf", "--", f"{machine.scratch}/jobs")
     for line in done:
         say(f"host {machine.role}: removed {line}")
 
 
-def _remove_networks(host: Host, socket: str) -> list[str]:
-    """Remove the networks that a rig made; the port of a bridge that goes is free again."""
-    env = {"DOCKER_HOST": socket}
-    listing = ("docker", "network", "ls", "--quiet", "--filter", f"label={LABEL}")
-    found = host.run(*listing, env=env).stdout.split()
-    for network in found:
-        host.run("docker", "network", "rm", network, env=env)
-    return [f"network {network}" for network in found]
-
-
-def _images(machine: Machine, host: Host, seen: Seen, say: Say) -> dict[str, Image]:
-    """Return the images, each built on the machine's own engine where it is not there yet."""
-    if machine.engine is None:
-        return {}
-    say(f"images on {machine.ssh} (the first time takes about a minute)")
-    folders = [path.parent for path in sorted(project("containers").glob("*/Dockerfile"))]
-    store = f"{machine.scratch}/images"
-    parent = findings.cgroup_parent(seen.facts)
-    return {
-        folder.name: engine.ensure_image(host, machine.engine, folder, store=store, parent=parent)
-        for folder in folders
-    }
-
-
-def _make_bridge(host: Host, socket: str, bridge: Network) -> bool:
-    """See that the layer-2 network stands and the port is on it; tell whether it was made here.
-
-    A network of that name that stands is used as it is, if it is what the file says; otherwise it
-    is made, with a label by which it is removed again.
-    """
-    links = {one["ifname"]: one for one in json.loads(host.run("ip", "-j", "addr", "show").stdout)}
-    port = links.get(bridge.port)
-    if port is None:
-        raise _bridge_error(host, f"there is no interface {bridge.port}", "correct bridge_port")
-    if any(one.get("scope") == "global" for one in port.get("addr_info", [])):
-        why = f"{bridge.port} has an address: on a bridge it would lose its connections"
-        raise _bridge_error(host, why, "name a second lab interface, without an address")
-    if "UP" not in port.get("flags", []):
-        raise _bridge_error(
-            host, f"{bridge.port} is down", f"on that host: ip link set {bridge.port} up"
-        )
-    env = {"DOCKER_HOST": socket}
-    found = host.run("docker", "network", "inspect", bridge.engine, env=env, check=False)
-    if found.status == 0:
-        problem = _other_network(json.loads(found.stdout)[0], bridge)
-        if not problem and port.get("master") != bridge.bridge:
-            problem = f"{bridge.port} is not enslaved to {bridge.bridge}"
-        if problem:
-            remedy = (
-                f"on that host: ip link set {bridge.port} master {bridge.bridge}; or remove the "
-            )
-            raise _bridge_error(host, problem, remedy + "network, and labkit makes it")
-        return False
-    if port.get("master"):
-        raise _bridge_error(
-            host, f"{bridge.port} is enslaved to {port['master']}", "free it, or name that bridge"
-        )
-    options = ("--label", LABEL, "--subnet", bridge.subnet)
-    engine.create_network(host, socket, bridge.engine, bridge.bridge, *options)
-    try:
-        host.run("ip", "link", "set", bridge.port, "master", bridge.bridge)
-    except LabkitError:
-        _remove_networks(host, socket)
-        raise
-    return True
-
-
-def _other_network(found: Mapping[str, Any], bridge: Network) -> str:
-    """Return in what a network that stands is not the one that the file speaks of."""
-    subnets = [str(one.get("Subnet")) for one in found.get("IPAM", {}).get("Config") or []]
-    name = (found.get("Options") or {}).get("com.docker.network.bridge.name")
-    if found.get("Driver") != "bridge" or name != bridge.bridge:
-        return f"the network {bridge.engine} is not on the bridge {bridge.bridge} but on {name}"
-    address = ipaddress.ip_address(bridge.first)
-    if not any(address in ipaddress.ip_network(one) for one in subnets):
-        return f"{bridge.first} is not in the subnet of {bridge.engine}, {', '.join(subnets)}"
-    return ""
-
-
-def _bridge_error(host: Host, why: str, remedy: str) -> RigError:
-    return RigError(
-        "the layer-2 bridge of the containers cannot be had",
-        where=f"{host!r}, keys bridge...",
-        why=why,
-        remedy=remedy,
-    )
-
-
 def _rig(
-    book: Inventory, hosts: Mapping[str, Host], images: Mapping[str, Image], seen: dict[str, Seen]
+    book: Inventory, hosts: Mapping[str, Host], sites: Mapping[str, Site], seen: dict[str, Seen]
 ) -> Rig:
     facts = {role: one.facts for role, one in seen.items()}
+    answers = {role: one.answers for role, one in seen.items()}
     kernels = {role: findings.kernel(one.answers, one.facts) for role, one in seen.items()}
     shared = len(set(kernels.values())) == 1
-    sites = _sites(book, hosts, images, facts["sut"])
     sut = sites["sut"]
     apart = storage.apart(sut.host, sut.engine, sut.disk) if sut.engine else ""
+    beside = _beside(book, sites)
     return Rig(
         name=book.name,
         kind="inventory",
         hosts=hosts,
-        sites=sites,
+        # Those that stand while a study asks for them come and go.
+        sites={role: site for role, site in sites.items() if role not in ("peer", "collector")},
         addresses={role: one.addresses for role, one in book.machines.items()},
         interfaces={role: one.interfaces for role, one in book.machines.items()},
         cpu_map=findings.cpu_map(book.machines, facts, shared=shared),
         shared_kernel=shared,
         links=findings.links(book.machines, facts),
         caveats=findings.caveats(kernels, facts),
-        missing=findings.missing(
-            book.machines, kernels, facts, {role: one.answers for role, one in seen.items()}
-        )
+        missing=findings.missing(book.machines, kernels, facts, answers)
         | engines.missing(sut.host, sut.engine)
-        | engines.no_networks("rig.toml gives no addresses for it")
+        | findings.networks(book, answers)
+        | _unable(sites)
         | storage.missing_beside((facts["sut"]["stable"]["engine"] or {}).get("Driver"), apart),
+        layable=book.networks,
+        **beside,
     )
 
 
+def _unable(sites: Mapping[str, Site]) -> dict[str, str]:
+    """Return the networks that a machine with an engine cannot have."""
+    with_engine = [site for site in sites.values() if site.engine]
+    return {
+        name: f"{site.host.name}: {reason}"
+        for site in with_engine
+        for name, reason in kinds.missing(site.host, site.engine).items()
+    }
+
+
+def _beside(book: Inventory, sites: Mapping[str, Site]) -> dict[str, Any]:
+    """Return how the rig has a peer and a collector, where the file names them."""
+    found: dict[str, Any] = {}
+    if "peer" in sites:
+        store = f"{book.machines['peer'].scratch}/images"
+        found["second"] = partial(given.second, sites["peer"], store)
+    if "collector" in sites:
+        mirrors = book.machines["collector"].mirrors
+        found["listening"] = partial(given.listening, sites["collector"], mirrors)
+    return found
+
+
 def _sites(
-    book: Inventory,
-    hosts: Mapping[str, Host],
-    images: Mapping[str, Image],
-    facts: Mapping[str, Any],
+    book: Inventory, hosts: Mapping[str, Host], seen: Mapping[str, Seen], say: Say
 ) -> dict[str, Site]:
+    """Return each machine as a place; the sut's has every image, a peer's what a study names."""
     found = {}
-    for role in ("generator", "sut", "clean"):
-        if role in book.machines:
-            machine = book.machines[role]
-            bridge = machine.bridge
-            found[role] = Site(
-                hosts[role],
-                machine.addresses[0],
-                engine=machine.engine,
-                networks={"bridge": bridge} if bridge else {},
-                cgroup_parent=findings.cgroup_parent(facts),
-                directory=f"{machine.scratch}/jobs",
-                disk=f"{machine.scratch}/storage",
-                images=images if role == "sut" else {},
-            )
+    for role, machine in book.machines.items():
+        site = Site(
+            hosts[role],
+            next(iter(machine.addresses), ""),
+            engine=machine.engine,
+            networks={"bridge": machine.bridge} if machine.bridge else {},
+            cgroup_parent=findings.cgroup_parent(seen[role if machine.engine else "sut"].facts),
+            directory=f"{machine.scratch}/jobs",
+            disk=f"{machine.scratch}/storage",
+            sandboxes=f"{machine.exec_root}/netns",
+        )
+        if role == "sut" and machine.engine:
+            say(f"images on {machine.ssh} (the first time takes about a minute)")
+            names = [
+                path.parent.name for path in sorted(project("containers").glob("*/Dockerfile"))
+            ]
+            site = replace(site, images=given.images(site, f"{machine.scratch}/images", names))
+        found[role] = site
     return found

@@ -1,9 +1,8 @@
-"""Which networks the kernel of this machine can have, tried out in a namespace that then goes."""
+"""Which networks the kernel of a machine can have, tried out in a namespace that then goes."""
 
 from __future__ import annotations
 
-from labkit.hosts import LocalHost, script
-from labkit.runtimes.networks import NO_WEAVE
+from labkit.hosts import Host, LocalHost, script
 
 #: What a network stands on, each with what the kernel lacks where it cannot be made.
 _NEEDS = {
@@ -29,14 +28,27 @@ tried esp ip xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 256 \
     mode transport aead 'rfc4106(gcm(aes))' $key 64
 """
 
+_PLUGINS = ("docker", "info", "--format", "{{range .Plugins.Network}}{{.}} {{end}}")
 
-def missing() -> dict[str, str]:
-    """Return the networks that this machine cannot have, as capabilities with their reason.
+
+def missing(host: Host | None = None, socket: str | None = None) -> dict[str, str]:
+    """Return the networks that a machine cannot have, as capabilities with their reason.
 
     Root alone can ask the kernel.
+
+    Parameters
+    ----------
+    host : Host, optional
+        The machine; this one by default.
+    socket : str, optional
+        Its Docker Engine, which may have the plugin of Weave Net.
     """
-    tried = LocalHost().run("unshare", "--net", *script(_TRY), check=False)
-    return unable(tried.stdout) | {"network:weave": NO_WEAVE}
+    host = host or LocalHost()
+    found = unable(host.run("unshare", "--net", *script(_TRY), check=False).stdout)
+    env = {"DOCKER_HOST": socket or ""}
+    plugins = host.run(*_PLUGINS, env=env, check=False).stdout if socket else ""
+    there = "weavemesh" in plugins.split()
+    return found if there else found | {"network:weave": "no Weave Net plugin in the engine"}
 
 
 def unable(text: str) -> dict[str, str]:

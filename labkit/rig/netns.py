@@ -42,6 +42,11 @@ PASSING = {
 _EVERY = PORTS | PASSING
 
 
+def ports(role: str) -> tuple[Port, ...]:
+    """Return a host's lab interfaces."""
+    return _EVERY[role]
+
+
 def address(role: str) -> str:
     """Return a host's first lab address."""
     return _EVERY[role][0].addresses[0].partition("/")[0]

@@ -23,7 +23,7 @@ from labkit.hosts.site import Image, Site
 from labkit.paths import project
 from labkit.rig import engine, engines, findings, state, storage, virtual
 from labkit.rig.base import Rig
-from labkit.rig.rigfile import ENGINE
+from labkit.rig.rigkeys import ENGINE
 from labkit.runtimes import RUNTIMES, base, readback
 
 ADDRESS = "127.0.0.1"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from labkit.errors import RigError
 from labkit.hosts import LocalHost, script, start_job
 from labkit.hosts.site import Image, Site
-from labkit.rig import ending, engine, netns
+from labkit.rig import ending, engine, netns, rates
 
 if TYPE_CHECKING:
     from labkit.rig.base import Rig
@@ -49,6 +49,7 @@ def beside(rig: Rig, images: Sequence[str]) -> Iterator[None]:
     remove(local)
     try:
         netns.make_host(local, ROLE)
+        rates.limit(local, rig.rate, (ROLE,))
         netns.start_sshd(local, ROLE, LABEL)
         _start_engine(local)
         copied = _copy(local, rig.sites["sut"].images, images)

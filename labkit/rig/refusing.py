@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.placement import Placement, bare, docker
 from labkit.rig import collector, peer
 from labkit.runtimes import RUNTIMES
+from labkit.runtimes.held import Holding
 
 if TYPE_CHECKING:
     from labkit.rig.base import Rig
@@ -28,6 +29,9 @@ def placement(rig: Rig, wanted: Placement) -> str | None:
     asked += [f"runtime:{wanted.runtime}", _NEEDS.get(way, f"network:{way}")]
     asked += [f"storage:{wanted.storage}"] if wanted.storage else []
     asked += ["realtime"] if wanted.limits.fifo else []
+    # These publish nothing by themselves: a bridge is laid for them.
+    held = issubclass(RUNTIMES[wanted.runtime], Holding)
+    asked += ["network:nat"] if way == "nat" and held else []
     return next((rig.missing[one] for one in asked if one in rig.missing), None)
 
 

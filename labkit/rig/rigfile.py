@@ -6,22 +6,20 @@ Nothing here connects to anything: `labkit.rig.inventory` makes a rig of what is
 from __future__ import annotations
 
 import ipaddress
-import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from labkit.errors import UsageError
 from labkit.hosts.site import Network
+from labkit.rig import rigkeys
+from labkit.rig.networks import APART, named
 
 #: Roles that a file may name; the first two it must.
-ROLES = ("generator", "sut", "clean", "collector")
+ROLES = ("generator", "sut", "clean", "peer", "collector")
 EXAMPLE = "rig.example.toml"
-#: The engine's usual socket, as ``DOCKER_HOST`` wants it.
-ENGINE = "unix:///var/run/docker.sock"
-SCRATCH = "/var/lib/labkit/inventory"
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,8 @@ class Machine:
     engine: str | None
     bridge: Network | None
     scratch: str
+    exec_root: str
+    mirrors: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,14 @@ class Inventory:
         What the rig is called.
     machines : mapping of str to Machine
         By role.
+    networks : mapping of str to Network
+        What may be laid between containers, by name.
     """
 
     path: Path
     name: str
     machines: Mapping[str, Machine]
+    networks: Mapping[str, Network]
 
 
 def read(path: Path | str) -> Inventory:
@@ -82,8 +85,8 @@ def read(path: Path | str) -> Inventory:
             why=str(error),
             remedy=f"copy {EXAMPLE} and fill it in",
         ) from None
-    _only(path, "", data, ("name", "hosts"))
-    name = _value(path, "", "name", data.get("name", path.stem), _name)
+    _only(path, "", data, ("name", "hosts", "networks"))
+    name = _value(path, "", "name", data.get("name", path.stem), rigkeys.name)
     hosts = data.get("hosts")
     if not isinstance(hosts, dict):
         _wrong(path, "", "hosts", "missing", "a table for each host, such as [hosts.sut]")
@@ -91,8 +94,11 @@ def read(path: Path | str) -> Inventory:
     for role in ROLES[:2]:
         if role not in hosts:
             _wrong(path, "hosts", role, "missing", f"a table [hosts.{role}]: every rig has one")
-    book = Inventory(path, name, {r: _machine(path, r, hosts[r]) for r in ROLES if r in hosts})
+    machines = {role: _machine(path, role, hosts[role]) for role in ROLES if role in hosts}
+    book = Inventory(path, name, machines, _networks(path, data.get("networks", {})))
     _agree(book)
+    for network in book.networks.values():
+        _has_room(book, network)
     return book
 
 
@@ -119,116 +125,16 @@ def _value(path: Path, table: str, key: str, value: Any, check: Callable[[Any], 
         _wrong(path, table, key, repr(value), str(error))
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or re.search(r"[\0\n]", value):
-        raise ValueError("a text that is not empty, on one line")
-    return value
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", value):
-        raise ValueError("a name of letters, digits and _ . -")
-    return value
-
-
-def _port(value: Any) -> int:
-    if type(value) is not int or not 0 < value < 65536:
-        raise ValueError("a TCP port, 1 to 65535")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
-def _cpus(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", value):
-        raise ValueError('a CPU list as the kernel prints it, such as "2" or "2-5,8"')
-    return value
-
-
-def _address(value: Any) -> str:
-    try:
-        found = ipaddress.ip_address(_text(value))
-    except ValueError:
-        raise ValueError("an IP address without prefix length, not a name") from None
-    if found.is_loopback or found.is_multicast or found.is_unspecified:
-        raise ValueError("an address that another host can send to")
-    return str(found)
-
-
-def _address_in_subnet(value: Any) -> tuple[str, str]:
-    try:
-        found = ipaddress.ip_interface(_text(value))
-    except ValueError:
-        found = None
-    if found is None or found.ip in (found.network[0], found.network[-1]):
-        raise ValueError('a host\'s address with its prefix length, such as "198.18.1.10/24"')
-    return str(found.ip), str(found.network)
-
-
-def _list(check: Callable[[Any], str]) -> Callable[[Any], tuple[str, ...]]:
-    def checked(value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list) or not value:
-            raise ValueError("a list with at least one entry")
-        return tuple(check(one) for one in value)
-
-    return checked
-
-
-def _interface(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[^\s/]{1,15}", value):
-        raise ValueError("the name of a network interface")
-    return value
-
-
-def _socket(value: Any) -> str | None:
-    if value == "none":
-        return None
-    if not isinstance(value, str) or not re.fullmatch(r"unix:///\S+", value):
-        raise ValueError('"none", or a socket on that host such as "unix:///var/run/docker.sock"')
-    return value
-
-
-def _directory(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"(/[\w.+@-]+)+", value) or ".." in value:
-        raise ValueError("an absolute path on that host, of letters, digits and _ . + @ -")
-    return value
-
-
-#: What every host has: how a key is checked, and what it is when it is left out.
-_KEYS: dict[str, tuple[Callable[[Any], Any], Any]] = {
-    "ssh": (_text, ...),
-    "user": (_text, "root"),
-    "port": (_port, 22),
-    "key": (_text, None),
-    "known_hosts": (_text, None),
-    "gateway": (_text, None),
-    "sudo": (_flag, False),
-    "addresses": (_list(_address), ...),
-    "interfaces": (_list(_interface), ...),
-    "cpus": (_cpus, ...),
-    "scratch": (_directory, SCRATCH),
-}
-#: What only the system under test has.
-_ENGINE_KEYS: dict[str, tuple[Callable[[Any], Any], Any]] = {
-    "engine": (_socket, ENGINE),
-    "bridge": (_interface, "labbr0"),
-    "bridge_port": (_interface, None),
-    "bridge_network": (_name, "labkit-layer2"),
-    "bridge_address": (_address_in_subnet, None),
-}
-
-
 def _machine(path: Path, role: str, found: Any) -> Machine:
     table = f"hosts.{role}"
     if not isinstance(found, dict):
         _wrong(path, "hosts", role, repr(found), f"a table [{table}]")
-    keys = _KEYS | (_ENGINE_KEYS if role == "sut" else {})
-    if role != "sut" and (odd := [key for key in _ENGINE_KEYS if key in found]):
-        _wrong(path, table, odd[0], "not a key of this role", "the engine to be the sut's alone")
+    keys = rigkeys.KEYS | rigkeys.FURTHER.get(role, {})
+    for key in found:
+        owners = [one for one, own in rigkeys.FURTHER.items() if key in own]
+        if key not in keys and owners:
+            expected = f"only {' and '.join(owners)} to have it"
+            _wrong(path, table, key, "not a key of this role", expected)
     _only(path, table, found, tuple(keys))
     values: dict[str, Any] = {}
     for key, (check, default) in keys.items():
@@ -241,9 +147,11 @@ def _machine(path: Path, role: str, found: Any) -> Machine:
     for key in ("key", "known_hosts"):
         if values[key] is not None:  # relative to the file that names it, wherever it is read from
             values[key] = str(path.resolve().parent / Path(values[key]).expanduser())
+    if role == "peer" and values["engine"] is None:
+        _wrong(path, table, "engine", "'none'", "an engine: its containers are what it is for")
     values["bridge"] = _bridge(path, table, values) if role == "sut" else None
     taken = {key: value for key, value in values.items() if not key.startswith("bridge_")}
-    return Machine(role=role, **{"engine": None, **taken})
+    return Machine(role=role, **{"engine": None, "exec_root": "", "mirrors": (), **taken})
 
 
 def _bridge(path: Path, table: str, values: Mapping[str, Any]) -> Network | None:
@@ -261,11 +169,60 @@ def _bridge(path: Path, table: str, values: Mapping[str, Any]) -> Network | None
     return Network("bridge", address[1], address[0], **names)
 
 
+def _networks(path: Path, found: Any) -> dict[str, Network]:
+    if not isinstance(found, dict):
+        _wrong(path, "", "networks", repr(found), "a table [networks]")
+    _only(path, "networks", found, tuple(rigkeys.NETWORKS))
+    read = {
+        key: _value(path, "networks", key, found[key], check)
+        for key, (check, _) in rigkeys.NETWORKS.items()
+        if key in found
+    }
+    return {key: named(key, subnet, first) for key, (first, subnet) in read.items()}
+
+
+def _has_room(book: Inventory, network: Network) -> None:
+    """Check that a network's addresses are its own, and enough."""
+    mine, first = ipaddress.IPv4Network(network.subnet), ipaddress.IPv4Address(network.first)
+    where = (book.path, "networks", network.name, repr(f"{first}/{network.prefix}"))
+    hosts = 2 if "peer" in book.machines else 1
+    if first <= mine[3] or first + hosts * APART > mine[-1]:
+        _wrong(*where, f"{APART} addresses a host with an engine from there, and 3 before")
+    held = {role: _of(mine, one.addresses) for role, one in book.machines.items()}
+    if network.name == "macvlan":
+        if not held["generator"]:
+            _wrong(*where, "the subnet of the generator: macvlan has no router")
+        if any(first <= a < first + hosts * APART for found in held.values() for a in found):
+            _wrong(*where, "addresses that no host has")
+        return
+    bridge = book.machines["sut"].bridge
+    beside = [*book.networks.values(), *([bridge] if bridge else [])]
+    others = [ipaddress.ip_network(one.subnet) for one in beside if one is not network]
+    if any(mine.overlaps(one) for one in others if one.version == 4) or any(held.values()):
+        _wrong(*where, "a subnet of its own, in which no host and no other network is")
+
+
+def _of(subnet: ipaddress.IPv4Network, addresses: Iterable[str]) -> list[ipaddress.IPv4Address]:
+    found = [ipaddress.ip_address(one) for one in addresses]
+    return [one for one in found if isinstance(one, ipaddress.IPv4Address) and one in subnet]
+
+
 def _agree(book: Inventory) -> None:
     """Check what one table alone cannot tell."""
     seen: dict[str, str] = {}
     bridge = book.machines["sut"].bridge
-    held = [(role, "addresses", one) for role, m in book.machines.items() for one in m.addresses]
+    generator, peer = book.machines["generator"], book.machines.get("peer")
+    # A peer may be another role of the generator's machine.
+    same = ["peer"] if peer and peer.ssh == generator.ssh and peer.port == generator.port else []
+    if peer and same and peer.addresses[0] != generator.addresses[0]:
+        expected = f"the generator's, {generator.addresses[0]}: it is the same machine"
+        _wrong(book.path, "hosts.peer", "addresses", repr(list(peer.addresses)), expected)
+    held = [
+        (role, "addresses", one)
+        for role, machine in book.machines.items()
+        for one in machine.addresses
+        if role not in same
+    ]
     held += [("sut", "bridge_address", bridge.first)] if bridge else []
     for role, key, address in held:
         if seen.setdefault(address, f"{role}.{key}") != f"{role}.{key}":
@@ -274,7 +231,7 @@ def _agree(book: Inventory) -> None:
     if bridge is None:
         return
     near = ipaddress.ip_network(bridge.subnet)
-    generator = book.machines["generator"].addresses
-    if not any(ipaddress.ip_address(one) in near for one in generator):
+    if not any(ipaddress.ip_address(one) in near for one in generator.addresses):
         expected = f"an address in {near} too, since layer 2 has no router"
-        _wrong(book.path, "hosts.generator", "addresses", repr(list(generator)), expected)
+        found = repr(list(generator.addresses))
+        _wrong(book.path, "hosts.generator", "addresses", found, expected)

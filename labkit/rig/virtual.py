@@ -7,13 +7,27 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from labkit.errors import RigError
 from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
 from labkit.hosts.site import Image, Site
 from labkit.paths import project
-from labkit.rig import daemons, ending, engine, engines, kinds, netns, peer, state, storage
+from labkit.rig import (
+    collector,
+    daemons,
+    ending,
+    engine,
+    engines,
+    kinds,
+    netns,
+    networks,
+    peer,
+    rates,
+    state,
+    storage,
+)
 from labkit.rig.base import Rig
 
 LAB = "198.18.0.0/15"
@@ -21,6 +35,7 @@ CONTAINERS = project("containers")
 #: What the virtual rig needs, with the package that has it.
 TOOLS = {
     "ip": "iproute2",
+    "tc": "iproute2",
     "nft": "nftables",
     "iptables": "iptables",
     "sshd": "openssh-server",
@@ -153,18 +168,25 @@ def down(say: Say = lambda text: None) -> None:
     state.forget()
 
 
-def attach() -> Rig:
-    """Return the standing rig, connected."""
+def attach(rate: str = "") -> Rig:
+    """Return the standing rig, connected; its links have a rate until it is closed.
+
+    One that a killed campaign left is taken away: the rate is that of who uses the rig.
+    """
     found = state.read()
     if not found or not found.get("ready"):
         raise RigError("no virtual rig stands", remedy="labkit rig up")
+    local = LocalHost()
+    rates.limit(local, rate, netns.PORTS)
     hosts = {role: netns.connect(role) for role in netns.PORTS}
     images = {name: Image(**record) for name, record in found["images"].items()}
     sites = _sites(hosts, images)
     cpus = cpu_map()
     return Rig(
-        name="virtual",
+        name=f"virtual:{rate}" if rate else "virtual",
         kind="virtual",
+        rate=rate,
+        at_close=(partial(rates.limit, local, "", netns.PORTS),) if rate else (),
         hosts=hosts,
         sites=sites,
         addresses={
@@ -174,13 +196,19 @@ def attach() -> Rig:
         interfaces={role: tuple(p.interface for p in ports) for role, ports in netns.PORTS.items()},
         cpu_map=cpus,
         shared_kernel=True,
-        links=("each host a veth pair to one switch (a bridge), the sut two",),
+        links=(f"each host a veth pair to one switch (a bridge), the sut two{rates.words(rate)}",),
         caveats=(
             f"one kernel, {len(_cpus())} vCPUs, shared softirq: the receiving side's network work "
             "runs on the sender's CPU",
             "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
+            *rates.caveats(rate),
         ),
-        missing=_missing(cpus) | engines.missing(hosts["sut"], engine.SOCKET),
+        missing=_missing(cpus)
+        | kinds.missing(hosts["sut"], engine.SOCKET)
+        | engines.missing(hosts["sut"], engine.SOCKET),
+        layable=networks.VIRTUAL,
+        second=peer.beside,
+        listening=collector.beside,
     )
 
 
@@ -256,4 +284,4 @@ def _missing(cpus: dict[str, str]) -> dict[str, str]:
         reasons["realtime"] = f"no real-time class here: {real_time.stderr.strip()[-200:]}"
     if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         reasons["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
-    return reasons | storage.missing() | kinds.missing()
+    return reasons | storage.missing()

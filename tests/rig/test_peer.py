@@ -69,6 +69,19 @@ def test_the_generator_stays_without_firewall_rules(with_peer: Rig) -> None:
     assert with_peer.refuse({"sides": "both"}) is None
 
 
+def test_its_engine_knows_the_runtimes_that_the_first_one_knows(with_peer: Rig) -> None:
+    asked = ("docker", "info", "--format", "{{json .Runtimes}}")
+    known = {
+        role: json.loads(
+            with_peer.hosts[role]
+            .run(*asked, env={"DOCKER_HOST": str(with_peer.sites[role].engine)})
+            .stdout
+        )
+        for role in ("sut", "peer")
+    }
+    assert set(known["peer"]) == set(known["sut"]) >= {"runc"}
+
+
 def test_nothing_of_it_is_left(lab: Rig) -> None:
     before = (lab.hosts, lab.sites, lab.addresses, lab.cpu_map)
     with pytest.raises(RigError, match="no image"), lab.peer(images=["absent"]):

@@ -10,8 +10,8 @@ import pytest
 from test_rigfile import GOOD, write
 
 from labkit.errors import RigError, UsageError
-from labkit.placement import bare, docker
-from labkit.rig import Rig, auto, findings, onehost, open_rig, rigfile, virtual
+from labkit.placement import bare, container, docker
+from labkit.rig import Rig, auto, findings, onehost, open_rig, rigfile, rigkeys, virtual
 from labkit.rig.rigfile import read
 
 
@@ -78,7 +78,7 @@ def missing(book: rigfile.Inventory, sut: dict[str, Any], **changes: str) -> dic
 
 
 def test_separate_machines_with_real_interfaces_lack_little(book: rigfile.Inventory) -> None:
-    assert set(missing(book, facts("b"))) == {"clean-host", "collector", "one-machine"}
+    assert set(missing(book, facts("b"))) == {"clean-host", "collector", "one-machine", "peer"}
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,33 @@ def test_what_is_lacking_has_its_reason(
     book: rigfile.Inventory, sut: dict[str, Any], changes: dict[str, str], capability: str, why: str
 ) -> None:
     assert why in missing(book, sut, **changes)[capability]
+
+
+def test_what_the_file_does_not_give_has_the_key_in_its_reason(tmp_path: Path) -> None:
+    book = read(write(tmp_path, GOOD + '[networks]\nvxlan = "198.18.4.10/24"\n'))
+    root, user = {"generator": {"user": "0"}}, {"generator": {"user": "1000"}}
+    found = findings.networks(book, root)
+    assert "network:vxlan" not in found
+    assert "no key overlay in its table [networks]" in found["network:overlay"]
+    assert "root on the generator" in findings.networks(book, user)["network:vxlan"]
+    bare_only = GOOD.partition("bridge_port")[0] + 'engine = "none"\n'
+    found = findings.networks(read(write(tmp_path, bare_only)), root)
+    assert set(found) == {f"network:{name}" for name in rigkeys.NETWORKS}
+    assert "sut has none" in found["network:macvlan"]
+
+
+def test_a_capture_host_without_a_mirror_says_which_key(tmp_path: Path) -> None:
+    table = '[hosts.collector]\nssh = "c"\ninterfaces = ["eth1"]\ncpus = "2"\n'
+    found = missing(read(write(tmp_path, GOOD + table)), facts("b"))
+    assert 'mirrors = ["sut"] in [hosts.collector]' in found["collector"]
+    named = missing(read(write(tmp_path, GOOD + table + 'mirrors = ["sut"]\n')), facts("b"))
+    assert "collector" not in named
+
+
+def test_an_engine_that_publishes_nothing_needs_the_bridge_laid_for_it() -> None:
+    rig = make_rig(missing={"network:nat": "no key nat"})
+    assert rig.refusal(container("lxc", "nat")) == "no key nat"
+    assert rig.refusal(docker("nat")) is None and rig.refusal(container("podman", "nat")) is None
 
 
 def test_without_an_engine_or_a_bridge(tmp_path: Path) -> None:

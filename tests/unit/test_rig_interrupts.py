@@ -101,6 +101,8 @@ def test_what_a_killed_campaign_moved_is_put_back(monkeypatch, tmp_path: Path, s
     for where, name in (
         *((parts, "stop_labelled"), (parts.engine, "remove_containers"), (parts.peer, "remove")),
         *((parts.daemons, "take_down"), (parts.storage, "remove_passing")),
+        # A rig of somebody else's may stand, with a collector.
+        (parts.collector, "remove"),
         *((parts.ending, "remove_trial_leftovers"), (parts.ending, "remove_holds")),
     ):
         monkeypatch.setattr(where, name, lambda *given: [])

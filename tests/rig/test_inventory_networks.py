@@ -1,0 +1,224 @@
+"""Two hosts with an engine each, entered as an inventory: networks between them, and a capture.
+
+They are namespaces of the virtual rig, of which nothing else is used: the inventory reaches them
+over SSH, and lays its own networks in addresses of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from test_inventory import HOST, describe
+
+from labkit import Rig, bare, docker, sockperf
+from labkit.benchmarks.base import Client, Reading
+from labkit.campaign.trial import Trial
+from labkit.capture import read
+from labkit.design import Condition
+from labkit.hosts import LocalHost, labelled
+from labkit.placement import Placement, container, waiting
+from labkit.rig import clean, inventory, netns, peer, state, virtual
+
+pytestmark = pytest.mark.rig
+LAID = ("macvlan", "routed", "nat", "vxlan", "overlay")
+NETWORKS = """
+[networks]
+macvlan = "198.18.0.32/24"
+routed = "198.18.32.10/24"
+nat = "198.18.33.10/24"
+vxlan = "198.18.34.10/24"
+overlay = "198.18.35.10/24"
+"""
+
+
+def table(folder: Path, role: str, *lines: str) -> str:
+    """Return the table of a host that the virtual rig has beside its own."""
+    values = {"keys": netns.DIRECTORY / "keys", "namespace": netns.namespace(role)}
+    values |= {"scratch": folder / "scratch" / role, "cpus": virtual.cpu_map()["generator"]}
+    address = netns.address(role)
+    text = HOST.format(role=role, address=address, addresses=f'"{address}"', **values)
+    return text + "".join(f"{line}\n" for line in lines)
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Rig]]:
+    """Yield the folder of a rig.toml, and the virtual rig that plays its machines."""
+    place = tmp_path_factory.mktemp("inventory")
+    with state.locked(patience=900), ExitStack() as stack:
+        clean(say=lambda text: None)
+        if not (state.read() or {}).get("ready"):
+            virtual.up(keep=False)
+            stack.callback(virtual.down)
+        below = virtual.attach()
+        stack.callback(below.close)
+        stack.enter_context(below.peer(["net"]))
+        stack.enter_context(below.collector("sut"))
+        # The virtual rig's own bridge for containers is left out.
+        text = re.sub(r"(?m)^bridge_.*\n", "", describe(place))
+        root = f'exec_root = "{netns.DIRECTORY}/docker"\n'
+        text = text.replace("[hosts.clean]", f"{root}[hosts.clean]")
+        own = (f'engine = "{peer.SOCKET}"', f'exec_root = "{netns.DIRECTORY}/peer"')
+        text += table(place, "peer", *own) + table(place, "collector", 'mirrors = ["sut"]')
+        (place / "plain.toml").write_text(text)
+        (place / "rig.toml").write_text(text + NETWORKS)
+        yield place, below
+
+
+@pytest.fixture(scope="module")
+def rig(machines: tuple[Path, Rig]) -> Iterator[Rig]:
+    found = inventory.attach(machines[0] / "rig.toml")
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def networked(rig: Rig) -> Iterator[Rig]:
+    before = standing(rig)
+    with rig.peer(["net"]), rig.networks(LAID):
+        yield rig
+    assert standing(rig) == before
+
+
+def standing(rig: Rig) -> dict[str, list[str]]:
+    """Return what networks would leave on the machines."""
+    found = {}
+    for role in ("generator", "sut", "peer"):
+        host = rig.hosts[role]
+        links = json.loads(host.run("ip", "-j", "link").stdout)
+        found[role] = sorted(link["ifname"] for link in links)
+        found[role] += host.run("ip", "route").stdout.splitlines()
+        found[role] += host.run("iptables-save").stdout.splitlines() if role != "generator" else []
+    # Comments, and counters of chains.
+    found = {
+        role: [line for line in lines if not line.startswith(("#", ":"))]
+        for role, lines in found.items()
+    }
+    for role, socket in (("sut", rig.sites["sut"].engine), ("peer", peer.SOCKET)):
+        env = {"DOCKER_HOST": str(socket)}
+        names = ("docker", "network", "ls", "--format", "{{.Name}}")
+        member = ("docker", "info", "--format", "{{.Swarm.LocalNodeState}}")
+        for argv in (names, member):
+            found[role] += sorted(rig.hosts[role].run(*argv, env=env).stdout.split())
+    return found
+
+
+def make(rig: Rig, placement: Placement, name: str) -> Trial:
+    levels = {"placement": placement, "affinity": "split", "wait": "block"}
+    return Trial(rig, Condition(tuple(levels.items())), {}, f"trial-0-{name}", {})
+
+
+def far(address: str) -> Client:
+    """Return a client for the inside of a placement, read by its summary."""
+    argv = ("sockperf", "ping-pong", "-i", address, "-p", "11111", "-t", "1")
+
+    def parse(stdout: str, log: str) -> Reading:
+        received = re.search(r"\[Total Run\].*?ReceivedMessages=(\d+)", stdout)
+        assert received, stdout
+        return Reading({}, {}, int(received[1]))
+
+    return Client(argv, address, 4.0, parse)
+
+
+def test_what_a_killed_campaign_laid_is_removed_by_who_opens_the_rig(
+    rig: Rig, machines: tuple[Path, Rig]
+) -> None:
+    before, said = standing(rig), list[str]()
+    with ExitStack() as killed:
+        killed.enter_context(rig.peer(["net"]))
+        killed.enter_context(rig.networks(("routed", "nat", "overlay")))
+        assert standing(rig) != before
+        again = inventory.attach(machines[0] / "rig.toml", say=said.append)
+        again.close()
+        assert standing(rig) == before
+    assert {line.split()[1] for line in said if "steps made for networks" in line} == {
+        "generator:",
+        "sut:",
+        "peer:",
+    }
+    assert standing(rig) == before
+
+
+def test_what_the_file_does_not_give_is_refused_with_its_key(
+    rig: Rig, machines: tuple[Path, Rig]
+) -> None:
+    plain = inventory.attach(machines[0] / "plain.toml")
+    try:
+        for network in LAID:
+            engine = "lxc" if network == "nat" else "docker"
+            reason = plain.refusal(container(engine, network)) or ""
+            assert f"no key {network} in its table [networks]" in reason
+        with plain.networks(LAID):
+            assert set(plain.sites["sut"].networks) <= {"bridge"}
+    finally:
+        plain.close()
+    assert "no Weave Net plugin" in (rig.refusal(docker("weave")) or "")
+    assert rig.refuse({"sides": "both", "placement": docker("nat")}), "no peer was asked for"
+
+
+def test_the_owner_s_mirror_is_used_once_it_shows_both_ways(
+    rig: Rig, machines: tuple[Path, Rig]
+) -> None:
+    below = machines[1]
+    asked = {"capture": "on", "placement": bare("rules")}
+    with rig.collector("sut"):
+        assert "does not see what sut sends" in (rig.refuse(asked) or "")
+    with below.mirror():
+        with rig.collector("generator"):
+            assert "mirrors the port of generator" in (rig.refuse(asked) or "")
+        with rig.collector("sut"):
+            assert rig.refuse(asked) is None
+            trial = make(rig, bare("rules"), "capture")
+            with trial.serve(sockperf.server("block"), bare("rules")) as server:
+                load = sockperf.ping_pong(server.address, messages=50, size=64, wait="block")
+                with trial.capture("udp port 11111") as captured:
+                    trial.measure(load)
+    assert len(read(captured.packets)) >= 100
+    assert "collector" not in rig.sites
+    assert labelled(LocalHost(), "trial-") == []
+
+
+# From here on the networks stand, until the module ends.
+
+
+@pytest.mark.parametrize(
+    ("network", "client"),
+    [
+        *((name, name) for name in ("host", "nat", "macvlan", "vxlan", "overlay")),
+        # It is laid on one host: the other one has a way to it.
+        ("routed", "host"),
+    ],
+)
+def test_containers_of_two_machines_reach_each_other(
+    networked: Rig, network: str, client: str
+) -> None:
+    placement = docker(network)
+    assert networked.refuse({"placement": placement, "hosts": 2}) is None
+    trial = make(networked, placement, network)
+    beside = {"name": "client", "at": "peer", "cpus": trial.cpus("generator")}
+    with (
+        trial.serve(sockperf.server("block"), placement) as server,
+        trial.serve(waiting("net"), docker(client), **beside) as inside,
+    ):
+        assert inside.host.name == "peer" and server.host.name == "sut"
+        reading = trial.measure(far(server.address), inside=inside)
+        if network in ("routed", "vxlan", "macvlan"):
+            near = sockperf.ping_pong(server.address, messages=200, size=64, wait="block")
+            assert len(trial.measure(near).samples["rtt_ns"]) == 200
+    assert reading.messages >= 100
+    subnet = {"macvlan": "198.18.0.", "overlay": "198.18.35.", "vxlan": "198.18.34."}
+    assert server.address.startswith(subnet.get(network, "198.18."))
+
+
+def test_another_engine_publishes_by_the_bridge_that_is_laid_for_it(networked: Rig) -> None:
+    placement = container("lxc", "nat")
+    if reason := networked.refusal(placement):
+        pytest.skip(reason)
+    trial = make(networked, placement, "lxc")
+    with trial.serve(sockperf.server("block"), placement) as server:
+        load = sockperf.ping_pong(server.address, messages=200, size=64, wait="block")
+        assert len(trial.measure(load).samples["rtt_ns"]) == 200

@@ -1,0 +1,108 @@
+"""Virtual links with a rate: what passes keeps to it each way, and nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from labkit.hosts import LocalHost, script, start_job
+from labkit.rig import Rig, clean, netns, rates, state, virtual
+
+pytestmark = pytest.mark.rig
+RATE = "200mbit"
+SECONDS = 2
+_LISTENS = """
+tries=0
+until ss -Hltn | grep -q ":5201 "; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 500 ]
+    sleep 0.02
+done
+"""
+
+
+@pytest.fixture(scope="module")
+def standing() -> Iterator[None]:
+    with state.locked(patience=900):
+        clean(say=lambda text: None)
+        stood = bool((state.read() or {}).get("ready"))
+        if not stood:
+            virtual.up(keep=False)
+        try:
+            yield
+        finally:
+            if not stood:
+                virtual.down()
+
+
+@pytest.fixture
+def limited(standing: None) -> Iterator[Rig]:
+    rig = virtual.attach(RATE)
+    yield rig
+    rig.close()
+    assert buckets() == []
+
+
+def buckets() -> list[str]:
+    """Return every token bucket in the lab's namespaces."""
+    local, found = LocalHost(), []
+    for name in netns.existing():
+        text = local.run("nsenter", f"--net=/run/netns/{name}", "tc", "qdisc", "show").stdout
+        found += [f"{name}: {line}" for line in text.splitlines() if " tbf " in f" {line} "]
+    return found
+
+
+def transfer(rig: Rig, source: str, target: str) -> float:
+    """Return what iperf3 received from one host on another, in bits per second."""
+    there, directory = rig.hosts[target], f"{netns.DIRECTORY}/jobs/trial-rates"
+    job = start_job(there, ["iperf3", "-s", "-1"], directory=directory, label="trial-rates")
+    try:
+        there.run(*script(_LISTENS))
+        argv = ("iperf3", "-c", rig.addresses[target][0], "-t", str(SECONDS), "--json")
+        found = json.loads(rig.hosts[source].run(*argv, timeout=60).stdout)
+    finally:
+        job.stop()
+        there.run("rm", "-rf", "--", directory)
+    return float(found["end"]["sum_received"]["bits_per_second"])
+
+
+@pytest.mark.parametrize(("source", "target"), [("generator", "sut"), ("sut", "generator")])
+def test_a_transfer_keeps_to_the_rate_each_way(limited: Rig, source: str, target: str) -> None:
+    most = rates.bits(RATE) + 8 * 2 * 65536 / SECONDS
+    assert transfer(limited, source, target) <= most
+
+
+def test_without_a_rate_it_is_faster(standing: None) -> None:
+    """What the test above could not have seen otherwise."""
+    rig = virtual.attach()
+    try:
+        assert transfer(rig, "generator", "sut") > 2 * rates.bits(RATE)
+    finally:
+        rig.close()
+
+
+def test_every_link_has_a_bucket_at_both_ends_a_peer_s_too(limited: Rig) -> None:
+    # The system under test has two links.
+    assert len(buckets()) == 2 * 4
+    with limited.peer(["net"]):
+        assert len([line for line in buckets() if "rate 200Mbit" in line]) == 2 * 5
+    assert len(buckets()) == 2 * 4
+
+
+def test_two_rates_are_two_rigs(limited: Rig) -> None:
+    assert limited.name == "virtual:200mbit"
+    assert "200 Mbit/s each way" in limited.links[0]
+    plain = virtual.attach()
+    assert plain.name == "virtual" and "Mbit" not in plain.links[0]
+    assert plain.describe() != limited.describe()
+    plain.close()
+
+
+def test_who_opens_the_rig_takes_away_what_a_killed_campaign_left(standing: None) -> None:
+    killed = virtual.attach(RATE)
+    assert buckets()
+    virtual.attach().close()
+    assert buckets() == []
+    killed.close()
