@@ -10,18 +10,22 @@ by the address that the server has itself: behind a published port (``nat``) no 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import partial
 
 from labkit.benchmarks.base import Client, Reading
 from labkit.benchmarks.fields import unreadable, version
 from labkit.benchmarks.given import one_of, whole
 from labkit.benchmarks.logged import logged, rows, split
-from labkit.errors import UsageError
+from labkit.errors import ToolMissing, UsageError
 from labkit.hosts import Host
+from labkit.hosts.site import Site
 from labkit.placement import Workload
 
 TOOL = "sfnt-pingpong"
 PORT = 2048
+#: The image that has it where its user has built it.
+IMAGE = "apps"
 PROTOCOLS = ("udp", "tcp")
 #: How both ends wait for a message, in the words of `labkit.benchmarks.sockperf`.
 WAITS = ("block", "spin")
@@ -32,18 +36,60 @@ WARMUP = 10_000
 _LARGEST = 65_507
 #: A round trip that is taken as certain not to be exceeded on average, and what comes before, in s.
 _BUDGET, _BEFORE = {"block": 150e-6, "spin": 60e-6}, 1.0
+_REMEDY = (
+    "build it from its source (sfnettest) and put it on PATH; for an image, see "
+    "containers/apps/local"
+)
+#: Why it cannot be measured behind a published port.
+BEHIND_NAT = f"{TOOL} exchanges its messages on ports that the kernel gives it: none is published"
 _COLUMNS = ("size", "mean", "min", "median", "max", "percentile", "stddev", "iter")
 
 
 def probe(host: Host) -> str:
     """Return the tool's version on the host; raise `ToolMissing` where it is not."""
-    build = "build it from its source (sfnettest) and put it on PATH; for an image, see "
-    return version(
-        host, (TOOL, "--version"), r"version: (\S+)", remedy=build + "containers/apps/local"
+    return version(host, (TOOL, "--version"), r"version: (\S+)", remedy=_REMEDY)
+
+
+def lacking(sites: Mapping[str, Site]) -> dict[str, str]:
+    """Return where the tool is not, each with the reason and what to do.
+
+    Parameters
+    ----------
+    sites : mapping of str to Site
+        The rig's, by role.
+
+    Returns
+    -------
+    dict of str to str
+        ``generator``, ``clean`` and ``sut`` for hosts without it on PATH, ``image`` for the image
+        that has the applications.
+    """
+    roles = [role for role in ("generator", "clean", "sut") if role in sites]
+    asked = {role: partial(probe, sites[role].host) for role in roles}
+    found = {}
+    for place, ask in (asked | {"image": partial(_probe_image, sites["sut"])}).items():
+        try:
+            ask()
+        except ToolMissing as error:
+            found[place] = f"{error.what} ({error.where}): {error.remedy}"
+    return found
+
+
+def _probe_image(site: Site) -> None:
+    """Raise `ToolMissing` unless a container of the image finds the tool."""
+    run = ("docker", "run", "--rm", "--pull", "never", "--network", "none", "--label", "labkit=rig")
+    image = site.images.get(IMAGE)
+    if site.engine and image is not None:
+        argv = (*run, image.reference, TOOL, "--version")
+        said = site.host.run(*argv, env={"DOCKER_HOST": site.engine}, check=False)
+        if said.status == 0:
+            return
+    raise ToolMissing(
+        f"{TOOL} is not in the image {IMAGE}", where=f"host {site.host.name}", remedy=_REMEDY
     )
 
 
-def server(*, port: int = PORT, image: str = "apps") -> Workload:
+def server(*, port: int = PORT, image: str = IMAGE) -> Workload:
     """Return the server; it waits as its client asks it to, and ends with its one client."""
     whole(TOOL, port=port)
     return Workload((TOOL, f"--port={port}"), port, "tcp", image)

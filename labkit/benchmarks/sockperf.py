@@ -1,4 +1,4 @@
-"""sockperf: UDP ping-pong with the time of every packet.
+"""sockperf: ping-pong over UDP or TCP with the time of every message.
 
 The client of version 3.7 runs for whole seconds, of which it leaves out 400 ms of warm-up at the
 start and 50 ms at the end; before them it sleeps for two seconds. So a number of messages is asked
@@ -18,11 +18,13 @@ import pandas as pd
 
 from labkit.benchmarks.base import Client, Reading
 from labkit.benchmarks.fields import version
+from labkit.benchmarks.given import one_of
 from labkit.errors import ToolOutput, UsageError
 from labkit.hosts import Host
 from labkit.placement import Workload
 
 PORT = 11111
+PROTOCOLS = ("udp", "tcp")
 #: How an end waits for a packet: it sleeps, it asks again and again, or the socket does so.
 WAITS = ("block", "spin", "busy_poll")
 #: Microseconds that SO_BUSY_POLL asks the device for, before the thread sleeps.
@@ -46,9 +48,15 @@ def _waiting(wait: str) -> tuple[str, ...]:
     return options[wait]
 
 
-def server(wait: str, *, port: int = PORT) -> Workload:
+def server(wait: str, *, protocol: str = "udp", port: int = PORT) -> Workload:
     """Return the echo server; it waits as its client does, as both ends did in the paper."""
-    return Workload(("sockperf", "server", "-i", "0.0.0.0", "-p", str(port), *_waiting(wait)), port)
+    argv = ("sockperf", "server", "-i", "0.0.0.0", "-p", str(port), *_waiting(wait))
+    return Workload((*argv, *_over(protocol)), port, protocol)
+
+
+def _over(protocol: str) -> tuple[str, ...]:
+    one_of("protocol", protocol, PROTOCOLS)
+    return ("--tcp",) if protocol == "tcp" else ()
 
 
 def duration(messages: int, wait: str) -> int:
@@ -56,7 +64,15 @@ def duration(messages: int, wait: str) -> int:
     return max(1, math.ceil(_TRIMMED + messages * _BUDGET[wait]))
 
 
-def ping_pong(address: str, *, messages: int, size: int, wait: str, port: int = PORT) -> Client:
+def ping_pong(
+    address: str,
+    *,
+    messages: int,
+    size: int,
+    wait: str,
+    protocol: str = "udp",
+    port: int = PORT,
+) -> Client:
     """Return the client: one message at a time, each round trip logged.
 
     Parameters
@@ -66,9 +82,11 @@ def ping_pong(address: str, *, messages: int, size: int, wait: str, port: int = 
     messages : int
         Round trips to keep, spread evenly over the run; flagged when there were fewer.
     size : int
-        UDP payload in bytes, at least 14 (the tool's own header).
+        Payload in bytes, at least 14 (the tool's own header).
     wait : {"block", "spin", "busy_poll"}
         How the client waits for the echo.
+    protocol : {"udp", "tcp"}
+        What carries the messages, of the server too; the tool has TCP delay none of them.
     """
     whole = isinstance(messages, int) and isinstance(size, int)
     if not whole or messages < 1 or size < 14:
@@ -88,7 +106,7 @@ def ping_pong(address: str, *, messages: int, size: int, wait: str, port: int = 
         "-m",
         str(size),
     )
-    argv += ("-t", str(seconds), *_waiting(wait), "--full-log", "{log}")
+    argv += ("-t", str(seconds), *_waiting(wait), *_over(protocol), "--full-log", "{log}")
     reader = partial(parse, messages=messages)
     return Client(argv, address, seconds + _ASLEEP, reader, log_rows=messages)
 

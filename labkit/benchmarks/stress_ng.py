@@ -7,8 +7,10 @@ from functools import partial
 
 from labkit.benchmarks.base import Client, Reading
 from labkit.benchmarks.fields import number, unreadable, version
+from labkit.benchmarks.given import whole
 from labkit.errors import UsageError
 from labkit.hosts import Host
+from labkit.placement import Workload
 
 # What it says of a stressor: operations, three times in seconds, and two rates.
 _ROW = r"metrc: \[\d+\] +{name} +(\d\S*) +(\S+) +\S+ +\S+ +(\S+) +\S+$"
@@ -44,6 +46,20 @@ def stress(
     argv: tuple[str, ...] = ("stress-ng", f"--{stressor}", str(workers), "--timeout", str(seconds))
     argv += ("--metrics-brief", "--stdout", "--temp-path", "/scratch", *options)
     return Client(argv, "", seconds + 3.0, partial(parse, stressor=stressor))
+
+
+def busy(workers: int, *, image: str = "services") -> Workload:
+    """Return a workload that computes until it is ended: so many workers of the stressor ``cpu``.
+
+    Parameters
+    ----------
+    workers : int
+        Processes.
+    image : str
+        The image that holds the tool.
+    """
+    whole("stress-ng", workers=workers)
+    return Workload(("stress-ng", "--cpu", str(workers), "--timeout", "0"), 0, image=image)
 
 
 def parse(stdout: str, log: str = "", *, stressor: str) -> Reading:

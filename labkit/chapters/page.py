@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ class Page:
         Relative difference up to which two conditions count as equal; the plan's by default.
     columns : sequence of str, optional
         Columns of samples that `series` has beside `value`.
+    within : mapping, optional
+        Only conditions with these levels (one level, or a list); a factor that the plan does not
+        have leaves all of them.
 
     Attributes
     ----------
@@ -73,9 +77,10 @@ class Page:
         value: str = "rtt_ns",
         margin: float | None = None,
         columns: Sequence[str] | None = None,
+        within: Mapping[str, Any] | None = None,
     ) -> None:
         self.data = str(data)
-        self.campaign = dataset.load(project(data))
+        self.campaign = _part(dataset.load(project(data)), within or {})
         self.plan, self.rig = self.campaign.plan, self.campaign.rig
         self.factors = list(self.plan["factors"] if factors is None else factors)
         self.value, self._columns = value, [value, *(columns or [])]
@@ -242,3 +247,23 @@ class Page:
             The study, as the index names it.
         """
         concluding.conclusions(self, [dict(one) for one in found], title)
+
+
+def _part(campaign: dataset.Dataset, within: Mapping[str, Any]) -> dataset.Dataset:
+    """Return the part of a campaign whose conditions have some levels."""
+    wanted = {
+        name: set(map(str, level)) if isinstance(level, list | tuple | set) else {str(level)}
+        for name, level in within.items()
+        if name in campaign.plan["factors"]
+    }
+    if not wanted:
+        return campaign
+
+    def there(one: Mapping[str, Any]) -> bool:
+        return all(str(one["levels"][name]) in levels for name, levels in wanted.items())
+
+    plan = campaign.plan | {"conditions": list(filter(there, campaign.plan["conditions"]))}
+    part = copy(campaign)
+    part.__dict__.pop("trials", None)
+    part.__dict__.update(plan=plan, records=list(filter(there, campaign.records)))
+    return part

@@ -54,6 +54,13 @@ def test_sysbench_s_own_error_is_shown():
         sysbench.parse(read("sysbench-failed.txt"))
 
 
+def test_stress_ng_as_a_load_computes_until_it_is_ended():
+    load = stress_ng.busy(2)
+    assert load.argv == ("stress-ng", "--cpu", "2", "--timeout", "0") and load.port == 0
+    with pytest.raises(UsageError):
+        stress_ng.busy(0)
+
+
 def test_stress_ng_reads_the_rate_by_the_clock_on_the_wall():
     found = stress_ng.parse(read("stress-ng.txt"), stressor="cpu").metrics
     assert found == {"stress_cpu_per_s": 1634.50}

@@ -14,6 +14,7 @@ from labkit.benchmarks import sfnt_pingpong as sfnt
 from labkit.benchmarks.base import Client
 from labkit.errors import ToolMissing, ToolOutput, UsageError
 from labkit.hosts import LocalHost
+from labkit.hosts.site import Site
 
 CAPTURED = Path(__file__).parents[1] / "captured"
 ADDRESS = "198.18.0.3"
@@ -181,3 +182,17 @@ def test_a_tool_that_fails_fails_the_client(tmp_path: Path) -> None:
     client = sfnt.ping_pong(ADDRESS, messages=5000, size=64, wait="block")
     assert run(client, tmp_path, STATUS="3").returncode == 3
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
+
+
+def test_where_it_is_not_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    sites = {role: Site(LocalHost(role), ADDRESS) for role in ("generator", "sut")}
+    found = sfnt.lacking(sites)
+    assert list(found) == ["generator", "sut", "image"]
+    assert "host generator" in found["generator"] and "containers/apps/local" in found["image"]
+    tool = tmp_path / "sfnt-pingpong"
+    tool.write_text("#!/bin/sh\necho '# version: 1.5.0'\n")
+    tool.chmod(0o755)
+    assert list(sfnt.lacking(sites)) == ["image"]

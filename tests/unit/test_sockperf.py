@@ -19,10 +19,10 @@ def read(name):
     return (CAPTURED / name).read_text()
 
 
-@pytest.mark.parametrize("wait", ["block", "spin"])
-def test_round_trips_are_exact_integers(wait):
-    log = read(f"sockperf-{wait}.log")
-    reading = sockperf.parse(read(f"sockperf-{wait}.txt"), log)
+@pytest.mark.parametrize("name", ["block", "spin", "tcp"])
+def test_round_trips_are_exact_integers(name):
+    log = read(f"sockperf-{name}.log")
+    reading = sockperf.parse(read(f"sockperf-{name}.txt"), log)
     rtt = reading.samples["rtt_ns"]
     assert rtt.dtype == np.int64 and len(rtt) == 19
     # The tool prints half of the round trip in us with three digits: half a ns of rounding.
@@ -78,6 +78,13 @@ def test_commands_are_argument_lists_with_the_ways_to_wait():
     assert "--nonblocked" in client.argv and "{log}" in client.argv
     assert "--nonblocked" not in sockperf.server("block").argv
     assert "--lls" in sockperf.server("busy_poll").argv
+    both = sockperf.server("spin", protocol="tcp"), sockperf.server("spin")
+    assert [one.protocol for one in both] == ["tcp", "udp"]
+    assert ["--tcp" in one.argv for one in both] == [True, False]
+    asked = {"messages": 1_000, "size": 64, "wait": "spin", "protocol": "tcp"}
+    assert "--tcp" in sockperf.ping_pong("198.18.0.3", **asked).argv
+    with pytest.raises(UsageError, match="udp in, tcp out"):
+        sockperf.server("spin", protocol="udp in, tcp out")
     with pytest.raises(UsageError):
         sockperf.server("sleep")
     with pytest.raises(UsageError):

@@ -1,0 +1,23 @@
+"""Reads a study notebook up to where its rig is opened, with other parameters."""
+
+from typing import Any
+
+import nbformat
+
+from labkit.paths import project
+
+
+def declared(name: str, **parameters: Any) -> dict[str, Any]:
+    """Return the names that a study's notebook defines before it opens its rig."""
+    names: dict[str, Any] = {"In": []}
+    for cell in nbformat.read(project("notebooks/studies") / name, 4).cells:
+        if cell.cell_type != "code":
+            continue
+        if "Rig.open(" in cell.source:
+            break
+        exec(compile(cell.source, cell.id, "exec"), names)
+        if "parameters" in cell.metadata.get("tags", []):
+            unknown = set(parameters) - set(names)
+            assert not unknown, f"the notebook has no {unknown}"
+            names.update(parameters)
+    return names

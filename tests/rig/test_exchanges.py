@@ -1,0 +1,111 @@
+"""The first study's protocol on the real rig: exchanges, networks, loads, and what is captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from notebook_studies import declared
+
+from labkit.campaign.trial import Trial
+from labkit.design import Condition
+from labkit.hosts import LocalHost
+from labkit.placement import Placement, bare, container, docker
+from labkit.rig import collector, netns
+from labkit.rig.base import Rig
+
+pytestmark = pytest.mark.rig
+Left = Callable[[], list[str]]
+THIRD = "udp in, tcp out"
+BUSY = {"kind": "containers", "count": 2, "busy": True, "cpus": "0"}
+STRESS = {"kind": "stress-ng", "count": 1, "cpus": "0"}
+
+
+@pytest.fixture(scope="module")
+def watched(lab: Rig) -> Iterator[Rig]:
+    with lab.networks(["macvlan", "routed"]), lab.collector("sut", "clean"):
+        yield lab
+
+
+def mirrors() -> str:
+    """Return the filters of the switch that copy packets."""
+    found = []
+    for role, ports in netns.PORTS.items():
+        for number in range(len(ports)):
+            show = ("tc", "filter", "show", "dev", netns.plug(role, number), "ingress")
+            found.append(LocalHost().run(*collector._SWITCH, *show, check=False).stdout)
+    return "".join(found)
+
+
+def measured(
+    rig: Rig, label: str, place: Placement, *, capture: str, **more: Any
+) -> tuple[Trial, Any]:
+    names = declared("10-affinity-spinning.ipynb")
+    levels = {"placement": place, "affinity": "split", "wait": "spin", "capture": capture}
+    about = {"messages": 500, "tool": "sockperf", "load": {"kind": "none"}, "size": 64}
+    condition = Condition(tuple({**levels, "exchange": "udp", **more}.items()))
+    trial = Trial(rig, condition, about, label, {})
+    return trial, names["ping"](trial)
+
+
+@pytest.mark.parametrize(
+    ("place", "exchange"),
+    [
+        (bare("clean"), "udp"),
+        (docker("bridge"), "tcp"),
+        (docker("host"), THIRD),
+        (bare("chroot"), THIRD),
+        (docker("macvlan"), "udp"),
+    ],
+    ids=str,
+)
+def test_a_captured_trial_has_both_times_of_its_window(
+    watched: Rig, label: str, left: Left, place: Placement, exchange: str
+) -> None:
+    trial, reading = measured(watched, label, place, capture="on", exchange=exchange)
+    rtt, inside = reading.samples["rtt_ns"], reading.samples["residence_ns"]
+    assert len(rtt) == len(inside) == 500 and inside.min() > 0
+    assert sorted(inside)[250] < sorted(rtt)[250]
+    found = reading.metrics
+    assert found["paired"] >= 500 and found["captured"] >= 2 * found["paired"]
+    assert found["capture_drops"] == found["unpaired"] == 0, trial.record["flags"]
+    assert mirrors() == "" and left() == []
+
+
+@pytest.mark.parametrize(
+    ("place", "exchange", "load"),
+    [
+        (docker("routed"), "udp", {"kind": "none"}),
+        (bare("clean"), "tcp", BUSY),
+        (docker("host"), THIRD, STRESS),
+    ],
+    ids=str,
+)
+def test_a_trial_that_is_not_captured_is_left_alone(
+    watched: Rig,
+    label: str,
+    left: Left,
+    monkeypatch: pytest.MonkeyPatch,
+    place: Placement,
+    exchange: str,
+    load: dict[str, Any],
+) -> None:
+    def never() -> None:
+        raise AssertionError("the switch was to mirror")
+
+    monkeypatch.setattr(watched, "mirror", never)
+    trial, reading = measured(watched, label, place, capture="off", exchange=exchange, load=load)
+    assert list(reading.samples) == ["rtt_ns"] and len(reading.samples["rtt_ns"]) == 500
+    beside = set(trial.record.get("readbacks", {}))
+    count = {"none": 0, "containers": 2, "stress-ng": 1}[load["kind"]]
+    assert beside == {f"load{number}" for number in range(count)}
+    for name in beside:
+        assert trial.record["readbacks"][name]["status"]["Cpus_allowed_list"] == load["cpus"]
+    assert left() == []
+
+
+@pytest.mark.parametrize("network", ["none", "container"])
+def test_a_network_that_cannot_be_is_refused_by_the_rig(lab: Rig, network: str) -> None:
+    reason = lab.refuse({"placement": container("docker", network)})
+    assert reason and ("cannot be reached" in reason or "measure that one" in reason)

@@ -1,0 +1,86 @@
+"""What the first study's page shows beside its main part: captures, other sizes and exchanges."""
+
+import pytest
+from affinity_campaigns import FACTORS, campaign, observe
+from matplotlib.figure import Figure
+from notebook_pages import ANALYSES, execute, summary_of, words
+
+NOTEBOOK = ANALYSES / "10-affinity-spinning.ipynb"
+
+
+def test_what_observing_costs_is_apart_from_everything_else(monkeypatch):
+    _, before = execute(monkeypatch, campaign(6), NOTEBOOK)
+    shown, names = execute(monkeypatch, observe(campaign(6)), NOTEBOOK)
+    text = words(shown)
+    assert "one part of the campaign: capture off" in text
+    assert names["watched"] == ["bare clean", "docker host", "docker bridge"]
+    found = names["observing"].set_index(["placement", "contrast"])
+    for name in names["watched"]:
+        row = found.loc[(name, "on / off")]
+        # Where a condition ran twice, both copies are what a captured trial is compared with.
+        assert row["estimate"] == pytest.approx(1.2, abs=0.015) and row["verdict"] == "different"
+    resident = names["resident"].set_index("condition")
+    assert resident.loc["docker bridge", "estimate"] == pytest.approx(1.2 * 1.25, abs=0.05)
+    counts = names["counts"].loc["docker host"]
+    assert counts.to_dict() == {
+        "captured": 5400.0,
+        "capture_drops": 6.0,
+        "paired": 2694.0,
+        "unpaired": 12.0,
+    }
+    # No table, model or claim that was there without them takes a captured trial.
+    for name in ("against_clean", "against_twin", "spinning"):
+        assert names[name].equals(before[name]), name
+    assert names["model"].terms.equals(before["model"].terms)
+    columns = ["id", "result", "estimate", "low", "high"]
+    assert names["entries"][columns].equals(before["entries"][columns])
+    texts = [line["text"] for line in summary_of(shown)["headlines"]]
+    assert "docker host: captured against not captured, bound and spinning ends" in texts
+    assert "138 of 138 planned trials" in text
+    assert sum(isinstance(value, Figure) for value in shown) == 12
+    assert "No trial of this campaign was captured" not in text
+
+
+def test_one_captured_placement_is_compared_with_itself_alone(monkeypatch):
+    shown, names = execute(monkeypatch, observe(campaign(1), watched=("docker host",)), NOTEBOOK)
+    assert names["watched"] == ["docker host"] and names["resident"] is None
+    assert set(names["observing"]["verdict"]) == {"inconclusive"}
+    assert "`bare clean` was not captured" in words(shown)
+
+
+def test_a_campaign_without_captures_says_so(monkeypatch):
+    shown, names = execute(monkeypatch, campaign(2, n=60), NOTEBOOK)
+    assert "No trial of this campaign was captured" in words(shown) and not names["watched"]
+
+
+def test_other_sizes_and_exchanges_have_a_chapter_of_their_own(monkeypatch):
+    stand_in = campaign(5, n=60)
+    more = [
+        one | {"trial": f"{one['trial']}-large", "levels": one["levels"] | {"size": "1024"}}
+        for one in stand_in.records
+    ]
+    for one in [*stand_in.records, *stand_in.plan["conditions"]]:
+        one["levels"] = one["levels"] | {"size": "64"}
+    for one in more:
+        stand_in.given[one["trial"]] = 2 * stand_in.given[one["trial"].removesuffix("-large")]
+    stand_in.records.extend(more)
+    stand_in.__dict__.pop("trials", None)
+    stand_in.plan["factors"] = {**FACTORS, "size": ["64", "1024"]}
+    stand_in.plan["settings"].pop("size")
+    shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
+    assert "one part of the campaign: size 64" in words(shown)
+    assert set(names["elsewhere"]["size"].astype(str)) == {"64", "1024"}
+    medians = names["medians"]["bare clean"].unstack("size")
+    assert (medians["1024"] / medians["64"]).round(6).eq(2).all()
+    _, alone = execute(monkeypatch, campaign(5, n=60), NOTEBOOK)
+    assert names["against_clean"].equals(alone["against_clean"])
+
+
+def test_what_is_not_the_papers_setting_is_said_beside_its_claims(monkeypatch):
+    stand_in = campaign(2, n=60)
+    shown, _ = execute(monkeypatch, stand_in, NOTEBOOK)
+    assert "not what the paper measured" not in words(shown)
+    stand_in.plan["settings"] |= {"exchange": "tcp", "load": {"kind": "stress-ng", "count": 2}}
+    shown, _ = execute(monkeypatch, stand_in, NOTEBOOK)
+    said = words(shown)
+    assert "exchange tcp, load {'kind': 'stress-ng', 'count': 2}: not what the paper" in said
