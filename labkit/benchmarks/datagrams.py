@@ -4,8 +4,9 @@ The generator is sockperf's client of version 3.7 in the mode ``throughput``: it
 loop, waits for no answer, and counts what it sent. It keeps to a schedule, spinning on its CPU in
 between: what was late for any reason follows at once, so that the mean rate is the one that was set
 unless the CPU is exhausted. Each datagram begins with `HEADER`, in network byte order; numbers
-begin at 1, and nothing is sent to a single address before. It sleeps for two seconds first. What it
-refuses ends with status 0, so that only a result counts as one.
+begin at 1, and nothing is sent to a single address before. It sleeps for two seconds first, which
+no option shortens: `Trial.prepare` has it do that before its window. What it refuses ends with
+status 0, so that only a result counts as one.
 
 (trafgen would send frames past the host's own network stack: the addresses of the next hop and the
 check sums go into its configuration, its counters in a payload have one byte, and it sets the
@@ -16,13 +17,12 @@ The sink is a socket that drops all it gets by a filter of its own, and so count
 out, no datagram is queued, no process wakes up. It needs neither firewall rules, which a clean host
 must not have, nor an action of ``tc``, of which the one that drops (gact) is not in every kernel.
 Its count is the column ``socket_drops`` of the mechanism evidence, with the sink's name before it
-unless it was placed first; or `counted`.
+unless it was placed first; `watch` counts for a part of the window.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -43,13 +43,22 @@ _MOST = 1 << 30
 _LARGEST = 1472
 #: The rate was not reached that fell short by more than this share.
 _SHORT = 0.01
-#: Slept before, and waited after, in seconds.
+#: Slept before, and waited after, in seconds; and what it has printed when it begins to sleep.
 _BEFORE, _AFTER = 2.0, 0.1
+_SLEEPS = "Warmup stage"
 #: Left out at both ends of what is sent, where a rate is looked at, in seconds.
 _SETTLED = 0.2
 #: Bytes on the wire around a UDP payload: UDP, IP, Ethernet with its check sum, preamble and gap.
 _AROUND, _PREAMBLE_AND_GAP, _SMALLEST = 8 + 20 + 18, 20, 64
 
+# Nothing arrives any more once the sink's counts stay as they are for a while, of 10 s at most.
+_DRAINED = """
+tries=0 then= now=$(sockets "$1")
+while [ "$now" != "$then" ] && [ "$tries" -lt 100 ]; do
+    sleep 0.1
+    tries=$((tries + 1)) then=$now now=$(sockets "$1")
+done
+"""
 _PYTHON = ("/usr/bin/python3", "-c")
 _SINK = (Path(__file__).parent / "programs" / "datagram_sink.py").read_text()
 
@@ -107,7 +116,8 @@ def send(address: str, *, rate: int, size: int, seconds: int, port: int) -> Clie
         )
     argv: tuple[str, ...] = ("sockperf", "throughput", "-i", address, "-p", str(port))
     argv += ("--mps", str(rate), "-m", str(size), "-t", str(seconds))
-    return Client(argv, address, _BEFORE + seconds + _AFTER, partial(parse, rate=rate))
+    length, reader = _BEFORE + seconds + _AFTER, partial(parse, rate=rate)
+    return Client(argv, address, length, reader, sleeps=_BEFORE, says=_SLEEPS)
 
 
 def parse(stdout: str, log: str = "", *, rate: int | None = None) -> Reading:
@@ -163,16 +173,13 @@ def sink(port: int, *, image: str = "python") -> Workload:
     return Workload((*_PYTHON, _SINK, str(port)), port, image=image)
 
 
-def counting(pid: int) -> Sequence[str]:
-    """Return the command that prints what `counted` reads, for the process of a sink."""
-    return script(sockets.SHOW + 'sockets "$1"\n', str(pid))
-
-
 def watch(sink: str, pid: int, seconds: int) -> Client:
     """Return a client that counts what a sink takes while `send` sends to it, and no longer.
 
     A chain that cannot keep up goes on emptying its queues once nothing is sent any more: what
-    arrives then is no part of its rate. It looks twice, at the kernel's count and the clock.
+    arrives then is no part of its rate. It looks twice, at the kernel's count and the clock; the
+    generator is one that was prepared, and sends from the beginning of the window. Then it waits
+    until nothing arrives any more, so that all that was sent has arrived or is lost.
 
     Parameters
     ----------
@@ -184,10 +191,10 @@ def watch(sink: str, pid: int, seconds: int) -> Client:
         For how long the generator sends.
     """
     text = f'{sockets.SHOW}\nlook() {{ date +%s%N; sockets "$1"; echo @@; }}\n'
-    text += 'sleep "$2"; look "$1"; sleep "$3"; look "$1"\n'
-    begin, middle = _BEFORE + _SETTLED, seconds - 2 * _SETTLED
-    argv = script(text, str(pid), f"{begin:.2f}", f"{middle:.2f}")
-    return Client(tuple(argv), sink, begin + middle, parse_watch)
+    text += 'sleep "$2"; look "$1"; sleep "$3"; look "$1"; sleep "$2"\n' + _DRAINED
+    middle = seconds - 2 * _SETTLED
+    argv = script(text, str(pid), f"{_SETTLED:.2f}", f"{middle:.2f}")
+    return Client(tuple(argv), sink, seconds + _AFTER, parse_watch)
 
 
 def parse_watch(stdout: str, log: str = "") -> Reading:
@@ -210,7 +217,7 @@ def parse_watch(stdout: str, log: str = "") -> Reading:
 
 
 def counted(before: str, after: str) -> int:
-    """Return how many datagrams a sink took between two readings of `counting`.
+    """Return how many datagrams a sink took between two readings of `labkit.hosts.sockets.SHOW`.
 
     Raises
     ------

@@ -110,11 +110,22 @@ def parse(text: str) -> dict[str, Any]:
         found["conntrack_entries"] = int(raw["conntrack"].splitlines()[1].split()[0], 16)
     if raw.get("softnet"):
         rows = (line.split() for line in raw["softnet"].splitlines())
-        found["softnet_dropped"] = sum(int(row[1], 16) for row in rows)
+        found |= _softnet([[int(field, 16) for field in row] for row in rows])
     if raw.get("latency", "").strip().lstrip("-").isdigit():
         found["latency_request_us"] = int(raw["latency"])
     if raw.get("clock", "").isdigit():
         found["clock_ns"] = int(raw["clock"])
+    return found
+
+
+def _softnet(rows: list[list[int]]) -> dict[str, Any]:
+    """Return what the CPUs took from their queues of received packets, and what called them to."""
+    found: dict[str, Any] = {"softnet_dropped": sum(row[1] for row in rows)}
+    # Not every kernel says which CPU a row is of.
+    cpus = [row[12] if len(row) > 12 else number for number, row in enumerate(rows)]
+    found["packets"] = {f"cpu{cpu}": row[0] for cpu, row in zip(cpus, rows, strict=True)}
+    if all(len(row) > 9 for row in rows):
+        found["rps_ipis"] = sum(row[9] for row in rows)
     return found
 
 
@@ -158,9 +169,10 @@ def _machine(raw: dict[str, str]) -> dict[str, Any]:
     return found
 
 
+_SOFTNET = ("softnet_dropped", "rps_ipis")
 _WANTED = {
     "netstat": ("TcpExt.BusyPollRxPackets",),
-    "snmp": ("Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs"),
+    "snmp": ("Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs", "Tcp.PassiveOpens"),
 }
 
 
@@ -193,21 +205,31 @@ def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> 
     }
     if {"softirq_net_rx", "softirq_net_tx"} <= set(found):
         found["softirqs"] = found["softirq_net_rx"] + found["softirq_net_tx"]
-    for name in ("migrations", "pressure_us", "softnet_dropped", *_WANTED["netstat"]):
+    for name in ("migrations", "pressure_us", *_SOFTNET, *_WANTED["netstat"]):
         value = _change(before, after, name)
         if value is not None:
             found[name] = value
+    for cpu in after.get("packets", {}):
+        taken = _change(before.get("packets", {}), after["packets"], cpu)
+        found |= {f"{cpu}_packets": float(taken)} if taken is not None else {}
     elapsed = _change(before, after, "clock_ns")
-    found |= _used(before, after, elapsed)
-    for place, used in after.get("beside", {}).items():
-        earlier = before.get("beside", {}).get(place, {})
-        found |= {f"{place}_{name}": x for name, x in _used(earlier, used, elapsed).items()}
+    found |= _used(before, after, elapsed) | beside(before, after)
     found |= shares(before.get("cpu", {}), after.get("cpu", {}))
     for name in ("conntrack_entries", "latency_request_us"):
         if name in after:
             found[name] = float(after[name])
     if "last_cpu" in after:
         found["server_last_cpu"] = float(after["last_cpu"])
+    return found
+
+
+def beside(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
+    """Return what the named placements of two snapshots used and lost, by their names."""
+    elapsed = _change(before, after, "clock_ns")
+    found: dict[str, float] = {}
+    for place, used in after.get("beside", {}).items():
+        earlier = before.get("beside", {}).get(place, {})
+        found |= {f"{place}_{name}": x for name, x in _used(earlier, used, elapsed).items()}
     return found
 
 

@@ -68,7 +68,15 @@ class Study:
     margin: float = 0.02
     seconds: Callable[[Levels], float] | None = None
 
-    def plan(self, rig: Rig, *, blocks: int, seed: int, earlier: Path | str | None = None) -> Plan:
+    def plan(
+        self,
+        rig: Rig,
+        *,
+        blocks: int,
+        seed: int,
+        earlier: Path | str | None = None,
+        refuse: Callable[[Levels], str | None] | None = None,
+    ) -> Plan:
         """Fix conditions, order and identity on a rig, before anything runs.
 
         Parameters
@@ -79,6 +87,8 @@ class Study:
             Number of blocks, and the seed of their order.
         earlier : path, optional
             A campaign that tells the noise, for the smallest decidable margin.
+        refuse : callable, optional
+            Returns why the study cannot measure a condition that the rig can run, or None.
         """
         for name, level in self.baseline.items():
             labels = [design.level_label(one) for one in self.factors.get(name, ())]
@@ -90,7 +100,7 @@ class Study:
             seed=seed,
             keep=self.keep,
             doubled=self.doubled,
-            refuse=rig.refuse,
+            refuse=lambda levels: rig.refuse(levels) or (refuse(levels) if refuse else None),
         )
         return Plan(self, rig, made, blocks, seed, earlier)
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from labkit.benchmarks.base import Client, Reading
-from labkit.campaign import accounting, capturing, evidence, visits
+from labkit.campaign import accounting, ahead, capturing, evidence, steered, visits
 from labkit.campaign.outcome import brief
-from labkit.campaign.window import Load, Seen, Window, thinned
+from labkit.campaign.placing import Placing
+from labkit.campaign.window import Load, Seen, Window, host_of, thinned
 from labkit.design import Condition
-from labkit.errors import FenceError, RigError, UsageError
-from labkit.hosts import Host
-from labkit.hosts.site import Site
+from labkit.errors import RigError, UsageError
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
-from labkit.runtimes import RUNTIMES, Runtime, Server, placed
+from labkit.runtimes import Runtime, Server
 
 
-class Trial:
+class Trial(Placing):
     """What a protocol sees: the levels of its condition, the settings, and a few verbs.
 
     Levels and settings are attributes: ``trial.placement``, ``trial.messages``. A protocol reads
@@ -53,13 +52,8 @@ class Trial:
         turn: int = 0,
     ) -> None:
         self._values = {**settings, **dict(condition.levels)}
-        self._rig, self._label, self._runtimes = rig, label, runtimes
+        super().__init__(rig, label, runtimes, self._values.get("affinity", "split"))
         self.turn = turn
-        self._servers: dict[str, Server] = {}
-        self._placed = 0
-        self._places: dict[str, tuple[Site, Placement]] = {}
-        self.record: dict[str, Any] = {"commands": [], "flags": [], "mechanisms": {}}
-        self.logs: dict[str, str] = {}
 
     def __getattr__(self, name: str) -> Any:
         values = self.__dict__.get("_values", {})
@@ -81,60 +75,6 @@ class Trial:
     def note(self, **details: Any) -> None:
         """Keep JSON data with the trial, under ``details``."""
         self.record.setdefault("details", {}).update(details)
-
-    def cpus(self, role: str) -> str:
-        """Return the CPU list of a role under this trial's affinity; "all" is every CPU."""
-        if role == "all":
-            return self._rig.cpu_map["all" if self._rig.shared_kernel else "all.sut"]
-        return self._rig.cpus(role, self._values.get("affinity", "split"))
-
-    @contextmanager
-    def serve(
-        self,
-        workload: Workload,
-        placement: Placement,
-        *,
-        name: str = "server",
-        cpus: str | None = None,
-        at: str = "",
-    ) -> Iterator[Server]:
-        """Place a workload, ready and verified, for the duration of a ``with`` block.
-
-        Parameters
-        ----------
-        workload, placement : Workload, Placement
-            What, and where.
-        name : str
-            Tells several that stand at once apart. Evidence of the first at which a client aims
-            is the trial's own; columns of the others begin with their name.
-        cpus : str, optional
-            CPU list of its affinity; the role's own otherwise.
-        at : str, optional
-            The role of another host than the placement's own, such as ``peer`` (`Rig.peer`).
-        """
-        if name in self._servers:
-            raise UsageError(f"two placements called {name!r} at once", remedy="name one of them")
-        # Each of several has an address of its own where its network gives it one.
-        site = replace(self._rig.site(placement, at), place=self._placed)
-        self._placed += 1
-        runtime = self._runtime(placement)
-        label = self._label if name == "server" else f"{self._label}-{name}"
-        self.record["commands"].append(brief(workload.argv))
-        logs: dict[str, str] = {}
-        where = cpus or self.cpus(self._role(site))
-        try:
-            with placed(
-                runtime, site, placement, workload, cpus=where, label=label, logs=logs
-            ) as server:
-                if self._servers:
-                    self.record.setdefault("readbacks", {})[name] = server.readback
-                else:
-                    self.record["readback"] = server.readback
-                self._servers[name], self._places[name] = server, (site, placement)
-                yield server
-        finally:
-            self._servers.pop(name, None)
-            self.logs |= {f"{name}.log": text for text in logs.values()}
 
     @contextmanager
     def come_and_go(
@@ -167,11 +107,12 @@ class Trial:
     def capture(self, expression: str = "udp") -> Iterator[capturing.Captured]:
         """Capture at the switch, on the collector, for the duration of a ``with`` block.
 
-        Parameters
-        ----------
-        expression : str
-            Which packets are kept, as tcpdump takes it.
+        Trials at the level ``off`` of a factor ``capture`` are left unobserved. `expression` says
+        which packets are kept, as tcpdump takes it.
         """
+        if self._values.get("capture") == "off":
+            yield capturing.Captured()
+            return
         role, rig = "collector", self._rig
         if role not in rig.sites:
             raise RigError(
@@ -181,6 +122,29 @@ class Trial:
         where = (rig.sites[role], rig.interfaces[role][0], f"{self._label}-capture", cpus)
         with rig.mirror(), capturing.listening(*where, expression) as captured:
             yield captured
+
+    @contextmanager
+    def steer(self, level: str, *, cpus: str = "own") -> Iterator[None]:
+        """Have what both hosts receive handed to CPUs, for the duration of a ``with`` block.
+
+        `level` is of `labkit.hosts.steering.LEVELS`, `cpus` a CPU list: "own" for the CPUs of the
+        receiving host, "all" for those of its machine. Windows of a trial whose factor ``rps`` is
+        not "off" must show that packets were steered.
+        """
+        with steered.held(self._rig, level, cpus, self._label) as found:
+            self.record["steering"] = found
+            yield
+
+    def prepare(self, client: Client, *, name: str) -> AbstractContextManager[ahead.Ahead]:
+        """Start a client on the generator, and hold it while it sleeps before its first packet.
+
+        For what sleeps before it begins: ``prepared.ready()`` is the client that its window runs.
+        """
+        accounting.check_target(self._rig, self._servers.values(), client, None)
+        self.record["commands"].append(brief(client.argv))
+        site, label = self._rig.sites["generator"], f"{self._label}-{name}"
+        command = ["taskset", "-c", self.cpus("generator"), *client.argv]
+        return ahead.held(site.host, f"{site.directory}/{label}", label, client, command)
 
     def measure(self, client: Client, *, inside: Server | None = None) -> Reading:
         """Run a client as a detached job, and sleep until it has ended.
@@ -214,46 +178,43 @@ class Trial:
             By the clients' names.
         """
         for client, inside in clients.values():
-            self._check_target(client, inside)
+            accounting.check_target(self._rig, self._servers.values(), client, inside)
         if not self._servers:
             raise UsageError(
                 "measure needs a placement", remedy="call it inside `with trial.serve(...)`"
             )
-        host, directory = self._window_host(clients)
+        host, directory = host_of(self._rig.sites, [inside for _, inside in clients.values()])
         window = Window(host, f"{directory}/{self._label}-client", self._label)
         loads = [self._load(window, name, *pair) for name, pair in clients.items()]
         main = accounting.aimed_at([client for client, _ in clients.values()], self._servers)
-        near = self._near(main, host)
-        places = [
-            str(one.pid) if one is main else f"{name}={one.pid}"
-            for name, one in self._servers.items()
-            if self._near(one, host)
-        ]
-        before = None if near else accounting.snapshot(evidence.BEFORE, main)
+        shared = self._rig.shared_kernel
+        here, *others = accounting.kernels(self._servers, main, host, shared=shared)
+        before = [accounting.snapshot(evidence.BEFORE, one) for one in others]
         try:
-            seen = window.run(loads, places)
-            after = None if near else accounting.snapshot(evidence.AFTER, main)
+            seen = window.run(loads, here.places)
+            after = [accounting.snapshot(evidence.AFTER, one) for one in others]
             readings = self._read(seen, loads)
         finally:
             window.close()
-        # With one kernel the window's snapshots hold the server too, and are the closer ones.
-        here = evidence.parse(self.logs.pop("before")), evidence.parse(self.logs.pop("after"))
-        there = (before, after) if before and after else here
+        # What the window's own snapshots hold is the closest to it.
+        own = evidence.parse(self.logs.pop("before")), evidence.parse(self.logs.pop("after"))
+        seen_by = zip((here, *others), (own, *zip(before, after, strict=True)), strict=True)
         inner = next((inside for _, inside in clients.values() if inside), None)
         cpus = (inner.cpus if inner else self.cpus("generator"), main.cpus)
-        ends = accounting.Ends(here, there, *cpus)
+        ends = accounting.Ends(tuple(seen_by), *cpus)
         accounting.account(self.record, ends, readings.values(), self._values)
         self.record["readback"] = main.readback
-        self._check_published(main, {client.target for client, _ in clients.values()})
+        self._check_published(main, [client for client, _ in clients.values()])
         return readings
 
-    def _check_published(self, main: Server, targets: set[str]) -> None:
+    def _check_published(self, main: Server, clients: Sequence[Client]) -> None:
         for name, server in self._servers.items():
             site, placement = self._places[name]
             # Not one that a container of its own host reaches by its own address.
-            aimed = server is main and server.address in targets
-            if placement.network == "nat" and aimed and server.port:
-                accounting.check_published(site, server)
+            aiming = [one for one in clients if server is main and one.target == server.address]
+            if placement.network == "nat" and aiming and server.port:
+                used = dict.fromkeys(way for one in aiming for way in one.protocols)
+                accounting.check_published(site, server, used)
 
     def _read(self, seen: Seen, loads: list[Load]) -> dict[str, Reading]:
         """Keep what was seen, and read what the clients printed."""
@@ -270,36 +231,6 @@ class Trial:
             if one.client.bulky:
                 self.logs.pop(f"{one.name}.out")
         return readings
-
-    def _runtime(self, placement: Placement) -> Runtime:
-        return self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime]())
-
-    def _role(self, site: Site) -> str:
-        roles = (role for role, host in self._rig.hosts.items() if host is site.host)
-        return next(roles, "sut")
-
-    def _near(self, server: Server, host: Host) -> bool:
-        """Tell whether a snapshot on the host sees the server's process."""
-        return self._rig.shared_kernel or server.host is host
-
-    def _check_target(self, client: Client, inside: Server | None) -> None:
-        """Raise unless the load goes to an address of the rig, or of a placement that stands."""
-        if not client.target and inside is None:
-            raise FenceError("no load is sent to nowhere", remedy="name a target on the generator")
-        standing = {one.own_address for one in self._servers.values()}
-        if client.target and not (inside is not None and client.target in standing):
-            self._rig.check_target(client.target)
-
-    def _window_host(self, clients: Mapping[str, tuple[Client, Server | None]]) -> tuple[Host, str]:
-        generator = self._rig.sites["generator"]
-        hosts = [generator.host if one is None else one.host for _, one in clients.values()]
-        if any(host is not hosts[0] for host in hosts):
-            raise UsageError(
-                "clients of one window run on one host",
-                why=", ".join(sorted({host.name for host in hosts})),
-            )
-        sites = self._rig.sites.values()
-        return hosts[0], next(one.directory for one in sites if one.host is hosts[0])
 
     def _load(self, window: Window, name: str, client: Client, inside: Server | None) -> Load:
         log = window.log(name) if inside is None else f"/tmp/{self._label}-{name}.log"

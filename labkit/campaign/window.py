@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from labkit.benchmarks.base import Client
 from labkit.campaign import evidence
 from labkit.campaign.harness import harness_switches
+from labkit.errors import UsageError
 from labkit.hosts import Host, Job, Result, script, start_job
+from labkit.hosts.site import Site
+from labkit.runtimes import Server
 
 # A tool that runs for a set time may log far more than was asked for. What is kept is spread evenly
 # over the window, which the evidence covers too; the first part of it would be a sample of its own.
@@ -61,6 +64,17 @@ class Seen:
 def thinned(log: str, rows: int | None) -> list[str]:
     """Return the command that prints a log where it is: so many rows of it, all for None."""
     return list(script(_THIN, log, str(rows or 0)))
+
+
+def host_of(sites: Mapping[str, Site], inside: Sequence[Server | None]) -> tuple[Host, str]:
+    """Return where the clients of a window run, each in a placement or on the generator."""
+    hosts = [sites["generator"].host if one is None else one.host for one in inside]
+    if any(host is not hosts[0] for host in hosts):
+        raise UsageError(
+            "clients of one window run on one host",
+            why=", ".join(sorted({host.name for host in hosts})),
+        )
+    return hosts[0], next(one.directory for one in sites.values() if one.host is hosts[0])
 
 
 class Window:

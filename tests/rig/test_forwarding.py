@@ -10,10 +10,14 @@ import pytest
 from labkit.benchmarks import datagrams, socat
 from labkit.campaign.trial import Trial
 from labkit.capture import number, pair, parse_drops, read
+from labkit.design import Condition
 from labkit.errors import ManipulationError, RigError
 from labkit.hosts import script
-from labkit.placement import Placement, bare, container, docker
+from labkit.hosts.site import Site
+from labkit.placement import Placement, Workload, bare, container, docker
+from labkit.rig import netns
 from labkit.rig.base import Rig
+from labkit.runtimes import Docker, Server
 
 pytestmark = pytest.mark.rig
 FIRST, SINK, RATE = 20000, 19999, 2000
@@ -27,17 +31,21 @@ def watched(lab: Rig) -> Iterator[Rig]:
         yield lab
 
 
-def placed(trial: Trial, stack: ExitStack, place: Placement, hosts: int, hops: int) -> str:
-    """Place the sink and the chain before it; return the address of the first hop."""
+def placed(trial: Trial, stack: ExitStack, place: Placement, hosts: int, hops: int) -> list[Server]:
+    """Place the sink and the chain before it, all hops at once; return the sink and the hops."""
     cpus = {"cpus": trial.cpus("generator")}
     sink = trial.serve(datagrams.sink(SINK), bare("clean"), name="sink", at="generator", **cpus)
-    following, port = stack.enter_context(sink).address, SINK
-    for hop in reversed(range(hops)):
-        workload = socat.forwarder(FIRST + hop, following, port)
-        away = {"at": "peer", "cpus": trial.cpus("peer")} if hosts == 2 and hop % 2 else {}
-        serving = trial.serve(workload, place, name=f"hop{hop}", **away)
-        following, port = stack.enter_context(serving).address, FIRST + hop
-    return following
+    end = stack.enter_context(sink)
+    roles = ["peer" if hosts == 2 and hop % 2 else "" for hop in range(hops)]
+    ends = [(trial.address(place, after=n, at=at), FIRST + n) for n, at in enumerate(roles)]
+    wanted = [
+        {"workload": socat.forwarder(FIRST + n, *following), "placement": place}
+        | {"name": f"hop{n}", "at": roles[n]}
+        for n, following in enumerate([*ends[1:], (end.address, SINK)])
+    ]
+    chain = stack.enter_context(trial.serve_all(wanted))
+    assert [one.address for one in chain] == [address for address, _ in ends]
+    return [end, *chain]
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
@@ -51,7 +59,9 @@ def test_every_datagram_is_counted_and_captured(
         return
     trial = make_trial(place)
     with ExitStack() as stack:
-        first = placed(trial, stack, place, hosts, 3)
+        first = placed(trial, stack, place, hosts, 3)[1].address
+        # Each hop was proven, and not only the first.
+        assert len(trial.record["readbacks"]) == 3
         load = datagrams.send(first, rate=RATE, size=28, seconds=1, port=FIRST)
         with trial.capture(f"udp port {FIRST} or udp port {SINK}") as captured:
             reading = trial.measure(load)
@@ -64,6 +74,66 @@ def test_every_datagram_is_counted_and_captured(
     assert len(pairs) == found["sink_socket_drops"]
     assert len(pairs) < 10 or pairs.residence_ns.min() > 0
     assert parse_drops(captured.summary).flags == ()
+    assert left() == []
+
+
+@pytest.mark.parametrize("place", [bare("clean"), docker("nat")], ids=str)
+def test_an_overloaded_chain_is_measured_with_its_loss(
+    watched: Rig, make_trial: Callable[..., Trial], left: Left, place: Placement
+) -> None:
+    trial = make_trial(place)
+    first = trial.address(place, after=1)
+    load = datagrams.send(first, rate=10_000_000, size=28, seconds=1, port=FIRST)
+    with ExitStack() as stack:
+        sender = stack.enter_context(trial.prepare(load, name="load"))
+        sink, *_ = placed(trial, stack, place, 1, 5)
+        watch = datagrams.watch(sink.address, sink.pid, 1)
+        found = trial.measure_all({"send": (sender.ready(), None), "watch": (watch, None)})
+    # It ended by itself: a window that goes on too long is a failed trial.
+    sent, drops = found["send"].metrics["sent"], trial.mechanisms
+    arrived = drops["sink_socket_drops"]
+    dropped = sum(drops[name] for name in drops if name.endswith("socket_drops")) - arrived
+    assert 0 < found["watch"].metrics["packets_per_s"] < sent
+    assert 0 < arrived < sent and dropped > 0
+    if place == bare("clean"):
+        # Nothing is left on its way: what did not arrive was dropped where it is counted.
+        assert arrived + dropped == sent
+    assert any("rate not reached" in flag for flag in trial.record["flags"])
+    assert left() == []
+
+
+def test_each_host_is_asked_what_its_own_sockets_dropped(
+    watched: Rig, label: str, left: Left
+) -> None:
+    """What separate machines need, tried on these: three hosts as if each had a kernel."""
+    every = {f"all.{role}": netns.all_cpus() for role in watched.hosts}
+    fields = vars(watched) | {"shared_kernel": False, "cpu_map": watched.cpu_map | every}
+    levels = (("placement", docker("nat")), ("affinity", "free"))
+    trial = Trial(Rig(**fields | {"at_close": ()}), Condition(levels), {}, label, {})
+    with ExitStack() as stack:
+        first = placed(trial, stack, docker("nat"), 2, 3)[1].address
+        load = datagrams.send(first, rate=RATE, size=28, seconds=1, port=FIRST)
+        sent = trial.measure(load).metrics["sent"]
+        found = trial.mechanisms
+    names = ("sink_socket_drops", "socket_drops", "hop1_socket_drops", "hop2_socket_drops")
+    assert sum(found[name] for name in names) == sent and found["sink_socket_drops"] > 0
+    hosts = {watched.hosts[role].name for role in ("generator", "peer")}
+    assert hosts == set(trial.record["evidence"]) - {"before", "after"}
+    assert left() == []
+
+
+def test_a_hop_that_is_not_its_label_takes_the_others_down(
+    watched: Rig, make_trial: Callable[..., Trial], left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, options = make_trial(docker("macvlan")), Docker._network
+
+    def wrong(site: Site, placement: Placement, workload: Workload) -> list[str]:
+        lies = workload.port == FIRST + 2
+        return ["--network", "host"] if lies else options(site, placement, workload)
+
+    monkeypatch.setattr(Docker, "_network", staticmethod(wrong))
+    with ExitStack() as stack, pytest.raises(ManipulationError, match="host network namespace"):
+        placed(trial, stack, docker("macvlan"), 1, 4)
     assert left() == []
 
 

@@ -133,7 +133,7 @@ def test_what_a_kernel_does_not_have_is_missing_and_not_zero(name: str) -> None:
         "snmp": {"Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs"},
         "cpu.stat": {"nr_throttled", "nr_periods"},
         "pressure": {"pressure_us"},
-        "softnet": {"softnet_dropped"},
+        "softnet": {"softnet_dropped", "rps_ipis", "cpu0_packets", "cpu1_packets"},
         "conntrack": {"conntrack_entries"},
         "latency": {"latency_request_us"},
     }
@@ -143,6 +143,22 @@ def test_what_a_kernel_does_not_have_is_missing_and_not_zero(name: str) -> None:
     gone = set(whole) - set(found)
     assert columns[name] <= gone
     assert {key: whole[key] for key in found} == found
+
+
+def test_what_each_cpu_received_and_what_called_it_by_hand() -> None:
+    def snapshot(*rows: str) -> dict[str, Any]:
+        return evidence.parse("@@ softnet\n" + "\n".join(rows) + "\n@@ end\n")
+
+    row = "{:08x} 00000000 00000000 0 0 0 0 0 0 {:08x} 0 0 {:08x} 0 0"
+    before = snapshot(row.format(10, 0, 0), row.format(2, 7, 2))
+    after = snapshot(row.format(300, 4, 0), row.format(20, 19, 2))
+    assert before["packets"] == {"cpu0": 10, "cpu2": 2} and before["rps_ipis"] == 7
+    found = evidence.mechanisms(before, after, 0)
+    assert found["rps_ipis"] == 16 and found["softnet_dropped"] == 0
+    assert (found["cpu0_packets"], found["cpu2_packets"]) == (290.0, 18.0)
+    # Older kernels name no CPU, and the oldest do not count what called it.
+    old = snapshot("0000000a 00000001 00000000", "0000000b 00000000 00000000")
+    assert old["packets"] == {"cpu0": 10, "cpu1": 11} and "rps_ipis" not in old
 
 
 def test_no_messages_leave_no_rate() -> None:

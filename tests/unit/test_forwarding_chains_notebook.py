@@ -48,6 +48,11 @@ def measured(rng, level, place, chain, size, rest):
     found |= {"hop_drops": dropped, "first_hop_drops": dropped - (10 if chain > 1 else 0)}
     found |= {"latency_ns_median": delay, "latency_ns_mean": 1.1 * delay, "loss": 0.0}
     found |= {"latency_ns_p90": 1.2 * delay, "latency_ns_p99": 2 * delay}
+    # A queue of 277 packets at each hop, and what the CPU that all share takes for a packet.
+    wait = 277 * 1e9 / arrived
+    found |= {"loaded_latency_ns_mean": wait, "loaded_latency_ns_median": 0.9 * wait}
+    found |= {"loaded_latency_ns_p99": 2 * wait, "loaded_packets_per_s": 0.9 * arrived}
+    found |= {"loaded_paired_share": 0.4, "loaded_seen_share": 1.0, "capture_drops": 0.0}
     return found | {"captured": 2002, "paired": 1001, "server_cpu": 0.33, "client_cpu": 0.32}
 
 
@@ -113,7 +118,14 @@ def test_what_was_put_in_is_found(monkeypatch):
     hop = said["Docker's published port over its host network, 28 B, each hop"]
     assert hop["unit"] == "µs" and hop["low"] < 6 < hop["high"]
     assert "rkt host | 1 | 1 | 28" in {one["condition"] for one in summary["refusals"]}
-    assert sum(isinstance(one, Figure) for one in shown) == 7
+    assert sum(isinstance(one, Figure) for one in shown) == 9
+    assert "the captured window has 0.900 times the packets a second" in words(shown)
+    assert set(names["waits"]["capture dropped"]) == {"0"}
+    loaded = names["late"]["loaded_latency_ns_mean"].set_index(["chain", "contrast"])
+    # Half the packets a second is twice the wait in the same queue.
+    ratio = loaded.loc[("20", "docker nat / bare clean"), "estimate"]
+    assert ratio == pytest.approx(2, 0.03)
+    assert said["mean latency at the offered rate, docker nat, 20 hops, 28 B"]["low"] > 1.8
 
 
 def test_the_papers_table_and_claims_stand_beside(monkeypatch):
@@ -128,6 +140,10 @@ def test_the_papers_table_and_claims_stand_beside(monkeypatch):
     assert claims.loc["struye2017-lxc-small", "result"] == "contradicted"
     assert claims.loc["struye2017-rkt-small", "result"] == "not measured"
     assert claims.loc["struye2017-nat-worst", "result"] == "replicated"
+    # 0.9, 0.7 and 0.7 of bare metal's packets with one hop: all of them wait longer than there.
+    assert claims.loc["struye2017-latency-bare-below-small", "result"] == "replicated"
+    # 1 / 0.7 of bare metal's wait, and not twice as much.
+    assert claims.loc["struye2017-latency-one-processor-docker", "result"] == "contradicted"
 
 
 def test_two_payloads_and_packets_that_nobody_counted(monkeypatch):
@@ -164,3 +180,17 @@ def test_a_rig_without_a_clean_host_has_a_page(monkeypatch):
     assert "Nothing was measured beside bare metal" in words(shown)
     assert names["engines"] is None and names["nat"]["verdict"].iloc[0] != "inconclusive"
     assert summary_of(shown)["headlines"]
+
+
+def test_latency_at_the_offered_rate_may_be_missing(monkeypatch):
+    stand_in = campaign(5)
+    for one in stand_in.records:
+        one["metrics"] = {
+            name: value
+            for name, value in one["metrics"].items()
+            if not name.startswith(("loaded_", "capture_"))
+        }
+    shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
+    assert "It was not measured in this campaign." in words(shown)
+    claims = names["entries"].set_index("id")
+    assert claims.loc["struye2017-latency-bare-below-small", "result"] == "not measured"

@@ -1,0 +1,172 @@
+"""The protocol of the study of chains, on captures made up and a chain that answers by rule."""
+
+import itertools
+import struct
+from types import SimpleNamespace
+
+import nbformat
+import numpy as np
+import pytest
+from capture_files import ethernet, ipv4, pcap, udp
+
+from labkit.capture import read
+from labkit.errors import ToolOutput
+from labkit.paths import project
+
+SECOND = 10**9
+
+
+@pytest.fixture(scope="module")
+def study():
+    """Return what the study's cells define before its factors."""
+    names = {"In": ["", "x = 1"]}
+    for cell in nbformat.read(project("notebooks/studies/50-forwarding-chains.ipynb"), 4).cells:
+        if cell.source.startswith("## Factors"):
+            return SimpleNamespace(**names)
+        if cell.cell_type == "code":
+            exec(compile(cell.source, cell.id, "exec"), names)
+    raise AssertionError("the study has no factors")
+
+
+def packet(number, port):
+    return ethernet(ipv4(udp(struct.pack(">QHI", number, 1, 28) + bytes(14), dport=port)))
+
+
+def window(start, numbers, step, wait, lost=()):
+    """Return stamped packets on their way in and out; each waits so long."""
+    times = {number: start + place * step for place, number in enumerate(numbers)}
+    return [(at, packet(number, 20_000)) for number, at in times.items()] + [
+        (at + wait, packet(number, 19_999)) for number, at in times.items() if number not in lost
+    ]
+
+
+def captured(*windows):
+    return read(pcap(sorted(itertools.chain.from_iterable(windows))))
+
+
+def test_the_two_windows_of_a_capture_are_told_apart(study):
+    first = window(5 * SECOND, range(1, 101), 10**6, 50_000)
+    # The first packets of a window wait for a neighbour's address, and come behind later ones.
+    second = window(6 * SECOND, [9, 10, *range(1, 9), *range(11, 301)], 10**5, 10**7, lost=(7,))
+    (one, out), (two, back) = study.parted(captured(first, second))
+    assert (len(one), len(out), len(two), len(back)) == (100, 100, 300, 299)
+    found = study.latencies(
+        SimpleNamespace(flag=lambda *texts: texts == () or pytest.fail(str(texts))),
+        {"unloaded": (one, out), "loaded": (two, back)},
+        {
+            "unloaded": {"sent": 100.0, "arrived": 100.0},
+            "loaded": {"sent": 300.0, "arrived": 299.0, "packets_per_s": 9_000.0},
+        },
+    )
+    assert found["latency_ns_mean"] == found["latency_ns_max"] == 50_000
+    assert found["loaded_latency_ns_mean"] == found["loaded_latency_ns_p99"] == 10**7
+    assert found["paired_share"] == 1.0 and found["loaded_paired_share"] == pytest.approx(299 / 300)
+    assert found["loaded_seen_share"] == 1.0 and found["loaded_packets_per_s"] == 9_000.0
+    assert found["loss"] == 0.0 and found["loaded_loss"] == pytest.approx(1 / 300)
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        [window(SECOND, range(1, 50), 10**6, 10)],
+        [window(SECOND, range(1, 50), 10**6, 10), window(2 * SECOND, range(1, 50), 10**9, 10)],
+        [],
+    ],
+    ids=["one window", "a longer pause within", "nothing"],
+)
+def test_windows_that_are_not_told_apart_are_an_error(study, windows):
+    if len(windows) == 2:  # the longest pause lies in the second: its first packet is the first's
+        windows.append(window(3 * SECOND // 2, range(1, 3), 10**6, 10))
+    with pytest.raises(ToolOutput, match="not told apart"):
+        study.parted(captured(*windows))
+
+
+def test_a_chain_that_lets_nothing_through_has_no_latency(study):
+    (one, out), (two, back) = study.parted(
+        captured(
+            window(5 * SECOND, range(1, 101), 10**6, 50_000),
+            window(6 * SECOND, range(1, 301), 10**5, 10, lost=range(1, 301)),
+        )
+    )
+    found = study.latencies(
+        SimpleNamespace(flag=lambda *texts: None),
+        {"unloaded": (one, out), "loaded": (two, back)},
+        {
+            "unloaded": {"sent": 100.0, "arrived": 100.0},
+            "loaded": {"sent": 300.0, "arrived": 0.0, "packets_per_s": 0.0},
+        },
+    )
+    assert found["loaded_paired_share"] == 0.0 and found["loaded_loss"] == 1.0
+    assert "loaded_latency_ns_mean" not in found and found["latency_ns_mean"] == 50_000
+
+
+class Chain:
+    """Carries so many packets a second, and loses what is more."""
+
+    def __init__(self, study, capacity):
+        self.rates, self.capacity, self.study = [], capacity, study
+
+    def window(self, trial, chain, sending, kind):
+        self.rates.append(sending)
+        arrived = min(sending, self.capacity) * trial.seconds
+        return {"sent": float(sending * trial.seconds), "arrived": float(arrived)} | {
+            "packets_per_s": float(arrived / trial.seconds)
+        }
+
+
+@pytest.mark.parametrize(("steps", "capacity"), [(6, 40_000), (12, 40_000), (6, 100), (0, 40_000)])
+def test_the_search_is_bounded_and_finds_what_is_carried(study, monkeypatch, steps, capacity):
+    chain = Chain(study, capacity)
+    held = lambda trial, first, kind, payload, rate: SimpleContext(rate)  # noqa: E731
+    names = study.carried.__globals__
+    monkeypatch.setitem(names, "sender", held)
+    monkeypatch.setitem(names, "window", chain.window)
+    search = {"lowest": 1_000, "highest": 200_000, "steps": steps}
+    trial = SimpleNamespace(search=search, seconds=1)
+    found = study.carried(trial, SimpleNamespace(first="198.18.0.3"), {}, 28)
+    assert len(chain.rates) == steps
+    if not steps:
+        assert found == {}
+    elif capacity < 1_000:
+        assert found == {"lossless_per_s": 0.0}
+    else:
+        # Bisection of a ratio of 200 in so many steps leaves this factor open.
+        left = 200 ** (0.5**steps)
+        assert 40_000 / left / 1.01 < found["lossless_per_s"] <= 40_000
+
+
+class SimpleContext:
+    """A sender that is only its rate."""
+
+    def __init__(self, rate):
+        self.rate = rate
+
+    def __enter__(self):
+        return self.rate
+
+    def __exit__(self, *error):
+        return None
+
+
+def test_every_hop_is_told_the_next_one_before_any_stands(study):
+    def address(placement, *, after=0, at=""):
+        return f"198.18.0.{20 + after}" if not at else "198.18.0.5"
+
+    trial = SimpleNamespace(placement="docker macvlan", chain=3, hosts=2, address=address)
+    hops = study.hops(trial, SimpleNamespace(address="198.18.0.2"))
+    assert [one["name"] for one in hops] == ["hop00", "hop01", "hop02"]
+    assert [one["at"] for one in hops] == ["", "peer", ""]
+    ends = [(one["workload"].argv[-2], one["workload"].argv[-1]) for one in hops]
+    assert ends == [
+        ("UDP4-RECV:20000", "UDP4-SENDTO:198.18.0.5:20001"),
+        ("UDP4-RECV:20001", "UDP4-SENDTO:198.18.0.22:20002"),
+        ("UDP4-RECV:20002", "UDP4-SENDTO:198.18.0.2:19999"),
+    ]
+
+
+def test_windows_take_turns(study):
+    assert study.turned(["a", "b", "c"], 4) == ["b", "c", "a"]
+    assert np.unique([study.turned(["a", "b"], turn)[0] for turn in range(4)]).tolist() == [
+        "a",
+        "b",
+    ]
