@@ -52,12 +52,20 @@ class Workload:
         Its transport.
     image : str
         The image that holds it.
+    beside : {"", "udp", "tcp"}
+        The other transport, where it takes that on the same port too once it is asked to.
     """
 
     argv: tuple[str, ...]
     port: int
     protocol: str = "udp"
     image: str = "net"
+    beside: str = ""
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """Every transport on which a client may reach its port; the first says that it is ready."""
+        return (self.protocol, self.beside) if self.beside else (self.protocol,)
 
 
 def waiting(image: str) -> Workload:

@@ -155,19 +155,23 @@ def factor_effect(
     rows: list[dict[str, Any]] = []
     for cell, index in groups(frame, within):
         logs = log_table(frame.iloc[index], value=value, condition=factor, block=block)
-        for level, row in _cell_effects(logs, levels, factor, margin, alpha).items():
+        for level, row in cell_effects(logs, levels, factor, margin, alpha).items():
             rows.append({**cell, "contrast": f"{level} / {levels[0]}", **row})
     return decide(rows, alpha=alpha, keys=[*within, "contrast"])
 
 
-def _cell_effects(
+def cell_effects(
     table: LogTable, levels: Sequence[Hashable], factor: str, margin: float, alpha: float
 ) -> dict[Hashable, dict[str, Any]]:
-    """Return the contrasts of one cell; a level that was not run has a row that says so."""
+    """Return the contrasts of one cell, the first level's with the others, before the correction.
+
+    A level that was not run has a row that says so.
+    """
     lacking = [level for level in levels if level not in table.logs.columns]
+    logs = table.logs.copy()
     for level in lacking:
-        table.logs[level] = math.nan
-    rows = contrasts(table, levels[0], margin=margin, alpha=alpha)
+        logs[level] = math.nan
+    rows = contrasts(LogTable(logs, table.notes), levels[0], margin=margin, alpha=alpha)
     for level in levels[1:]:
         absent = [name for name in (levels[0], level) if name in lacking]
         if absent:

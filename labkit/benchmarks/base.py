@@ -56,6 +56,13 @@ class Client:
         How many rows (lines that begin with a digit) of the log are wanted, spread evenly over it.
     bulky : bool
         What it prints is its samples, which are not kept as text beside themselves.
+    protocols : tuple of str
+        Transports of which flows must have taken the rules of a published port that it aims at;
+        "" is any.
+    sleeps : float
+        How long it sleeps before it begins, in seconds; 0 for one that begins at once.
+    says : str
+        What it has printed by then.
     """
 
     argv: tuple[str, ...]
@@ -64,6 +71,9 @@ class Client:
     parse: Callable[[str, str], Reading]
     log_rows: int | None = None
     bulky: bool = False
+    protocols: tuple[str, ...] = ("",)
+    sleeps: float = 0.0
+    says: str = ""
 
 
 Evidence = dict[str, Any]

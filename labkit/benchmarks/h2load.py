@@ -8,13 +8,21 @@ when it is given a duration, all would ask in one burst.
 What a latency is: the log has the moment at which a request was handed to its connection, and the
 time from then to the end of its answer. A request that is due while its connection still waits for
 an answer is handed over only then, and the time that it waited is not in its latency (coordinated
-omission); the tool keeps no time at which it was due. That happens where a request takes longer
-than the interval, so those are counted: ``held_up``. None, and every latency counts from when the
-request was sent as it was due, but for the tool's timers, which end on whole milliseconds.
+omission). That happens where a request takes longer than the interval, so those are counted:
+``held_up``. None, and every latency counts from when the request was sent as it was due, but for
+the tool's timers, which end on whole milliseconds.
+
+The tool keeps no time at which a request was due, but the rate says it: the first request that was
+sent is the first that was due, the second comes 1 / rate later, and so on. What is late by that is
+``late_ns``, and latency and lateness together are what a client sees that does not wait for its
+turn. What lies below some 10 ms of it is the tool's own, which opens its connections a few
+milliseconds behind its plan. A request is made before the load begins, which shows what an answer
+holds: a page that says that there is no such file is small.
 """
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import numpy as np
@@ -25,12 +33,20 @@ from labkit.benchmarks.given import above_zero, whole
 from labkit.benchmarks.logged import logged, rows, shortfall, split
 from labkit.benchmarks.nginx import PORT, url
 from labkit.errors import UsageError
-from labkit.hosts import Host
+from labkit.hosts import Host, script
 
 TOOL = "h2load"
 #: Seconds that answers may still take once the last request is due, before the tool is ended.
 GRACE = 0.5
 _COLUMNS = ("start_us", "status", "took_us")
+#: Begins the lines of the one request before the load.
+_ONCE = "once: "
+_LOOK = f"""
+timeout -k 1 2 "$1" --h1 --requests=1 --clients=1 "$2" | sed 's/^/{_ONCE}/'
+shift 2
+exec "$@"
+"""
+_BODY = re.compile(r"^once: traffic: .*\((\d+)\) data$", re.MULTILINE)
 
 
 def probe(host: Host) -> str:
@@ -83,8 +99,10 @@ def constant_rate(
     argv += (f"--rps={rate / connections:.9g}", f"--rate={at_once}")
     argv += (f"--rate-period={max(1, round(1000 * at_once / rate))}ms", "--log-file=requests")
     planned = warmup + seconds + GRACE
+    where = url(address, file, port)
+    argv = tuple(script(_LOOK, TOOL, where, *argv, where))
     return Client(
-        logged((*argv, url(address, file, port)), inside=inside, limit=planned),
+        logged(argv, inside=inside, limit=planned),
         address,
         planned + 1,
         partial(parse, rate=rate, seconds=seconds, connections=connections, warmup=warmup),
@@ -108,15 +126,18 @@ def parse(
     -------
     Reading
         Samples, a row an answered request that was sent in the measured time: ``start_ns``, when it
-        was sent since that began, and ``latency_ns`` until the end of its answer. Metrics:
+        was sent since that began, ``late_ns``, how long after it was due by the rate that was, at
+        least 0, and ``latency_ns`` from start to the end of its answer. Metrics:
         ``requested_per_s``; ``achieved_per_s``, answers that ended in the measured time;
-        ``latency_ns_mean``; ``failed``, requests without an answer; ``not_200``, other answers than
-        the file; ``held_up``, answers that took longer than their connection's interval.
+        ``latency_ns_mean`` and ``late_ns_mean``, where there is a sample; ``failed``, requests
+        without an answer; ``not_200``, other answers than the file; ``held_up``, answers that took
+        longer than their connection's interval; ``body_b``, bytes of an answer's body, by the one
+        request before the load.
 
     Raises
     ------
     ToolOutput
-        There is no answer, a line is no request, or lines are missing.
+        There is no answer at all, a line is no request, or lines are missing.
     """
     printed, text = split(stdout, log)
     if not text or "starting benchmark" not in printed:
@@ -130,20 +151,27 @@ def parse(
     if (took[status > 0] <= 0).any():
         raise unreadable(TOOL, "a request took no time", text)
     answered = status > 0
+    due = start[0] * 1000 + np.arange(len(start)) * 1_000_000_000 // rate
+    late = np.maximum(start * 1000 - due, 0)
     measured = (start >= first) & (start < last)
     kept = measured & answered
-    if not kept.any():
-        raise unreadable(TOOL, "no request of the measured time was answered", printed)
+    if not answered.any():
+        raise unreadable(TOOL, "no request was answered", printed)
     ended = answered & (start + took >= first) & (start + took < last)
     metrics = {
         "requested_per_s": float(rate),
         "achieved_per_s": float(ended.sum() / seconds),
-        "latency_ns_mean": float(took[kept].mean() * 1000),
         "failed": float((measured & ~answered).sum()),
         "not_200": float((kept & (status != 200)).sum()),
         "held_up": float((took[kept] * rate > connections * 1_000_000).sum()),
     }
-    samples = {"start_ns": (start[kept] - first) * 1000, "latency_ns": took[kept] * 1000}
+    if kept.any():
+        metrics |= {"latency_ns_mean": float(took[kept].mean() * 1000)}
+        metrics |= {"late_ns_mean": float(late[kept].mean())}
+    body = _BODY.search(printed)
+    metrics |= {"body_b": float(body[1])} if body else {}
+    samples = {"start_ns": (start[kept] - first) * 1000, "late_ns": late[kept]}
+    samples |= {"latency_ns": took[kept] * 1000}
     return Reading(samples, metrics, len(start), _flags(metrics, int(measured.sum())))
 
 

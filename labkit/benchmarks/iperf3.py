@@ -1,7 +1,7 @@
 """iperf3: throughput of TCP, or of UDP at a rate, as the receiver counts it; Mbit/s of 10^6 bits.
 
 The client sends. Both ends report over a TCP connection to the port that the data goes to as well:
-behind a published port, UDP needs that port published for both protocols.
+behind a published port, UDP needs that port published for both protocols, as `server` has it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def probe(host: Host) -> str:
 def server(*, port: int = PORT, image: str = "apps") -> Workload:
     """Return the server, which takes one test after the other."""
     whole(TOOL, port=port)
-    return Workload((TOOL, "--server", "-4", "--port", str(port)), port, "tcp", image)
+    argv = (TOOL, "--server", "-4", "--port", str(port))
+    return Workload(argv, port, "tcp", image, beside="udp")
 
 
 def tcp(address: str, *, seconds: int, streams: int = 1, omit: int = 0, port: int = PORT) -> Client:
@@ -77,7 +78,8 @@ def udp(
         How long is measured, in whole seconds.
     mbit_per_s : float
         Of payload. The tool sends so much in each millisecond; what the receiver loses of it is
-        what is measured, and only a sender that was too slow is flagged.
+        what is measured, and only a sender that was too slow is flagged. With 0 it sends as fast
+        as it can.
     size : int
         Payload of a datagram in bytes; 0 for what the tool makes of the path's segment size.
     omit : int
@@ -87,12 +89,14 @@ def udp(
     """
     whole(TOOL, seconds=seconds, port=port)
     whole(TOOL, least=0, size=size, omit=omit)
-    above_zero(TOOL, mbit_per_s=mbit_per_s)
+    if mbit_per_s != 0:
+        above_zero(TOOL, mbit_per_s=mbit_per_s)
     argv = (*_client(address, seconds, omit, port), "--udp")
     argv += ("--bitrate", str(round(mbit_per_s * 1e6)))
     argv += ("--length", str(size)) if size else ()
-    reader = partial(parse, mbit_per_s=mbit_per_s)
-    return Client(argv, address, seconds + omit + 2.0, reader)
+    reader = partial(parse, mbit_per_s=mbit_per_s or None)
+    planned = seconds + omit + 2.0
+    return Client(argv, address, planned, reader, protocols=("tcp", "udp"))
 
 
 def _client(address: str, seconds: int, omit: int, port: int) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ slower end. ``tool_cpu`` says how much of its own CPUs the load used; near 1 tha
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ PORT = 11211
 PROTOCOLS = ("text", "binary")
 #: Bytes of a value that surely fit into one write.
 LARGEST = 8_000
+#: Bytes of a key.
+KEY = 15
 #: Keys that are stored one by one before the load begins.
 MOST_KEYS = 100_000
 #: From this share of its CPUs on the load is said to be what limits.
@@ -127,16 +130,31 @@ def closed_loop(
     options = [f"{name}={value}" for name, value in given.items()]
     expected = warmup + seconds + keys * _STORING + _ABOUT
     argv = (*_PYTHON, _PROGRAM, protocol, *options)
-    return Client(argv, address, expected, parse, bulky=inside)
+    return Client(argv, address, expected, partial(parse, size=size), bulky=inside)
 
 
-def parse(stdout: str, log: str) -> Reading:
+def carried(protocol: str, size: int) -> tuple[int, int]:
+    """Return the bytes of a SET and of a GET that finds its value, each with its answer.
+
+    As memtier_benchmark counts them: of what its connections carried, without the headers of TCP.
+    """
+    if protocol == "binary":
+        return 24 + 8 + KEY + size + 24, 24 + KEY + 24 + 4 + size
+    digits = len(str(size))
+    kept = len("set  0 0 \r\n\r\nSTORED\r\n") + KEY + digits + size
+    found = len("get \r\nVALUE  0 \r\n\r\nEND\r\n") + 2 * KEY + digits + size
+    return kept, found
+
+
+def parse(stdout: str, log: str, *, size: int = 32) -> Reading:
     """Read the load's summary and its rows, which are its log or follow the summary.
 
     Parameters
     ----------
     stdout, log : str
         What it printed, and the file that it wrote.
+    size : int
+        Bytes of a value.
 
     Returns
     -------
@@ -145,7 +163,8 @@ def parse(stdout: str, log: str) -> Reading:
         began, ``latency_ns``, and ``set``, 1 for a SET and 0 for a GET. Metrics, of all operations:
         ``operations_per_s``, ``sets``, ``gets``; ``set_latency_ns_mean``, ``_min``, ``_median``,
         ``_p90``, ``_p95``, ``_p99``, ``_p999``, ``_max``, the same as ``get_latency_ns`` and, of
-        both, ``latency_ns``; ``hits``, the share of GETs that found a value; ``tool_cpu``, the
+        both, ``latency_ns``; ``hits``, the share of GETs that found a value;
+        ``throughput_mbit_per_s``, of what `carried` counts where all GETs did; ``tool_cpu``, the
         share of its own CPUs' time that the load took. Flagged are a load that had no time left,
         and GETs that missed.
 
@@ -157,7 +176,7 @@ def parse(stdout: str, log: str) -> Reading:
     head, _, rest = stdout.partition("\n")
     try:
         found = json.loads(head)
-        metrics = _metrics(found)
+        metrics = _metrics(found, size)
         wanted, besides = int(found["rows"]), int(found["besides"])
     except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         raise unreadable(TOOL, f"it has no result ({error!r})", stdout, log=log[:2000]) from None
@@ -174,11 +193,14 @@ def parse(stdout: str, log: str) -> Reading:
     return Reading(samples, metrics, besides + operations, _flags(found, metrics))
 
 
-def _metrics(found: dict[str, Any]) -> dict[str, float]:
+def _metrics(found: dict[str, Any], size: int) -> dict[str, float]:
     sets, gets = int(found["set"]["count"]), int(found["get"]["count"])
     if sets + gets != int(found["all"]["count"]) or not sets or not gets:
         raise ValueError(f"{sets} SETs and {gets} GETs")
-    metrics = {"operations_per_s": (sets + gets) / int(found["elapsed_ns"]) * 1e9}
+    elapsed = int(found["elapsed_ns"])
+    of_set, of_get = carried(found["protocol"], size)
+    metrics = {"operations_per_s": (sets + gets) / elapsed * 1e9}
+    metrics |= {"throughput_mbit_per_s": (sets * of_set + gets * of_get) * 8e3 / elapsed}
     metrics |= {"sets": float(sets), "gets": float(gets)}
     for kind, prefix in (("set", "set_"), ("get", "get_"), ("all", "")):
         values = {name: float(x) for name, x in found[kind].items() if name != "count"}

@@ -81,7 +81,8 @@ def parse(stdout: str, log: str) -> Reading:
     Returns
     -------
     Reading
-        ``operations_per_s``, ``sets``, ``gets``; ``set_latency_ns_mean``, ``_min``, ``_median``,
+        ``operations_per_s``, ``throughput_mbit_per_s`` (requests and answers, as the tool counts),
+        ``sets``, ``gets``; ``set_latency_ns_mean``, ``_min``, ``_median``,
         ``_p90``, ``_p95``, ``_p99``, ``_p999``, ``_max``, the same as ``get_latency_ns`` and, of
         both, ``latency_ns``; ``hits``, the share of GETs that found a value.
 
@@ -99,6 +100,7 @@ def parse(stdout: str, log: str) -> Reading:
         sets, gets, both = (found[name] for name in _KINDS.values())
         metrics = {
             "operations_per_s": float(both["Ops/sec"]),
+            "throughput_mbit_per_s": both["KB/sec"] * 1024 * 8 / 1e6,
             "sets": float(sets["Count"]),
             "gets": float(gets["Count"]),
             "hits": gets["Hits/sec"] / (gets["Hits/sec"] + gets["Misses/sec"]),

@@ -99,6 +99,7 @@ def transactions(
     seconds: int,
     connections: int = 100,
     threads: int = 4,
+    warmup: int = 1,
     port: int = PORT,
     inside: bool = False,
 ) -> Client:
@@ -111,10 +112,12 @@ def transactions(
     rate : int
         Transactions a second, of all connections.
     seconds : int
-        How long, in whole seconds. The connections are opened in that time, before the schedule
-        begins, and are no part of the rate.
+        How long is measured, in whole seconds.
     connections, threads : int
         Open connections, and the threads among which they are divided.
+    warmup : int
+        Seconds before that, which are left out: in them the connections are opened, and each has
+        its first transaction, for which its process reads what it will know from then on.
     port : int
         The server's port.
     inside : bool
@@ -122,21 +125,22 @@ def transactions(
     """
     given = {"connections": connections, "threads": threads, "port": port}
     whole(TOOL, rate=rate, seconds=seconds, **given)
+    whole(TOOL, least=0, warmup=warmup)
     if connections < threads:
         raise UsageError(f"{TOOL}: {connections} connections for {threads} threads")
     argv: tuple[str, ...] = ("env", "LC_ALL=C", TOOL, "--host", address, "--port", str(port))
     argv += ("--username=postgres", "--no-vacuum", f"--client={connections}", f"--jobs={threads}")
-    argv += (f"--time={seconds}", f"--rate={rate}", "--log", "--log-prefix=transactions")
+    argv += (f"--time={warmup + seconds}", f"--rate={rate}", "--log", "--log-prefix=transactions")
     return Client(
         logged((*argv, "postgres"), inside=inside),
         address,
-        seconds + 5.0,
-        partial(parse, rate=rate),
+        warmup + seconds + 5.0,
+        partial(parse, rate=rate, warmup=warmup),
         bulky=inside,
     )
 
 
-def parse(stdout: str, log: str, *, rate: float) -> Reading:
+def parse(stdout: str, log: str, *, rate: float, warmup: float = 0.0) -> Reading:
     """Read the line of every transaction.
 
     Parameters
@@ -145,15 +149,19 @@ def parse(stdout: str, log: str, *, rate: float) -> Reading:
         What pgbench printed, and the logs of all its threads.
     rate : float
         Transactions a second, as they were asked for.
+    warmup : float
+        What is measured begins so many seconds after the first transaction did.
 
     Returns
     -------
     Reading
-        Samples in the order in which transactions ended: ``end_ns`` since the first ended,
-        ``latency_ns`` from when it was due, ``lag_ns`` from then to when it began. Metrics:
-        ``requested_per_s``, ``achieved_per_s`` as pgbench tells it, ``latency_ns_mean``,
-        ``lag_ns_mean``, ``failed``. The rate is flagged as not reached where more transactions are
-        lacking than 1 % and what a draw may bring (`CHANCE` standard deviations).
+        Samples in the order in which transactions ended, of those that began in the measured
+        time: ``end_ns`` since that did, ``latency_ns`` from when it was due, ``lag_ns`` from then
+        to when it began. Metrics: ``requested_per_s``; ``achieved_per_s``, transactions that ended
+        in the measured time, which lasts until the last one begins (stragglers that wait for locks
+        would make a short window longer); ``latency_ns_mean``, ``lag_ns_mean``; ``failed``. The
+        rate is flagged as not reached where more transactions are lacking than 1 % and what a draw
+        may bring (`CHANCE` standard deviations).
 
     Raises
     ------
@@ -174,18 +182,24 @@ def parse(stdout: str, log: str, *, rate: float) -> Reading:
         why = f"its log has {len(took)} transactions of {said['processed']:.0f}, or not its own"
         raise unreadable(TOOL, why, printed, log=text[:2000])
     end = columns["epoch_s"] * 1_000_000 + columns["epoch_us"]
-    order = np.argsort(end, kind="stable")
+    start = end - took + lag
+    begin = start.min() + round(warmup * 1e6)
+    stop, kept = start.max(), start >= begin
+    seconds = (stop - begin) / 1e6
+    if not seconds > 0:
+        raise unreadable(TOOL, "no transaction began in the measured time", printed)
     metrics = {
         "requested_per_s": float(rate),
-        "achieved_per_s": said["rate"],
-        "latency_ns_mean": float(took.mean() * 1000),
-        "lag_ns_mean": float(lag.mean() * 1000),
+        "achieved_per_s": float(((end >= begin) & (end <= stop)).sum() / seconds),
+        "latency_ns_mean": float(took[kept].mean() * 1000),
+        "lag_ns_mean": float(lag[kept].mean() * 1000),
         "failed": said["failed"],
     }
-    seconds = said["processed"] / said["rate"]
-    flags = [*shortfall(said["rate"], rate, chance=CHANCE * math.sqrt(rate / seconds))]
+    chance = CHANCE * math.sqrt(rate / seconds)
+    flags = [*shortfall(metrics["achieved_per_s"], rate, chance=chance)]
     total = said["processed"] + said["failed"]
     flags += [f"{said['failed']:.0f} of {total:.0f} transactions failed"] if said["failed"] else []
-    samples = {"end_ns": end - end.min(), "latency_ns": took, "lag_ns": lag}
-    samples = {name: values[order] * 1000 for name, values in samples.items()}
+    order = np.argsort(end[kept], kind="stable")
+    samples = {"end_ns": end - begin, "latency_ns": took, "lag_ns": lag}
+    samples = {name: values[kept][order] * 1000 for name, values in samples.items()}
     return Reading(samples, metrics, int(total), tuple(flags))

@@ -34,6 +34,7 @@ _ENDS = {
     "count": r"Total count += +(\d+)\]",
     "rate": r"^Requests/sec: +(\d+\.\d+)$",
 }
+_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 
 def probe(host: Host) -> str:
@@ -102,8 +103,9 @@ def parse(
     Reading
         ``latency_ns_median``, ``_p75``, ``_p90``, ``_p99``, ``_p999``, ``_p9999`` (to 1 us where
         the spectrum has that very level, to the printed two digits elsewhere), ``_mean``, ``_max``;
-        ``requested_per_s``; ``achieved_per_s``, over the whole run; ``not_200``, answers with
-        another status than 2xx and 3xx; ``socket_errors``.
+        ``requested_per_s``; ``achieved_per_s``, over the whole run; ``throughput_mbit_per_s`` and
+        ``answer_b``, bytes of an answer, both with its head; ``not_200``, answers with another
+        status than 2xx and 3xx; ``socket_errors``.
 
     Raises
     ------
@@ -127,6 +129,7 @@ def parse(
     errors = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), time", stdout)
     metrics["socket_errors"] = float(sum(map(int, errors.groups()))) if errors else 0.0
     requests = _number(r"^ *(\d+) requests in ", stdout)
+    metrics |= _carried(stdout)
     # The connections begin one after the other: what they could not send meanwhile is not late.
     beginning = _APART * (connections / threads - 1) / 2
     reachable = rate * max(0.0, 1 - beginning / seconds)
@@ -146,6 +149,18 @@ def _quantiles(stdout: str, spectrum: list[tuple[str, str, str, str]]) -> dict[s
     if len(found) != len(_NAMES):
         raise unreadable(TOOL, f"it has {len(found)} of {len(_NAMES)} quantiles", stdout)
     return found
+
+
+def _carried(stdout: str) -> dict[str, float]:
+    """Return what was read, which the tool says of the whole run, to three digits."""
+    found = re.search(
+        r"^ *(\d+) requests in (\S+)(us|ms|s|m|h), (\S+?)([KMG]?B) read$", stdout, re.M
+    )
+    if found is None:
+        raise unreadable(TOOL, "it says not how much it read", stdout)
+    read = float(found[4]) * _BYTES[found[5]]
+    seconds = float(found[2]) * _NS[found[3]] / 1e9
+    return {"throughput_mbit_per_s": read * 8e-6 / seconds, "answer_b": read / int(found[1])}
 
 
 def _number(pattern: str, stdout: str) -> float:

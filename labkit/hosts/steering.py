@@ -5,138 +5,26 @@ reader ran last, and XPS lets CPUs choose among transmit queues. All are files o
 kernel's ``Documentation/networking/scaling.rst``). RSS is the device's own choice among several
 receive queues, which is no file: `refusal` tells whether there is anything to choose.
 
-A device is seen in the sysfs of its own network namespace only. That of a rig's host stands where
-its `Site.sysfs` says; `labkit.hosts.sysfs` shows that of any other, such as a container's.
+What a device has, and where it is seen, is in `labkit.hosts.queues`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.errors import RigError, ToolOutput, UsageError
-from labkit.hosts.base import Host, script
-from labkit.hosts.levers import cpu_mask, mask_cpus, same
+from labkit.errors import RigError, UsageError
+from labkit.hosts.base import Host
+from labkit.hosts.levers import cpu_mask, cpu_numbers, same
+from labkit.hosts.queues import Queues, read_queues, refusal
 from labkit.hosts.tuning import Tuning
 
 #: The whole machine's table of flows, without which RFS does nothing.
 FLOW_TABLE = "/proc/sys/net/core/rps_sock_flow_entries"
-#: The file of a queue that each kind of steering sets; RSS has none.
-_LEVERS = {"rps": "rps_cpus", "rfs": "rps_flow_cnt", "xps": "xps_cpus", "rss": ""}
-
-_READ = r"""
-device=$1/class/net/$2
-[ -e "$device" ] && echo present || echo absent
-for queue in "$device"/queues/*; do
-    [ -d "$queue" ] || continue
-    echo "${queue##*/}"
-    for lever in rps_cpus rps_flow_cnt xps_cpus; do
-        [ -e "$queue/$lever" ] || continue
-        value=$(cat "$queue/$lever" 2>/dev/null) || value=-
-        echo "${queue##*/}/$lever $value"
-    done
-done
-echo end
-"""
-_DEVICE = re.compile(r"[^/\s]{1,15}\Z")
-_QUEUE = re.compile(r"(rx|tx)-(\d+)\Z")
-_VALUE = re.compile(r"((?:rx|tx)-\d+/(?:rps_cpus|rps_flow_cnt|xps_cpus)) (\S+)\Z")
-
-
-@dataclass(frozen=True)
-class Queues:
-    """The queues of a device, and what steers them.
-
-    Parameters
-    ----------
-    device : str
-        Its name in its namespace.
-    receive, transmit : tuple of str
-        Names of its queues, in order.
-    values : mapping of str to str
-        What the levers hold, such as ``rx-0/rps_cpus``; one that cannot be read is left out.
-    there : bool
-        Whether there is such a device at all.
-    """
-
-    device: str
-    receive: tuple[str, ...] = ()
-    transmit: tuple[str, ...] = ()
-    values: Mapping[str, str] = field(default_factory=dict)
-    there: bool = True
-
-    def record(self) -> dict[str, Any]:
-        """Return what a trial keeps: masks as CPU lists, flows as numbers."""
-        return {
-            lever: int(value) if lever.endswith("rps_flow_cnt") else mask_cpus(value)
-            for lever, value in self.values.items()
-        }
-
-
-def parse_queues(text: str, device: str) -> Queues:
-    """Return the queues that a host said a device has.
-
-    Raises
-    ------
-    ToolOutput
-        The answer breaks off, or is another's.
-    """
-    lines = text.splitlines()
-    names, values = [], {}
-    for line in lines[1:-1]:
-        if _QUEUE.match(line):
-            names.append(line)
-        elif found := _VALUE.match(line):
-            values[found[1]] = found[2]
-        else:
-            lines = []
-    if len(lines) < 2 or lines[0] not in ("present", "absent") or lines[-1] != "end":
-        raise ToolOutput(
-            f"the queues of {device} cannot be read",
-            why=text.strip()[-400:] or "(no output)",
-            evidence={"stdout": text[-4000:]},
-        )
-    names.sort(key=lambda name: int(name[3:]))
-    receive, transmit = (
-        tuple(name for name in names if name.startswith(side)) for side in ("rx", "tx")
-    )
-    held = {lever: value for lever, value in values.items() if value != "-"}
-    return Queues(device, receive, transmit, held, lines[0] == "present")
-
-
-def read_queues(host: Host, device: str, *, sysfs: str = "/sys") -> Queues:
-    """Return the queues of a device, in one command."""
-    if not _DEVICE.match(device) or device in (".", ".."):
-        raise UsageError(f"{device!r} is no name of a device")
-    return parse_queues(host.run(*script(_READ, sysfs, device)).stdout, device)
-
-
-def refusal(queues: Queues, what: str) -> str | None:
-    """Return why a device's packets cannot be steered so, or None.
-
-    Parameters
-    ----------
-    queues : Queues
-        Of the device.
-    what : {"rps", "rfs", "xps", "rss"}
-        How.
-    """
-    if what not in _LEVERS:
-        raise UsageError(f"unknown steering {what!r}", remedy=f"one of {tuple(_LEVERS)}")
-    if not queues.there:
-        return f"there is no device {queues.device}"
-    side = "transmit" if what == "xps" else "receive"
-    held = queues.transmit if what == "xps" else queues.receive
-    if not held:
-        return f"{queues.device} has no {side} queue"
-    if what in ("xps", "rss") and len(held) == 1:
-        return f"{queues.device} has a single {side} queue: {what.upper()} has nothing to choose"
-    lacking = [one for one in held if f"{one}/{_LEVERS[what]}" not in queues.values]
-    if _LEVERS[what] and lacking:
-        return f"{lacking[0]} of {queues.device} has no {_LEVERS[what]} in this kernel"
-    return None
+#: Entries of that table, as the kernel's own document has it.
+FLOWS = 32768
+#: What a level of a study's factor ``rps`` has set.
+LEVELS = {"off": (), "on": ("rps",), "rfs": ("rps", "rfs"), "xps": ("rps", "xps")}
 
 
 def rps(tuning: Tuning, device: str, cpus: str, *, sysfs: str = "/sys") -> Queues:
@@ -225,6 +113,51 @@ def xps(tuning: Tuning, device: str, cpus: Sequence[str], *, sysfs: str = "/sys"
     pairs = zip(queues.transmit, cpus, strict=True)
     wanted = {f"{queue}/xps_cpus": cpu_mask(each) for queue, each in pairs}
     return _set(tuning, device, sysfs, wanted)
+
+
+def steer(
+    tuning: Tuning,
+    device: str,
+    level: str,
+    cpus: str,
+    *,
+    sysfs: str = "/sys",
+    machine: Tuning | None = None,
+) -> Queues:
+    """Bring a device to a level of the factor ``rps``, for as long as the tuning lasts.
+
+    Parameters
+    ----------
+    tuning, device, sysfs, machine
+        As for `rfs`.
+    level : str
+        Of `LEVELS`; "off" turns RPS off where it was found on.
+    cpus : str
+        CPU list that packets are handed to; of XPS, whose queues take turns with its CPUs.
+
+    Returns
+    -------
+    Queues
+        As read back.
+
+    Raises
+    ------
+    RigError
+        The device cannot, or did not take it.
+    """
+    if level not in LEVELS:
+        raise UsageError(f"unknown steering {level!r}", remedy=f"one of {tuple(LEVELS)}")
+    found = read_queues(tuning.host, device, sysfs=sysfs)
+    if level == "off" and refusal(found, "rps"):
+        return found  # what there is no lever for cannot be on
+    found = rps(tuning, device, cpus if level != "off" else "", sysfs=sysfs)
+    if level == "rfs":
+        found = rfs(tuning, device, FLOWS, sysfs=sysfs, machine=machine)
+    if level == "xps":
+        numbers = cpu_numbers(cpus)
+        each = [str(numbers[n % len(numbers)]) for n in range(len(found.transmit))]
+        found = xps(tuning, device, each, sysfs=sysfs)
+    return found
 
 
 def _able(host: Host, device: str, sysfs: str, what: str) -> Queues:

@@ -127,25 +127,6 @@ class Tuning:
         taken.update(self._write(entries))
         return taken
 
-    def steer_receiving(self, interface: str, cpus: str, *, sysfs: str = "/sys") -> bool:
-        """Steer an interface's received packets to CPUs (RPS); return whether that holds.
-
-        Parameters
-        ----------
-        interface : str
-            Every receive queue of it is set.
-        cpus : str
-            Hexadecimal mask as the kernel takes it: ``"2"`` is CPU 1, ``"0"`` turns RPS off.
-        sysfs : str
-            Where the host's sysfs is mounted: that of its own network namespace.
-        """
-        pattern = f"{sysfs}/class/net/{interface}/queues"
-        find = 'for path in "$1"/rx-*/rps_cpus; do [ ! -e "$path" ] || echo "$path"; done'
-        paths = self.host.run(*script(find, pattern)).stdout.split()
-        if not paths:
-            self.notes.append(f"{interface}: there is no receive queue to steer")
-        return bool(paths) and all(self.set_files(dict.fromkeys(paths, cpus)).values())
-
     def poll_sockets(self, microseconds: int) -> bool:
         """Let blocking sockets poll their device for so long first; 0 turns it off."""
         names = ("busy_read", "busy_poll")

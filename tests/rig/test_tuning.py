@@ -201,18 +201,3 @@ def test_interrupts_stay_where_they_already_are(book: str, label: str) -> None:
         there = [path for path in paths if same(path.read_text(), "0")]
         assert moved == len(there) == len(paths) - len(tuning.notes)
     assert {path: path.read_text() for path in paths} == before
-
-
-def test_receiving_is_steered_in_the_namespace_of_a_rigs_host_and_put_back():
-    from labkit.rig import Rig
-
-    with Rig.open("virtual", patience=900, say=lambda text: None) as lab:
-        site = lab.sites["sut"]
-        lever = f"{site.sysfs}/class/net/lab0/queues/rx-0/rps_cpus"
-        before = site.host.run("cat", lever).stdout
-        with Tuning(site.host, "trial-rps") as tuning:
-            assert tuning.steer_receiving("lab0", "2", sysfs=site.sysfs), tuning.notes
-            assert int(site.host.run("cat", lever).stdout, 16) == 2
-            assert not tuning.steer_receiving("nosuch0", "2", sysfs=site.sysfs)
-        assert site.host.run("cat", lever).stdout == before
-        assert any("nosuch0" in note for note in tuning.notes)

@@ -63,7 +63,7 @@ def test_servers_listen_where_they_are_told_and_become_the_server_itself() -> No
     [
         lambda: iperf3.tcp(ADDRESS, seconds=1.5),
         lambda: iperf3.tcp(ADDRESS, seconds=1, streams=0),
-        lambda: iperf3.udp(ADDRESS, seconds=1, mbit_per_s=0),
+        lambda: iperf3.udp(ADDRESS, seconds=1, mbit_per_s=-1),
         lambda: iperf3.udp(ADDRESS, seconds=1, mbit_per_s=float("nan")),
         lambda: h2load.constant_rate(ADDRESS, file="2k", rate=10, seconds=1),
         lambda: h2load.constant_rate(ADDRESS, file="1k", rate=1e3, seconds=1),

@@ -1,8 +1,4 @@
-"""Steering of packets: masks, what a device has, what is refused, and that it is always undone.
-
-``queues-*.txt`` were recorded from devices of a network namespace: a veth with one queue, and one
-with four.
-"""
+"""Steering of packets: what is set, what is refused, that it was proven, that it is undone."""
 
 from __future__ import annotations
 
@@ -14,118 +10,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from labkit.errors import RigError, ToolOutput, UsageError
+from labkit.campaign import steered
+from labkit.errors import ManipulationError, RigError, UsageError
 from labkit.hosts import LocalHost, Tuning, restore
 from labkit.hosts.journal import Journal
-from labkit.hosts.levers import cpu_mask, cpu_numbers, mask_cpus
-from labkit.hosts.steering import (
-    parse_queues,
-    read_queues,
-    refusal,
-    rfs,
-    rps,
-    xps,
-)
+from labkit.hosts.queues import read_queues
+from labkit.hosts.steering import rfs, rps, steer, xps
 from labkit.hosts.sysfs import own_sysfs
 
-CAPTURED = Path(__file__).parents[1] / "captured"
-ONE = (CAPTURED / "queues-one.txt").read_text()
-FOUR = (CAPTURED / "queues-four.txt").read_text()
 HOST = LocalHost()
-
-
-@pytest.mark.parametrize(
-    ("cpus", "mask"),
-    [
-        ("", "0"),
-        ("0", "1"),
-        ("0-1", "3"),
-        ("1,0", "3"),
-        ("31", "80000000"),
-        ("32", "1,00000000"),
-        ("0,33", "2,00000001"),
-        ("64-67,3", "f,00000000,00000008"),
-    ],
-)
-def test_lists_and_masks_by_hand(cpus: str, mask: str) -> None:
-    assert cpu_mask(cpus) == mask and cpu_mask(mask_cpus(mask)) == mask
-
-
-@given(st.sets(st.integers(0, 300)))
-def test_a_mask_says_what_its_list_says(cpus: set[int]) -> None:
-    text = ",".join(map(str, cpus))
-    assert cpu_numbers(text) == tuple(sorted(cpus))
-    mask = cpu_mask(text)
-    assert cpu_numbers(mask_cpus(mask)) == tuple(sorted(cpus))
-    assert int(mask.replace(",", ""), 16) == sum(1 << cpu for cpu in cpus)
-    first, *rest = mask.split(",")
-    assert (first[0] != "0" or mask == "0") and all(len(group) == 8 for group in rest)
-
-
-@pytest.mark.parametrize("wrong", ["a", "3-1", "-1", "0,", "0 1", "8192", "99999", "0x3", "\u0661"])
-def test_what_is_no_list_of_cpus_is_refused(wrong: str) -> None:
-    with pytest.raises(UsageError, match="no list of CPUs"):
-        cpu_mask(wrong)
-
-
-@pytest.mark.parametrize("wrong", ["", "g", "3,", "123456789", "0-1", "-"])
-def test_what_is_no_mask_is_an_error(wrong: str) -> None:
-    with pytest.raises(ToolOutput, match="no mask of CPUs"):
-        mask_cpus(wrong)
-
-
-def test_recorded_queues() -> None:
-    one = parse_queues(ONE, "veth0")
-    assert (one.receive, one.transmit, one.there) == (("rx-0",), ("tx-0",), True)
-    assert one.record() == {"rx-0/rps_cpus": "", "rx-0/rps_flow_cnt": 0}
-    four = parse_queues(FOUR, "veth1")
-    assert four.receive == ("rx-0", "rx-1", "rx-2", "rx-3")
-    assert four.transmit == ("tx-0", "tx-1", "tx-2", "tx-3")
-    assert set(four.record()) == {
-        *(f"rx-{queue}/{lever}" for queue in range(4) for lever in ("rps_cpus", "rps_flow_cnt")),
-        *(f"tx-{queue}/xps_cpus" for queue in range(4)),
-    }
-
-
-def test_queues_stand_in_the_order_of_their_numbers() -> None:
-    names = "\n".join(f"rx-{number}" for number in (0, 1, 10, 11, 2))
-    found = parse_queues(f"present\n{names}\nend\n", "eth0")
-    assert found.receive == ("rx-0", "rx-1", "rx-2", "rx-10", "rx-11")
-
-
-@given(st.integers(0, len(FOUR)))
-def test_an_answer_that_breaks_off_is_an_error(cut: int) -> None:
-    if FOUR[:cut].rstrip() == FOUR.rstrip():
-        return
-    with pytest.raises(ToolOutput, match="queues of veth1"):
-        parse_queues(FOUR[:cut], "veth1")
-
-
-@pytest.mark.parametrize("text", ["present\nwhat is this\nend\n", "end\n", "vorhanden\nend\n"])
-def test_another_answer_is_an_error_that_shows_it(text: str) -> None:
-    with pytest.raises(ToolOutput) as caught:
-        parse_queues(text, "eth0")
-    assert caught.value.evidence["stdout"] == text
-
-
-def test_what_a_device_cannot_do_is_refused_with_the_reason() -> None:
-    one, four = parse_queues(ONE, "veth0"), parse_queues(FOUR, "veth1")
-    assert [refusal(one, what) for what in ("rps", "rfs")] == [None, None]
-    assert refusal(one, "xps") == "veth0 has a single transmit queue: XPS has nothing to choose"
-    assert refusal(one, "rss") == "veth0 has a single receive queue: RSS has nothing to choose"
-    assert [refusal(four, what) for what in ("rps", "rfs", "xps", "rss")] == [None] * 4
-    absent = parse_queues("absent\nend\n", "eth7")
-    assert refusal(absent, "rps") == "there is no device eth7"
-    without = parse_queues("present\nend\n", "eth7")
-    assert refusal(without, "rps") == "eth7 has no receive queue"
-    assert refusal(without, "xps") == "eth7 has no transmit queue"
-    plain = parse_queues("present\nrx-0\ntx-0\nend\n", "eth7")
-    assert refusal(plain, "rps") == "rx-0 of eth7 has no rps_cpus in this kernel"
-    with pytest.raises(UsageError, match="unknown steering"):
-        refusal(four, "dns")
 
 
 @pytest.fixture
@@ -187,6 +81,55 @@ def test_flows_without_the_machine_s_table_are_refused(
             rfs(tuning, "eth1", 32768, sysfs=sysfs)
         with pytest.raises(UsageError, match="power of two"):
             rfs(tuning, "eth1", 1000, sysfs=sysfs)
+
+
+def test_each_level_of_a_study_sets_what_it_says(
+    sysfs: str, book: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "table"
+    table.write_text("0\n")
+    monkeypatch.setattr("labkit.hosts.steering.FLOW_TABLE", str(table))
+    before = read_queues(HOST, "eth1", sysfs=sysfs)
+    seen = {}
+    for level in ("off", "on", "rfs", "xps"):
+        with Tuning(HOST, "lkt-1", journal=book) as tuning:
+            seen[level] = steer(tuning, "eth1", level, "0,1", sysfs=sysfs).record()
+        assert read_queues(HOST, "eth1", sysfs=sysfs) == before and table.read_text() == "0\n"
+    assert seen["off"] == before.record()
+    assert seen["on"] == before.record() | {"rx-0/rps_cpus": "0-1", "rx-1/rps_cpus": "0-1"}
+    flows = {"rx-0/rps_flow_cnt": 16384, "rx-1/rps_flow_cnt": 16384}
+    assert seen["rfs"] == seen["on"] | flows
+    assert seen["xps"] == seen["on"] | {"tx-0/xps_cpus": "0", "tx-1/xps_cpus": "1"}
+    with pytest.raises(UsageError, match="unknown steering 'rss'"):
+        steer(Tuning(HOST, "lkt-1", journal=book), "eth1", "rss", "0", sysfs=sysfs)
+
+
+def test_off_turns_off_what_was_on_and_gives_it_back(sysfs: str, book: str) -> None:
+    lever = Path(sysfs) / "class/net/eth0/queues/rx-0/rps_cpus"
+    lever.write_text("3\n")
+    with Tuning(HOST, "lkt-1", journal=book) as tuning:
+        assert steer(tuning, "eth0", "off", "0", sysfs=sysfs).record()["rx-0/rps_cpus"] == ""
+    assert lever.read_text() == "3\n"
+
+
+def test_a_kernel_without_rps_is_off_and_nothing_else(sysfs: str, book: str) -> None:
+    (Path(sysfs) / "class/net/eth0/queues/rx-0/rps_cpus").unlink()
+    tuning = Tuning(HOST, "lkt-1", journal=book)
+    assert "rx-0/rps_cpus" not in steer(tuning, "eth0", "off", "0", sysfs=sysfs).record()
+    with pytest.raises(RigError, match="has no rps_cpus in this kernel"):
+        steer(tuning, "eth0", "on", "0", sysfs=sysfs)
+
+
+@pytest.mark.parametrize(
+    ("found", "why"), [({"rps_ipis": 0}, "it did nothing"), ({}, "does not count")]
+)
+def test_steering_that_did_nothing_is_no_measurement(found: dict[str, float], why: str) -> None:
+    for level in ("on", "rfs", "xps"):
+        with pytest.raises(ManipulationError, match="no packet was steered") as caught:
+            steered.check(level, found)
+        assert why in caught.value.why
+        steered.check(level, {"rps_ipis": 1})
+    steered.check("off", found)
 
 
 def test_xps_has_a_list_for_each_queue(sysfs: str, book: str) -> None:

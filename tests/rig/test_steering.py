@@ -1,0 +1,113 @@
+"""Steering on the rig's own interfaces: set for a trial, read back, proven, and always undone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from labkit.benchmarks import sockperf
+from labkit.benchmarks.base import Client
+from labkit.campaign import steered
+from labkit.campaign.trial import Trial
+from labkit.errors import ManipulationError, RigError
+from labkit.hosts import LocalHost, restore
+from labkit.hosts.queues import read_queues
+from labkit.hosts.steering import FLOW_TABLE
+from labkit.placement import bare
+from labkit.rig.base import Rig
+
+pytestmark = pytest.mark.rig
+Make = Callable[..., Trial]
+
+
+@pytest.fixture
+def both(lab: Rig) -> Iterator[Rig]:
+    with lab.peer(images=[]):
+        yield lab
+
+
+def steered_to(lab: Rig) -> list[str]:
+    """Return the CPU lists to which each receiving host hands what its first interface gets."""
+    return [
+        str(
+            read_queues(lab.hosts[role], "lab0", sysfs=lab.sites[role].sysfs).record()[
+                "rx-0/rps_cpus"
+            ]
+        )
+        for role in steered.ENDS
+        if role in lab.sites
+    ]
+
+
+def load(address: str) -> Client:
+    return sockperf.ping_pong(address, messages=200, size=64, wait="block")
+
+
+def test_what_is_received_is_steered_for_a_trial_and_put_back(both: Rig, make_trial: Make) -> None:
+    before = steered_to(both)
+    trial = make_trial(bare("rules"), rps="on")
+    with trial.serve(sockperf.server("block"), bare("rules")) as server:
+        with trial.steer("off"):
+            assert steered_to(both) == ["", ""]
+            with pytest.raises(ManipulationError, match="no packet was steered"):
+                trial.measure(load(server.address))
+        with trial.steer("on"):
+            assert steered_to(both) == [both.cpus("sut", "split"), both.cpus("peer", "split")]
+            messages = trial.measure(load(server.address)).messages
+    # A call may be about several packets, but a server that answers one by one is called each time.
+    assert trial.mechanisms["rps_ipis"] > messages / 2 > 0
+    assert trial.record["steering"]["sut"]["lab0"]["rx-0/rps_cpus"] == both.cpus("sut", "split")
+    assert steered_to(both) == before
+
+
+def test_flows_are_steered_with_the_machines_own_table(both: Rig, make_trial: Make) -> None:
+    local = LocalHost()
+    before = local.run("cat", FLOW_TABLE).stdout
+    with make_trial(rps="rfs").steer("rfs", cpus="all"):
+        assert steered_to(both) == [both.cpu_map["all"]] * 2
+        assert int(local.run("cat", FLOW_TABLE).stdout) > 0
+    assert local.run("cat", FLOW_TABLE).stdout == before and steered_to(both) == ["", ""]
+
+
+def test_what_the_interfaces_cannot_is_said_before_and_refused(both: Rig, make_trial: Make) -> None:
+    assert [steered.lacking(both, level) for level in ("off", "on", "rfs")] == [None] * 3
+    assert steered.lacking(both, "xps") == (
+        "sut: lab0 has a single transmit queue: XPS has nothing to choose"
+    )
+    with (
+        pytest.raises(RigError, match="XPS cannot be set on lab0"),
+        make_trial(rps="xps").steer("xps"),
+    ):
+        raise AssertionError
+    assert steered_to(both) == ["", ""]
+
+
+def test_without_a_second_host_nothing_is_steered(lab: Rig, make_trial: Make) -> None:
+    assert steered.lacking(lab, "on") == "the rig has no host peer"
+    with pytest.raises(RigError, match="nothing is steered on peer"), make_trial().steer("on"):
+        raise AssertionError
+    assert steered_to(lab) == [""]
+
+
+KILLED = """
+import os, signal, sys
+from labkit.hosts import LocalHost, Tuning
+from labkit.hosts.steering import steer
+sysfs, label = sys.argv[1:]
+with Tuning(LocalHost(), label) as tuning:
+    steer(tuning, "lab0", "on", "0", sysfs=sysfs)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_after_a_kill_it_is_put_back_too(lab: Rig, label: str) -> None:
+    argv = [sys.executable, "-c", KILLED, lab.sites["sut"].sysfs, label]
+    assert subprocess.run(argv, check=False).returncode == -signal.SIGKILL
+    assert steered_to(lab) == ["0"]
+    # Through the way to the host, whose journal is where the machine's is.
+    assert [one.state for one in restore(lab.hosts["sut"], label=label)] == ["restored"]
+    assert steered_to(lab) == [""]
