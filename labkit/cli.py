@@ -135,7 +135,8 @@ def rig_shell(host: str, command: tuple[str, ...]) -> None:
 
 
 @app.command(
-    epilog="Examples: labkit run --profile tiny | labkit run affinity-spinning -p blocks 10 --new"
+    epilog="Examples: labkit run --profile tiny | labkit run affinity-spinning -p blocks 10 --new "
+    "| labkit run application-networks -p rig virtual:1gbit"
 )
 @click.argument("studies", nargs=-1)
 @PROFILE

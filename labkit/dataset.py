@@ -134,7 +134,7 @@ class Dataset:
         Parameters
         ----------
         columns : iterable of str, optional
-            Measured columns; all when omitted. Times are int64 nanoseconds.
+            Measured columns; those of every trial when omitted. Times are int64 nanoseconds.
 
         Returns
         -------
@@ -273,7 +273,8 @@ def _read(paths: list[Path], wanted: list[str] | None) -> tuple[list[int], dict[
     about = in_threads(lambda path: _reading(path, parquet.read_metadata), paths)
     schemas = [one.schema.to_arrow_schema() for one in about]
     counts = [one.num_rows for one in about]
-    names = wanted if wanted is not None else list(schemas[0].names)
+    shared = [name for name in schemas[0].names if all(name in one.names for one in schemas)]
+    names = shared if wanted is None else wanted
     for path, schema in zip(paths, schemas, strict=True):
         if lacking := [name for name in names if name not in schema.names]:
             raise DatasetError(

@@ -42,6 +42,9 @@ _QUANTILES = {
     "max": "longest",
 }
 _LATENCIES = {"": "latency of a call", "set_": "latency of a SET", "get_": "latency of a GET"}
+_LATENCIES |= {"loaded_": "latency at the offered rate"}
+_LATENCIES |= {"due_": "latency of a request from when it was due"}
+_LATENCIES |= {"service_": "latency of a transaction from its beginning"}
 #: Categories of CPU time, of a side whose CPUs' whole time is 1.
 _CPU = {
     "": "busy",
@@ -67,6 +70,7 @@ _METRICS = (
     Metric("server_switches", "1/message", "lower", "voluntary switches of the server per message"),
     Metric("idle_exits", "1/message", "lower", "wake-ups from idle of all CPUs per message"),
     Metric("softirqs", "1/message", "neither", "network softirqs of all CPUs per message"),
+    Metric("rps_ipis", "1", "neither", "calls from CPU to CPU by packet steering"),
     Metric("steal", "1", "lower", "share of CPU time stolen by the hypervisor"),
     # what forwards datagrams
     Metric("packets_per_s", "1/s", "higher", "packets forwarded per second"),
@@ -100,6 +104,15 @@ _METRICS = (
     Metric("not_200", "1", "lower", "answers other than what was asked for"),
     Metric("held_up", "1", "lower", "answers that took longer than their interval"),
     Metric("socket_errors", "1", "lower", "errors of connections"),
+    Metric("late_ns", "ns", "lower", "delay of a request behind the schedule"),
+    Metric("late_ns_mean", "ns", "lower", "delay of a request behind the schedule, mean"),
+    Metric("body_b", "1", "neither", "bytes of an answer's body"),
+    Metric("answer_b", "1", "neither", "bytes of an answer"),
+    Metric("requests_per_s", "1/s", "higher", "requests per second"),
+    Metric("transactions_per_s", "1/s", "higher", "transactions per second"),
+    Metric("offered_per_s", "1/s", "neither", "requests or transactions that were offered"),
+    Metric("reached", "1", "higher", "share of the offered rate that was achieved"),
+    Metric("lost_share", "1", "lower", "share of datagrams lost"),
     *(
         Metric(f"{prefix}latency_ns_{name}", "ns", "lower", f"{text}, {which}")
         for prefix, text in _LATENCIES.items()

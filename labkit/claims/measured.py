@@ -17,6 +17,9 @@ from labkit.claims.claim import Cell, Claim, StudyWords, level_words, words
 from labkit.dataset import Dataset
 from labkit.errors import DatasetError
 
+#: The observer is a treatment: a claim that does not say so is not about trials that were captured.
+_UNOBSERVED = {"capture": "off"}
+
 
 class NotMeasured(Exception):
     """A claim's cell has no value in a campaign; the message says why."""
@@ -173,7 +176,8 @@ class Measured:
         """Return the trials of a cell that have a value."""
         if absent := [name for name in cell if name not in trials.columns]:
             raise NotMeasured(f"this campaign does not vary {', '.join(absent)}")
-        rows = trials[_matches(trials, cell)]
+        unsaid = {name: x for name, x in _UNOBSERVED.items() if name in trials and name not in cell}
+        rows = trials[_matches(trials, {**cell, **unsaid})]
         if rows.empty:
             raise NotMeasured(f"{words(cell)}: {self._reason(cell)}")
         values = rows["value"].to_numpy(dtype=np.float64)
@@ -194,7 +198,7 @@ class Measured:
             return f"refused: {'; '.join(dict.fromkeys(refused))}"
         for name in cell.keys() & plan["factors"].keys():
             known = self._typed(name, pd.Series(plan["factors"][name]))
-            if cell[name] not in set(known):
+            if cell[name] not in {*known, *self.attempts[name]}:
                 return f"{name} {level_words(cell[name])} is not in this campaign"
         failed = self.attempts[_matches(self.attempts, cell)]
         if len(failed):

@@ -52,9 +52,19 @@ class Campaign(Dataset):
 
     def _measured(self, columns: Any) -> Any:
         records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]
-        arrays = [self.given[one["trial"]] for one in records]
-        whole = np.concatenate(arrays) if arrays else np.empty(0)
-        return records, [len(one) for one in arrays], dict.fromkeys(columns, whole)
+        given = [self.given[one["trial"]] for one in records]
+        # A trial's samples are of one column, or by column where there are several.
+        found = {
+            name: [one[name] if isinstance(one, Mapping) else one for one in given]
+            for name in columns
+        }
+        lengths = [len(one) for one in next(iter(found.values()))]
+        empty = np.empty(0)
+        return (
+            records,
+            lengths,
+            {name: np.concatenate(all_) if all_ else empty for name, all_ in found.items()},
+        )
 
 
 def campaign(

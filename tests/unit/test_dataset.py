@@ -108,6 +108,17 @@ def test_series_are_the_samples_a_row_a_trial(store: Store) -> None:
     assert [one.tolist()[0] for one in part["rtt_ns"]] == [10, 30]
 
 
+def test_a_column_that_some_trials_have_is_not_one_of_all(store: Store) -> None:
+    add(store)
+    path = add(store, position=2) / "samples.parquet"
+    pd.DataFrame({"rtt_ns": [4, 5, 6], "residence_ns": [1, 2, 3]}).to_parquet(path, index=False)
+    found = load(store.path)
+    assert found.samples().columns.tolist()[-1] == "rtt_ns"
+    assert found.samples()["rtt_ns"].tolist() == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(DatasetError, match="residence_ns"):
+        found.series(["residence_ns"])
+
+
 def test_samples_with_gaps_are_refused(store: Store) -> None:
     path = add(store) / "samples.parquet"
     pd.DataFrame({"rtt_ns": pd.array([1, None, 3], dtype="Int64")}).to_parquet(path)

@@ -60,6 +60,17 @@ def test_why_a_cell_is_not_measured() -> None:
     assert row["why"] == "the trials of this campaign have no speed"
 
 
+def test_a_level_that_a_trial_measured_beside_its_own_is_part_of_the_campaign() -> None:
+    found = small()
+    for record in found.records:
+        if record["levels"]["placement"] == "docker a":
+            record["also"] = [{"levels": {"size_b": "6"}, "metrics": {"rate": 1.0}}]
+    found.__dict__.pop("trials", None)
+    cells = {"condition": {**B, "size_b": 6}, "baseline": {**A, "size_b": 6}}
+    row = one(found, claim("difference", direction="higher", **cells))
+    assert row["why"] == "docker b | size_b 6: no trial of it was run"
+
+
 def test_a_setting_stands_for_a_factor_that_was_not_varied() -> None:
     spin = claim(
         "difference", condition={**B, "wait": "spin"}, baseline={**A, "wait": "spin"},
