@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -11,13 +10,6 @@ from labkit.paths import project
 
 _ANY = click.Path(path_type=Path)
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
-
-
-def _progress(names: Sequence[str], what: str) -> Iterable[str]:
-    """Go through files behind a bar, which appears after two seconds."""
-    import tqdm
-
-    return tqdm.tqdm(names, desc=f"labkit: {what}", unit="file", delay=2, leave=False)
 
 
 @click.group()
@@ -35,7 +27,7 @@ def describe(folder: Path) -> None:
     """
     from labkit.dataset import describing, files
 
-    about = describing.describe(folder, _progress)
+    about = describing.describe(folder)
     click.echo("\n".join([about.title, *about.campaigns]))
     click.echo(f"fingerprint: sha256 {about.fingerprint} of {folder / files.SUMS}")
 
@@ -51,7 +43,7 @@ def verify(path: Path) -> None:
     """
     from labkit.dataset import verifying
 
-    found = verifying.verify(path, _progress)
+    found = verifying.verify(path)
     click.echo("\n".join(found.lines()))
     if found.problems:
         raise SystemExit(1)
@@ -69,7 +61,7 @@ def pack(folder: Path, output: Path | None) -> None:
     from labkit.dataset.files import digest_of
 
     archive = output or Path(f"{folder.resolve().name}.tar")
-    about = packing.pack(folder, archive, _progress)
+    about = packing.pack(folder, archive)
     click.echo("\n".join([about.title, *about.campaigns]))
     size = archive.stat().st_size / 1e6
     click.echo(f"packed: {archive}, {size:.1f} MB, sha256 {digest_of(archive)}")

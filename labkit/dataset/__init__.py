@@ -186,29 +186,26 @@ def load(path: Path | str) -> Dataset:
     folder = opened(Path(path))
     if not (folder / "plan.json").is_file():
         found = campaigns(folder)
-        if not found:
-            raise DatasetError(
-                "no campaign here",
-                where=str(path),
-                why="neither plan.json nor a directory that holds one",
-                remedy="measure one first: labkit run --profile tiny",
-            )
-        _refuse_several(Path(path), found)
+        _refuse_but_one(Path(path), folder, found)
         folder = found[-1]
     dataset = Dataset(folder)
     _ = dataset.plan
     return dataset
 
 
-def _refuse_several(path: Path, found: list[Path]) -> None:
-    """Raise `DatasetError` where campaigns are of several studies: the newest says nothing then."""
+def _refuse_but_one(path: Path, folder: Path, found: list[Path]) -> None:
+    """Raise `DatasetError` unless the campaigns found in `folder` are there and of one study."""
+    deeper = sorted({plan.parent.parent for plan in folder.glob("*/*/plan.json")})
     studies = {str(read_json(one / "plan.json").get("study", "")) for one in found}
-    if len(studies) > 1:
-        raise DatasetError(
-            "campaigns of several studies are here",
-            where=str(path),
-            remedy=f"name one: {', '.join(str(path / one.name) for one in found)}",
-        )
+    if len(studies) == 1:
+        return
+    names = ", ".join(str(path / one.name) for one in found or deeper)
+    raise DatasetError(
+        "campaigns of several studies are here" if names else "no campaign here",
+        where=str(path),
+        why="" if names else "neither plan.json nor a directory that holds one",
+        remedy=f"name one: {names}" if names else "measure one first: labkit run --profile tiny",
+    )
 
 
 def _small(values: list[int]) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from labkit.dataset.files import SUMS, read_sums
+from labkit.dataset.files import SUMS, progress, read_sums
 from labkit.errors import DatasetError
 
 _BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError)
@@ -119,7 +119,7 @@ def _unpack(path: Path, _changed: int, _size: int) -> Unpacked:
             text = file.read()
             (folder / SUMS).write_bytes(text)
             sums = read_sums(text.decode(errors="replace"), f"{path}/{SUMS}")
-            for member in archive:
+            for member in progress(archive, "unpacking", len(sums) + 1):
                 name = member.name.removeprefix(f"{root}/")
                 file = archive.extractfile(member) if member.isreg() else None
                 if file is not None and name != SUMS:

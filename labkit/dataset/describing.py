@@ -30,12 +30,11 @@ from labkit.dataset.columns import table_schema, trials_schema
 from labkit.dataset.crate import crate
 from labkit.dataset.files import (
     SUMS,
-    Progress,
     campaigns_within,
     digest_of,
     files_of,
+    progress,
     read_sums,
-    silent,
     write_sums,
 )
 from labkit.errors import DatasetError
@@ -146,7 +145,7 @@ def about(folder: Path) -> About:
         ) from None
 
 
-def describe(folder: Path, progress: Progress = silent) -> About:
+def describe(folder: Path) -> About:
     """Write the description of a folder with campaigns, and return what it is.
 
     Raises
@@ -159,7 +158,7 @@ def describe(folder: Path, progress: Progress = silent) -> About:
         Campaign(Dataset(path), "" if path == folder else path.relative_to(folder).as_posix())
         for path in campaigns_within(folder)
     ]
-    _refuse_changed(folder, progress)
+    _refuse_changed(folder)
     resources: list[dict[str, Any]] = []
     for one in found:
         resources += [_trials(folder, one), *_samples(folder, one)]
@@ -188,7 +187,7 @@ def describe(folder: Path, progress: Progress = silent) -> About:
     return about(folder)
 
 
-def _refuse_changed(folder: Path, progress: Progress) -> None:
+def _refuse_changed(folder: Path) -> None:
     """Raise `DatasetError` where data of an earlier description are not what they were."""
     if not (folder / SUMS).is_file():
         return

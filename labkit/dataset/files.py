@@ -8,20 +8,27 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from labkit.errors import DatasetError
 
 FORMAT = 1
 #: The digest of every file, as ``sha256sum`` writes and checks them.
 SUMS = "SHA256SUMS"
-#: Takes files and their number, says how far it is, and gives them on.
-Progress = Callable[[Sequence[str], str], Iterable[str]]
+_Item = TypeVar("_Item")
 
 
-def silent(names: Sequence[str], what: str) -> Iterable[str]:
-    """Go through files without saying so."""
-    return names
+def progress(items: Iterable[_Item], what: str, total: int | None = None) -> Iterable[_Item]:
+    """Go through files behind a bar on standard error, which appears when it takes seconds."""
+    import tqdm
+
+    # The library's monitor is a thread that would wake up beside a measurement of this process.
+    tqdm.tqdm.monitor_interval = 0
+    title = f"labkit: {what}"
+    bar: Iterable[_Item] = tqdm.tqdm(
+        items, title, total, unit="file", delay=2, leave=False, dynamic_ncols=True
+    )
+    return bar
 
 
 def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:

@@ -6,11 +6,11 @@ import tarfile
 from pathlib import Path
 
 from labkit.dataset.describing import About, describe
-from labkit.dataset.files import SUMS, Progress, read_sums, silent
+from labkit.dataset.files import SUMS, progress, read_sums
 from labkit.errors import DatasetError, UsageError
 
 
-def pack(folder: Path, archive: Path, progress: Progress = silent) -> About:
+def pack(folder: Path, archive: Path) -> About:
     """Describe a folder with campaigns, and write it as an archive.
 
     The archive is a plain tar, not compressed: samples are compressed already, and what a library
@@ -23,8 +23,6 @@ def pack(folder: Path, archive: Path, progress: Progress = silent) -> About:
         A campaign, or a folder with campaigns at any depth.
     archive : Path
         The file to write; it appears when it is complete.
-    progress : Progress
-        Told of each file.
 
     Returns
     -------
@@ -41,7 +39,7 @@ def pack(folder: Path, archive: Path, progress: Progress = silent) -> About:
     folder = folder.resolve()
     if archive.resolve().is_relative_to(folder):
         raise UsageError("an archive cannot lie in what it packs", where=str(archive))
-    packed = describe(folder, progress)
+    packed = describe(folder)
     names = [SUMS, *read_sums((folder / SUMS).read_text(), SUMS)]
     part = archive.with_name(f".{archive.name}.part")
     try:

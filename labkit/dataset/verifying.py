@@ -10,7 +10,15 @@ from pathlib import Path
 from labkit.dataset import Dataset
 from labkit.dataset.archive import archive_of, unpack, whole
 from labkit.dataset.describing import PACKAGE, sample_types
-from labkit.dataset.files import SUMS, Progress, digest_of, files_of, read_json, read_sums, silent
+from labkit.dataset.files import (
+    SUMS,
+    campaigns_within,
+    digest_of,
+    files_of,
+    progress,
+    read_json,
+    read_sums,
+)
 from labkit.errors import DatasetError
 
 
@@ -42,15 +50,13 @@ class Verified:
         return [f"whole: {line}" for line in whole(self.sums, self.problems)]
 
 
-def verify(path: Path, progress: Progress = silent) -> Verified:
+def verify(path: Path) -> Verified:
     """Check a described folder, or an archive of one, file by file.
 
     Parameters
     ----------
     path : Path
         A folder that `describe` described, or an archive of `pack`.
-    progress : Progress
-        Told of each file.
 
     Returns
     -------
@@ -72,10 +78,7 @@ def verify(path: Path, progress: Progress = silent) -> Verified:
         for name in progress(list(found.sums), "digests"):
             if wrong := _file(path / name, found.sums[name]):
                 found.problems[name] = wrong
-        extra = set(files_of(folder, folder)) - {*found.sums, SUMS}
-        found.problems |= dict.fromkeys(
-            extra, f"not listed: labkit dataset describe {path} lists what was measured since"
-        )
+        found.problems |= dict.fromkeys(_unlisted(path, found), _SINCE)
     types = _table_types(folder, found)
     for name in progress([one for one in found.sums if _good(one, found)], "contents"):
         try:
@@ -106,6 +109,18 @@ def _listed(folder: Path) -> Verified:
             remedy=f"the data still read; labkit dataset describe {folder} makes the list",
         ) from None
     return Verified(str(folder), read_sums(text, str(folder / SUMS)))
+
+
+_SINCE = "not listed: labkit dataset describe takes in what was measured since"
+
+
+def _unlisted(folder: Path, found: Verified) -> set[str]:
+    """Return the files of campaigns that are not listed; what else lies there is not asked."""
+    try:
+        homes = campaigns_within(folder)
+    except DatasetError:  # every plan is gone, which its digest has told
+        return set()
+    return {name for one in homes for name in files_of(folder, one)} - {*found.sums, SUMS}
 
 
 def _file(path: Path, digest: str) -> str:

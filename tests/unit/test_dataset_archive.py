@@ -121,6 +121,20 @@ def test_of_several_studies_one_is_named(folder: Path, archive: Path, kind: str)
     assert caught.value.where == f"{path}/nosuch"
 
 
+def test_campaigns_may_lie_deeper_and_other_files_beside_them(tmp_path: Path) -> None:
+    folder = tmp_path / "quick"
+    write_campaign(folder / "echo" / "20260101-120000-a", blocks=1)
+    write_campaign(folder / "echo" / "20260102-120000-b", blocks=2)
+    (folder / "notes.txt").write_text("not of a campaign")
+    pack(folder, tmp_path / "quick.tar")
+    assert verify(folder).problems == verify(tmp_path / "quick.tar").problems == {}
+    assert "notes.txt" not in unpack(tmp_path / "quick.tar").sums
+    assert len(labkit.load(tmp_path / "quick.tar" / "echo").trials) == 4
+    with pytest.raises(DatasetError, match="several studies") as caught:
+        labkit.load(tmp_path / "quick.tar")
+    assert caught.value.remedy == f"name one: {tmp_path / 'quick.tar' / 'echo'}"
+
+
 def test_what_is_wrong_is_told_with_what_is_whole(archive: Path, tmp_path: Path) -> None:
     names = ["echo/trials/b01-p01-a1/trial.json", "echo/trials/b02-p01-a1/samples.parquet"]
     bad = rewritten(archive, tmp_path / "bad.tar", {names[0]: b"{}", names[1]: None})
