@@ -232,17 +232,17 @@ def _read(
     about = in_threads(lambda path: _reading(path, parquet.read_metadata), paths)
     schemas = [one.schema.to_arrow_schema() for one in about]
     counts = [one.num_rows for one in about]
-    for path, count, wants in zip(paths, counts, due, strict=True):
-        if count != wants:
-            why = f"{count} rows, and {wants} in trial.json"
-            what = "the samples of a trial are not all there"
-            raise DatasetError(what, where=str(path), why=why, remedy=_REST)
     names = wanted if wanted is not None else list(schemas[0].names)
     for path, schema in zip(paths, schemas, strict=True):
         if lacking := [name for name in names if name not in schema.names]:
             raise DatasetError(
                 f"{lacking} was not measured", where=str(path), remedy=f"there is {schema.names}"
             )
+    for path, count, wants in zip(paths, counts, due, strict=True):
+        if count != wants:
+            why = f"{count} rows, and {wants} in trial.json"
+            what = "the samples of a trial are not all there"
+            raise DatasetError(what, where=str(path), why=why, remedy=_REST)
     columns: dict[str, NDArray[Any]] = {
         name: np.empty(
             sum(counts),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import lzma
 import tarfile
 import tempfile
 import zlib
@@ -16,7 +15,7 @@ from typing import IO
 from labkit.dataset.files import SUMS, progress, read_sums
 from labkit.errors import DatasetError
 
-_BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError)
+_BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def opened(path: Path) -> Path:
     if hit:
         shown = [f"{name}: {what}" for name, what in list(hit.items())[:5]]
         raise DatasetError(
-            f"{len(hit)} of the files in this archive are damaged",
+            f"{len(hit)} files are damaged or missing",
             where=str(path),
             why="\n       ".join([*shown, *(["..."] if len(hit) > 5 else [])]),
             remedy=f"fetch it again. Whole are {'; '.join(whole(found.sums, found.problems))}. "
@@ -110,7 +109,7 @@ def _unpack(path: Path, _changed: int, _size: int) -> Unpacked:
     folder, sums, seen = Path(keep.name), dict[str, str](), dict[str, str]()
     end = "missing"
     try:
-        with tarfile.open(path, "r:*") as archive:
+        with tarfile.open(path, "r:gz" if _is_gzip(path) else "r:") as archive:
             first = archive.next()
             root, _, name = (first.name if first else "").rpartition("/")
             file = archive.extractfile(first) if first and name == SUMS else None
@@ -134,6 +133,12 @@ def _unpack(path: Path, _changed: int, _size: int) -> Unpacked:
 
 
 _EXTRA = "not listed"
+
+
+def _is_gzip(path: Path) -> bool:
+    """Return whether somebody compressed the archive since it was packed."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 def _take(file: IO[bytes], target: Path, digest: str) -> str:

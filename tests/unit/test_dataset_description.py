@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
 import io
 import json
@@ -36,7 +37,7 @@ STUDIES = sorted(path.parent for path in REFERENCE.glob("*/plan.json"))
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_campaign(tmp_path / "data" / "echo")
-    write_campaign(tmp_path / "data" / "other", study="other", blocks=1)
+    write_campaign(tmp_path / "data" / "other", study="other", blocks=1, times=2.0)
     return tmp_path / "data"
 
 
@@ -169,6 +170,49 @@ def test_data_that_changed_are_not_described_as_if_nothing_was(folder: Path, cha
     assert caught.value.where == str(path) and "verify" in caught.value.remedy
 
 
+def test_a_newer_format_is_named_with_its_file(folder: Path) -> None:
+    path = folder / "echo" / "trials" / "b01-p02-a1" / "trial.json"
+    newer = json.dumps(json.loads(path.read_text()) | {"format": 9})
+    with pytest.raises(DatasetError, match="newer") as caught:
+        path.write_text(newer)
+        describe(folder)
+    assert caught.value.where == str(path)
+    path.write_text(newer.replace('"format": 9', '"format": 1'))
+    describe(folder)
+    sums = (folder / SUMS).read_text()
+    path.write_text(newer)
+    (folder / SUMS).write_text(sums.replace(_digest(sums, path, folder), _digest_of(path)))
+    assert verify(folder).problems == {
+        "echo/trials/b01-p02-a1/trial.json": "dataset format 9 is newer than this labkit reads (1)"
+    }
+
+
+def _digest(sums: str, path: Path, folder: Path) -> str:
+    return read_sums(sums, "")[path.relative_to(folder).as_posix()]
+
+
+def _digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_tables_that_are_not_as_their_schema_says_are_found(folder: Path) -> None:
+    describe(folder)
+    short, renamed = (
+        folder / "echo" / "trials" / name / "samples.parquet"
+        for name in ("b01-p01-a1", "b01-p02-a1")
+    )
+    sums = (folder / SUMS).read_text()
+    for path, change in ((short, lambda f: f.head(3)), (renamed, lambda f: f.add_suffix("_x"))):
+        old = _digest(sums, path, folder)
+        change(pd.read_parquet(path)).to_parquet(path)
+        sums = sums.replace(old, _digest_of(path))
+    (folder / SUMS).write_text(sums)
+    found = verify(folder).problems
+    assert "not all there (3 rows, and 4" in found[short.relative_to(folder).as_posix()]
+    assert "other columns than" in found[renamed.relative_to(folder).as_posix()]
+    assert len(found) == 2
+
+
 def test_nothing_to_describe_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no campaign here"):
         describe(tmp_path)
@@ -212,4 +256,5 @@ def test_the_reference_is_whole_and_described_by_this_code(tmp_path: Path) -> No
     describe(again)
     same = {one.name: (one / "trials.csv").read_bytes() for one in STUDIES}
     assert same == {one.name: (again / one.name / "trials.csv").read_bytes() for one in STUDIES}
-    assert (again / SUMS).read_text() == (REFERENCE / SUMS).read_text()
+    same_sums = (again / SUMS).read_text() == (REFERENCE / SUMS).read_text()
+    assert same_sums, "labkit dataset describe data/reference"
