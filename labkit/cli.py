@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from labkit import cli_dataset
 from labkit.errors import LabkitError, UsageError
 from labkit.paths import ROOT, project
 from labkit.version import VERSION
@@ -280,6 +281,10 @@ def lab() -> None:
     """Open JupyterLab on the project's notebooks."""
     argv = [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(ROOT)]
     raise SystemExit(subprocess.run(argv, check=False).returncode)
+
+
+for _command in cli_dataset.COMMANDS:
+    app.add_command(_command)
 
 
 def main(argv: list[str] | None = None) -> Any:

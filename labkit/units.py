@@ -29,7 +29,8 @@ class Metric:
     text: str
 
 
-_QUANTILES = {
+#: Statistics of a trial, as the last part of a column's name.
+QUANTILES = {
     "mean": "mean",
     "min": "least",
     "median": "median",
@@ -116,7 +117,7 @@ _METRICS = (
     *(
         Metric(f"{prefix}latency_ns_{name}", "ns", "lower", f"{text}, {which}")
         for prefix, text in _LATENCIES.items()
-        for name, which in _QUANTILES.items()
+        for name, which in QUANTILES.items()
     ),
     # CPU time of both ends
     *(

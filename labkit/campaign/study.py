@@ -264,7 +264,7 @@ def _one_source(function: Callable[..., Any]) -> str:
 
 def measuring_code() -> str:
     """Return a digest of the parts of labkit that decide what is measured."""
-    package = Path(dataset.__file__).parent
+    package = project("labkit")
     found = hashlib.sha256()
     for part in _MEASURING:
         place = package / part

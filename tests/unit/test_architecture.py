@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "labkit"
 
-BASE = {"errors", "units", "power", "placement", "paths", "parameters", "version"}
+BASE = {"errors", "units", "power", "placement", "paths", "parameters", "version", "citation"}
 PURE = BASE | {"dataset", "design"}
 ACTING = PURE | {"hosts"}
 EXECUTING = ACTING | {"benchmarks", "runtimes", "rig"}
@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "units": {"errors"},
     "power": {"errors", "units"},
     "parameters": {"errors"},
+    "citation": {"errors", "paths"},
     "capture": {"errors"},
     "placement": {"errors", "units", "power"},
     "dataset": BASE,
@@ -54,7 +55,9 @@ ALLOWED: dict[str, set[str]] = {
     # what the command line is made of
     "doctor": EXECUTING | {"campaign"},
     "studies": EXECUTING | {"analysis", "campaign", "claims", "report"},
-    "cli": EXECUTING | {"analysis", "campaign", "claims", "report", "doctor", "studies"},
+    "cli_dataset": PURE | {"analysis"},
+    "cli": EXECUTING
+    | {"analysis", "campaign", "claims", "report", "doctor", "studies", "cli_dataset"},
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -18,12 +19,13 @@ from labkit.campaign import runner
 from labkit.campaign.harness import harness_switches
 from labkit.campaign.outcome import brief, failure
 from labkit.campaign.store import Store
-from labkit.campaign.study import Plan, Study
+from labkit.campaign.study import _MEASURING, Plan, Study, measuring_code
 from labkit.campaign.study import _source as source_of
 from labkit.campaign.trial import Trial
 from labkit.dataset import Dataset, load
 from labkit.design import Condition, make_design
 from labkit.errors import CommandFailed, HostUnreachable, LabkitError
+from labkit.paths import project
 from labkit.rig.base import Rig
 
 BOOT = ["boot a"]
@@ -218,3 +220,8 @@ def test_a_program_in_a_command_is_recorded_by_its_digest() -> None:
     assert brief(("python3", "-c", text)) == ["python3", "-c", brief([text])[0]]
     assert brief([text])[0].startswith("<5000 characters, sha256 ")
     assert brief([text + "y"]) != brief([text])
+
+
+def test_the_digest_of_the_measuring_code_is_of_that_code() -> None:
+    assert all((project("labkit") / part).exists() for part in _MEASURING)
+    assert measuring_code() == measuring_code() != hashlib.sha256().hexdigest()[:12]

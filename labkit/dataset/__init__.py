@@ -13,10 +13,7 @@ a row like any other.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,57 +24,19 @@ import pandas as pd
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from labkit.dataset.archive import opened
+from labkit.dataset.files import FORMAT, campaigns, in_threads, read_json, read_part
+from labkit.dataset.rows import rows_of
 from labkit.errors import DatasetError
 
-FORMAT = 1
+__all__ = ["FORMAT", "Dataset", "campaigns", "in_threads", "load", "read_json"]
 
 
-def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Return what `function` makes of each item, a thread a CPU that this process may use.
-
-    For work that releases the interpreter's lock. Results, and which error is raised, are those of
-    a plain loop. At most 8 threads, because all wait for memory.
-    """
-    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), 8)) as pool:
-        return list(pool.map(function, items))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object from a file of this dataset format.
-
-    Raises
-    ------
-    DatasetError
-        The file is missing, is not JSON, or is of a newer format than this labkit reads.
-    """
-    try:
-        data = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise DatasetError(
-            "a file of the dataset is missing", where=str(path), remedy="see `labkit run --help`"
-        ) from None
-    except ValueError as error:
-        raise DatasetError(
-            "a file of the dataset is damaged",
-            where=str(path),
-            why=str(error),
-            remedy="take it from a backup, or remove its directory: the same run measures it again",
-        ) from None
-    found = data.get("format") if isinstance(data, dict) else None
-    if type(found) is not int:
-        raise DatasetError("not a file of a labkit dataset", where=str(path), why="no format")
-    if found > FORMAT:
-        raise DatasetError(
-            f"dataset format {found} is newer than this labkit reads ({FORMAT})",
-            where=str(path),
-            remedy="update labkit",
-        )
-    return dict(data)
-
-
-def campaigns(folder: Path | str) -> list[Path]:
-    """Return the campaign directories in a study's folder, oldest first."""
-    return sorted(plan.parent for plan in Path(folder).glob("*/plan.json"))
+#: What every attempt's record has.
+_RECORD = (
+    *("trial", "attempt", "block", "position", "copy", "levels", "session"),
+    *("status", "n_samples", "started_ns", "seconds"),
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +48,7 @@ class Dataset:
     @cached_property
     def plan(self) -> dict[str, Any]:
         """The plan as stored: identity, settings, factors, conditions, order, refusals, seed."""
-        return read_json(self.path / "plan.json")
+        return read_part(self.path / "plan.json", ("identity", "factors", "rig"))
 
     @property
     def rig(self) -> dict[str, Any]:
@@ -106,11 +65,14 @@ class Dataset:
         """The facts of each host in the last session, by role."""
         return dict(self.sessions[-1]["facts"]) if self.sessions else {}
 
+    def record(self, directory: Path) -> dict[str, Any]:
+        """Return the ``trial.json`` of an attempt, with the name of its directory."""
+        return read_part(directory / "trial.json", _RECORD) | {"directory": directory.name}
+
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """Every attempt's ``trial.json``, in the order of the plan."""
-        paths = (self.path / "trials").glob("b*-p*-a*/trial.json")
-        found = [read_json(path) | {"directory": path.parent.name} for path in paths]
+        found = [self.record(one) for one in (self.path / "trials").glob("b*-p*-a*")]
         return sorted(found, key=lambda one: (one["block"], one["position"], one["attempt"]))
 
     @cached_property
@@ -120,7 +82,7 @@ class Dataset:
         A trial that measured several conditions at once, such as both sides of a pair, has a row
         for each; ``trial`` of the further ones ends in ``/1``, ``/2`` ...
         """
-        rows = [row for record in self.records for row in _rows(record)]
+        rows = [row for record in self.records for row in rows_of(record)]
         return pd.DataFrame(rows)
 
     @property
@@ -181,13 +143,21 @@ class Dataset:
         if not records:
             return [], [], {name: np.empty(0, object) for name in wanted or []}
         paths = [self.path / "trials" / one["directory"] / "samples.parquet" for one in records]
-        return records, *_read(paths, wanted)
+        return records, *_read(paths, [int(one["n_samples"]) for one in records], wanted)
 
     def _keys(self, records: list[dict[str, Any]], counts: list[int]) -> dict[str, Any]:
         """Return trial, block, factors and copy of each record, repeated for each of its rows."""
         factors = self.plan["factors"]
         if not records:
             return dict.fromkeys(["trial", "block", *factors, "copy"], np.empty(0, dtype=object))
+        for one in records:
+            if lacking := [name for name in factors if name not in one["levels"]]:
+                raise DatasetError(
+                    "a trial has no level of a factor of the plan",
+                    where=str(self.path / "trials" / one["directory"] / "trial.json"),
+                    why=f"{lacking} of {self.path / 'plan.json'}, where it has {[*one['levels']]}",
+                    remedy=_REST,
+                )
         trial = [one["trial"] for one in records]
         keys: dict[str, Any] = {
             "trial": _category(trial, sorted(set(trial)), counts),
@@ -201,54 +171,41 @@ class Dataset:
 def load(path: Path | str) -> Dataset:
     """Return the dataset at `path`: a campaign, or the newest campaign of a study's folder.
 
+    Parameters
+    ----------
+    path : Path or str
+        A folder, or an archive of ``labkit dataset pack``, or a folder inside of one
+        (``reference.tar/cpu-quota``).
+
     Raises
     ------
     DatasetError
-        There is none, or its plan cannot be read.
+        There is none, there are several studies, its plan cannot be read, or what was asked of an
+        archive is damaged.
     """
-    folder = Path(path)
+    folder = opened(Path(path))
     if not (folder / "plan.json").is_file():
         found = campaigns(folder)
-        if not found:
-            raise DatasetError(
-                "no campaign here",
-                where=str(folder),
-                why="neither plan.json nor a directory that holds one",
-                remedy="measure one first: labkit run --profile tiny",
-            )
+        _refuse_but_one(Path(path), folder, found)
         folder = found[-1]
     dataset = Dataset(folder)
     _ = dataset.plan
     return dataset
 
 
-def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the row of an attempt, and of each further condition that it measured."""
-    rows = [_row(record)]
-    for number, other in enumerate(record.get("also", []), start=1):
-        changed = {
-            "trial": f"{record['trial']}/{number}",
-            "levels": record["levels"] | other["levels"],
-            "metrics": other["metrics"],
-        }
-        rows.append(_row(record | changed))
-    return rows
-
-
-def _row(record: dict[str, Any]) -> dict[str, Any]:
-    plain = ("trial", "attempt", "block", "position")
-    outcome = ("copy", "status", "n_samples", "started_ns", "seconds", "session")
-    error = record.get("error") or {}
-    return {
-        **{name: record[name] for name in plain},
-        **record["levels"],
-        **{name: record[name] for name in outcome},
-        "flags": "; ".join(record.get("flags", [])),
-        "problems": error.get("what", ""),
-        # What a protocol says of a window of its own goes before what the last window was.
-        **record.get("mechanisms", {}),
-        **record.get("metrics", {}),
-    }
+def _refuse_but_one(path: Path, folder: Path, found: list[Path]) -> None:
+    """Raise `DatasetError` unless the campaigns found in `folder` are there and of one study."""
+    deeper = sorted({plan.parent.parent for plan in folder.glob("*/*/plan.json")})
+    studies = {str(read_json(one / "plan.json").get("study", "")) for one in found}
+    if len(studies) == 1:
+        return
+    names = ", ".join(str(path / one.name) for one in found or deeper)
+    raise DatasetError(
+        "campaigns of several studies are here" if names else "no campaign here",
+        where=str(path),
+        why="" if names else "neither plan.json nor a directory that holds one",
+        remedy=f"name one: {names}" if names else "measure one first: labkit run --profile tiny",
+    )
 
 
 def _small(values: list[int]) -> NDArray[Any]:
@@ -265,7 +222,9 @@ def _category(values: list[Any], order: Iterable[Any], counts: list[int]) -> pd.
     return pd.Categorical.from_codes(np.repeat(codes, counts), pd.Index(names))
 
 
-def _read(paths: list[Path], wanted: list[str] | None) -> tuple[list[int], dict[str, NDArray[Any]]]:
+def _read(
+    paths: list[Path], due: list[int], wanted: list[str] | None
+) -> tuple[list[int], dict[str, NDArray[Any]]]:
     """Return the number of samples of each trial, and each measured column of all of them.
 
     A column is allocated once, in large pages, and threads fill it: there is no second copy.
@@ -280,6 +239,11 @@ def _read(paths: list[Path], wanted: list[str] | None) -> tuple[list[int], dict[
             raise DatasetError(
                 f"{lacking} was not measured", where=str(path), remedy=f"there is {schema.names}"
             )
+    for path, count, wants in zip(paths, counts, due, strict=True):
+        if count != wants:
+            why = f"{count} rows, and {wants} in trial.json"
+            what = "the samples of a trial are not all there"
+            raise DatasetError(what, where=str(path), why=why, remedy=_REST)
     columns: dict[str, NDArray[Any]] = {
         name: np.empty(
             sum(counts),
@@ -304,16 +268,22 @@ def _read(paths: list[Path], wanted: list[str] | None) -> tuple[list[int], dict[
     return counts, columns
 
 
+_REST = (
+    "every row of `trials`, and the samples of other trials, still read; take the file from a "
+    "backup, or remove its directory: the same run measures it again"
+)
+
+
 def _reading(path: Path, read: Callable[[Path], Any]) -> Any:
     """Return what `read` makes of a file of samples; what stops it is told with the path."""
     try:
         return read(path)
     except FileNotFoundError:
-        raise DatasetError("a trial has lost its samples", where=str(path)) from None
-    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
+        raise DatasetError("a trial has lost its samples", where=str(path), remedy=_REST) from None
+    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow's derive from
         raise DatasetError(
             "the samples of a trial are damaged",
             where=str(path),
             why=str(error),
-            remedy="remove its directory: the same run measures it again",
+            remedy=_REST,
         ) from None

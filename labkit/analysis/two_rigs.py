@@ -1,0 +1,273 @@
+"""The same study from two rigs, side by side: what differs between them, then each effect in both.
+
+An effect is a condition's ratio to the baseline of its cell, paired by block inside each dataset.
+The blocks of two rigs have nothing in common, so that two effects are compared as independent
+groups (Welch 1947) of log ratios, one a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis.compare import contrast, decide, log_table
+from labkit.analysis.intervals import interval, mean_and_error
+from labkit.dataset import Dataset
+from labkit.dataset.columns import about
+from labkit.design import difference
+from labkit.errors import UsageError
+
+_SIDES = ("first", "second")
+_NUMBERS = ("estimate", "low", "high", "n_blocks")
+COLUMNS = (
+    *("value", "unit", "kind", "condition", "baseline"),
+    *(f"{side}_{name}" for side in _SIDES for name in _NUMBERS),
+    *("ratio", "ratio_low", "ratio_high", "p_value", "p_adjusted", "p_equivalence"),
+    *("verdict", "needed_blocks", "note"),
+)
+#: Parts of an identity, in the order in which they matter; what follows from others is not shown.
+_PARTS = (
+    *("rig", "settings", "blocks", "seed", "margin"),
+    *("labkit", "measuring_code", "images", "tools", "protocol", "hosts"),
+)
+_FACTS = ("cpu.model", "cpu.count", "kernel.release", "distribution", "engine.version")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One dataset's trials of one value, on the log scale.
+
+    Parameters
+    ----------
+    logs : DataFrame
+        A row a block, a column a condition.
+    cells : mapping of str to str or None
+        The baseline of each condition; None where its cell has none.
+    """
+
+    logs: pd.DataFrame
+    cells: Mapping[str, str | None]
+
+    def effect(self, name: str) -> pd.Series[float]:
+        """Return the log ratio to the baseline, a block each; empty where it was not measured."""
+        base = self.cells.get(name)
+        if base is None or not {name, base} <= set(self.logs.columns):
+            return pd.Series(dtype=np.float64)
+        found: pd.Series[float] = self.logs[name] - self.logs[base]
+        return found.dropna()
+
+    def level(self, name: str) -> pd.Series[float]:
+        """Return the log of the value itself, a block each."""
+        if name not in self.logs.columns:
+            return pd.Series(dtype=np.float64)
+        found: pd.Series[float] = self.logs[name].dropna()
+        return found
+
+
+def values_of(data: Dataset) -> list[str]:
+    """Return what a dataset's trials measured, the medians of samples first."""
+    found = [name for one in data.records if one["status"] == "ok" for name in one["metrics"]]
+    names = list(dict.fromkeys(found))
+    return sorted(names, key=lambda name: not name.endswith("_median"))
+
+
+def differences(first: Dataset, second: Dataset) -> pd.DataFrame:
+    """Return what differs between the rigs, settings and versions of two datasets.
+
+    Returns
+    -------
+    DataFrame
+        ``what, first, second``: rig, settings, versions, then facts of the hosts, of which model,
+        CPUs, kernel, distribution and engine come first.
+    """
+    rows = difference(first.plan["identity"], second.plan["identity"])
+
+    def place(name: str) -> tuple[int, bool]:
+        part, _, rest = name.partition(".")
+        where = _PARTS.index(part) if part in _PARTS else len(_PARTS)
+        return where, not rest.partition(".")[2].startswith(_FACTS)
+
+    kept = [row for row in rows if row[0].partition(".")[0] not in ("order", "conditions")]
+    kept.sort(key=lambda row: place(row[0]))
+    return pd.DataFrame(kept, columns=["what", *_SIDES])
+
+
+def told(rows: pd.DataFrame, most: int | None = None) -> list[str]:
+    """Return differences as lines, of which at most `most` are shown."""
+    if rows.empty:
+        return ["rig, settings and versions are the same"]
+    shown = [
+        f"  {row['what']}: {_short(row['first'])} | {_short(row['second'])}"
+        for row in rows.head(most if most is not None else len(rows)).to_dict("records")
+    ]
+    rest = len(rows) - len(shown)
+    more = [f"  ... and {rest} more differences (--all)"] if rest else []
+    return [f"different in A and B ({len(rows)}):", *shown, *more]
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def compare_datasets(
+    first: Dataset,
+    second: Dataset,
+    *,
+    values: Iterable[str] = (),
+    margin: float = 0.02,
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    """Compare two datasets of one study, condition by condition.
+
+    Parameters
+    ----------
+    first, second : Dataset
+        Campaigns of the same study.
+    values : iterable of str
+        Columns of the trials, positive numbers; without any, the medians of samples that both have.
+    margin : float
+        Equivalence margin of the ratio of two effects.
+    alpha : float
+        Level of the tests; intervals have 1 - alpha.
+
+    Returns
+    -------
+    DataFrame
+        Rows of ``kind`` "level": the geometric mean on both rigs, in its unit, of each baseline and
+        of what has none in its cell; then "effect": each other condition's ratio to its baseline.
+        ``first_`` and ``second_``
+        with ``estimate, low, high, n_blocks``; ``ratio, ratio_low, ratio_high`` of the second to
+        the first; p-values, ``verdict``, ``needed_blocks`` and ``note`` as
+        `labkit.analysis.compare.compare` has them, of one family a value and kind. Where one
+        dataset lacks the condition, NaN and the verdict ``not in both``.
+
+    Raises
+    ------
+    UsageError
+        They are of two studies, have no value in common, or values without a logarithm.
+    """
+    studies = [str(one.plan.get("study")) for one in (first, second)]
+    if studies[0] != studies[1]:
+        raise UsageError(f"two studies cannot be compared: {' and '.join(studies)}")
+    tables = []
+    for value in _chosen(first, second, list(values)):
+        sides = [_side(one, value) for one in (first, second)]
+        tables += [
+            _decided(rows, alpha).assign(value=value, kind=kind, unit=unit)
+            for kind, unit, rows in _kinds(value, sides, margin, alpha)
+            if rows
+        ]
+    return pd.concat(tables, ignore_index=True).reindex(columns=list(COLUMNS))
+
+
+def _chosen(first: Dataset, second: Dataset, values: list[str]) -> list[str]:
+    """Return the values to compare: those given, or the medians that both datasets have."""
+    there = values_of(second)
+    shared = [name for name in values_of(first) if name in there]
+    chosen = values or [name for name in shared if name.endswith("_median")]
+    lacking = [name for name in chosen if name not in shared]
+    if lacking or not chosen:
+        raise UsageError(
+            f"not measured in both: {', '.join(lacking)}" if lacking else "no median of samples",
+            where=str(first.plan.get("study")),
+            remedy=f"name values with --value: {', '.join(shared) or 'there is none in both'}",
+        )
+    return chosen
+
+
+def _kinds(
+    value: str, sides: list[Side], margin: float, alpha: float
+) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    """Return the rows of levels, and those of effects, each with their unit."""
+    cells = {**sides[1].cells, **sides[0].cells}
+    names = list(dict.fromkeys([*sides[0].cells, *sides[1].cells]))
+    alone = [name for name in names if cells[name] in (None, name)]
+    levels = [_row(name, [one.level(name) for one in sides], margin, alpha) for name in alone]
+    effects = [
+        _row(name, [one.effect(name) for one in sides], margin, alpha) | {"baseline": cells[name]}
+        for name in names
+        if name not in alone
+    ]
+    return [("level", about(value)[0], levels), ("effect", "1", effects)]
+
+
+def _side(data: Dataset, value: str) -> Side:
+    """Return one dataset's logs by condition, and the baseline of each condition."""
+    factors = list(data.plan["factors"])
+    rows = data.ok.dropna(subset=[value])
+    fixed = {name: str(level) for name, level in (data.plan.get("baseline") or {}).items()}
+    planned = [one["levels"] for one in data.plan.get("conditions", [])]
+    seen = rows[factors].drop_duplicates().to_dict("records")
+    levels = [{name: str(one[name]) for name in factors} for one in [*planned, *seen]]
+    measured = rows[factors].astype(str).agg(" | ".join, axis=1)
+    names = {_name(one): _name(one | fixed) for one in levels if _name(one) in set(measured)}
+    cells = {name: base if base in names else None for name, base in names.items()}
+    frame = rows.assign(condition=pd.Categorical(measured, categories=list(cells)))
+    table = log_table(frame, value=value, condition="condition", block="block")
+    return Side(table.logs, cells)
+
+
+def _name(levels: Mapping[str, str]) -> str:
+    return " | ".join(levels.values())
+
+
+def _row(name: str, found: list[pd.Series[float]], margin: float, alpha: float) -> dict[str, Any]:
+    """Return one condition of both datasets, and their ratio before the correction."""
+    blocks = found[0].index.union(found[1].index)
+    first, second = (one.reindex(blocks) for one in found)
+    row = {"condition": name, **contrast(first, second, margin, alpha, paired=False)}
+    for side, logs in zip(_SIDES, found, strict=True):
+        here = np.array(logs, dtype=np.float64)
+        mean, error, df = mean_and_error(np.zeros_like(here), here, True, size=1.0)
+        bounds = (mean, *interval(mean, error, df, alpha))
+        numbers = [*map(float, np.exp(bounds)), len(here)]
+        row |= {f"{side}_{name}": x for name, x in zip(_NUMBERS, numbers, strict=True)}
+    return row
+
+
+def _decided(rows: list[dict[str, Any]], alpha: float) -> pd.DataFrame:
+    """Return rows with verdicts, as one family."""
+    table = decide(rows, alpha=alpha).rename(
+        columns={"estimate": "ratio", "low": "ratio_low", "high": "ratio_high"}
+    )
+    counts = [f"{side}_n_blocks" for side in _SIDES]
+    extra = [f"{side}_{name}" for side in _SIDES for name in _NUMBERS] + ["baseline"]
+    table = table.join(pd.DataFrame.from_records(rows, columns=extra))
+    one_only = (table[counts] == 0).any(axis=1)
+    table.loc[one_only, ["verdict", "note"]] = ["not in both", ""]
+    return table
+
+
+def lines(table: pd.DataFrame) -> list[str]:
+    """Return a comparison as lines of text: a table a value and kind, and what to know of it."""
+    found = []
+    for (value, kind, unit), part in table.groupby(["value", "kind", "unit"], sort=False):
+        what = "ratio to the baseline of its cell" if kind == "effect" else f"in {unit}"
+        rows = part.to_dict("records")
+        shown = pd.DataFrame(
+            {
+                "condition": part["condition"].to_numpy(),
+                "A": [_number(row, "first_estimate", "first_low", "first_high") for row in rows],
+                "B": [_number(row, "second_estimate", "second_low", "second_high") for row in rows],
+                "B / A": [_number(row, "ratio", "ratio_low", "ratio_high") for row in rows],
+                "verdict": part["verdict"].to_numpy(),
+            }
+        )
+        found += ["", f"{value}: {kind}s, {what}", *shown.to_string(index=False).splitlines()]
+        notes = part.loc[part["note"] != "", "note"].value_counts()
+        found += [f"{count} of these: {note}" for note, count in notes.items()]
+    return found
+
+
+def _number(row: Mapping[Any, Any], *names: str) -> str:
+    estimate, low, high = (
+        f"{row[name]:,.0f}" if abs(row[name]) >= 1000 else f"{row[name]:.4g}" for name in names
+    )
+    if not np.isfinite(row[names[0]]):
+        return "not measured"
+    return f"{estimate} [{low}, {high}]" if np.isfinite(row[names[1]]) else f"{estimate}, one block"

@@ -1,0 +1,75 @@
+"""Small campaigns on disk, written as a run writes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labkit.campaign.store import Store, write_json
+
+PLACEMENTS = ("bare clean", "docker bridge")
+HOSTS = {"sut": {"cpu": {"count": 2, "model": "small"}, "kernel": {"release": "6.1"}}}
+
+
+def plan(study: str = "echo", **identity: Any) -> dict[str, Any]:
+    found = {"study": study, "settings": {"messages": 4}, "labkit": "0.1.0", "hosts": HOSTS}
+    found |= {"images": {"net": "sha256:" + "0" * 64}, "measuring_code": "abc", "blocks": 5}
+    return {
+        "study": study,
+        "identity": found | identity,
+        "factors": {"placement": list(PLACEMENTS), "wait": ["block"]},
+        "baseline": {"placement": "bare clean"},
+        "conditions": [
+            {"levels": {"placement": name, "wait": "block"}, "copy": 1} for name in PLACEMENTS
+        ],
+        "rig": {"name": "virtual", "kind": "virtual", "caveats": ["one kernel"], "cpu_map": {}},
+    }
+
+
+def write_campaign(
+    folder: Path,
+    *,
+    study: str = "echo",
+    blocks: int = 3,
+    effect: float = 1.5,
+    times: float = 1.0,
+    identity: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a campaign whose second condition takes `effect` times its baseline; return its path.
+
+    The block varies by a few percent, the same way in every campaign; `times` scales all of it.
+    """
+    store = Store(folder)
+    write_json(folder / "plan.json", plan(study, **(identity or {})))
+    write_json(folder / "sessions" / "01.json", {"session": 1, "boot": "b", "facts": {}})
+    for block in range(1, blocks + 1):
+        for position, placement in enumerate(PLACEMENTS, 1):
+            scale = times * (effect if position == 2 else 1.0) * (1 + 0.01 * math.sin(7 * block))
+            scale *= 1 + 0.004 * math.cos(5 * block + position)
+            values = np.array([int(scale * x) for x in (9_000, 10_000, 10_100, 30_000)])
+            store.add(
+                {
+                    "trial": f"b{block:02d}-p{position:02d}",
+                    "block": block,
+                    "position": position,
+                    "attempt": 1,
+                    "session": 1,
+                    "levels": {"placement": placement, "wait": "block"},
+                    "copy": 1,
+                    "started_ns": 1_700_000_000_000_000_000 + block * 10**10 + position * 10**9,
+                    "seconds": 0.5,
+                    "status": "ok",
+                    "error": None,
+                    "n_samples": len(values),
+                    "metrics": {"rtt_ns_median": float(np.median(values))},
+                    "mechanisms": {"steal": 0.0, "migrations": 0},
+                    "flags": ["steal 1.0% of a CPU"] if block == 2 else [],
+                },
+                {"rtt_ns": values},
+                {"tool.out": f"block {block}\n"},
+            )
+    return folder

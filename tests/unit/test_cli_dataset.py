@@ -1,0 +1,117 @@
+"""`labkit dataset`, `cite` and `compare-datasets`: what they print and write, and exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from small_datasets import write_campaign
+
+from labkit import cli
+from labkit.citation import studies
+from labkit.dataset.files import SUMS
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    """Return exit code, standard output and standard error of a command."""
+    code = 0
+    try:
+        cli.main([str(word) for word in argv])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_campaign(tmp_path / "data" / "echo", blocks=6)
+    return tmp_path / "data"
+
+
+def test_describe_pack_and_verify(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "dataset", "describe", folder)
+    assert code == 0 and "echo: 12 attempts at trials in 6 blocks" in out
+    assert (folder / SUMS).is_file() and "fingerprint: sha256 " in out
+    archive = folder.parent / "it.tar"
+    code, out, _ = run(capsys, "dataset", "pack", folder, "-o", archive)
+    assert code == 0 and f"packed: {archive}" in out
+    for path in (folder, archive):
+        code, out, _ = run(capsys, "dataset", "verify", path)
+        assert code == 0 and "no problems\nwhole: echo: 12 of 12 trials" in out
+
+
+def test_verify_ends_with_1_and_names_the_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, "dataset", "verify", folder)
+    assert code == 1 and "labkit dataset describe" in err
+    run(capsys, "dataset", "describe", folder)
+    (folder / "echo" / "trials" / "b01-p01-a1" / "tool.out").unlink()
+    code, out, _ = run(capsys, "dataset", "verify", folder)
+    assert code == 1 and "echo/trials/b01-p01-a1/tool.out: missing" in out
+    assert "whole: echo: 11 of 12 trials" in out
+    code, _, err = run(capsys, "dataset", "pack", folder, "-o", folder.parent / "it.tar")
+    assert code == 1 and "missing or altered" in err
+    assert not (folder.parent / "it.tar").exists()
+
+
+def test_used_wrongly_it_ends_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "dataset", "describe", folder / "nosuch")[0] == 2
+    assert run(capsys, "dataset", "pack", folder, "-o", folder / "it.tar")[0] == 2
+    assert run(capsys, "cite", "--format", "word")[0] == 2
+    write_campaign(folder / "other", study="other")
+    assert run(capsys, "compare-datasets", folder / "echo", folder / "other")[0] == 2
+
+
+def test_cite_prints_software_dataset_and_studies(capsys: pytest.CaptureFixture[str]) -> None:
+    code, both, _ = run(capsys, "cite")
+    assert code == 0 and "[Computer software]" in both and "[Data set]" in both
+    assert both.count("\n@") == 7
+    assert all(one.apa() in both and one.bibtex() in both for one in studies())
+    assert (
+        run(capsys, "cite", "-f", "apa")[1] + "\n" + run(capsys, "cite", "-f", "bibtex")[1] == both
+    )
+
+
+def test_cite_takes_a_described_dataset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "cite", folder)
+    assert code == 1 and "labkit dataset describe" in err
+    archive = folder.parent / "it.tar"
+    run(capsys, "dataset", "pack", folder, "-o", archive)
+    of_folder, of_archive = (run(capsys, "cite", path)[1] for path in (folder, archive))
+    assert of_folder == of_archive
+    assert "(2023). Container performance measured with labkit: echo (Version " in of_folder
+
+
+def test_compare_datasets_says_what_differs_first(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_campaign(folder.parent / "other", blocks=6, identity={"labkit": "0.2.0"})
+    csv = folder.parent / "both.csv"
+    code, out, _ = run(capsys, "compare-datasets", folder / "echo", other, "--csv", csv)
+    assert code == 0
+    assert out.index("labkit: 0.1.0 | 0.2.0") < out.index("rtt_ns_median: levels, in ns")
+    assert "(one kernel)" in out.splitlines()[0]
+    table = pd.read_csv(csv)
+    assert table["kind"].tolist() == ["level", "effect"]
+    assert table["ratio"].tolist() == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("dataset", "describe"),
+        ("dataset", "verify"),
+        ("dataset", "pack"),
+        ("cite",),
+        ("compare-datasets",),
+    ],
+    ids=" ".join,
+)
+def test_every_command_has_an_example(
+    argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, *argv, "--help")
+    assert code == 0 and f": labkit {' '.join(argv)}" in out
