@@ -42,6 +42,7 @@ _BESIDE = {
     "Udp.InErrors": ("1", "datagrams not delivered, in the workload's network namespace"),
     "Udp.RcvbufErrors": ("1", "datagrams dropped by full sockets, in that namespace"),
     "Tcp.RetransSegs": ("1", "TCP segments sent again, in that namespace"),
+    "Tcp.PassiveOpens": ("1", "TCP connections accepted, in that namespace"),
     "cpu_ns": ("ns", "CPU time of the workload's threads"),
     "group_cpu_ns": ("ns", "CPU time of the workload's control group"),
     "group_cpu_use": ("1", "CPU time of the workload's control group, as a share of one CPU"),
@@ -75,12 +76,23 @@ _BESIDE = {
     "client_delay": ("1", "share of time in which the client was ready and had no CPU"),
     "neighbour_cpu_ratio": ("1", "CPU time of the server to its neighbour's"),
     "visits": ("1", "containers that came and went"),
+    "end_ns": ("ns", "when a request or transaction ended, since the measured time began"),
+    "set": ("1", "1 for a SET, 0 for a GET"),
     "close_ns": ("ns", "time of closing the file"),
     "call_ns": ("ns", "time of the interpreter's call alone"),
     "again_ns": ("ns", "time of the second write to the same file"),
     "arrived": ("1", "datagrams that arrived"),
     "captured": ("1", "packets captured"),
+    "capture_drops": ("1", "packets that the capture itself dropped"),
     "paired": ("1", "packets found on both sides of the capture"),
+    **{
+        f"{load}{name}": ("1", f"{text}{words}")
+        for load, words in (("", ""), ("loaded_", ", at the offered rate"))
+        for name, text in (
+            ("paired_share", "share of the packets captured on their way in that came out"),
+            ("seen_share", "packets captured on their way out to datagrams that arrived"),
+        )
+    },
     "offered_per_s": ("1/s", "datagrams offered per second"),
     "iterations": ("1", "repetitions of the service that lie in the window"),
     "iterations_partly": ("1", "repetitions that ran beside the neighbour for a part only"),
@@ -111,8 +123,9 @@ def about(column: str) -> tuple[str, str]:
         return METRICS[column].unit, METRICS[column].text
     if column in _BESIDE:
         return _BESIDE[column]
-    if found := re.fullmatch(r"cpu(\d+)_idle", column):
-        return "1", f"share of its time in which CPU {found[1]} was idle"
+    if found := re.fullmatch(r"cpu(\d+)_(idle|packets)", column):
+        idle = f"share of its time in which CPU {found[1]} was idle"
+        return "1", idle if found[2] == "idle" else f"packets that CPU {found[1]} took in"
     base, _, last = column.rpartition("_")
     if last in QUANTILES and (known := about(base))[1]:
         return known[0], f"{known[1]}, {QUANTILES[last]}"

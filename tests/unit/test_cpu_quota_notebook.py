@@ -99,7 +99,7 @@ def campaign(folder, blocks, n=1500, without=()):
     settings = {"period_us": 10_000, "rate": RATE, "calls": n}
     plan = {"study": "cpu-quota", "factors": FACTORS, "seed": 1, "blocks": blocks, "margin": 0.05}
     plan |= {"conditions": [{"levels": levels, "copy": copy} for levels, copy in conditions]}
-    plan |= {"settings": settings, "rig": rig, "refusals": []}
+    plan |= {"settings": settings, "rig": rig, "refusals": [], "identity": {}}
     write_json(folder / "plan.json", plan)
     write_json(folder / "sessions" / "01.json", {"session": 1, "boot": "x", "facts": FACTS})
     store = Store(folder)
