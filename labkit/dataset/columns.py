@@ -93,7 +93,6 @@ _BESIDE = {
             ("seen_share", "packets captured on their way out to datagrams that arrived"),
         )
     },
-    "offered_per_s": ("1/s", "datagrams offered per second"),
     "iterations": ("1", "repetitions of the service that lie in the window"),
     "iterations_partly": ("1", "repetitions that ran beside the neighbour for a part only"),
     "iterations_cut": ("1", "repetitions that the end of the window cut"),

@@ -43,13 +43,9 @@ exec "$@"
 class Lxc(Holding):
     """Starts application containers by ``lxc-start`` in the foreground of a job."""
 
-    impossible: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(
-            ("overlay", "encrypted"),
-            "LXC has no network of its own between hosts; Swarm's are Docker's",
-        ),
-        "weave": networks.NO_WEAVE,
-    }
+    impossible: ClassVar[dict[str, str]] = networks.no_swarm(
+        "LXC has no network of its own between hosts; Swarm's are Docker's"
+    )
     program = "lxc-start"
     package = "lxc"
     holder = "lxc-start"

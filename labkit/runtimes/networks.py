@@ -8,8 +8,6 @@ from labkit.errors import PlacementError
 from labkit.hosts.site import Network, Site
 from labkit.placement import Placement, Workload
 
-#: Why Docker alone has it.
-NO_WEAVE = "Weave Net is laid by its plugin of the Docker Engine"
 #: Why nothing can be measured over these, whatever the engine.
 NEVER = {
     "none": "a container without a network cannot be reached",
@@ -18,8 +16,9 @@ NEVER = {
 
 
 def no_swarm(reason: str) -> dict[str, str]:
-    """Return the networks between engines as impossible: Swarm's for a reason, and Weave Net."""
-    return {"overlay": reason, "encrypted": reason, "weave": NO_WEAVE}
+    """Return what Docker alone has as impossible: Swarm's networks for a reason, and Weave Net."""
+    weave = "Weave Net is laid by its plugin of the Docker Engine"
+    return {"overlay": reason, "encrypted": reason, "weave": weave}
 
 
 def network_of(site: Site, placement: Placement) -> Network:

@@ -29,13 +29,9 @@ if [ -n "$4" ]; then $enter ip route add default via "$4"; fi
 class Nspawn(Holding):
     """Starts containers by ``systemd-nspawn`` in the foreground of a job."""
 
-    impossible: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(
-            ("overlay", "encrypted"),
-            "systemd-nspawn has no network between hosts; Swarm's are Docker's",
-        ),
-        "weave": networks.NO_WEAVE,
-    }
+    impossible: ClassVar[dict[str, str]] = networks.no_swarm(
+        "systemd-nspawn has no network between hosts; Swarm's are Docker's"
+    )
     program = "systemd-nspawn"
     package = "systemd-container"
     holder = "systemd-nspawn"

@@ -73,10 +73,7 @@ class Podman(Runtime):
         "bridge": "Podman makes its bridges itself, and puts no lab interface on one",
         "routed": "Podman makes its bridges itself, with address translation",
         "vxlan": "Podman makes its bridges itself, and puts no tunnel on one",
-        **dict.fromkeys(
-            ("overlay", "encrypted"), "Podman has no network between hosts; Swarm's are Docker's"
-        ),
-        "weave": networks.NO_WEAVE,
+        **networks.no_swarm("Podman has no network between hosts; Swarm's are Docker's"),
     }
     program = "podman"
     package = "podman"

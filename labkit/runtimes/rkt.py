@@ -47,13 +47,9 @@ rm -rf -- "$1"
 class Rkt(Holding):
     """Starts pods by ``rkt run`` in the foreground of a job."""
 
-    impossible: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(
-            ("overlay", "encrypted"),
-            "rkt has no network of its own between hosts; Swarm's are Docker's",
-        ),
-        "weave": networks.NO_WEAVE,
-    }
+    impossible: ClassVar[dict[str, str]] = networks.no_swarm(
+        "rkt has no network of its own between hosts; Swarm's are Docker's"
+    )
     program = "rkt"
     package = "rkt (packaged nowhere any more: put its binary on PATH)"
     holder = "ld-linux"
