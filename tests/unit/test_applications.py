@@ -77,8 +77,8 @@ def test_a_load_is_what_the_paper_gave_it(name: str) -> None:
         "memcached binary": ["workers=4", "connections=50", "sets=1", "gets=10", " binary "],
         "nginx 1 KB": ["--clients=100", "--rps=30", f"/{ADDRESS}:8080/1k.html"],
         "nginx 1 MB": ["--clients=100", "--rps=30", f"/{ADDRESS}:8080/1m.html"],
-        "postgresql 300/s": ["--client=100", "--jobs=4", "--rate=300", "--time=8"],
-        "postgresql 500/s": ["--client=100", "--jobs=4", "--rate=500", "--time=8"],
+        "postgresql 300/s": ["--client=100", "--jobs=4", "--rate=300", "--time=9"],
+        "postgresql 500/s": ["--client=100", "--jobs=4", "--rate=500", "--time=9"],
     }
     assert all(one in said for one in wanted[name]), said
     assert client.target == ADDRESS and 7 <= client.seconds < 15
@@ -143,6 +143,34 @@ def test_transactions_before_the_measured_time_are_left_out() -> None:
     assert late.metrics["achieved_per_s"] == pytest.approx(107, abs=15)
     with pytest.raises(ToolOutput, match="no transaction began"):
         pgbench.parse(text, log, rate=100, warmup=60.0)
+
+
+def closing(transactions: int) -> tuple[str, str]:
+    """Return what pgbench says of a run of 3.3 s whose end is slow, since connections close."""
+    due = np.arange(0, 3_300_000, 10_000)[:transactions]
+    took = np.where(due < 2_300_000, 2_000, 400_000)
+    log = "".join(
+        f"0 {n} {slow} 0 5 {end} 0\n"
+        for n, (slow, end) in enumerate(zip(took, due + took, strict=True))
+    )
+    said = f"number of transactions actually processed: {len(due)}\n"
+    said += "number of failed transactions: 0 (0.000%)\n"
+    return said + "tps = 99.000000 (without initial connection time)\n", log
+
+
+def test_what_closing_its_connections_costs_pgbench_is_left_out() -> None:
+    text, log = closing(330)
+    found = pgbench.parse(text, log, rate=100, warmup=1.0, connections=100)
+    # The last transaction begins at 3.29 s; a hundred connections at 100/s close from 2.29 s on.
+    assert found.metrics["latency_ns_mean"] == 2_000_000 and found.flags == ()
+    assert found.metrics["achieved_per_s"] == pytest.approx(100, abs=1)
+    asked = pgbench.parse(text, log, rate=100, warmup=1.0, seconds=1.0, connections=100)
+    assert len(asked.samples["latency_ns"]) == 101 and asked.samples["end_ns"].max() <= 1.002e9
+    # Told of neither, it reads the slow end too.
+    open_ended = pgbench.parse(text, log, rate=100, warmup=1.0)
+    assert open_ended.metrics["latency_ns_mean"] > 100_000_000
+    with pytest.raises(ToolOutput, match="no transaction began"):
+        pgbench.parse(*closing(150), rate=100, warmup=1.0, connections=100)
 
 
 def test_a_backlog_has_samples_of_the_measured_time_though_all_were_due_before_it() -> None:
