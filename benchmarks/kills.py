@@ -42,10 +42,17 @@ LONGEST = {
     "taking down": 1.0,
     "restoring": 0.05,
     "setting up": 3.0,
+    "steering": 0.1,
 }
 TRIES = 12
-#: Studies that have more set up for them, and so one more phase.
-SETTING_UP = ("network-isolation", "union-filesystem", "forwarding-chains")
+#: Studies that have more set up for them, or more set in a trial, and so more phases.
+FURTHER = {
+    "network-isolation": ("setting up",),
+    "union-filesystem": ("setting up",),
+    "forwarding-chains": ("setting up",),
+    "application-networks": ("setting up",),
+    "rps": ("setting up", "steering"),
+}
 
 #: What must be the same afterwards, each as a shell command.
 STATE = {
@@ -58,7 +65,8 @@ STATE = {
     "rules": "nft list ruleset 2>/dev/null",
     "control groups": "find /sys/fs/cgroup -type d -name 'labkit*' | sort",
     "processes": "ps -eo args | grep -E '[d]ockerd|[c]ontainerd|[l]abkit/(virtual|journal)|"
-    "[s]ockperf|[s]leep infinity|[u]nionfs|[f]use-overlayfs|[d]rop_caches'",
+    "[s]ockperf|[s]ocat|[i]perf3|[m]emcached|[n]ginx|[p]ostgres|[s]leep infinity|"
+    "[u]nionfs|[f]use-overlayfs|[d]rop_caches'",
     "scratch": "find /run/labkit -mindepth 1 2>/dev/null | grep -v '^/run/labkit/lock$' | sort",
     "settings": "sysctl -a 2>/dev/null | grep -E '^(net.ipv4.(ip_forward|conf.all)|net.bridge|"
     "net.core.(busy|rps)|kernel.keys.root|vm.swappiness)' | sort",
@@ -213,7 +221,7 @@ def main() -> int:
     kills = 0
     with tempfile.TemporaryDirectory() as name:
         current = Campaign(Path(tempfile.mkdtemp(dir=name)), blocks, given.study)
-        phases = [*PHASES, *(["setting up"] if given.study in SETTING_UP else [])]
+        phases = [*PHASES, *FURTHER.get(given.study, ())]
         for number in range(given.kills):
             phase = phases[number % len(phases)]
             current, outcome, wrong = kill_in(phase, current, draw, before)

@@ -35,7 +35,8 @@ class Expectation:
     image : str
         The digest of its image, for a container of an engine that knows one.
     rootfs : str
-        The directory that its root must be, for a container that is given one.
+        The directory over which its root must be a layer of its own, for a container that is given
+        one: what it writes is neither in the image nor in another container.
     limits : Limits
         Control-group limits.
     engine_process : str
@@ -146,10 +147,10 @@ def _isolation(expected: Expectation, found: Readback) -> list[str]:
         wrong.append(f"it runs {'with' if filtered else 'without'} a seccomp filter")
     if expected.root and found["root"] != expected.root:
         wrong.append(f"its root is {found['root']}, not {expected.root}")
-    held = str((found.get("mount") or {}).get("root", ""))
-    # On a file system of its own, the directory is named from there.
-    if expected.rootfs and not (held != "/" and expected.rootfs.endswith(held)):
-        wrong.append(f"its root file system is {held}, not {expected.rootfs}")
+    mount = found.get("mount") or {}
+    if expected.rootfs and mount.get("lower") != expected.rootfs:
+        held = mount.get("lower") or f"{mount.get('type')} {mount.get('root')}"
+        wrong.append(f"its root file system is {held}, not a layer over {expected.rootfs}")
     if expected.image and found["inspect"].get("image") != expected.image:
         wrong.append(f"its image is {found['inspect'].get('image')}, not {expected.image}")
     return wrong

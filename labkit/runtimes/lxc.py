@@ -19,7 +19,7 @@ _SECCOMP = "/usr/share/lxc/config/common.seccomp"
 _RUN = """
 folder=$1 name=$2 text=$3 link=$4
 shift 4
-mkdir -p "$folder/$name"
+mkdir -p "$folder/$name/upper"
 printf '%s\\n' "$text" >"$folder/$name/config"
 version=v1
 [ ! -e /sys/fs/cgroup/cgroup.controllers ] || version=v2
@@ -63,7 +63,7 @@ class Lxc(Holding):
         parent = site.parent_group.lstrip("/")
         lines = [
             f"lxc.uts.name = {label}",
-            f"lxc.rootfs.path = dir:{rootfs}",
+            f"lxc.rootfs.path = overlay:{rootfs}:{_folder(site, label)}/{label}/upper",
             "lxc.mount.auto = proc:mixed sys:ro",
             f"lxc.seccomp.profile = {_SECCOMP}",
             "lxc.cap.drop = mac_admin mac_override sys_time sys_module sys_rawio",

@@ -53,6 +53,8 @@ class Nspawn(Holding):
             options += ["--private-network"]
         elif network:
             options += [f"--network-bridge={network.bridge}"]
+        # What it writes is in memory, over the root file system that others have too.
+        options += ["--volatile=overlay"]
         # Its lock would let one container alone have the root file system.
         lock = ["env", "SYSTEMD_NSPAWN_LOCK=0"]
         argv = [*lock, "systemd-nspawn", *options, "--", *command]

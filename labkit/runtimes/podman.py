@@ -81,10 +81,11 @@ class Podman(Runtime):
     def start(
         self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> Started:
-        """Run the container detached, on the root file system that the image was unpacked to."""
+        """Run the container detached, over the root file system that the image was unpacked to."""
         options = ["--label", f"labkit={label}", "--cgroup-parent", site.cgroup_parent]
         options += self._network(site, placement, workload) + limit_options(placement.limits)
-        command = ["--rootfs", rootfs_of(site, workload), "taskset", "-c", cpus, *workload.argv]
+        command = ["--rootfs", f"{rootfs_of(site, workload)}:O"]
+        command += ["taskset", "-c", cpus, *workload.argv]
         argv = self._argv(_START, site, label, *self._made(site, placement), *options, *command)
         result = site.host.run(*argv, check=False)
         words = result.stdout.split()

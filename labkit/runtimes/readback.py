@@ -205,7 +205,8 @@ def reduced_mount(mountinfo: str, path: str) -> dict[str, Any]:
     """Return of ``/proc/PID/mountinfo`` the mount that a path is on.
 
     ``point`` is where it is mounted, ``type`` its file system, ``root`` the part of that which is
-    mounted; ``layers`` counts the directories that an overlay shows, the one written to included.
+    mounted; ``layers`` counts the directories that an overlay shows, the one written to included,
+    and ``lower`` is the one below that, where it is one.
     """
     found: dict[str, Any] = {}
     for line in mountinfo.splitlines():
@@ -221,6 +222,7 @@ def reduced_mount(mountinfo: str, path: str) -> dict[str, Any]:
             found = {"point": point, "type": kind[0], "root": root}
             lower = re.search(r"(?:^|,)lowerdir=([^,]*)", kind[2])
             found |= {"layers": lower[1].count(":") + 2} if lower else {}
+            found |= {"lower": lower[1]} if lower and ":" not in lower[1] else {}
     return found
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from labkit.hosts import script
 from labkit.hosts.site import Network, Site
-from labkit.placement import Placement
+from labkit.placement import Placement, Workload
 from labkit.runtimes import networks
 from labkit.runtimes.bare import LEAVE, join_argv
+from labkit.runtimes.base import Started
+from labkit.runtimes.checks import Expectation
 from labkit.runtimes.held import Holding
 
 # An image of rkt is an archive of a root file system with a manifest; it is made once from what
@@ -70,6 +73,12 @@ class Rkt(Holding):
         net = f"RKT_NET=--net={'labkit' if network else 'host'}"
         argv = ["env", net, *script(_RUN, *values, *command[1:])]
         return join_argv(f"{site.parent_group}/{label}", placement.limits, argv)
+
+    def expect(
+        self, site: Site, placement: Placement, workload: Workload, cpus: str, started: Started
+    ) -> Expectation:
+        """Return what makes each network that network; its image is in a store of rkt's own."""
+        return replace(super().expect(site, placement, workload, cpus, started), rootfs="")
 
     def clear(self, site: Site, label: str) -> None:
         """End the pod for sure, and remove it with its control group."""

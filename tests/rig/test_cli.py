@@ -180,9 +180,14 @@ def test_wrong_use_is_exit_code_2_before_anything_runs(argv: tuple[str, ...], wo
     assert "joining hosts" not in found.stderr and sorted(output.glob("*")) == before
 
 
+#: Of the first study what takes no capture and one network: a trial takes seconds.
+SMALL = "{networks: [host], cells: {ladder: [spin], capture: []}}"
+
+
 def papermill(folder: Path, **parameters: str) -> list[str]:
     pairs = {"data": str(folder / "data"), "earlier": str(folder / "none")} | parameters
-    given = [text for name, value in pairs.items() for text in ("-p", name, value)]
+    given = ["-y", SMALL]
+    given += [text for name, value in pairs.items() for text in ("-p", name, value)]
     return ["papermill", "--log-level", "ERROR", NOTEBOOK, str(folder / "out.ipynb"), *given]
 
 
@@ -198,7 +203,7 @@ def test_the_study_notebook_measures_refuses_to_mix_and_begins_anew(
     assert first.returncode == 0, first.stderr[-3000:]
     campaign = load(tmp_path / "data" / "affinity-spinning")
     planned = len(campaign.plan["conditions"])
-    assert planned == len(campaign.ok) == campaign.ok["trial"].nunique() > 20
+    assert planned == len(campaign.ok) == campaign.ok["trial"].nunique() > 12
     for record in campaign.records:
         assert record["readback"]["status"]["Cpus_allowed_list"]
         assert {"context_switches", "server_last_cpu", "steal"} <= set(record["mechanisms"])

@@ -76,6 +76,8 @@ def test_the_mount_of_a_path_is_the_deepest_that_holds_it() -> None:
         "root": "/",
         "layers": 4,
     }
+    one = reduced_mount(MOUNTS_OF.replace("/C:/B:/A", "/image/rootfs"), "/dat")
+    assert one["lower"] == "/image/rootfs" and one["layers"] == 2
     assert reduced_mount("", "/data") == {}
     assert reduced_mount("22 27 0:21 / /\n", "/data") == {}
 
