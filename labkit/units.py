@@ -61,6 +61,7 @@ _CPU = {
 
 _METRICS = (
     Metric("rtt_ns", "ns", "lower", "round-trip time"),
+    Metric("residence_ns", "ns", "lower", "residence time at the server's host"),
     Metric("latency_ns", "ns", "lower", "latency of a call"),
     Metric("slow_calls", "1", "lower", "calls of more than 1,000 us"),
     Metric("slow_product_us", "us", "neither", "slow calls times the quota"),

@@ -85,6 +85,7 @@ _BESIDE = {
     "captured": ("1", "packets captured"),
     "capture_drops": ("1", "packets that the capture itself dropped"),
     "paired": ("1", "packets found on both sides of the capture"),
+    "unpaired": ("1", "packets found on one side of the capture only"),
     **{
         f"{load}{name}": ("1", f"{text}{words}")
         for load, words in (("", ""), ("loaded_", ", at the offered rate"))

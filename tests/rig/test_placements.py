@@ -15,7 +15,7 @@ from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, PlacementError
 from labkit.hosts import script
 from labkit.hosts.site import Image, Site
-from labkit.placement import RUNGS, Limits, Placement, Workload, bare, docker
+from labkit.placement import RUNGS, Limits, Placement, Workload, bare, container, docker
 from labkit.rig.base import Rig
 from labkit.runtimes import RUNTIMES, Bare, Docker, placed
 from labkit.runtimes.base import Started
@@ -269,4 +269,22 @@ def test_a_server_that_never_is_ready_is_an_error_and_leaves_nothing(
     ):
         raise AssertionError("it was used")
     assert words in str(caught.value) or "ended at once" in str(caught.value)
+    assert left() == []
+
+
+@pytest.mark.parametrize("engine", ["podman", "lxc", "nspawn"])
+def test_what_a_container_writes_goes_with_it(
+    lab: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
+) -> None:
+    placement = container(engine, "host")
+    if reason := lab.refusal(placement):  # in CI another test asks for each of them
+        pytest.skip(reason)
+    trial = make_trial(placement)
+    for _ in range(2):
+        with trial.serve(sockperf.server("block"), placement) as server:
+            written = Path("/proc", str(server.pid), "root", "written")
+            assert not written.exists()
+            written.write_text("mine")
+    image = lab.sites["sut"].images["net"]
+    assert image.rootfs and not Path(image.rootfs, "written").exists()
     assert left() == []

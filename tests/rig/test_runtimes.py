@@ -129,24 +129,6 @@ def test_what_a_container_prints_is_kept(
     assert "sockperf" in trial.logs["server.log"]
 
 
-@pytest.mark.parametrize("engine", ["podman", "lxc", "nspawn"])
-def test_what_a_container_writes_goes_with_it(
-    networked: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
-) -> None:
-    placement = container(engine, "nat")
-    trial = make_trial(placement)
-    if refused(networked, trial, placement):
-        return
-    for _ in range(2):
-        with trial.serve(sockperf.server("block"), placement) as server:
-            written = Path(f"/proc/{server.pid}/root/written")
-            assert not written.exists()
-            written.write_text("mine")
-    image = networked.sites["sut"].images["net"]
-    assert image.rootfs and not Path(image.rootfs, "written").exists()
-    assert left() == []
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_container_that_fails_says_why(
     networked: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
