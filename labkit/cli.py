@@ -10,25 +10,17 @@ from typing import Any
 
 import click
 
-from labkit import cli_dataset
+from labkit import cli_batch, cli_dataset
 from labkit.errors import LabkitError, UsageError
 from labkit.paths import ROOT, project
 from labkit.version import VERSION
 
-PROFILE = click.option(
-    "--profile",
-    "-P",
-    default="quick",
-    show_default=True,
-    help="tiny (a pilot), quick or paper (hours).",
-)
 MEASURED = click.option(
     "--profile",
     "-P",
     default=None,
     help="Whose campaigns: tiny, quick or paper; by default each study's most thorough.",
 )
-NEW = click.option("--new", is_flag=True, help="Begin another campaign instead of resuming.")
 
 
 @click.group(
@@ -99,8 +91,8 @@ def _show_rig() -> None:
         engine = " with Docker Engine" if role == "sut" else ""
         click.echo(f"{role:10} {', '.join(addresses)}{engine}")
     click.echo("CPUs: " + ", ".join(f"{k} {v}" for k, v in virtual.cpu_map().items()))
-    user = f"process {state.holder()}" if state.in_use() else "nobody"
-    click.echo(f"used by {user}")
+    user = state.user()
+    click.echo(f"used by {f'process {user}' if user else 'nobody'}")
 
 
 @rig_app.command("down")
@@ -135,44 +127,10 @@ def rig_shell(host: str, command: tuple[str, ...]) -> None:
     raise SystemExit(subprocess.run(argv, env=environment, check=False).returncode)
 
 
-@app.command(
-    epilog="Examples: labkit run --profile tiny | labkit run affinity-spinning -p blocks 10 --new "
-    "| labkit run application-networks -p rig virtual:1gbit"
-)
-@click.argument("studies", nargs=-1)
-@PROFILE
-@click.option(
-    "--parameter",
-    "-p",
-    type=(str, str),
-    multiple=True,
-    metavar="NAME VALUE",
-    help="Set a parameter.",
-)
-@NEW
-@click.option(
-    "--time-limit", default=1440.0, show_default=True, help="Minutes a notebook may take."
-)
-def run(
-    studies: tuple[str, ...],
-    profile: str,
-    parameter: tuple[tuple[str, str], ...],
-    new: bool,
-    time_limit: float,
-) -> None:
-    """Measure STUDIES (all when omitted): execute their notebooks with a profile's parameters."""
-    from labkit import studies as runs
-
-    given = runs.parameters(parameter, new=new)
-    for notebook in runs.find(studies):
-        output = runs.measure(notebook, profile, given, seconds=60 * time_limit, say=say)
-        click.echo(f"{runs.name_of(notebook)}: {output}")
-
-
 @app.command(epilog="Example: labkit report --measure --profile quick")
 @click.option("--measure", is_flag=True, help="Measure first what is missing (quick by default).")
 @MEASURED
-@NEW
+@cli_batch.NEW
 @click.option(
     "--output",
     "-o",
@@ -183,6 +141,7 @@ def run(
 )
 def report(measure: bool, profile: str | None, new: bool, output: Path) -> None:
     """Analyse what was measured and write reports/index.html."""
+    cli_batch.interruptible()
     from labkit import studies as runs
 
     index, headlines, failures = runs.report(
@@ -283,7 +242,7 @@ def lab() -> None:
     raise SystemExit(subprocess.run(argv, check=False).returncode)
 
 
-for _command in cli_dataset.COMMANDS:
+for _command in (*cli_batch.COMMANDS, *cli_dataset.COMMANDS):
     app.add_command(_command)
 
 

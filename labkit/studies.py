@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -68,9 +71,22 @@ def parameters(pairs: Iterable[tuple[str, str]], *, new: bool) -> dict[str, Any]
 
 
 def measure(
-    notebook: Path, profile: str, given: Mapping[str, Any], *, seconds: float, say: Say
+    notebook: Path, chosen: Mapping[str, Any], *, called: str, seconds: float, say: Say
 ) -> Path:
     """Execute a study notebook, and return the executed one.
+
+    Parameters
+    ----------
+    notebook : Path
+        The study's.
+    chosen : mapping
+        Its parameters.
+    called : str
+        The profile, or the file that they are from.
+    seconds : float
+        How long it may take.
+    say : callable
+        Receives a line that says what begins.
 
     Raises
     ------
@@ -79,19 +95,26 @@ def measure(
     LabkitError
         A cell failed or time was up; the broken notebook is kept.
     """
-    chosen = profile_of(notebook, profile) | dict(given)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     output = project("data/local/notebooks") / f"{stamp}-{notebook.stem}.ipynb"
-    say(f"measuring {name_of(notebook)} ({profile})")
+    say(f"measuring {name_of(notebook)} ({called})")
     # The kernel draws its progress here, between trials; passing it through papermill would wake
     # this process inside the windows.
     os.environ[VARIABLE] = f"/proc/{os.getpid()}/fd/2"
+    _append()
     try:
         pages.execute(notebook, output, chosen, timeout=seconds, cwd=ROOT)
     finally:
         os.environ.pop(VARIABLE, None)
     check_complete(project(chosen.get("data", "data/local")) / name_of(notebook))
     return output
+
+
+def _append() -> None:
+    """Have what this process says go to the end of its file, where the kernel writes too."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.fstat(2).st_mode):
+            fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_APPEND)
 
 
 def check_complete(folder: Path) -> None:
@@ -239,8 +262,9 @@ def cannot_measure() -> str:
 
 
 def _measure_or_say(study: Path, profile: str | None, new: bool, folder: Path, say: Say) -> None:
-    given = {"rig": "auto"} | ({"new": True} if new else {})
-    output = measure(study, profile or "quick", given, seconds=24 * 3600, say=say)
+    called = profile or "quick"
+    chosen = profile_of(study, called) | {"rig": "auto"} | ({"new": True} if new else {})
+    output = measure(study, chosen, called=called, seconds=24 * 3600, say=say)
     say(f"executed: {output}")
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any, TextIO
 
 import tqdm
 import tqdm.auto
 
 #: Names a file (a terminal) that progress is drawn to; ``labkit run`` sets it, since the notebook's
-#: own output is not seen before it has ended.
+#: own output is not seen before it has ended. What is no terminal gets the lines of the log.
 VARIABLE = "LABKIT_PROGRESS"
 
 
@@ -21,14 +20,17 @@ class Progress:
     def __init__(self, total: int, done: int, title: str) -> None:
         # The library's monitor is a thread that wakes up by the clock, also inside a window.
         tqdm.tqdm.monitor_interval = 0
-        self._file: TextIO | None = _file()
+        self._file = _opened(os.environ.get(VARIABLE))
+        #: Where whole lines are written to instead of a bar: a file or pipe keeps what was drawn.
+        self.lines = self._file if self._file and not self._file.isatty() else None
+        self._nowhere = _opened(os.devnull) if self.lines else None
         kind: Any = tqdm.tqdm if self._file or not _in_notebook() else tqdm.auto.tqdm
         self._bar = kind(
             total=total,
             initial=done,
             desc=title,
             unit="trial",
-            file=self._file or sys.stderr,
+            file=self._nowhere or self._file or sys.stderr,
             mininterval=0,
             smoothing=0.1,
             dynamic_ncols=True,
@@ -42,6 +44,13 @@ class Progress:
         """Count a trial that is done."""
         self._bar.update(1)
 
+    def left(self) -> float | None:
+        """Return how many seconds the bar says are left; None before the first trial has ended."""
+        found = self._bar.format_dict
+        measured = found["n"] - found["initial"]
+        rate = found["rate"] or (measured / found["elapsed"] if measured else 0)
+        return (found["total"] - found["n"]) / rate if rate else None
+
     def note(self, text: str) -> None:
         """Print a line without breaking the bar."""
         self._bar.write(text, file=self._file or sys.stderr)
@@ -49,16 +58,17 @@ class Progress:
     def close(self) -> None:
         """Leave the bar as it is."""
         self._bar.close()
-        if self._file:
-            self._file.close()
+        for file in (self._file, self._nowhere):
+            if file:
+                file.close()
 
 
-def _file() -> TextIO | None:
-    name = os.environ.get(VARIABLE)
+def _opened(name: str | None) -> TextIO | None:
     if not name:
         return None
     try:
-        return Path(name).open("a")
+        # A kernel leads a session of its own: the terminal is not to become that session's.
+        return os.fdopen(os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "a")
     except OSError:
         return None
 

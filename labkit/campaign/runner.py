@@ -15,7 +15,7 @@ import numpy as np
 from labkit.benchmarks.base import Reading
 from labkit.campaign.harness import drivers
 from labkit.campaign.outcome import failure
-from labkit.campaign.progress import Progress
+from labkit.campaign.running import Running
 from labkit.campaign.store import Store
 from labkit.campaign.trial import Trial
 from labkit.design import Condition, level_label
@@ -55,27 +55,25 @@ def run(plan: Plan, store: Store) -> None:
     boot = " ".join(sorted(boots))
     session = store.session(facts, boot)
     runtimes: dict[str, Runtime] = {}
-    progress = Progress(len(plan.design), len(plan.design) - len(todo), plan.study.name)
     failed = 0
-    try:
-        with off_the_sut(plan.rig):
-            for block, position, condition in todo:
-                name = trial_name(block, position)
-                progress.before(f"block {block}: {condition.label}")
-                before = store.last_attempt(name)
-                place = {"trial": name, "block": block, "position": position, "session": session}
-                error = _planned(plan, store, condition, place, before, runtimes, progress)
-                failed = failed + 1 if error else 0
-                progress.after()
-                if failed >= GIVE_UP:
-                    raise LabkitError(
-                        f"{failed} planned trials failed one after the other",
-                        where=str(store.path),
-                        why=str(error),
-                        remedy="see the trials' records there; `labkit doctor` checks the machine",
-                    )
-    finally:
-        progress.close()
+    done = len(plan.design) - len(todo)
+    with Running(plan, store, session, done) as running, off_the_sut(plan.rig):
+        for block, position, condition in todo:
+            name = trial_name(block, position)
+            before = store.last_attempt(name)
+            place = {"trial": name, "block": block, "position": position, "session": session}
+            error = _planned(plan, store, condition, place, before, runtimes, running)
+            failed = failed + 1 if error else 0
+            running.over(ok=error is None)
+            if isinstance(error, HostUnreachable):
+                raise error
+            if failed >= GIVE_UP:
+                raise LabkitError(
+                    f"{failed} planned trials failed one after the other",
+                    where=str(store.path),
+                    why=str(error),
+                    remedy="see the trials' records there; `labkit doctor` checks the machine",
+                )
 
 
 def trial_name(block: int, position: int) -> str:
@@ -90,14 +88,15 @@ def _planned(
     place: dict[str, Any],
     before: int,
     runtimes: dict[str, Runtime],
-    progress: Progress,
+    running: Running,
 ) -> Exception | None:
-    """Try one planned trial until it succeeds or its attempts are used up; each is stored.
+    """Try one planned trial until it succeeds, or there is no use; each attempt is stored.
 
     Returns the error of the last attempt, or None where one succeeded.
     """
     error: Exception | None = None
     for attempt in range(before + 1, before + ATTEMPTS + 1):
+        running.begins(place["trial"], attempt, condition)
         label = f"trial-{os.getpid()}-{place['trial']}-a{attempt}"
         trial = Trial(plan.rig, condition, plan.settings, label, runtimes, place["block"])
         record = {
@@ -111,8 +110,8 @@ def _planned(
         reading, error = _attempt(plan, trial)
         record |= {"seconds": time.monotonic() - began, "status": "failed" if error else "ok"}
         record["error"] = failure(error) if error else None
-        samples = dict(reading.samples) if reading else {}
-        record["n_samples"] = max((len(values) for values in samples.values()), default=0)
+        samples = reading.samples if reading else {}
+        record["n_samples"] = max(map(len, samples.values()), default=0)
         record["metrics"] = _metrics(reading)
         said = trial.record["flags"]  # those of what was measured; a protocol may add its own
         said += [flag for flag in (reading.flags if reading else ()) if flag not in said]
@@ -121,11 +120,9 @@ def _planned(
             for levels, metrics in (reading.also if reading else ())
         ]
         store.add(record | trial.record, samples, trial.logs)
-        if not error:
-            return None
-        progress.note(f"{place['trial']} ({condition.label}) failed: {error}")
-        if isinstance(error, HostUnreachable):
-            raise error
+        running.ended(record | trial.record, condition.label, error)
+        if not error or isinstance(error, HostUnreachable):
+            break
     return error
 
 

@@ -26,7 +26,7 @@ Levels = Mapping[str, Any]
 #: What decides a measurement; a change of it begins another campaign. Analysis may change freely.
 _MEASURING = ("hosts", "rig", "runtimes", "benchmarks", "campaign", "placement.py")
 #: Parts of these that only look or tell.
-_TELLING = ("progress.py", "estimate.py")
+_TELLING = ("progress.py", "running.py", "estimate.py")
 
 
 @dataclass(frozen=True)

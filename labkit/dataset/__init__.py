@@ -6,6 +6,7 @@ Layout, format 1::
     <campaign>/sessions/01.json             facts of every host, one file a boot of the rig
     <campaign>/trials/b01-p03-a1/trial.json what ran, what was read back, evidence, outcome
     <campaign>/trials/b01-p03-a1/samples.parquet   integer columns, one row a sample
+    <campaign>/logs/01.log                  what a run did, with times (UTC); one file a run
 
 A trial's directory is there completely or not at all. Each attempt is a directory: a failed one is
 a row like any other.

@@ -79,12 +79,15 @@ def execute(
     LabkitError
         A cell failed or time was up; the broken notebook is kept as ``NAME.failed.ipynb`` beside
         `output`, and the evidence holds its path, the cell and the error.
+    KeyboardInterrupt
+        Also where its kernel alone was interrupted.
     """
     parameters = dict(parameters or {})
     check_parameters(notebook, parameters)
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f".{output.stem}.unfinished.ipynb")
     broken = output.with_name(f"{output.stem}.failed.ipynb")
+    began = time.monotonic()
     try:
         _run(notebook, unfinished, parameters, timeout, cwd or notebook.parent, echo)
     except BaseException as error:
@@ -92,6 +95,10 @@ def execute(
             unfinished.replace(broken)
         if not isinstance(error, Exception):
             raise
+        # A cell's limit is in whole seconds, and interrupts it too.
+        late = time.monotonic() - began > timeout - 1
+        if getattr(error, "ename", "") == "KeyboardInterrupt" and not late:
+            raise KeyboardInterrupt from error
         raise _failure(notebook, broken, error) from error
     unfinished.replace(output)
     broken.unlink(missing_ok=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from labkit.errors import RigError, UsageError
 from labkit.hosts import LocalHost, restore, stop_labelled
+from labkit.process import ended_as_by_ctrl_c
 from labkit.rig import (
     collector,
     daemons,
@@ -35,7 +37,7 @@ def open_rig(
     say: Callable[[str], None] = print,
     patience: float = 0.0,
 ) -> Iterator[Rig]:
-    """Hold a rig for the duration of a ``with`` block.
+    """Hold a rig for the duration of a ``with`` block; SIGTERM ends it as Ctrl-C does.
 
     Parameters
     ----------
@@ -66,7 +68,7 @@ def open_rig(
             remedy='use "virtual", "virtual:1gbit" (any rate), "one-host", "auto", or the path of '
             "an inventory (rig.toml)",
         )
-    with state.locked(patience), ExitStack() as stack:
+    with ended_as_by_ctrl_c(signal.SIGTERM), state.locked(patience), ExitStack() as stack:
         if kind == "virtual":
             clean(say=say)
             found = state.read()

@@ -13,15 +13,27 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from labkit.errors import RigError
+from labkit.process import boot
+from labkit.standing import LOCK, MACHINE, RUN, STATE, holder, read, user
 
-#: Everything that may vanish with a reboot, as namespaces and daemons do.
-RUN = Path("/run/labkit")
+__all__ = [
+    "KEEP",
+    "LOCK",
+    "MACHINE",
+    "RUN",
+    "STATE",
+    "boot",
+    "forget",
+    "holder",
+    "is_root",
+    "locked",
+    "read",
+    "user",
+    "write",
+]
+
 #: What is kept: the engine's images, and the journal of host settings.
 KEEP = Path("/var/lib/labkit")
-STATE = RUN / "virtual" / "state.json"
-MACHINE = RUN / "lock"
-#: Who is not root cannot make the machine's lock; this one keeps a user's own campaigns apart.
-LOCK = MACHINE if os.geteuid() == 0 else Path.home() / ".cache" / "labkit" / "lock"
 
 
 @contextmanager
@@ -66,41 +78,6 @@ def _taken(handle: TextIO) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def holder(lock: Path | str = LOCK) -> int | None:
-    """Return the process that last took the lock, or None."""
-    try:
-        return int(Path(lock).read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def in_use() -> bool:
-    """Tell whether a living process holds the rig."""
-    if not LOCK.exists():
-        return False
-    with LOCK.open("a+") as handle:
-        return not _taken(handle)
-
-
-def read() -> dict[str, Any] | None:
-    """Return the state, or None where no rig was ever begun since the last boot."""
-    unfinished = {"ready": False, "keep": False}
-    try:
-        found = dict(json.loads(STATE.read_text()))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        # A torn state still says that something was begun.
-        return unfinished
-    # Where the folder outlives a boot, what it speaks of does not.
-    return found if found.get("boot") == boot() else unfinished
-
-
-def boot() -> str:
-    """Return the identifier of this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def forget() -> None:

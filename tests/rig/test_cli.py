@@ -22,7 +22,7 @@ from labkit.rig import engine, netns, state
 NOTEBOOK = "notebooks/studies/10-affinity-spinning.ipynb"
 COMMANDS = [
     *("", "doctor", "rig", "rig up", "rig status", "rig down", "rig shell"),
-    *("run", "report", "ledger", "restore", "clean", "lab"),
+    *("run", "status", "report", "ledger", "restore", "clean", "lab"),
 ]
 #: Seconds to wait for whoever else uses the machine's rig.
 PATIENCE = 900.0
@@ -60,7 +60,7 @@ def test_help_says_what_a_command_does_and_shows_an_example(command: str) -> Non
     assert found.returncode == 0 and found.stderr == ""
     assert found.stdout.startswith(f"Usage: labkit {command}".strip())
     example = re.search(r"Examples?: (labkit .*)", found.stdout)
-    with_example = ("doctor", "rig shell", "run", "report", "ledger", "clean")
+    with_example = ("doctor", "rig shell", "run", "status", "report", "ledger", "clean")
     assert bool(example) == (command in with_example)
     for text in example[1].split(" | ") if example else ():
         assert text.split()[: 1 + len(command.split())] == ["labkit", *command.split()]
@@ -166,6 +166,11 @@ def test_clean_removes_what_a_dead_campaign_left_and_the_next_rig_starts_without
         (("run", "nosuch"), "there is affinity-spinning"),
         (("run", "-P", "tiny", "-p", "nosuch", "1"), "it declares rig, blocks, messages"),
         (("run", "-p", "blocks"), "requires 2 arguments"),
+        (("run", "-P", "tiny", "--background", "-p", "nosuch", "1"), "it declares rig, blocks"),
+        (("run", "-f", "none.yaml"), "does not exist"),
+        (("run", "cpu-quota", "rps", "-P", "tiny", "-p", "calls", "9"), "65-rps.ipynb has no"),
+        (("status", "none"), "does not exist"),
+        (("status", "--watch", "0.1"), "not in the range"),
         (("rig", "shell", "nosuch"), "one of generator, sut, clean"),
         (("nosuch",), "No such command"),
         (("rig", "up", "--nosuch"), "No such option"),

@@ -97,6 +97,13 @@ def test_time_that_is_up_interrupts_and_lets_the_cell_take_down(tmp_path: Path) 
     assert not (tmp_path / "went-on").exists()
 
 
+def test_a_kernel_that_is_interrupted_interrupts_whoever_runs_it(tmp_path: Path) -> None:
+    source = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
+    with pytest.raises(KeyboardInterrupt):
+        execute(_notebook(tmp_path, source), tmp_path / "out.ipynb")
+    assert "KeyboardInterrupt" in (tmp_path / "out.failed.ipynb").read_text()
+
+
 def test_a_page_that_would_load_from_elsewhere_is_refused(tmp_path: Path) -> None:
     notebook = _notebook(
         tmp_path,

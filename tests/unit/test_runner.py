@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
+import termios
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from labkit.benchmarks.base import Reading
 from labkit.campaign import runner
 from labkit.campaign.harness import harness_switches
 from labkit.campaign.outcome import brief, failure
+from labkit.campaign.progress import VARIABLE
 from labkit.campaign.store import Store
 from labkit.campaign.study import _MEASURING, Plan, Study, measuring_code
 from labkit.campaign.study import _source as source_of
@@ -25,8 +30,10 @@ from labkit.campaign.trial import Trial
 from labkit.dataset import Dataset, load
 from labkit.design import Condition, make_design
 from labkit.errors import CommandFailed, HostUnreachable, LabkitError
-from labkit.paths import project
+from labkit.paths import RUNNING, project
 from labkit.rig.base import Rig
+from labkit.status import look
+from labkit.version import VERSION
 
 BOOT = ["boot a"]
 
@@ -158,6 +165,89 @@ def test_it_gives_up_after_so_many_in_a_row_and_not_before(rig: Rig, tmp_path: P
 
     del failing["c9"]  # the fifth trial's first attempt succeeds
     run(plan_of(rig, Protocol(**failing)), tmp_path / "other")
+
+
+def log_of(campaign: Path, number: int) -> list[tuple[str, str, str]]:
+    """Return time, level and message of every line of a run's log."""
+    text = (campaign / "logs" / f"{number:02d}.log").read_text()
+    form = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) ([A-Z]+) (.+)")
+    found = [form.fullmatch(line) for line in text.splitlines()]
+    assert None not in found, text
+    return [(one[1], one[2], one[3]) for one in found if one]
+
+
+def test_every_run_keeps_a_log_that_says_what_happened_and_when(rig: Rig, tmp_path: Path) -> None:
+    error = CommandFailed("tool failed", where="host sut", why="no route")
+    protocol = Protocol(c2=error, c4=KeyboardInterrupt())
+    plan = plan_of(rig, protocol)
+    began = datetime.now(UTC)
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, tmp_path)
+    campaign = load(tmp_path).path
+    assert [one.state for one in look([tmp_path])] == ["stopped"]
+    lines = log_of(campaign, 1)
+    times = [datetime.fromisoformat(time) for time, _, _ in lines]
+    assert began - timedelta(milliseconds=1) <= times[0] and times == sorted(times)
+    assert times[-1] <= datetime.now(UTC)
+    wanted = [
+        rf"INFO session 1: labkit {re.escape(VERSION)}, process {os.getpid()}",
+        "INFO rig nowhere: no hosts",
+        r"INFO tiny: 3 conditions x 2 blocks = 6 trials, 0 measured before, 0 refused",
+        r"INFO b01-p01 attempt 1 begins: .*\d.*",
+        r"INFO b01-p01 attempt 1 ok: \d+\.\d s, 1 samples",
+        r"INFO b01-p02 attempt 1 begins: .*",
+        r"WARNING b01-p02 attempt 1 failed after .* s: tool failed; where: host sut; why: no route",
+        r"INFO b01-p02 attempt 2 begins: .*",
+        r"INFO b01-p02 attempt 2 ok: .*",
+        r"INFO b01-p03 attempt 1 begins: .*",
+        r"WARNING interrupted in b01-p03",
+        r"INFO end: 2 of 6 trials measured, \d+ s",
+    ]
+    for line, (_, level, text) in zip(wanted, lines, strict=True):
+        assert re.fullmatch(line, f"{level} {text}")
+    run(plan, tmp_path)
+    assert log_of(campaign, 1) == lines
+    assert log_of(campaign, 2)[-1][2].startswith("end: 6 of 6 trials measured")
+    assert [one.state for one in look([tmp_path])] == ["finished"]
+    run(plan, tmp_path)  # nothing is left to do, and nothing is told
+    assert len(list((campaign / "logs").iterdir())) == 2
+
+
+def test_giving_up_is_logged_and_no_mark_stays(rig: Rig, tmp_path: Path) -> None:
+    bad = runner.GIVE_UP * runner.ATTEMPTS
+    with pytest.raises(LabkitError):
+        run(
+            plan_of(rig, Protocol(**{f"c{n}": ValueError("odd") for n in range(1, bad + 1)})),
+            tmp_path,
+        )
+    lines = log_of(load(tmp_path).path, 1)
+    assert [level for _, level, _ in lines].count("WARNING") == bad
+    assert lines[-2][1] == "ERROR"
+    assert lines[-2][2].startswith("gave up: 5 planned trials failed one after the other; where: ")
+    assert not (load(tmp_path).path / RUNNING).exists()
+
+
+def test_what_is_no_terminal_gets_lines_and_a_terminal_a_bar(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Protocol(c2=ValueError("odd"))
+    (tmp_path / "said").touch()
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "said"))
+    campaign = run(plan_of(rig, script), tmp_path / "a").path
+    log = campaign / "logs" / "01.log"
+    assert (tmp_path / "said").read_text() == f"log: {log}\n{log.read_text()}"
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 120))
+    monkeypatch.setenv(VARIABLE, os.ttyname(theirs))
+    run(plan_of(rig, Protocol(c2=ValueError("odd"))), tmp_path / "b")
+    os.set_blocking(ours, False)
+    os.close(theirs)
+    shown = ""
+    with contextlib.suppress(OSError):  # it ends with an error, since nobody has the other end
+        while True:
+            shown += os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert "6/6" in shown and shown.count("failed: odd") == 1 and "INFO" not in shown
 
 
 def test_a_host_that_is_gone_ends_the_campaign_at_once(rig: Rig, tmp_path: Path) -> None:

@@ -1,0 +1,104 @@
+"""A campaign in the background, looked at from beside it, ended as schedulers end it, resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit import load
+from labkit.paths import ROOT
+from labkit.rig import netns, state
+
+pytestmark = pytest.mark.rig
+#: Linpack alone, three blocks: seconds.
+SMALL = {"services": "[linpack]", "cases": "['1']", "blocks": "3"}
+#: Seconds to wait for whoever else uses the machine's rig, and for anything else.
+PATIENCE = 900.0
+
+
+def labkit(*argv: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "labkit.cli", *argv]
+    return subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """Wait until something is found, and return it."""
+    deadline = time.monotonic() + PATIENCE
+    while not (there := found()) and time.monotonic() < deadline:
+        time.sleep(0.3)
+    assert there
+    return there
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[list[str]]:
+    """Return what a small campaign's run is called; what it writes beside its data goes again."""
+    local = ROOT / "data" / "local"
+    before = set(local.glob("notebooks/*")) | set(local.glob("logs/*"))
+    given = [word for pair in SMALL.items() for word in ("-p", *pair)]
+    until(lambda: state.user() is None)
+    yield ["run", "interference", "-P", "tiny", *given, "-p", "data", str(tmp_path / "data")]
+    for path in {*local.glob("notebooks/*"), *local.glob("logs/*")} - before:
+        path.unlink()
+
+
+def status(folder: Path) -> tuple[int, dict[str, Any]]:
+    found = labkit("status", str(folder), "--json")
+    return found.returncode, json.loads(found.stdout)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def test_a_run_in_the_background_is_seen_ended_and_resumed(run: list[str], tmp_path: Path) -> None:
+    standing = netns.existing()
+    begun = labkit(*run, "--background")
+    assert begun.returncode == 0, begun.stderr
+    pid = int(re.search(r"process: (\d+)", begun.stdout)[1])  # type: ignore[index]
+    log = Path(re.search(r"log: (\S+)", begun.stdout)[1])  # type: ignore[index]
+    # It leads a session of its own, without a terminal, and hears an interrupt.
+    assert os.getsid(pid) == pid != os.getsid(0)
+    folder = tmp_path / "data" / "interference"
+    until(lambda: list(folder.glob("*/trials/b*")) or gone(pid))
+    code, seen = status(tmp_path)
+    (one,) = seen["campaigns"]
+    assert (code, one["state"], one["study"]) == (0, "running", "interference"), log.read_text()
+    assert one["run"]["pid"] == seen["rig"]["used_by"] and one["done"] >= 1
+    assert one["left_seconds"] > 0 and seen["rig"]["virtual"] == "yes"
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: gone(pid))
+    assert "labkit: interrupted; what was measured is kept" in log.read_text()
+    code, seen = status(tmp_path)
+    (stopped,) = seen["campaigns"]
+    assert (code, stopped["state"]) == (1, "stopped") and stopped["done"] >= one["done"]
+    # What it put up is down again, which a kill would have left to the next one.
+    assert netns.existing() == standing and state.user() is None
+    first = (folder / Path(stopped["path"]).name / "logs" / "01.log").read_text()
+    assert "WARNING interrupted in b0" in first
+    assert first in log.read_text()
+    with (tmp_path / "said").open("w") as said:  # not to its end, as a shell's > opens it
+        words = [sys.executable, "-m", "labkit.cli", *run]
+        resumed = subprocess.run(words, cwd=ROOT, stdout=said, stderr=said, check=False)
+    text = (tmp_path / "said").read_text()
+    assert resumed.returncode == 0, text
+    second = (folder / Path(stopped["path"]).name / "logs" / "02.log").read_text()
+    assert "measuring interference (tiny)" in text and second in text and text.endswith(".ipynb\n")
+    code, seen = status(tmp_path)
+    assert (code, seen["campaigns"][0]["state"]) == (0, "finished")
+    assert len(load(folder).trials) == len(load(folder).ok) == seen["campaigns"][0]["planned"]
