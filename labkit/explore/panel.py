@@ -186,7 +186,8 @@ class Explorer:
         study = self._known()
         _offer(self.value, [(one.title, one.name) for one in study.quantities.values()])
         counters = study.counters.values()
-        _offer(self.counter, [(f"{one.text} ({one.name})", one.name) for one in counters])
+        listed = [(f"{one.text} ({one.name})", one.name) for one in counters]
+        _offer(self.counter, listed, "context_switches")
         self.levels = {name: self._levels_of(study, name) for name in study.varying}
         self.conditions.children = tuple(self.levels.values())
         self._begin(anew=True)

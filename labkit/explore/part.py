@@ -13,7 +13,8 @@ from labkit.analysis.compare import PILOT_BLOCKS
 from labkit.analysis.figure import counts
 from labkit.analysis.reduce import order_of, quantile_level, samples_needed, statistic_of
 from labkit.errors import UsageError
-from labkit.explore.study import MOST, Explored, Quantity, Told
+from labkit.explore.quantity import Quantity
+from labkit.explore.study import MOST, Explored, Told
 
 #: What a trial's samples can be reduced to, and how it is listed.
 STATISTICS = {
@@ -102,7 +103,7 @@ class Part:
     @property
     def scale(self) -> float:
         """The factor from the stored unit to the one that is shown."""
-        return 1e-3 if self.quantity.unit == "ns" else 1.0
+        return self.quantity.scale
 
     @cached_property
     def names(self) -> list[str]:

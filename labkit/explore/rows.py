@@ -10,6 +10,7 @@ import pandas as pd
 from labkit.dataset.files import read_json
 from labkit.errors import DatasetError
 from labkit.explore.part import Part
+from labkit.explore.quantity import with_unit
 from labkit.explore.study import Explored
 from labkit.report.text import number as written
 
@@ -25,7 +26,10 @@ def attempts(part: Part) -> tuple[pd.DataFrame, str]:
     study = part.study
     table = study.within(study.attempts, part.choice.levels)
     numbers = dict(zip(part.trials["trial"], part.trials[part.number] * part.scale, strict=True))
-    counter = study.counters.get(part.choice.counter)
+    beside = {}
+    if counter := study.counters.get(part.choice.counter):
+        name = with_unit(counter.text, counter.shown_unit)
+        beside[name] = _numbers(table[counter.name], counter.scale)
     ok = (table["status"] == "ok").to_numpy()
     failed, flagged = int((~ok).sum()), int((table["flags"] != "").sum())
     shown = pd.DataFrame(
@@ -36,11 +40,11 @@ def attempts(part: Part) -> tuple[pd.DataFrame, str]:
             "session": table["session"].astype(str),
             **{name: table[name].astype(str) for name in study.varying},
             "status": table["status"].astype(str),
-            f"{part.number}{f', {part.unit}' if part.unit else ''}": [
+            with_unit(part.number, part.unit): [
                 written(numbers[trial]) if fine and trial in numbers else ""
                 for trial, fine in zip(table["trial"], ok, strict=True)
             ],
-            **({counter.text: _numbers(table[counter.name])} if counter else {}),
+            **beside,
             "began, UTC": [_time(one) for one in table["started_ns"]],
             "flags": table["flags"].astype(str),
             "problems": table["problems"].astype(str),
@@ -61,8 +65,8 @@ def directories(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def _numbers(column: pd.Series[float]) -> list[str]:
-    numbers = pd.to_numeric(column, errors="coerce").astype(float)
+def _numbers(column: pd.Series[float], scale: float) -> list[str]:
+    numbers = pd.to_numeric(column, errors="coerce").astype(float) * scale
     return ["" if pd.isna(one) else written(one) for one in numbers]
 
 

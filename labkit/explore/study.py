@@ -8,7 +8,6 @@ samples, so a change of what is looked at costs no pass over them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,9 +16,9 @@ import pandas as pd
 from labkit.analysis.checks import spanning
 from labkit.analysis.reduce import Ordered, order_of, sort_trials
 from labkit.analysis.summary import joint
-from labkit.dataset.columns import about
 from labkit.errors import DatasetError, UsageError
 from labkit.explore.finding import Source
+from labkit.explore.quantity import Quantity, described
 from labkit.units import METRICS, QUANTILES
 
 #: As many conditions are chosen at first, and drawn at once, at most.
@@ -30,42 +29,6 @@ _BATCH = 4_000_000
 Levels = Mapping[str, tuple[str, ...]]
 #: Told how many trials were read, and how many are to be.
 Told = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """Something that trials have: samples, or one number each.
-
-    Parameters
-    ----------
-    name, unit, text : str
-        Column, unit as stored, and what is measured.
-    sampled : bool
-        Whether a trial has samples of it.
-    """
-
-    name: str
-    unit: str
-    text: str
-    sampled: bool
-
-    @property
-    def shown_unit(self) -> str:
-        """The unit in which it is shown."""
-        return {"ns": "µs", "1": ""}.get(self.unit, self.unit)
-
-    @property
-    def title(self) -> str:
-        """How it is listed."""
-        kind = ", samples" if self.sampled else ""
-        return f"{self.text} ({self.shown_unit}){kind}" if self.shown_unit else self.text + kind
-
-
-def described(name: str, *, sampled: bool = False) -> Quantity:
-    """Return what is known of a column."""
-    unit, text = about(name)
-    unit = unit or ("ns" if name.endswith("_ns") else "")
-    return Quantity(name, unit, text or name.removesuffix("_ns").replace("_", " "), sampled)
 
 
 class Explored:

@@ -5,8 +5,8 @@ They are functions of the part alone, and know no widget.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,40 +15,21 @@ from matplotlib.figure import Figure
 
 from labkit.analysis import checks, plots
 from labkit.analysis.compare import compare
-from labkit.analysis.figure import canvas, counts, legend, say, scale_and_label, styles
+from labkit.analysis.figure import counts, say, scale_and_label
 from labkit.analysis.readable import absent, readable
 from labkit.analysis.shift import shift
+from labkit.explore.evidence import evidence
 from labkit.explore.part import Part
+from labkit.explore.quantity import with_unit
 from labkit.explore.rows import attempts
-from labkit.explore.study import Quantity
+from labkit.explore.view import View, sized
 from labkit.report.text import number as written
 
-#: Inches of a figure in the explorer.
-_SIZE = (9.0, 4.2)
 #: Quantiles a curve, of which the picture has no more than a few pixels each.
 _POINTS = 300
 _LOOKED = (
     "What was chosen after looking decides nothing: the study's page does, as its plan said before."
 )
-
-
-@dataclass(frozen=True)
-class View:
-    """What a tab shows.
-
-    Parameters
-    ----------
-    text : str
-        What is seen, in sentences; a reader who cannot see the figure needs no more.
-    figure : Figure, optional
-        The figure.
-    tables : tuple of (str, DataFrame)
-        Tables of text, each with its title.
-    """
-
-    text: str
-    figure: Figure | None = None
-    tables: tuple[tuple[str, pd.DataFrame], ...] = ()
 
 
 def distribution(part: Part) -> View:
@@ -58,22 +39,33 @@ def distribution(part: Part) -> View:
     log = choice.log and _least(part) > 0
     if choice.log and not log:
         sentences.append("Some values are 0 or below: the axis is not logarithmic.")
-    figure = plots.ecdf(
-        part.shown,
-        value=quantity.name,
-        hue=part.condition,
-        trials=quantity.sampled and choice.single,
-        tail=choice.tail,
-        log=log,
-        points=_POINTS,
-    )
+    options: dict[str, Any] = {
+        "hue": part.condition,
+        "tail": choice.tail,
+        "log": log,
+        "points": _POINTS,
+    }
     if quantity.sampled:
+        figure = plots.ecdf(part.shown, value=quantity.name, trials=choice.single, **options)
         thin = ", each thin one a trial" if choice.single else ""
         sentences.append(f"A thick curve is all trials of a condition together{thin}.")
     else:
-        figure.axes[0].set_ylabel(f"share of trials at or {'above' if choice.tail else 'below'}")
+        figure = _over_trials(part, options)
         sentences.append("A trial has one number of it, so the curves are over trials.")
-    return View(" ".join(sentences), _sized(figure), (_spread(part),))
+    return View(" ".join(sentences), sized(figure), (_spread(part),))
+
+
+def _over_trials(part: Part, options: dict[str, Any]) -> Figure:
+    """Draw the distribution of one number a trial: it counts trials, and no samples."""
+    # In the unit that is shown: the column's own name may not say which it is stored in.
+    numbers = part.shown.assign(**{part.number: part.shown[part.number] * part.scale})
+    figure = plots.ecdf(numbers, value=part.number, trials=False, **options)
+    axis, n = figure.axes[0], counts(numbers["block"].nunique(), len(numbers))
+    axis.set_xlabel(scale_and_label(part.number, part.quantity.unit)[1])
+    axis.set_ylabel(f"share of trials at or {'above' if part.choice.tail else 'below'}")
+    axis.set_title(n, fontsize=8)
+    say(figure, n)
+    return figure
 
 
 def _least(part: Part) -> float:
@@ -83,14 +75,13 @@ def _least(part: Part) -> float:
 
 def _spread(part: Part) -> tuple[str, pd.DataFrame]:
     """Return the trials' number of each condition: the middle one, the least and the largest."""
-    unit = f", {part.unit}" if part.unit else ""
     table = part.trials.groupby(part.condition, observed=True)
     numbers = table[part.number].agg(["median", "min", "max"]) * part.scale
     shown = pd.DataFrame(
         {
             "blocks": table["block"].nunique().astype(str),
             "trials": table.size().astype(str),
-            f"middle trial{unit}": numbers["median"].map(written),
+            with_unit("middle trial", part.unit): numbers["median"].map(written),
             "least": numbers["min"].map(written),
             "largest": numbers["max"].map(written),
         }
@@ -150,7 +141,10 @@ def _shifts(part: Part, table: pd.DataFrame, names: dict[str, Any]) -> Figure:
         conditions=[name for name in others if name in set(found["condition"])],
         relative=part.choice.relative,
     )
-    return _sized(figure)
+    # The name of a baseline may be longer than the axis.
+    label = figure.axes[0].get_ylabel().replace("\n", " ")
+    figure.axes[0].set_ylabel("\n".join(textwrap.wrap(label, 48)), fontsize=9)
+    return sized(figure)
 
 
 def over_blocks(part: Part) -> View:
@@ -176,7 +170,7 @@ def over_blocks(part: Part) -> View:
         flagged=flagged,
         unit=part.quantity.unit,
     )
-    return View(" ".join(sentences), _sized(figure), tuple(tables))
+    return View(" ".join(sentences), sized(figure), tuple(tables))
 
 
 def _drift(part: Part) -> tuple[str, pd.DataFrame]:
@@ -198,86 +192,10 @@ def _drift(part: Part) -> tuple[str, pd.DataFrame]:
     return "Drift over the blocks", shown.set_index(found[part.condition].astype(str))
 
 
-def evidence(part: Part) -> View:
-    """Return a counter of the trials beside their number, and all counters by condition."""
-    counters = part.study.counters
-    if part.choice.counter not in counters:
-        return View("These trials carry no mechanism evidence that differs between them.")
-    counter = counters[part.choice.counter]
-    beside = part.study.trials.loc[part.trials.index, [*counters]]
-    beside = beside.apply(pd.to_numeric, errors="coerce").astype(float)
-    known = beside[counter.name].notna()
-    sentences = [f"{part.number} beside {counter.text}, a point a trial.", *part.said()]
-    if not known.all():
-        sentences.append(f"{int((~known).sum())} trials did not record it.")
-    sentences.append("What goes together need not be the cause: see what else differs below.")
-    there = known[part.shown.index]
-    # The counter has a name of its own: it may be called as the number is.
-    shown = part.shown[there].assign(**{_COUNTER: beside[counter.name]})
-    figure = _scatter(part, shown, counter) if there.any() else None
-    return View(" ".join(sentences), figure, (_means(part, beside, counter),))
-
-
-_COUNTER = "counter of the trial"
-
-
-def _scatter(part: Part, shown: pd.DataFrame, counter: Quantity) -> Figure:
-    figure, axes = canvas(1, 1, width=_SIZE[0], height=_SIZE[1])
-    axis, look = axes[0, 0], styles(part.drawn)
-    x_scale, x_label = scale_and_label(counter.text, counter.unit)
-    y_scale, y_label = scale_and_label(part.number, part.quantity.unit)
-    for name in part.drawn:
-        trials = shown[shown[part.condition] == name]
-        axis.scatter(
-            trials[_COUNTER] * x_scale,
-            trials[part.number] * y_scale,
-            s=32,
-            marker=look[name]["marker"],
-            color=look[name]["color"],
-            edgecolors="white",
-            linewidths=0.5,
-            label=name,
-        )
-    axis.set_xlabel(x_label)
-    axis.set_ylabel(y_label)
-    legend(figure, axes, part.condition, part.drawn)
-    say(figure, counts(shown["block"].nunique(), len(shown)))
-    return figure
-
-
-def _means(part: Part, beside: pd.DataFrame, counter: Quantity) -> tuple[str, pd.DataFrame]:
-    """Return the mean of the number and of every counter that differs, a column a condition."""
-    counters = part.study.counters
-    differing = [n for n in counters if n != counter.name and beside[n].nunique() > 1]
-    columns = [counter.name, *differing]
-    means = beside[columns].groupby(part.trials[part.condition], observed=True).mean()
-    first = part.trials.groupby(part.condition, observed=True)[part.number].mean() * part.scale
-    table = pd.concat([first.rename("number"), means], axis=1).T.map(_written)
-    units = [part.unit, *(counters[name].unit for name in columns)]
-    texts = [part.number, *(counters[name].text for name in columns)]
-    table.index = pd.Index(
-        [
-            f"{text}, {unit}" if unit not in ("", "1") else text
-            for text, unit in zip(texts, units, strict=True)
-        ]
-    )
-    table.columns = [str(name) for name in table.columns]
-    return "Means over the trials of each condition; what is the same in all is left out", table
-
-
-def _written(value: float) -> str:
-    return written(value) if np.isfinite(value) else ""
-
-
 def rows(part: Part) -> View:
     """Return every attempt with these levels: its number, flags, and where its files are."""
     table, text = attempts(part)
     return View(" ".join([text, *part.said()]), tables=(("Attempts, in the plan's order", table),))
-
-
-def _sized(figure: Figure) -> Figure:
-    figure.set_size_inches(*_SIZE)
-    return figure
 
 
 def _conditions(part: Part) -> str:

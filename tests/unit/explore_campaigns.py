@@ -81,7 +81,11 @@ def _record(
         "error": None,
         "n_samples": samples,
         "metrics": metrics,
-        "mechanisms": {"context_switches": 4.0 + 0.01 * position, "migrations": 0},
+        "mechanisms": {
+            "context_switches": 4.0 + 0.01 * position,
+            "pressure_us": 100 * block,
+            "migrations": 0,
+        },
         "flags": ["steal 1.0% of a CPU"] if position == 1 else [],
         "commands": [["sockperf", "ping-pong"]],
     }

@@ -66,7 +66,9 @@ def test_quantities_have_units_and_those_that_matter_come_first(study):
     assert found["rtt_ns"].title == "round-trip time (µs), samples"
     assert found["gflops"].title == "speed of Linpack (Gflop/s)" and not found["gflops"].sampled
     assert "rtt_ns_p99" not in found, "the samples have it"
-    assert list(study.counters) == ["context_switches"], "migrations are 0 in all of them"
+    assert list(study.counters) == ["context_switches", "pressure_us"], (
+        "migrations are 0 in all of them"
+    )
     assert study.varying == ["placement", "wait"] and study.fixed == {"size_b": "64"}
 
 
@@ -233,7 +235,7 @@ def test_evidence_stands_beside_the_number_of_its_trial(study):
     due = np.column_stack([study.trials["context_switches"], part.trials[part.number] / 1e3])
     assert points[np.lexsort(points.T)] == pytest.approx(due[np.lexsort(due.T)])
     title, table = view.tables[0]
-    assert table.shape == (2, 6) and "need not be the cause" in view.text
+    assert table.shape == (3, 6) and "need not be the cause" in view.text
     assert table.index[0] == "round-trip time, mean, µs" and "Means" in title
     assert "no mechanism evidence" in evidence(part_of(study, Choice("rtt_ns"))).text
 
