@@ -14,6 +14,12 @@ from matplotlib.figure import Figure
 
 from labkit.errors import LabkitError
 
+#: Names and numbers stay on one line, sentences do not; a table that is wider scrolls in its place.
+_STYLE = """<style>.labkit-explorer .widget-html-content { min-width: 0 }
+.labkit-view tbody th, .labkit-view td { white-space: nowrap }
+.labkit-view td.labkit-long { white-space: normal; min-width: 16em }</style>"""
+#: A cell with more characters holds a sentence.
+_LONG = 30
 #: Dots an inch: about twice as many as inches of the page, so that print and zoom stay sharp.
 _DPI = 110
 
@@ -26,7 +32,7 @@ def shown(
     if figure is not None:
         parts.append(_image(figure, text))
     parts += [_table(title, table) for title, table in tables]
-    return f'<div class="jp-RenderedHTMLCommon labkit-view">{"".join(parts)}</div>'
+    return f'<div class="jp-RenderedHTMLCommon labkit-view">{_STYLE}{"".join(parts)}</div>'
 
 
 def alert(error: LabkitError | str) -> str:
@@ -57,7 +63,7 @@ def _table(title: str, table: pd.DataFrame) -> str:
     names = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in table.columns)
     rows = [
         f'<tr><th scope="row">{escape(str(key))}</th>'
-        + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
+        + "".join(map(_cell, map(str, cells)))
         + "</tr>"
         for key, cells in zip(table.index, table.to_numpy(dtype=object).tolist(), strict=True)
     ]
@@ -68,3 +74,8 @@ def _table(title: str, table: pd.DataFrame) -> str:
         f'<thead><tr><th scope="col">{corner}</th>{names}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _cell(text: str) -> str:
+    start = '<td class="labkit-long">' if len(text) > _LONG else "<td>"
+    return f"{start}{escape(text)}</td>"

@@ -31,8 +31,13 @@ def _dropdown(name: str, width: str = "30em") -> Any:
     return widgets.Dropdown(description=name, style=style, layout={"width": width})
 
 
+def _page() -> Any:
+    return widgets.HTML(layout={"width": "100%", "min_width": "0"})
+
+
 def _checkbox(name: str, *, value: bool) -> Any:
-    return widgets.Checkbox(value, description=name, indent=False, layout=_WIDE)
+    layout = _WIDE | {"margin": "0 1.5em 0 0"}
+    return widgets.Checkbox(value, description=name, indent=False, layout=layout)
 
 
 def _offer(control: Any, options: Sequence[tuple[str, Any]], wanted: Any = None) -> None:
@@ -81,8 +86,8 @@ class Explorer:
         self.tail = _checkbox("tail: share above, logarithmic", value=False)
         self.single = _checkbox("single trials", value=True)
         self.relative = _checkbox("ratios instead of differences", value=False)
-        self.said, self.files = widgets.HTML(), widgets.HTML()
-        self.pages = {name: widgets.HTML() for name in VIEWS}
+        self.said, self.files = _page(), _page()
+        self.pages = {name: _page() for name in VIEWS}
         self.tabs = self._tabs()
         self.box = self._arranged()
         _offer(self.statistic, [(text, name) for name, text in STATISTICS.items()])

@@ -135,8 +135,8 @@ class Part:
         numbers = self.trials[self.number].to_numpy(dtype=np.float64)
         return bool(((numbers > 0) & np.isfinite(numbers)).all())
 
-    def said(self) -> list[str]:
-        """Return, in sentences, how much there is and what is the same in all of it."""
+    def said(self, *, drawn: bool = True) -> list[str]:
+        """Return, in sentences, how much there is, what is the same in all, what is not `drawn`."""
         blocks = int(self.trials["block"].nunique())
         total = sum(map(len, self.trials[self.quantity.name])) if self.quantity.sampled else None
         pilot = f" Fewer than {PILOT_BLOCKS} blocks: a pilot." if blocks < PILOT_BLOCKS else ""
@@ -151,7 +151,7 @@ class Part:
             sentences.append(f"In all of them: {', '.join(alike)}.")
         if self.without:
             sentences.append(self.without)
-        if len(self.drawn) < len(self.names):
+        if drawn and len(self.drawn) < len(self.names):
             sentences.append(
                 f"The figure has {len(self.drawn)} of {len(self.names)} conditions: choose fewer "
                 "levels to see the others."

@@ -195,7 +195,10 @@ def _drift(part: Part) -> tuple[str, pd.DataFrame]:
 def rows(part: Part) -> View:
     """Return every attempt with these levels: its number, flags, and where its files are."""
     table, text = attempts(part)
-    return View(" ".join([text, *part.said()]), tables=(("Attempts, in the plan's order", table),))
+    return View(
+        " ".join([text, *part.said(drawn=False)]),
+        tables=(("Attempts, in the plan's order", table),),
+    )
 
 
 def _conditions(part: Part) -> str:
