@@ -35,8 +35,9 @@ test: setup-test ## Run every test, those on a real engine and in a browser incl
 	$(BIN)/labkit clean
 	scripts/test.sh
 
-bench: setup ## Measure what the harness itself costs, and how the analysis scales
+bench: setup ## Measure what the harness itself costs, and how analysis and explorer scale
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/explore.py
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/harness.py
 

@@ -56,7 +56,7 @@ def round_trips(rng: np.random.Generator, n: int, level: float) -> np.ndarray:
     return values.astype(np.int64)
 
 
-def generate(folder: Path, per_trial: int) -> Path:
+def generate(folder: Path, per_trial: int, blocks: int = BLOCKS) -> Path:
     """Write a campaign in the dataset's own format; return its directory."""
     plan = {"identity": {"settings": {"messages": per_trial}}, "factors": FACTORS}
     plan["rig"] = {"name": "synthetic", "kind": "virtual"}
@@ -64,15 +64,16 @@ def generate(folder: Path, per_trial: int) -> Path:
     cells = [(place, wait, 1) for place in FACTORS["placement"] for wait in FACTORS["wait"]]
     cells.append((*cells[0][:2], 2))
     fixed = {"attempt": 1, "session": 1, "status": "ok", "error": None, "seconds": 1.0}
-    fixed |= {"started_ns": 1, "metrics": {}, "mechanisms": {}, "flags": [], "n_samples": per_trial}
-    for block in range(1, BLOCKS + 1):
+    fixed |= {"started_ns": 1, "metrics": {}, "flags": [], "n_samples": per_trial}
+    for block in range(1, blocks + 1):
         for position, number in enumerate(rng.permutation(len(cells)), 1):
             place, wait, copy = cells[number]
             level = {"block": 30_000, "spin": 9_000}[wait] * (1 + 0.02 * (place != "bare clean"))
             values = round_trips(rng, per_trial, level * np.exp(rng.normal(0, 0.01)))
             names = {"trial": f"b{block:02d}-p{position:02d}", "block": block, "copy": copy}
             names |= {"position": position, "levels": {"placement": place, "wait": wait}}
-            store.add(fixed | names, {"rtt_ns": values}, {})
+            switches = {"context_switches": (4 if wait == "block" else 0.01) + 0.001 * block}
+            store.add(fixed | names | {"mechanisms": switches}, {"rtt_ns": values}, {})
     return store.path
 
 

@@ -52,6 +52,7 @@ def ecdf(
     combined: bool = True,
     trials: bool = True,
     tail: bool = False,
+    log: bool = True,
     points: int = _POINTS,
 ) -> Figure:
     """Overlay the distribution functions of trials, thin, and of all of them together, thick.
@@ -59,10 +60,9 @@ def ecdf(
     Parameters
     ----------
     samples : DataFrame
-        One row a sample, or what `labkit.analysis.reduce.sort_trials` made of them; `value`
-        positive.
+        One row a sample, or what `labkit.analysis.reduce.sort_trials` made of them.
     value : str
-        Column; nanoseconds are shown in microseconds on a logarithmic axis.
+        Column, positive where its axis is logarithmic; nanoseconds are shown in microseconds.
     hue, col : str
         Columns for line styles and for panels.
     trial, block : str
@@ -71,6 +71,8 @@ def ecdf(
         Draw the pooled curve; draw the curves of single trials.
     tail : bool
         Draw the share above each value on a logarithmic axis instead: the tail at full length.
+    log : bool
+        Whether the axis of the values is logarithmic.
     points : int
         At most this many quantiles a curve (2,000 at most), however many samples: half evenly, the
         others ever denser to both ends, where the last is the extreme itself. So pages stay small
@@ -99,7 +101,7 @@ def ecdf(
             if combined:
                 _curve(axis, pooled(cells), lw=2.0, label=str(name), **look)
         axis.set_title(f"{panel}{_counts(shown, value, trial, block)}", fontsize=8)
-    _finish_ecdf(axes, len(panels), label, tail)
+    _finish_ecdf(axes, len(panels), label, tail, log)
     if combined:
         legend(figure, axes, hue, list(style))
     say(figure, _counts(frame, value, trial, block))
@@ -141,9 +143,10 @@ def _curve(
     axis.plot(at, share, **look)
 
 
-def _finish_ecdf(axes: NDArray[Any], panels: int, label: str, tail: bool) -> None:
+def _finish_ecdf(axes: NDArray[Any], panels: int, label: str, tail: bool, log: bool) -> None:
     for number, axis in enumerate(axes.flat[:panels]):
-        axis.set_xscale("log")
+        if log:
+            axis.set_xscale("log")
         if tail:
             axis.set_yscale("log")
         axis.set_xlabel(label)
@@ -151,7 +154,8 @@ def _finish_ecdf(axes: NDArray[Any], panels: int, label: str, tail: bool) -> Non
             axis.set_ylabel(
                 "share of samples at or above" if tail else "share of samples at or below"
             )
-        plain_log_ticks(axis)
+        if log:
+            plain_log_ticks(axis)
 
 
 def block_plot(
@@ -266,9 +270,10 @@ def shift_plot(
     figure, axes = canvas(1, 1, width=7.5, height=3.4)
     axis = axes[0, 0]
     axis.axhline(1.0 if relative else 0.0, color="0.3", lw=0.8)
+    apart = min(0.12, 0.8 / max(len(names), 1))  # those of one quantile stay beside each other
     for number, name in enumerate(names):
         part = table[table["condition"] == name].set_index("quantile").reindex(order)
-        at = np.arange(len(order)) + 0.12 * (number - (len(names) - 1) / 2)
+        at = np.arange(len(order)) + apart * (number - (len(names) - 1) / 2)
         centre = part[middle].to_numpy(dtype=np.float64) * factor
         reach = np.abs(part[[low, high]].to_numpy(dtype=np.float64).T * factor - centre)
         look = {"color": style[name]["color"], "marker": style[name]["marker"], "ms": 4}

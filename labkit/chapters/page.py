@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -263,7 +262,6 @@ def _part(campaign: dataset.Dataset, within: Mapping[str, Any]) -> dataset.Datas
         return all(str(one["levels"][name]) in levels for name, levels in wanted.items())
 
     plan = campaign.plan | {"conditions": list(filter(there, campaign.plan["conditions"]))}
-    part = copy(campaign)
-    part.__dict__.pop("trials", None)
-    part.__dict__.update(plan=plan, records=list(filter(there, campaign.records)))
+    part = campaign.part(there)
+    part.__dict__["plan"] = plan
     return part

@@ -14,7 +14,8 @@ a row like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +23,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from labkit.dataset.archive import opened
 from labkit.dataset.files import FORMAT, campaigns, in_threads, read_json, read_part
 from labkit.dataset.rows import rows_of
+from labkit.dataset.samples import REST, columns_of, read_columns
 from labkit.errors import DatasetError
 
 __all__ = ["FORMAT", "Dataset", "campaigns", "in_threads", "load", "read_json"]
@@ -91,6 +92,20 @@ class Dataset:
         """The rows of `trials` whose measurement succeeded; one a planned trial at most."""
         return self.trials[self.trials["status"] == "ok"] if len(self.trials) else self.trials
 
+    @cached_property
+    def sampled(self) -> dict[str, tuple[str, ...]]:
+        """The measured columns of each successful trial with samples, by the trial's name."""
+        records, paths = self._with_samples()
+        return {one["trial"]: names for one, names in zip(records, columns_of(paths), strict=True)}
+
+    def part(self, there: Callable[[Mapping[str, Any]], bool]) -> Dataset:
+        """Return the dataset with those records only for which `there` holds."""
+        part = copy(self)
+        for made in ("trials", "sampled"):
+            part.__dict__.pop(made, None)
+        part.__dict__["records"] = [one for one in self.records if there(one)]
+        return part
+
     def samples(self, columns: Iterable[str] | None = None) -> pd.DataFrame:
         """Return the samples of all successful trials, one row a sample.
 
@@ -140,11 +155,16 @@ class Dataset:
     ) -> tuple[list[dict[str, Any]], list[int], dict[str, NDArray[Any]]]:
         """Return the records of trials with samples, how many each has, and the samples."""
         wanted = list(columns) if columns is not None else None
-        records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]
+        records, paths = self._with_samples()
         if not records:
             return [], [], {name: np.empty(0, object) for name in wanted or []}
-        paths = [self.path / "trials" / one["directory"] / "samples.parquet" for one in records]
-        return records, *_read(paths, [int(one["n_samples"]) for one in records], wanted)
+        return records, *read_columns(paths, [int(one["n_samples"]) for one in records], wanted)
+
+    def _with_samples(self) -> tuple[list[dict[str, Any]], list[Path]]:
+        """Return the records of trials that kept samples, and where these are."""
+        records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]
+        home = self.path / "trials"
+        return records, [home / one["directory"] / "samples.parquet" for one in records]
 
     def _keys(self, records: list[dict[str, Any]], counts: list[int]) -> dict[str, Any]:
         """Return trial, block, factors and copy of each record, repeated for each of its rows."""
@@ -157,7 +177,7 @@ class Dataset:
                     "a trial has no level of a factor of the plan",
                     where=str(self.path / "trials" / one["directory"] / "trial.json"),
                     why=f"{lacking} of {self.path / 'plan.json'}, where it has {[*one['levels']]}",
-                    remedy=_REST,
+                    remedy=REST,
                 )
         trial = [one["trial"] for one in records]
         keys: dict[str, Any] = {
@@ -221,70 +241,3 @@ def _category(values: list[Any], order: Iterable[Any], counts: list[int]) -> pd.
     place = {name: number for number, name in enumerate(names)}
     codes = np.array([place[value] for value in values], dtype=np.min_scalar_type(-len(names)))
     return pd.Categorical.from_codes(np.repeat(codes, counts), pd.Index(names))
-
-
-def _read(
-    paths: list[Path], due: list[int], wanted: list[str] | None
-) -> tuple[list[int], dict[str, NDArray[Any]]]:
-    """Return the number of samples of each trial, and each measured column of all of them.
-
-    A column is allocated once, in large pages, and threads fill it: there is no second copy.
-    """
-    about = in_threads(lambda path: _reading(path, parquet.read_metadata), paths)
-    schemas = [one.schema.to_arrow_schema() for one in about]
-    counts = [one.num_rows for one in about]
-    shared = [name for name in schemas[0].names if all(name in one.names for one in schemas)]
-    names = shared if wanted is None else wanted
-    for path, schema in zip(paths, schemas, strict=True):
-        if lacking := [name for name in names if name not in schema.names]:
-            raise DatasetError(
-                f"{lacking} was not measured", where=str(path), remedy=f"there is {schema.names}"
-            )
-    for path, count, wants in zip(paths, counts, due, strict=True):
-        if count != wants:
-            why = f"{count} rows, and {wants} in trial.json"
-            what = "the samples of a trial are not all there"
-            raise DatasetError(what, where=str(path), why=why, remedy=_REST)
-    columns: dict[str, NDArray[Any]] = {
-        name: np.empty(
-            sum(counts),
-            np.result_type(*[one.field(name).type.to_pandas_dtype() for one in schemas]),
-        )
-        for name in names
-    }
-    ends = np.cumsum(counts)
-
-    def fill(number: int) -> None:
-        path = paths[number]  # not read_table, whose first call spends a second on imports
-        table = _reading(path, lambda path: parquet.ParquetFile(path).read(names))
-        for name in names:
-            if table[name].null_count:
-                raise DatasetError("samples are missing in a trial", where=str(path), why=name)
-            start = ends[number] - len(table)
-            for chunk in table[name].chunks:
-                columns[name][start : start + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
-                start += len(chunk)
-
-    in_threads(fill, range(len(paths)))
-    return counts, columns
-
-
-_REST = (
-    "every row of `trials`, and the samples of other trials, still read; take the file from a "
-    "backup, or remove its directory: the same run measures it again"
-)
-
-
-def _reading(path: Path, read: Callable[[Path], Any]) -> Any:
-    """Return what `read` makes of a file of samples; what stops it is told with the path."""
-    try:
-        return read(path)
-    except FileNotFoundError:
-        raise DatasetError("a trial has lost its samples", where=str(path), remedy=_REST) from None
-    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow's derive from
-        raise DatasetError(
-            "the samples of a trial are damaged",
-            where=str(path),
-            why=str(error),
-            remedy=_REST,
-        ) from None

@@ -58,6 +58,8 @@ ALLOWED: dict[str, set[str]] = {
     "report": PURE | {"analysis", "claims"},
     # what the pages of all studies have in common
     "chapters": PURE | {"analysis", "claims", "report"},
+    # looking into datasets with widgets
+    "explore": PURE | {"analysis", "report"},
     # what the command line is made of
     "doctor": EXECUTING | {"campaign"},
     "studies": EXECUTING | {"analysis", "campaign", "claims", "report"},
