@@ -248,7 +248,9 @@ def _run(one: Campaign, now_ns: int) -> list[str]:
     rest = "how long yet is known after a trial"
     if left is not None:
         rest = f"about {lasting(left)} left, until {moment(now_ns + round(left * 1e9))}"
-    return [f"{who} for {since}, in {at} for {trial}; {rest}", f"kill {run['pid']} ends it. {log}"]
+    said = f"{who} for {since}, in {at} for {trial}; {rest}"
+    there = f" on {run['host']}" if one.state == "elsewhere" else ""
+    return [said, f"`kill {run['pid']}`{there} ends it as Ctrl-C does; {log}"]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
