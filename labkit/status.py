@@ -239,7 +239,8 @@ def _run(one: Campaign, now_ns: int) -> list[str]:
     if one.run is None:
         return []
     run, log = one.run, shown(one.path / "logs" / one.run["log"])
-    who = f"process {run['pid']}" + (f" on {run['host']}" if one.state == "elsewhere" else "")
+    there = f" on {run['host']}" if one.state == "elsewhere" else ""
+    who = f"process {run['pid']}{there}"
     at = f"{run['trial']}, attempt {run['attempt']} ({run['condition']})"
     if one.state == "dead":
         return [f"{who} was killed in {at}; the same command goes on. {log}"]
@@ -249,7 +250,6 @@ def _run(one: Campaign, now_ns: int) -> list[str]:
     if left is not None:
         rest = f"about {lasting(left)} left, until {moment(now_ns + round(left * 1e9))}"
     said = f"{who} for {since}, in {at} for {trial}; {rest}"
-    there = f" on {run['host']}" if one.state == "elsewhere" else ""
     return [said, f"`kill {run['pid']}`{there} ends it as Ctrl-C does; {log}"]
 
 
