@@ -63,6 +63,8 @@ ALLOWED: dict[str, set[str]] = {
     # what the command line is made of
     "doctor": EXECUTING | {"campaign"},
     "studies": EXECUTING | {"analysis", "campaign", "claims", "report"},
+    # what the first notebook says of the machine
+    "start": EXECUTING | {"doctor", "studies"},
     # what campaigns there are, told by small files: it imports nothing that is heavy
     "status": {"paths", "process"},
     "batches": BASE | {"report", "status", "studies"},
