@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from labkit import cli_batch, cli_dataset
-from labkit.errors import LabkitError, UsageError
-from labkit.paths import ROOT, project
+from labkit import cli_batch, cli_dataset, cli_lab
+from labkit.errors import Interrupted, LabkitError, UsageError
+from labkit.paths import project
 from labkit.version import VERSION
 
 MEASURED = click.option(
@@ -235,14 +235,7 @@ def clean(images: bool) -> None:
         click.echo(line)
 
 
-@app.command()
-def lab() -> None:
-    """Open JupyterLab on the project's notebooks."""
-    argv = [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(ROOT)]
-    raise SystemExit(subprocess.run(argv, check=False).returncode)
-
-
-for _command in (*cli_batch.COMMANDS, *cli_dataset.COMMANDS):
+for _command in (*cli_batch.COMMANDS, *cli_dataset.COMMANDS, *cli_lab.COMMANDS):
     app.add_command(_command)
 
 
@@ -257,7 +250,7 @@ def main(argv: list[str] | None = None) -> Any:
         click.echo(f"labkit: {error}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        say("interrupted; what was measured is kept, and the same command goes on")
+        say(str(Interrupted()))
         sys.exit(1)
 
 

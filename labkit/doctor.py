@@ -14,7 +14,7 @@ import numpy as np
 
 from labkit.hosts import LocalHost
 from labkit.placement import DRIVERS, ENGINES, MOUNTS, NETWORKS
-from labkit.rig import Rig, engines, kinds, state, storage, virtual
+from labkit.rig import Rig, engines, kinds, storage, virtual
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.networks import NEVER
 
@@ -60,10 +60,11 @@ def check_machine() -> list[Check]:
 
 
 def _root() -> Check:
+    why = kinds.no_namespaces()
     return Check(
         "root",
-        state.is_root(),
-        "root may make network namespaces" if state.is_root() else "not root",
+        not why,
+        why or "root, who may make network namespaces",
         "run as root for the virtual rig; without it reports show the reference dataset",
         needed=True,
     )
@@ -125,7 +126,7 @@ def _engines() -> Check:
 
 def _networks() -> Check:
     title = "networks of containers"
-    if not state.is_root():
+    if kinds.no_namespaces():
         return Check(title, False, "not tried", "run as root: others may not ask the kernel")
     lacking = {name.partition(":")[2]: why for name, why in kinds.missing().items()}
     names = [name for name in NETWORKS if name not in NEVER]

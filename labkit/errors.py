@@ -58,6 +58,20 @@ class LabkitError(Exception):
         }
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, or a kernel's interrupt, after what was up has been taken down.
+
+    A notebook shows it as one sentence: where the interrupt fell is nothing to mend.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("interrupted; what was measured is kept, and the same command goes on")
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows instead of a traceback."""
+        return [str(self)]
+
+
 class UsageError(LabkitError):
     """The library or the command line was used wrongly (exit code 2)."""
 

@@ -11,12 +11,14 @@ from typing import Any, TextIO
 
 import nbformat
 
-from labkit.errors import LabkitError, UsageError
+from labkit.errors import Interrupted, LabkitError, UsageError
 
 #: A notebook may not run for longer than this many seconds unless it is told otherwise.
 TIMEOUT = 3600.0
 #: How long an interrupted notebook has to take down what it put up.
 GRACE = 60.0
+#: How a kernel calls its interrupt: beside a rig, and anywhere else.
+_INTERRUPTED = (Interrupted.__name__, KeyboardInterrupt.__name__)
 
 
 def declared_parameters(notebook: Path) -> list[str]:
@@ -97,7 +99,7 @@ def execute(
             raise
         # A cell's limit is in whole seconds, and interrupts it too.
         late = time.monotonic() - began > timeout - 1
-        if getattr(error, "ename", "") == "KeyboardInterrupt" and not late:
+        if getattr(error, "ename", "") in _INTERRUPTED and not late:
             raise KeyboardInterrupt from error
         raise _failure(notebook, broken, error) from error
     unfinished.replace(output)

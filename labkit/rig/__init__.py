@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from labkit.errors import RigError, UsageError
+from labkit.errors import Interrupted, RigError, UsageError
 from labkit.hosts import LocalHost, restore, stop_labelled
 from labkit.process import ended_as_by_ctrl_c
 from labkit.rig import (
@@ -16,6 +16,7 @@ from labkit.rig import (
     ending,
     engine,
     inventory,
+    kinds,
     netns,
     onehost,
     peer,
@@ -57,6 +58,8 @@ def open_rig(
     ------
     RigError
         It cannot be brought up, or another process uses it.
+    Interrupted
+        Ctrl-C, SIGTERM or a kernel's interrupt, once it is taken down.
     """
     kind = auto() if str(spec) == "auto" else str(spec)
     rate = kind.partition("virtual:")[2] if kind.startswith("virtual:") else ""
@@ -68,18 +71,26 @@ def open_rig(
             remedy='use "virtual", "virtual:1gbit" (any rate), "one-host", "auto", or the path of '
             "an inventory (rig.toml)",
         )
-    with ended_as_by_ctrl_c(signal.SIGTERM), state.locked(patience), ExitStack() as stack:
-        if kind == "virtual":
-            clean(say=say)
-            found = state.read()
-            if not (found and found.get("ready")):
-                virtual.up(keep=False, say=say)
-                stack.callback(virtual.down, say=say)
-            rig = virtual.attach(rate)
-        else:
-            rig = onehost.attach(say=say) if kind == "one-host" else inventory.attach(kind, say=say)
-        stack.callback(rig.close)
-        yield rig
+    try:
+        with ended_as_by_ctrl_c(signal.SIGTERM), state.locked(patience), ExitStack() as stack:
+            yield _stand(stack, kind, rate, say)
+    except KeyboardInterrupt as error:
+        raise Interrupted from error
+
+
+def _stand(stack: ExitStack, kind: str, rate: str, say: Callable[[str], None]) -> Rig:
+    """Bring a rig up where none stands that can be used; the stack undoes it."""
+    if kind == "virtual":
+        clean(say=say)
+        found = state.read()
+        if not (found and found.get("ready")):
+            virtual.up(keep=False, say=say)
+            stack.callback(virtual.down, say=say)
+        rig = virtual.attach(rate)
+    else:
+        rig = onehost.attach(say=say) if kind == "one-host" else inventory.attach(kind, say=say)
+    stack.callback(rig.close)
+    return rig
 
 
 def auto() -> str:
@@ -91,14 +102,14 @@ def auto() -> str:
         Neither can be had; it says why, and what to do for each.
     """
     lacking = sorted(set(virtual.missing_tools().values()))
-    if state.is_root() and not lacking:
+    first = kinds.no_namespaces()
+    if not first and lacking:
+        first = f"packages are missing ({', '.join(lacking)})"
+    if not first:
         return "virtual"
     why = onehost.unreachable()
     if not why:
         return "one-host"
-    first = (
-        f"packages are missing ({', '.join(lacking)})" if state.is_root() else "this is not root"
-    )
     raise RigError(
         "this machine and user can have no rig",
         why=f"virtual: {first}; one-host: {why}",

@@ -1,8 +1,9 @@
-"""Which networks the kernel of a machine can have, tried out in a namespace that then goes."""
+"""Which networks this process and the kernel can have, tried out in a namespace that then goes."""
 
 from __future__ import annotations
 
 from labkit.hosts import Host, LocalHost, script
+from labkit.rig import state
 
 #: What a network stands on, each with what the kernel lacks where it cannot be made.
 _NEEDS = {
@@ -29,6 +30,21 @@ tried esp ip xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 256 \
 """
 
 _PLUGINS = ("docker", "info", "--format", "{{range .Plugins.Network}}{{.}} {{end}}")
+
+
+def no_namespaces() -> str:
+    """Return why this process cannot make network namespaces here, or an empty string.
+
+    Root is not enough: in a container it may lack the right to, so it is tried. A namespace that
+    has a name is a mount, hence both.
+    """
+    if not state.is_root():
+        return "this is not root"
+    tried = LocalHost().run("unshare", "--net", "--mount", "true", check=False)
+    if tried.status == 0:
+        return ""
+    said = tried.stderr.strip()[-200:] or f"unshare ended with status {tried.status}"
+    return f"this is root without the right to make network namespaces ({said})"
 
 
 def missing(host: Host | None = None, socket: str | None = None) -> dict[str, str]:

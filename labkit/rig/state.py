@@ -104,5 +104,5 @@ def write(**state: Any) -> None:
 
 
 def is_root() -> bool:
-    """Tell whether this process may make namespaces."""
+    """Tell whether this process is root's; what root may do here is another question."""
     return os.geteuid() == 0

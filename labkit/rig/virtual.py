@@ -74,10 +74,15 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
     Raises
     ------
     RigError
-        Not root, a tool is missing, or a step failed; what had been made is removed again.
+        No namespace can be made, a tool is missing, or a step failed; what had been made is removed
+        again.
     """
-    if not state.is_root():
-        raise RigError("the virtual rig needs root", remedy="run as root, or use the one-host rig")
+    if why := kinds.no_namespaces():
+        raise RigError(
+            "the virtual rig needs root, who may make network namespaces",
+            why=why,
+            remedy="run as root, in a container with --privileged, or use the one-host rig",
+        )
     lacking = missing_tools()
     if lacking:
         raise RigError(

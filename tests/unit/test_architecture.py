@@ -70,8 +70,10 @@ ALLOWED: dict[str, set[str]] = {
     "batches": BASE | {"report", "status", "studies"},
     "cli_dataset": PURE | {"analysis"},
     "cli_batch": BASE | {"batches", "standing", "status", "studies"},
+    "cli_lab": {"errors", "paths"},
     "cli": EXECUTING
-    | {"analysis", "campaign", "claims", "report", "doctor", "studies", "cli_batch", "cli_dataset"},
+    | {"analysis", "campaign", "claims", "report", "doctor", "studies"}
+    | {"cli_batch", "cli_dataset", "cli_lab"},
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = [
