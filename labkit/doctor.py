@@ -65,7 +65,8 @@ def _root() -> Check:
         "root",
         not why,
         why or "root, who may make network namespaces",
-        "run as root for the virtual rig; without it reports show the reference dataset",
+        "run as root (in a container with --privileged) for the virtual rig; without it reports "
+        "show the reference dataset",
         needed=True,
     )
 

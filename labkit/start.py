@@ -48,7 +48,9 @@ def machine(checks: Iterable[Check] | None = None) -> str:
     lines = ["| | this machine | what to do, or what follows |", "| --- | --- | --- |"]
     lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
     left = len(rest) - len(shown)
-    return "\n".join([*lines, "", f"`labkit doctor` says {left} things more, and every reason."])
+    return "\n".join(
+        [*lines, "", f"`labkit doctor` says more ({left} findings), with every reason."]
+    )
 
 
 def _brief(found: str) -> str:

@@ -60,7 +60,7 @@ def test_help_says_what_a_command_does_and_shows_an_example(command: str) -> Non
     assert found.returncode == 0 and found.stderr == ""
     assert found.stdout.startswith(f"Usage: labkit {command}".strip())
     example = re.search(r"Examples?: (labkit .*)", found.stdout)
-    with_example = ("doctor", "rig shell", "run", "status", "report", "ledger", "clean")
+    with_example = ("doctor", "rig shell", "run", "status", "report", "ledger", "clean", "lab")
     assert bool(example) == (command in with_example)
     for text in example[1].split(" | ") if example else ():
         assert text.split()[: 1 + len(command.split())] == ["labkit", *command.split()]

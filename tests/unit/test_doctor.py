@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,7 +104,7 @@ def test_without_docker_there_is_no_gvisor_either(monkeypatch: pytest.MonkeyPatc
 
 
 def test_networks_are_listed_with_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.rig.state.is_root", lambda: True)
+    monkeypatch.setattr("labkit.rig.kinds.no_namespaces", lambda: "")
     monkeypatch.setattr("labkit.rig.kinds.missing", lambda: NO_WEAVE)
     found = doctor._networks()
     able = "host, bridge, nat, routed, macvlan, vxlan, overlay, encrypted"
@@ -117,3 +119,41 @@ def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.rig.state.is_root", lambda: False)
     found = doctor._networks()
     assert not found.ok and "run as root" in found.line()
+
+
+#: Says what a process without the right to administer the system may have, and what it is told.
+WITHOUT = """
+from labkit import doctor
+from labkit.errors import RigError
+from labkit.rig import auto, kinds, state, virtual
+
+assert state.is_root()
+assert not doctor._root().ok and doctor._root().found == kinds.no_namespaces()
+assert doctor._networks().found == "not tried"
+try:
+    virtual.up(keep=False)
+except RigError as error:
+    assert error.why == kinds.no_namespaces(), error
+else:
+    raise AssertionError("a rig came up")
+try:
+    auto()
+except RigError as error:
+    print(error.why)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="what root may not do is asked as root")
+def test_root_without_the_right_to_make_namespaces_is_told_so_and_measures_nothing() -> None:
+    drop = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
+    nowhere = os.environ | {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+    found = subprocess.run(
+        [*drop, sys.executable, "-c", WITHOUT],
+        env=nowhere,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    assert "virtual: this is root without the right to make network namespaces (" in found.stdout
+    assert "one-host: " in found.stdout

@@ -104,6 +104,16 @@ def test_a_kernel_that_is_interrupted_interrupts_whoever_runs_it(tmp_path: Path)
     assert "KeyboardInterrupt" in (tmp_path / "out.failed.ipynb").read_text()
 
 
+def test_an_interrupt_beside_a_rig_is_one_sentence_in_the_notebook(tmp_path: Path) -> None:
+    source = "from labkit.errors import Interrupted\nraise Interrupted from KeyboardInterrupt()"
+    with pytest.raises(KeyboardInterrupt):
+        execute(_notebook(tmp_path, source), tmp_path / "out.ipynb")
+    cells = nbformat.read(tmp_path / "out.failed.ipynb", as_version=4).cells
+    (shown,) = [one for cell in cells for one in cell.get("outputs", []) if "traceback" in one]
+    sentence = "interrupted; what was measured is kept, and the same command goes on"
+    assert shown["traceback"] == [sentence]
+
+
 def test_a_page_that_would_load_from_elsewhere_is_refused(tmp_path: Path) -> None:
     notebook = _notebook(
         tmp_path,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from test_rigfile import GOOD, write
 
-from labkit.errors import RigError, UsageError
+from labkit.errors import Interrupted, RigError, UsageError
 from labkit.placement import bare, container, docker
 from labkit.rig import Rig, auto, findings, onehost, open_rig, rigfile, rigkeys, virtual
 from labkit.rig.rigfile import read
@@ -220,14 +221,14 @@ def test_an_unknown_rig_is_named() -> None:
 def test_auto_takes_what_can_be_had(
     monkeypatch: pytest.MonkeyPatch, root: bool, tools: dict[str, str], engine: str, rig: str
 ) -> None:
-    monkeypatch.setattr("labkit.rig.state.is_root", lambda: root)
+    monkeypatch.setattr("labkit.rig.kinds.no_namespaces", lambda: "" if root else "not root")
     monkeypatch.setattr(virtual, "missing_tools", lambda: tools)
     monkeypatch.setattr(onehost, "unreachable", lambda: engine)
     assert auto() == rig
 
 
 def test_auto_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.rig.state.is_root", lambda: True)
+    monkeypatch.setattr("labkit.rig.kinds.no_namespaces", lambda: "")
     monkeypatch.setattr(virtual, "missing_tools", lambda: {"sshd": "openssh-server"})
     monkeypatch.setattr(onehost, "unreachable", lambda: "nobody answers")
     with pytest.raises(RigError) as caught:
@@ -235,6 +236,24 @@ def test_auto_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "openssh-server" in caught.value.why
     assert "nobody answers" in caught.value.why
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("when", ["comes up", "stands"])
+def test_an_interrupt_is_told_as_one_once_the_rig_is_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], when: str
+) -> None:
+    def attach(name: str, **options: Any) -> SimpleNamespace:
+        if when == "comes up":
+            raise KeyboardInterrupt
+        return SimpleNamespace(close=lambda: print("taken down"))
+
+    monkeypatch.setattr("labkit.rig.inventory.attach", attach)
+    for name in ("LOCK", "MACHINE"):
+        monkeypatch.setattr(f"labkit.rig.state.{name}", tmp_path / "lock")
+    with pytest.raises(Interrupted) as caught, open_rig("rig.toml"):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().out == ("taken down\n" if when == "stands" else "")
+    assert str(caught.value).startswith("interrupted; what was measured is kept")
 
 
 def test_an_engine_elsewhere_is_not_this_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
