@@ -82,7 +82,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
 
 def test_without_a_rig_it_answers_from_the_reference_and_says_so(outputs: list[Any]) -> None:
     said = "\n".join(one.get("data", {}).get("text/markdown", "") for one in outputs)
-    assert "**Nothing is measured here**" in said
+    assert "**Nothing is measured here.**" in said
     assert "data/reference/affinity-spinning" in said
     answer = r"`docker bridge`, to that of `bare rules`: \d\.\d+ times \[\d.*\] \*\*\w+"
     assert re.search(answer, said)
