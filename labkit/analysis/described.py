@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from matplotlib import figure as drawing
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 #: A figure of more panels or rows than this says how many they are, and the first and the last.
 _NAMED = 8
 
 
-class Described(Figure):
+class Figure(drawing.Figure):
     """A figure whose image carries `describe` of it wherever a notebook displays it."""
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -20,7 +20,7 @@ class Described(Figure):
         return {}, {"image/png": {"alt": describe(self)}}
 
 
-def describe(figure: Figure) -> str:
+def describe(figure: drawing.Figure) -> str:
     """Return what a figure shows: panels, axes, rows with their results, series, counts."""
     # The scale of a heat map is no panel, and its cells carry their numbers.
     axes = [one for one in figure.axes if one.get_visible() and one.get_label() != "<colorbar>"]

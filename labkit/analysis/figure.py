@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from labkit.analysis.described import Described
+from labkit.analysis import described
 from labkit.units import METRICS
 
 #: Nanoseconds are shown as microseconds; other units as they are stored.
@@ -43,7 +43,7 @@ def canvas(
             figsize=(width, height),
             squeeze=False,
             layout="constrained",
-            FigureClass=Described,
+            FigureClass=described.Figure,
             **options,
         )
     plt.close(figure)
