@@ -126,7 +126,8 @@ def _curve(
     middle, low, high = (np.array(column) * factor for column in zip(*rows, strict=True))
     reach = np.nan_to_num(np.array([middle - low, high - middle]))
     line: dict[str, Any] = {"ls": look["linestyle"], "lw": 1.2, "capsize": 2, "label": name}
-    axis.errorbar(cells.index, middle, yerr=reach, color=look["color"], **line)
+    line |= {"marker": look["marker"], "ms": 4, "color": look["color"]}
+    axis.errorbar(cells.index, middle, yerr=reach, **line)
 
 
 def _mean(figures: NDArray[np.float64]) -> tuple[float, float, float]:

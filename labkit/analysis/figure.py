@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -13,11 +14,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
+from labkit.analysis import described
 from labkit.units import METRICS
 
 #: Nanoseconds are shown as microseconds; other units as they are stored.
 _SCALES = {"ns": (1e-3, "µs"), "1": (1.0, "")}
-_LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1)))
+#: As unlike each other as dashes can be, also where lines are thin.
+_LINES: tuple[Any, ...] = (
+    "-",
+    (0, (7, 2)),
+    (0, (1, 1.2)),
+    (0, (7, 2, 1, 2)),
+    (0, (2.5, 2.5)),
+    (0, (7, 1.5, 1, 1.5, 1, 1.5)),
+    (0, (1, 4)),
+)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -32,6 +43,7 @@ def canvas(
             figsize=(width, height),
             squeeze=False,
             layout="constrained",
+            FigureClass=described.Figure,
             **options,
         )
     plt.close(figure)
@@ -86,12 +98,16 @@ def legend(figure: Figure, axes: NDArray[Any], title: str, order: Sequence[Hasha
 
 
 def plain_log_ticks(axes: Axes, which: str = "x") -> None:
-    """Write numbers (20, 50, 100) on a logarithmic axis instead of powers."""
+    """Write numbers (20, 50, 100) on a logarithmic axis, as many as there is room for."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
-    few = low > 0 and high / low < 12
-    axis.set_minor_formatter(FuncFormatter(lambda number, _: f"{number:g}" if few else ""))
+    span = high / low if low > 0 else math.inf
+    digits = "123456789" if span < 3 else "25" if span < 60 else ""
+    # The first digit that counts: 0.02 is written where 2 and 20 are.
+    axis.set_minor_formatter(
+        FuncFormatter(lambda number, _: f"{number:g}" if f"{number:.0e}"[0] in digits else "")
+    )
     axes.tick_params(axis="x" if which == "x" else "y", which="both", labelsize=8)
 
 

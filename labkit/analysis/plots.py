@@ -92,14 +92,20 @@ def ecdf(
     figure, axes, panels = _panels(frame, col, height=3.1, sharex=True, sharey=True)
     factor, label = scale_and_label(value)
     for axis, panel, shown in panels:
-        for name in [name for name in style if (shown[hue] == name).any()]:
+        for number, name in enumerate(style):
+            if not (shown[hue] == name).any():
+                continue
             look = {"color": style[name]["color"], "linestyle": style[name]["linestyle"]}
             look |= {"tail": tail, "points": min(points, 2000), "factor": factor}
             cells = list(shown.loc[shown[hue] == name, value])
             for ordered in cells if trials else []:
                 _curve(axis, ordered, alpha=0.4, lw=0.6, **look)
             if combined:
-                _curve(axis, pooled(cells), lw=2.0, label=str(name), **look)
+                # Beside each other, not on each other, where curves are close.
+                apart = (0.02 + 0.2 * number / len(style), 0.2)
+                look |= {"marker": style[name]["marker"], "ms": 5, "markevery": apart}
+                look |= {"mec": "white", "mew": 0.5}
+                _curve(axis, pooled(cells), lw=1.6, label=str(name), **look)
         axis.set_title(f"{panel}{_counts(shown, value, trial, block)}", fontsize=8)
     _finish_ecdf(axes, len(panels), label, tail, log)
     if combined:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,10 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@pytest.fixture(params=["light", "dark"])
-def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
-    """Return a page of 1280 x 800 that must end without a request or an error."""
-    context = browser.new_context(
-        viewport={"width": 1280, "height": 800}, color_scheme=request.param
-    )
+@contextmanager
+def tab(browser: Browser, scheme: str, name: str) -> Iterator[Page]:
+    """Open a tab of 1280 x 800 that must end without a request or an error."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
     asked: list[str] = []
     said: list[str] = []
 
@@ -52,14 +51,26 @@ def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
             route.abort()
 
     context.route("**/*", refuse)
-    tab = context.new_page()
-    tab.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
-    tab.on("pageerror", lambda error: said.append(str(error)))
-    yield tab
+    opened = context.new_page()
+    opened.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    yield opened
     if folder := os.environ.get("LABKIT_SCREENSHOTS"):
-        name = re.sub(r"\W+", "-", request.node.name) + ".png"
         Path(folder).mkdir(parents=True, exist_ok=True)
-        tab.screenshot(path=Path(folder) / name, full_page=True)
+        file = Path(folder) / (re.sub(r"\W+", "-", name) + ".png")
+        opened.screenshot(path=file, full_page=True)
     context.close()
     assert asked == []
     assert [line for line in said if not line.startswith(("log:", "info:"))] == []
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
+    with tab(browser, request.param, request.node.name) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def visit(browser: Browser) -> Callable[[str], AbstractContextManager[Page]]:
+    """Return what opens a tab for several checks of one page; it takes a name for pictures."""
+    return lambda name: tab(browser, "light", name)

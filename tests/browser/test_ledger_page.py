@@ -137,11 +137,11 @@ def test_a_link_to_a_claim_shows_it_although_it_is_filtered(page: Page, ledger: 
 def test_statements_that_do_not_follow_come_first(page: Page, ledger: Path) -> None:
     page.goto(ledger.as_uri())
     assert "3 percentages" in page.locator("main").inner_text()
-    assert page.locator("#one-drop-1").is_visible()
-    assert not page.locator("#one-drop-0").is_visible()
-    page.goto(ledger.as_uri() + "#one-drop-0")
+    assert page.locator("#stated-one-drop-1").is_visible()
+    assert not page.locator("#stated-one-drop-0").is_visible()
+    page.goto(ledger.as_uri() + "#stated-one-drop-0")
     page.reload()
-    assert page.locator("#one-drop-0").is_visible()
+    assert page.locator("#stated-one-drop-0").is_visible()
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(page: Page, ledger: Path) -> None:

@@ -172,7 +172,7 @@ def test_page_folds_code_away_and_keeps_it(page: Page, report: Path) -> None:
 def test_page_has_figure_with_text_and_table(page: Page, report: Path) -> None:
     page.goto((report / "10-affinity-spinning.html").as_uri())
     image = page.locator("main img")
-    assert image.get_attribute("alt") == "Figure: Distributions"
+    assert image.get_attribute("alt") == "Figure 1 of Distributions"
     assert image.evaluate("one => one.complete && one.naturalWidth > 100")
     assert page.locator("main table.dataframe").is_visible()
 

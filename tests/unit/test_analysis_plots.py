@@ -1,14 +1,18 @@
 import io
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from IPython.core.formatters import DisplayFormatter
+from matplotlib.colors import to_rgb
 
 from labkit.analysis import figure, plots
 from labkit.analysis.compare import compare
+from labkit.analysis.described import describe
 from labkit.analysis.shift import shift
+from labkit.analysis.stacked import stacked_plot
 from labkit.analysis.summary import factor_effect, mechanisms
 from labkit.errors import UsageError
 
@@ -136,11 +140,63 @@ def test_shift_plot(samples, relative):
     assert ("ratio to bare clean" in said) == relative and ("µs" in said) != relative
 
 
-def test_figures_are_told_apart_without_colour():
-    looks = figure.styles(list("abcde")).values()
-    assert len({str(look["linestyle"]) for look in looks}) == 5
-    light = [0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in (x["color"] for x in looks)]
-    assert all(after > before for before, after in pairwise(light))
+def grey(colour):
+    """How light a colour is on a grey printer, from 0 to 1."""
+    red, green, blue = to_rgb(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("n", [2, 5, 8, 14])
+def test_figures_are_told_apart_without_colour(n):
+    looks = list(figure.styles(range(n)).values())
+    light = [grey(look["color"]) for look in looks]
+    assert all(after > before for before, after in pairwise(light)) and light[-1] < 0.8
+    for one, other in combinations(looks, 2):
+        # A figure may have lines without markers, or markers without lines.
+        apart = abs(grey(one["color"]) - grey(other["color"])) > 0.25
+        assert apart or str(one["linestyle"]) != str(other["linestyle"])
+        assert apart or one["marker"] != other["marker"]
+
+
+def test_curves_and_bars_are_told_apart_as_they_are_drawn(samples):
+    drawn = plots.ecdf(samples, hue="placement", trials=False)
+    curves = drawn.axes[0].get_lines()
+    assert len({(str(one.get_linestyle()), one.get_marker()) for one in curves}) == 3
+    trials = pd.DataFrame({"block": [1], "at": "x", "row": "y", "a": 0.2, "b": 0.3, "c": 0.4})
+    parts = {name: name for name in "abc"}
+    bars = stacked_plot(trials, panels={"p": parts}, label="at", row="row", unit="share")
+    faces = [one.patches[0] for one in bars.axes[0].containers]
+    for one, other in pairwise(faces):
+        assert one.get_hatch() != other.get_hatch()
+        assert abs(grey(one.get_facecolor()[:3]) - grey(other.get_facecolor()[:3])) > 0.1
+
+
+def test_a_figure_says_what_it_shows_where_it_is_displayed(samples):
+    table = compared(samples)
+    drawn = plots.interval_plot(table, margin=0.02, baseline="bare clean", title="medians")
+    images, said = DisplayFormatter().format(drawn)
+    assert set(images) == {"text/plain"}  # IPython's backend makes the image
+    alt = said["image/png"]["alt"]
+    first = table.iloc[0]
+    assert f"Rows: {first['condition']}: {first['estimate']:.3f} [" in alt
+    assert "Panels: medians. Across: ratio to bare clean" in alt and "n = 3 blocks" in alt
+    many = pd.concat([samples.assign(part=f"part {part}") for part in range(9)])
+    assert "Panels: 9, the first part: part 0 n = 3" in describe(
+        plots.ecdf(many, hue="wait", col="part", trials=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "written"),
+    [(0.8, 1.9, ["0.2", "0.3", "0.5", "0.9"]), (0.1, 1.3, ["0.2", "0.5"]), (1, 1000, [])],
+)
+def test_numbers_on_a_logarithmic_axis_have_room(low, high, written):
+    axes = figure.canvas(1, 1, width=3, height=2)[1][0, 0]
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    figure.plain_log_ticks(axes)
+    said = [axes.xaxis.get_minor_formatter()(number) for number in (0.2, 0.3, 0.5, 0.9)]
+    assert [text for text in said if text] == written
 
 
 def test_no_figure_stays_open(samples):

@@ -1,0 +1,219 @@
+"""The whole report of the reference dataset: for eyes, ears and keyboard, on a phone and on paper.
+
+Each page is opened once, and everything that is asked of it is read then.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+from labkit import studies
+from labkit.paths import project
+
+pytestmark = pytest.mark.browser
+Visit = Callable[[str], AbstractContextManager[Page]]
+
+#: Everything that is read of a page as it stands.
+FACTS = """() => ({
+  images: [...document.images].map((one) => one.getAttribute("alt")),
+  drawings: [...document.querySelectorAll("svg")].map(
+    (one) => [one.getAttribute("role"), one.getAttribute("aria-label")]),
+  headings: [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].map(
+    (one) => [Number(one.tagName[1]), one.textContent.trim()]),
+  ids: [...document.querySelectorAll("[id]")].map((one) => one.id),
+  links: [...document.querySelectorAll("a[href]")].map((one) => one.getAttribute("href")),
+  tables: [...document.querySelectorAll("th:not([scope])")].map((one) => one.outerHTML),
+})"""
+#: What does not fit on a phone: the page itself, and what scrolls but cannot be focused.
+PHONE = """() => ({
+  wider: document.documentElement.scrollWidth - window.innerWidth,
+  stuck: [...document.querySelectorAll("body *")].filter((one) =>
+    one.scrollWidth > one.clientWidth + 1 && one.clientWidth &&
+    ["auto", "scroll"].includes(getComputedStyle(one).overflowX) &&
+    one.tabIndex < 0 && !one.querySelector("a, button, input, [tabindex]")
+  ).map((one) => one.outerHTML.slice(0, 200)),
+})"""
+#: What paper would cut or hide.
+PAPER = """() => ({
+  cut: [...document.querySelectorAll("h1, p, li, table, img, svg, pre")].filter((one) =>
+    one.getBoundingClientRect().right > window.innerWidth + 1
+  ).map((one) => one.caption?.textContent ?? one.outerHTML.slice(0, 200)),
+  hidden: [...document.querySelectorAll("main :is(table, img)")].filter((one) =>
+    !one.offsetHeight && !one.closest("details")
+  ).map((one) => one.outerHTML.slice(0, 200)),
+  ground: getComputedStyle(document.documentElement).backgroundColor + " " +
+    getComputedStyle(document.body).backgroundColor,
+})"""
+#: Rows and words of code that look like one before tell axe nothing, and take it minutes.
+FEWER = """() => {
+  for (const one of document.querySelectorAll("details")) one.open = true;
+  const kinds = new Set();
+  for (const one of document.querySelectorAll("tbody tr, .source span")) {
+    const inner = [one, ...one.querySelectorAll("[class]")].map((part) => part.className);
+    const where = one.tagName === "TR" ? one.cells.length + one.closest("table").className : "";
+    const kind = [...new Set(inner), where].join("|");
+    if (kinds.has(kind)) one.remove();
+    kinds.add(kind);
+  }
+}"""
+QUICKLY = {"resultTypes": ["violations"], "preload": False, "iframes": False, "ancestry": False}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the report of `labkit report`, without the minutes that it takes.
+
+    Notebooks are committed executed on data/reference, and tests of their own execute them again:
+    here they are taken as they are, and the ledger is held against two of the campaigns.
+    """
+    made = tmp_path_factory.mktemp("report")
+
+    def executed(notebook: Path, output: Path, *_: Any, **__: Any) -> Path:
+        return Path(shutil.copy(notebook, output))
+
+    two = [project("data/reference") / name for name in ("cpu-quota", "interference")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labkit.report.pages.execute", executed)
+        patch.setattr(studies, "measured_here", lambda *_: two)
+        _, _, failures = studies.report(None, made, measure=False, new=False, say=print)
+    assert failures == {}
+    return made
+
+
+@pytest.fixture(scope="module")
+def seen(folder: Path, visit: Visit) -> dict[str, dict[str, Any]]:
+    """Return what is read of each page, by its name."""
+    return {path.name: _read(path, visit) for path in sorted(folder.glob("*.html"))}
+
+
+def _read(path: Path, visit: Visit) -> dict[str, Any]:
+    with visit(path.stem) as page:
+        page.goto(path.as_uri())
+        facts = page.evaluate(FACTS)
+        page.set_viewport_size({"width": 390, "height": 844})
+        facts |= page.evaluate(PHONE)
+        # A4 with the margins of the style sheet.
+        page.set_viewport_size({"width": 718, "height": 1000})
+        page.emulate_media(media="print", color_scheme="dark")
+        facts |= page.evaluate(PAPER)
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.emulate_media(media="screen", color_scheme="light")
+        page.evaluate(FEWER)
+        facts["axe"] = _axe(page)
+        if path.stem in ("index", "ledger", "65-rps"):
+            page.emulate_media(color_scheme="dark")
+            facts["axe"] += _axe(page, runOnly=["color-contrast"])
+        # A picture shows the page, and not what is left of it.
+        page.reload()
+    return facts
+
+
+def _axe(page: Page, **options: Any) -> list[str]:
+    """Return the serious findings of axe-core."""
+    found = Axe().run(page, options=QUICKLY | options).response["violations"]
+    return [
+        f"{one['id']}: {json.dumps([node['target'] for node in one['nodes']][:3])}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+def _not(pages: dict[str, dict[str, Any]], wrong: Callable[[dict[str, Any]], Iterable[Any]]) -> Any:
+    """Return what is wrong with each page, where anything is."""
+    found = {name: list(wrong(facts)) for name, facts in pages.items()}
+    return {name: problems for name, problems in found.items() if problems}
+
+
+def test_every_page_is_there(seen: dict[str, Any]) -> None:
+    pages = {f"{study.stem}.html" for study in studies.find([])}
+    assert set(seen) >= pages | {"index.html", "ledger.html"}
+
+
+def test_axe_has_no_serious_finding(seen: dict[str, Any]) -> None:
+    assert _not(seen, lambda facts: facts["axe"]) == {}
+
+
+def test_every_figure_says_what_it_shows(seen: dict[str, Any]) -> None:
+    # Where it stands, and then its axes, series and counts.
+    assert _not(seen, lambda facts: [alt for alt in facts["images"] if len(alt or "") < 60]) == {}
+    assert (
+        _not(seen, lambda facts: [d for d in facts["drawings"] if d[0] != "img" or not d[1]]) == {}
+    )
+    assert sum(len(facts["images"]) for facts in seen.values()) > 70
+
+
+def test_headings_tables_and_identities_are_in_order(seen: dict[str, Any]) -> None:
+    def headings(facts: dict[str, Any]) -> Iterable[Any]:
+        levels = [level for level, _ in facts["headings"]]
+        if levels.count(1) != 1:
+            yield f"{levels.count(1)} main headings"
+        for (before, _), (level, text) in zip(
+            [(0, ""), *facts["headings"]], facts["headings"], strict=False
+        ):
+            if level > before + 1:
+                yield text
+
+    assert _not(seen, headings) == {}
+    assert _not(seen, lambda facts: facts["tables"]) == {}
+    assert _not(seen, lambda facts: {i for i in facts["ids"] if facts["ids"].count(i) > 1}) == {}
+
+
+def test_on_a_phone_tables_scroll_and_pages_do_not(seen: dict[str, Any]) -> None:
+    assert _not(seen, lambda facts: [facts["wider"]] if facts["wider"] > 0 else []) == {}
+    assert _not(seen, lambda facts: facts["stuck"]) == {}
+
+
+def test_on_paper_nothing_is_cut_hidden_or_dark(seen: dict[str, Any]) -> None:
+    assert _not(seen, lambda facts: facts["cut"] + facts["hidden"]) == {}
+    assert {facts["ground"] for facts in seen.values()} == {"rgba(0, 0, 0, 0) rgb(255, 255, 255)"}
+
+
+def test_every_link_leads_somewhere(seen: dict[str, Any], folder: Path) -> None:
+    def broken(name: str) -> Iterable[str]:
+        for link in seen[name]["links"]:
+            parts = urlsplit(link)
+            if parts.scheme:
+                if parts.scheme != "https" or " " in link:
+                    yield link
+                continue
+            page = unquote(parts.path) or name
+            ids = {"", *(seen[page]["ids"] if page in seen else [])}
+            # As browsers do: as it stands, and else without its percent signs.
+            there = parts.fragment in ids or unquote(parts.fragment) in ids
+            if not there or not (folder / page).is_file():
+                yield link
+
+    assert {name: found for name in seen if (found := list(broken(name)))} == {}
+
+
+@pytest.mark.parametrize("name", ["index", "ledger"])
+def test_a_keyboard_goes_through_a_page_in_order(folder: Path, visit: Visit, name: str) -> None:
+    with visit(f"{name} by keyboard") as page:
+        page.goto((folder / f"{name}.html").as_uri())
+        page.keyboard.press("Tab")
+        skip = page.locator(".skip")
+        assert skip.evaluate("one => one === document.activeElement")
+        assert (skip.bounding_box() or {"x": -1})["x"] >= 0
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.tagName") == "MAIN"
+        places = []
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            shown, place = page.evaluate("""() => {
+                const one = document.activeElement;
+                const all = [...document.querySelectorAll("body *")];
+                return [getComputedStyle(one).outlineStyle, all.indexOf(one)];
+            }""")
+            assert shown != "none"
+            places.append(place)
+        assert places == sorted(places) and len(set(places)) == 12

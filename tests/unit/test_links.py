@@ -1,0 +1,96 @@
+"""What the project's own texts link to and name is there, and its addresses can be asked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+
+from labkit.paths import project
+
+ROOT = project(".")
+NAMED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "reports/README.md")
+TEXTS = sorted(
+    {
+        *(ROOT / name for name in NAMED),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "tests").rglob("*.md"),
+        *(ROOT / "notebooks").rglob("*.ipynb"),
+    }
+)
+#: [words](where), ![words](where), <https://where>, and [words]: where
+LINK = re.compile(r"\]\(\s*([^)\s]+)[^)]*\)|<(\w+://[^>]*)>|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
+CODE = re.compile(r"```.*?```|`[^`\n]*`|^(?: {4}|\t).*$", re.MULTILINE | re.DOTALL)
+
+
+def _prose(path: Path) -> str:
+    """Return the Markdown of a text or a notebook, without its code."""
+    if path.suffix == ".ipynb":
+        cells = nbformat.read(path, as_version=4).cells
+        text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    else:
+        text = path.read_text(encoding="utf-8")
+    return CODE.sub("", text)
+
+
+def _anchors(path: Path) -> set[str]:
+    """Return what a link may name after ``#``: headings, as GitHub and as Jupyter name them."""
+    words = re.findall(r"^#+ +(.+?)\s*$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    github = {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in words}
+    return github | {one.replace(" ", "-") for one in words} | {""}
+
+
+def _broken(path: Path, text: str) -> Iterator[str]:
+    for link in (next(filter(None, found)) for found in LINK.findall(text)):
+        parts = urlsplit(link)
+        if parts.scheme or parts.netloc:
+            if parts.scheme != "https" or "." not in parts.netloc:
+                yield link
+            continue
+        target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+        there = target.exists() and target.is_relative_to(ROOT)
+        if not there or (parts.fragment and unquote(parts.fragment) not in _anchors(target)):
+            yield link
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(path: Path) -> None:
+    assert list(_broken(path, _prose(path))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("[a](README.md) and [b](README.md#the-ledger), ![c](docs/report.png)", 0),
+        ("[a](NONE.md) [b](README.md#no-such-heading) [c](../elsewhere)", 3),
+        ("[a](http://example.org/) <ftp://example.org> [b]( https://nowhere )", 3),
+        ("`[a](NONE.md)`\n\n    [b](NONE.md)\n", 0),
+        ("[a]: NONE.md", 1),
+    ],
+)
+def test_a_broken_link_is_found(text: str, broken: int) -> None:
+    assert len(list(_broken(ROOT / "CONTRIBUTING.md", CODE.sub("", text)))) == broken
+
+
+def test_files_that_the_readme_names_are_there() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:data|docs|labkit|notebooks|scripts|tests)/[\w./-]+)`", text)
+    # What a user's own campaigns and rigs are named after is not in the repository.
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).exists() and "local" not in name] == []
+
+
+def test_the_table_of_the_reference_says_what_is_there() -> None:
+    text = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\w-]+) \| [\d-]+ \| (\d+) \| \d+ \| (\d+)", text, re.MULTILINE)
+    there = {}
+    for study in (ROOT / "data" / "reference").glob("*/plan.json"):
+        attempts = [json.loads(one.read_text()) for one in study.parent.glob("trials/*/trial.json")]
+        failed = sum(one["status"] != "ok" for one in attempts)
+        there[study.parent.name] = (len(attempts) - failed, failed)
+    assert {name: (int(trials), int(failed)) for name, trials, failed in rows} == there
