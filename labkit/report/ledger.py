@@ -26,6 +26,15 @@ FILTERS = {
     "result": "Result",
     "arithmetic": "The paper's own arithmetic",
 }
+#: The columns of the table of claims, with the words above each.
+COLUMNS = {
+    "claim": "Claim",
+    "published": "Published",
+    "arithmetic": "Its own arithmetic",
+    "measured": "Measured",
+    "setting": "Setting",
+    "result": "Result",
+}
 
 
 def build_ledger(
@@ -70,6 +79,7 @@ def build_ledger(
                 name: (words, list(dict.fromkeys(filter(None, map(str, rows[name])))))
                 for name, words in FILTERS.items()
             },
+            columns=COLUMNS,
             counts=counted(rows),
             results=[name for name in RESULTS if (rows["result"] == name).any()],
             figure=picture(ledger_overview(rows)),
