@@ -58,7 +58,10 @@ class Ladder:
     def rows(self) -> list[dict[str, Any]]:
         """The rungs as a page shows them, None for what is missing."""
         table = self.rungs.astype(object).where(self.rungs.notna(), None)
-        return [{**row, "adds": LADDER[row["condition"]]} for row in table.to_dict("records")]
+        return [
+            {**{str(name): value for name, value in row.items()}, "adds": LADDER[row["condition"]]}
+            for row in table.to_dict("records")
+        ]
 
     def figure(self) -> Figure:
         """Return each rung's ratio to the one below, with intervals and verdicts."""

@@ -80,14 +80,15 @@ def _measured(page: Path, data: Path, output: Path) -> Measured:
 def _rig(rig: Rig) -> dict[str, Any]:
     """Return what the template shows of one rig."""
     described = rig.described
-    cpus, roles = rig.cpu_map()
+    (cpus, roles), machines = rig.cpu_map(), rig.machines()
     return {
         **described,
         "topology": topology.draw(described, _WIDTH),
         "cpus": cpus,
         "roles": roles,
         "table": rig.hosts(),
-        "machines": rig.machines(),
+        "machines": machines,
+        "facts": list(dict.fromkeys(name for _, facts in machines for name in facts)),
         "studies": rig.studies,
     }
 
