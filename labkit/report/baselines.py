@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from labkit.analysis.checks import spanning
 from labkit.analysis.compare import compare
 from labkit.analysis.forest import interval_plot
+from labkit.analysis.headlines import headline
 from labkit.analysis.reduce import sort_trials
 from labkit.analysis.rungs import steps
 from labkit.analysis.summary import summarise
@@ -58,10 +59,12 @@ class Ladder:
     def rows(self) -> list[dict[str, Any]]:
         """The rungs as a page shows them, None for what is missing."""
         table = self.rungs.astype(object).where(self.rungs.notna(), None)
-        return [
-            {**{str(name): value for name, value in row.items()}, "adds": LADDER[row["condition"]]}
-            for row in table.to_dict("records")
-        ]
+        found = []
+        for row in table.to_dict("records"):
+            named = {str(name): value for name, value in row.items()}
+            verdict = headline(named, "")["verdict"] if named["below"] else None
+            found.append({**named, "adds": LADDER[named["condition"]], "verdict": verdict})
+        return found
 
     def figure(self) -> Figure:
         """Return each rung's ratio to the one below, with intervals and verdicts."""

@@ -164,8 +164,8 @@ def apart(studies: Iterable[Measured]) -> list[Rig]:
 
 def _cpus(text: Any) -> frozenset[int] | None:
     """Return the CPUs of a list; None for what is said in words."""
-    match = re.match(r"[\d,\s-]+(?=$| \()", str(text or ""))
-    return cpu_set(match[0].strip()) if match else None
+    match = re.match(r"\d+(-\d+)?(,\d+(-\d+)?)*(?=$| \()", str(text or ""))
+    return cpu_set(match[0]) if match else None
 
 
 def _at(facts: Mapping[str, Any], path: Sequence[str]) -> Any:
@@ -186,15 +186,9 @@ def _engine(stable: Iterable[Mapping[str, Any]]) -> str:
     """Return what is known of a host's engine, in words."""
     every = [one.get("engine") or {} for one in stable]
     known = {words: _told(one.get(key) for one in every) for words, key in _ENGINE.items()}
-    version = known.pop("version")
-    more = [f"{words} {value}" for words, value in known.items() if value != UNSTATED]
+    name = f"Docker Engine ({known.pop('version')})"
     return ", ".join(
-        [
-            f"Docker Engine {version}"
-            if version != UNSTATED
-            else "Docker Engine, version not stated",
-            *more,
-        ]
+        [name, *(f"{words} {value}" for words, value in known.items() if value != UNSTATED)]
     )
 
 

@@ -66,7 +66,7 @@ def test_studies_of_one_rig_share_it_and_hosts_that_come_and_go(tmp_path: Path) 
     assert hosts["collector"]["cpus"] == "0 (harness)"
     assert [one.title for one in hosts["collector"]["studies"]] == ["b"]
     assert hosts["generator"]["studies"] == []
-    assert hosts["sut"]["engine"] == "Docker Engine 20.10"
+    assert hosts["sut"]["engine"] == "Docker Engine (20.10)"
     assert len(first.machines()) == 1
     assert first.machines()[0][1]["CPUs isolated at boot"] == "none"
     assert first.machines()[0][1]["Clock source"] == "not stated"
@@ -120,6 +120,9 @@ def test_the_ladder_is_what_was_measured_of_it(
     assert rows[2]["estimate"] == pytest.approx(1 / 1.5, rel=0.01)
     assert rows[2]["lowest"] == pytest.approx(1, rel=0.01)
     assert rows[0]["level"] == pytest.approx(10.05, rel=0.02)
+    (pilot,) = found_in(load(write_campaign(tmp_path / "pilot", blocks=1)))
+    assert [row["verdict"] for row in pilot.rows] == [None, *["inconclusive (pilot)"] * 2]
+    assert pilot.rows[1]["low"] is None and pilot.figure().axes
 
 
 def test_a_page_says_what_was_measured_and_what_is_not_stated(
@@ -137,7 +140,7 @@ def test_a_page_says_what_was_measured_and_what_is_not_stated(
     for words in ("no &lt;aufs&gt;", "5.00 %", "0.900 to 1.10", "Small 3", "198.18.0.3"):
         assert words in text
     assert 'href="10-a.html">A study</a>' in text
-    assert "source=jha2018&amp;result=not%20decidable%20on%20this%20rig#claims" in text
+    assert "source=jha2018&amp;result=not%20decidable%20on%20this%20rig#claims-title" in text
     assert re.search(r'alt="Round trips, [^"]*bare rules over bare clean 1.50 \[', text)
 
 
