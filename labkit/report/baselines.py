@@ -56,6 +56,12 @@ class Ladder:
     margin: float
 
     @property
+    def query(self) -> str:
+        """What picks the ladder's rows from `Dataset.ok`, as `DataFrame.query` takes it."""
+        levels = {**self.within, "placement": self.rungs["condition"].to_list()}
+        return " and ".join(f"{name} == {level!r}" for name, level in levels.items())
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         """The rungs as a page shows them, None for what is missing."""
         table = self.rungs.astype(object).where(self.rungs.notna(), None)

@@ -109,6 +109,7 @@ def _ladder(study: Measured, ladder: baselines.Ladder) -> dict[str, Any]:
         "study": study,
         "within": ", ".join(f"{name} {level}" for name, level in ladder.within.items()),
         "margin": ladder.margin,
+        "query": ladder.query,
         "rows": ladder.rows,
         "figure": picture(ladder.figure()),
         "alt": f"Round trips, each rung over the one below: {'; '.join(steps)}.",

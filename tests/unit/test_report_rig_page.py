@@ -116,6 +116,8 @@ def test_the_ladder_is_what_was_measured_of_it(
         ("docker host", "bare rules"),
     ]
     assert [row["adds"] for row in rows] == [LADDER[name] for name in RUNGS]
+    campaign = load(tmp_path / "long")
+    assert len(campaign.ok.query(ladder.query)) == len(campaign.ok) == 18
     assert rows[1]["estimate"] == pytest.approx(1.5, rel=0.01)
     assert rows[2]["estimate"] == pytest.approx(1 / 1.5, rel=0.01)
     assert rows[2]["lowest"] == pytest.approx(1, rel=0.01)
