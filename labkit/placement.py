@@ -118,6 +118,12 @@ class Limits:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+def cpu_set(text: str) -> frozenset[int]:
+    """Return the CPUs of a list such as ``0-2,5``."""
+    ranges = (part.split("-") for part in text.split(",") if part.strip())
+    return frozenset(cpu for one in ranges for cpu in range(int(one[0]), int(one[-1]) + 1))
+
+
 def weight(shares: int) -> int:
     """Return the weight of cgroup v2 for CPU shares, by runc's conversion; it is coarser."""
     return 1 + ((shares - 2) * 9999) // 262142

@@ -183,7 +183,7 @@ def report(
         The index, its headlines as lines, and the studies that failed, with the reason.
     """
     failures: dict[str, str] = {}
-    built: list[Path] = []
+    built: dict[Path, Path] = {}
     reason = cannot_measure() if measure else ""
     if reason:
         say(f"nothing is measured here: {reason}. The report shows the reference dataset.")
@@ -194,12 +194,13 @@ def report(
             # A study that could not be measured still has the page of what was measured before.
             try:
                 page = step(study, profile, new, folder, say)
-                built += [page] if page else []
+                built |= {page: dataset_of(name, profile)} if page else {}
             except LabkitError as error:
                 failures[name] = str(error)
                 say(f"{name} failed: {error}")
     ledger = _ledger(folder, profile, failures, say)
-    index = pages.build_index(built, folder / "index.html", failures=failures, ledger=ledger)
+    pages.build_rig(built, folder / "rig.html", ledger=ledger)
+    index = pages.build_index(list(built), folder / "index.html", failures=failures, ledger=ledger)
     summaries = [pages.read_summary(page) for page in built]
     headlines = [
         f"{headline.get('verdict', '')}: {headline.get('text', '')}"

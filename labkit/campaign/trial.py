@@ -118,7 +118,7 @@ class Trial(Placing):
             raise RigError(
                 "the rig has no collector", remedy="with lab.collector(): ... has one listen"
             )
-        cpus = rig.cpu_map.get(role) or rig.cpu_map["harness"]
+        cpus = rig.cpu_map[role]
         where = (rig.sites[role], rig.interfaces[role][0], f"{self._label}-capture", cpus)
         with rig.mirror(), capturing.listening(*where, expression) as captured:
             yield captured

@@ -30,6 +30,10 @@ would take; on an unsuitable rig the result is `not decidable on this rig`, what
 beside it are."""
 
 
+#: Verdicts that do not come from what was measured: more blocks would not change them.
+_UNMEASURED = ("not decidable on this rig", "not measured", "from its tables")
+
+
 def claims(page: Page, source: str, study: str) -> pd.DataFrame:
     """Show the claims of a paper beside what was measured; return their rows of the ledger."""
     rows = ledger(page.campaign)
@@ -51,7 +55,7 @@ def _counted(rows: pd.DataFrame) -> str:
 
 def conclusions(page: Page, found: list[dict[str, Any]], title: str) -> None:
     """List headlines and what became of the claims, and hand both to the report's index."""
-    found = [*found, *_decided(page.entries)]
+    found = [_marked(line, page.pilot) for line in [*found, *_decided(page.entries)]]
     say("\n".join(map(told, found)) or "Nothing was measured that could be concluded from.")
     summary = headlines.plain(
         {
@@ -67,6 +71,14 @@ def conclusions(page: Page, found: list[dict[str, Any]], title: str) -> None:
     )
     text = f"summary of {summary['study']}"
     notebook.display({SUMMARY_MIME: summary, "text/plain": text}, raw=True)
+
+
+def _marked(line: dict[str, Any], pilot: bool) -> dict[str, Any]:
+    """Return a headline whose verdict says that it is a pilot's, where it is one."""
+    verdict = str(line["verdict"])
+    if not pilot or verdict.endswith("(pilot)") or verdict in _UNMEASURED:
+        return line
+    return line | {"verdict": f"{verdict} (pilot)"}
 
 
 def _decided(entries: pd.DataFrame | None) -> list[dict[str, Any]]:

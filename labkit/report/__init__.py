@@ -13,6 +13,7 @@ pages alone.
 from labkit.report.cells import SUMMARY_MIME
 from labkit.report.ledger import build_ledger, counted
 from labkit.report.pages import build_index, build_page, read_summary
+from labkit.report.rig_page import build_rig
 from labkit.report.running import check_parameters, declared_parameters, execute
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "build_index",
     "build_ledger",
     "build_page",
+    "build_rig",
     "check_parameters",
     "counted",
     "declared_parameters",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from labkit.errors import LabkitError
 from labkit.report.cells import TEMPLATES
@@ -36,6 +39,13 @@ def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
         "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         "embedded": Markup(data),
     }
+
+
+def picture(figure: Figure) -> str:
+    """Return a figure as the data of an image; the same bytes for the same figure."""
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=130, metadata={"Software": None})
+    return "data:image/png;base64," + base64.b64encode(drawn.getvalue()).decode()
 
 
 def write(output: Path, text: str) -> None:

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import math
 from collections.abc import Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from markupsafe import Markup
 from labkit.analysis.overview import ledger_overview
 from labkit.claims.verdicts import RESULTS
 from labkit.report.cells import TEMPLATES
-from labkit.report.html import environment, frame, write
+from labkit.report.html import environment, frame, picture, write
 from labkit.report.text import number
 
 #: What a reader picks rows by, with the words above each choice.
@@ -26,6 +25,15 @@ FILTERS = {
     "setting": "Setting",
     "result": "Result",
     "arithmetic": "The paper's own arithmetic",
+}
+#: The columns of the table of claims, with the words above each.
+COLUMNS = {
+    "claim": "Claim",
+    "published": "Published",
+    "arithmetic": "Its own arithmetic",
+    "measured": "Measured",
+    "setting": "Setting",
+    "result": "Result",
 }
 
 
@@ -71,9 +79,10 @@ def build_ledger(
                 name: (words, list(dict.fromkeys(filter(None, map(str, rows[name])))))
                 for name, words in FILTERS.items()
             },
+            columns=COLUMNS,
             counts=counted(rows),
             results=[name for name in RESULTS if (rows["result"] == name).any()],
-            figure=_figure(rows),
+            figure=picture(ledger_overview(rows)),
             stated=[_statement(row) for row in arithmetic.to_dict("records")],
         )
     )
@@ -113,10 +122,3 @@ def _number(value: Any) -> str:
     if value is None or isinstance(value, bool | str):
         return "" if value is None else str(value)
     return number(float(value)) if math.isfinite(float(value)) else ""
-
-
-def _figure(rows: pd.DataFrame) -> str:
-    """Return the overview as the data of an image."""
-    picture = BytesIO()
-    ledger_overview(rows).savefig(picture, format="png", dpi=130, metadata={"Software": None})
-    return "data:image/png;base64," + base64.b64encode(picture.getvalue()).decode()

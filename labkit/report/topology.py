@@ -11,7 +11,9 @@ WIDTH = 560
 GAP = 14
 LINE = 17
 #: The order in which roles are shown, others after them.
-ROLES = ("generator", "sut", "clean", "collector", "softirq", "harness", "all")
+ROLES = ("generator", "sut", "clean", "peer", "collector", "softirq", "harness", "all")
+#: The host that takes no part: what passes the switch is mirrored to it.
+LISTENER = "collector"
 #: Room inside the frame of a machine whose hosts share one kernel.
 INSET = 12
 
@@ -37,12 +39,26 @@ def _fit(text: str, width: float) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _host_lines(host: Mapping[str, Any]) -> list[str]:
+def addresses_of(role: str, host: Mapping[str, Any]) -> list[str]:
+    """Return a host's addresses; of the collector, which has none, what it listens to."""
+    listed = host.get("addresses") or []
+    if not listed and role == LISTENER:
+        whose = _words(host.get("mirrors"))
+        return ["at the switch", f"mirror of {whose}" if whose else "by its mirror"]
+    return [listed] if isinstance(listed, str) else [str(one) for one in listed]
+
+
+def cpus_of(role: str, host: Mapping[str, Any], rig: Mapping[str, Any]) -> str:
+    """Return a host's CPUs; where the collector has none of its own, it has the harness's."""
+    own, harness = _words(host.get("cpus")), _words((rig.get("cpu_map") or {}).get("harness"))
+    return own or (f"{harness} (harness)" if role == LISTENER and harness else "")
+
+
+def _host_lines(role: str, host: Mapping[str, Any], rig: Mapping[str, Any]) -> list[str]:
     """Return what is written under a host's name."""
-    addresses = host.get("addresses") or ["no address stated"]
-    listed = [addresses] if isinstance(addresses, str) else [str(one) for one in addresses]
+    listed = addresses_of(role, host) or ["no address stated"]
     lines = listed[:2] + ([f"and {len(listed) - 2} more"] if len(listed) > 2 else [])
-    cpus = _words(host.get("cpus"))
+    cpus = cpus_of(role, host, rig)
     lines.append(f"CPU {cpus}" if cpus else "CPU not stated")
     if host.get("engine"):
         lines.append("Docker Engine")
@@ -71,15 +87,15 @@ def _host(x: float, y: float, size: tuple[float, float], role: str, lines: list[
     return "".join([*parts, "</g>"])
 
 
-def _network(y: float, left: float, right: float, words: list[str]) -> str:
+def _network(y: float, left: float, right: float, words: list[str], middle: float) -> str:
     """Return the network as a bar with the words of its links beneath."""
     parts = [f'<line x1="{left:.1f}" y1="{y}" x2="{right:.1f}" y2="{y}" class="bus"/>']
     for number, line in enumerate(words):
-        parts.append(_text(WIDTH / 2, y + 18 + number * 15, line, "note"))
+        parts.append(_text(middle, y + 18 + number * 15, line, "note"))
     return "".join(parts)
 
 
-def _links(links: Any, several: bool) -> list[str]:
+def _links(links: Any, several: bool, width: int) -> list[str]:
     """Return the words of the links, wrapped; they may be text, pairs or mappings."""
     if isinstance(links, str):
         links = [links]
@@ -88,44 +104,46 @@ def _links(links: Any, several: bool) -> list[str]:
         values = link.values() if isinstance(link, Mapping) else link
         said.append(link if isinstance(link, str) else " – ".join(str(one) for one in values))
     text = "; ".join(said) or ("links not stated" if several else "one host: load over loopback")
-    return textwrap.wrap(text, 84, max_lines=3, placeholder=" …")
+    return textwrap.wrap(text, width * 3 // 20, max_lines=3, placeholder=" …")
 
 
-def draw(rig: Mapping[str, Any]) -> str:
+def draw(rig: Mapping[str, Any], width: int = WIDTH) -> str:
     """Return the topology of a rig as an inline SVG image.
 
     Parameters
     ----------
     rig : mapping
         What `Rig.describe` gives: ``hosts`` (role -> ``addresses``, ``cpus``, ``engine``),
-        ``links``, ``shared_kernel``. What is missing is drawn as not stated.
+        ``links``, ``cpu_map``, ``shared_kernel``. What is missing is drawn as not stated.
+    width : int
+        Of the drawing, in its own units; text keeps its size.
     """
     hosts = {str(role): host or {} for role, host in (rig.get("hosts") or {}).items()}
     if not hosts:
         return '<p class="unstated">The topology is not stated.</p>'
-    lines = {role: _host_lines(host) for role, host in hosts.items()}
+    lines = {role: _host_lines(role, host, rig) for role, host in hosts.items()}
     shared = bool(rig.get("shared_kernel"))
     top = 26 if shared else 4
-    width = min(200.0, (WIDTH - 2 * INSET - GAP * (len(hosts) - 1)) / len(hosts))
+    each = min(200.0, (width - 2 * INSET - GAP * (len(hosts) - 1)) / len(hosts))
     height = 34 + LINE * max(len(one) for one in lines.values())
-    start = (WIDTH - width * len(hosts) - GAP * (len(hosts) - 1)) / 2
+    start = (width - each * len(hosts) - GAP * (len(hosts) - 1)) / 2
     parts, bus = [], top + height + 26
     for number, role in enumerate(hosts):
-        x = start + number * (width + GAP)
-        middle = x + width / 2
+        x = start + number * (each + GAP)
+        middle, kind = x + each / 2, "mirror" if role == LISTENER else "wire"
         parts.append(
             f'<line x1="{middle:.1f}" y1="{top + height}" x2="{middle:.1f}" y2="{bus}" '
-            'class="wire"/>'
+            f'class="{kind}"/>'
         )
-        parts.append(_host(x, top, (width, height), role, lines[role]))
-    words = _links(rig.get("links"), len(hosts) > 1)
-    parts.append(_network(bus, start + width / 3, WIDTH - start - width / 3, words))
+        parts.append(_host(x, top, (each, height), role, lines[role]))
+    words = _links(rig.get("links"), len(hosts) > 1, width)
+    parts.append(_network(bus, start + each / 3, width - start - each / 3, words, width / 2))
     end = bus + 14 + 15 * len(words) + (6 if shared else 0)
     if shared:
-        frame = f'<rect x="1" y="1" width="{WIDTH - 2}" height="{end - 2}" rx="8" class="kernel"/>'
+        frame = f'<rect x="1" y="1" width="{width - 2}" height="{end - 2}" rx="8" class="kernel"/>'
         parts = [frame, _text(INSET, 18, "one machine, one kernel", "note", "start"), *parts]
     said = f"Topology of rig {rig.get('name', '')}: {', '.join(hosts)}"
     return (
-        f'<svg class="topology" viewBox="0 0 {WIDTH} {end}" role="img" '
+        f'<svg class="topology" viewBox="0 0 {width} {end}" role="img" '
         f'aria-label="{escape(said, quote=True)}">{"".join(parts)}</svg>'
     )

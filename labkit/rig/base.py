@@ -62,6 +62,8 @@ class Rig:
         What can be laid between its containers, by name, with this rig's addresses.
     second, listening : callable
         How it has a peer, with images, and a collector, for roles.
+    mirrored : mapping of str to tuple of str
+        For a host that listens at the switch, the roles whose ports are mirrored to it.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Rig:
     layable: Mapping[str, Network] = field(default_factory=dict)
     second: Callable[[Rig, Sequence[str]], AbstractContextManager[None]] = _nothing
     listening: Callable[[Rig, Sequence[str]], AbstractContextManager[None]] = _nothing
+    mirrored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @staticmethod
     def open(spec: str | Path = "virtual", **options: Any) -> AbstractContextManager[Rig]:
@@ -205,6 +208,7 @@ class Rig:
                     "addresses": list(self.addresses.get(role, ())),
                     "cpus": self.cpu_map.get(role, ""),
                     "engine": bool(role in self.sites and self.sites[role].engine),
+                    **({"mirrors": list(self.mirrored[role])} if role in self.mirrored else {}),
                 }
                 for role in self.hosts
             },

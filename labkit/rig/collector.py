@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ _SWITCH = ("nsenter", f"--net=/run/netns/{netns.SWITCH}")
 def beside(rig: Rig, roles: Sequence[str]) -> Iterator[None]:
     """Have the collector in the rig; ports of roles are mirrored to it while something captures."""
     local = LocalHost()
-    hosts, sites, interfaces, mirror = rig.hosts, rig.sites, rig.interfaces, rig.mirror
+    before = replace(rig)
     remove(local)
     try:
         netns.make_host(local, ROLE)
@@ -54,14 +55,18 @@ def beside(rig: Rig, roles: Sequence[str]) -> Iterator[None]:
         # Its link leads nowhere but from the mirror.
         local.run("ip", "-n", netns.SWITCH, "link", "set", netns.plug(ROLE), "nomaster")
         with closing(netns.connect(ROLE)) as host:
-            rig.hosts = {**hosts, ROLE: host}
+            rig.hosts = {**rig.hosts, ROLE: host}
             site = Site(host, netns.address(ROLE), directory=str(netns.DIRECTORY / "jobs"))
-            rig.sites = {**sites, ROLE: site}
-            rig.interfaces = {**interfaces, ROLE: ("lab0",)}
+            rig.sites = {**rig.sites, ROLE: site}
+            rig.interfaces = {**rig.interfaces, ROLE: ("lab0",)}
+            # No lab address, as nothing is sent to it; what captures runs where the harness does.
+            rig.cpu_map = {**rig.cpu_map, ROLE: rig.cpu_map["harness"]}
+            rig.mirrored = {**rig.mirrored, ROLE: tuple(roles)}
             rig.mirror = partial(_mirrored, local, roles)
             yield
     finally:
-        rig.hosts, rig.sites, rig.interfaces, rig.mirror = hosts, sites, interfaces, mirror
+        for name in ("hosts", "sites", "interfaces", "cpu_map", "mirrored", "mirror"):
+            setattr(rig, name, getattr(before, name))
         remove(local)
 
 

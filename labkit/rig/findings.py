@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from labkit.placement import cpu_set
 from labkit.rig import rigkeys
 from labkit.rig.rigfile import Inventory, Machine
-from labkit.runtimes.checks import cpu_set
 
 #: Drivers without a device, and those of a device that a hypervisor plays.
 SOFTWARE = {"veth", "bridge", "tun", "macvlan", "ipvlan", "vxlan", "dummy"}

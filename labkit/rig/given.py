@@ -64,7 +64,7 @@ def second(site: Site, store: str, rig: Rig, wanted: Sequence[str]) -> Iterator[
 @contextmanager
 def listening(site: Site, mirrors: Sequence[str], rig: Rig, roles: Sequence[str]) -> Iterator[None]:
     """Have the collector's place in the rig, or else the reason why it is of no use."""
-    sites, missing = rig.sites, rig.missing
+    sites, missing, mirrored = rig.sites, rig.missing, rig.mirrored
     astray = [role for role in roles if role not in mirrors]
     reason = (
         f"rig.toml does not say that the switch mirrors the port of {astray[0]} to the collector: "
@@ -76,10 +76,11 @@ def listening(site: Site, mirrors: Sequence[str], rig: Rig, roles: Sequence[str]
         rig.missing = {**missing, collector.ROLE: reason}
     else:
         rig.sites = {**sites, collector.ROLE: site}
+        rig.mirrored = {**mirrored, collector.ROLE: tuple(roles)}
     try:
         yield
     finally:
-        rig.sites, rig.missing = sites, missing
+        rig.sites, rig.missing, rig.mirrored = sites, missing, mirrored
 
 
 def _unseen(rig: Rig, site: Site, roles: Sequence[str]) -> str:

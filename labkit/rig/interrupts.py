@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 
 from labkit.errors import UsageError
 from labkit.hosts import Tuning
+from labkit.placement import cpu_set
 from labkit.rig.base import Rig
-from labkit.runtimes.checks import cpu_set
 
 POLICIES = ("as found", "moved")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.placement import Limits, weight
+from labkit.placement import Limits, cpu_set, weight
 from labkit.runtimes import network_checks as network
 
 Readback = dict[str, Any]
@@ -221,12 +221,6 @@ def _storage(expected: Expectation, found: Readback) -> list[str]:
     if mounted and expected.source and root != "/" and tail not in root:
         wrong.append(f"its /data is {root}, not {expected.source}")
     return wrong
-
-
-def cpu_set(text: str) -> frozenset[int]:
-    """Return the CPUs of a list such as ``0-2,5``."""
-    ranges = (part.split("-") for part in text.split(",") if part.strip())
-    return frozenset(cpu for one in ranges for cpu in range(int(one[0]), int(one[-1]) + 1))
 
 
 def _cpuset(limits: dict[str, str]) -> str | None:

@@ -8,9 +8,8 @@ from typing import ClassVar
 from labkit.errors import PlacementError
 from labkit.hosts import script
 from labkit.hosts.site import Site
-from labkit.placement import Placement, Workload
+from labkit.placement import Placement, Workload, cpu_set
 from labkit.runtimes.base import Runtime, Started
-from labkit.runtimes.checks import cpu_set
 from labkit.runtimes.docker import Docker
 from labkit.runtimes.processes import GROUP
 

@@ -125,8 +125,39 @@ def test_words_filter_and_headings_sort(page: Page, ledger: Path) -> None:
     page.get_by_role("searchbox").fill("")
     page.get_by_role("button", name="Measured").click()
     assert _shown(page) == ["one-second", "one-first", "two-third", "two-fourth"]
-    page.get_by_role("button", name="Measured").click()
+    page.get_by_role("button", name="Measured").press("Enter")
     assert _shown(page) == ["two-third", "one-first", "one-second", "two-fourth"]
+    sorted_by = page.locator("#claims th[aria-sort]")
+    assert [sorted_by.inner_text().strip(" ↓"), sorted_by.get_attribute("aria-sort")] == [
+        "Measured",
+        "descending",
+    ]
+
+
+def test_every_column_sorts_both_ways(page: Page, ledger: Path) -> None:
+    page.goto(ledger.as_uri())
+    heads = page.locator("#claims thead th").all()
+    for head in heads:
+        for way in ("ascending", "descending"):
+            head.get_by_role("button").click()
+            assert head.get_attribute("aria-sort") == way
+        assert page.locator("#claims th[aria-sort]").count() == 1
+    assert len(heads) == 6
+    page.select_option("[name=sort]", "-claim")
+    assert _shown(page) == ["two-third", "two-fourth", "one-second", "one-first"]
+
+
+def test_a_view_can_be_linked_to_and_comes_back(page: Page, ledger: Path) -> None:
+    page.goto(ledger.as_uri() + "?source=one&sort=-measured#claims")
+    assert _shown(page) == ["one-first", "one-second"]
+    page.select_option("[name=sort]", "measured")
+    page.select_option("[name=result]", "")
+    page.goto("about:blank")
+    page.go_back()
+    page.wait_for_selector("#filters:not([hidden])")
+    assert page.url.endswith("?source=one&sort=measured#claims")
+    assert _shown(page) == ["one-second", "one-first"]
+    assert page.locator("#shown").get_attribute("role") == "status"
 
 
 def test_a_link_to_a_claim_shows_it_although_it_is_filtered(page: Page, ledger: Path) -> None:

@@ -156,7 +156,7 @@ def test_index_leads_to_the_claims_with_a_result(page: Page, report: Path) -> No
         ["struye2017", "0", "39", "39"],
     ]
     link = page.locator("#ledger tbody a").first
-    assert link.get_attribute("href") == "ledger.html?source=jha2018&result=replicated"
+    assert link.get_attribute("href") == "ledger.html?source=jha2018&result=replicated#claims-title"
 
 
 def test_page_folds_code_away_and_keeps_it(page: Page, report: Path) -> None:

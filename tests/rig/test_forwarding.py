@@ -155,6 +155,15 @@ def test_a_proxy_in_the_way_is_seen(
     assert left() == []
 
 
+def test_the_collector_is_described_as_what_listens_at_the_switch(watched: Rig) -> None:
+    assert watched.describe()["hosts"]["collector"] == {
+        "addresses": [],
+        "cpus": watched.cpu_map["harness"],
+        "engine": False,
+        "mirrors": ["generator"],
+    }
+
+
 def test_without_a_collector_nothing_is_captured(
     lab: Rig, make_trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:

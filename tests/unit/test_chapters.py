@@ -145,6 +145,14 @@ def test_a_pilot_has_a_page_that_decides_nothing(page_of, shown, make):
     assert not set(page.entries["result"]) & {"replicated", "contradicted"}
 
 
+def test_every_headline_of_a_pilot_that_was_measured_says_so(page_of, shown):
+    lines = ["inconclusive (pilot)", "as counted", "from its tables"]
+    page = page_of(calls(1), value="latency_ns")
+    page.conclusions([{"text": "x", "verdict": one, "estimate": None} for one in lines], title="t")
+    told = [one["verdict"] for one in summary_of(shown)["headlines"]]
+    assert told == ["inconclusive (pilot)", "as counted (pilot)", "from its tables"]
+
+
 def test_what_failed_is_counted_named_and_left_out(page_of, shown):
     stand_in = calls(5)
     fail(stand_in, lambda one: one["levels"]["placement"] == "docker nat" and one["block"] < 3)

@@ -19,11 +19,11 @@ from labkit.benchmarks import sockperf
 from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost
 from labkit.hosts.site import Image, Site
-from labkit.placement import Limits, bare, container, docker
+from labkit.placement import Limits, bare, container, cpu_set, docker
 from labkit.rig.engine import LAYER2
 from labkit.runtimes import RUNTIMES, readback
 from labkit.runtimes.base import Started
-from labkit.runtimes.checks import Expectation, cpu_set, problems
+from labkit.runtimes.checks import Expectation, problems
 
 CAPTURED = Path(__file__).parents[1] / "captured"
 LIMITS = Limits("1", 512, 10_000, 2_000, 64 << 20)

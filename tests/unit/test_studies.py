@@ -37,7 +37,14 @@ def test_the_ledger_has_every_claim_and_no_error(report: Path) -> None:
     for source, part in rows.groupby("source"):
         for result, number in part["result"].value_counts().items():
             link = f"ledger.html?source={source}&amp;result={str(result).replace(' ', '%20')}"
-            assert f'<a href="{link}">{number}</a>' in index
+            assert f'<a href="{link}#claims-title">{number}</a>' in index
+
+
+def test_the_page_of_the_rig_leads_to_every_study_and_back(report: Path) -> None:
+    rig = (report / "rig.html").read_text()
+    for name in ("index", "ledger", *(notebook.stem for notebook in studies.find([]))):
+        assert f'href="{name}.html' in rig
+        assert 'href="rig.html"' in (report / f"{name}.html").read_text()
 
 
 def test_nothing_measured_is_told_from_damage(tmp_path: Path) -> None:

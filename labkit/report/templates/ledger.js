@@ -1,20 +1,42 @@
 "use strict";
-// Filters and sorting. Without a script every row is there, in the order of the sources.
+// Filters and sorting, both in the address, so that a view can be linked to and is there again after
+// a reload or on the way back. Without a script every row is there, in the order of the sources.
 const form = document.getElementById("filters");
 const body = document.querySelector("#claims tbody");
 const rows = [...body.rows];
+const heads = [...document.querySelectorAll("#claims thead th")];
 const names = [...form.elements].map((field) => field.name).filter(Boolean);
+const filters = names.filter((name) => name !== "words" && name !== "sort");
+
+function order() {
+  const wanted = form.elements.sort.value;
+  const column = heads.findIndex((head) => head.dataset.key === wanted.replace("-", ""));
+  const way = wanted.startsWith("-") ? -1 : 1;
+  heads.forEach((head, number) => {
+    if (number === column) head.setAttribute("aria-sort", way < 0 ? "descending" : "ascending");
+    else head.removeAttribute("aria-sort");
+  });
+  if (column < 0) return rows;
+  const key = (row) => row.cells[column].dataset.sort ?? row.cells[column].textContent.trim();
+  return [...rows].sort((a, b) => {
+    const [x, y] = [key(a), key(b)];
+    if (!heads[column].hasAttribute("data-number")) return way * x.localeCompare(y, "en", { numeric: true });
+    const [p, q] = [parseFloat(x), parseFloat(y)];
+    return (Number.isNaN(p) - Number.isNaN(q)) || (way * (p - q)) || 0; // what has no number goes last
+  });
+}
 
 function apply() {
   const words = form.elements.words.value.toLowerCase().split(/\s+/).filter(Boolean);
   let count = 0;
   for (const row of rows) {
     const text = (row.id + " " + row.textContent).toLowerCase();
-    const picked = names.every(
-      (name) => name === "words" || !form.elements[name].value || row.dataset[name] === form.elements[name].value);
+    const picked = filters.every(
+      (name) => !form.elements[name].value || row.dataset[name] === form.elements[name].value);
     row.hidden = !(picked && words.every((word) => text.includes(word)));
     count += row.hidden ? 0 : 1;
   }
+  body.append(...order());
   document.getElementById("shown").textContent = count + " of " + rows.length + " claims";
   const query = new URLSearchParams(names.map((name) => [name, form.elements[name].value]).filter((pair) => pair[1]));
   try {
@@ -30,29 +52,21 @@ function reveal() {
   if (row) row.scrollIntoView();
 }
 
-function sortable(head, column) {
+function sortable(head) {
   const button = document.createElement("button");
   button.type = "button";
   button.textContent = head.textContent;
   head.replaceChildren(button);
   button.addEventListener("click", () => {
     const down = head.getAttribute("aria-sort") === "ascending";
-    for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const key = (row) => row.cells[column].dataset.sort ?? row.cells[column].textContent.trim();
-    const order = (a, b) => {
-      const [x, y] = [key(a), key(b)];
-      const [p, q] = [parseFloat(x), parseFloat(y)];
-      if (column === 3) return (Number.isNaN(p) - Number.isNaN(q)) || ((down ? -1 : 1) * (p - q)) || 0;
-      return (down ? -1 : 1) * x.localeCompare(y, "en", { numeric: true });
-    };
-    body.append(...[...rows].sort(order));
+    form.elements.sort.value = (down ? "-" : "") + head.dataset.key;
+    apply();
   });
 }
 
 const given = new URLSearchParams(location.search);
 for (const name of names) if (given.has(name)) form.elements[name].value = given.get(name);
-[...document.querySelectorAll("#claims thead th")].forEach(sortable);
+heads.forEach(sortable);
 form.hidden = false;
 form.addEventListener("input", apply);
 form.addEventListener("submit", (event) => event.preventDefault());
