@@ -30,7 +30,9 @@ def render_cells(document: Any, title: str) -> str:
     document.cells = [cell for cell in document.cells if not _is_banner(cell)]
     _lower_title(document.cells, title)
     heading = ""
-    for cell in document.cells:
+    for place, cell in enumerate(document.cells):
+        # papermill draws a name for the cell that it puts in: no page would be like another.
+        cell["id"] = f"cell-{place}"
         if cell.cell_type == "markdown":
             heading = (re.findall(r"^#+ +(.+)$", cell.source, re.MULTILINE) or [heading])[-1]
         cell["outputs"] = [_shown(output, heading) for output in cell.get("outputs", [])]

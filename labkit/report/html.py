@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from labkit.errors import LabkitError
+from labkit.errors import LabkitError, UsageError
 from labkit.report.cells import TEMPLATES
 from labkit.report.loads import loads
 from labkit.report.text import FILTERS
@@ -32,10 +33,29 @@ def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "title": title,
         "version": VERSION,
-        "built": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "built": _now().strftime("%Y-%m-%d %H:%M UTC"),
         "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         "embedded": Markup(data),
     }
+
+
+def _now() -> datetime:
+    """Return the time, or the one that SOURCE_DATE_EPOCH asks for: the same pages, byte for byte.
+
+    Raises
+    ------
+    UsageError
+        It is set, and not to seconds since 1970.
+    """
+    asked = os.environ.get("SOURCE_DATE_EPOCH", "").strip()
+    if not asked:
+        return datetime.now(UTC)
+    try:
+        return datetime.fromtimestamp(int(asked), UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"SOURCE_DATE_EPOCH={asked!r} is no time", remedy="seconds since 1970, or nothing"
+        ) from error
 
 
 def write(output: Path, text: str) -> None:
