@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -33,7 +33,7 @@ class Origin:
     trials : frozenset of str
         The names of trials.
     columns : tuple of str
-        What was looked at of them, where a function was told.
+        What was looked at of them, where that is known; other labels may be among them.
     stated : str
         Where it is from in words, for what was not made of trials, such as a plan.
     also : frozenset of str
@@ -129,7 +129,11 @@ class _Tracking:
         before = self.attrs.get(KEY)
         super().__finalize__(other, method, **options)  # type: ignore[misc]
         sources = [other, *getattr(other, "input_objs", [])]
-        return _noted(self, [before, *map(origin_of, sources)])
+        _noted(self, [before, *map(origin_of, sources)])
+        if not _names_trials(self) and any(map(_names_trials, sources)):
+            # Here the names of the trials go: what is left are the columns that are looked at.
+            self.attrs[KEY] = replace(self.attrs[KEY], columns=_labels(self))
+        return self
 
 
 class TrackedSeries(_Tracking, pd.Series):
@@ -182,13 +186,25 @@ def _noted(made: Any, sources: Iterable[Origin | None]) -> Any:
     return made
 
 
+def _labels(made: Any) -> tuple[str, ...]:
+    """Return the names of a frame's columns, or of a series."""
+    if isinstance(made, pd.Series):
+        return (made.name,) if isinstance(made.name, str) else ()
+    parts = [part for one in made.columns for part in (one if isinstance(one, tuple) else (one,))]
+    return tuple(dict.fromkeys(part for part in parts if isinstance(part, str)))
+
+
 def _own(made: Any) -> frozenset[str] | None:
     """Return the trials that the rows of a frame name; None where they name none."""
-    if isinstance(made, pd.DataFrame) and made.columns.nlevels == 1:
-        places = [place for place, name in enumerate(made.columns) if name == NAME]
-        if len(places) == 1:
-            return frozenset(map(str, np.asarray(made.iloc[:, places[0]])))
-    return None
+    if not _names_trials(made):
+        return None
+    # Of a plain frame: a column taken from a tracked one would ask the same again.
+    return frozenset(map(str, np.asarray(pd.DataFrame(made)[NAME])))
+
+
+def _names_trials(made: Any) -> bool:
+    one_level = isinstance(made, pd.DataFrame) and made.columns.nlevels == 1
+    return one_level and list(made.columns).count(NAME) == 1
 
 
 def _foreign(made: Any, origin: Origin | None) -> Origin | None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from labkit.analysis import headlines
+from labkit.analysis.origin import mark
 from labkit.analysis.overview import readable_claims
+from labkit.chapters import whence
 from labkit.chapters.show import notebook, put, say, told
-from labkit.claims.ledger import ledger
+from labkit.claims.ledger import ledger, origin
 from labkit.claims.verdicts import RESULTS
 from labkit.report.cells import SUMMARY_MIME
 
@@ -39,7 +41,7 @@ def claims(page: Page, source: str, study: str) -> pd.DataFrame:
     page.entries = rows if page.entries is None else pd.concat([page.entries, rows])
     say(f"{len(rows)} claims: {_counted(rows)}." if len(rows) else f"No claim of {source}.")
     if len(rows):
-        put(readable_claims(rows))
+        put(mark(readable_claims(rows), origin(rows)))
     return rows
 
 
@@ -66,7 +68,8 @@ def conclusions(page: Page, found: list[dict[str, Any]], title: str) -> None:
         }
     )
     text = f"summary of {summary['study']}"
-    notebook.display({SUMMARY_MIME: summary, "text/plain": text}, raw=True)
+    shown = {SUMMARY_MIME: summary, "text/plain": text}
+    notebook.display(shown, raw=True, metadata=whence.concluded(page))
 
 
 def _decided(entries: pd.DataFrame | None) -> list[dict[str, Any]]:

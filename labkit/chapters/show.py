@@ -9,6 +9,7 @@ import pandas as pd
 from IPython import display as untyped
 
 from labkit.analysis.headlines import headline
+from labkit.analysis.origin import stated
 from labkit.analysis.readable import absent, blank, readable
 from labkit.analysis.summary import mechanisms
 from labkit.report.text import number
@@ -22,12 +23,15 @@ def say(text: str) -> None:
     notebook.display(notebook.Markdown(text))
 
 
-def put(table: Any, instead: str = "") -> None:
-    """Display a table or a figure; the text instead of a table without rows."""
+def put(table: Any, instead: str = "", *, source: str = "") -> None:
+    """Display a table or a figure; the text instead of a table without rows.
+
+    `source` says where a table is from that was not made of trials.
+    """
     if instead and not len(table):
         say(instead)
     else:
-        notebook.display(table)
+        notebook.display(stated(table, source) if source else table)
 
 
 def show(table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs") -> None:
