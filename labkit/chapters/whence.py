@@ -58,6 +58,7 @@ class Whence:
         """Take a page's trials for what was used where nothing closer is known."""
         self.pages[f"{page.value} {sorted(within.items())}"] = page.trials
         self.usual = page.summary
+        self.noted[page.summary] = None
         if page.samples is not None:
             self.samples |= dict.fromkeys(STATISTICS, page.value) | {"n": page.value}
             self.samples |= {name: name for name in page._columns}

@@ -155,7 +155,8 @@ def _links(
     if len(trials) == note.get("of"):
         return []
     found = [(one["id"], one["name"], len(trials & one["trials"])) for one in groups]
-    return [one for one in found if one[2]]
+    there = [one for one in found if one[2]]
+    return there if len(there) <= MOST else []
 
 
 def code(note: Mapping[str, Any]) -> str:
