@@ -135,6 +135,11 @@ class _Tracking:
             self.attrs[KEY] = replace(self.attrs[KEY], columns=_labels(self))
         return self
 
+    def unstack(self, *args: Any, **options: Any) -> Any:
+        """Unstack as pandas does, which forgets `attrs`."""
+        made = super().unstack(*args, **options)  # type: ignore[misc]
+        return mark(made, origin_of(self))
+
 
 class TrackedSeries(_Tracking, pd.Series):
     """A column that knows the trials of its rows."""
