@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from labkit.analysis import headlines
 from labkit.analysis.origin import mark
 from labkit.analysis.overview import readable_claims
 from labkit.chapters import whence
-from labkit.chapters.show import notebook, put, say, told
+from labkit.chapters.show import Headline, notebook, put, say, told
 from labkit.claims.ledger import ledger, origin
 from labkit.claims.verdicts import RESULTS
 from labkit.report.cells import SUMMARY_MIME
@@ -51,7 +52,7 @@ def _counted(rows: pd.DataFrame) -> str:
     return ", ".join(f"{results[name]} {name}" for name in RESULTS if name in results)
 
 
-def conclusions(page: Page, found: list[dict[str, Any]], title: str) -> None:
+def conclusions(page: Page, found: list[Mapping[str, Any]], title: str) -> None:
     """List headlines and what became of the claims, and hand both to the report's index."""
     found = [*found, *_decided(page.entries)]
     say("\n".join(map(told, found)) or "Nothing was measured that could be concluded from.")
@@ -69,7 +70,7 @@ def conclusions(page: Page, found: list[dict[str, Any]], title: str) -> None:
     )
     text = f"summary of {summary['study']}"
     shown = {SUMMARY_MIME: summary, "text/plain": text}
-    notebook.display(shown, raw=True, metadata=whence.concluded(page))
+    notebook.display(shown, raw=True, metadata=whence.concluded(page, found))
 
 
 def _decided(entries: pd.DataFrame | None) -> list[dict[str, Any]]:
@@ -81,7 +82,8 @@ def _decided(entries: pd.DataFrame | None) -> list[dict[str, Any]]:
         name = "the paper" if len(papers) == 1 else paper
         for claim in rows.to_dict("records"):
             if claim["result"] in ("replicated", "contradicted"):
-                lines.append(_line(claim, name))
+                of = origin(rows[rows["id"] == claim["id"]])
+                lines.append(Headline(_line(claim, name), of))
         lines.append(
             {
                 "text": f"{name}, {len(rows)} claims: {_counted(rows)}",

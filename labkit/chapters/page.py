@@ -248,7 +248,7 @@ class Page:
         title : str
             The study, as the index names it.
         """
-        concluding.conclusions(self, [dict(one) for one in found], title)
+        concluding.conclusions(self, list(found), title)
 
 
 def _part(campaign: dataset.Dataset, within: Mapping[str, Any]) -> dataset.Dataset:

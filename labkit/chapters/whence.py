@@ -7,7 +7,7 @@ stands under each cell's tables and figures (`labkit.report.origin`).
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ running: Any = untyped
 markdown: Any = IPython.display.Markdown
 #: What a row is found by, beside the factors.
 _KEYS = (NAME, "block", "copy")
+#: What is known of every attempt; all other columns were measured.
+_RECORD = ("attempt", "position", "status", "session", "started_ns", "flags", "problems")
 
 
 class Whence:
@@ -97,7 +99,7 @@ class Whence:
 
     def _columns(self, origin: Origin, value: Any) -> list[str]:
         """Return the measured columns: as asked for, as shown, as the code names them, or usual."""
-        known = {*self.measured.columns, *self.samples} - {*_KEYS, *self.plan["factors"], "flags"}
+        known = {*self.measured.columns, *self.samples} - {*_KEYS, *_RECORD, *self.plan["factors"]}
         for names in (origin.columns, _in_code(), _labels(value)):
             if found := [name for name in dict.fromkeys(names) if name in known]:
                 return found
@@ -135,12 +137,22 @@ def listen(page: Page, campaign: Dataset, within: Mapping[str, Any]) -> None:
         formatter.for_type(kind, whence.bundle)
 
 
-def concluded(page: Page) -> dict[str, Any]:
-    """Return the metadata of a page's last output: the rows of all trials that were used."""
+def concluded(page: Page, found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the metadata of a page's last output: the rows of all trials that were used.
+
+    And of each headline in `found` that knows its trials, how many they are and how to get them.
+    """
     whence = _KNOWN.get(page.data)
     if whence is None or not len(whence.measured):
         return {}
-    return {METADATA: {**whence.describe(Origin()), "rows": whence.rows()}}
+    headlines = []
+    for line in found:
+        origin = getattr(line, "origin", None)
+        if origin is not None and origin.trials:
+            of = whence.describe(origin)
+            headlines.append([line["text"], len(of["trials"]), of["query"]])
+    whole = whence.describe(Origin())
+    return {METADATA: {**whole, "headlines": headlines, "rows": whence.rows()}}
 
 
 def _labels(value: Any) -> list[str]:

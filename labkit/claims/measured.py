@@ -120,8 +120,7 @@ class Measured:
             raise NotMeasured("every block spans several sessions")
         there = _alike(kept, unnamed)[0]
         self.used.setdefault(claim.id, set()).update(str(t) for one in there for t in one["trial"])
-        columns = _averaged(there, unnamed)
-        values = pd.DataFrame(dict(enumerate(columns))).sort_index()
+        values = pd.DataFrame(dict(enumerate(_averaged(there, unnamed)))).sort_index()
         note = joined(
             f"blocks {', '.join(map(str, split))} span sessions and are left out" if split else "",
             _averages(kept, unnamed),

@@ -79,6 +79,7 @@ def _parts(
         for name in ("columns", "samples", "published"):
             both = [*same["note"].get(name, []), *note.get(name, [])]
             same["note"][name] = list(dict.fromkeys(both))
+        same["note"]["headlines"] = note.get("headlines", [])
         same["of"].append((kind, counted[kind]))
     shown = [one for one in parts if any(kind != "text" for kind, _ in one["of"])]
     for part in shown or parts:
@@ -187,12 +188,15 @@ def claimed(rows: pd.DataFrame, folder: Path) -> Callable[[Mapping[Any, Any]], M
         Where the pages of studies are: what is not there is not linked to.
     """
     macros = environment().get_template("origin.html.j2").module
-    campaigns = {place: load(project(place)) for place in set(filter(None, rows["dataset"]))}
+    held = rows["dataset"][[bool(origin(rows.iloc[[row]]).trials) for row in range(len(rows))]]
+    # A campaign outside of the project has only its name here, and cannot be read again.
+    there = [place for place in dict.fromkeys(held) if project(place).is_dir()]
+    campaigns = {place: load(project(place)) for place in there}
     measured = {place: (one.ok, one.plan, command(one.plan)) for place, one in campaigns.items()}
 
     def whence(row: Mapping[Any, Any]) -> Markup:
         found = origin(rows[rows["id"] == row["id"]])
-        if not found.trials:
+        if not found.trials or row["dataset"] not in measured:
             return Markup()
         table, plan, again = measured[row["dataset"]]
         factors = list(plan["factors"])

@@ -17,8 +17,10 @@ from small_datasets import write_campaign
 import labkit
 from labkit.analysis import compare as comparing
 from labkit.analysis.origin import follows, mark, origin_of, stated, track, union
+from labkit.claims.ledger import origin
 from labkit.dataset.selecting import query_for
-from labkit.report import repeating
+from labkit.report import build_index, repeating
+from labkit.report.origin import claimed
 
 
 def trials_of(value):
@@ -202,6 +204,16 @@ def test_each_cell_leads_to_its_rows(twice):
     rows = re.search(r'<section id="rows".*?</section>', text, re.DOTALL)[0]
     assert rows.count('<th scope="row">') == 6
     assert "median of rtt_ns" in rows
+    concluded = unescape(parts[-1])
+    assert 'id="concluded"' in concluded
+    assert "<li>a cost: 6 rows</li>" in concluded
+
+
+def test_the_index_leads_to_where_conclusions_come_from(twice, tmp_path):
+    (first, _), _ = twice
+    (tmp_path / "echo.html").write_bytes(first)
+    index = build_index([tmp_path / "echo.html"], tmp_path / "index.html").read_text()
+    assert '<a href="echo.html#concluded"' in index
 
 
 def test_a_wrong_date_is_refused(monkeypatch):
@@ -210,3 +222,20 @@ def test_a_wrong_date_is_refused(monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
     with pytest.raises(labkit.LabkitError, match="is no time"):
         frame("Echo", {})
+
+
+def test_a_claim_leads_to_the_trials_that_it_was_held_against(tmp_path):
+    place = "data/reference/affinity-spinning"
+    campaign = labkit.load(labkit.project(place))
+    rows = labkit.ledger(campaign)
+    (tmp_path / "10-affinity-spinning.html").touch()
+    whence = claimed(rows, tmp_path)
+    measured = rows[rows["estimate"].notna()]
+    row = measured.iloc[0].to_dict()
+    text = unescape(str(whence(row)))
+    assert 'href="10-affinity-spinning.html#rows"' in text
+    assert f"labkit ledger {place} --source {row['source']}" in text
+    query = re.search(r"rows</a>: <code>(.*?)</code>", text)[1]
+    assert set(campaign.ok.query(query)["trial"]) == origin(measured.head(1)).trials
+    absent = rows[rows["result"] == "not measured"].iloc[0].to_dict()
+    assert str(whence(absent)) == ""
