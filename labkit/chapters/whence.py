@@ -7,6 +7,7 @@ stands under each cell's tables and figures (`labkit.report.origin`).
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,13 +110,15 @@ class Whence:
         """Return the trials that were used on the pages, with every column that was noted."""
         factors = list(self.plan["factors"])
         table = self.measured[self.measured[NAME].astype(str).isin(self.used)]
-        shown = table[[*_KEYS, *factors, *(one for one in self.noted if one in table)]]
+        shown = table[[*_KEYS, *factors]]
         for trials in self.pages.values():
             statistics = [one for one in self.noted if one in STATISTICS and one in trials]
             named = {one: f"{one} of {self.samples.get(one, '')}" for one in statistics}
             fresh = [one for one in statistics if named[one] not in shown]
             reduced = pd.DataFrame(trials[[NAME, *fresh]]).rename(columns=named)
             shown = shown.merge(reduced, on=NAME, how="left") if fresh else shown
+        counted = table[[NAME, *(one for one in self.noted if one in table)]]
+        shown = shown.merge(counted, on=NAME, how="left")
         texts = [[_text(one) for one in row] for row in shown.itertuples(index=False)]
         return {"columns": list(shown.columns), "factors": factors, "rows": texts}
 
@@ -191,5 +194,6 @@ def _published(value: Any) -> list[str]:
 def _text(value: Any) -> str:
     """Return a cell of the table of rows; the file has all digits."""
     if isinstance(value, float):
-        return "" if value != value else f"{value:.6g}"
+        digits = ".0f" if 1e5 <= abs(value) < math.inf else ".6g"
+        return "" if math.isnan(value) else f"{value:{digits}}"
     return str(value)
