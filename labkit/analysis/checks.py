@@ -16,6 +16,7 @@ from scipy import fft, stats
 
 from labkit.analysis.grouping import groups, numbers, require_columns, require_names
 from labkit.analysis.intervals import holm, mean_and_error, p_values
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import series_of
 from labkit.errors import UsageError
 
@@ -27,6 +28,7 @@ BATCH_WORTH = 10
 Floats = NDArray[np.float64]
 
 
+@follows
 def drift(
     trials: pd.DataFrame,
     *,
@@ -144,6 +146,7 @@ def effective_size(values: NDArray[Any]) -> float:
     return min(float(n), max(1.0, n / max(time, 1e-9)))
 
 
+@follows
 def dependence(
     samples: pd.DataFrame, *, by: Sequence[str], value: str = "rtt_ns", most: int = 100_000
 ) -> pd.DataFrame:
@@ -181,6 +184,7 @@ def dependence(
     return pd.DataFrame.from_records(rows)
 
 
+@follows
 def stationarity(
     samples: pd.DataFrame,
     *,
@@ -244,6 +248,7 @@ def _halves(series: NDArray[Any], most: int = 100_000) -> dict[str, Any]:
     return {**row, "change": change, "p_value": p_value}
 
 
+@follows
 def outliers(
     trials: pd.DataFrame,
     *,

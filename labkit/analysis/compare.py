@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.intervals import holm, interval, mean_and_error, p_values, signed_rank
 from labkit.analysis.logtable import LogTable, log_table
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import Statistic, statistic_name, trial_statistic
 from labkit.errors import UsageError
 from labkit.power import blocks_for, least_blocks
@@ -43,6 +44,7 @@ COLUMNS = (
 )
 
 
+@follows
 def compare(
     frame: pd.DataFrame,
     *,

@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from labkit.analysis.blockwise import numbered
 from labkit.analysis.figure import canvas, counts, legend, say, styles
 from labkit.analysis.intervals import holm
+from labkit.analysis.origin import follows
 from labkit.analysis.overhead import Overhead, overhead
 from labkit.analysis.reduce import groups, order_of, require_columns
 from labkit.errors import UsageError
@@ -33,6 +34,7 @@ COLUMNS = (
 _ESTIMATES = {"intercept": "intercept", "slope": "slope", "growth": "relative", "ratio": "ratio"}
 
 
+@follows
 def costs(
     frame: pd.DataFrame,
     factor: str,
@@ -138,6 +140,7 @@ def _verdict(row: Mapping[Any, Any], alpha: float) -> str:
     return "inconclusive"
 
 
+@follows
 def readable_costs(
     table: pd.DataFrame,
     *,
@@ -189,6 +192,7 @@ def _p_value(value: float) -> str:
     return "<0.0001" if value < 1e-4 else f"{value:.4f}"
 
 
+@follows
 def cost_plot(
     effects: pd.DataFrame,
     lines: pd.DataFrame,

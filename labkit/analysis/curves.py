@@ -24,12 +24,14 @@ from labkit.analysis.figure import (
     scale_and_label,
     styles,
 )
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import order_of, require_columns
 from labkit.errors import UsageError
 
 __all__ = ["curve_plot"]
 
 
+@follows
 def curve_plot(
     trials: pd.DataFrame,
     *,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.blockwise import checked, joined
 from labkit.analysis.intervals import holm
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import order_of, require_columns
 from labkit.errors import UsageError
 
@@ -56,6 +57,7 @@ class Factorial:
     note: str = ""
 
 
+@follows
 def factorial(
     frame: pd.DataFrame,
     *,

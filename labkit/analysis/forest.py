@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.analysis.figure import canvas, counts, plain_log_ticks, say, styles
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import order_of, require_columns
 from labkit.units import METRICS
 
@@ -18,6 +19,7 @@ from labkit.units import METRICS
 _WIDE = 1.5
 
 
+@follows
 def interval_plot(
     table: pd.DataFrame,
     *,
@@ -51,6 +53,7 @@ def interval_plot(
     return figure
 
 
+@follows
 def ladder_plot(
     table: pd.DataFrame,
     mechanisms: pd.DataFrame,

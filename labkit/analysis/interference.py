@@ -19,6 +19,7 @@ from labkit.analysis.blockwise import blocks_of, over_blocks
 from labkit.analysis.compare import contrasts, decide
 from labkit.analysis.estimates import Estimate
 from labkit.analysis.logtable import log_table
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import require_columns
 from labkit.errors import UsageError
 from labkit.power import least_blocks
@@ -38,6 +39,7 @@ _ELEMENT = {"copy": 16, "scale": 16, "add": 24, "triad": 24}
 _PHASES = ("output", "rewrite", "input")
 
 
+@follows
 def interference(
     trials: pd.DataFrame,
     *,
@@ -119,6 +121,7 @@ def _geometric(logs: pd.Series[float]) -> float:
     return math.exp(float(logs.mean())) if logs.notna().any() else math.nan
 
 
+@follows
 def group_contrast(
     trials: pd.DataFrame,
     *,

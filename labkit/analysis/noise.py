@@ -15,6 +15,7 @@ import pandas as pd
 
 from labkit.analysis.compare import contrasts
 from labkit.analysis.logtable import log_table
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import (
     Statistic,
     groups,
@@ -31,6 +32,7 @@ COLUMNS = (
 )
 
 
+@follows
 def noise_floor(
     frame: pd.DataFrame,
     *,

@@ -33,6 +33,7 @@ from labkit.analysis.blockwise import (
 )
 from labkit.analysis.estimates import Estimate
 from labkit.analysis.inference import Inference
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import require_columns
 from labkit.errors import UsageError
 
@@ -80,6 +81,7 @@ class Overhead:
     note: str = ""
 
 
+@follows
 def overhead(
     frame: pd.DataFrame,
     *,

@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from labkit.analysis.figure import canvas, counts, plain_log_ticks, say
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import require_columns
 from labkit.errors import UsageError
 
@@ -68,6 +69,7 @@ def ledger_overview(rows: pd.DataFrame, *, alpha: float = 0.05) -> Figure:
     return figure
 
 
+@follows
 def readable_claims(rows: pd.DataFrame) -> pd.DataFrame:
     """Return claims as a person reads them.
 
@@ -159,6 +161,7 @@ def _blocks(frame: pd.DataFrame) -> str:
     return counts(high) if low == high else f"n = {low} to {high} blocks"
 
 
+@follows
 def heat_map(
     frame: pd.DataFrame,
     *,

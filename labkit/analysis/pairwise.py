@@ -14,12 +14,14 @@ import pandas as pd
 
 from labkit.analysis.compare import contrast, decide, log_table
 from labkit.analysis.grouping import require_names
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import groups, require_columns
 from labkit.analysis.summary import cell_effects
 
 __all__ = ["in_words", "pair_effects", "ranking"]
 
 
+@follows
 def pair_effects(
     frame: pd.DataFrame,
     factor: str,
@@ -68,6 +70,7 @@ def pair_effects(
     return decide(rows, alpha=alpha, keys=[*within, "contrast"])
 
 
+@follows
 def ranking(
     frame: pd.DataFrame,
     factor: str,

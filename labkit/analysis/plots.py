@@ -26,6 +26,7 @@ from labkit.analysis.figure import (
     styles,
 )
 from labkit.analysis.forest import interval_plot, ladder_plot
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import (
     Ordered,
     groups,
@@ -41,6 +42,7 @@ __all__ = ["block_plot", "ecdf", "interval_plot", "ladder_plot", "shift_plot"]
 _POINTS = 600
 
 
+@follows
 def ecdf(
     samples: pd.DataFrame,
     *,
@@ -164,6 +166,7 @@ def _finish_ecdf(axes: NDArray[Any], panels: int, label: str, tail: bool, log: b
             plain_log_ticks(axis)
 
 
+@follows
 def block_plot(
     trials: pd.DataFrame,
     *,
@@ -242,6 +245,7 @@ def _strip(
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
+@follows
 def shift_plot(
     table: pd.DataFrame,
     *,

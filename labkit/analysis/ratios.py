@@ -13,12 +13,14 @@ from labkit.analysis.blockwise import blocks_of, checked, joined, over_blocks
 from labkit.analysis.estimates import Estimate
 from labkit.analysis.inference import Inference, Quotient
 from labkit.analysis.intervals import mean_and_error
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import require_columns
 from labkit.errors import UsageError
 
 Floats = NDArray[np.float64]
 
 
+@follows
 def interaction(
     frame: pd.DataFrame,
     *,
@@ -107,6 +109,7 @@ class Interference:
         return self.ratio.p_outside(1 + low, 1 + high)
 
 
+@follows
 def interference_ratio(
     frame: pd.DataFrame,
     *,

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis.compare import COLUMNS
+from labkit.analysis.origin import follows
 
 #: Said once in the text of a page, not in every row.
 _SAID = "averaged on the log scale"
@@ -27,6 +28,7 @@ _HEADINGS = {
 }
 
 
+@follows
 def readable(table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs") -> pd.DataFrame:
     """Return a comparison as text, indexed by what names its rows.
 
@@ -67,6 +69,7 @@ def absent(table: pd.DataFrame) -> str:
     return "Not compared: " + "; ".join(said) + "." if said else ""
 
 
+@follows
 def blank(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
     """Return numbers as text, with `digits` decimals unless a whole column has none; gaps empty."""
 

@@ -23,6 +23,7 @@ from labkit.analysis.grouping import (
     require_columns,
 )
 from labkit.analysis.ordered import Ordered, partly_missing, pooled, quantiles, sort_all
+from labkit.analysis.origin import follows
 from labkit.errors import UsageError
 
 __all__ = ["Ordered", "Statistic", "groups", "numbers", "order_of", "ordered_groups", "pooled"]
@@ -79,6 +80,7 @@ def statistic_of(ordered: Ordered, statistic: Statistic) -> float:
     return float(getattr(ordered, statistic))
 
 
+@follows
 def sort_trials(
     samples: pd.DataFrame, *, value: str = "rtt_ns", by: Sequence[str] | None = None
 ) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 import pandas as pd
 
 from labkit.analysis.compare import contrasts, decide, log_table
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import reduce_trials
 
 #: Deciles, and the tail as far as 1,000 samples a trial carry.
@@ -19,6 +20,7 @@ QUANTILES = ("q0.1", "q0.2", "q0.3", "q0.4", "median", "q0.6", "q0.7", "q0.8", "
 TAIL = ("p95", "p99", "q0.999")
 
 
+@follows
 def shift(
     samples: pd.DataFrame,
     *,

@@ -10,6 +10,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from labkit.analysis.figure import canvas, counts, legend, say
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import order_of, require_columns
 
 __all__ = ["stacked_plot"]
@@ -18,6 +19,7 @@ __all__ = ["stacked_plot"]
 _HATCHES = ("", "///", "", "...", "xxx", "\\\\\\")
 
 
+@follows
 def stacked_plot(
     trials: pd.DataFrame,
     *,

@@ -12,6 +12,7 @@ import pandas as pd
 
 from labkit.analysis.compare import LogTable, contrasts, decide, log_table
 from labkit.analysis.grouping import require_names
+from labkit.analysis.origin import follows
 from labkit.analysis.reduce import (
     Statistic,
     groups,
@@ -32,6 +33,7 @@ STATISTICS = ("min", "median", "mean", "p95", "p99", "std")
 _PIECE = 2**20
 
 
+@follows
 def summarise(
     samples: pd.DataFrame,
     *,
@@ -76,6 +78,7 @@ def summarise(
     return table
 
 
+@follows
 def combined(
     samples: pd.DataFrame,
     *,
@@ -103,6 +106,7 @@ def combined(
     return table[[*by, "n_trials", "n_blocks", "n", *statistics, "note"]]
 
 
+@follows
 def factor_effect(
     frame: pd.DataFrame,
     factor: str,
@@ -160,6 +164,7 @@ def factor_effect(
     return decide(rows, alpha=alpha, keys=[*within, "contrast"])
 
 
+@follows
 def cell_effects(
     table: LogTable, levels: Sequence[Hashable], factor: str, margin: float, alpha: float
 ) -> dict[Hashable, dict[str, Any]]:
@@ -180,6 +185,7 @@ def cell_effects(
     return {level: rows[level] for level in levels[1:]}
 
 
+@follows
 def mechanisms(trials: pd.DataFrame, *, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
     """Average mechanism counters over the trials of each condition.
 

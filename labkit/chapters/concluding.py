@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from labkit.analysis import headlines
+from labkit.analysis.origin import mark
 from labkit.analysis.overview import readable_claims
-from labkit.chapters.show import notebook, put, say, told
-from labkit.claims.ledger import ledger
+from labkit.chapters import whence
+from labkit.chapters.show import Headline, notebook, put, say, told
+from labkit.claims.ledger import ledger, origin
 from labkit.claims.verdicts import RESULTS
 from labkit.report.cells import SUMMARY_MIME
 
@@ -43,7 +46,7 @@ def claims(page: Page, source: str, study: str) -> pd.DataFrame:
     page.entries = rows if page.entries is None else pd.concat([page.entries, rows])
     say(f"{len(rows)} claims: {_counted(rows)}." if len(rows) else f"No claim of {source}.")
     if len(rows):
-        put(readable_claims(rows))
+        put(mark(readable_claims(rows), origin(rows)))
     return rows
 
 
@@ -53,7 +56,7 @@ def _counted(rows: pd.DataFrame) -> str:
     return ", ".join(f"{results[name]} {name}" for name in RESULTS if name in results)
 
 
-def conclusions(page: Page, found: list[dict[str, Any]], title: str) -> None:
+def conclusions(page: Page, found: list[Mapping[str, Any]], title: str) -> None:
     """List headlines and what became of the claims, and hand both to the report's index."""
     found = [_marked(line, page.pilot) for line in [*found, *_decided(page.entries)]]
     say("\n".join(map(told, found)) or "Nothing was measured that could be concluded from.")
@@ -70,7 +73,8 @@ def conclusions(page: Page, found: list[dict[str, Any]], title: str) -> None:
         }
     )
     text = f"summary of {summary['study']}"
-    notebook.display({SUMMARY_MIME: summary, "text/plain": text}, raw=True)
+    shown = {SUMMARY_MIME: summary, "text/plain": text}
+    notebook.display(shown, raw=True, metadata=whence.concluded(page, found))
 
 
 def _marked(line: dict[str, Any], pilot: bool) -> dict[str, Any]:
@@ -90,7 +94,8 @@ def _decided(entries: pd.DataFrame | None) -> list[dict[str, Any]]:
         name = "the paper" if len(papers) == 1 else paper
         for claim in rows.to_dict("records"):
             if claim["result"] in ("replicated", "contradicted"):
-                lines.append(_line(claim, name))
+                of = origin(rows[rows["id"] == claim["id"]])
+                lines.append(Headline(_line(claim, name), of))
         lines.append(
             {
                 "text": f"{name}, {len(rows)} claims: {_counted(rows)}",

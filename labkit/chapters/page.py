@@ -13,9 +13,10 @@ import pandas as pd
 from labkit import dataset
 from labkit.analysis import checks
 from labkit.analysis.compare import PILOT_BLOCKS
+from labkit.analysis.origin import track
 from labkit.analysis.reduce import sort_trials
 from labkit.analysis.summary import STATISTICS, joint, summarise
-from labkit.chapters import concluding, ran, validity
+from labkit.chapters import concluding, ran, validity, whence
 from labkit.paths import project
 
 #: Numeric columns of trials that name or describe a trial; every other number was measured.
@@ -79,7 +80,8 @@ class Page:
         within: Mapping[str, Any] | None = None,
     ) -> None:
         self.data = str(data)
-        self.campaign = _part(dataset.load(project(data)), within or {})
+        whole = dataset.load(project(data))
+        self.campaign = _part(whole, within or {})
         self.plan, self.rig = self.campaign.plan, self.campaign.rig
         self.factors = list(self.plan["factors"] if factors is None else factors)
         self.value, self._columns = value, [value, *(columns or [])]
@@ -89,7 +91,7 @@ class Page:
         self._joined: dict[str, list[str]] = {}
         self.samples = self._sorted()
         self.summary = value if self.samples is None else "median"
-        self.trials = self._trials()
+        self.trials = track(self._trials())
         self.failed = sum(one["status"] != "ok" for one in self.campaign.records)
         self.n_blocks = int(self.trials["block"].nunique())
         self.pilot = self.n_blocks < PILOT_BLOCKS
@@ -100,6 +102,7 @@ class Page:
         self.margins: dict[str, float] = {}
         self.entries: pd.DataFrame | None = None
         self.shown: set[str] = set()
+        whence.listen(self, whole, within or {})
 
     @cached_property
     def series(self) -> pd.DataFrame:
@@ -108,13 +111,13 @@ class Page:
         Read when it is asked for; the chapters let go of it, as it is as large as `samples`.
         """
         found = self._ordered(self.campaign.series(self._columns))
-        return found.assign(**{name: joint(found, of) for name, of in self._joined.items()})
+        return track(found.assign(**{name: joint(found, of) for name, of in self._joined.items()}))
 
     def _sorted(self) -> pd.DataFrame | None:
         measured = [one for one in self.campaign.records if one["status"] == "ok"]
         if not any(one["n_samples"] for one in measured) or self.value in self.attempts.columns:
             return None
-        found = sort_trials(self.series, value=self.value)
+        found = track(sort_trials(self.series, value=self.value))
         self.__dict__.pop("series")
         return found
 
@@ -245,7 +248,7 @@ class Page:
         title : str
             The study, as the index names it.
         """
-        concluding.conclusions(self, [dict(one) for one in found], title)
+        concluding.conclusions(self, list(found), title)
 
 
 def _part(campaign: dataset.Dataset, within: Mapping[str, Any]) -> dataset.Dataset:

@@ -33,14 +33,15 @@ def what_was_run(page: Page, by: list[str]) -> None:
     counts = f"{done} of {planned} planned trials in {blocks};{samples}"
     say(f"{counts} {page.failed} attempts failed.{pilot}")
     pd.options.display.max_colwidth = None
-    put(pd.Series({**plan["settings"], "seed": plan["seed"]}).astype(str).to_frame("setting"))
+    settings = pd.Series({**plan["settings"], "seed": plan["seed"]}).astype(str)
+    put(settings.to_frame("setting"), source="settings and seed of plan.json")
     if len(page.trials):
         put(_cells(page.trials, by))
     say(_margin(page))
     refusals = pd.DataFrame(plan["refusals"], columns=["condition", "reason"])
     if len(refusals):
         say("What the rig cannot run was refused before anything was measured:")
-    put(refusals, instead="Nothing was refused.")
+    put(refusals, instead="Nothing was refused.", source="refusals of plan.json")
 
 
 def _cells(trials: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -68,9 +69,15 @@ def the_rig(page: Page) -> None:
     caveats = "\n".join(f"- {caveat}" for caveat in rig.get("caveats", []))
     say(caveats or "The rig names no caveat.")
     lacking = pd.Series(rig.get("capabilities", {}), dtype="object").astype(str)
-    put(lacking.to_frame("why it cannot be had here"), instead="The rig lacks nothing.")
-    put(pd.Series(rig.get("cpu_map", {}), dtype="object").astype(str).to_frame("CPUs"))
-    put(_hosts(page), instead="No facts of the hosts were kept.")
+    put(
+        lacking.to_frame("why it cannot be had here"),
+        instead="The rig lacks nothing.",
+        source="rig.capabilities of plan.json",
+    )
+    cpus = pd.Series(rig.get("cpu_map", {}), dtype="object").astype(str).to_frame("CPUs")
+    put(cpus, source="rig.cpu_map of plan.json")
+    facts = "the facts of the last session (sessions/*.json)"
+    put(_hosts(page), instead="No facts of the hosts were kept.", source=facts)
 
 
 def _hosts(page: Page) -> pd.DataFrame:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from IPython import display as untyped
 
 from labkit.analysis.headlines import headline
+from labkit.analysis.origin import Origin, origin_of, stated
 from labkit.analysis.readable import absent, blank, readable
 from labkit.analysis.summary import mechanisms
 from labkit.report.text import number
@@ -17,17 +18,28 @@ from labkit.report.text import number
 notebook: Any = untyped
 
 
+class Headline(dict[str, Any]):
+    """A headline that knows what the comparison was made of from which it was taken."""
+
+    def __init__(self, line: Mapping[str, Any], origin: Origin | None) -> None:
+        super().__init__(line)
+        self.origin = origin
+
+
 def say(text: str) -> None:
     """Display a text in Markdown."""
     notebook.display(notebook.Markdown(text))
 
 
-def put(table: Any, instead: str = "") -> None:
-    """Display a table or a figure; the text instead of a table without rows."""
+def put(table: Any, instead: str = "", *, source: str = "") -> None:
+    """Display a table or a figure; the text instead of a table without rows.
+
+    `source` says where a table is from that was not made of trials.
+    """
     if instead and not len(table):
         say(instead)
     else:
-        notebook.display(table)
+        notebook.display(stated(table, source) if source else table)
 
 
 def show(table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs") -> None:
@@ -66,10 +78,10 @@ def headlines_of(table: pd.DataFrame, text: str, **levels: Any) -> list[dict[str
     rows = table[table["n_blocks"] > 0]
     for name, level in levels.items():
         rows = rows[rows[name].astype("str") == str(level)]
-    return [headline(row, text) for _, row in rows.head(1).iterrows()]
+    return [Headline(headline(row, text), origin_of(table)) for _, row in rows.head(1).iterrows()]
 
 
-def told(line: dict[str, Any]) -> str:
+def told(line: Mapping[str, Any]) -> str:
     """Return a headline as a line of a list: text, number with interval, verdict."""
     known = line.get("estimate") is not None
     found = f" {_number(line['estimate'], line)} {line['unit']}" if known else ""
@@ -78,7 +90,7 @@ def told(line: dict[str, Any]) -> str:
     return f"- {line['text']}:{found} **{line['verdict']}**"
 
 
-def _number(value: float, line: dict[str, Any]) -> str:
+def _number(value: float, line: Mapping[str, Any]) -> str:
     """Return a ratio with three decimals, another number as the report's index writes it."""
     return f"{value:.3f}" if line["unit"] == "times" else number(value)
 

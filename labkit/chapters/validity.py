@@ -189,7 +189,8 @@ def _flags(page: Page, by: str | None) -> None:
     put(flags.unstack(fill_value=0) if len(flags) else flags, instead="No trial carries a flag.")
     bad = page.attempts[page.attempts["status"] != "ok"]
     columns = ["trial", "attempt", *page.factors, "status", "problems"]
-    put(bad[columns], instead="No attempt failed.")
+    source = "attempts whose status is not ok (labkit.load(...).trials)"
+    put(bad[columns], instead="No attempt failed.", source=source)
 
 
 def block_plot(

@@ -19,6 +19,7 @@ import pandas as pd
 
 from labkit.analysis.blockwise import joined
 from labkit.analysis.intervals import holm
+from labkit.analysis.origin import Origin
 from labkit.claims.kinds import evaluate
 from labkit.claims.measured import Measured, NotMeasured
 from labkit.claims.parts import Evaluation
@@ -42,6 +43,8 @@ _NUMBERS = (
     *("p_replicates", "p_contradicts", "p_replicates_adjusted", "p_contradicts_adjusted"),
 )
 Source = Dataset | Path | str
+#: Where `attrs` of a ledger has the trials of each claim.
+_TRIALS = "labkit_trials"
 
 
 def ledger(
@@ -108,7 +111,22 @@ def ledger(
             rows[entry.claim.id] = _described(entry, alpha) | published | decided
     table = pd.DataFrame([rows[claim.id] for claim in known], columns=list(COLUMNS))
     counts: dict[str, Any] = dict.fromkeys(("n_blocks", "blocks_needed"), "Int64")
-    return table.astype(counts | dict.fromkeys(_NUMBERS, float))
+    table = table.astype(counts | dict.fromkeys(_NUMBERS, float))
+    table.attrs[_TRIALS] = {one.claim.id: _origin(one) for one in entries if one.found is not None}
+    return table
+
+
+def origin(rows: pd.DataFrame) -> Origin:
+    """Return the trials that rows of `ledger` were held against, and the metrics."""
+    every: Mapping[str, Origin] = rows.attrs.get(_TRIALS, {})
+    found = [every[name] for name in rows["id"] if name in every]
+    columns = dict.fromkeys(name for one in found for name in one.columns)
+    return Origin(frozenset[str]().union(*(one.trials for one in found)), tuple(columns))
+
+
+def _origin(entry: _Entry) -> Origin:
+    used = entry.campaign.measured.used if entry.campaign else {}
+    return Origin(frozenset(used.get(entry.claim.id, ())), (entry.claim.metric,))
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ class Measured:
         for claim in claims:
             self._statistics.setdefault(claim.metric, {})[claim.statistic] = None
         self._samples: dict[str, pd.DataFrame] = {}
+        #: The names of the trials that each claim was held against.
+        self.used: dict[str, set[str]] = {}
         self._found: dict[tuple[str, str], pd.DataFrame] = {}
         self._attempts: pd.DataFrame | None = None
 
@@ -116,8 +118,9 @@ class Measured:
         kept = [one[~one["block"].isin(split)] for one in alike]
         if not any(map(len, kept)):
             raise NotMeasured("every block spans several sessions")
-        columns = _averaged(_alike(kept, unnamed)[0], unnamed)
-        values = pd.DataFrame(dict(enumerate(columns))).sort_index()
+        there = _alike(kept, unnamed)[0]
+        self.used.setdefault(claim.id, set()).update(str(t) for one in there for t in one["trial"])
+        values = pd.DataFrame(dict(enumerate(_averaged(there, unnamed)))).sort_index()
         note = joined(
             f"blocks {', '.join(map(str, split))} span sessions and are left out" if split else "",
             _averages(kept, unnamed),

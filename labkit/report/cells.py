@@ -31,7 +31,9 @@ def render_cells(document: Any, title: str) -> str:
     document.metadata.pop("widgets", None)
     document.cells = [cell for cell in document.cells if not _is_banner(cell)]
     _lower_title(document.cells, title)
-    for cell in document.cells:
+    for place, cell in enumerate(document.cells):
+        # papermill draws a name for the cell that it puts in: no page would be like another.
+        cell["id"] = f"cell-{place}"
         cell["outputs"] = [_shown(output) for output in cell.get("outputs", [])]
     exporter = HTMLExporter(
         template_name="notebook",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from io import BytesIO
@@ -14,7 +15,7 @@ import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from labkit.errors import LabkitError
+from labkit.errors import LabkitError, UsageError
 from labkit.report.cells import TEMPLATES
 from labkit.report.loads import loads
 from labkit.report.text import FILTERS
@@ -35,7 +36,7 @@ def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "title": title,
         "version": VERSION,
-        "built": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "built": _now().strftime("%Y-%m-%d %H:%M UTC"),
         "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         "embedded": Markup(data),
     }
@@ -46,6 +47,25 @@ def picture(figure: Figure) -> str:
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=130, metadata={"Software": None})
     return "data:image/png;base64," + base64.b64encode(drawn.getvalue()).decode()
+
+
+def _now() -> datetime:
+    """Return the time, or the one that SOURCE_DATE_EPOCH asks for: the same pages, byte for byte.
+
+    Raises
+    ------
+    UsageError
+        It is set, and not to seconds since 1970.
+    """
+    asked = os.environ.get("SOURCE_DATE_EPOCH", "").strip()
+    if not asked:
+        return datetime.now(UTC)
+    try:
+        return datetime.fromtimestamp(int(asked), UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"SOURCE_DATE_EPOCH={asked!r} is no time", remedy="seconds since 1970, or nothing"
+        ) from error
 
 
 def write(output: Path, text: str) -> None:

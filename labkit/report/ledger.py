@@ -16,6 +16,7 @@ from labkit.analysis.overview import ledger_overview
 from labkit.claims.verdicts import RESULTS
 from labkit.report.cells import TEMPLATES
 from labkit.report.html import environment, frame, picture, write
+from labkit.report.origin import claimed
 from labkit.report.text import number
 
 #: What a reader picks rows by, with the words above each choice.
@@ -65,6 +66,7 @@ def build_ledger(
     output.parent.mkdir(parents=True, exist_ok=True)
     rows.to_csv(output.with_suffix(".csv"), index=False, lineterminator="\n")
     arithmetic.to_csv(output.with_name("arithmetic.csv"), index=False, lineterminator="\n")
+    whence = claimed(rows, output.parent)
     script = (TEMPLATES / "ledger.js").read_text(encoding="utf-8")
     text = (
         environment()
@@ -74,7 +76,7 @@ def build_ledger(
             script=Markup(script),
             # Only this script may run: its digest stands in the page's security policy.
             script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            claims=[_shown(row) for row in rows.to_dict("records")],
+            claims=[_shown(row) | {"whence": whence(row)} for row in rows.to_dict("records")],
             choices={
                 name: (words, list(dict.fromkeys(filter(None, map(str, rows[name])))))
                 for name, words in FILTERS.items()

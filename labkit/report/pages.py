@@ -16,7 +16,7 @@ from markupsafe import Markup
 from labkit.claims.verdicts import RESULTS
 from labkit.errors import LabkitError
 from labkit.power import least_blocks
-from labkit.report import topology
+from labkit.report import origin, topology
 from labkit.report.cells import SUMMARY_MIME, code_colours, displayed_summary, render_cells
 from labkit.report.html import environment, frame, write
 from labkit.report.running import TIMEOUT, execute
@@ -181,6 +181,7 @@ def _render_page(
     carried = {**summary, "page_title": title, **({"error": error} if error else {})}
     shown = frame(title, carried)
     shown["style"] += Markup(code_colours())
+    rows = origin.attach(document)
     return (
         environment()
         .get_template("page.html.j2")
@@ -190,5 +191,6 @@ def _render_page(
             parameters=parameters,
             error=error,
             body=render_cells(document, title),
+            rows=rows,
         )
     )
