@@ -66,7 +66,8 @@ STATE = {
     "control groups": "find /sys/fs/cgroup -type d -name 'labkit*' | sort",
     "processes": "ps -eo args | grep -E '[d]ockerd|[c]ontainerd|[l]abkit/(virtual|journal)|"
     "[s]ockperf|[s]ocat|[i]perf3|[m]emcached|[n]ginx|[p]ostgres|[s]leep infinity|"
-    "[u]nionfs|[f]use-overlayfs|[d]rop_caches'",
+    # Those to this machine itself are no rig's.
+    "[u]nionfs|[f]use-overlayfs|[d]rop_caches' | grep -v 'socat - TCP:127'",
     "scratch": "find /run/labkit -mindepth 1 2>/dev/null | grep -v '^/run/labkit/lock$' | sort",
     "settings": "sysctl -a 2>/dev/null | grep -E '^(net.ipv4.(ip_forward|conf.all)|net.bridge|"
     "net.core.(busy|rps)|kernel.keys.root|vm.swappiness)' | sort",

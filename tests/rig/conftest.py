@@ -1,13 +1,16 @@
-"""What tests on the virtual rig share. There is one rig a machine, so a module holds it or none.
+"""What tests on the virtual rig share: the rig itself, which comes up once for all that ask for it.
 
-Modules whose tests bring the rig up themselves, or start programs that do, never ask for ``lab``.
+There is one rig a machine. Modules whose tests bring it up themselves, or start programs that do,
+never ask for ``lab``; they come after all that do, and find none.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +30,49 @@ MINE = f"trial-{os.getpid()}-"
 _numbers = itertools.count(1)
 
 
+@dataclass
+class Shared:
+    """The rig of all modules that ask for ``lab``, while it stands."""
+
+    rig: AnyRig | None = None
+    stack: ExitStack = field(default_factory=ExitStack)
+    #: The files of which some test asks for it.
+    asking: set[Path] = field(default_factory=set)
+
+    def close(self) -> None:
+        self.rig = None
+        self.stack.close()
+
+
+SHARED = Shared()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    SHARED.asking = {item.path for item in items if "lab" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: _on_rig(item) and item.path not in SHARED.asking)
+
+
+def _on_rig(item: pytest.Item) -> bool:
+    return item.get_closest_marker("rig") is not None
+
+
 @pytest.fixture(scope="module")
-def lab() -> Iterator[AnyRig]:
-    with Rig.open("virtual", patience=PATIENCE, say=print) as rig:
-        yield rig
+def lab() -> AnyRig:
+    if SHARED.rig is None:
+        opened = Rig.open("virtual", patience=PATIENCE, say=print)
+        SHARED.rig = SHARED.stack.enter_context(opened)
+    return SHARED.rig
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_lab_beside(request: pytest.FixtureRequest) -> None:
+    """Take the shared rig down before a module of which no test asks for it."""
+    if request.path not in SHARED.asking:
+        SHARED.close()
+
+
+def pytest_sessionfinish() -> None:
+    SHARED.close()
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from labkit.hosts import SshHost
 #: Of every module that starts an sshd.
 MARKS = [
     pytest.mark.rig,
+    pytest.mark.apart,
     pytest.mark.skipif(os.geteuid() != 0, reason="starts sshd, which needs root"),
     pytest.mark.skipif(shutil.which("sshd", path="/usr/sbin:/usr/bin") is None, reason="no sshd"),
 ]

@@ -185,8 +185,9 @@ def test_wrong_use_is_exit_code_2_before_anything_runs(argv: tuple[str, ...], wo
     assert "joining hosts" not in found.stderr and sorted(output.glob("*")) == before
 
 
-#: Of the first study what takes no capture and one network: a trial takes seconds.
-SMALL = "{networks: [host], cells: {ladder: [spin], capture: []}}"
+#: Of the first study what takes no capture, one network, and the exchange whose client begins at
+#: once (sockperf's sleeps for two seconds): a trial takes about one.
+SMALL = "{networks: [host], cells: {ladder: [spin], capture: []}, exchange: 'udp in, tcp out'}"
 
 
 def papermill(folder: Path, **parameters: str) -> list[str]:

@@ -19,7 +19,7 @@ from labkit.errors import CommandFailed, UsageError
 from labkit.hosts import LocalHost, labelled, script, start_job, stop_labelled
 from labkit.hosts.jobs import Job
 
-pytestmark = pytest.mark.rig
+pytestmark = [pytest.mark.rig, pytest.mark.apart]
 HOST = LocalHost()
 
 #: Starts a daemon in a session of its own, twice forked, that refuses TERM; prints its pid.

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from unprivileged import LOCAL, NAME, User, groups, standing, working_folder
+from unprivileged import LOCAL, User, groups, standing, working_folder
 
-from labkit.paths import ROOT
 from labkit.rig import state
 
 pytestmark = pytest.mark.rig
@@ -131,7 +128,7 @@ def test_real_trials_without_root(campaign: dict[str, Any]) -> None:
     rows = {row["levels"]["placement"]: row for row in campaign["rows"]}
     assert set(rows) == {"bare rules", "docker host", "docker nat"}
     assert {row["status"] for row in rows.values()} == {"ok"}, rows
-    assert {row["n_samples"] for row in rows.values()} == {500}
+    assert all(0 < row["n_samples"] <= 500 for row in rows.values())
     assert campaign["resumed"] == 3, "running the plan again measures nothing anew"
     read = {label: row["readback"] for label, row in rows.items()}
     shared = {label: found["namespaces"]["net"] == found["host_namespaces"]["net"]
@@ -248,18 +245,7 @@ def test_root_without_the_virtual_rigs_tools_has_every_rung_but_two(user: User) 
         "from labkit.rig import auto",
         "from labkit.rig import auto, state; state.KEEP = Path(sys.argv[1])",
     )
-    script = user.home / "root.py"
-    script.write_text(code)
-    argv = [sys.executable, str(script), str(user.home / "root-data")]
-    variables = {**os.environ, "DOCKER_HOST": user.socket, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        ["nsenter", f"--net=/run/netns/{NAME}", *argv],
-        cwd=ROOT,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = user.python_of_root(code, str(user.home / "root-data"))
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout.splitlines()[-1])["rows"]
     found = {row["levels"]["placement"]: row for row in rows}

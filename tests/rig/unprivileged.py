@@ -5,6 +5,7 @@ All of it is made for a test module, and nothing of it is left afterwards.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,17 @@ from labkit.rig import engine, virtual
 
 LOCAL = LocalHost()
 NAME = f"lkt{uuid4().hex[:6]}"
+#: The images that these tests use: unpacking the others takes longer than all of them.
+IMAGES = [virtual.CONTAINERS / name for name in ("minimal", "net")]
+#: Binds each pair of paths up to "--" in a mount namespace of its own, and runs the rest there.
+ENTER = (
+    "unshare",
+    "--mount",
+    "sh",
+    "-euc",
+    'while [ "$1" != -- ]; do mount --bind "$1" "$2"; shift 2; done; shift; exec "$@"',
+    "sh",
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,22 @@ class User:
     name: str
     home: Path
     socket: str
+
+    @property
+    def containers(self) -> Path:
+        """The project's folder of that name, with these images only."""
+        return self.home / "containers"
+
+    def python_of_root(self, code: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run code as root beside this user: in the namespace, with the user's engine."""
+        script = self.home / "root.py"
+        script.write_text(code)
+        command = ["nsenter", f"--net=/run/netns/{NAME}", *ENTER, str(self.containers)]
+        command += [str(virtual.CONTAINERS), "--", sys.executable, str(script), *argv]
+        env = {**os.environ, "DOCKER_HOST": self.socket, "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            command, cwd=ROOT, env=env, capture_output=True, text=True, check=False
+        )
 
     def python(self, code: str, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run code as the user in the namespace, with this clone and this environment's packages.
@@ -47,6 +75,7 @@ class User:
         for name in places:
             (self.home / name).mkdir(exist_ok=True)
         binds = [word for name, path in places.items() for word in (path, str(self.home / name))]
+        binds += [str(self.containers), f"{self.home}/clone/containers"]
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         variables = {
             "HOME": str(self.home),
@@ -57,9 +86,8 @@ class User:
             "DOCKER_HOST": self.socket,
             "MPLCONFIGDIR": str(self.home),
         } | env
-        enter = 'while [ "$1" != -- ]; do mount --bind "$1" "$2"; shift 2; done; shift; exec "$@"'
-        command = ["nsenter", f"--net=/run/netns/{NAME}", "unshare", "--mount", "sh", "-euc", enter]
-        command += ["sh", *binds, "--", "setpriv", f"--reuid={self.name}", f"--regid={self.name}"]
+        command = ["nsenter", f"--net=/run/netns/{NAME}", *ENTER, *binds, "--", "setpriv"]
+        command += [f"--reuid={self.name}", f"--regid={self.name}"]
         command += ["--init-groups", "--no-new-privs", "env", "-i"]
         command += [f"{name}={value}" for name, value in variables.items()]
         command += [f"{self.home}/python/bin/{version}", str(script), *argv]
@@ -68,13 +96,12 @@ class User:
         )
 
 
-def _images(socket: str) -> None:
+def _give_images(socket: str) -> None:
     """Give an engine the images that stand on this machine, so that it needs no way out."""
-    env = {"DOCKER_HOST": socket}
-    for dockerfile in sorted(virtual.CONTAINERS.glob("*/Dockerfile")):
-        image = engine.stored(dockerfile.parent)
+    pack, env = 'tar -C "$1" -c . | docker import - "$2"', {"DOCKER_HOST": socket}
+    for folder in IMAGES:
+        image = engine.stored(folder)
         assert image is not None
-        pack = 'tar -C "$1" -c . | docker import - "$2"'
         LOCAL.run("sh", "-euc", pack, "sh", image.rootfs, image.reference, env=env, timeout=300)
 
 
@@ -119,11 +146,14 @@ def standing(place: Path) -> Iterator[User]:
     """A user in the group of an engine's socket, in a namespace with nothing but loopback."""
     home, socket = place / "home", f"unix://{place}/docker.sock"
     keys = {path: path.read_text() for path in Path("/proc/sys/kernel/keys").glob("root_max*")}
-    if any(engine.stored(path.parent) is None for path in virtual.CONTAINERS.glob("*/Dockerfile")):
+    if None in map(engine.stored, IMAGES):
         with Rig.open("virtual", patience=600):
             pass  # it has built the images; from here on the user's own campaigns take the lock
     subprocess.run(["useradd", "--create-home", "--home-dir", home, NAME], check=True)
     home.chmod(0o755)
+    user = User(NAME, home, socket)
+    for folder in IMAGES:
+        shutil.copytree(folder, user.containers / folder.name)
     LOCAL.run("ip", "netns", "add", NAME)
     try:
         LOCAL.run("ip", "-n", NAME, "link", "set", "lo", "up")
@@ -135,8 +165,8 @@ def standing(place: Path) -> Iterator[User]:
         job = start_job(LOCAL, argv, directory=f"{place}/dockerd", label=NAME)
         try:
             engine.await_daemon(LOCAL, socket, place / "dockerd" / "stderr")
-            _images(socket)
-            yield User(NAME, home, socket)
+            _give_images(socket)
+            yield user
         finally:
             _empty(socket)
             job.stop(grace=60.0)

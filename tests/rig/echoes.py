@@ -1,0 +1,34 @@
+"""Round trips through sockperf's server in milliseconds.
+
+The tool's own client sleeps for two seconds and sends for whole ones. Where it matters only that a
+server answers from where it is said to be, this client asks it: in the tool's own format.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from labkit.benchmarks.base import Client, Reading
+
+# Its header: number, flags (from a client, answer wanted), length.
+_CODE = """
+import socket, struct, sys
+address, messages = sys.argv[1], int(sys.argv[2])
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+    end.settimeout(5)
+    end.connect((address, 11111))
+    for number in range(1, messages + 1):
+        end.send(struct.pack(">QHI", number, 3, 64).ljust(64, b"\\0"))
+        assert struct.unpack_from(">Q", end.recv(64)) == (number,)
+print(messages)
+"""
+
+
+def echoes(address: str, messages: int = 200) -> Client:
+    """Return a client of ``sockperf server`` that wants each message back before the next."""
+
+    def parse(stdout: str, log: str) -> Reading:
+        return Reading({}, {}, int(stdout))
+
+    argv = (sys.executable, "-c", _CODE, address, str(messages))
+    return Client(argv, address, 1.0, parse)
