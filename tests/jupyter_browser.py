@@ -1,0 +1,326 @@
+"""A real JupyterLab in a real browser: opens notebooks, runs all of their cells, and looks.
+
+The server has settings of its own and listens on this machine only; the browser refuses what goes
+elsewhere. Notebooks are opened as copies, so that nothing is saved into the project.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+from chromium import refuse
+from papermill.iorw import load_notebook_node
+from papermill.parameterize import parameterize_notebook
+from playwright.sync_api import Browser, Locator, Page, ViewportSize
+
+from labkit.paths import project
+
+#: All cells stay in the page, and nothing is asked of the world outside.
+SETTINGS = {
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
+    "@jupyterlab/apputils-extension:notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+        "doNotDisturbMode": True,
+    },
+}
+OPTIONS = [
+    "--ServerApp.ip=127.0.0.1",
+    "--ServerApp.port_retries=0",
+    "--LabApp.news_url=None",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    "--LabApp.extension_manager=readonly",
+    "--LabApp.expose_app_in_browser=True",
+    "--no-browser",
+    "--allow-root",
+]
+WINDOW: ViewportSize = {"width": 1280, "height": 800}
+TALL: ViewportSize = {"width": 1280, "height": 2000}
+#: Seconds for what takes a few: a server, a kernel, a page.
+PATIENCE = 120.0
+#: Seconds that a campaign has to take down what it put up, once its kernel is interrupted.
+TAKES_DOWN = 90.0
+
+
+def copied(name: str, folder: Path, **parameters: Any) -> str:
+    """Copy a notebook of the project, with other parameters and no outputs; return its name.
+
+    Parameters
+    ----------
+    name : str
+        Its path beneath ``notebooks``.
+    folder : Path
+        Where the server's notebooks are.
+    **parameters
+        What papermill's injected cell sets.
+    """
+    notebook = load_notebook_node(str(project("notebooks") / name))
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    if parameters:
+        notebook = parameterize_notebook(notebook, parameters)
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, path)
+    return name
+
+
+@dataclass(frozen=True)
+class Server:
+    """A JupyterLab server that stands."""
+
+    url: str
+    token: str
+    process: subprocess.Popen[bytes]
+
+    def ask(self, path: str, method: str = "GET") -> Any:
+        """Return what the server's API answers."""
+        asked = urllib.request.Request(f"{self.url}api/{path}", method=method)
+        asked.add_header("Authorization", f"token {self.token}")
+        with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def state(self, name: str) -> str:
+        """Return what the kernel of a notebook does: ``busy``, ``idle``, or another word."""
+        sessions = self.ask("sessions")
+        return next(
+            (one["kernel"]["execution_state"] for one in sessions if one["path"] == name), ""
+        )
+
+    def end_kernels(self) -> None:
+        """End the kernels, each interrupted first: a campaign takes down what it put up."""
+        for kernel in self.ask("kernels"):
+            path = f"kernels/{kernel['id']}"
+            deadline = time.monotonic() + TAKES_DOWN
+            if kernel["execution_state"] == "busy":
+                self.ask(f"{path}/interrupt", "POST")
+            while self.ask(path)["execution_state"] == "busy" and time.monotonic() < deadline:
+                time.sleep(0.2)
+            self.ask(path, "DELETE")
+
+
+@contextmanager
+def jupyterlab(folder: Path) -> Iterator[Server]:
+    """Have a JupyterLab server for the duration of a ``with`` block.
+
+    Parameters
+    ----------
+    folder : Path
+        An empty folder: ``notebooks`` is what the server shows, the rest its own.
+    """
+    places = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "share"}
+    places |= {"JUPYTER_RUNTIME_DIR": "runtime", "IPYTHONDIR": "ipython"}
+    own = {name: str(folder / "jupyter" / place) for name, place in places.items()}
+    config = folder / "jupyter" / "config" / "labconfig"
+    config.mkdir(parents=True)
+    (config / "default_setting_overrides.json").write_text(json.dumps(SETTINGS))
+    shown = folder / "notebooks"
+    shown.mkdir(exist_ok=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token, log = secrets.token_hex(16), folder / "jupyter" / "log"
+    argv = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={shown}"]
+    argv += [f"--ServerApp.port={port}", *OPTIONS]
+    with log.open("wb") as output:
+        # A session of its own: Ctrl-C in a terminal is not to reach it, but through what ends it.
+        process = subprocess.Popen(
+            argv,
+            env=os.environ | own | {"JUPYTER_TOKEN": token},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    server = Server(f"http://127.0.0.1:{port}/", token, process)
+    try:
+        _wait_until_it_answers(server, log)
+        yield server
+    finally:
+        _end(server)
+
+
+def _wait_until_it_answers(server: Server, log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while server.process.poll() is None and time.monotonic() < deadline:
+        try:
+            server.ask("status")
+            return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.1)
+    raise RuntimeError(f"JupyterLab does not answer:\n{log.read_text()[-3000:]}")
+
+
+def _end(server: Server) -> None:
+    """End the server and whatever it started, by process id."""
+    try:
+        server.end_kernels()
+    except OSError:
+        pass  # It does not answer: its kernels are ended below, and `labkit clean` does the rest.
+    try:
+        started = psutil.Process(server.process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        started = []
+    server.process.terminate()
+    try:
+        server.process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        server.process.kill()
+        server.process.wait()
+    for one in psutil.wait_procs(started, timeout=5)[1]:
+        one.kill()
+
+
+class Notebook:
+    """A notebook that is open in JupyterLab, in a browser."""
+
+    def __init__(self, server: Server, page: Page, name: str) -> None:
+        self.server, self.page, self.name = server, page, name
+        self._before = 0
+
+    @property
+    def panel(self) -> Locator:
+        """The notebook's part of the page."""
+        return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
+
+    def choose(self, menu: str, entry: str) -> None:
+        """Choose an entry of JupyterLab's menu."""
+        bar = self.page.locator(".lm-MenuBar-item", has_text=menu)
+        bar.filter(has_text=menu).first.click()
+        self.page.get_by_role("menuitem", name=entry).first.click()
+
+    def run_all(self) -> None:
+        """Run all cells, as Run > Run All Cells does."""
+        self._before = max(self.counts(), default=0)
+        self.choose("Run", "Run All Cells")
+
+    def interrupt(self) -> None:
+        """Interrupt the kernel, as Kernel > Interrupt Kernel does."""
+        self.choose("Kernel", "Interrupt Kernel")
+
+    def prompts(self) -> list[str]:
+        """Return what is before each code cell: its number, a star while it is to run."""
+        found = self.panel.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()
+        return [text.strip().strip("[]:") for text in found]
+
+    def counts(self) -> list[int]:
+        """Return the numbers of the cells that have run."""
+        return [int(text) for text in self.prompts() if text.isdigit()]
+
+    def is_over(self) -> bool:
+        """Tell whether what `run_all` began has ended, whatever came of it."""
+        prompts = self.prompts()
+        ran = max(self.counts(), default=0) > self._before
+        return ran and "*" not in prompts and self.server.state(self.name) == "idle"
+
+    def until(self, found: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+        """Wait until something is found, and return it.
+
+        Raises
+        ------
+        TimeoutError
+            It was not in time.
+        """
+        deadline = time.monotonic() + seconds
+        while not (there := found()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name}: not within {seconds:.0f} s")
+            self.page.wait_for_timeout(200)
+        return there
+
+    def whole(self) -> bool:
+        """Tell whether all code cells have run since `run_all`, in their order."""
+        numbers = self.counts()
+        return (
+            len(numbers) == len(self.prompts())
+            and numbers == sorted(numbers)
+            and (numbers[0] > self._before)
+        )
+
+    def outputs(self) -> list[dict[str, Any]]:
+        """Return the outputs of all cells, as they would be saved."""
+        model = "jupyterapp.shell.currentWidget.context.model.toJSON()"
+        cells = self.page.evaluate(model)["cells"]
+        return [one for cell in cells for one in cell.get("outputs", ())]
+
+    def errors(self) -> list[str]:
+        """Return the errors that cells ended with."""
+        found = [one for one in self.outputs() if one["output_type"] == "error"]
+        return [f"{one['ename']}: {one['evalue']}" for one in found]
+
+    def complaints(self) -> str:
+        """Return what cells wrote to the standard error: warnings, and errors of what is shown."""
+        found = [one for one in self.outputs() if one.get("name") == "stderr"]
+        return "".join("".join(one["text"]) for one in found)
+
+    def figures(self) -> int:
+        """Return how many pictures the outputs show."""
+        shown = "img => img.complete && img.naturalWidth > 0"
+        found = self.panel.locator(".jp-OutputArea-output img")
+        return sum(bool(image.evaluate(shown)) for image in found.all())
+
+    def tables(self) -> int:
+        """Return how many tables the outputs show."""
+        return self.panel.locator(".jp-OutputArea-output table").count()
+
+    def widgets(self) -> int:
+        """Return how many outputs are widgets."""
+        return self.panel.locator(".jp-OutputArea-output > .jupyter-widgets").count()
+
+    def progress(self) -> str:
+        """Return what the last progress bar says; nothing before there is one."""
+        bars = self.panel.locator(".jp-OutputArea-output > :has(.widget-hprogress)")
+        return " ".join(bars.last.inner_text().split()) if bars.count() else ""
+
+    def screenshots(self, path: Path) -> int:
+        """Keep pictures of the whole notebook from top to end, numbered; return how many."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = self.page.viewport_size or WINDOW
+        self.page.set_viewport_size(TALL)
+        self.page.wait_for_timeout(500)
+        window = self.panel.locator(".jp-WindowedPanel-outer")
+        whole, seen = window.evaluate("one => [one.scrollHeight, one.clientHeight]")
+        count = -(-whole // seen)
+        for number in range(count):
+            window.evaluate("(one, top) => one.scrollTo(0, top)", number * seen)
+            self.page.wait_for_timeout(300)
+            self.page.screenshot(path=path.with_name(f"{path.name}-{number + 1:02}.png"))
+        self.page.set_viewport_size(before)
+        return int(count)
+
+
+@contextmanager
+def opened(server: Server, browser: Browser, name: str) -> Iterator[Notebook]:
+    """Open a notebook in JupyterLab, and wait for its kernel; no request may leave the machine."""
+    context = browser.new_context(viewport=WINDOW)
+    asked = refuse(context, server.url, "data:", "blob:")
+    page = context.new_page()
+    page.goto(f"{server.url}lab/tree/{name}?reset&token={server.token}")
+    notebook = Notebook(server, page, name)
+    try:
+        notebook.panel.locator(".jp-CodeCell").first.wait_for(timeout=PATIENCE * 1000)
+        notebook.until(lambda: server.state(name) == "idle")
+        idle = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
+        notebook.panel.locator(idle).wait_for(timeout=PATIENCE * 1000)
+        yield notebook
+    finally:
+        server.end_kernels()
+        context.close()
+    assert asked == []
