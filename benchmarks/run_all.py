@@ -27,7 +27,8 @@ from labkit.process import ended_as_by_ctrl_c
 sys.path.insert(0, str(project("tests")))
 
 from chromium import chromium
-from jupyter_browser import Notebook, Server, copied, jupyterlab, opened
+from jupyter_browser import Notebook, copied, opened
+from lab_server import Server, jupyterlab
 from playwright.sync_api import Browser
 from playwright.sync_api import Error as BrowserError
 

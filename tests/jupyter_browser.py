@@ -1,60 +1,28 @@
-"""A real JupyterLab in a real browser: opens notebooks, runs all of their cells, and looks.
+"""Notebooks in a real JupyterLab in a real browser: run all of their cells, and look.
 
-The server has settings of its own and listens on this machine only; the browser refuses what goes
-elsewhere. Notebooks are opened as copies, so that nothing is saved into the project.
+They are opened as copies, so that nothing is saved into the project, and the browser refuses what
+goes elsewhere than to JupyterLab.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
-import socket
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nbformat
-import psutil
 from chromium import refuse
+from lab_server import PATIENCE, Server
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 from playwright.sync_api import Browser, Locator, Page, ViewportSize
 
 from labkit.paths import project
 
-#: All cells stay in the page, and nothing is asked of the world outside.
-SETTINGS = {
-    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
-    "@jupyterlab/apputils-extension:notification": {
-        "fetchNews": "false",
-        "checkForUpdates": False,
-        "doNotDisturbMode": True,
-    },
-}
-OPTIONS = [
-    "--ServerApp.ip=127.0.0.1",
-    "--ServerApp.port_retries=0",
-    "--LabApp.news_url=None",
-    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    "--LabApp.extension_manager=readonly",
-    "--LabApp.expose_app_in_browser=True",
-    "--no-browser",
-    "--allow-root",
-]
 WINDOW: ViewportSize = {"width": 1280, "height": 800}
 TALL: ViewportSize = {"width": 1280, "height": 2000}
-#: Seconds for what takes a few: a server, a kernel, a page.
-PATIENCE = 120.0
-#: Seconds that a campaign has to take down what it put up, once its kernel is interrupted.
-TAKES_DOWN = 90.0
 
 
 def copied(name: str, folder: Path, **parameters: Any) -> str:
@@ -79,113 +47,6 @@ def copied(name: str, folder: Path, **parameters: Any) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, path)
     return name
-
-
-@dataclass(frozen=True)
-class Server:
-    """A JupyterLab server that stands."""
-
-    url: str
-    token: str
-    process: subprocess.Popen[bytes]
-
-    def ask(self, path: str, method: str = "GET") -> Any:
-        """Return what the server's API answers."""
-        asked = urllib.request.Request(f"{self.url}api/{path}", method=method)
-        asked.add_header("Authorization", f"token {self.token}")
-        with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
-
-    def state(self, name: str) -> str:
-        """Return what the kernel of a notebook does: ``busy``, ``idle``, or another word."""
-        sessions = self.ask("sessions")
-        return next(
-            (one["kernel"]["execution_state"] for one in sessions if one["path"] == name), ""
-        )
-
-    def end_kernels(self) -> None:
-        """End the kernels, each interrupted first: a campaign takes down what it put up."""
-        for kernel in self.ask("kernels"):
-            path = f"kernels/{kernel['id']}"
-            deadline = time.monotonic() + TAKES_DOWN
-            if kernel["execution_state"] == "busy":
-                self.ask(f"{path}/interrupt", "POST")
-            while self.ask(path)["execution_state"] == "busy" and time.monotonic() < deadline:
-                time.sleep(0.2)
-            self.ask(path, "DELETE")
-
-
-@contextmanager
-def jupyterlab(folder: Path) -> Iterator[Server]:
-    """Have a JupyterLab server for the duration of a ``with`` block.
-
-    Parameters
-    ----------
-    folder : Path
-        An empty folder: ``notebooks`` is what the server shows, the rest its own.
-    """
-    places = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "share"}
-    places |= {"JUPYTER_RUNTIME_DIR": "runtime", "IPYTHONDIR": "ipython"}
-    own = {name: str(folder / "jupyter" / place) for name, place in places.items()}
-    config = folder / "jupyter" / "config" / "labconfig"
-    config.mkdir(parents=True)
-    (config / "default_setting_overrides.json").write_text(json.dumps(SETTINGS))
-    shown = folder / "notebooks"
-    shown.mkdir(exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    token, log = secrets.token_hex(16), folder / "jupyter" / "log"
-    argv = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={shown}"]
-    argv += [f"--ServerApp.port={port}", *OPTIONS]
-    with log.open("wb") as output:
-        # A session of its own: Ctrl-C in a terminal is not to reach it, but through what ends it.
-        process = subprocess.Popen(
-            argv,
-            env=os.environ | own | {"JUPYTER_TOKEN": token},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    server = Server(f"http://127.0.0.1:{port}/", token, process)
-    try:
-        _wait_until_it_answers(server, log)
-        yield server
-    finally:
-        _end(server)
-
-
-def _wait_until_it_answers(server: Server, log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while server.process.poll() is None and time.monotonic() < deadline:
-        try:
-            server.ask("status")
-            return
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.1)
-    raise RuntimeError(f"JupyterLab does not answer:\n{log.read_text()[-3000:]}")
-
-
-def _end(server: Server) -> None:
-    """End the server and whatever it started, by process id."""
-    try:
-        server.end_kernels()
-    except OSError:
-        pass  # It does not answer: its kernels are ended below, and `labkit clean` does the rest.
-    try:
-        started = psutil.Process(server.process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        started = []
-    server.process.terminate()
-    try:
-        server.process.wait(timeout=30)
-    except subprocess.TimeoutExpired:
-        server.process.kill()
-        server.process.wait()
-    for one in psutil.wait_procs(started, timeout=5)[1]:
-        one.kill()
 
 
 class Notebook:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from chromium import chromium
-from jupyter_browser import Notebook, Server, copied, jupyterlab, opened
+from jupyter_browser import Notebook, copied, opened
+from lab_server import Server, jupyterlab
 from playwright.sync_api import Browser, expect
 
 pytestmark = pytest.mark.browser
