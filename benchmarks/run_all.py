@@ -70,11 +70,11 @@ def wrong_with(name: str, found: Row, complaints: str, *, whole: bool) -> str:
     found : Row
         What its page shows.
     complaints : str
-        What its cells wrote to the standard error; a study says there where its log is.
+        What its cells wrote to the standard error, such as a trial that failed.
     whole : bool
         Whether all of its cells ran.
     """
-    said = [line for line in complaints.splitlines() if line and not line.startswith("log: ")]
+    said = complaints.strip().splitlines()
     if found.errors:
         return found.wrong
     if not whole:

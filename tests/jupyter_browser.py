@@ -157,14 +157,17 @@ class Notebook:
         self.page.set_viewport_size(TALL)
         self.page.wait_for_timeout(500)
         window = self.panel.locator(".jp-WindowedPanel-outer")
-        whole, seen = window.evaluate("one => [one.scrollHeight, one.clientHeight]")
+        # JupyterLab lets the last cell scroll to the top: below it there is nothing to see.
+        end = "all => Math.max(...all.map(one => one.offsetTop + one.offsetHeight))"
+        whole = int(self.panel.locator(".jp-Cell").evaluate_all(end))
+        seen = int(window.evaluate("one => one.clientHeight"))
         count = -(-whole // seen)
         for number in range(count):
             window.evaluate("(one, top) => one.scrollTo(0, top)", number * seen)
             self.page.wait_for_timeout(300)
             self.page.screenshot(path=path.with_name(f"{path.name}-{number + 1:02}.png"))
         self.page.set_viewport_size(before)
-        return int(count)
+        return count
 
 
 @contextmanager

@@ -93,7 +93,7 @@ class Running:
             return
         LOG.warning("%s failed after %.1f s: %s", what, seconds, _line(error))
         if not self._progress.lines:
-            self._progress.note(f"{record['trial']} ({label}) failed: {error}")
+            self._progress.note(f"{record['trial']} ({label}) failed: {error}", bad=True)
 
     def over(self, *, ok: bool) -> None:
         """Count a planned trial as over."""

@@ -74,7 +74,7 @@ def test_a_study_is_interrupted_takes_down_and_resumes(notebook: Notebook, tmp_p
 
     notebook.run_all()
     notebook.until(notebook.is_over, PATIENCE)
-    assert notebook.errors() == [] and notebook.whole()
+    assert notebook.errors() == [] and notebook.complaints() == "" and notebook.whole()
     again = measured(folder)
     assert len(again) == 8 and {name: again[name] for name in first} == first
     assert len(load(folder / "interference").ok) == 8
