@@ -51,9 +51,10 @@ class Progress:
         rate = found["rate"] or (measured / found["elapsed"] if measured else 0)
         return (found["total"] - found["n"]) / rate if rate else None
 
-    def note(self, text: str) -> None:
-        """Print a line without breaking the bar."""
-        self._bar.write(text, file=self._file or sys.stderr)
+    def note(self, text: str, *, bad: bool = False) -> None:
+        """Print a line without breaking the bar; a notebook shows in red what is bad, not all."""
+        plain = sys.stdout if _in_notebook() and not bad else sys.stderr
+        self._bar.write(text, file=self._file or plain)
 
     def close(self) -> None:
         """Leave the bar as it is."""

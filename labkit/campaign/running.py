@@ -93,7 +93,7 @@ class Running:
             return
         LOG.warning("%s failed after %.1f s: %s", what, seconds, _line(error))
         if not self._progress.lines:
-            self._progress.note(f"{record['trial']} ({label}) failed: {error}")
+            self._progress.note(f"{record['trial']} ({label}) failed: {error}", bad=True)
 
     def over(self, *, ok: bool) -> None:
         """Count a planned trial as over."""
@@ -110,6 +110,7 @@ class Running:
         where = f" in {self._trial}" if self._trial else ""
         if isinstance(error, KeyboardInterrupt):
             LOG.warning("interrupted%s", where)
+            self._tell(error)
         elif error is not None:
             LOG.error("gave up%s: %s", where, _line(error))
         took = (time.time_ns() - self._began) / 1e9
@@ -119,6 +120,13 @@ class Running:
             LOG.removeHandler(one)
             one.close()
         self._progress.close()
+
+    def _tell(self, error: KeyboardInterrupt) -> None:
+        """Have an interrupt say what is kept and how to go on; a notebook shows nothing else."""
+        kept = f"{self._done} of {len(self._plan.design)} trials are measured and kept"
+        error.args = (f"{kept}; the same again goes on with the rest",)
+        # Where in a wait it came, deep in what measures, says nothing; the log names the trial.
+        error.__traceback__ = None
 
 
 class _Kept(logging.FileHandler):

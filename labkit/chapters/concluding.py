@@ -77,12 +77,13 @@ def conclusions(page: Page, found: list[Mapping[str, Any]], title: str) -> None:
     notebook.display(shown, raw=True, metadata=whence.concluded(page, found))
 
 
-def _marked(line: dict[str, Any], pilot: bool) -> dict[str, Any]:
+def _marked(line: Mapping[str, Any], pilot: bool) -> Mapping[str, Any]:
     """Return a headline whose verdict says that it is a pilot's, where it is one."""
     verdict = str(line["verdict"])
     if not pilot or verdict.endswith("(pilot)") or verdict in _UNMEASURED:
         return line
-    return line | {"verdict": f"{verdict} (pilot)"}
+    # What it was made of stays with it.
+    return Headline({**line, "verdict": f"{verdict} (pilot)"}, getattr(line, "origin", None))
 
 
 def _decided(entries: pd.DataFrame | None) -> list[dict[str, Any]]:

@@ -4,53 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
-
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from chromium import chromium, refuse
+from playwright.sync_api import Browser, Page
 
 
 # Not for the whole session: an event loop that is kept would take the interrupts of other tests.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=FLAGS, headless=True
-        )
-        yield chromium
-        chromium.close()
+    with chromium() as found:
+        yield found
 
 
 @contextmanager
 def tab(browser: Browser, scheme: str, name: str) -> Iterator[Page]:
     """Open a tab of 1280 x 800 that must end without a request or an error."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
-    asked: list[str] = []
+    asked = refuse(context, "file:", "data:")
     said: list[str] = []
-
-    def refuse(route: Any) -> None:
-        url = route.request.url
-        if url.startswith(("file:", "data:")):
-            route.continue_()
-        else:
-            asked.append(url)
-            route.abort()
-
-    context.route("**/*", refuse)
     opened = context.new_page()
     opened.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     opened.on("pageerror", lambda error: said.append(str(error)))
