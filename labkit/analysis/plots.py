@@ -19,6 +19,7 @@ from labkit.analysis.figure import (
     canvas,
     counts,
     curve_levels,
+    few_markers,
     legend,
     plain_log_ticks,
     say,
@@ -94,19 +95,14 @@ def ecdf(
     figure, axes, panels = _panels(frame, col, height=3.1, sharex=True, sharey=True)
     factor, label = scale_and_label(value)
     for axis, panel, shown in panels:
-        for number, name in enumerate(style):
-            if not (shown[hue] == name).any():
-                continue
+        for name in [name for name in style if (shown[hue] == name).any()]:
             look = {"color": style[name]["color"], "linestyle": style[name]["linestyle"]}
             look |= {"tail": tail, "points": min(points, 2000), "factor": factor}
             cells = list(shown.loc[shown[hue] == name, value])
             for ordered in cells if trials else []:
                 _curve(axis, ordered, alpha=0.4, lw=0.6, **look)
             if combined:
-                # Beside each other, not on each other, where curves are close.
-                apart = (0.02 + 0.2 * number / len(style), 0.2)
-                look |= {"marker": style[name]["marker"], "ms": 5, "markevery": apart}
-                look |= {"mec": "white", "mew": 0.5}
+                look |= few_markers(style, name)
                 _curve(axis, pooled(cells), lw=1.6, label=str(name), **look)
         axis.set_title(f"{panel}{_counts(shown, value, trial, block)}", fontsize=8)
     _finish_ecdf(axes, len(panels), label, tail, log)

@@ -74,17 +74,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the report of `labkit report`, without the minutes that it takes.
 
     Notebooks are committed executed on data/reference, and tests of their own execute them again:
-    here they are taken as they are, and the ledger is held against two of the campaigns.
+    here they are taken as they are, and the ledger is held against one of the campaigns.
     """
     made = tmp_path_factory.mktemp("report")
 
     def executed(notebook: Path, output: Path, *_: Any, **__: Any) -> Path:
         return Path(shutil.copy(notebook, output))
 
-    two = [project("data/reference") / name for name in ("cpu-quota", "interference")]
+    one = [project("data/reference") / "interference"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labkit.report.pages.execute", executed)
-        patch.setattr(studies, "measured_here", lambda *_: two)
+        patch.setattr(studies, "measured_here", lambda *_: one)
         _, _, failures = studies.report(None, made, measure=False, new=False, say=print)
     assert failures == {}
     return made
