@@ -133,7 +133,10 @@ def listen(page: Page, campaign: Dataset, within: Mapping[str, Any]) -> None:
         return
     path = Path(page.data)
     data = path.name if path.is_absolute() else page.data
-    whence = _KNOWN.setdefault(page.data, Whence(data, campaign))
+    whence = _KNOWN.get(page.data)
+    # In a session a campaign may have grown since its notebook's cells were last run.
+    if whence is None or len(whence.measured) != len(campaign.ok):
+        whence = _KNOWN[page.data] = Whence(data, campaign)
     whence.add(page, within)
     formatter = shell.display_formatter.mimebundle_formatter
     for kind in (pd.DataFrame, pd.Series, Figure, markdown):
