@@ -161,5 +161,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    with ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
-        sys.exit(main())
+    try:
+        with ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
+            sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; kernels, JupyterLab and what they put up were ended")

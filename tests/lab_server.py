@@ -40,6 +40,8 @@ OPTIONS = [
 PATIENCE = 120.0
 #: Seconds that a campaign has to take down what it put up, once its kernel is interrupted.
 TAKES_DOWN = 90.0
+#: So many looks in a row have to find an interrupted kernel idle.
+STEADY = 15
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,14 @@ class Server:
         """End the kernels, each interrupted first: a campaign takes down what it put up."""
         for kernel in self.ask("kernels"):
             path = f"kernels/{kernel['id']}"
-            deadline = time.monotonic() + TAKES_DOWN
+            deadline, idle = time.monotonic() + TAKES_DOWN, 0
             if kernel["execution_state"] == "busy":
                 self.ask(f"{path}/interrupt", "POST")
-            while self.ask(path)["execution_state"] == "busy" and time.monotonic() < deadline:
+            else:
+                idle = STEADY
+            # Answers on its control channel make a kernel look idle for a moment while it works.
+            while idle < STEADY and time.monotonic() < deadline:
+                idle = 0 if self.ask(path)["execution_state"] == "busy" else idle + 1
                 time.sleep(0.2)
             self.ask(path, "DELETE")
 
