@@ -30,7 +30,11 @@ def noise_lines(floor: pd.DataFrame, condition: Sequence[str]) -> list[dict[str,
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON data; NaN, infinite and missing numbers become None."""
+    """Return a value as JSON data; NaN, infinite and missing numbers become None.
+
+    Numbers are rounded to 10 digits: what comes after depends on the processor, whose libraries add
+    up in another order, and the same data are to give the same pages on every machine.
+    """
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -39,4 +43,4 @@ def plain(value: Any) -> Any:
         value = value.item()
     if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
-    return value
+    return float(f"{value:.10g}") if isinstance(value, float) else value

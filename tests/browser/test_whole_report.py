@@ -6,13 +6,13 @@ Each page is opened once, and everything that is asked of it is read then.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import committed
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
@@ -71,22 +71,10 @@ QUICKLY = {"resultTypes": ["violations"], "preload": False, "iframes": False, "a
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the report of `labkit report`, without the minutes that it takes.
-
-    Notebooks are committed executed on data/reference, and tests of their own execute them again:
-    here they are taken as they are, and the ledger is held against one of the campaigns.
-    """
+    """Return the report; its ledger is held against one of the campaigns."""
     made = tmp_path_factory.mktemp("report")
-
-    def executed(notebook: Path, output: Path, *_: Any, **__: Any) -> Path:
-        return Path(shutil.copy(notebook, output))
-
     one = [project("data/reference") / "interference"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labkit.report.pages.execute", executed)
-        patch.setattr(studies, "measured_here", lambda *_: one)
-        _, _, failures = studies.report(None, made, measure=False, new=False, say=print)
-    assert failures == {}
+    committed.report(made, measured_here=lambda *_: one)
     return made
 
 

@@ -233,6 +233,11 @@ def test_headlines_are_plain_json():
     assert headlines.plain(values) == {"a": 1.0, "b": [2, None, None], "3": [None, "x"]}
 
 
+def test_headlines_do_not_depend_on_the_last_bits_of_a_processor():
+    assert headlines.plain([0.23932009900693307]) == headlines.plain([0.2393200990069331])
+    assert headlines.plain([1.2345678901e-9, True, 10**12]) == [1.23456789e-09, True, 10**12]
+
+
 def test_margins_by_tuning_are_the_largest_and_unknown_where_nothing_ran_twice():
     samples = study()
     options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}
