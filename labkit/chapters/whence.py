@@ -21,7 +21,7 @@ from labkit.analysis.origin import NAME, Origin, origin_of
 from labkit.analysis.summary import STATISTICS
 from labkit.dataset import Dataset
 from labkit.dataset.selecting import query_for
-from labkit.report.origin import METADATA
+from labkit.report.origin import metadata
 from labkit.report.repeating import command
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ class Whence:
         """Return no further form of what is displayed, and where it is from as metadata."""
         origin = origin_of(value) or Origin()
         if origin.stated:
-            return {}, {METADATA: {"stated": origin.stated, "dataset": self.data}}
+            return {}, metadata({"stated": origin.stated, "dataset": self.data})
         if isinstance(value, markdown) and not any(map(str.isdigit, str(value.data))):
             return {}, {}
-        return {}, {METADATA: self.describe(origin, value)}
+        return {}, metadata(self.describe(origin, value))
 
     def describe(self, origin: Origin, value: Any = None) -> dict[str, Any]:
         """Return which rows and columns something was made of, and how to get and repeat them."""
@@ -158,7 +158,7 @@ def concluded(page: Page, found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             of = whence.describe(origin)
             headlines.append([line["text"], len(of["trials"]), of["query"]])
     whole = whence.describe(Origin())
-    return {METADATA: {**whole, "headlines": headlines, "rows": whence.rows()}}
+    return metadata({**whole, "headlines": headlines, "rows": whence.rows()})
 
 
 def _labels(value: Any) -> list[str]:

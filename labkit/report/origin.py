@@ -7,6 +7,7 @@ with an anchor, so that the page leads to its data without anything else.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,16 @@ def attach(document: Any) -> str:
     return str(macros.rows(found, groups, whole))  # type: ignore[attr-defined]
 
 
+def metadata(note: Mapping[str, Any]) -> dict[str, str]:
+    """Return a note as the metadata of an output.
+
+    It is one text: a notebook that is kept gets one line of it and not one for each trial.
+    """
+    return {METADATA: json.dumps(note)}
+
+
 def _noted(output: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(output.get("metadata", {}).get(METADATA, {}))
+    return dict(json.loads(output.get("metadata", {}).get(METADATA, "{}")))
 
 
 def _parts(
