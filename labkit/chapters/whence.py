@@ -17,6 +17,7 @@ import pandas as pd
 from IPython import get_ipython as untyped
 from matplotlib.figure import Figure
 
+from labkit.analysis.described import Figure as Described
 from labkit.analysis.origin import NAME, Origin, origin_of
 from labkit.analysis.summary import STATISTICS
 from labkit.dataset import Dataset
@@ -67,13 +68,21 @@ class Whence:
             self.samples |= {name: name for name in page._columns}
 
     def bundle(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return no further form of what is displayed, and where it is from as metadata."""
+        """Return no further form of what is displayed, and where it is from as metadata.
+
+        What a figure says of itself (`labkit.analysis.described`) stays beside it: IPython asks
+        this function instead of the figure.
+        """
+        _, own = value._repr_mimebundle_() if isinstance(value, Described) else ({}, {})
+        return {}, own | self._noted(value)
+
+    def _noted(self, value: Any) -> dict[str, Any]:
         origin = origin_of(value) or Origin()
         if origin.stated:
-            return {}, metadata({"stated": origin.stated, "dataset": self.data})
+            return metadata({"stated": origin.stated, "dataset": self.data})
         if isinstance(value, markdown) and not any(map(str.isdigit, str(value.data))):
-            return {}, {}
-        return {}, metadata(self.describe(origin, value))
+            return {}
+        return metadata(self.describe(origin, value))
 
     def describe(self, origin: Origin, value: Any = None) -> dict[str, Any]:
         """Return which rows and columns something was made of, and how to get and repeat them."""

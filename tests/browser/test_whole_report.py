@@ -43,13 +43,13 @@ PHONE = """() => ({
     one.tabIndex < 0 && !one.querySelector("a, button, input, [tabindex]")
   ).map((one) => one.outerHTML.slice(0, 200)),
 })"""
-#: What paper would cut or hide.
+#: What paper would cut or hide, but for the rows of trials, which are the dataset's.
 PAPER = """() => ({
   cut: [...document.querySelectorAll("h1, p, li, table, img, svg, pre")].filter((one) =>
     one.getBoundingClientRect().right > window.innerWidth + 1
   ).map((one) => one.caption?.textContent ?? one.outerHTML.slice(0, 200)),
   hidden: [...document.querySelectorAll("main :is(table, img)")].filter((one) =>
-    !one.offsetHeight && !one.closest("details")
+    !one.offsetHeight && !one.closest("details, #rows")
   ).map((one) => one.outerHTML.slice(0, 200)),
   ground: getComputedStyle(document.documentElement).backgroundColor + " " +
     getComputedStyle(document.body).backgroundColor,
