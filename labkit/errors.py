@@ -64,8 +64,9 @@ class Interrupted(KeyboardInterrupt):
     A notebook shows it as one sentence: where the interrupt fell is nothing to mend.
     """
 
-    def __init__(self) -> None:
-        super().__init__("interrupted; what was measured is kept, and the same command goes on")
+    def __init__(self, kept: str = "") -> None:
+        kept = kept or "what was measured is kept, and the same command goes on"
+        super().__init__(f"interrupted; {kept}")
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows instead of a traceback."""

@@ -90,4 +90,7 @@ def _hosts(page: Page) -> pd.DataFrame:
         for part, names in _PARTS.items()
         for name in names
     }
-    return pd.DataFrame.from_dict(rows, orient="index").dropna(how="all").fillna("").astype(str)
+    table = pd.DataFrame.from_dict(rows, orient="index").dropna(how="all")
+    # No CPU may be isolated, no host but one may have an engine; what was not found is a mapping.
+    words = {"": "none", "nan": "none", "None": "none", "{}": "not stated"}
+    return table.map(lambda one: words.get(str(one), str(one)))

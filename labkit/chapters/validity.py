@@ -51,6 +51,11 @@ Flags by the laboratory's validity rules, and attempts that failed. They are cou
 and nothing is removed because of its outcome."""
 
 
+def _words(level: Any) -> str:
+    """Return a level, or several, as a heading has them."""
+    return ", ".join(map(str, level)) if isinstance(level, list) else str(level)
+
+
 def validity(page: Page, value: str, within: Mapping[str, Any] | None, by: str | None) -> None:
     """Show every check of one value; those that do not depend on it the first time only."""
     first = not page.shown
@@ -58,7 +63,7 @@ def validity(page: Page, value: str, within: Mapping[str, Any] | None, by: str |
     if first:
         say(_SESSIONS)
         say(_sessions(page))
-    which = "".join(f", {name} {level}" for name, level in (within or {}).items())
+    which = "".join(f", {name} {_words(level)}" for name, level in (within or {}).items())
     say(_NOISE + (_GROUPS if by else "") if first else f"### `{value}`{which}")
     paired, trials = (page.part(_usable(one, value), within) for one in (page.paired, page.trials))
     if not trials[value].notna().any():

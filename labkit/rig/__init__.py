@@ -75,7 +75,7 @@ def open_rig(
         with ended_as_by_ctrl_c(signal.SIGTERM), state.locked(patience), ExitStack() as stack:
             yield _stand(stack, kind, rate, say)
     except KeyboardInterrupt as error:
-        raise Interrupted from error
+        raise Interrupted(str(error)) from error
 
 
 def _stand(stack: ExitStack, kind: str, rate: str, say: Callable[[str], None]) -> Rig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -134,7 +135,9 @@ def plug(role: str, index: int = 0) -> str:
 
 
 def _plug(local: LocalHost, name: str, port: Port, plug: str) -> None:
-    ends = ("link", "add", port.interface, "netns", name, "type", "veth")
+    # A host that comes again while the others stand is known to them by the same address still.
+    mac = ":".join(["02", *(f"{one:02x}" for one in hashlib.sha256(plug.encode()).digest()[:5])])
+    ends = ("link", "add", port.interface, "address", mac, "netns", name, "type", "veth")
     local.run("ip", *ends, "peer", "name", plug, "netns", SWITCH)
     local.run("ip", "-n", SWITCH, "link", "set", plug, "master", "br0", "up")
     for one in port.addresses:

@@ -205,3 +205,10 @@ def test_a_keyboard_goes_through_a_page_in_order(folder: Path, visit: Visit, nam
             assert shown != "none"
             places.append(place)
         assert places == sorted(places) and len(set(places)) == 12
+
+
+def test_words_are_not_looked_for_in_where_numbers_come_from(folder: Path, visit: Visit) -> None:
+    with visit("ledger-words") as page:
+        page.goto((folder / "ledger.html").as_uri() + "?words=labkit+run")
+        assert page.locator("#claims details.whence").count() > 0
+        assert page.locator("#shown").inner_text().startswith("0 of ")

@@ -16,7 +16,7 @@ from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.errors import HostKeyMismatch, ManipulationError, RigError
 from labkit.hosts import LocalHost, labelled, start_job
-from labkit.rig import engine, inventory, netns, virtual
+from labkit.rig import clean, engine, inventory, netns, state, virtual
 
 pytestmark = pytest.mark.rig
 
@@ -59,12 +59,22 @@ def describe(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(lab: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Have namespaces, SSH servers and an engine; yield a folder with their rig.toml."""
     place = tmp_path_factory.mktemp("inventory")
-    (place / "rig.toml").write_text(describe(place))
-    yield place
-    engine.make_network(LocalHost())  # other modules get back what these tests took away
+    with state.locked(patience=600):
+        clean(say=lambda text: None)
+        stood = bool((state.read() or {}).get("ready"))
+        if not stood:
+            virtual.up(keep=False)
+        try:
+            (place / "rig.toml").write_text(describe(place))
+            yield place
+        finally:
+            if stood:  # somebody keeps it: it gets back what the tests took away
+                engine.make_network(LocalHost())
+            else:
+                virtual.down()
 
 
 @pytest.fixture(scope="module")
@@ -240,6 +250,6 @@ def test_an_unknown_host_key_is_refused(folder: Path) -> None:
 def test_one_campaign_at_a_time(folder: Path) -> None:
     with (
         pytest.raises(RigError, match="in use"),
-        Rig.open(folder / "rig.toml"),  # `lab` holds the lock
+        Rig.open(folder / "rig.toml"),  # the fixture holds the lock
     ):
         pass

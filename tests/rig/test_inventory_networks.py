@@ -22,7 +22,7 @@ from labkit.capture import read
 from labkit.design import Condition
 from labkit.hosts import LocalHost, labelled
 from labkit.placement import Placement, container, waiting
-from labkit.rig import inventory, netns, peer, virtual
+from labkit.rig import clean, inventory, netns, peer, state, virtual
 
 pytestmark = pytest.mark.rig
 LAID = ("macvlan", "routed", "nat", "vxlan", "overlay")
@@ -46,10 +46,18 @@ def table(folder: Path, role: str, *lines: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def machines(lab: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Rig]]:
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Rig]]:
     """Yield the folder of a rig.toml, and the virtual rig that plays its machines."""
     place = tmp_path_factory.mktemp("inventory")
-    with lab.peer(["net"]), lab.collector("sut"):
+    with state.locked(patience=900), ExitStack() as stack:
+        clean(say=lambda text: None)
+        if not (state.read() or {}).get("ready"):
+            virtual.up(keep=False)
+            stack.callback(virtual.down)
+        below = virtual.attach()
+        stack.callback(below.close)
+        stack.enter_context(below.peer(["net"]))
+        stack.enter_context(below.collector("sut"))
         # The virtual rig's own bridge for containers is left out.
         text = re.sub(r"(?m)^bridge_.*\n", "", describe(place))
         root = f'exec_root = "{netns.DIRECTORY}/docker"\n'
@@ -58,7 +66,7 @@ def machines(lab: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
         text += table(place, "peer", *own) + table(place, "collector", 'mirrors = ["sut"]')
         (place / "plain.toml").write_text(text)
         (place / "rig.toml").write_text(text + NETWORKS)
-        yield place, lab
+        yield place, below
 
 
 @pytest.fixture(scope="module")

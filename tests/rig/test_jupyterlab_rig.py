@@ -64,7 +64,7 @@ def test_a_study_is_interrupted_takes_down_and_resumes(notebook: Notebook, tmp_p
     notebook.interrupt()
     notebook.until(notebook.is_over, PATIENCE)
     first = measured(folder)
-    kept = f"KeyboardInterrupt: {len(first)} of 8 trials are measured and kept"
+    kept = f"Interrupted: interrupted; {len(first)} of 8 trials are measured and kept"
     assert notebook.errors() == [f"{kept}; the same again goes on with the rest"]
     assert 3 <= len(first) < 8
     assert netns.existing() == [] and not state.STATE.exists() and state.user() is None

@@ -56,6 +56,15 @@ def test_both_ends_are_in_containers_of_engines_of_their_own(
     assert left() == []
 
 
+def test_a_second_host_that_comes_again_has_the_address_that_others_remember(lab: Rig) -> None:
+    seen = []
+    for _ in range(2):
+        with lab.peer(images=[]):
+            shown = lab.hosts["peer"].run("ip", "-j", "link", "show", "lab0").stdout
+            seen.append(json.loads(shown)[0]["address"])
+    assert seen[0] == seen[1]
+
+
 def test_the_generator_stays_without_firewall_rules(with_peer: Rig) -> None:
     rules = with_peer.hosts["generator"].run("nft", "list", "ruleset").stdout
     assert not rules.strip()

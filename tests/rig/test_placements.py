@@ -245,8 +245,8 @@ def test_another_image_is_refused(lab: Rig, label: str, other_image: str, left: 
 
 
 @pytest.mark.parametrize(
-    ("argv", "words"),
-    [(("sleep", "60"), "nothing listens on the port yet"), (("false",), "has ended")],
+    ("argv", "patience", "words"),
+    [(("sleep", "60"), 0.2, "nothing listens on the port yet"), (("false",), 20.0, "has ended")],
 )
 @pytest.mark.parametrize("placement", [bare("clean"), bare("cgroup"), docker("nat")], ids=str)
 def test_a_server_that_never_is_ready_is_an_error_and_leaves_nothing(
@@ -255,12 +255,13 @@ def test_a_server_that_never_is_ready_is_an_error_and_leaves_nothing(
     left: Left,
     placement: Placement,
     argv: tuple[str, ...],
+    patience: float,
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from labkit.runtimes import base
 
-    monkeypatch.setattr(base.wait_ready, "__defaults__", (0.2,))
+    monkeypatch.setattr(base.wait_ready, "__defaults__", (patience,))
     runtime = RUNTIMES[placement.runtime]()
     workload = Workload(argv, 11111)
     with (

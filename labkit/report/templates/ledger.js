@@ -7,6 +7,12 @@ const rows = [...body.rows];
 const heads = [...document.querySelectorAll("#claims thead th")];
 const names = [...form.elements].map((field) => field.name).filter(Boolean);
 const filters = names.filter((name) => name !== "words" && name !== "sort");
+// What words are looked for in: not where the numbers come from, which is alike for many claims.
+const texts = new Map(rows.map((row) => {
+  const copy = row.cloneNode(true);
+  copy.querySelectorAll(".whence").forEach((part) => part.remove());
+  return [row, (row.id + " " + copy.textContent).toLowerCase()];
+}));
 
 function order() {
   const wanted = form.elements.sort.value;
@@ -30,10 +36,9 @@ function apply() {
   const words = form.elements.words.value.toLowerCase().split(/\s+/).filter(Boolean);
   let count = 0;
   for (const row of rows) {
-    const text = (row.id + " " + row.textContent).toLowerCase();
     const picked = filters.every(
       (name) => !form.elements[name].value || row.dataset[name] === form.elements[name].value);
-    row.hidden = !(picked && words.every((word) => text.includes(word)));
+    row.hidden = !(picked && words.every((word) => texts.get(row).includes(word)));
     count += row.hidden ? 0 : 1;
   }
   body.append(...order());
