@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit import standing
+
 #: All cells stay in the page, and nothing is asked of the world outside.
 SETTINGS = {
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
@@ -40,8 +42,8 @@ OPTIONS = [
 PATIENCE = 120.0
 #: Seconds that a campaign has to take down what it put up, once its kernel is interrupted.
 TAKES_DOWN = 90.0
-#: So many looks in a row have to find an interrupted kernel idle.
-STEADY = 15
+#: So many looks in a row have to find an interrupted kernel idle, and the rig not used.
+STEADY = 10
 
 
 @dataclass(frozen=True)
@@ -68,19 +70,29 @@ class Server:
         )
 
     def end_kernels(self) -> None:
-        """End the kernels, each interrupted first: a campaign takes down what it put up."""
-        for kernel in self.ask("kernels"):
-            path = f"kernels/{kernel['id']}"
-            deadline, idle = time.monotonic() + TAKES_DOWN, 0
-            if kernel["execution_state"] == "busy":
-                self.ask(f"{path}/interrupt", "POST")
-            else:
-                idle = STEADY
-            # Answers on its control channel make a kernel look idle for a moment while it works.
-            while idle < STEADY and time.monotonic() < deadline:
-                idle = 0 if self.ask(path)["execution_state"] == "busy" else idle + 1
-                time.sleep(0.2)
+        """End the kernels, each interrupted first: a campaign takes down what it put up.
+
+        Answers on its control channel make a kernel that works look idle, for moments or for long;
+        whether its campaign is over, the rig tells, which nobody uses then.
+        """
+        kernels = [f"kernels/{one['id']}" for one in self.ask("kernels")]
+        for path in kernels:
+            self.ask(f"{path}/interrupt", "POST")
+        deadline, free = time.monotonic() + TAKES_DOWN, 0
+        while kernels and free < STEADY and time.monotonic() < deadline:
+            busy = [one for one in kernels if self.ask(one)["execution_state"] == "busy"]
+            free = 0 if busy or self._measures() else free + 1
+            time.sleep(0.2)
+        for path in kernels:
             self.ask(path, "DELETE")
+
+    def _measures(self) -> bool:
+        """Tell whether one of its kernels holds the machine's rig."""
+        try:
+            stat = Path(f"/proc/{standing.user()}/stat").read_text()
+        except FileNotFoundError:  # nobody holds it, or who did has gone
+            return False
+        return int(stat.rpartition(")")[2].split()[1]) == self.process.pid
 
 
 @contextmanager
