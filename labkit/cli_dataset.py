@@ -35,7 +35,7 @@ def describe(folder: Path) -> None:
 @dataset.command(
     epilog="Examples: labkit dataset verify data/reference | labkit dataset verify reference.tar"
 )
-@click.argument("path", type=_ANY)
+@click.argument("path", type=click.Path(path_type=Path, exists=True))
 def verify(path: Path) -> None:
     """Check every file of PATH, a described folder or an archive; exit with 1 where one is amiss.
 
@@ -127,6 +127,10 @@ def compare_datasets(
         click.echo(f"{side}: {path}, rig {one.rig.get('name')}" + f" ({caveats})" * bool(caveats))
     click.echo("\n".join(two_rigs.told(two_rigs.differences(*data), None if whole else 25)))
     click.echo("\n".join(two_rigs.lines(table)))
+    if left_out := two_rigs.without_ratio(*data) if not value else []:
+        click.echo(
+            f"\nleft out, since values that may be zero have no ratio: {', '.join(left_out)}"
+        )
     if csv is not None:
         table.to_csv(csv, index=False, lineterminator="\n")
 

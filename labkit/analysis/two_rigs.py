@@ -75,6 +75,17 @@ def values_of(data: Dataset) -> list[str]:
     return sorted(names, key=lambda name: not name.endswith("_median"))
 
 
+def without_ratio(*datasets: Dataset) -> list[str]:
+    """Return the medians that are zero or negative in some trial: of these there is no ratio."""
+    found = [
+        name
+        for data in datasets
+        for name in values_of(data)
+        if name.endswith("_median") and (data.ok[name] <= 0).any()
+    ]
+    return list(dict.fromkeys(found))
+
+
 def differences(first: Dataset, second: Dataset) -> pd.DataFrame:
     """Return what differs between the rigs, settings and versions of two datasets.
 
@@ -129,7 +140,8 @@ def compare_datasets(
     first, second : Dataset
         Campaigns of the same study.
     values : iterable of str
-        Columns of the trials, positive numbers; without any, the medians of samples that both have.
+        Columns of the trials, positive numbers; without any, the medians of samples that both have,
+        but for those `without_ratio`.
     margin : float
         Equivalence margin of the ratio of two effects.
     alpha : float
@@ -169,7 +181,8 @@ def _chosen(first: Dataset, second: Dataset, values: list[str]) -> list[str]:
     """Return the values to compare: those given, or the medians that both datasets have."""
     there = values_of(second)
     shared = [name for name in values_of(first) if name in there]
-    chosen = values or [name for name in shared if name.endswith("_median")]
+    usual = [name for name in shared if name.endswith("_median")]
+    chosen = values or [name for name in usual if name not in without_ratio(first, second)]
     lacking = [name for name in chosen if name not in shared]
     if lacking or not chosen:
         raise UsageError(

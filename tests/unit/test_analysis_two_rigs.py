@@ -12,9 +12,15 @@ from small_datasets import write_campaign
 
 import labkit
 from labkit.analysis.compare import compare
-from labkit.analysis.two_rigs import compare_datasets, differences, lines, told
+from labkit.analysis.two_rigs import (
+    compare_datasets,
+    differences,
+    lines,
+    told,
+    without_ratio,
+)
 from labkit.dataset import Dataset
-from labkit.errors import UsageError
+from labkit.errors import LabkitError, UsageError
 
 
 def campaign(path: Path, **more: Any) -> Dataset:
@@ -131,3 +137,16 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         compare_datasets(rates, rates)
     assert "gflops" in caught.value.remedy
     assert set(compare_datasets(rates, rates, values=["gflops"])["value"]) == {"gflops"}
+
+
+def test_medians_that_may_be_zero_are_left_out_and_named(tmp_path: Path) -> None:
+    both = [campaign(tmp_path / name) for name in ("a", "b")]
+    for one, late in zip(both, (5.0, 0.0), strict=True):
+        more = f'"late_ns_median": {late}, "rtt_ns_median"'
+        for path in (one.path / "trials").glob("*/trial.json"):
+            path.write_text(path.read_text().replace('"rtt_ns_median"', more))
+    both = [labkit.load(one.path) for one in both]
+    assert without_ratio(*both) == ["late_ns_median"] and without_ratio(both[0]) == []
+    assert set(compare_datasets(*both)["value"]) == {"rtt_ns_median"}
+    with pytest.raises(LabkitError, match="no ratio"):
+        compare_datasets(*both, values=["late_ns_median"])
