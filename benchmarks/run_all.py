@@ -87,7 +87,9 @@ def wrong_with(name: str, found: Row, complaints: str, *, whole: bool) -> str:
 
 
 def parameters(name: str, data: Path) -> dict[str, Any]:
-    """Return the parameters of a notebook: small ones for a study, its own for the others."""
+    """Return the parameters of a notebook: small ones where it measures, its own for the others."""
+    if name == "00-start.ipynb":
+        return {"blocks": 1, "data": str(data)}
     if not name.startswith("studies/"):
         return {}
     study = Path(name).stem
