@@ -37,6 +37,22 @@ fi
 mount -o loop "$file" "$place"
 """
 
+# A daemon without a bridge removes the interface of this name as it starts, whosever it is: the
+# lab's engine would publish no port any more. So it goes by another name until all of them stand.
+_HIDE = """
+if ip link show docker0 >/dev/null 2>&1; then
+    ip link set docker0 down
+    ip link set docker0 name "$1"
+fi
+"""
+_SHOW = """
+if ip link show "$1" >/dev/null 2>&1; then
+    ip link set "$1" name docker0
+    ip link set docker0 up
+fi
+"""
+_HIDDEN = "labkit-docker0"
+
 
 def socket(driver: str) -> str:
     """Return where the daemon with a driver listens, as ``DOCKER_HOST`` wants it."""
@@ -58,6 +74,9 @@ def running(local: LocalHost, drivers: Sequence[str]) -> Iterator[dict[str, str]
         One does not answer, with its log.
     """
     with ExitStack() as stack:
+        bridge = stack.enter_context(ExitStack())
+        local.run(*netns.inside("sut"), *script(_HIDE, _HIDDEN))
+        bridge.callback(local.run, *netns.inside("sut"), *script(_SHOW, _HIDDEN))
         for driver in drivers:
             stack.callback(_release, driver)
             if driver == "btrfs":
@@ -71,6 +90,7 @@ def running(local: LocalHost, drivers: Sequence[str]) -> Iterator[dict[str, str]
             engine.await_daemon(local, socket(driver), log)
             # It remembers those of a killed campaign, which would come back with it.
             engine.remove_containers(local, socket(driver))
+        bridge.close()
         yield {driver: socket(driver) for driver in drivers}
 
 

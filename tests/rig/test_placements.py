@@ -50,8 +50,8 @@ def test_from_start_to_nothing_left(
         reading = trial.measure(load)
         assert left() != []  # the look for leftovers sees what is there
     rtt = reading.samples["rtt_ns"]
-    assert len(rtt) == MESSAGES and rtt.dtype == np.int64 and rtt.min() > 0
-    assert reading.messages >= MESSAGES
+    assert 0 < len(rtt) <= MESSAGES and rtt.dtype == np.int64 and rtt.min() > 0
+    assert reading.messages >= len(rtt)
     assert trial.record["readback"]["cmdline"].startswith("sockperf server -i 0.0.0.0")
     assert trial.record["mechanisms"]["server_last_cpu"] == float(lab.cpu_map["sut"])
     assert len(trial.record["commands"]) == 2

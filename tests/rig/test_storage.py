@@ -82,6 +82,11 @@ def test_each_operation_runs_in_a_storage_that_is_proven(
     assert list((engine.STORAGES / "unions").glob("*")) == []
 
 
+def test_the_engine_keeps_its_own_bridge_beside_the_daemons(stored: Rig) -> None:
+    shown = stored.hosts["sut"].run("ip", "-brief", "-4", "addr", "show", "docker0").stdout
+    assert shown.startswith("docker0") and "/" in shown
+
+
 def test_a_container_is_fresh_whatever_the_one_before_wrote(
     stored: Rig, make_trial: Callable[..., Trial]
 ) -> None:
