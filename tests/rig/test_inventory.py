@@ -148,7 +148,7 @@ def test_the_evidence_of_a_server_under_another_kernel(rig: Rig) -> None:
     found = Rig(**{**vars(rig), "shared_kernel": False, "cpu_map": apart, "at_close": ()})
     levels = {"placement": bare("rules"), "affinity": "free", "wait": "block"}
     trial = Trial(found, Condition(tuple(levels.items())), {}, "trial-0-apart", {})
-    assert len(ping(trial).samples["rtt_ns"]) == 500
+    assert 0 < len(ping(trial).samples["rtt_ns"]) <= 500
     assert "server_switches" in trial.record["mechanisms"]
 
 
