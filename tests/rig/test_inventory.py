@@ -113,7 +113,7 @@ def test_real_trials_on_every_rung(rig: Rig, tmp_path: Path) -> None:
     assert not plan.design.refusals
     found = plan.run(into=tmp_path)
     assert list(found.trials.status) == ["ok"] * 7
-    assert set(found.ok.n_samples) == {500}
+    assert found.ok.n_samples.between(1, 500).all()
     kept = {
         record["levels"]["placement"]: record
         for record in (
