@@ -147,7 +147,7 @@ _READY = """
 pid=$1 port=$2 table=/proc/$1/net/$3 tries=0
 while [ "$tries" -lt "$4" ]; do
     [ -d "/proc/$pid" ] || { echo "the process has ended" >&2; exit 3; }
-    rows=$(cat "$table" "${table}6" 2>/dev/null)
+    rows=$(cat "$table" "${table}6" 2>/dev/null) || true  # it may end meanwhile: looked at next
     for inode in $(echo "$rows" | awk -v port=":$port" '$2 ~ port "$" { print $10 }'); do
         for fd in /proc/"$pid"/fd/*; do
             [ "$(readlink "$fd" 2>/dev/null)" = "socket:[$inode]" ] && exit 0
