@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import yaml
 
 from labkit.paths import project
+from labkit.report.running import parameter_statements
 
 #: In the order in which they are tried: the first that fits best is named.
 _PROFILES = ("quick", "paper", "tiny")
@@ -46,10 +46,8 @@ def command(plan: Mapping[str, Any]) -> str:
 
 def _declared(notebook: Path) -> dict[str, Any]:
     """Return the parameters of a notebook with their values; None for what is computed."""
-    cells = nbformat.read(notebook, as_version=4).cells
-    tagged = (one.source for one in cells if "parameters" in one.metadata.get("tags", []))
     found: dict[str, Any] = {}
-    for node in ast.parse(next(tagged, "")).body:
+    for node in parameter_statements(notebook):
         if isinstance(node, ast.Assign):
             found |= _assigned(node.targets[0], node.value)
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):

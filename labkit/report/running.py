@@ -21,15 +21,20 @@ GRACE = 60.0
 _INTERRUPTED = (Interrupted.__name__, KeyboardInterrupt.__name__)
 
 
-def declared_parameters(notebook: Path) -> list[str]:
-    """Return the names that a notebook's parameters cell assigns, in their order."""
+def parameter_statements(notebook: Path) -> list[ast.stmt]:
+    """Return what a notebook's parameters cell does; raise `UsageError` where it is unreadable."""
     try:
         cells = nbformat.read(notebook, as_version=4).cells
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"cannot read the notebook {notebook}", why=str(error)) from error
     tagged = (c.source for c in cells if "parameters" in c.get("metadata", {}).get("tags", []))
+    return ast.parse(next(tagged, "")).body
+
+
+def declared_parameters(notebook: Path) -> list[str]:
+    """Return the names that a notebook's parameters cell assigns, in their order."""
     names: list[str] = []
-    for node in ast.parse(next(tagged, "")).body:
+    for node in parameter_statements(notebook):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         names += [target.id for target in targets if isinstance(target, ast.Name)]
     return names
