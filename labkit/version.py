@@ -1,4 +1,4 @@
-"""The version, read from the installed distribution so that it is written once."""
+"""The version of the package, and the version of what it measures."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -6,3 +6,7 @@ try:
     VERSION = version("labkit")
 except PackageNotFoundError:  # a source tree that was never installed
     VERSION = "0+unknown"
+
+#: Part of every plan's identity. Raise it when a change of labkit changes what a trial measures,
+#: so that trials from before and after never mix; a test reminds when measuring code changed.
+MEASUREMENT_VERSION = 1

@@ -32,7 +32,7 @@ COLUMNS = (
 #: Parts of an identity, in the order in which they matter; what follows from others is not shown.
 _PARTS = (
     *("rig", "settings", "blocks", "seed", "margin"),
-    *("labkit", "measuring_code", "images", "tools", "protocol", "hosts"),
+    *("labkit", "measurement_version", "images", "tools", "protocol", "hosts"),
 )
 _FACTS = ("cpu.model", "cpu.count", "kernel.release", "distribution", "engine.version")
 

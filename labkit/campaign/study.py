@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import html
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +19,9 @@ from labkit.campaign.trial import Trial
 from labkit.errors import UsageError
 from labkit.paths import project
 from labkit.rig import Rig
-from labkit.version import VERSION
+from labkit.version import MEASUREMENT_VERSION, VERSION
 
 Levels = Mapping[str, Any]
-#: What decides a measurement; a change of it begins another campaign. Analysis may change freely.
-_MEASURING = ("hosts", "rig", "runtimes", "benchmarks", "campaign", "placement.py")
-#: Parts of these that only look or tell.
-_TELLING = ("progress.py", "running.py", "estimate.py")
 
 
 @dataclass(frozen=True)
@@ -143,7 +138,7 @@ class Plan:
             "order": [list(block) for block in self.design.order],
             "protocol": _source(self.study.protocol),
             "labkit": VERSION,
-            "measuring_code": measuring_code(),
+            "measurement_version": MEASUREMENT_VERSION,
             "images": self.rig.images(),
             "tools": self._tools(),
             "rig": self.rig.describe(),
@@ -260,16 +255,3 @@ def _one_source(function: Callable[..., Any]) -> str:
             why="a plan's identity includes the protocol's own code",
             remedy="define it with def, in the notebook or in a file",
         ) from None
-
-
-def measuring_code() -> str:
-    """Return a digest of the parts of labkit that decide what is measured."""
-    package = project("labkit")
-    found = hashlib.sha256()
-    for part in _MEASURING:
-        place = package / part
-        files = [place] if place.is_file() else sorted(place.rglob("*.*"))
-        for path in files:
-            if path.suffix in (".py", ".sh") and path.name not in _TELLING:
-                found.update(path.read_bytes())
-    return found.hexdigest()[:12]

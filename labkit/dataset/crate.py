@@ -156,14 +156,15 @@ def _folder(name: str, text: str) -> Entity:
 def _program(one: Campaign) -> Entity:
     """Return labkit as it measured this campaign, which need not be the one that describes it."""
     identity = one.data.plan["identity"]
-    version, code = (str(identity.get(key, "unknown")) for key in ("labkit", "measuring_code"))
+    version = str(identity.get("labkit", "unknown"))
+    measurement = str(identity.get("measurement_version", "not recorded"))
     return {
-        "@id": f"#labkit-{version}-{code}",
+        "@id": f"#labkit-{version}-{measurement.replace(' ', '-')}",
         "@type": "CreativeWork",  # an application of RO-Crate has an address, which is not known
         "additionalType": "https://schema.org/SoftwareApplication",
         "name": software().title,
         "version": version,
-        "identifier": f"digest of the measuring code {code}",
+        "identifier": f"measurement version {measurement}",
         "description": " ".join(str(citation()["abstract"]).split()),
         "license": _to(_APACHE),
     }

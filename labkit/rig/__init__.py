@@ -27,6 +27,7 @@ from labkit.rig import (
 )
 from labkit.rig.base import AFFINITIES, Rig
 from labkit.runtimes.docker import PREFIX
+from labkit.version import MEASUREMENT_VERSION
 
 __all__ = ["AFFINITIES", "Rig", "auto", "clean", "open_rig"]
 
@@ -130,10 +131,10 @@ def clean(say: Callable[[str], None] = print) -> list[str]:
     if (found is None and netns.existing()) or (found and not (found["ready"] and found["keep"])):
         virtual.down(say=say)
         return ["a virtual rig whose owner is gone"]
-    if found and found.get("code") != virtual.code():
-        say("the standing rig was made by other code")
+    if found and found.get("version") != MEASUREMENT_VERSION:
+        say("the standing rig was made by another version of labkit")
         virtual.down(say=say)
-        return ["a virtual rig made by other code"]
+        return ["a virtual rig made by another version of labkit"]
     if found and found.get("laid"):
         virtual.down(say=say)
         return [f"a virtual rig with {', '.join(found['laid'])}, whose owner is gone"]

@@ -16,6 +16,8 @@ from typing import Any
 
 from labkit.errors import UsageError
 
+#: Part of each image's name. Raise it when the files of an image change.
+_FORMAT = 1
 #: Where the files of layers are: what is measured is below it, whatever is mounted there.
 ROOT = "data"
 #: Seconds since the epoch of the lowest layer's files. Each layer's are a second younger: a driver
@@ -90,7 +92,7 @@ class LayeredImage:
 
     def reference(self, base_digest: str) -> str:
         """Return the name that engines have it under: it changes with anything in the image."""
-        made = (self.layers, self.merged, base_digest, Path(__file__).read_text())
+        made = (self.layers, self.merged, base_digest, _FORMAT)
         return f"labkit/{self.name}:{hashlib.sha256(repr(made).encode()).hexdigest()[:12]}"
 
 

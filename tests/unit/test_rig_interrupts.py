@@ -13,6 +13,7 @@ from labkit.errors import UsageError
 from labkit.hosts import LocalHost, Tuning, restore
 from labkit.hosts.journal import Journal
 from labkit.rig import interrupts as module
+from labkit.version import MEASUREMENT_VERSION
 
 MAP = {"all": "0-3", "generator": "0", "sut": "3", "clean": "3"}
 APART = {"all.sut": "0-3,8", "all.clean": "0-1", "sut": "3,8", "clean": "1"}
@@ -93,7 +94,7 @@ def test_what_a_killed_campaign_moved_is_put_back(monkeypatch, tmp_path: Path, s
     Tuning(LocalHost(), label, journal=book).set_file(str(lever), "moved")
     assert lever.read_text().strip() == "moved"
     assert [entry.label for entry in Journal(LocalHost(), book).load().pending] == [label]
-    found = {"ready": True, "keep": True, "code": labkit.rig.virtual.code()} if standing else None
+    found = {"ready": True, "keep": True, "version": MEASUREMENT_VERSION} if standing else None
     parts = labkit.rig
     monkeypatch.setattr(parts.state, "is_root", lambda: True)
     monkeypatch.setattr(parts.state, "read", lambda: found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import termios
@@ -24,13 +23,13 @@ from labkit.campaign.harness import harness_switches
 from labkit.campaign.outcome import brief, failure
 from labkit.campaign.progress import VARIABLE
 from labkit.campaign.store import Store
-from labkit.campaign.study import _MEASURING, Plan, Study, measuring_code
+from labkit.campaign.study import Plan, Study
 from labkit.campaign.study import _source as source_of
 from labkit.campaign.trial import Trial
 from labkit.dataset import Dataset, load
 from labkit.design import Condition, make_design
 from labkit.errors import CommandFailed, HostUnreachable, LabkitError
-from labkit.paths import RUNNING, project
+from labkit.paths import RUNNING
 from labkit.rig.base import Rig
 from labkit.status import look
 from labkit.version import VERSION
@@ -312,8 +311,3 @@ def test_a_program_in_a_command_is_recorded_by_its_digest() -> None:
     assert brief(("python3", "-c", text)) == ["python3", "-c", brief([text])[0]]
     assert brief([text])[0].startswith("<5000 characters, sha256 ")
     assert brief([text + "y"]) != brief([text])
-
-
-def test_the_digest_of_the_measuring_code_is_of_that_code() -> None:
-    assert all((project("labkit") / part).exists() for part in _MEASURING)
-    assert measuring_code() == measuring_code() != hashlib.sha256().hexdigest()[:12]
