@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell without job control starts background jobs with SIGINT ignored, and children inherit that;
+# some tests send it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: How long an example takes says more about the machine than about the code.
 settings.register_profile(
