@@ -15,11 +15,8 @@ beside=$(mktemp)
 # root, would give itself more of it than the rig has, so root may not do that here.
 behind=(nice -n 19)
 if [ "$(id -u)" = 0 ]; then behind+=(setpriv --inh-caps=-sys_nice --bounding-set=-sys_nice); fi
-# With job control: a shell's plain background job ignores SIGINT, and some tests send that.
-set -m
 "${behind[@]}" "${tests[@]}" -m 'not rig or apart' -p no:cacheprovider >"$beside" 2>&1 &
 other=$!
-set +m
 trap 'kill "$other" 2>/dev/null || true; rm -f "$beside"' EXIT
 echo 'tests on the rig; all others run beside them, and are shown afterwards'
 status=0 rest=0
