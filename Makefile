@@ -1,10 +1,10 @@
-# labkit: `make report` measures and reports, `make test` tests. Neither needs anything before it
-# but make and python3 (3.11 or later).
+# labkit: `make report` measures and reports, `make test` tests. Both require only make and
+# Python 3.11 or later.
 #
 #   PROFILE=tiny|quick|paper   how much is measured: pilots, verdicts, as the papers did
 #   NEW=1                      start another campaign instead of resuming
-#   LABKIT_NO_APT=1            never install host tools, only name them
-#   PYTHON=python3.12          which interpreter the environment is made from
+#   LABKIT_NO_APT=1            list missing host tools, do not install them
+#   PYTHON=python3.12          the interpreter of the environment
 
 PROFILE ?= tiny
 BIN := .venv/bin
@@ -14,34 +14,34 @@ LOCK_FLAGS := --universal --fork-strategy fewest --python-version 3.11 --extra t
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-test report test bench simulate lint lock clean
 
-help: ## Say what there is
-	@echo 'labkit: container performance, measured on this machine'
+help: ## List the targets
+	@echo 'labkit: a lab for measuring container performance'
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo '  make report PROFILE=quick        verdicts instead of pilots (about an hour)'
+	@echo '  make report PROFILE=quick        verdicts instead of pilots (about an hour and a half)'
 	@echo '  make report PROFILE=paper NEW=1  another profile, another campaign'
 
-setup: ## Make .venv from the lock; as root on Debian or Ubuntu install the host tools too
+setup: ## Create .venv from the lock; as root on Debian or Ubuntu also install host tools
 	@scripts/setup.sh
 
 setup-test:
 	@scripts/setup.sh --test
 
-report: setup ## Measure the studies here, analyse them, write reports/index.html
+report: setup ## Measure the studies, analyse them, write reports/index.html
 	$(BIN)/labkit report --measure --profile $(PROFILE) $(if $(NEW),--new)
 
-test: setup-test ## Run every test, those on a real engine and in a browser included
+test: setup-test ## Run every test, also on real engines and in a browser
 	$(BIN)/labkit clean
 	scripts/test.sh
 
-bench: setup ## Measure what the harness itself costs, and how analysis and explorer scale
+bench: setup ## Measure the overhead of the harness, and how the analysis scales
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/explore.py
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/harness.py
 
-simulate: setup ## Simulate experiments: false positives, power and coverage of every interval
+simulate: setup ## Simulate experiments: false positives, power, coverage of every interval
 	$(BIN)/python benchmarks/simulate.py
 
 lint: setup ## Check style and types
@@ -49,13 +49,13 @@ lint: setup ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-lock: setup ## Resolve pyproject.toml again into requirements.lock
+lock: setup ## Resolve pyproject.toml into requirements.lock
 	scripts/uv.sh pip compile pyproject.toml $(LOCK_FLAGS) --upgrade --quiet -o requirements.lock.new
 	{ sed -n '/^#/p;/^[^#]/q' requirements.lock; cat requirements.lock.new; } > requirements.lock.tmp
 	mv requirements.lock.tmp requirements.lock
 	rm requirements.lock.new
 
-clean: ## End what a dead campaign left on this machine; remove caches and the environment
+clean: ## Remove what a dead campaign left on this machine, caches and the environment
 	@if [ -x $(BIN)/labkit ]; then $(BIN)/labkit clean; fi
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find labkit tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit import capture
+from labkit import pcap
 
 CLIENT, SERVER = "198.18.0.1", "198.18.0.2"
 #: UDP payloads; sockperf's header has 14 bytes of them.
@@ -107,9 +107,9 @@ def write(path: Path, messages: int, sizes: list[int]) -> int:
 
 def by_labkit(path: Path) -> np.ndarray:
     """Return the residence times that labkit finds, in the order of arrival."""
-    packets = capture.read(path)
+    packets = pcap.read(path)
     arrivals, departures = packets.where(dst=SERVER), packets.where(src=SERVER)
-    return capture.pair(arrivals, departures, capture.number()).residence_ns
+    return pcap.pair(arrivals, departures, pcap.number()).residence_ns
 
 
 def by_tshark(path: Path) -> np.ndarray:
@@ -182,11 +182,11 @@ def show(name: str, theirs: float, ours: list[float]) -> None:
 def parts(path: Path) -> str:
     """Return what reading, headers and pairing take of labkit's time, in ms."""
     began = time.perf_counter()
-    packets = capture.read(path)
+    packets = pcap.read(path)
     read = time.perf_counter()
     arrivals, departures = packets.where(dst=SERVER), packets.where(src=SERVER)
     decoded = time.perf_counter()
-    paired = capture.pair(arrivals, departures, capture.number())
+    paired = pcap.pair(arrivals, departures, pcap.number())
     ended = time.perf_counter()
     spans = zip(("reading", "headers", "pairing"), (began, read, decoded), strict=True)
     took = zip(spans, (read, decoded, ended), strict=True)

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import signal, stats
+from scipy import stats
 
-from labkit.analysis import factorial, growth, knee, overhead, ratios, steps, tails
-from labkit.analysis import interference as pairs
+from labkit.analysis import factorial, knee, models, overhead, quantiles
 from labkit.analysis.checks import drift
 
 Rng = np.random.Generator
@@ -84,7 +83,9 @@ SHARE = float(0.1 * np.ptp(SIZES) / BASE.mean())
 def added(rng: Rng) -> overhead.Overhead:
     """Draw a cost that is partly fixed and partly grows with the size."""
     frame = trials(rng, {"host": BASE, "nat": BASE + COST}, SIZES, 0.02)
-    return overhead.overhead(frame, condition="condition", baseline="host", other="nat", **NAMES)
+    return overhead.fit_overhead(
+        frame, condition="condition", baseline="host", other="nat", **NAMES
+    )
 
 
 #: Bent upwards, with noise that grows.
@@ -95,25 +96,18 @@ OFF = (CURVED - STRAIGHT(LAYERS)) / np.ptp(STRAIGHT(LAYERS))
 GROWN = float(CURVED[-1] / CURVED[0] * np.exp((RISING[0] ** 2 - RISING[-1] ** 2) / 2))
 
 
-def line(rng: Rng) -> growth.Line:
+def line(rng: Rng) -> models.Line:
     """Draw a growth that is not quite straight."""
-    return growth.linear(trials(rng, {"overlay2": CURVED}, LAYERS, RISING), **NAMES)
+    return models.fit_line(trials(rng, {"overlay2": CURVED}, LAYERS, RISING), **NAMES)
 
 
 CHAIN = np.array([100.0, 103.0, 110.0, 112.0])
-TREND = float(np.exp(np.polyfit(range(4), np.log(CHAIN), 1)[0]))
 
 
-def order(rng: Rng) -> steps.Steps:
+def step(rng: Rng) -> tuple[float, float, float]:
     """Draw a chain that gets slower with every link."""
-    return steps.monotone(trials(rng, {"chain": CHAIN}, np.arange(1.0, 5), 0.02), **NAMES)
-
-
-def product(rng: Rng) -> steps.Constancy:
-    """Draw products that are not quite constant."""
-    levels = QUOTAS[:5]
-    frame = trials(rng, {"quota": 3e6 * (levels / 1000) ** 0.05}, levels, 0.03)
-    return steps.constant_product(frame, **NAMES)
+    frame = trials(rng, {"chain": CHAIN}, np.arange(1.0, 5), 0.02)
+    return CHAIN[2] / CHAIN[1], *models.successive_ratios(frame, **NAMES)[1].interval()
 
 
 def hinge(at: float, noise: Any, exponent: float | None, own: float = 0.0) -> Draw:
@@ -125,7 +119,7 @@ def hinge(at: float, noise: Any, exponent: float | None, own: float = 0.0) -> Dr
         logs += noise * rng.standard_normal(logs.shape)
         frame = pd.DataFrame(200 * np.exp(logs), columns=QUOTAS).rename_axis("block")
         frame = frame.reset_index().melt("block", var_name="level")
-        low, high = knee.knee(frame, exponent=exponent, **NAMES).at.interval()
+        low, high = knee.fit_knee(frame, exponent=exponent, **NAMES).at.interval()
         return at, low, high
 
     return draw
@@ -153,7 +147,7 @@ def effect(truth: float, term: str, row: int) -> Draw:
 
     def draw(rng: Rng) -> tuple[float, float, float]:
         frame = cells(rng)
-        fit = factorial.factorial(frame, value="value", factors=factors, block="block", order=2)
+        fit = factorial.fit_factorial(frame, value="value", factors=factors, block="block", order=2)
         one = fit.effects[fit.effects["term"] == term].iloc[row]
         return truth, float(one["low"]), float(one["high"])
 
@@ -164,49 +158,26 @@ def contrast(rng: Rng) -> tuple[float, float, float]:
     """Draw the ratio of two ratios."""
     places = ("condition", "baseline", "condition2", "baseline2")
     four = dict(zip(places, ("natspin", "hostspin", "natblock", "hostblock"), strict=True))
-    found = ratios.interaction(cells(rng), value="value", by="cell", block="block", **four)
+    found = models.interaction(cells(rng), value="value", by="cell", block="block", **four)
     return 0.95, *found.interval()
 
 
 def groups(rng: Rng) -> tuple[float, float, float]:
     """Draw the geometric mean of two cells over that of two others."""
     ends = {"above": ["natspin", "hostblock"], "below": ["natblock", "hostspin"]}
-    found = pairs.group_contrast(cells(rng), value="value", by="cell", **ends)
+    found = models.group_contrast(cells(rng), value="value", by="cell", **ends)
     return 0.95**0.5, *found.interval()
 
 
-def interference(paired: bool) -> Draw:
-    """Return the draw of a loss of 20 % to a neighbour."""
+def unpaired(rng: Rng) -> tuple[float, float, float]:
+    """Draw a loss of 20 % to a neighbour, in blocks that have nothing in common."""
+    frame = trials(rng, {"alone": np.ones(1), "beside": np.full(1, 0.8)}, [1], 0.03)
+    alone = (frame["condition"] == "alone").to_numpy()
+    noise = np.where(alone, 0.03, 0.08) * rng.standard_normal(len(frame))
+    frame["value"] = np.where(alone, 1.0, 0.8) * (1 + noise)
     names = {"value": "value", "condition": "condition", "block": "block"}
-
-    def draw(rng: Rng) -> tuple[float, float, float]:
-        frame = trials(rng, {"alone": np.ones(1), "beside": np.full(1, 0.8)}, [1], 0.03)
-        if not paired:
-            alone = (frame["condition"] == "alone").to_numpy()
-            noise = np.where(alone, 0.03, 0.08) * rng.standard_normal(len(frame))
-            frame["value"] = np.where(alone, 1.0, 0.8) * (1 + noise)
-        ends = {"baseline": "alone", "other": "beside"}
-        found = ratios.interference_ratio(frame, paired=paired, **ends, **names)
-        return -0.2, *found.interval()
-
-    return draw
-
-
-def order_statistics(level: float, samples: int) -> Draw:
-    """Return the draw of an order-statistic interval."""
-
-    def draw(rng: Rng) -> tuple[float, float, float]:
-        found = tails.quantile_interval(np.sort(rng.exponential(size=samples)), level)
-        return float(stats.expon.ppf(level)), found.low, found.high
-
-    return draw
-
-
-def dependent(rng: Rng) -> tuple[float, float, float]:
-    """Draw one autocorrelated trial."""
-    series = signal.lfilter([np.sqrt(1 - 0.9**2)], [1, -0.9], rng.standard_normal(30_200))[200:]
-    found = tails.dependent_quantile_interval(np.exp(WITHIN * series), 0.99)
-    return float(np.exp(WITHIN * stats.norm.ppf(0.99))), found.low, found.high
+    ratio = models.unpaired_ratio(frame, baseline="alone", other="beside", **names)
+    return 0.8, *ratio.interval()
 
 
 def samples(rng: Rng, count: int, between: float = BETWEEN, shift: Any = 0.0) -> list[Any]:
@@ -218,7 +189,7 @@ def samples(rng: Rng, count: int, between: float = BETWEEN, shift: Any = 0.0) ->
 
 def trial_p99(rng: Rng) -> tuple[float, float, float]:
     """Draw the p99 that a trial has."""
-    found = tails.trial_quantile(samples(rng, 2_000), 0.99)
+    found = quantiles.trial_quantile(samples(rng, 2_000), 0.99)
     return float(np.exp(WITHIN * stats.norm.ppf(0.99))), *found.interval()
 
 
@@ -228,18 +199,10 @@ def pooled(level: float, count: int, between: float = BETWEEN) -> Draw:
 
     def draw(rng: Rng) -> tuple[float, float, float]:
         seed = int(rng.integers(2**31))
-        found = tails.pooled_quantile(samples(rng, count, between), level, seed=seed)
+        found = quantiles.pooled_quantile(samples(rng, count, between), level, seed=seed)
         return truth, found.low, found.high
 
     return draw
-
-
-def pooled_ratio(rng: Rng) -> tuple[float, float, float]:
-    """Draw the ratio of two pooled p99, paired by block."""
-    shared = BLOCK * rng.standard_normal(BLOCKS)
-    sets = [samples(rng, 2_000, shift=shared + np.log(ratio)) for ratio in (1.1, 1.0)]
-    found = tails.pooled_ratio(*sets, 0.99, seed=int(rng.integers(2**31)))
-    return 1.1, found.low, found.high
 
 
 def drifting(rng: Rng) -> tuple[float, float, float]:
@@ -261,10 +224,7 @@ COVERAGE: list[Coverage] = [
     Coverage("line: growth", of(line, GROWN, "growth")),
     Coverage("line: curvature", of(line, float(np.abs(OFF).max()), "curvature")),
     Coverage("line: deviation", of(line, float(OFF[1]), "deviations", 1)),
-    Coverage("order: step", of(order, CHAIN[2] / CHAIN[1], "steps", 1)),
-    Coverage("order: trend", of(order, TREND, "trend")),
-    Coverage("constant product: slope", of(product, 0.05, "slope")),
-    Coverage("constant product: to the first", of(product, 3.0**0.05, "to_first", -1)),
+    Coverage("successive ratio", step),
     Coverage("knee: slope unknown", hinge(3_300, 0.05, None)),
     Coverage("knee: slope known", hinge(3_300, 0.05, -1.0)),
     Coverage("knee: unequal noise", hinge(3_300, UNEQUAL, None)),
@@ -276,19 +236,13 @@ COVERAGE: list[Coverage] = [
     Coverage("factorial: interaction", effect(0.95**0.25, "placement:wait", 3)),
     Coverage("contrast of two ratios", contrast),
     Coverage("contrast of groups of cells", groups),
-    Coverage("interference ratio, paired", interference(paired=True)),
-    Coverage("interference ratio, Fieller", interference(paired=False)),
-    Coverage("order statistics: p50 of 100", order_statistics(0.5, 100), discrete=True),
-    Coverage("order statistics: p99 of 2,000", order_statistics(0.99, 2_000), discrete=True),
-    Coverage("order statistics: p99.9 of 20,000", order_statistics(0.999, 20_000), discrete=True),
-    Coverage("one dependent trial: p99", dependent),
+    Coverage("unpaired ratio, Fieller", unpaired),
     Coverage("trials: p99", trial_p99),
     Coverage("pooled: median", pooled(0.5, 500)),
     Coverage("pooled: p99", pooled(0.99, 2_000)),
     Coverage("pooled: p99, trials far apart", pooled(0.99, 2_000, 0.10)),
     Coverage("pooled: p99, trials alike", pooled(0.99, 2_000, 0.0)),
     Coverage("pooled: p99.9", pooled(0.999, 10_000)),
-    Coverage("pooled: ratio of p99", pooled_ratio),
     Coverage("drift: slope", drifting),
 ]
 

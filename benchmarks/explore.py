@@ -1,7 +1,7 @@
 """Does the explorer answer at once? The time of each interaction, with a million samples a trial.
 
 Makes a campaign of 6 conditions (and a second copy of the baseline) on disk as a study stores it,
-opens the explorer on it, and sets its controls one after the other, as a person would. What is
+opens the explorer on it, and asks for one view after the other, as a person would. What is
 timed is the whole answer: numbers, figure, its picture, and the HTML that goes to the browser. The
 first answer reads and sorts the samples. Prints; it decides nothing by a time.
 
@@ -15,49 +15,42 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scale import generate, say
 
-from labkit.explore import Explorer, explore
+from labkit.dataset import load
+from labkit.explore import VIEWS, Choice, Study, render
 
 
-def steps(panel: Explorer) -> Iterator[tuple[str, Callable[[], Any]]]:
+def steps(study: Study) -> Iterator[tuple[str, str, Choice]]:
     """Yield what a person does, in turn, each time to something that was not shown before."""
-    tabs = {name: number for number, name in enumerate(panel.pages)}
-
-    def to(control: Any, value: Any, trait: str = "value") -> Callable[[], Any]:
-        return lambda: setattr(control, trait, value)
-
-    for name, number in tabs.items():
+    quantity = next(iter(study.quantities))
+    baselines = list(dict.fromkeys(study.trials["all factors"]))
+    spin = {"wait": ("spin",)}
+    for view in VIEWS:
         for statistic in ("p99", "mean", "median"):
-            yield f"statistic, {name}", to(panel.statistic, statistic)
-        others = [one for _, one in panel.baseline.options]
-        yield f"baseline, {name}", to(panel.baseline, others[1])
-        yield f"conditions, {name}", to(panel.levels["wait"], ("spin",))
-        yield f"conditions, {name}", to(panel.levels["wait"], ())
-        if name == "Distribution":
-            yield "tail", to(panel.tail, value=True)
-            yield "no logarithmic axis", to(panel.log, value=False)
-            yield "no single trials", to(panel.single, value=False)
-        following = (number + 1) % len(tabs)
-        yield f"to {list(tabs)[following]}", to(panel.tabs, following, "selected_index")
+            yield f"statistic, {view}", view, Choice(quantity, statistic)
+        yield f"baseline, {view}", view, Choice(quantity, baseline=baselines[1])
+        yield f"conditions, {view}", view, Choice(quantity, levels=spin)
+    yield "tail", "Distribution", Choice(quantity, tail=True)
+    yield "no logarithmic axis", "Distribution", Choice(quantity, log=False)
+    yield "no single trials", "Distribution", Choice(quantity, single=False)
 
 
-def answers(panel: Explorer) -> dict[str, list[tuple[float, float]]]:
+def answers(study: Study) -> dict[str, list[tuple[float, float]]]:
     """Return the seconds of every step, and those of CPU, by what it was."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for name, do in steps(panel):
+    times: dict[str, list[tuple[float, float]]] = {}
+    for name, view, choice in steps(study):
         began, busy = time.perf_counter(), time.process_time()
-        do()
+        shown = render(study, view, choice)
         spent = (time.perf_counter() - began, time.process_time() - busy)
-        found.setdefault(name, []).append(spent)
-        if "alert" in panel.said.value:
-            raise SystemExit(f"{name}: {panel.said.value}")
-    return found
+        times.setdefault(name, []).append(spent)
+        if 'role="alert"' in shown:
+            raise SystemExit(f"{name}: {shown}")
+    return times
 
 
 def main() -> None:
@@ -74,17 +67,18 @@ def main() -> None:
         say(f"writing {7 * given.blocks} trials of {given.samples:,} samples")
         path = generate(Path(folder), given.samples, given.blocks)
         began = time.perf_counter()
-        panel = explore(path)
+        study = Study(load(path))
+        render(study, "Distribution", Choice(next(iter(study.quantities))))
         first = time.perf_counter() - began
-        found = answers(panel)
+        times = answers(study)
     print(
         f"{7 * given.blocks} trials of {given.samples:,} samples, {os.cpu_count()} CPUs, ", end=""
     )
     print(f"load average {os.getloadavg()[0]:.1f}, ", end="")
     print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:,.0f} MiB.")
     print(f"{'the first answer, which reads and sorts':40} {first:6.2f} s")
-    every = [one for several in found.values() for one in several]
-    for name, spent in [*found.items(), ("all after the first", every)]:
+    every = [one for several in times.values() for one in several]
+    for name, spent in [*times.items(), ("all after the first", every)]:
         wall, busy = np.array(spent).T
         print(f"{name:40} {np.median(wall):6.2f} s, at most {wall.max():.2f} s ", end="")
         print(f"({busy.max():.2f} s of CPU) in {len(spent)}")

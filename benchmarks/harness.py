@@ -20,12 +20,13 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from labkit import Rig, bare, compare, docker, sockperf
+from labkit import Rig, bare, compare, docker
+from labkit.analysis.power import decidable_margin
 from labkit.campaign.runner import off_the_sut
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
-from labkit.power import decidable_margin
 from labkit.rig import engine, netns
+from labkit.tools import sockperf
 
 MESSAGES = 5_000
 CONDITIONS = [

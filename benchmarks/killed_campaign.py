@@ -14,9 +14,10 @@ from pathlib import Path
 
 import nbformat
 
-from labkit import Rig, Study, bare, docker, sockperf, studies
+from labkit import Rig, Study, bare, docker, studies
 from labkit.campaign import runner, store, study, trial
 from labkit.rig import base, virtual
+from labkit.tools import sockperf
 
 #: Where the phases go; what a notebook's cells print must not be taken for one.
 PHASES = sys.stdout

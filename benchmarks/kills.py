@@ -29,7 +29,7 @@ from pathlib import Path
 
 from labkit.hosts import LocalHost
 from labkit.hosts.journal import DIRECTORY, Journal
-from labkit.rig import clean, engine, state
+from labkit.rig import clean, engine, lock
 
 PHASES = ("planning", "placing", "measuring", "recording", "taking down", "restoring")
 #: How long after a phase has begun the signal comes, at most. A moment that was too late is tried
@@ -216,7 +216,7 @@ def main() -> int:
     given = parser.parse_args()
     draw, problems = random.Random(given.seed), []
     blocks = given.blocks or max(2, given.kills // 2)
-    with state.locked(patience=600):
+    with lock.locked(patience=600):
         clean()
         before = machine()
     kills = 0
@@ -234,7 +234,7 @@ def main() -> int:
         print("last run:", outcome)
         problems += [] if outcome == "finished" else [outcome]
         problems += check_trials(current.folder, current.seen)
-    with state.locked(patience=600):
+    with lock.locked(patience=600):
         problems += changed(before, machine())
     print("\n".join(problems) or f"{kills} kills: nothing lost, nothing left")
     return 1 if problems else 0

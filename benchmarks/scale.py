@@ -3,8 +3,8 @@
 Makes campaigns of 6 conditions x 10 blocks on disk as a study stores them (and a second copy of the
 baseline in each block, for the noise floor: a sixth more than the size says), then analyses each in
 a fresh process whose files the page cache has dropped: Parquet to summary tables, comparisons,
-intervals and drawn figures. Beside it, in this process, pandas and scipy.stats.bootstrap on sizes
-that they can do. Prints; it decides nothing by a time.
+intervals and drawn figures. Beside it, in this process, pandas on a size that it can do. Prints;
+it decides nothing by a time.
 
 Example: make bench, or: .venv/bin/python benchmarks/scale.py --most 6 --repeats 1
 """
@@ -29,18 +29,14 @@ from scipy import stats
 from scipy.signal import lfilter
 
 from labkit import load
-from labkit.analysis import tails
-from labkit.analysis.ordered import sort_all
-from labkit.analysis.reduce import sort_trials
 from labkit.analysis.summary import combined, summarise
+from labkit.analysis.trials import sort_trials
 from labkit.campaign.store import Store
 
 SIZES = (1, 6, 20, 60)
 BLOCKS, CONDITIONS = 10, 6
 FACTORS = {"placement": ["bare clean", "docker host", "docker bridge"], "wait": ["block", "spin"]}
 CHILD = Path(__file__).with_name("scaled_campaign.py")
-#: Resamples of the plain bootstrap that are timed; its time is proportional to them.
-TIMED, ASKED = 100, 1000
 
 
 def say(text: str) -> None:
@@ -117,38 +113,6 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
     began = time.perf_counter()
     made = function()
     return time.perf_counter() - began, made
-
-
-def plain_interval(samples: np.ndarray, resamples: int = TIMED) -> Any:
-    """Bound p99 as the manual of scipy shows it."""
-    found = stats.bootstrap(
-        (samples,),
-        lambda x, axis: np.quantile(x, 0.99, axis=axis),
-        n_resamples=resamples,
-        batch=5,
-        method="percentile",
-        rng=np.random.default_rng(1),
-    )
-    return found.confidence_interval
-
-
-def interval_ratio(repeats: int) -> list[tuple[float, float]]:
-    """Time the p99 interval of 2 x 1 M independent samples both ways: (plain, ours) a repeat."""
-    rng = np.random.default_rng(3)
-    arrays = [(30_000 * rng.lognormal(0, 0.1, 10**6)).astype(np.int64) for _ in range(2)]
-    found = []
-    plain_interval(arrays[0], 10)  # the first calls are slower
-    for number in range(repeats):
-        plain, theirs = timed(lambda: [plain_interval(array) for array in arrays])
-        ours, made = timed(
-            lambda: [tails.quantile_interval(o.values, 0.99) for o in sort_all(arrays, "ab")]
-        )
-        found.append((plain * ASKED / TIMED, ours))
-        say(f"p99 interval: run {number + 1} of {repeats}, plain {plain:.2f} s for {TIMED}")
-    for one, other in zip(theirs, made, strict=True):
-        print(f"  p99 interval, plain [{one.low:.1f}, {one.high:.1f}] ", end="")
-        print(f"labkit [{other.low:.1f}, {other.high:.1f}] ns")
-    return found
 
 
 def plain_tables(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -244,12 +208,9 @@ def main() -> None:
         print(f"then the seconds of each part; {given.repeats} runs of each size, ", end="")
         print(f"{os.cpu_count()} CPUs, load average before them {os.getloadavg()[0]:.1f}.\n")
         show_growth(grow(given.most, given.repeats, Path(folder)))
-        print("\nBeside the plain way (pandas, scipy.stats.bootstrap), same answers:")
+        print("\nBeside the plain way (pandas), same answers:")
         tables = table_ratio(given.repeats, Path(folder))
-        bounds = interval_ratio(given.repeats)
     show_ratio("summary tables of 7 M samples from Parquet", tables)
-    text = f"p99 intervals of 2 x 1 M, {ASKED:,} resamples (scaled from {TIMED})"
-    show_ratio(text, bounds)
 
 
 if __name__ == "__main__":

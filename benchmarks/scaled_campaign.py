@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit import load
-from labkit.analysis import checks, plots, tails
-from labkit.analysis.compare import compare
+from labkit import load, plots
+from labkit.analysis import checks, quantiles
+from labkit.analysis.compare import compare, factor_effect, shift
 from labkit.analysis.noise import noise_floor
-from labkit.analysis.reduce import sort_trials
-from labkit.analysis.shift import shift
-from labkit.analysis.summary import combined, factor_effect, joint, summarise
+from labkit.analysis.summary import combined, summarise
+from labkit.analysis.trials import join_factors, sort_trials
 
 FACTORS = ["placement", "wait"]
 STATISTICS = ("min", "median", "mean", "p95", "p99", "q0.999", "std")
@@ -38,7 +37,7 @@ class Laps:
 def analyse(folder: Path, lap: Laps) -> dict:
     """Do what an analysis notebook does with a campaign; figures go to `folder`."""
     series = load(folder).series(["rtt_ns"])
-    series["condition"] = joint(series, FACTORS)
+    series["condition"] = join_factors(series, FACTORS)
     lap("read")
     dependence(series)
     lap("dependence")
@@ -81,13 +80,12 @@ def comparisons(samples, trials) -> dict:
 
 
 def intervals(samples) -> None:
-    """Bound p99 and p99.9 of every trial, and of the trials of a condition pooled."""
+    """Bound p99 and p99.9 of the trials of each condition, pooled and a trial each."""
     for _, part in samples.groupby("condition", observed=True):
         trials = [ordered.values for ordered in part["rtt_ns"]]
         for level in (0.99, 0.999):
-            tails.pooled_quantile(trials, level)
-            for ordered in trials:
-                tails.quantile_interval(ordered, level)
+            quantiles.pooled_quantile(trials, level)
+            quantiles.trial_quantile(trials, level)
 
 
 def figures(samples, trials, found: dict, folder: Path) -> None:

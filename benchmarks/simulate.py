@@ -27,11 +27,9 @@ import pandas as pd
 from scipy import signal
 from tqdm import tqdm
 
-from labkit.analysis.compare import compare
+from labkit.analysis.compare import compare, factor_effect, shift
 from labkit.analysis.noise import noise_floor
-from labkit.analysis.reduce import sort_trials
-from labkit.analysis.shift import shift
-from labkit.analysis.summary import factor_effect
+from labkit.analysis.trials import sort_trials
 
 Rng = np.random.Generator
 #: For each row of the table: found (or held the truth)? And an interval's width, or NaN.

@@ -1,76 +1,90 @@
-"""labkit: published findings about containers, measured again on the machine at hand.
+"""labkit: a lab for measuring container performance.
 
-A notebook declares a `Study`, opens a `Rig`, shows the plan and runs it; `load` reads the dataset
-and ``labkit.analysis`` decides. Names are imported when they are first used, so that a command
-line that needs no statistics does not wait for them.
+A notebook declares a `Study`, opens a `Rig`, shows the plan and runs it; `load` reads the dataset,
+`Page` and `analysis` make a page of it. Names are imported when they are first used: a command that
+needs no statistics does not wait. The start page and the explorer have a module each,
+`labkit.doctor` and `labkit.explore`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labkit.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from labkit import analysis, claims, pcap
     from labkit.analysis.compare import compare
-    from labkit.benchmarks import sockperf
+    from labkit.campaign import treatments
     from labkit.campaign.study import Plan, Study
     from labkit.claims.ledger import ledger
-    from labkit.dataset import Dataset, load
+    from labkit.dataset import load
     from labkit.errors import LabkitError
-    from labkit.hosts import LocalHost, SshHost
     from labkit.parameters import check_parameters
     from labkit.paths import project
-    from labkit.placement import Limits, Placement, bare, docker
+    from labkit.placement import Placement, bare, container, docker
+    from labkit.report.page import Page
     from labkit.rig import Rig
+    from labkit.rig import layers as layered_images
 
+#: The module of each public name.
 _HOMES = {
-    "Dataset": "labkit.dataset",
     "LabkitError": "labkit.errors",
-    "Limits": "labkit.placement",
-    "LocalHost": "labkit.hosts",
+    "Page": "labkit.report.page",
     "Placement": "labkit.placement",
     "Plan": "labkit.campaign.study",
     "Rig": "labkit.rig",
-    "SshHost": "labkit.hosts",
     "Study": "labkit.campaign.study",
     "bare": "labkit.placement",
     "check_parameters": "labkit.parameters",
     "compare": "labkit.analysis.compare",
+    "container": "labkit.placement",
     "docker": "labkit.placement",
     "ledger": "labkit.claims.ledger",
     "load": "labkit.dataset",
     "project": "labkit.paths",
-    "sockperf": "labkit.benchmarks",
+}
+#: The public names that are modules.
+_MODULES = {
+    "analysis": "labkit.analysis",
+    "claims": "labkit.claims",
+    "layered_images": "labkit.rig.layers",
+    "pcap": "labkit.pcap",
+    "treatments": "labkit.campaign.treatments",
 }
 
 __all__ = [
-    "Dataset",
     "LabkitError",
-    "Limits",
-    "LocalHost",
+    "Page",
     "Placement",
     "Plan",
     "Rig",
-    "SshHost",
     "Study",
+    "__version__",
+    "analysis",
     "bare",
     "check_parameters",
+    "claims",
     "compare",
+    "container",
     "docker",
+    "layered_images",
     "ledger",
     "load",
+    "pcap",
     "project",
-    "sockperf",
+    "treatments",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        if name == "__version__":
-            return __version__
-        raise AttributeError(f"labkit has no {name!r}")
-    module = import_module(home)
-    return import_module(f"{home}.{name}") if name == "sockperf" else getattr(module, name)
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(_MODULES[name])
+    if name not in _HOMES:
+        raise AttributeError(f"module 'labkit' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,8 +1,8 @@
 """The plan of a campaign, fixed before anything runs: conditions, seeded blocks, identity.
 
 Pure: no host, no engine and no clock. A randomised complete block design: each block holds every
-feasible condition once, in an order drawn from the seed; a few conditions are doubled in each
-block, so that every report can show the rig's own noise (an A/A comparison) beside its findings.
+feasible condition once, in an order drawn from the seed; a few conditions run twice in each
+block (A/A replicates), so that every report can show the rig's own noise.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Levels = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Condition:
-    """One combination of levels; ``copy`` is 2 for the second of a doubled condition.
+    """One combination of levels; ``copy`` is 2 for its A/A replicate.
 
     Parameters
     ----------
     levels : tuple of (str, Any)
         Factor names and levels, in the order in which the factors were declared.
     copy : int
-        1, or 2 for the A/A twin.
+        1, or 2 for the A/A replicate.
     """
 
     levels: tuple[tuple[str, Any], ...]
@@ -50,7 +50,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A condition that the rig cannot run, and why."""
+    """An infeasible condition, and why."""
 
     condition: str
     reason: str
@@ -58,7 +58,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Design:
-    """Conditions, the order of each block, and what was refused.
+    """Conditions, the order of each block, and what is infeasible.
 
     Parameters
     ----------
@@ -82,6 +82,11 @@ class Design:
         for block, indices in enumerate(self.order, start=1):
             for position, index in enumerate(indices, start=1):
                 yield block, position, self.conditions[index]
+
+
+def trial_name(block: int, position: int) -> str:
+    """Return the name of a planned trial; from 100 on, names sort otherwise than trials run."""
+    return f"b{block:02d}-p{position:02d}"
 
 
 def level_label(level: Any) -> str:
@@ -238,7 +243,7 @@ def refuse_to_mix(stored: Mapping[str, Any], planned: Mapping[str, Any], where: 
     lines = [f"{name}: {_short(old)} -> {_short(new)}" for name, old, new in causes or changes]
     shown = lines[:15] + ([f"... and {len(lines) - 15} more"] if len(lines) > 15 else [])
     raise PlanMismatch(
-        "the campaign on disk was planned otherwise; the two are never mixed",
+        "the campaign on disk has another plan",
         where=where,
         why="\n       ".join(shown),
         remedy="measure with the stored settings to resume it, or start another campaign: "

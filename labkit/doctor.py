@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from labkit import runtimes, studies
 from labkit.hosts import LocalHost
 from labkit.placement import DRIVERS, ENGINES, MOUNTS, NETWORKS
-from labkit.rig import Rig, engines, kinds, storage, virtual
+from labkit.rig import Rig, auto, kernel_probe, storage, virtual
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.networks import NEVER
 
@@ -60,7 +61,7 @@ def check_machine() -> list[Check]:
 
 
 def _root() -> Check:
-    why = kinds.no_namespaces()
+    why = kernel_probe.no_namespaces()
     return Check(
         "root",
         not why,
@@ -109,17 +110,14 @@ NETAVARK = Path("/usr/lib/podman/netavark")
 
 def _engines() -> Check:
     lacking = {
-        name.partition(":")[2]: why for name, why in engines.missing(LocalHost(), None).items()
+        name.partition(":")[2]: why for name, why in runtimes.unavailable(LocalHost(), None).items()
     }
     if virtual.find_tool("dockerd") is None:
         absent = "dockerd is not on this machine; its package is docker.io"
         lacking |= dict.fromkeys(("docker", "gvisor"), absent)
     if "podman" not in lacking and not NETAVARK.exists():
         lacking["podman"] = "without netavark, a package of its own, it has no networks"
-    # No distribution has rkt: its absence is said and is nothing to mend; gVisor's names its own.
-    own = ("docker", "gvisor", "rkt")
-    wanted = [RUNTIMES[name].package for name in lacking if name not in own]
-    wanted += ["docker.io"] if "docker" in lacking else []
+    wanted = [RUNTIMES[name].package for name in lacking if RUNTIMES[name].package]
     wanted += ["netavark"] if "podman" in lacking else []
     remedy = f"apt-get install --no-install-recommends {' '.join(wanted)}"
     return _choice("container engines", ENGINES, lacking, mend=bool(wanted), remedy=remedy)
@@ -127,9 +125,9 @@ def _engines() -> Check:
 
 def _networks() -> Check:
     title = "networks of containers"
-    if kinds.no_namespaces():
+    if kernel_probe.no_namespaces():
         return Check(title, False, "not tried", "run as root: others may not ask the kernel")
-    lacking = {name.partition(":")[2]: why for name, why in kinds.missing().items()}
+    lacking = {name.partition(":")[2]: why for name, why in kernel_probe.missing_networks().items()}
     names = [name for name in NETWORKS if name not in NEVER]
     remedy = "use a kernel that has it; a study refuses what this one cannot have"
     return _choice(title, names, lacking, mend=bool(set(lacking) - {"weave"}), remedy=remedy)
@@ -147,7 +145,7 @@ def _choice(
 def _realtime() -> Check:
     tried = LocalHost().run("chrt", "--fifo", "1", "true", check=False)
     there = tried.status == 0
-    found = "can be had" if there else tried.stderr.strip()[-200:] or "chrt says no"
+    found = "available" if there else tried.stderr.strip()[-200:] or "chrt failed"
     return Check("real-time class", there, found, "run as root; the level fifo is refused without")
 
 
@@ -156,7 +154,8 @@ def _cpus() -> Check:
     return Check(
         "CPUs",
         count > 1,
-        f"{count}; map: " + ", ".join(f"{k} {v}" for k, v in virtual.cpu_map().items()),
+        f"{count}; map: "
+        + ", ".join(f"{k} {v}" for k, v in (virtual.cpu_map() | virtual.CPU_NOTES).items()),
         "with one CPU the two ends share it: conditions with pinned ends are refused",
     )
 
@@ -235,13 +234,62 @@ def _read(path: str) -> str:
         return ""
 
 
+#: Instead of a rig: nothing is measured, and the dataset that comes with labkit is read.
+REFERENCE = "reference"
+
+#: Findings that say what a first study can compare, and what its numbers are worth.
+_SHOWN = (
+    *("root", "container engines", "networks of containers", "CPUs", "isolated CPUs"),
+    *("clock source", "bare machine"),
+)
+
+
+def machine_table(checks: Iterable[Check] | None = None) -> str:
+    """Return in Markdown, as a short table, what this machine can and cannot do."""
+    found = list(check_machine() if checks is None else checks)
+    programs = [one for one in found if one.title in virtual.TOOLS]
+    absent = [one for one in programs if not one.ok]
+    rest = [one for one in found if one not in programs]
+    shown = [one for one in rest if one.title in _SHOWN or (one.needed and not one.ok)]
+    rows = [(one.title, _brief(one.found), "" if one.ok else one.remedy) for one in shown]
+    there = f"{len(programs) - len(absent)} of {len(programs)}"
+    there += f", not {', '.join(one.title for one in absent)}" if absent else ""
+    remedies = "; ".join(dict.fromkeys(one.remedy for one in absent))
+    rows.insert(1, ("programs of the virtual rig", there, remedies))
+    lines = ["| | this machine | what to do, or what follows |", "| --- | --- | --- |"]
+    lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
+    left = len(rest) - len(shown)
+    return "\n".join(
+        [*lines, "", f"`labkit doctor` says more ({left} findings), with every reason."]
+    )
+
+
+def _brief(found: str) -> str:
+    """Return a finding without the reasons of what is absent, and without the CPU map."""
+    return found.partition(" (not ")[0].partition("; map")[0]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("<", "&lt;")
+
+
+def choose_rig(rig: str) -> tuple[str, str]:
+    """Return the rig to open, or `REFERENCE` with the reason why nothing is measured."""
+    if rig == REFERENCE:
+        return REFERENCE, "the parameter `rig` asks for it"
+    if rig != "auto":
+        return rig, ""
+    reason = studies.cannot_measure()
+    return (REFERENCE, reason) if reason else (auto(), "")
+
+
 def timing(say: Say) -> list[str]:
     """Measure what the rig's numbers rest on: clock, tick, steal, idle exits, noise of trials."""
     lines = [f"clock read: {_clock_cost():.0f} ns (through Python)", *_second_of_spinning()]
-    from labkit.benchmarks import sockperf
     from labkit.campaign.trial import Trial
     from labkit.design import Condition
     from labkit.placement import bare
+    from labkit.tools import sockperf
 
     def median(rig: Rig, wait: str, number: int) -> float:
         levels = (("placement", bare()), ("affinity", "split"), ("wait", wait))
@@ -274,25 +322,35 @@ def _clock_cost() -> float:
     return (time.perf_counter_ns() - began) / reads
 
 
+def most_timer_interrupts(before: str, after: str) -> int:
+    """Return the most timer interrupts of a CPU between two readings of ``/proc/interrupts``."""
+
+    def counts(text: str) -> list[int]:
+        lines = (line.split() for line in text.splitlines())
+        return [
+            int(word)
+            for words in lines
+            if words[:1] == ["LOC:"]
+            for word in words
+            if word.isdigit()
+        ]
+
+    return max((b - a for a, b in zip(counts(before), counts(after), strict=False)), default=0)
+
+
 def _second_of_spinning() -> list[str]:
     """Spin for a second: the timer's interrupts are its tick, and steal is what was taken."""
-
-    def interrupts() -> int:
-        for line in _read("/proc/interrupts").splitlines():
-            if line.strip().startswith("LOC:"):
-                return max(int(word) for word in line.split()[1:] if word.isdigit())
-        return 0
 
     def stolen() -> int:
         return int(_read("/proc/stat").split()[8])
 
-    before, steal, end = interrupts(), stolen(), time.monotonic() + 1
+    before, steal, end = _read("/proc/interrupts"), stolen(), time.monotonic() + 1
     gaps, last = 0, time.perf_counter_ns()
     while time.monotonic() < end:
         now = time.perf_counter_ns()
         gaps = max(gaps, now - last)
         last = now
-    ticks = interrupts() - before
+    ticks = most_timer_interrupts(before, _read("/proc/interrupts"))
     hertz = os.sysconf("SC_CLK_TCK")
     return [
         f"timer: {ticks} interrupts in a busy second",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 #: The clone: the folder that holds ``labkit/``, ``notebooks/`` and ``data/``.
 ROOT = Path(__file__).resolve().parents[1]
-#: What a campaign's folder holds while it runs: who runs it, and where it is.
-RUNNING = ".running.json"
+#: The file of a campaign that says how far it is, and which process runs it.
+PROGRESS = ".progress.json"
 
 
 def project(path: str | Path = ".") -> Path:

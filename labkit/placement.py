@@ -5,15 +5,23 @@ Pure: planning with placements needs no engine. ``labkit.runtimes`` makes them r
 
 from __future__ import annotations
 
+import pkgutil
+import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from labkit.errors import UsageError
 
-#: The ladder of baselines, from the plainest process to the container's nearest twin.
+#: The ladder of baselines, from the plainest process to the one nearest to a container.
 RUNGS = ("clean", "rules", "chroot", "cgroup")
 #: What starts a container; `bare` starts none.
-ENGINES = ("docker", "gvisor", "podman", "lxc", "nspawn", "rkt")
+ENGINES = tuple(
+    module.name
+    for module in pkgutil.iter_modules([str(Path(__file__).parent / "runtimes" / "engines")])
+    if module.name != "bare"
+)
 #: What the networks mean here; a study that uses a paper's word says which of these it is.
 #:
 #: ========= ==============================================================================
@@ -106,7 +114,7 @@ class Limits:
         if self.shares is not None and self.shares < 2:
             raise UsageError("the kernel takes no fewer than 2 CPU shares")
         if self.fifo is not None and self.fifo > 99:
-            raise UsageError(f"limit fifo={self.fifo} is no priority", remedy="1 to 99")
+            raise UsageError(f"invalid priority: fifo={self.fifo}", remedy="1 to 99")
         if (self.period_us is None) != (self.quota_us is None):
             raise UsageError(
                 "a CPU quota needs both period_us and quota_us",
@@ -118,10 +126,45 @@ class Limits:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+#: ``0-3,5``: a CPU or a range of them, separated by commas.
+_CPUS = re.compile(r"\s*[0-9]{1,4}\s*(-\s*[0-9]{1,4}\s*)?(,\s*[0-9]{1,4}\s*(-\s*[0-9]{1,4}\s*)?)*")
+#: No kernel is built for more CPUs than this.
+_MOST_CPUS = 8192
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """Return the CPUs of a Linux CPU list such as ``0-3,5``, sorted, each once; none for "".
+
+    Raises
+    ------
+    UsageError
+        It is not a CPU list.
+    """
+    if not text.strip():
+        return ()
+    parts = text.split(",") if _CPUS.fullmatch(text) else []
+    pairs = [(int(low), int(high or low)) for low, _, high in (one.partition("-") for one in parts)]
+    if not pairs or any(not low <= high < _MOST_CPUS for low, high in pairs):
+        raise UsageError(
+            f"invalid CPU list: {text!r}", remedy='separate CPUs and ranges by commas: "0-3,5"'
+        )
+    return tuple(sorted({cpu for low, high in pairs for cpu in range(low, high + 1)}))
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """Return CPUs as the shortest CPU list, as the kernel prints it: ``0-3,5``."""
+    ranges: list[tuple[int, int]] = []
+    for cpu in sorted(set(cpus)):
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], cpu)
+        else:
+            ranges.append((cpu, cpu))
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ranges)
+
+
 def cpu_set(text: str) -> frozenset[int]:
-    """Return the CPUs of a list such as ``0-2,5``."""
-    ranges = (part.split("-") for part in text.split(",") if part.strip())
-    return frozenset(cpu for one in ranges for cpu in range(int(one[0]), int(one[-1]) + 1))
+    """Return the CPUs of a CPU list as a set."""
+    return frozenset(parse_cpus(text))
 
 
 def weight(shares: int) -> int:
@@ -203,7 +246,7 @@ def bare(rung: str = "clean", limits: Limits | None = None) -> Placement:
     rung : {"clean", "rules", "chroot", "cgroup"}
         ``clean``: a host without an engine; ``rules``: beside an engine and its firewall rules;
         ``chroot``: there, in the image's root file system; ``cgroup``: the chroot in a control
-        group equal to a container's, the container's nearest twin.
+        group equal to a container's.
     limits : Limits, optional
         Only for the rung ``cgroup``; a scheduling class for every rung.
     """
@@ -238,5 +281,5 @@ def container(runtime: str, network: str = "host", limits: Limits | None = None)
         Control-group limits and scheduling class.
     """
     if runtime == "bare":
-        raise UsageError("a bare process is in no container", remedy="use bare(...)")
+        raise UsageError("a bare process has no container", remedy="use bare(...)")
     return Placement(runtime, network, "", limits or Limits())

@@ -1,23 +1,23 @@
-"""What campaigns there are and how far they are, as files tell that lie beside a measurement.
+"""How far campaigns are, as the progress files tell that lie beside a measurement.
 
-No host and no engine is asked, nothing is written or locked, and of a trial only the first lines
-are read, once: whoever looks is not to be seen in what is measured.
+No host and no engine is asked, nothing is written or locked, and a file a campaign is read: looking
+must not show in what is measured.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from labkit.paths import RUNNING
-from labkit.process import runs
+import psutil
+
+from labkit.paths import PROGRESS
 
 #: What a campaign can be, with what it means.
 STATES = {
@@ -27,18 +27,42 @@ STATES = {
     "failed": "every planned trial was tried, and some did not succeed",
     "stopped": "it was interrupted or gave up, and trials are left",
     "dead": "its process was killed, and trials are left",
-    "unreadable": "its plan cannot be read",
+    "unknown": "it has no progress file: running it again writes one",
+    "unreadable": "its progress file cannot be read",
 }
 #: The states that nobody has to look after.
-_GOOD = ("running", "elsewhere", "finished")
-#: What a run says of itself.
-_SAID = (
-    *("host", "boot", "pid", "started", "log", "began_ns"),
-    *("trial", "attempt", "condition", "trial_began_ns", "left_seconds"),
-)
-#: Where the part of a trial's record ends that says which it is, when it ran and what came of it;
-#: and how much of the file that part nearly always fits in.
-_END, _HEAD = '\n "error"', 4096
+_GOOD = ("running", "elsewhere", "finished", "unknown")
+#: What a run says of itself, beside its process.
+_RUN = ("log", "began_ns", "trial", "attempt", "condition", "trial_began_ns", "left_seconds")
+
+
+def process_identity() -> dict[str, Any]:
+    """Return what tells this process from every other: host, boot, process id, and its start."""
+    pid = os.getpid()
+    return {"host": platform.node(), "boot": _boot(), "pid": pid, "started": _started(pid)}
+
+
+def is_running(identity: Mapping[str, Any]) -> bool | None:
+    """Tell whether a process still runs; None where only its host can tell."""
+    if identity["host"] != platform.node():
+        return None
+    started = _started(identity["pid"])
+    return identity["boot"] == _boot() and started is not None and started == identity["started"]
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _started(pid: int) -> float | None:
+    """Return when a living process began, in seconds since the boot: process ids are used again."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return None
+        return round(process.create_time() - psutil.boot_time(), 2)
+    except psutil.Error:
+        return None
 
 
 @dataclass(frozen=True)
@@ -84,7 +108,7 @@ class Campaign:
         return self.state in _GOOD and not self.failed and not self.problems
 
     def left(self, now_ns: int) -> float | None:
-        """Return the seconds that the run's progress line says are left, or None."""
+        """Return the seconds that the run's progress bar says are left, or None."""
         if self.run is None or self.state == "dead" or self.run["left_seconds"] is None:
             return None
         passed = (now_ns - int(self.run["trial_began_ns"])) / 1e9
@@ -92,9 +116,9 @@ class Campaign:
 
     def as_record(self, now_ns: int) -> dict[str, Any]:
         """Return it as JSON data."""
-        found = {**vars(self), "path": str(self.path), "left_seconds": self.left(now_ns)}
-        del found["cpus"]
-        return found
+        record = {**vars(self), "path": str(self.path), "left_seconds": self.left(now_ns)}
+        del record["cpus"]
+        return record
 
 
 def look(folders: Iterable[Path], *, every: bool = False) -> list[Campaign]:
@@ -108,153 +132,114 @@ def look(folders: Iterable[Path], *, every: bool = False) -> list[Campaign]:
         Also those that a newer campaign stands beside.
     """
     paths: set[Path] = set()
-    closed: list[OSError] = []
+    errors: list[OSError] = []
     for top in folders:
-        for folder, inside, files in os.walk(top, onerror=closed.append):
+        for folder, inside, files in os.walk(top, onerror=errors.append):
             if "plan.json" in files:
                 paths.add(Path(folder))
                 inside.clear()
     newest = {path.parent: path for path in sorted(paths)}.values()
-    found = [
+    campaigns = [
         campaign
         for path in sorted(paths)
-        if every or path in newest or (path / RUNNING).exists()
         for campaign in [_campaign(path)]
         if every or path in newest or campaign.state in ("running", "elsewhere")
     ]
     gone = FileNotFoundError  # nothing was measured yet, or it was removed meanwhile
-    closed = [error for error in closed if not isinstance(error, gone)]
-    return found + [_unreadable(Path(str(error.filename)), error) for error in closed]
+    errors = [error for error in errors if not isinstance(error, gone)]
+    return campaigns + [_unreadable(Path(str(error.filename)), error) for error in errors]
 
 
 def _unreadable(path: Path, error: Exception) -> Campaign:
-    return Campaign(path, path.parent.name, "unreadable", problems=(_why(path, error),))
+    reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    return Campaign(path, path.parent.name, "unreadable", problems=(f"{path.name}: {reason}",))
 
 
 def _campaign(path: Path) -> Campaign:
     try:
-        plan = json.loads((path / "plan.json").read_text())
-        study, rig = str(plan["study"]), plan["rig"]
-        cpus = str(rig["cpu_map"].get("harness", "")) if rig.get("shared_kernel") else ""
-        sizes = [len(block) for block in plan["order"]]
+        progress = json.loads((path / PROGRESS).read_text())
+        run = progress["run"]
+        planned, done, failed = (int(progress[name]) for name in ("planned", "done", "failed"))
+        alive = is_running(run) if run else False
+        return Campaign(
+            path,
+            str(progress["study"]),
+            _state(run is not None, alive, planned, done, failed),
+            planned,
+            done,
+            failed,
+            blocks=int(progress["blocks"]),
+            whole=int(progress["whole"]),
+            ended_ns=progress["ended_ns"],
+            run={**run, **{name: run[name] for name in _RUN}} if run else None,
+            cpus=str(progress["cpus"]),
+        )
+    except FileNotFoundError:
+        return _without_progress(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return _unreadable(path, error)
-    attempts, problems = _attempts(path / "trials")
-    mark, amiss = _mark(path / RUNNING)
-    alive = runs(mark) if mark else False
-    done = {trial for trial, ok, _ in attempts if ok}
-    failed = {trial for trial, _, _ in attempts} - done
-    if mark and alive is not False:
-        failed.discard(mark["trial"])  # it is tried again
-    state = _state(mark, alive, sum(sizes), len(done), len(failed))
-    names = [[f"b{b:02d}-p{p:02d}" for p in range(1, n + 1)] for b, n in enumerate(sizes, start=1)]
-    return Campaign(
-        path,
-        study,
-        state,
-        sum(sizes),
-        len(done),
-        len(failed),
-        len(sizes),
-        sum(done.issuperset(block) for block in names),
-        max((ended for _, _, ended in attempts), default=None),
-        mark if state in ("running", "elsewhere", "dead") else None,
-        cpus,
-        (*problems, *amiss),
-    )
 
 
-def _state(
-    mark: Mapping[str, Any] | None, alive: bool | None, planned: int, done: int, failed: int
-) -> str:
-    if mark and alive is not False:
+def _without_progress(path: Path) -> Campaign:
+    try:
+        return Campaign(path, str(json.loads((path / "plan.json").read_text())["study"]), "unknown")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _unreadable(path, error)
+
+
+def _state(begun: bool, alive: bool | None, planned: int, done: int, failed: int) -> str:
+    if begun and alive is not False:
         return "running" if alive else "elsewhere"
     if done == planned:
         return "finished"
-    if mark:
+    if begun:
         return "dead"
     return "failed" if done + failed == planned else "stopped"
-
-
-def _mark(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return what a run says of itself, and what is wrong with that; neither where none runs."""
-    try:
-        found = json.loads(path.read_text())
-        return {name: found[name] for name in _SAID}, []
-    except FileNotFoundError:
-        return None, []
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return None, [_why(path, error)]
-
-
-def _attempts(folder: Path) -> tuple[list[tuple[str, bool, int]], list[str]]:
-    """Return trial, success and end (ns) of every attempt, and what could not be read."""
-    found, problems = [], []
-    try:
-        names = sorted(path.name for path in folder.iterdir())
-    except FileNotFoundError:
-        names = []
-    except OSError as error:
-        return [], [_why(folder, error)]
-    for name in filter(re.compile(r"b\d+-p\d+-a\d+$").match, names):
-        try:
-            found.append(_attempt(folder / name / "trial.json"))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            problems.append(_why(Path(name), error))
-    return found, problems
-
-
-@cache  # an attempt never changes once it is there
-def _attempt(path: Path) -> tuple[str, bool, int]:
-    with path.open() as file:
-        text = file.read(_HEAD)
-        text += "" if _END in text else file.read()
-    head, whole, _ = text.partition(_END)
-    data = json.loads(head.rstrip(",") + "}" if whole else text)
-    ended = data["started_ns"] + round(data["seconds"] * 1e9)
-    return str(data["trial"]), data["status"] == "ok", ended
-
-
-def _why(path: Path, error: Exception) -> str:
-    reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-    return f"{path.name}: {reason}"
 
 
 _COLUMNS = ("state", "study", "trials", "failed", "blocks", "last trial ended", "campaign")
 
 
 def lines(campaigns: Sequence[Campaign], now_ns: int) -> list[str]:
-    """Return a table of campaigns, and below it what is said of those that run or need somebody."""
+    """Return a table of campaigns, and below it what those say that run or need somebody."""
     rows = [_COLUMNS]
-    said = []
+    remarks = []
     for one in campaigns:
         trials, blocks = f"{one.done}/{one.planned}", f"{one.whole}/{one.blocks}"
-        ended = moment(one.ended_ns) if one.ended_ns else "-"
-        rows.append((one.state, one.study, trials, str(one.failed), blocks, ended, shown(one.path)))
-        said += [f"{one.study}: {text}" for text in [*_run(one, now_ns), *one.problems]]
-    return [*aligned(rows), *([""] if said else []), *said]
+        if one.state in ("unknown", "unreadable"):
+            trials = blocks = "-"
+        ended = time_text(one.ended_ns) if one.ended_ns else "-"
+        path = short_path(one.path)
+        rows.append((one.state, one.study, trials, str(one.failed), blocks, ended, path))
+        remarks += [f"{one.study}: {text}" for text in [*_run_text(one, now_ns), *one.problems]]
+    return [*aligned(rows), *([""] if remarks else []), *remarks]
 
 
-def _run(one: Campaign, now_ns: int) -> list[str]:
-    if one.run is None:
+def _run_text(one: Campaign, now_ns: int) -> list[str]:
+    if one.run is None or one.state not in ("running", "elsewhere", "dead"):
         return []
-    run, log = one.run, shown(one.path / "logs" / one.run["log"])
-    there = f" on {run['host']}" if one.state == "elsewhere" else ""
-    who = f"process {run['pid']}{there}"
-    at = f"{run['trial']}, attempt {run['attempt']} ({run['condition']})"
+    run, log = one.run, short_path(one.path / "logs" / one.run["log"])
+    where = f" on {run['host']}" if one.state == "elsewhere" else ""
+    process = f"process {run['pid']}{where}"
+    trial = f"{run['trial']}, attempt {run['attempt']} ({run['condition']})"
     if one.state == "dead":
-        return [f"{who} was killed in {at}; the same command goes on. {log}"]
-    since, trial = (lasting((now_ns - run[key]) / 1e9) for key in ("began_ns", "trial_began_ns"))
+        return [f"{process} was killed in {trial}; the same command goes on. {log}"]
+    since, taken = (
+        duration_text((now_ns - run[key]) / 1e9) for key in ("began_ns", "trial_began_ns")
+    )
     left = one.left(now_ns)
-    rest = "how long yet is known after a trial"
+    rest = "the time left is known after a trial"
     if left is not None:
-        rest = f"about {lasting(left)} left, until {moment(now_ns + round(left * 1e9))}"
-    said = f"{who} for {since}, in {at} for {trial}; {rest}"
-    return [said, f"`kill {run['pid']}`{there} ends it as Ctrl-C does; {log}"]
+        end = time_text(now_ns + round(left * 1e9))
+        rest = f"about {duration_text(left)} left, until {end}"
+    return [
+        f"{process} for {since}, in {trial} for {taken}; {rest}",
+        f"`kill {run['pid']}`{where} ends it as Ctrl-C does; {log}",
+    ]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines whose columns stand below each other."""
+    """Return rows of cells as lines of aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -262,19 +247,19 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def moment(time_ns: int) -> str:
+def time_text(time_ns: int) -> str:
     """Return a time (UTC, ISO 8601) to the second."""
     return datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def lasting(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a duration in words."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def shown(path: Path) -> str:
-    """Return a path as short as it can be typed here."""
+def short_path(path: Path) -> str:
+    """Return a path from the working directory where it is below that."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

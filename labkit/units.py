@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.errors import UsageError
-
 
 @dataclass(frozen=True)
 class Metric:
@@ -140,11 +138,3 @@ _METRICS = (
 )
 
 METRICS = {metric.name: metric for metric in _METRICS}
-
-
-def metric(name: str) -> Metric:
-    """Return the metric called `name`; raise `UsageError` with the known names otherwise."""
-    try:
-        return METRICS[name]
-    except KeyError:
-        raise UsageError(f"unknown metric {name!r}", remedy=f"one of {sorted(METRICS)}") from None

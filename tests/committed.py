@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from labkit import studies
-from labkit.report import running
+from labkit.report import execution
 
 
 def report(folder: Path, *, execute: str = "", **given: Any) -> None:
@@ -21,7 +21,7 @@ def report(folder: Path, *, execute: str = "", **given: Any) -> None:
 
     def executed(notebook: Path, output: Path, *more: Any, **options: Any) -> Path:
         if notebook.stem == execute:
-            return running.execute(notebook, output, *more, **options)
+            return execution.execute(notebook, output, *more, **options)
         return Path(shutil.copy(notebook, output))
 
     said: list[str] = []

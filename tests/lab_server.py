@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import standing
+from labkit.rig import lock
 
 #: All cells stay in the page, and nothing is asked of the world outside.
 SETTINGS = {
@@ -89,7 +89,7 @@ class Server:
     def _measures(self) -> bool:
         """Tell whether one of its kernels holds the machine's rig."""
         try:
-            stat = Path(f"/proc/{standing.user()}/stat").read_text()
+            stat = Path(f"/proc/{lock.current_holder()}/stat").read_text()
         except FileNotFoundError:  # nobody holds it, or who did has gone
             return False
         return int(stat.rpartition(")")[2].split()[1]) == self.process.pid

@@ -1,4 +1,4 @@
-# Make pgbench's database of a million accounts, on which `labkit.benchmarks.pgbench` starts servers.
+# Make pgbench's database of a million accounts, on which `labkit.tools.pgbench` starts servers.
 set -eu
 ln -s /usr/lib/postgresql/*/bin/postgres /usr/local/bin/
 ln -sf /usr/lib/postgresql/*/bin/pgbench /usr/local/bin/

@@ -14,21 +14,23 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import fft, stats
 
-from labkit.analysis.grouping import groups, numbers, require_columns, require_names
-from labkit.analysis.intervals import holm, mean_and_error, p_values
-from labkit.analysis.origin import follows
-from labkit.analysis.reduce import series_of
-from labkit.errors import UsageError
+from labkit.analysis.estimates import holm, mean_and_error, p_values
+from labkit.analysis.models import check_values
+from labkit.analysis.trials import groups, require_columns, require_names, unsorted_groups
+
+Floats = NDArray[np.float64]
 
 #: Modified z-scores beyond this are outliers (Iglewicz & Hoaglin 1993).
 OUTLIER_Z = 3.5
+
+
 #: Most batches that a trial is cut into, and how many independent samples one is worth at least.
 MOST_BATCHES = 20
+
+
 BATCH_WORTH = 10
-Floats = NDArray[np.float64]
 
 
-@follows
 def drift(
     trials: pd.DataFrame,
     *,
@@ -39,8 +41,8 @@ def drift(
 ) -> pd.DataFrame:
     """Regress the log of each condition's value on the order of the blocks.
 
-    Trials of one condition in a block (A/A copies) share the block's level, so they are averaged:
-    taken for independent, two a block would be said to drift in 20 % of null experiments.
+    Trials of one condition in a block (A/A replicates) share the block's level, so they are
+    averaged: taken as independent, two a block would seem to drift in 20 % of null experiments.
 
     Parameters
     ----------
@@ -64,7 +66,7 @@ def drift(
     require_columns(trials, [value, block, *names])
     require_names(trials, [block, *names])
     order = pd.factorize(trials[block], sort=True)[0].astype(np.float64)
-    logs = positive_logs(trials, value)
+    logs = check_values(trials, value, log=True)
     span = float(order.max() - order.min())
     rows = [
         {**key, **_slope(order[index], logs[index], span, alpha)}
@@ -74,14 +76,6 @@ def drift(
     table["p_adjusted"] = holm(table["p_value"].to_numpy(dtype=np.float64))
     table["drifts"] = table["p_adjusted"] < alpha
     return table
-
-
-def positive_logs(trials: pd.DataFrame, value: str) -> Floats:
-    """Return logs of a column; NaN stays, other values without a logarithm are an error."""
-    values = numbers(trials, value).astype(np.float64)
-    if (~np.isnan(values) & ~((values > 0) & np.isfinite(values))).any():
-        raise UsageError(f"{value!r} holds zero, negative or infinite values: no logarithm")
-    return np.asarray(np.log(values), dtype=np.float64)
 
 
 def _slope(order: Floats, logs: Floats, span: float, alpha: float) -> dict[str, Any]:
@@ -146,7 +140,6 @@ def effective_size(values: NDArray[Any]) -> float:
     return min(float(n), max(1.0, n / max(time, 1e-9)))
 
 
-@follows
 def dependence(
     samples: pd.DataFrame, *, by: Sequence[str], value: str = "rtt_ns", most: int = 100_000
 ) -> pd.DataFrame:
@@ -170,7 +163,7 @@ def dependence(
         `by`, ``n``, ``lag1``, ``effective`` (independent samples that the trial is worth).
     """
     rows = []
-    for key, series in series_of(samples, value=value, by=by):
+    for key, series in unsorted_groups(samples, value=value, by=by):
         head = series[:most]
         scale = len(series) / max(len(head), 1)
         rows.append(
@@ -184,7 +177,6 @@ def dependence(
     return pd.DataFrame.from_records(rows)
 
 
-@follows
 def stationarity(
     samples: pd.DataFrame,
     *,
@@ -218,7 +210,9 @@ def stationarity(
         ``p_adjusted``; ``stationary``: False where a change was found, missing where the trial is
         worth too few independent samples (``p_value`` is NaN then).
     """
-    rows = [{**key, **_halves(series)} for key, series in series_of(samples, value=value, by=by)]
+    rows = [
+        {**key, **_halves(series)} for key, series in unsorted_groups(samples, value=value, by=by)
+    ]
     table = pd.DataFrame.from_records(rows)
     p_value = table["p_value"].to_numpy(dtype=np.float64)
     table["p_adjusted"] = holm(p_value)
@@ -248,7 +242,6 @@ def _halves(series: NDArray[Any], most: int = 100_000) -> dict[str, Any]:
     return {**row, "change": change, "p_value": p_value}
 
 
-@follows
 def outliers(
     trials: pd.DataFrame,
     *,
@@ -273,7 +266,7 @@ def outliers(
     code = np.zeros(len(trials), dtype=np.int64)
     for number, (_, index) in enumerate(groups(trials, names)):
         code[index] = number
-    rest = pd.Series(positive_logs(trials, value))
+    rest = pd.Series(check_values(trials, value, log=True))
     rest = rest - rest.groupby(code).transform("median")
     rest = rest - rest.groupby(pd.factorize(trials[block])[0]).transform("median")
     centred = rest - rest.groupby(code).transform("median")
@@ -284,7 +277,9 @@ def outliers(
     return trials.assign(robust_z=z.to_numpy(), outlier=(z.abs() > OUTLIER_Z).to_numpy())
 
 
-def spanning(trials: pd.DataFrame, block: str = "block", session: str = "session") -> list[Any]:
+def blocks_across_sessions(
+    trials: pd.DataFrame, block: str = "block", session: str = "session"
+) -> list[Any]:
     """Return the blocks whose trials ran in more than one session, in order.
 
     A session is one life of the rig: hosts made anew or booted again, other caches and addresses.
@@ -294,6 +289,5 @@ def spanning(trials: pd.DataFrame, block: str = "block", session: str = "session
     """
     require_columns(trials, [block, session])
     sessions = trials.groupby(block)[session].nunique(dropna=False)
-    return [
-        int(one) if isinstance(one, np.integer) else one for one in sessions.index[sessions > 1]
-    ]
+    names = sessions.index[sessions > 1]
+    return [int(name) if isinstance(name, np.integer) else name for name in names]

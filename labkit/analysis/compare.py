@@ -1,9 +1,9 @@
-"""Conditions against a baseline: effect sizes with intervals, tests and a verdict in words.
+"""Comparisons of conditions: ratios with intervals, tests and a verdict in words.
 
 The trial is the unit of replication. Samples are reduced to one number a trial, trials of one
-condition in one block (A/A copies) are averaged on the log scale, and conditions are compared with
-the baseline inside blocks: a paired t test and interval on log ratios, which in simulations keeps
-the nominal error where tests on pooled samples are wrong in up to 87 % of null experiments
+condition in one block (A/A replicates) are averaged on the log scale, and conditions are compared
+with the baseline inside blocks: a paired t test and interval on log ratios, which in simulations
+keeps the nominal error where tests on pooled samples are wrong in up to 87 % of null experiments
 (`benchmarks/simulate.py`).
 
 Methods: ratio of geometric means by t on logs, paired by block or Welch (1947) when unpaired;
@@ -15,26 +15,103 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.analysis.intervals import holm, interval, mean_and_error, p_values, signed_rank
-from labkit.analysis.logtable import LogTable, log_table
-from labkit.analysis.origin import follows
-from labkit.analysis.reduce import Statistic, statistic_name, trial_statistic
+from labkit.analysis.estimates import holm, interval, mean_and_error, p_values, signed_rank
+from labkit.analysis.power import blocks_for, least_blocks
+from labkit.analysis.trials import (
+    Statistic,
+    groups,
+    is_categorical,
+    numbers,
+    reduce_trials,
+    require_columns,
+    require_names,
+    statistic_name,
+    trial_statistic,
+)
 from labkit.errors import UsageError
-from labkit.power import blocks_for, least_blocks
 
-__all__ = ["COLUMNS", "PILOT_BLOCKS", "LogTable", "compare"]
-__all__ += ["contrast", "contrasts", "decide", "log_table"]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LogTable:
+    """Logs of trials, averaged over A/A replicates."""
+
+    logs: pd.DataFrame
+    notes: dict[Hashable, str]
+
+
+def log_table(trials: pd.DataFrame, *, value: str, condition: str, block: str) -> LogTable:
+    """Return the logs of trial-level values by block and condition."""
+    require_columns(trials, [value, condition, block])
+    values = numbers(trials, value).astype(np.float64)
+    bad = ~np.isnan(values) & ~((values > 0) & np.isfinite(values))
+    if bad.any():
+        first = trials[[condition, block]].iloc[int(np.argmax(bad))].to_dict()
+        raise UsageError(
+            f"{int(bad.sum())} values of {value!r} are zero, negative or infinite: no ratio",
+            where=f"first in {first}, {values[bad][0]}",
+            remedy="a value of a failed trial is NaN; compare other values by their difference",
+        )
+    cell, blocks, names = _cells(trials[block], trials[condition])
+    shape, known = (len(blocks), len(names)), ~np.isnan(values)
+    logs = np.log(values)
+    # Means from a cell's own value: of equal numbers exactly that number, however many they are.
+    centre = np.full(len(blocks) * len(names), np.nan)
+    centre[cell[known]] = logs[known]
+    count = np.bincount(cell[known], minlength=len(centre))
+    total = np.bincount(cell[known], (logs - centre[cell])[known], minlength=len(centre))
+    means = (centre + total / np.maximum(count, 1)).reshape(shape)
+    size = np.bincount(cell, minlength=len(centre)).reshape(shape)
+    # Names that are tuples stay names, and do not become levels of an index.
+    index, columns = (pd.Index(labels, tupleize_cols=False) for labels in (blocks, names))
+    table = pd.DataFrame(means, index=index, columns=columns)
+    return LogTable(table, _averaging_notes(names, size, count.reshape(shape)))
+
+
+def _cells(
+    block: pd.Series[Any], condition: pd.Series[Any]
+) -> tuple[NDArray[np.int64], list[Hashable], list[Hashable]]:
+    """Return each row's cell, counted block by block, and the names of blocks and conditions.
+
+    Conditions are in the order of a categorical or of appearance, blocks in their own order, or of
+    appearance where their names have none among them.
+    """
+    rows, names = pd.factorize(condition, sort=is_categorical(condition))
+    try:
+        places, blocks = pd.factorize(block, sort=True)
+    except TypeError:
+        places, blocks = pd.factorize(block)
+    if min(rows.min(), places.min()) < 0:
+        raise UsageError(f"{condition.name!r} or {block.name!r} is missing in some rows")
+    return places * len(names) + rows, list(blocks), list(names)
+
+
+def _averaging_notes(
+    names: Sequence[Hashable], sizes: NDArray[np.int64], counts: NDArray[np.int64]
+) -> dict[Hashable, str]:
+    """Return, for each condition, what averaging A/A replicates and failed trials did to it."""
+    notes: dict[Hashable, str] = {}
+    for name, size, count in zip(names, sizes.T, counts.T, strict=True):
+        parts = []
+        if size.max() > 1:
+            parts.append(f"{name}: up to {size.max()} trials a block, averaged on the log scale")
+        if lost := int((size - count).sum()):
+            parts.append(f"{name}: {lost} of {size.sum()} trials without a value")
+        notes[name] = "; ".join(parts)
+    return notes
+
 
 #: Fewer blocks than this are called a pilot.
 PILOT_BLOCKS = 5
 
-Floats = NDArray[np.float64]
 
 COLUMNS = (
     *("condition", "n_blocks", "estimate", "low", "high"),
@@ -44,7 +121,6 @@ COLUMNS = (
 )
 
 
-@follows
 def compare(
     frame: pd.DataFrame,
     *,
@@ -95,7 +171,7 @@ def compare(
         - ``differs`` (``p_adjusted < alpha``), ``equivalent`` (``p_equivalence < alpha``): both
           may hold; ``verdict``: ``different``, ``equivalent``, ``different within margin`` or
           ``inconclusive``, which it always is on too few blocks for `alpha`
-          (`labkit.power.least_blocks`: 5 at 0.05, 7 at 0.01);
+          (`least_blocks`: 5 at 0.05, 7 at 0.01);
         - ``blocks_missing``: a tuple of blocks in which the condition or the baseline lacks a
           value, so that they could not be paired;
         - ``needed_blocks``: how many it takes to call equal conditions equivalent at this margin,
@@ -136,13 +212,13 @@ def contrasts(
     """Return, for each other condition, the fields of its row before the correction."""
     if not (margin > 0 and math.isfinite(margin)) or not 0 < alpha < 0.5:
         raise UsageError(
-            f"margin={margin!r} and alpha={alpha!r} are not usable",
+            f"invalid margin or alpha: margin={margin!r}, alpha={alpha!r}",
             remedy="margin > 0 (0.02 for 2 %) and 0 < alpha < 0.5",
         )
     logs = table.logs
     if not pd.api.types.is_hashable(baseline) or baseline not in logs.columns:
         raise UsageError(
-            f"the baseline {baseline!r} is no condition here",
+            f"unknown baseline: {baseline!r}",
             remedy=f"one of {list(logs.columns)}",
         )
     rows: dict[Hashable, dict[str, Any]] = {}
@@ -253,3 +329,216 @@ def _disagreement(p_value: float, p_rank: float, n: int, alpha: float) -> str:
 
 def _blocks(number: int) -> str:
     return f"{number} block{'' if number == 1 else 's'}"
+
+
+def factor_effect(
+    frame: pd.DataFrame,
+    factor: str,
+    levels: Sequence[Hashable],
+    within: Sequence[str],
+    *,
+    value: str,
+    block: str = "block",
+    statistic: Statistic | None = None,
+    trial: str | None = None,
+    margin: float = 0.02,
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    """Compare levels of one factor inside every cell of the other factors, as one family.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        As for `compare`.
+    factor : str
+        Column of the factor.
+    levels : sequence
+        The baseline level first, then the levels compared with it.
+    within : sequence of str
+        Columns of the other factors; each combination that occurs is a cell.
+    value, block, statistic, trial, margin, alpha
+        As for `compare`.
+
+    Returns
+    -------
+    DataFrame
+        `within`, ``contrast`` (such as ``spin / block``), then the columns of `compare` from
+        ``n_blocks`` on, with Holm's correction over all rows. A cell that lacks a level has a row
+        with 0 blocks and says so: nothing is dropped in silence.
+
+    Raises
+    ------
+    UsageError
+        As `compare`, and for fewer than two levels.
+    """
+    require_columns(frame, [factor, value, block, *within])
+    require_names(frame, [factor])
+    if len(levels) < 2:
+        raise UsageError("an effect needs at least two levels", remedy="the baseline level first")
+    if statistic is not None and trial is not None:
+        by = list(dict.fromkeys([trial, factor, block, *within]))
+        frame = trial_statistic(frame, value=value, by=by, statistic=statistic)
+        value = statistic_name(statistic)
+    pairs = [(level, levels[0]) for level in levels[1:]]
+    return pair_effects(
+        frame, factor, pairs, within, value=value, block=block, margin=margin, alpha=alpha
+    )
+
+
+def _cell_contrasts(
+    table: LogTable, levels: Sequence[Hashable], factor: str, margin: float, alpha: float
+) -> dict[Hashable, dict[str, Any]]:
+    """Return the contrasts of one cell, the first level's with the others, before the correction.
+
+    A level that was not run has a row that says so.
+    """
+    lacking = [level for level in levels if level not in table.logs.columns]
+    logs = table.logs.copy()
+    for level in lacking:
+        logs[level] = math.nan
+    rows = contrasts(LogTable(logs, table.notes), levels[0], margin=margin, alpha=alpha)
+    for level in levels[1:]:
+        absent = [name for name in (levels[0], level) if name in lacking]
+        if absent:
+            lacks = " or ".join(f"{factor}={name}" for name in absent)
+            rows[level] = {**rows[level], "blocks_missing": (), "note": f"no trial with {lacks}"}
+    return {level: rows[level] for level in levels[1:]}
+
+
+def pair_effects(
+    frame: pd.DataFrame,
+    factor: str,
+    pairs: Sequence[tuple[Hashable, Hashable]],
+    within: Sequence[str],
+    *,
+    value: str,
+    block: str = "block",
+    margin: float = 0.02,
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    """Compare pairs of levels of one factor inside every cell of other factors, as one family.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        As for `compare`.
+    factor : str
+        Column of the factor.
+    pairs : sequence of (level, baseline)
+        What is compared with what; any level may be the baseline of others.
+    within : sequence of str
+        Columns of the other factors.
+    value, block, margin, alpha
+        As for `compare`.
+
+    Returns
+    -------
+    DataFrame
+        As of `factor_effect`: `within`, ``contrast``, the columns of
+        `compare`; a pair that a cell lacks has 0 blocks and says why.
+    """
+    require_columns(frame, [factor, value, block, *within])
+    require_names(frame, [factor])
+    frame = frame[frame[factor].isin([level for pair in pairs for level in pair])]
+    others: dict[Hashable, list[Hashable]] = {}
+    for level, base in pairs:
+        others.setdefault(base, []).append(level)
+    rows: list[dict[str, Any]] = []
+    for cell, index in groups(frame, within):
+        logs = log_table(frame.iloc[index], value=value, condition=factor, block=block)
+        for base, levels in others.items():
+            contrasts_of_base = _cell_contrasts(logs, [base, *levels], factor, margin, alpha)
+            for level, row in contrasts_of_base.items():
+                rows.append({**cell, "contrast": f"{level} / {base}", **row})
+    return decide(rows, alpha=alpha, keys=[*within, "contrast"])
+
+
+def ranking(
+    frame: pd.DataFrame,
+    factor: str,
+    within: Sequence[str],
+    *,
+    value: str,
+    lowest_first: bool = True,
+    block: str = "block",
+    margin: float = 0.02,
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    """Compare every two levels of a factor in every cell, in the order of their means.
+
+    Parameters
+    ----------
+    frame, factor, within, value, block, margin, alpha
+        As for `pair_effects`.
+    lowest_first : bool
+        Whether the lowest geometric mean is the first of the order.
+
+    Returns
+    -------
+    DataFrame
+        `within`, ``contrast`` (the later of the order over the earlier), ``earlier``, ``later``,
+        ``steps`` between them (1: neighbours), the columns of `compare`; Holm's correction is over
+        all pairs of all cells. A cell with fewer than two levels has no row.
+    """
+    require_columns(frame, [factor, value, block, *within])
+    require_names(frame, [factor])
+    rows: list[dict[str, Any]] = []
+    for cell, index in groups(frame, within):
+        logs = log_table(frame.iloc[index], value=value, condition=factor, block=block).logs
+        means = logs.mean().dropna().sort_values(ascending=lowest_first, kind="stable")
+        order = list(means.index)
+        for place, earlier in enumerate(order):
+            for steps, later in enumerate(order[place + 1 :], start=1):
+                names = {"earlier": earlier, "later": later, "steps": steps}
+                row = contrast(logs[earlier], logs[later], margin, alpha, paired=True)
+                rows.append({**cell, "contrast": f"{later} / {earlier}", **names, **row})
+    return decide(rows, alpha=alpha, keys=[*within, "contrast", "earlier", "later", "steps"])
+
+
+#: Deciles, and the tail as far as 1,000 samples a trial carry.
+QUANTILES = ("q0.1", "q0.2", "q0.3", "q0.4", "median", "q0.6", "q0.7", "q0.8", "q0.9")
+
+
+TAIL = ("p95", "p99", "q0.999")
+
+
+def shift(
+    samples: pd.DataFrame,
+    *,
+    condition: str,
+    baseline: Hashable,
+    block: str = "block",
+    trial: str = "trial",
+    value: str = "rtt_ns",
+    quantiles: Sequence[str] = (*QUANTILES, *TAIL),
+    margin: float = 0.02,
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    """Compare every quantile of every condition with the baseline's, inside blocks.
+
+    Parameters
+    ----------
+    samples : DataFrame
+        One row a sample, or what `sort_trials` made of them.
+    condition, baseline, block, trial, value, margin, alpha
+        As for `compare`.
+    quantiles : sequence of str
+        Names of quantiles, such as ``median``, ``p99``, ``q0.999``. One that some trial has too
+        few samples for is left out as a whole; ``n`` samples in the figure say why.
+
+    Returns
+    -------
+    DataFrame
+        ``condition``, ``quantile`` (its name), then the columns of `compare` from ``n_blocks`` on;
+        Holm's correction over all rows.
+    """
+    by = list(dict.fromkeys([trial, condition, block]))
+    trials = reduce_trials(samples, value=value, by=by, statistics=list(quantiles))
+    rows = []
+    for name in quantiles:
+        if trials.loc[trials["n"] > 0, name].isna().any():
+            continue
+        table = log_table(trials, value=name, condition=condition, block=block)
+        for other, row in contrasts(table, baseline, margin=margin, alpha=alpha).items():
+            rows.append({"condition": other, "quantile": name, **row})
+    return decide(rows, alpha=alpha, keys=["condition", "quantile"])

@@ -2,8 +2,10 @@
 
 Logs of trials are fitted by least squares (statsmodels) on the factors, their interactions and the
 block, all in sum coding, so that an effect is a deviation from the mean of its levels and does not
-hang on which level comes first. Errors are heteroscedasticity-consistent (MacKinnon & White 1985).
-One contrast of four cells, paired by block, is `labkit.analysis.ratios.interaction`.
+hang on which level comes first. Errors are heteroscedasticity-consistent (HC2, MacKinnon & White
+1985): unbiased under equal variances, and intervals covered 94 to 96 % in simulations with 10
+blocks. They take the trials of a block for independent, given its level: where an effect may itself
+vary from block to block, `compare` and `interaction` take the block for the unit.
 """
 
 from __future__ import annotations
@@ -12,21 +14,23 @@ import itertools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.analysis.blockwise import checked, joined
-from labkit.analysis.intervals import holm
-from labkit.analysis.origin import follows
-from labkit.analysis.reduce import order_of, require_columns
+from labkit.analysis.estimates import holm, join_notes
+from labkit.analysis.models import check_values
+from labkit.analysis.trials import order_of, require_columns
 from labkit.errors import UsageError
 
 Floats = NDArray[np.float64]
 
+
 TERMS = ("term", "order", "df", "f_value", "p_value", "p_adjusted", "share")
+
+
 EFFECTS = ("term", "levels", "estimate", "low", "high", "p_value", "p_adjusted")
 
 
@@ -57,8 +61,7 @@ class Factorial:
     note: str = ""
 
 
-@follows
-def factorial(
+def fit_factorial(
     frame: pd.DataFrame,
     *,
     value: str,
@@ -66,7 +69,6 @@ def factorial(
     block: str,
     order: int | None = None,
     alpha: float = 0.05,
-    errors: Literal["HC2", "HC3"] = "HC2",
 ) -> Factorial:
     """Fit log values on factors, their interactions and blocks.
 
@@ -84,12 +86,6 @@ def factorial(
         The highest order of interactions: 1 for none; all of them without it.
     alpha : float
         Intervals have level 1 - `alpha`.
-    errors : {"HC2", "HC3"}
-        HC2 is unbiased under equal variances and covered 94 to 96 % in simulations with 10 blocks;
-        HC3, which nearly leaves each trial out, 97 to 98 %, as a block has few trials. Both take
-        the trials of a block for independent, given its level: where an effect may itself vary
-        from block to block, `labkit.analysis.ratios.interaction` and `compare` take the block for
-        the unit.
 
     Raises
     ------
@@ -98,34 +94,42 @@ def factorial(
         of levels that were never measured while a term needs them (they are named).
     """
     cells, note = _cells(frame, value, list(factors), block)
+    highest = min(order or len(factors), len(factors))
     names = [
-        combination
-        for size in range(1, min(order or len(factors), len(factors)) + 1)
-        for combination in itertools.combinations(factors, size)
+        term for size in range(1, highest + 1) for term in itertools.combinations(factors, size)
     ]
     levels = {name: _levels(cells[name]) for name in factors}
-    coded = {name: _coding(cells[name], levels[name]) for name in factors}
-    parts = [_product([coded[name] for name in term]) for term in names]
     blocks = _levels(cells["block"])
-    blocking = _coding(cells["block"], blocks) if len(blocks) > 1 else np.empty((len(cells), 0))
-    design = np.hstack([np.ones((len(cells), 1)), *parts, blocking])
-    if np.linalg.matrix_rank(design) < design.shape[1]:
+    model = _model(cells, levels, blocks, highest)
+    if np.linalg.matrix_rank(model.exog) < model.exog.shape[1]:
         raise _unidentified(cells, levels, names)
-    known = len(cells) > design.shape[1]
-    if not known:
-        note = joined(note, "no trials are left to show a spread: more blocks are needed")
-    spots = np.cumsum([1, *(part.shape[1] for part in parts)])
-    model = _Fit(cells["log"].to_numpy(), design, errors, alpha, known)
-    terms = [
-        {"term": ":".join(term), "order": len(term), **model.term(start, start + part.shape[1])}
-        for term, start, part in zip(names, spots, parts, strict=False)
-    ]
-    effects = [
-        row
-        for term, start in zip(names, spots, strict=False)
-        for row in model.effects(term, int(start), levels)
-    ]
-    return Factorial(_terms(terms), _effects(effects), len(blocks), len(cells), note)
+    fit, logs = model.fit(), model.endog
+    known = fit.df_resid > 0 and fit.ssr > 1e-20 * max(1.0, float(logs @ logs))
+    if fit.df_resid <= 0:
+        note = join_notes(note, "no trials are left to show a spread: more blocks are needed")
+    terms = _terms(fit, names, list(factors), known)
+    effects = _effects(fit, names, levels, alpha, known)
+    return Factorial(terms, effects, len(blocks), len(cells), note)
+
+
+def _model(
+    cells: pd.DataFrame,
+    levels: dict[str, list[Hashable]],
+    blocks: list[Hashable],
+    highest: int,
+) -> Any:
+    """Return the linear model of the logs: factors, interactions up to `highest`, and blocks."""
+    # Imported here: statsmodels takes longer to load than everything else together.
+    from statsmodels.formula.api import ols
+
+    data = {
+        name: pd.Index(known).get_indexer(pd.Index(cells[name])) for name, known in levels.items()
+    }
+    coded = pd.DataFrame({f"f{place}": codes for place, codes in enumerate(data.values())})
+    coded["block"] = pd.Index(blocks).get_indexer(pd.Index(cells["block"]))
+    factors = " + ".join(f"C(f{place}, Sum)" for place in range(len(levels)))
+    blocking = " + C(block, Sum)" if len(blocks) > 1 else ""
+    return ols(f"log ~ ({factors})**{highest}{blocking}", coded.assign(log=cells["log"].to_numpy()))
 
 
 def _cells(
@@ -134,10 +138,12 @@ def _cells(
     """Return mean logs by block and combination of levels, without failed trials."""
     require_columns(frame, [value, *factors, block])
     if not factors or block in factors or len(set(factors)) < len(factors):
-        raise UsageError(f"factors={factors!r} are not different factors beside the block")
+        raise UsageError(
+            f"invalid factors: {factors!r}", remedy="different factors, without the block"
+        )
     if frame[[block, *factors]].isna().to_numpy().any():
         raise UsageError("a factor or the block is missing in some rows")
-    logs = pd.Series(checked(frame, value, log=True), index=frame.index)
+    logs = pd.Series(check_values(frame, value, log=True), index=frame.index)
     known = logs.notna()
     note = (
         f"{int((~known).sum())} of {len(frame)} trials without a value" if not known.all() else ""
@@ -148,7 +154,7 @@ def _cells(
         if tidy[name].nunique() < 2:
             raise UsageError(f"the factor {name!r} has fewer than two levels with values")
     if len(means) < len(tidy):
-        note = joined(note, "several trials a cell, averaged on the log scale")
+        note = join_notes(note, "several trials a cell, averaged on the log scale")
     return means.reset_index(), note
 
 
@@ -157,113 +163,99 @@ def _levels(series: pd.Series[Any]) -> list[Hashable]:
     return sorted(present) if pd.api.types.is_numeric_dtype(series) else present
 
 
-def _coding(series: pd.Series[Any], levels: list[Hashable]) -> Floats:
-    """Return sum coding: a column a level but the last, which is -1 in all of them."""
-    place = pd.Index(levels).get_indexer(pd.Index(series))
-    return np.asarray(_contrast(len(levels))[place], dtype=np.float64)
-
-
-def _contrast(levels: int) -> Floats:
-    return np.vstack([np.eye(levels - 1), -np.ones((1, levels - 1))])
-
-
-def _product(parts: list[Floats]) -> Floats:
-    """Return the columns of an interaction: all products of the factors' columns."""
-    product = parts[0]
-    for part in parts[1:]:
-        product = (product[:, :, None] * part[:, None, :]).reshape(len(part), -1)
-    return product
-
-
 def _unidentified(
     cells: pd.DataFrame, levels: dict[str, list[Hashable]], names: list[tuple[str, ...]]
 ) -> UsageError:
     """Return the error that names which combinations some term lacks."""
     for term in names:
         seen = set(cells[list(term)].itertuples(index=False, name=None))
-        lacking = [
-            one for one in itertools.product(*(levels[name] for name in term)) if one not in seen
-        ]
+        every = itertools.product(*(levels[name] for name in term))
+        lacking = [combination for combination in every if combination not in seen]
         if lacking:
-            shown = ", ".join("/".join(map(str, one)) for one in lacking[:6])
+            shown = ", ".join("/".join(map(str, combination)) for combination in lacking[:6])
             return UsageError(
                 f"{len(lacking)} combinations of {' x '.join(term)} were never measured: {shown}",
                 why="an interaction takes every combination of its levels",
                 remedy=f"measure them, leave a level out, or ask for order={len(term) - 1}",
             )
     return UsageError(
-        "the blocks and factors cannot be told apart",
+        "the factors are confounded with the blocks",
         why="some level was measured in blocks of its own only",
-        remedy="every block needs several of the combinations",
+        remedy="measure several combinations in each block",
     )
 
 
-class _Fit:
-    """The fitted model, asked term by term."""
-
-    def __init__(
-        self, logs: Floats, design: Floats, errors: str, alpha: float, known: bool
-    ) -> None:
-        # Imported here: statsmodels takes longer to load than everything else together.
-        from statsmodels.regression.linear_model import OLS
-
-        plain = OLS(logs, design).fit()
-        self.width = design.shape[1]
-        self.alpha = alpha
-        self.known = known and float(plain.ssr) > 1e-20 * max(1.0, float(logs @ logs))
-        self.result = plain.get_robustcov_results(errors, use_t=True) if self.known else plain
-        self.beta = np.asarray(plain.params, dtype=np.float64)
-        self.rest = float(plain.ssr)
-        self.scatter = np.asarray(plain.normalized_cov_params, dtype=np.float64)
-
-    def term(self, start: int, stop: int) -> dict[str, float]:
-        """Return the Wald F test of a block of coefficients, and its partial share."""
-        beta = self.beta[start:stop]
-        explained = float(beta @ np.linalg.solve(self.scatter[start:stop, start:stop], beta))
-        total = explained + self.rest
-        row = {"df": stop - start, "share": explained / total if total > 0 else math.nan}
-        if not self.known:
-            return {**row, "f_value": math.nan, "p_value": math.nan}
-        test = self.result.f_test(np.eye(self.width)[start:stop])
-        return {**row, "f_value": float(test.fvalue), "p_value": float(test.pvalue)}
-
-    def effects(
-        self, term: tuple[str, ...], start: int, levels: dict[str, list[Hashable]]
-    ) -> list[dict[str, Any]]:
-        """Return the effect of every combination of a term's levels."""
-        # The rows of the Kronecker product run as itertools.product does: the last level fastest.
-        contrast: Floats = np.ones((1, 1))
-        for name in term:
-            contrast = np.asarray(np.kron(contrast, _contrast(len(levels[name]))))
-        rows = np.zeros((len(contrast), self.width))
-        rows[:, start : start + contrast.shape[1]] = contrast
-        estimate = np.exp(rows @ self.beta)
-        bounds, p_values = np.full((len(rows), 2), np.nan), np.full(len(rows), np.nan)
-        if self.known:
-            test = self.result.t_test(rows)
-            bounds, p_values = np.exp(test.conf_int(self.alpha)), np.atleast_1d(test.pvalue)
-        single = contrast.shape[1] == 1
-        return [
-            {
-                "term": ":".join(term),
-                "levels": combination,
-                "estimate": float(estimate[i]),
-                "low": float(bounds[i, 0]),
-                "high": float(bounds[i, 1]),
-                "p_value": float(p_values[i]),
-                "test": (term, () if single else combination),
-            }
-            for i, combination in enumerate(itertools.product(*(levels[name] for name in term)))
-        ]
+def _label(term: Sequence[str], factors: list[str]) -> str:
+    """Return a term as the formula names it."""
+    return ":".join(f"C(f{factors.index(name)}, Sum)" for name in term)
 
 
-def _terms(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    table = pd.DataFrame.from_records(rows)
+def _terms(fit: Any, names: list[tuple[str, ...]], factors: list[str], known: bool) -> pd.DataFrame:
+    """Return the Wald F test of every term, and its partial share of variance."""
+    from statsmodels.stats.anova import anova_lm
+
+    labels = [_label(term, factors) for term in names]
+    slices = [fit.model.data.model_spec.term_name_slices[label] for label in labels]
+    table = pd.DataFrame({"term": [":".join(term) for term in names]})
+    table["order"] = [len(term) for term in names]
+    table["df"] = [part.stop - part.start for part in slices]
+    table[["f_value", "p_value", "share"]] = math.nan
+    if known:
+        robust = anova_lm(fit, typ=3, robust="hc2").loc[labels]
+        squares = anova_lm(fit, typ=3)["sum_sq"]
+        table["f_value"], table["p_value"] = robust["F"].to_numpy(), robust["PR(>F)"].to_numpy()
+        own = squares.loc[labels].to_numpy(dtype=np.float64)
+        table["share"] = own / (own + float(squares["Residual"]))
     table["p_adjusted"] = holm(table["p_value"].to_numpy(dtype=np.float64))
     return table[list(TERMS)]
 
 
-def _effects(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def _effects(
+    fit: Any,
+    names: list[tuple[str, ...]],
+    levels: dict[str, list[Hashable]],
+    alpha: float,
+    known: bool,
+) -> pd.DataFrame:
+    """Return the effect of every combination of each term's levels."""
+    from patsy import build_design_matrices
+
+    factors, spec = list(levels), fit.model.data.model_spec
+    robust = fit.get_robustcov_results("HC2", use_t=True) if known else fit
+    rows: list[dict[str, Any]] = []
+    for term in names:
+        places = np.array(list(itertools.product(*(range(len(levels[name])) for name in term))))
+        table = pd.DataFrame(
+            0, range(len(places)), ["block", *(f"f{n}" for n in range(len(factors)))]
+        )
+        table[[f"f{factors.index(name)}" for name in term]] = places
+        columns = spec.term_name_slices[_label(term, factors)]
+        contrast = np.zeros((len(places), len(fit.params)))
+        contrast[:, columns] = np.asarray(build_design_matrices([spec], table)[0])[:, columns]
+        bounds, p_values = np.full((len(places), 2), np.nan), np.full(len(places), np.nan)
+        if known:
+            test = robust.t_test(contrast)
+            bounds, p_values = np.exp(test.conf_int(alpha)), np.atleast_1d(test.pvalue)
+        single = columns.stop - columns.start == 1
+        rows += [
+            {
+                "term": ":".join(term),
+                "levels": combination,
+                "estimate": float(estimate),
+                "low": float(low),
+                "high": float(high),
+                "p_value": float(p_value),
+                # Rows of a term with one degree of freedom mirror each other: one test.
+                "test": (term, () if single else combination),
+            }
+            for combination, estimate, (low, high), p_value in zip(
+                itertools.product(*(levels[name] for name in term)),
+                np.exp(contrast @ np.asarray(fit.params)),
+                bounds,
+                p_values,
+                strict=True,
+            )
+        ]
     tests = {row["test"]: row["p_value"] for row in rows}
     adjusted = dict(zip(tests, holm(np.array(list(tests.values()), dtype=float)), strict=True))
     rows = [{**row, "p_adjusted": float(adjusted[row["test"]])} for row in rows]

@@ -8,38 +8,43 @@ block, so that the interval holds the uncertainty of both.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from labkit.analysis.blockwise import blocks_of, over_blocks
-from labkit.analysis.compare import contrasts, decide
-from labkit.analysis.estimates import Estimate
-from labkit.analysis.logtable import log_table
-from labkit.analysis.origin import follows
-from labkit.analysis.reduce import require_columns
+from labkit.analysis.compare import contrasts, decide, log_table
+from labkit.analysis.power import least_blocks
+from labkit.analysis.trials import require_columns
 from labkit.errors import UsageError
-from labkit.power import least_blocks
 
 #: Columns of the model, as `write_model` writes them.
 MODEL = (
     *("service", "neighbour", "case", "metric", "ir", "ir_low", "ir_high"),
     *("alone", "beside", "n_blocks", "verdict"),
 )
+
+
 #: Between neighbour and case in the name of a cell; in neither of them.
 _JOIN = " | "
+
+
 _KEYS = ("service", "neighbour", "case", "metric")
+
+
 ADVICE = ("may share", "keep apart", "open")
+
+
 #: Bytes that a kernel of STREAM moves for each element, by STREAM's own count.
 _ELEMENT = {"copy": 16, "scale": 16, "add": 24, "triad": 24}
+
+
 #: Phases of Bonnie++ that pass over the whole file.
 _PHASES = ("output", "rewrite", "input")
 
 
-@follows
 def interference(
     trials: pd.DataFrame,
     *,
@@ -108,9 +113,9 @@ def _rows(
         return []
     table = log_table(own, value=metric, condition="cell", block=block)
     level = _geometric(table.logs[alone])
-    found = contrasts(table, alone, margin=options[0], alpha=options[1])
+    contrasts_of_cells = contrasts(table, alone, margin=options[0], alpha=options[1])
     rows: list[dict[str, object]] = []
-    for cell, row in found.items():
+    for cell, row in contrasts_of_cells.items():
         neighbour, _, case = str(cell).partition(_JOIN)
         names = {"service": service, "neighbour": neighbour, "case": case, "metric": metric}
         rows.append(names | {"alone": level, "beside": _geometric(table.logs[cell])} | row)
@@ -119,43 +124,6 @@ def _rows(
 
 def _geometric(logs: pd.Series[float]) -> float:
     return math.exp(float(logs.mean())) if logs.notna().any() else math.nan
-
-
-@follows
-def group_contrast(
-    trials: pd.DataFrame,
-    *,
-    value: str,
-    by: str,
-    above: Sequence[Hashable],
-    below: Sequence[Hashable],
-    block: str = "block",
-) -> Estimate:
-    """Return the geometric mean of some cells over that of others, paired by block.
-
-    Cells may be in different units where each unit has the same share of both groups: it cancels.
-
-    Parameters
-    ----------
-    trials : DataFrame
-        One row a trial.
-    value, by, block : str
-        Columns: positive numbers, the cell, the block.
-    above, below : sequence of hashable
-        The cells of each group.
-
-    Raises
-    ------
-    UsageError
-        A group has no cell, or a cell is not there.
-    """
-    if not above or not below:
-        raise UsageError("a contrast of groups needs a cell in each")
-    cells = list(dict.fromkeys([*above, *below]))
-    table = blocks_of(trials, value=value, level=by, block=block, levels=cells, log=True)
-    logs = table.cells
-    figures = logs[list(above)].mean(axis=1) - logs[list(below)].mean(axis=1)
-    return over_blocks(figures.to_numpy(dtype=np.float64), scale="log", note=table.note)
 
 
 def advice(
@@ -169,29 +137,11 @@ def advice(
 
     The rule: ``may share`` where for both services and every metric the interval of IR lies above
     ``-limit``; ``keep apart`` where for one of them it lies below ``-limit``; otherwise ``open``,
-    which it always is on too few blocks for `alpha` (`labkit.power.least_blocks`), and where one
-    of the two has no number.
-
-    Parameters
-    ----------
-    table : DataFrame
-        What `interference` returns.
-    limit : float
-        The greatest loss that is acceptable, such as 0.1.
-    alpha : float
-        The level that `interference` was given.
-    planned : iterable of (str, str, str)
-        Service, neighbour and case of what was to be measured: a pair that is not in `table` (all
-        of its trials failed) is open, and not left out.
-
-    Returns
-    -------
-    DataFrame
-        ``pair`` (both services), ``case``, ``advice``, and what decides it: ``service, metric, ir,
-        ir_low, ir_high`` of the row whose interval goes lowest; ``rows``, how many were asked.
+    which it always is on too few blocks for `alpha` (`least_blocks`), and where one of the two has
+    no number.
     """
     if not 0 < limit < 1:
-        raise UsageError(f"limit={limit!r} is no acceptable loss", remedy="0.1 for 10 %")
+        raise UsageError(f"invalid limit: {limit!r}", remedy="0.1 for 10 %")
     both = [
         " + ".join(sorted(pair))
         for pair in zip(table["service"].astype(str), table["neighbour"].astype(str), strict=True)
@@ -203,16 +153,16 @@ def advice(
             continue
         known = part[part["ir_low"].notna() & (part["n_blocks"] >= least_blocks(alpha))]
         apart = (known["ir_high"] < -limit).any()
-        whole = len(known) == len(part) and set(known["service"].astype(str)) == set(services)
-        share = whole and (known["ir_low"] > -limit).all()
-        said = "keep apart" if apart else "may share" if share else "open"
+        complete = len(known) == len(part) and set(known["service"].astype(str)) == set(services)
+        share = complete and (known["ir_low"] > -limit).all()
+        verdict = "keep apart" if apart else "may share" if share else "open"
         lowest = part["ir_low"].fillna(part["ir"]).fillna(math.inf).to_numpy(dtype=np.float64)
         worst = part.iloc[int(np.argmin(lowest))]
         numbers = {name: worst[name] for name in ("service", "metric", "ir", "ir_low", "ir_high")}
-        rows.append({"pair": pair, "case": case, "advice": said, **numbers, "rows": len(part)})
-    there = {(row["pair"], row["case"]) for row in rows}
+        rows.append({"pair": pair, "case": case, "advice": verdict, **numbers, "rows": len(part)})
+    compared = {(row["pair"], row["case"]) for row in rows}
     asked = [(" + ".join(sorted(two)), case) for *two, case in planned if "none" not in two]
-    missing = [one for one in dict.fromkeys(asked) if one not in there]
+    missing = [key for key in dict.fromkeys(asked) if key not in compared]
     empty = {"advice": "open", "service": "", "metric": "", "rows": 0}
     rows += [{"pair": pair, "case": case, **empty} for pair, case in missing]
     names = ["pair", "case", "advice", "service", "metric", "ir", "ir_low", "ir_high", "rows"]
@@ -220,37 +170,22 @@ def advice(
 
 
 def iterations(records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> pd.DataFrame:
-    """Return every iteration that trials kept in their records, a row each.
-
-    Parameters
-    ----------
-    records : iterable of mapping
-        Trials, with the sides (`labkit.benchmarks.repeat.Beside`) under ``details``; those without
-        have no rows.
-    settings : mapping
-        The plan's: ``stream_size``, ``bonnie_size``.
-
-    Returns
-    -------
-    DataFrame
-        ``trial``; ``service`` of the side, ``neighbour`` and ``case``; ``cut``, ``late`` and
-        ``overlap`` as recorded; ``timed``, the share of the iteration's time that the tool itself
-        measured (NaN where it cannot be computed: `timed_seconds`); ``beside``, the share of that
-        part in which the other's process was surely there, wherever in the iteration it lies.
-    """
+    """Return every iteration that trials kept in their records, a row each."""
     rows: list[dict[str, object]] = []
     for record in records:
         sides = (record.get("details") or {}).get("sides", [])
         names = [side["name"] for side in sides]
         for side, other in zip(sides, names[::-1] if len(names) > 1 else ["none"], strict=False):
-            for one in side["iterations"]:
-                seconds = (one["end_ns"] - one["start_ns"]) / 1e9
-                timed = min(timed_seconds(one, settings) / seconds, 1.0) if seconds else math.nan
-                least = max(0.0, 1 - (1 - one["overlap"]) / timed) if timed > 0 else math.nan
+            for iteration in side["iterations"]:
+                seconds = (iteration["end_ns"] - iteration["start_ns"]) / 1e9
+                timed = (
+                    min(timed_seconds(iteration, settings) / seconds, 1.0) if seconds else math.nan
+                )
+                least = max(0.0, 1 - (1 - iteration["overlap"]) / timed) if timed > 0 else math.nan
                 about = {"trial": record["trial"], "service": side["name"], "neighbour": other}
                 about |= {"case": record["levels"]["case"], "timed": timed, "beside": least}
-                about |= {name: bool(one.get(name)) for name in ("cut", "late")}
-                rows.append(about | {"overlap": one["overlap"]})
+                about |= {name: bool(iteration.get(name)) for name in ("cut", "late")}
+                rows.append(about | {"overlap": iteration["overlap"]})
     kinds = {"cut": bool, "late": bool, "overlap": float, "timed": float, "beside": float}
     return pd.DataFrame(rows, columns=["trial", *_KEYS[:3], *kinds]).astype(kinds)
 
@@ -284,16 +219,9 @@ def write_model(table: pd.DataFrame, path: Path | str) -> Path:
     what the service gains (or, negative, loses) beside that neighbour, in the unit that the
     metric's name ends with; an empty number was not measured. Numbers have a decimal point, the
     encoding is UTF-8, the first row holds the names.
-
-    Parameters
-    ----------
-    table : DataFrame
-        What `interference` returns.
-    path : path
-        The file; its folder is made.
     """
     require_columns(table, list(MODEL))
-    found = Path(path)
-    found.parent.mkdir(parents=True, exist_ok=True)
-    table[list(MODEL)].to_csv(found, index=False, float_format="%.6g", lineterminator="\n")
-    return found
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    table[list(MODEL)].to_csv(file, index=False, float_format="%.6g", lineterminator="\n")
+    return file

@@ -21,11 +21,13 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
-from labkit.analysis.blockwise import blocks_of, common_levels, joined, numbered
-from labkit.analysis.inference import Inverted
+from labkit.analysis.estimates import Inverted, join_notes
+from labkit.analysis.models import blocks_of, common_levels, numeric_levels
 from labkit.errors import UsageError
 
 Floats = NDArray[np.float64]
+
+
 #: Candidates for the knee, evenly over the logs of the levels.
 CANDIDATES = 801
 
@@ -69,7 +71,7 @@ class Knee:
     note: str = ""
 
 
-def knee(
+def fit_knee(
     frame: pd.DataFrame,
     *,
     value: str,
@@ -100,19 +102,19 @@ def knee(
     UsageError
         For missing columns, values or levels without a logarithm, or fewer than four levels.
     """
-    frame = numbered(frame, over)
+    frame = numeric_levels(frame, over)
     table = blocks_of(frame, value=value, level=over, block=block, levels=levels, log=True)
     kept = frame[frame[over].isin(list(table.cells.columns))]
     x = np.array(common_levels([kept], over))
     if len(x) < 4 or x[0] <= 0:
         raise UsageError(
-            f"{over!r} has {len(x)} levels, the smallest {x[0]:g}: no knee can be placed",
+            f"{over!r} has {len(x)} levels, the smallest {x[0]:g}: too few for a knee",
             remedy="four levels or more, all positive",
         )
     logs = table.cells[list(x)].to_numpy(dtype=np.float64)
     facts = (tuple(map(float, x)), table.missing, len(logs))
     if len(logs) < 2:
-        note = joined(table.note, "a knee takes two complete blocks or more")
+        note = join_notes(table.note, "a knee takes two complete blocks or more")
         nothing = Inverted(math.nan, np.empty(0), np.empty(0), len(logs), note)
         return Knee(nothing, math.nan, math.nan, math.nan, math.nan, *facts, note)
     return _fitted(np.log(x), logs, exponent, facts, table.note)
@@ -135,7 +137,7 @@ def _fitted(
     excess = blocks * np.maximum(misfit[0] - misfit[0, best], 0.0)
     noise = contrast_variances(logs, x, grid, exponent)
     if noise.min() <= 1e-24 * max(1.0, float(np.square(logs).max())):
-        note = joined(note, "no variance between blocks: the knee has no interval")
+        note = join_notes(note, "no variance between blocks: the knee has no interval")
         tails = np.full(len(grid), np.nan)
     else:
         root = np.sign(grid - grid[best]) * np.sqrt(excess / noise)
@@ -153,23 +155,7 @@ def _fitted(
 def profile(
     means: Floats, x: Floats, grid: Floats, exponent: float | None
 ) -> tuple[Floats, Floats]:
-    """Return the sum of squares that a hinge at each candidate leaves, and its slope.
-
-    Parameters
-    ----------
-    means : array of float, shape (sets, levels)
-        Mean logs at the levels.
-    x : array of float, shape (levels,)
-        Logs of the levels.
-    grid : array of float, shape (candidates,)
-        Logs of the candidates.
-    exponent : float or None
-        The slope where it is fixed.
-
-    Returns
-    -------
-    tuple of array of float, each of shape (sets, candidates)
-    """
+    """Return the sum of squares that a hinge at each candidate leaves, and its slope."""
     hinge = np.minimum(x[:, None] - grid[None, :], 0.0)
     hinge = hinge - hinge.mean(axis=0)
     centred = means - means.mean(axis=1, keepdims=True)
@@ -215,11 +201,11 @@ def _tests(
     ratio = blocks * misfit / free / (within / inner)
     p_misfit = float(special.fdtrc(free, inner, ratio))
     centred = logs.mean(axis=0, keepdims=True)
-    found = _gains(centred, np.array([within]), x, blocks, exponent)
+    gains = _gains(centred, np.array([within]), x, blocks, exponent)
     foreseen = _foreseen(tuple(map(float, x)), blocks, exponent)
     p_values = [
-        (1 + int((null >= one[0]).sum())) / (1 + len(null))
-        for one, null in zip(found, foreseen, strict=True)
+        (1 + int((null >= gain[0]).sum())) / (1 + len(null))
+        for gain, null in zip(gains, foreseen, strict=True)
     ]
     return max(p_values), p_misfit
 

@@ -1,22 +1,30 @@
-"""The noise floor: what two copies of the same condition, in the same block, differ by.
+"""What a campaign can decide: its noise floor, the ladder of baselines, blocks for the next one.
 
-An A/A comparison shows what the laboratory reports where there is nothing to find, and its spread
-says what any comparison of this campaign can decide.
+An A/A comparison shows what the lab reports where there is nothing to find, and its spread says
+what any comparison of this campaign can decide.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
-from labkit.analysis.compare import contrasts
-from labkit.analysis.logtable import log_table
-from labkit.analysis.origin import follows
-from labkit.analysis.reduce import (
+from labkit.analysis.compare import LogTable, contrast, contrasts, decide, log_table
+from labkit.analysis.estimates import over_blocks
+from labkit.analysis.power import (
+    blocks_for,
+    blocks_to_detect,
+    decidable_margin,
+    detectable_difference,
+    least_blocks,
+)
+from labkit.analysis.trials import (
     Statistic,
     groups,
     order_of,
@@ -24,15 +32,14 @@ from labkit.analysis.reduce import (
     statistic_name,
     trial_statistic,
 )
-from labkit.power import decidable_margin, detectable_difference
+from labkit.errors import UsageError
 
-COLUMNS = (
+NOISE_COLUMNS = (
     *("n_blocks", "ratio", "low", "high", "p_value", "sd", "sd_trial"),
     *("decidable_margin", "detectable_difference", "blocks_missing", "note"),
 )
 
 
-@follows
 def noise_floor(
     frame: pd.DataFrame,
     *,
@@ -66,11 +73,11 @@ def noise_floor(
     -------
     DataFrame
         One row a condition with both copies: the condition's columns; ``n_blocks``; ``ratio`` of
-        copy 2 to copy 1 with ``low, high`` and ``p_value`` (a ratio that differs from 1 betrays
-        the laboratory, or is one of the 1 in 20); ``sd``, the standard deviation between blocks of
+        copy 2 to copy 1 with ``low, high`` and ``p_value`` (a ratio that differs from 1 shows a
+        bias of the lab, or is one of the 1 in 20); ``sd``, the standard deviation between blocks of
         the log ratio of a pair; ``sd_trial``, between trials of a block (``sd / sqrt(2)``);
         ``decidable_margin`` and ``detectable_difference``, relative, for this spread and number of
-        blocks (`labkit.power`); ``blocks_missing``; ``note``. No rows when nothing ran twice.
+        blocks; ``blocks_missing``; ``note``. No rows when nothing ran twice.
 
     Raises
     ------
@@ -89,7 +96,7 @@ def noise_floor(
         if {1, 2} <= set(cell[copy]):
             cell = cell[cell[copy].isin([1, 2])]
             rows.append({**key, **_floor(cell, value, block, copy, alpha, power)})
-    return pd.DataFrame.from_records(rows, columns=[*names, *COLUMNS])
+    return pd.DataFrame.from_records(rows, columns=[*names, *NOISE_COLUMNS])
 
 
 def _floor(
@@ -116,20 +123,6 @@ def _floor(
     }
 
 
-def pooled_sd(floor: pd.DataFrame) -> float:
-    """Return the standard deviation of the paired log ratio, pooled over conditions.
-
-    Variances are weighted by their degrees of freedom, which takes them for equal; NaN when no
-    condition has two blocks.
-    """
-    known = floor[floor["sd"].notna() & (floor["n_blocks"] > 1)]
-    if known.empty:
-        return math.nan
-    weight = known["n_blocks"].to_numpy(dtype=np.float64) - 1
-    variance = known["sd"].to_numpy(dtype=np.float64) ** 2
-    return math.sqrt(float(np.average(variance, weights=weight)))
-
-
 def margins(floor: pd.DataFrame, by: str) -> dict[Hashable, float]:
     """Return, for each value of a column of `noise_floor`, the largest decidable margin.
 
@@ -140,3 +133,112 @@ def margins(floor: pd.DataFrame, by: str) -> dict[Hashable, float]:
     known = floor[by].dtype
     names = known.categories if isinstance(known, pd.CategoricalDtype) else order_of(floor[by])
     return {name: float(largest.get(name, math.nan)) for name in names}
+
+
+def baseline_steps(
+    frame: pd.DataFrame,
+    *,
+    value: str,
+    condition: str,
+    levels: Sequence[Hashable],
+    block: str = "block",
+    margin: float = 0.02,
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    """Compare each baseline level with the one below it, paired by block, as one family."""
+    table = log_table(frame, value=value, condition=condition, block=block)
+    measured = [level for level in levels if level in table.logs.columns]
+    rows = [_step(table, *pair, margin, alpha) for pair in itertools.pairwise(measured)]
+    decided = decide(rows, alpha=alpha, keys=("condition", "below"))
+    means = pd.DataFrame([_level(table, level, alpha) for level in measured])
+    return means.merge(decided, on="condition", how="left") if len(means) else means
+
+
+def _step(
+    table: LogTable, below: Hashable, upper: Hashable, margin: float, alpha: float
+) -> dict[str, Any]:
+    row = contrast(table.logs[below], table.logs[upper], margin, alpha, paired=True)
+    notes = filter(None, [row["note"], table.notes.get(upper), table.notes.get(below)])
+    return {"condition": upper, "below": below, **row, "note": "; ".join(notes)}
+
+
+def _level(table: LogTable, upper: Hashable, alpha: float) -> dict[str, Any]:
+    mean = over_blocks(table.logs[upper].dropna().to_numpy(), scale="log")
+    low, high = mean.interval(alpha)
+    return {"condition": upper, "level": mean.value, "level_low": low, "level_high": high}
+
+
+#: The larger spread is the upper limit at this confidence (Browne 1995).
+CAREFUL = 0.8
+
+
+def blocks_needed(
+    comparison: pd.DataFrame,
+    *,
+    margin: float = 0.02,
+    difference: float | None = None,
+    alpha: float = 0.05,
+    power: float = 0.8,
+) -> pd.DataFrame:
+    """Return how many blocks each comparison would take in another campaign.
+
+    Parameters
+    ----------
+    comparison : DataFrame
+        From `compare`, `shift` or `noise_floor`: ``n_blocks`` and ``sd``, the standard deviation
+        between blocks of the log ratio of a pair; other columns that name the row are kept.
+    margin : float
+        Equivalence margin to be decided between conditions that are equal.
+    difference : float, optional
+        Relative difference to be found; the margin without it.
+    alpha, power : float
+        Level and power of the decisions.
+
+    Returns
+    -------
+    DataFrame
+        The columns before ``n_blocks``, which name the row; ``n_blocks``, ``sd``; ``sd_careful``,
+        the upper limit of the spread at 80 % confidence (Browne 1995); ``to_equate`` and
+        ``to_detect``, blocks for the spread seen; ``to_equate_careful`` and ``to_detect_careful``
+        for the larger one. At least `least_blocks`; missing where the spread is
+        unknown or beyond planning (`MOST_BLOCKS`).
+
+    Raises
+    ------
+    UsageError
+        For missing columns or options out of range.
+    """
+    require_columns(comparison, ["n_blocks", "sd"])
+    difference = margin if difference is None else difference
+    if not (margin > 0 and difference > 0 and math.isfinite(margin + difference)):
+        raise UsageError(
+            f"invalid margin or difference: margin={margin!r}, difference={difference!r}"
+        )
+    # What stands before the number of blocks names the row.
+    names = list(comparison.columns[: list(comparison.columns).index("n_blocks")])
+    rows = [
+        {
+            **dict(zip(names, key, strict=True)),
+            **_blocks_row(int(n), float(sd), margin, difference, alpha, power),
+        }
+        for n, sd, *key in comparison[["n_blocks", "sd", *names]].itertuples(index=False)
+    ]
+    table = pd.DataFrame.from_records(rows)
+    wanted = [name for name in table.columns if str(name).startswith("to_")]
+    return table.astype(dict.fromkeys(wanted, "Int64"))
+
+
+def _blocks_row(
+    n: int, sd: float, margin: float, difference: float, alpha: float, power: float
+) -> dict[str, Any]:
+    careful = math.nan
+    if n >= 2 and math.isfinite(sd):
+        careful = sd * math.sqrt((n - 1) / float(stats.chi2.ppf(1 - CAREFUL, n - 1)))
+    row: dict[str, Any] = {"n_blocks": n, "sd": sd, "sd_careful": careful}
+    for name, spread in (("", sd), ("_careful", careful)):
+        known = math.isfinite(spread)
+        equate = blocks_for(margin, spread, alpha=alpha, power=power) if known else None
+        detect = blocks_to_detect(difference, spread, alpha=alpha, power=power) if known else None
+        row[f"to_equate{name}"] = equate and max(equate, least_blocks(alpha))
+        row[f"to_detect{name}"] = detect and max(detect, least_blocks(alpha))
+    return row

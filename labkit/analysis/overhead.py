@@ -1,40 +1,36 @@
-"""Fixed or proportional: is what a condition adds constant, or does it grow with the size.
+"""What a condition adds to a baseline over a size: a fixed part and a part that grows.
 
-The difference to the baseline is taken inside each block and fitted there on 1 and the size; the
-intercepts and slopes of the blocks are then averaged with a t interval (random coefficients as
-summary measures; Matthews et al. 1990). Levels are weighted by 1 over the square of the baseline's
-mean there, as noise grows with the value.
-
-The size is what was set, so it has no error, and least squares needs no correction for errors on
-both sides. Whether the cost is a share of what the baseline does is a question about the measured
-baseline, which has errors; regressing on it would bend the slope towards 0. The size then serves
-as an instrument (Wald 1940; Durbin 1954): the slope of the difference over the slope of the
-baseline, both over the size, with Fieller's interval (1954).
+Weighted least squares inside each block, averaged over the blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.analysis.blockwise import (
-    Blocks,
-    blocks_of,
-    common_levels,
-    joined,
-    line_functionals,
-    numbered,
+from labkit.analysis.estimates import (
+    Estimate,
+    Inference,
+    holm,
+    join_notes,
     over_blocks,
     ratio_of_means,
 )
-from labkit.analysis.estimates import Estimate
-from labkit.analysis.inference import Inference
-from labkit.analysis.origin import follows
-from labkit.analysis.reduce import require_columns
+from labkit.analysis.models import (
+    Blocks,
+    blocks_of,
+    common_levels,
+    line_functionals,
+    numeric_levels,
+)
+from labkit.analysis.power import least_blocks
+from labkit.analysis.trials import groups, require_columns
 from labkit.errors import UsageError
 
 Floats = NDArray[np.float64]
@@ -81,8 +77,7 @@ class Overhead:
     note: str = ""
 
 
-@follows
-def overhead(
+def fit_overhead(
     frame: pd.DataFrame,
     *,
     value: str,
@@ -92,32 +87,10 @@ def overhead(
     over: str,
     block: str,
 ) -> Overhead:
-    """Fit other - baseline, inside blocks, on 1 + `over`.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        One row a trial.
-    value : str
-        Column of positive numbers; NaN stands for a trial that failed.
-    condition : str
-        Column in which `baseline` and `other` are values.
-    baseline, other : hashable
-        The two conditions.
-    over : str
-        Column of the size, a number; sizes that both conditions have are used.
-    block : str
-        Column of the block. Blocks that lack a cell are left out and reported.
-
-    Raises
-    ------
-    UsageError
-        For missing columns, conditions that are not there, fewer than two common sizes, or values
-        that are not positive and finite.
-    """
+    """Fit other - baseline, inside blocks, on 1 + `over`."""
     require_columns(frame, [value, condition, over, block])
-    frame = numbered(frame, over)
-    parts = [_rows(frame, condition, name) for name in (baseline, other)]
+    frame = numeric_levels(frame, over)
+    parts = [_rows_of(frame, condition, name) for name in (baseline, other)]
     levels = common_levels(parts, over)
     base, with_it = (
         blocks_of(part, value=value, level=over, block=block, levels=levels, log=True)
@@ -125,7 +98,7 @@ def overhead(
     )
     every = base.cells.index.intersection(with_it.cells.index)
     missing = tuple(name for name in pd.unique(frame[block]) if name not in set(every))
-    note = joined(
+    note = join_notes(
         "two sizes: a line fits whatever is there" if len(levels) == 2 else "",
         *(
             f"{name}: {part.note}"
@@ -162,11 +135,127 @@ def _fitted(
     )
 
 
-def _rows(frame: pd.DataFrame, column: str, name: Hashable) -> pd.DataFrame:
+def _rows_of(frame: pd.DataFrame, column: str, name: Hashable) -> pd.DataFrame:
     rows = frame[(frame[column] == name).to_numpy()]
     if rows.empty:
         raise UsageError(
-            f"{column!r} has no value {name!r}",
+            f"{column!r} has no level {name!r}",
             remedy=f"it has {', '.join(map(repr, pd.unique(frame[column])))}",
         )
     return rows
+
+
+COST_COLUMNS = (
+    *("n_blocks", "n_levels", "intercept", "intercept_low", "intercept_high"),
+    *("slope", "slope_low", "slope_high", "growth", "growth_low", "growth_high"),
+    *("ratio", "ratio_low", "ratio_high", "p_intercept", "p_growth", "p_fixed"),
+    *("verdict", "blocks_missing", "note"),
+)
+
+
+_ESTIMATES = {"intercept": "intercept", "slope": "slope", "growth": "relative", "ratio": "ratio"}
+
+
+def overhead_table(
+    frame: pd.DataFrame,
+    factor: str,
+    baseline: Hashable,
+    others: Sequence[Hashable],
+    within: Sequence[str],
+    *,
+    value: str,
+    over: str,
+    block: str = "block",
+    margin: float = 0.02,
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    """Fit what each level of a factor adds to the baseline level, in every cell, as one family.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row a trial.
+    factor, baseline, others
+        Column of the factor, its baseline level, and the levels compared with it.
+    within : sequence of str
+        Columns of other factors; each combination that occurs is a cell.
+    value, over, block : str
+        As for `labkit.analysis.overhead.fit_overhead`.
+    margin : float
+        Growth up to which a cost counts as fixed: from the smallest to the largest size, as a share
+        of the baseline's mean over the sizes.
+    alpha : float
+        Level; intervals, which are not adjusted, have 1 - `alpha`.
+
+    Returns
+    -------
+    DataFrame
+        `within` and ``contrast``; ``intercept`` (added at size 0), ``slope`` (per unit of the
+        size), ``growth`` (the slope over all sizes, as a share of the baseline) and ``ratio``
+        (geometric mean over the sizes), each with ``_low`` and ``_high``; ``p_intercept`` and
+        ``p_growth``, that they are not 0, by Holm over the rows; ``p_fixed``, that the growth lies
+        within the margin; ``verdict``: ``fixed`` (a cost at size 0, growth within the margin),
+        ``growing`` or ``falling`` (growth alone, by the sign of the slope), ``fixed and growing``
+        or ``fixed and falling``, ``none`` (no cost at size 0 was found, growth within the margin)
+        or ``inconclusive``. A line rests on three sizes at least: with fewer the verdict is
+        ``inconclusive``. All of it is said of the fitted line; single sizes may differ from it.
+
+    Raises
+    ------
+    UsageError
+        For missing columns, no rows, or an impossible margin.
+    """
+    require_columns(frame, [factor, value, over, block, *within])
+    if not (margin > 0 and math.isfinite(margin)):
+        raise UsageError(f"invalid margin: {margin!r}", remedy="0.02 for 2 %")
+    rows = []
+    for cell, index in groups(frame, list(within)):
+        part = frame.iloc[index]
+        for other in others:
+            row = {**cell, "contrast": f"{other} / {baseline}"}
+            pair: dict[str, Any] = {"condition": factor, "baseline": baseline, "other": other}
+            try:
+                fit = fit_overhead(part, value=value, over=over, block=block, **pair)
+            except UsageError as error:
+                rows.append({**row, **_nothing(error)})
+            else:
+                rows.append({**row, **_row(fit, margin, alpha)})
+    table = pd.DataFrame.from_records(rows, columns=[*within, "contrast", *COST_COLUMNS])
+    for name in ("p_intercept", "p_growth"):
+        table[name] = holm(table[name].to_numpy(dtype=np.float64))
+    table["verdict"] = [_verdict(row, alpha) for row in table.to_dict("records")]
+    return table
+
+
+def _nothing(error: UsageError) -> dict[str, Any]:
+    """Return the row of what was not measured, or not at two sizes."""
+    numbers = [name for name in COST_COLUMNS if name not in ("verdict", "blocks_missing", "note")]
+    row: dict[str, Any] = dict.fromkeys(numbers, math.nan) | {"n_blocks": 0, "n_levels": 0}
+    return row | {"blocks_missing": (), "note": error.what}
+
+
+def _row(found: Overhead, margin: float, alpha: float) -> dict[str, Any]:
+    row: dict[str, Any] = {"n_blocks": found.n_blocks, "n_levels": len(found.levels)}
+    for name, attribute in _ESTIMATES.items():
+        estimate = getattr(found, attribute)
+        low, high = estimate.interval(alpha)
+        row |= {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
+    return row | {
+        "p_intercept": found.intercept.p_outside(0, 0),
+        "p_growth": found.slope.p_outside(0, 0),
+        "p_fixed": found.relative.p_within(-margin, margin),
+        "blocks_missing": found.missing,
+        "note": found.note,
+    }
+
+
+def _verdict(row: Mapping[Any, Any], alpha: float) -> str:
+    if row["n_blocks"] < least_blocks(alpha) or row["n_levels"] < 3:
+        return "inconclusive"
+    begins = row["p_intercept"] < alpha and row["intercept"] > 0
+    if row["p_fixed"] < alpha:
+        return "fixed" if begins else "none"
+    if row["p_growth"] < alpha:
+        grows = "growing" if row["slope"] > 0 else "falling"
+        return f"fixed and {grows}" if begins else grows
+    return "inconclusive"

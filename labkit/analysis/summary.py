@@ -1,39 +1,24 @@
-"""Tables of summary statistics, and the effect of one factor inside cells of the others."""
+"""Tables of summary statistics of trials and conditions."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
-from labkit.analysis.compare import LogTable, contrasts, decide, log_table
-from labkit.analysis.grouping import require_names
-from labkit.analysis.origin import follows
-from labkit.analysis.reduce import (
-    Statistic,
-    groups,
-    order_of,
+from labkit.analysis.trials import (
     quantile_level,
     reduce_trials,
     require_columns,
     samples_needed,
     sort_trials,
-    statistic_name,
-    trial_statistic,
 )
-from labkit.errors import UsageError
 
 #: The statistics of the tables in rohprimardho2015, and the mean beside them.
 STATISTICS = ("min", "median", "mean", "p95", "p99", "std")
-#: So many rows are looked at together where all of them would cost memory.
-_PIECE = 2**20
 
 
-@follows
 def summarise(
     samples: pd.DataFrame,
     *,
@@ -46,7 +31,7 @@ def summarise(
     Parameters
     ----------
     samples : DataFrame
-        One row a sample, or what `labkit.analysis.reduce.sort_trials` made of them.
+        One row a sample, or what `labkit.analysis.trials.sort_trials` made of them.
     by : sequence of str
         Columns that name a group.
     value : str
@@ -78,7 +63,6 @@ def summarise(
     return table
 
 
-@follows
 def combined(
     samples: pd.DataFrame,
     *,
@@ -106,86 +90,6 @@ def combined(
     return table[[*by, "n_trials", "n_blocks", "n", *statistics, "note"]]
 
 
-@follows
-def factor_effect(
-    frame: pd.DataFrame,
-    factor: str,
-    levels: Sequence[Hashable],
-    within: Sequence[str],
-    *,
-    value: str,
-    block: str = "block",
-    statistic: Statistic | None = None,
-    trial: str | None = None,
-    margin: float = 0.02,
-    alpha: float = 0.05,
-) -> pd.DataFrame:
-    """Compare levels of one factor inside every cell of the other factors, as one family.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        As for `labkit.analysis.compare.compare`.
-    factor : str
-        Column of the factor.
-    levels : sequence
-        The baseline level first, then the levels compared with it.
-    within : sequence of str
-        Columns of the other factors; each combination that occurs is a cell.
-    value, block, statistic, trial, margin, alpha
-        As for `compare`.
-
-    Returns
-    -------
-    DataFrame
-        `within`, ``contrast`` (such as ``spin / block``), then the columns of `compare` from
-        ``n_blocks`` on, with Holm's correction over all rows. A cell that lacks a level has a row
-        with 0 blocks and says so: nothing is dropped in silence.
-
-    Raises
-    ------
-    UsageError
-        As `compare`, and for fewer than two levels.
-    """
-    require_columns(frame, [factor, value, block, *within])
-    require_names(frame, [factor])
-    if len(levels) < 2:
-        raise UsageError("an effect needs at least two levels", remedy="the baseline level first")
-    if statistic is not None and trial is not None:
-        by = list(dict.fromkeys([trial, factor, block, *within]))
-        frame = trial_statistic(frame, value=value, by=by, statistic=statistic)
-        value = statistic_name(statistic)
-    frame = frame[frame[factor].isin(list(levels))]
-    rows: list[dict[str, Any]] = []
-    for cell, index in groups(frame, within):
-        logs = log_table(frame.iloc[index], value=value, condition=factor, block=block)
-        for level, row in cell_effects(logs, levels, factor, margin, alpha).items():
-            rows.append({**cell, "contrast": f"{level} / {levels[0]}", **row})
-    return decide(rows, alpha=alpha, keys=[*within, "contrast"])
-
-
-@follows
-def cell_effects(
-    table: LogTable, levels: Sequence[Hashable], factor: str, margin: float, alpha: float
-) -> dict[Hashable, dict[str, Any]]:
-    """Return the contrasts of one cell, the first level's with the others, before the correction.
-
-    A level that was not run has a row that says so.
-    """
-    lacking = [level for level in levels if level not in table.logs.columns]
-    logs = table.logs.copy()
-    for level in lacking:
-        logs[level] = math.nan
-    rows = contrasts(LogTable(logs, table.notes), levels[0], margin=margin, alpha=alpha)
-    for level in levels[1:]:
-        absent = [name for name in (levels[0], level) if name in lacking]
-        if absent:
-            said = " or ".join(f"{factor}={name}" for name in absent)
-            rows[level] = {**rows[level], "blocks_missing": (), "note": f"no trial with {said}"}
-    return {level: rows[level] for level in levels[1:]}
-
-
-@follows
 def mechanisms(trials: pd.DataFrame, *, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
     """Average mechanism counters over the trials of each condition.
 
@@ -212,43 +116,3 @@ def mechanisms(trials: pd.DataFrame, *, by: Sequence[str], columns: Sequence[str
         means = trials.assign(_counter=counter).groupby(list(by), observed=True, sort=ordered)
         table[name] = means["_counter"].mean()
     return table.reset_index()
-
-
-def joint(
-    frame: pd.DataFrame, columns: Sequence[str], *, separator: str = " + "
-) -> pd.Categorical[Any]:
-    """Return several factors as one, such as ``free + block``, a category a combination.
-
-    Categories follow the order of the columns' own, the last varying fastest; only combinations
-    that occur are among them. Works on codes, a piece of the rows at a time: no text is made a
-    row, and a row costs no more than its code.
-    """
-    require_columns(frame, columns)
-    for name in columns:
-        if frame[name].isna().any():
-            raise UsageError(f"column {name!r} has missing values", remedy="name every trial")
-    parts = [_present(frame[name]) for name in columns]
-    levels = [list(part.categories) for part in parts]
-    total = math.prod(map(len, levels))
-    code, used = np.empty(len(frame), dtype=np.min_scalar_type(-total)), np.zeros(total, np.bool_)
-    pieces = [slice(start, start + _PIECE) for start in range(0, len(frame), _PIECE)]
-    for rows in pieces:
-        place = np.zeros(len(code[rows]), dtype=np.intp)
-        for part in parts:
-            place = place * len(part.categories) + part.codes[rows]
-        code[rows], used[place] = place, True
-    rank = np.cumsum(used) - 1
-    for rows in pieces:
-        code[rows] = rank[code[rows]]
-    names = [separator.join(map(str, parts)) for parts in itertools.product(*levels)]
-    kept = pd.Index([name for name, is_used in zip(names, used, strict=True) if is_used])
-    return pd.Categorical.from_codes(code, kept)
-
-
-def _present(column: pd.Series[Any]) -> pd.Categorical[Any]:
-    """Return a column as a categorical of the levels that occur, in their order."""
-    levels = order_of(column)
-    known = column.array
-    if isinstance(known, pd.Categorical):
-        return known.set_categories(levels)
-    return pd.Categorical(column, categories=levels)

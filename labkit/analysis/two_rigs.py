@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis.compare import contrast, decide, log_table
-from labkit.analysis.intervals import interval, mean_and_error
+from labkit.analysis.estimates import interval, mean_and_error
 from labkit.dataset import Dataset
-from labkit.dataset.columns import about
+from labkit.dataset.describe import about_column
 from labkit.design import difference
 from labkit.errors import UsageError
 
@@ -57,33 +57,33 @@ class Side:
         base = self.cells.get(name)
         if base is None or not {name, base} <= set(self.logs.columns):
             return pd.Series(dtype=np.float64)
-        found: pd.Series[float] = self.logs[name] - self.logs[base]
-        return found.dropna()
+        ratios: pd.Series[float] = self.logs[name] - self.logs[base]
+        return ratios.dropna()
 
     def level(self, name: str) -> pd.Series[float]:
         """Return the log of the value itself, a block each."""
         if name not in self.logs.columns:
             return pd.Series(dtype=np.float64)
-        found: pd.Series[float] = self.logs[name].dropna()
-        return found
+        levels: pd.Series[float] = self.logs[name].dropna()
+        return levels
 
 
 def values_of(data: Dataset) -> list[str]:
     """Return what a dataset's trials measured, the medians of samples first."""
-    found = [name for one in data.records if one["status"] == "ok" for name in one["metrics"]]
-    names = list(dict.fromkeys(found))
+    done = [record for record in data.records if record["status"] == "ok"]
+    names = dict.fromkeys(name for record in done for name in record["metrics"])
     return sorted(names, key=lambda name: not name.endswith("_median"))
 
 
 def without_ratio(*datasets: Dataset) -> list[str]:
     """Return the medians that are zero or negative in some trial: of these there is no ratio."""
-    found = [
+    names = [
         name
         for data in datasets
         for name in values_of(data)
         if name.endswith("_median") and (data.ok[name] <= 0).any()
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
 def differences(first: Dataset, second: Dataset) -> pd.DataFrame:
@@ -107,7 +107,7 @@ def differences(first: Dataset, second: Dataset) -> pd.DataFrame:
     return pd.DataFrame(kept, columns=["what", *_SIDES])
 
 
-def told(rows: pd.DataFrame, most: int | None = None) -> list[str]:
+def difference_lines(rows: pd.DataFrame, most: int | None = None) -> list[str]:
     """Return differences as lines, of which at most `most` are shown."""
     if rows.empty:
         return ["rig, settings and versions are the same"]
@@ -179,14 +179,13 @@ def compare_datasets(
 
 def _chosen(first: Dataset, second: Dataset, values: list[str]) -> list[str]:
     """Return the values to compare: those given, or the medians that both datasets have."""
-    there = values_of(second)
-    shared = [name for name in values_of(first) if name in there]
-    usual = [name for name in shared if name.endswith("_median")]
-    chosen = values or [name for name in usual if name not in without_ratio(first, second)]
-    lacking = [name for name in chosen if name not in shared]
-    if lacking or not chosen:
+    shared = [name for name in values_of(first) if name in set(values_of(second))]
+    medians = [name for name in shared if name.endswith("_median")]
+    chosen = values or [name for name in medians if name not in without_ratio(first, second)]
+    missing = [name for name in chosen if name not in shared]
+    if missing or not chosen:
         raise UsageError(
-            f"not measured in both: {', '.join(lacking)}" if lacking else "no median of samples",
+            f"not measured in both: {', '.join(missing)}" if missing else "no median of samples",
             where=str(first.plan.get("study")),
             remedy=f"name values with --value: {', '.join(shared) or 'there is none in both'}",
         )
@@ -206,7 +205,7 @@ def _kinds(
         for name in names
         if name not in alone
     ]
-    return [("level", about(value)[0], levels), ("effect", "1", effects)]
+    return [("level", about_column(value)[0], levels), ("effect", "1", effects)]
 
 
 def _side(data: Dataset, value: str) -> Side:
@@ -229,16 +228,16 @@ def _name(levels: Mapping[str, str]) -> str:
     return " | ".join(levels.values())
 
 
-def _row(name: str, found: list[pd.Series[float]], margin: float, alpha: float) -> dict[str, Any]:
+def _row(name: str, logs: list[pd.Series[float]], margin: float, alpha: float) -> dict[str, Any]:
     """Return one condition of both datasets, and their ratio before the correction."""
-    blocks = found[0].index.union(found[1].index)
-    first, second = (one.reindex(blocks) for one in found)
+    blocks = logs[0].index.union(logs[1].index)
+    first, second = (values.reindex(blocks) for values in logs)
     row = {"condition": name, **contrast(first, second, margin, alpha, paired=False)}
-    for side, logs in zip(_SIDES, found, strict=True):
-        here = np.array(logs, dtype=np.float64)
-        mean, error, df = mean_and_error(np.zeros_like(here), here, True, size=1.0)
+    for side, series in zip(_SIDES, logs, strict=True):
+        values = np.array(series, dtype=np.float64)
+        mean, error, df = mean_and_error(np.zeros_like(values), values, True, size=1.0)
         bounds = (mean, *interval(mean, error, df, alpha))
-        numbers = [*map(float, np.exp(bounds)), len(here)]
+        numbers = [*map(float, np.exp(bounds)), len(values)]
         row |= {f"{side}_{name}": x for name, x in zip(_NUMBERS, numbers, strict=True)}
     return row
 
@@ -256,9 +255,9 @@ def _decided(rows: list[dict[str, Any]], alpha: float) -> pd.DataFrame:
     return table
 
 
-def lines(table: pd.DataFrame) -> list[str]:
-    """Return a comparison as lines of text: a table a value and kind, and what to know of it."""
-    found = []
+def table_lines(table: pd.DataFrame) -> list[str]:
+    """Return a comparison as lines of text: a table a value and kind, with its notes."""
+    text = []
     for (value, kind, unit), part in table.groupby(["value", "kind", "unit"], sort=False):
         what = "ratio to the baseline of its cell" if kind == "effect" else f"in {unit}"
         rows = part.to_dict("records")
@@ -271,10 +270,10 @@ def lines(table: pd.DataFrame) -> list[str]:
                 "verdict": part["verdict"].to_numpy(),
             }
         )
-        found += ["", f"{value}: {kind}s, {what}", *shown.to_string(index=False).splitlines()]
+        text += ["", f"{value}: {kind}s, {what}", *shown.to_string(index=False).splitlines()]
         notes = part.loc[part["note"] != "", "note"].value_counts()
-        found += [f"{count} of these: {note}" for note, count in notes.items()]
-    return found
+        text += [f"{count} of these: {note}" for note, count in notes.items()]
+    return text
 
 
 def _number(row: Mapping[Any, Any], *names: str) -> str:

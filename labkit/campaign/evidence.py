@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from labkit.campaign.cpu_time import shares, times
 from labkit.errors import ToolOutput
 from labkit.hosts import sockets
-from labkit.runtimes.readback import sections
+from labkit.placement import parse_cpus
+from labkit.runtimes.observed import sections
 
 # Files that a kernel does not have leave their section out; the mechanism is then missing (NaN) and
 # not zero. What counts for the whole machine is read last before the window and first after it, so
@@ -64,7 +65,9 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 status=0
-for job in $jobs; do wait "$job" || status=$?; done
+for job in $jobs; do
+    wait "$job" || { own=$?; [ "$status" -ne 0 ] || status=$own; }
+done
 { counters; details $places; echo "@@ end"; } >"$folder/after"
 exit $status
 """
@@ -157,7 +160,7 @@ def _machine(raw: dict[str, str]) -> dict[str, Any]:
     """Return the counters of the whole machine."""
     found: dict[str, Any] = {}
     if "stat" in raw:
-        found["cpu"] = times(raw["stat"])
+        found["cpu"] = cpu_ticks(raw["stat"])
         found["context_switches"] = _number(raw["stat"], r"^ctxt (\d+)")
     if "softirqs" in raw:
         found["softirqs"] = {
@@ -214,7 +217,7 @@ def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> 
         found |= {f"{cpu}_packets": float(taken)} if taken is not None else {}
     elapsed = _change(before, after, "clock_ns")
     found |= _used(before, after, elapsed) | beside(before, after)
-    found |= shares(before.get("cpu", {}), after.get("cpu", {}))
+    found |= cpu_shares(before.get("cpu", {}), after.get("cpu", {}))
     for name in ("conntrack_entries", "latency_request_us"):
         if name in after:
             found[name] = float(after[name])
@@ -284,3 +287,100 @@ def _counters(text: str, wanted: tuple[str, ...]) -> dict[str, int]:
         pairs = zip(names.split()[1:], values.split()[1:], strict=False)
         found |= {f"{table}.{name}": int(value) for name, value in pairs}
     return {name: found[name] for name in wanted if name in found}
+
+
+# CPU time, in the categories of ``sar -u ALL``.
+#
+# The kernel counts in ticks of 10 ms (``/proc/stat``), for a CPU and not for a process: whatever
+# ran on a side's CPUs is that side's. Where both sides are namespaces of one kernel that is not all
+# of its work, and some of the other's: what a packet costs on its way in (softirq) runs where it
+# was sent, so that the sender is charged for the receiver. Only with a kernel for each side do the
+# categories say what an end costs.
+
+KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+#: Ticks of each of `KINDS`, by the kernel's name of a CPU; "cpu" is the sum of all.
+Ticks = Mapping[str, list[int]]
+#: A snapshot before and one after, and the CPU list of a side; "" is every CPU of that machine.
+Side = tuple[Mapping[str, Any], Mapping[str, Any], str]
+
+
+def cpu_ticks(text: str) -> dict[str, list[int]]:
+    """Return the ticks of each CPU, of the text of ``/proc/stat``."""
+    rows = (line.split() for line in text.splitlines() if line.startswith("cpu"))
+    return {row[0]: [int(value) for value in row[1:9]] for row in rows}
+
+
+def cpu_shares(before: Ticks, after: Ticks) -> dict[str, float]:
+    """Return the share of all CPU time by kind, and each CPU's own idle share."""
+    found: dict[str, float] = {}
+    for name, counted in after.items():
+        spent = [new - old for new, old in zip(counted, before.get(name, counted), strict=True)]
+        total = sum(spent)
+        if not total:
+            continue
+        each = dict(zip(KINDS, (ticks / total for ticks in spent), strict=True))
+        if name == "cpu":
+            found |= {f"cpu_{kind}": share for kind, share in each.items() if kind != "steal"}
+            found["steal"] = each["steal"]
+        else:
+            found[f"{name}_idle"] = each["idle"]
+            found["steal_worst"] = max(each["steal"], found.get("steal_worst", 0.0))
+    return found
+
+
+def cpu_sides(*, client: Side, server: Side) -> dict[str, float]:
+    """Return the CPU use of both ends by category, as shares of the time of a side's CPUs.
+
+    Parameters
+    ----------
+    client, server : (before, after, cpus)
+        Snapshots of `parse` under the kernel of that side, and its CPUs.
+        With one kernel both sides have the same snapshots.
+
+    Returns
+    -------
+    dict of str to float
+        For each side ``NAME_cpu``, the share that was busy (0 to 1: user and kernel, neither idle
+        nor waiting nor stolen), and of the same whole ``NAME_cpu_user`` (with nice),
+        ``_system``, ``_irq``, ``_softirq``, ``_iowait``, ``_steal``, ``_idle``; ``_kernel`` is
+        system, irq and softirq together, which plain ``sar -u`` calls system. Then
+        ``client_to_server_cpu``, ``client_kernel_to_user`` and ``server_kernel_to_user``; a ratio
+        to nothing is absent. All are absent where one kernel ran both sides on the same CPU: what
+        it did there cannot be told apart.
+    """
+    if client[1] is server[1] and _cpus(client) & _cpus(server):
+        return {}
+    found = _side("client", client) | _side("server", server)
+    if found.get("server_cpu") and "client_cpu" in found:
+        found["client_to_server_cpu"] = found["client_cpu"] / found["server_cpu"]
+    return found
+
+
+def _cpus(side: Side) -> set[str]:
+    """Return the kernel's names of a side's CPUs."""
+    _, after, cpus = side
+    if cpus:
+        return {f"cpu{number}" for number in parse_cpus(cpus)}
+    return set(after.get("cpu", {})) - {"cpu"}
+
+
+def _side(name: str, side: Side) -> dict[str, float]:
+    before, after = (snapshot.get("cpu", {}) for snapshot in side[:2])
+    cpus = _cpus(side)
+    if not cpus <= set(before) & set(after):
+        return {}
+    # Waiting is counted where a task last ran, and its counter may go back.
+    pairs = [zip(before[cpu], after[cpu], strict=True) for cpu in cpus]
+    rows = [[max(0, new - old) for old, new in pair] for pair in pairs]
+    spent = [sum(column) for column in zip(*rows, strict=True)]
+    total = sum(spent)
+    if not total:
+        return {}
+    share = dict(zip(KINDS, (ticks / total for ticks in spent), strict=True))
+    share["user"] += share.pop("nice")
+    share["kernel"] = share["system"] + share["irq"] + share["softirq"]
+    found = {f"{name}_cpu_{kind}": value for kind, value in share.items()}
+    found[f"{name}_cpu"] = share["user"] + share["kernel"]
+    if share["user"]:
+        found[f"{name}_kernel_to_user"] = share["kernel"] / share["user"]
+    return found

@@ -5,26 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from labkit.benchmarks.base import Reading
-from labkit.campaign.harness import drivers
-from labkit.campaign.outcome import failure
-from labkit.campaign.running import Running
+from labkit.campaign.record import failure
+from labkit.campaign.run_log import RunLog
 from labkit.campaign.store import Store
+from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
-from labkit.design import Condition, level_label
+from labkit.campaign.window import drivers
+from labkit.design import Condition, Design, level_label, trial_name
 from labkit.errors import HostUnreachable, LabkitError
+from labkit.paths import PROGRESS
+from labkit.placement import parse_cpus
 from labkit.rig import Rig
 from labkit.runtimes import Runtime
-
-if TYPE_CHECKING:
-    from labkit.campaign.study import Plan
+from labkit.tools.base import Measurement
 
 #: A trial that failed is tried once more; both attempts are rows.
 ATTEMPTS = 2
@@ -32,127 +33,152 @@ ATTEMPTS = 2
 GIVE_UP = 5
 
 
-def run(plan: Plan, store: Store) -> None:
-    """Run every trial of the plan that has not succeeded yet.
+@dataclass
+class Runner:
+    """Runs the trials of a plan.
 
-    Raises
-    ------
-    LabkitError
-        `GIVE_UP` planned trials failed one after the other, or a host cannot be reached.
-    KeyboardInterrupt
-        On Ctrl-C, once the trial that ran was taken down; finished trials are kept.
+    Parameters
+    ----------
+    study : str
+        Its name.
+    rig : Rig
+        Where.
+    design : Design
+        Conditions and order.
+    protocol : callable
+        Runs one trial.
+    settings : mapping
+        The plan's.
+    treatments : mapping of str to Treatment
+        The study's.
     """
-    attempts = store.attempts()
-    todo = [
-        (block, position, condition)
-        for block, position, condition in plan.design.trials()
-        if "ok" not in attempts.get(trial_name(block, position), [])
-    ]
-    if not todo:
-        return
-    facts = plan.facts()
-    boots = {str(one.get("volatile", {}).get("boot_id", "")) for one in facts.values()}
-    boot = " ".join(sorted(boots))
-    session = store.session(facts, boot)
-    runtimes: dict[str, Runtime] = {}
-    failed = 0
-    done = len(plan.design) - len(todo)
-    with Running(plan, store, session, done) as running, off_the_sut(plan.rig):
-        for block, position, condition in todo:
-            name = trial_name(block, position)
-            before = store.last_attempt(name)
-            place = {"trial": name, "block": block, "position": position, "session": session}
-            error = _planned(plan, store, condition, place, before, runtimes, running)
-            failed = failed + 1 if error else 0
-            running.over(ok=error is None)
-            if isinstance(error, HostUnreachable):
-                raise error
-            if failed >= GIVE_UP:
-                raise LabkitError(
-                    f"{failed} planned trials failed one after the other",
-                    where=str(store.path),
-                    why=str(error),
-                    remedy="see the trials' records there; `labkit doctor` checks the machine",
-                )
 
+    study: str
+    rig: Rig
+    design: Design
+    protocol: Callable[[Trial], Measurement]
+    settings: Mapping[str, Any]
+    treatments: Mapping[str, Treatment]
+    _runtimes: dict[str, Runtime] = field(default_factory=dict)
 
-def trial_name(block: int, position: int) -> str:
-    """Return the name of a planned trial, which sorts as the plan runs."""
-    return f"b{block:02d}-p{position:02d}"
+    def run(self, store: Store, facts: Mapping[str, Any]) -> None:
+        """Run every trial of the plan that has not succeeded yet.
 
-
-def _planned(
-    plan: Plan,
-    store: Store,
-    condition: Condition,
-    place: dict[str, Any],
-    before: int,
-    runtimes: dict[str, Runtime],
-    running: Running,
-) -> Exception | None:
-    """Try one planned trial until it succeeds, or there is no use; each attempt is stored.
-
-    Returns the error of the last attempt, or None where one succeeded.
-    """
-    error: Exception | None = None
-    for attempt in range(before + 1, before + ATTEMPTS + 1):
-        running.begins(place["trial"], attempt, condition)
-        label = f"trial-{os.getpid()}-{place['trial']}-a{attempt}"
-        trial = Trial(plan.rig, condition, plan.settings, label, runtimes, place["block"])
-        record = {
-            **place,
-            "attempt": attempt,
-            "levels": {name: level_label(level) for name, level in condition.levels},
-            "copy": condition.copy,
-            "started_ns": time.time_ns(),
-        }
-        began = time.monotonic()
-        reading, error = _attempt(plan, trial)
-        record |= {"seconds": time.monotonic() - began, "status": "failed" if error else "ok"}
-        record["error"] = failure(error) if error else None
-        samples = reading.samples if reading else {}
-        record["n_samples"] = max(map(len, samples.values()), default=0)
-        record["metrics"] = _metrics(reading)
-        said = trial.record["flags"]  # those of what was measured; a protocol may add its own
-        said += [flag for flag in (reading.flags if reading else ()) if flag not in said]
-        record["also"] = [
-            {"levels": {n: level_label(x) for n, x in levels.items()}, "metrics": dict(metrics)}
-            for levels, metrics in (reading.also if reading else ())
+        Raises
+        ------
+        LabkitError
+            `GIVE_UP` planned trials failed one after the other, or a host cannot be reached.
+        KeyboardInterrupt
+            On Ctrl-C, once the trial that ran was taken down; finished trials are kept.
+        """
+        attempts = store.attempts()
+        outcomes = {name: "ok" in statuses for name, statuses in attempts.items()}
+        log = RunLog(self.study, self.rig, self.design, store.path, outcomes)
+        todo = [
+            (block, position, condition)
+            for block, position, condition in self.design.trials()
+            if not outcomes.get(trial_name(block, position))
         ]
-        store.add(record | trial.record, samples, trial.logs)
-        running.ended(record | trial.record, condition.label, error)
-        if not error or isinstance(error, HostUnreachable):
-            break
-    return error
+        if not todo:
+            if not (store.path / PROGRESS).exists():
+                log.write_progress()
+            return
+        boots = {str(one.get("volatile", {}).get("boot_id", "")) for one in facts.values()}
+        session = store.session(facts, " ".join(sorted(boots)))
+        failed = 0
+        with log.begin(session), off_the_sut(self.rig):
+            for block, position, condition in todo:
+                name = trial_name(block, position)
+                place = {"trial": name, "block": block, "position": position, "session": session}
+                error = self._run_planned(store, condition, place, log)
+                failed = failed + 1 if error else 0
+                log.over()
+                if isinstance(error, HostUnreachable):
+                    raise error
+                if failed >= GIVE_UP:
+                    raise LabkitError(
+                        f"{failed} planned trials failed one after the other",
+                        where=str(store.path),
+                        why=str(error),
+                        remedy="see the trials' records there; `labkit doctor` checks the machine",
+                    )
+
+    def _run_planned(
+        self, store: Store, condition: Condition, place: dict[str, Any], log: RunLog
+    ) -> Exception | None:
+        """Try one planned trial until it succeeds, or there is no use; each attempt is stored.
+
+        Returns the error of the last attempt, or None where one succeeded.
+        """
+        error: Exception | None = None
+        last = store.last_attempt(place["trial"])
+        for attempt in range(last + 1, last + ATTEMPTS + 1):
+            log.begins(place["trial"], place["block"], attempt, condition)
+            record = {
+                **place,
+                "attempt": attempt,
+                "levels": {name: level_label(level) for name, level in condition.levels},
+                "copy": condition.copy,
+                "started_ns": time.time_ns(),
+            }
+            label = f"trial-{os.getpid()}-{place['trial']}-a{attempt}"
+            began = time.monotonic()
+            trial, reading, error = self.attempt(condition, label, place["block"])
+            record |= {"seconds": time.monotonic() - began, "status": "failed" if error else "ok"}
+            record["error"] = failure(error) if error else None
+            samples = reading.samples if reading else {}
+            record["n_samples"] = max(map(len, samples.values()), default=0)
+            record["metrics"] = metrics_of(reading) if reading else {}
+            kept = trial.record["flags"]  # those of what was measured; a protocol may add its own
+            kept += [flag for flag in (reading.flags if reading else ()) if flag not in kept]
+            record["also"] = [
+                {"levels": {n: level_label(x) for n, x in levels.items()}, "metrics": dict(metrics)}
+                for levels, metrics in (reading.also if reading else ())
+            ]
+            store.add(record | trial.record, samples, trial.logs)
+            log.ended(record | trial.record, condition.label, error)
+            if not error or isinstance(error, HostUnreachable):
+                break
+        return error
+
+    def attempt(
+        self, condition: Condition, label: str, block: int = 0
+    ) -> tuple[Trial, Measurement | None, Exception | None]:
+        """Run the protocol once; return the trial, with what it measured or why it failed."""
+        trial = Trial(
+            self.rig, condition, self.settings, label, self._runtimes, block, self.treatments
+        )
+        try:
+            reading = self.protocol(trial)
+        except Exception as error:  # whatever a protocol does wrong is a failed row
+            return trial, None, error
+        if problem := _wrong_result(reading):
+            return trial, None, problem
+        return trial, reading, None
 
 
-def _attempt(plan: Plan, trial: Trial) -> tuple[Reading | None, Exception | None]:
-    try:
-        reading = plan.study.protocol(trial)
-    except Exception as error:  # whatever a protocol does wrong is a failed row, with its evidence
-        return None, error
-    if not isinstance(reading, Reading):
-        return None, LabkitError(
+def _wrong_result(reading: Any) -> LabkitError | None:
+    """Return what is wrong with what a protocol returned, or None."""
+    if not isinstance(reading, Measurement):
+        return LabkitError(
             f"the protocol returned {type(reading).__name__}",
-            remedy="it returns what trial.measure(...) returned",
+            remedy="return what trial.measure(...) returned",
         )
     arrays = reading.samples.values()
     if any(array.dtype != np.int64 for array in arrays) or len({len(one) for one in arrays}) > 1:
         shown = ", ".join(f"{k}: {v.dtype} x {len(v)}" for k, v in reading.samples.items())
-        return None, LabkitError("samples are int64 columns of one length", why=shown)
-    return reading, None
+        return LabkitError("samples must be int64 columns of one length", why=shown)
+    return None
 
 
-def _metrics(reading: Reading | None) -> dict[str, float]:
+def metrics_of(reading: Measurement) -> dict[str, float]:
     """Return the tool's numbers and the quantiles that planning and quick looks need."""
-    if reading is None:
-        return {}
-    found = dict(reading.metrics)
+    metrics = dict(reading.metrics)
     for name, values in reading.samples.items():
         if len(values):
             for label, q in (("median", 0.5), ("p99", 0.99)):
-                found[f"{name}_{label}"] = float(np.quantile(values, q))
-    return found
+                metrics[f"{name}_{label}"] = float(np.quantile(values, q))
+    return metrics
 
 
 @contextmanager
@@ -164,7 +190,7 @@ def off_the_sut(rig: Rig) -> Iterator[None]:
     if not rig.shared_kernel:
         yield
         return
-    cpus = {int(cpu) for cpu in rig.cpu_map["harness"].split(",")}
+    cpus = set(parse_cpus(rig.cpu_map["harness"]))
     processes = [os.getpid(), *drivers()]
     before = {pid: os.sched_getaffinity(pid) for pid in processes}
     for pid in processes:

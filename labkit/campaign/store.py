@@ -18,7 +18,9 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from labkit.dataset import FORMAT, campaigns, read_json
+from labkit.dataset.storage import TRIALS
 from labkit.design import digest, refuse_to_mix
+from labkit.errors import UsageError
 
 #: How a campaign's name begins; names sort as campaigns were begun.
 _TIME = "%Y%m%d-%H%M%S"
@@ -63,10 +65,20 @@ def write_samples(path: Path, columns: Mapping[str, NDArray[np.int64]]) -> None:
     )
 
 
-def _stamp(found: Sequence[Path]) -> str:
+def _refuse_packed(path: Path) -> None:
+    """Raise `UsageError` where a campaign is stored as tables, which cannot grow."""
+    if (path / TRIALS).is_file():
+        raise UsageError(
+            "a packed campaign cannot be continued",
+            where=str(path),
+            remedy="measure into another folder (--into), or begin another campaign (--new)",
+        )
+
+
+def _stamp(paths: Sequence[Path]) -> str:
     """Return the time as the name of a campaign that is the newest, whatever the clock says."""
     now = datetime.now()
-    for path in found:
+    for path in paths:
         with contextlib.suppress(ValueError):  # a folder that somebody named otherwise
             last = datetime.strptime(path.name[:15], _TIME)
             now = max(now, last + timedelta(seconds=1))
@@ -91,17 +103,20 @@ class Store:
         ------
         PlanMismatch
             The newest campaign has another identity, and `new` was not asked for.
+        UsageError
+            The newest campaign is packed: nothing can be added to it.
         """
         for torn in folder.glob("*/.plan.json.tmp"):  # killed before it was a campaign
             if [path.name for path in torn.parent.iterdir()] == [torn.name]:
                 shutil.rmtree(torn.parent)
-        found = campaigns(folder)
-        if found and not new:
-            stored = read_json(found[-1] / "plan.json")
-            refuse_to_mix(stored["identity"], plan["identity"], str(found[-1]))
-            store = cls(found[-1])
+        paths = campaigns(folder)
+        if paths and not new:
+            stored = read_json(paths[-1] / "plan.json")
+            refuse_to_mix(stored["identity"], plan["identity"], str(paths[-1]))
+            _refuse_packed(paths[-1])
+            store = cls(paths[-1])
         else:
-            store = cls(folder / f"{_stamp(found)}-{digest(plan['identity'])}")
+            store = cls(folder / f"{_stamp(paths)}-{digest(plan['identity'])}")
             write_json(store.path / "plan.json", plan)
         store.sweep()
         return store
@@ -116,16 +131,16 @@ class Store:
 
     def attempts(self) -> dict[str, list[str]]:
         """Return the status of every attempt, by trial, in the order of the attempts."""
-        found: dict[str, list[str]] = {}
-        for path in sorted((self.path / "trials").glob("b*-p*-a*/trial.json")):
-            record = read_json(path)
-            found.setdefault(record["trial"], []).append(record["status"])
-        return found
+        records = [read_json(path) for path in self.path.glob("trials/b*-p*-a*/trial.json")]
+        statuses: dict[str, list[str]] = {}
+        for record in sorted(records, key=lambda one: (one["trial"], one["attempt"])):
+            statuses.setdefault(record["trial"], []).append(record["status"])
+        return statuses
 
     def last_attempt(self, trial: str) -> int:
         """Return the highest number of an attempt at a trial that is there, or 0."""
-        found = (self.path / "trials").glob(f"{trial}-a*")
-        return max((int(path.name.rpartition("-a")[2]) for path in found), default=0)
+        paths = (self.path / "trials").glob(f"{trial}-a*")
+        return max((int(path.name.rpartition("-a")[2]) for path in paths), default=0)
 
     def session(self, facts: Mapping[str, Any], boot: str) -> int:
         """Return the session's number, recording it and its facts when it is new.
@@ -134,7 +149,7 @@ class Store:
         on another day is not the same circumstances.
         """
         folder = self.path / "sessions"
-        numbers = [int(path.stem) for path in sorted(folder.glob("[0-9]*.json"))]
+        numbers = sorted(int(path.stem) for path in folder.glob("[0-9]*.json"))
         trials = [path.stat().st_mtime for path in (self.path / "trials").glob("b*")]
         paused = bool(trials) and time.time() - max(trials) > PAUSE
         last = read_json(folder / f"{numbers[-1]:02d}.json")["boot"] if numbers else None

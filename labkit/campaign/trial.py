@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from labkit.benchmarks.base import Client, Reading
-from labkit.campaign import accounting, ahead, capturing, evidence, steered, visits
-from labkit.campaign.outcome import brief
-from labkit.campaign.placing import Placing
-from labkit.campaign.window import Load, Seen, Window, host_of, thinned
+from labkit.campaign import background, evidence
+from labkit.campaign.record import (
+    Snapshots,
+    account,
+    aimed_at,
+    brief,
+    check_published,
+    check_target,
+    kernels,
+    snapshot,
+)
+from labkit.campaign.treatments import PacketCapture, PacketSteering, Pinning, Treatment
+from labkit.campaign.window import Load, Window, WindowResult, host_of, thinned
 from labkit.design import Condition
-from labkit.errors import RigError, UsageError
+from labkit.errors import UsageError
+from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
-from labkit.runtimes import Runtime, Server
+from labkit.runtimes import RUNTIMES, Runtime, Server, placed
+from labkit.runtimes.networks import reached_at
+from labkit.tools.base import Client, Measurement
+
+T = TypeVar("T")
+
+#: Contexts that are entered at the same time: an SSH server lets ten sessions into one connection.
+AT_ONCE = 4
 
 
-class Trial(Placing):
+class Trial:
     """What a protocol sees: the levels of its condition, the settings, and a few verbs.
 
     Levels and settings are attributes: ``trial.placement``, ``trial.messages``. A protocol reads
@@ -40,6 +57,8 @@ class Trial(Placing):
     turn : int
         The number of its block: for what is taken in turns from block to block, such as which of
         two CPUs, because it is to be balanced and is no factor.
+    treatments : mapping of str to Treatment, optional
+        The study's, by the name of their factor or setting.
     """
 
     def __init__(
@@ -50,10 +69,23 @@ class Trial(Placing):
         label: str,
         runtimes: dict[str, Runtime],
         turn: int = 0,
+        treatments: Mapping[str, Treatment] | None = None,
     ) -> None:
         self._values = {**settings, **dict(condition.levels)}
-        super().__init__(rig, label, runtimes, self._values.get("affinity", "split"))
+        self._rig, self._label, self._runtimes = rig, label, runtimes
         self.turn = turn
+        #: The treatments of the study with their levels in this trial.
+        self._treatments = {
+            name: (treatment, self._values[name])
+            for name, treatment in (treatments or {}).items()
+            if name in self._values
+        }
+        self._affinity = str(self._declared(Pinning, "split")[1])
+        self._placed = 0
+        self._servers: dict[str, Server] = {}
+        self._places: dict[str, tuple[Target, Placement]] = {}
+        self.record: dict[str, Any] = {"commands": [], "flags": [], "mechanisms": {}}
+        self.logs: dict[str, str] = {}
 
     def __getattr__(self, name: str) -> Any:
         values = self.__dict__.get("_values", {})
@@ -63,18 +95,164 @@ class Trial(Placing):
             )
         return values[name]
 
+    def _declared(self, kind: type[Treatment], default: Any) -> tuple[Treatment, Any]:
+        """Return the study's treatment of a kind with its level, or one at the default level."""
+        pairs = (one for one in self._treatments.values() if isinstance(one[0], kind))
+        return next(pairs, (kind(), default))
+
     @property
     def mechanisms(self) -> dict[str, float]:
         """What the evidence says of the window, once it was measured."""
         return dict(self.record["mechanisms"])
 
     def flag(self, *texts: str) -> None:
-        """Flag the trial: it is kept, and shown with what is said of it."""
+        """Flag the trial: it is kept, and shown with the reason."""
         self.record["flags"] += texts
 
     def note(self, **details: Any) -> None:
         """Keep JSON data with the trial, under ``details``."""
         self.record.setdefault("details", {}).update(details)
+
+    def cpus(self, role: str) -> str:
+        """Return the CPU list of a role under this trial's affinity; "all" is every CPU."""
+        if role == "all":
+            return self._rig.cpu_map["all" if self._rig.shared_kernel else "all.sut"]
+        return self._rig.cpus(role, self._affinity)
+
+    # Placing workloads.
+
+    @contextmanager
+    def serve(
+        self,
+        workload: Workload,
+        placement: Placement,
+        *,
+        name: str = "server",
+        cpus: str | None = None,
+        at: str = "",
+    ) -> Iterator[Server]:
+        """Place a workload, ready and verified, for the duration of a ``with`` block.
+
+        Parameters
+        ----------
+        workload, placement : Workload, Placement
+            What, and where.
+        name : str
+            Tells several placements apart. Evidence of the first at which a client aims is the
+            trial's own; columns of the others begin with their name.
+        cpus : str, optional
+            CPU list of its affinity; the role's own otherwise.
+        at : str, optional
+            The role of another host than the placement's own, such as ``peer`` (`Rig.peer`).
+        """
+        with self._placement(workload, placement, name=name, cpus=cpus, at=at) as server:
+            self._keep(name, server)
+            yield server
+
+    @contextmanager
+    def serve_all(self, wanted: Sequence[Mapping[str, Any]]) -> Iterator[list[Server]]:
+        """Place workloads at the same time; each of `wanted` holds the arguments of `serve`.
+
+        All are ready and verified before the block begins. Their addresses are known beforehand:
+        see `address`.
+        """
+        names = [one.get("name", "server") for one in wanted]
+        with at_once([self._placement(**one) for one in wanted]) as servers:
+            for name, server in zip(names, servers, strict=True):
+                self._keep(name, server)
+            yield servers
+
+    def address(self, placement: Placement, *, after: int = 0, at: str = "") -> str:
+        """Return where a placement will be reached that is placed after so many others."""
+        return reached_at(self._site(placement, at, after), placement)
+
+    def _site(self, placement: Placement, at: str, after: int = 0) -> Target:
+        # Each of several has an address of its own where its network gives it one.
+        return replace(self._rig.site(placement, at), place=self._placed + after)
+
+    def _placement(
+        self,
+        workload: Workload,
+        placement: Placement,
+        *,
+        name: str = "server",
+        cpus: str | None = None,
+        at: str = "",
+    ) -> AbstractContextManager[Server]:
+        """Count a placement at once, and return the context that makes it."""
+        if name in self._servers:
+            raise UsageError(f"two placements called {name!r} at once", remedy="name one of them")
+        site = self._site(placement, at)
+        self._placed += 1
+        self.record["commands"].append(brief(workload.argv))
+        return self._make(name, site, placement, workload, cpus or self.cpus(self._role(site)))
+
+    @contextmanager
+    def _make(
+        self, name: str, site: Target, placement: Placement, workload: Workload, cpus: str
+    ) -> Iterator[Server]:
+        runtime = self._runtime(placement)
+        label = self._label if name == "server" else f"{self._label}-{name}"
+        logs: dict[str, str] = {}
+        try:
+            with placed(
+                runtime, site, placement, workload, cpus=cpus, label=label, logs=logs
+            ) as server:
+                self._places[name] = site, placement
+                yield server
+        finally:
+            self._servers.pop(name, None)
+            self._places.pop(name, None)
+            self.logs |= {f"{name}.log": text for text in logs.values()}
+
+    def _keep(self, name: str, server: Server) -> None:
+        """Record a placement and its verification."""
+        if self._servers:
+            self.record.setdefault("readbacks", {})[name] = server.readback
+        else:
+            self.record["readback"] = server.readback
+        self._servers[name] = server
+
+    def _runtime(self, placement: Placement) -> Runtime:
+        return self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime]())
+
+    def _role(self, site: Target) -> str:
+        roles = (role for role, host in self._rig.hosts.items() if host is site.host)
+        return next(roles, "sut")
+
+    # Treatments and background jobs.
+
+    def apply(self, name: str, **options: Any) -> AbstractContextManager[Any]:
+        """Return the context in which the treatment of a factor or setting holds its level."""
+        if name not in self._treatments:
+            declared = ", ".join(self._treatments) or "none"
+            raise UsageError(
+                f"{name!r} has no treatment", remedy=f"declare it in the study; there is {declared}"
+            )
+        treatment, level = self._treatments[name]
+        return treatment.apply(self._rig, level, self._label, **options)
+
+    def capture(self, expression: str = "udp") -> AbstractContextManager[background.Captured]:
+        """Capture at the switch, on the collector, for the duration of a ``with`` block.
+
+        Nothing is captured where the study declares the treatment `PacketCapture` and the trial is
+        at its level "off". `expression` says which packets are kept, as tcpdump takes it.
+        """
+        treatment, level = self._declared(PacketCapture, "on")
+        return treatment.apply(self._rig, level, self._label, expression=expression)
+
+    @contextmanager
+    def steer(self, level: str, *, cpus: str = "own") -> Iterator[None]:
+        """Have what both hosts receive handed to CPUs, for the duration of a ``with`` block.
+
+        `level` is one of `labkit.hosts.packet_steering.LEVELS`, `cpus` a CPU list: "own" for the
+        CPUs of the receiving host, "all" for those of its machine. Where the study declares the
+        treatment `PacketSteering`, every window must show that packets were steered.
+        """
+        treatment, _ = self._declared(PacketSteering, level)
+        with treatment.apply(self._rig, level, self._label, cpus=cpus) as steered:
+            self.record["steering"] = steered
+            yield
 
     @contextmanager
     def come_and_go(
@@ -84,11 +262,11 @@ class Trial(Placing):
         *,
         name: str = "visitor",
         cpus: str | None = None,
-    ) -> Iterator[visits.Visits]:
-        """Let containers come and go, one after the other, for the duration of a ``with`` block.
+    ) -> Iterator[background.Churn]:
+        """Start containers in a loop, one after the other, for the duration of a ``with`` block.
 
-        The workload ends by itself. The block begins when the first has come; how many did is the
-        column ``NAME_visits``, and none is a flag.
+        The workload ends by itself. The block begins once the first is running; how many there
+        were is the column ``NAME_visits``, and none is a flag.
         """
         site, runtime = self._rig.site(placement), self._runtime(placement)
         where = cpus or self.cpus(self._role(site))
@@ -97,56 +275,29 @@ class Trial(Placing):
         argv = runtime.come_and_go(site, placement, workload, where, label)
         # The loop that asks the engine for them stays beside the harness.
         argv = ["taskset", "-c", self._outside(), *argv]
-        with visits.coming(runtime, site, argv, label) as seen:
-            yield seen
-        self.record["mechanisms"][f"{name}_visits"] = float(seen.count)
-        if not seen.count or seen.why:
-            self.record["flags"].append(f"{name}: {seen.count} came; {seen.why}")
+        with background.churn(runtime, site, argv, label) as churn:
+            yield churn
+        self.record["mechanisms"][f"{name}_visits"] = float(churn.count)
+        if not churn.count or churn.why:
+            self.flag(f"{name}: {churn.count} came; {churn.why}")
 
-    @contextmanager
-    def capture(self, expression: str = "udp") -> Iterator[capturing.Captured]:
-        """Capture at the switch, on the collector, for the duration of a ``with`` block.
-
-        Trials at the level ``off`` of a factor ``capture`` are left unobserved. `expression` says
-        which packets are kept, as tcpdump takes it.
-        """
-        if self._values.get("capture") == "off":
-            yield capturing.Captured()
-            return
-        role, rig = "collector", self._rig
-        if role not in rig.sites:
-            raise RigError(
-                "the rig has no collector", remedy="with lab.collector(): ... has one listen"
-            )
-        cpus = rig.cpu_map[role]
-        where = (rig.sites[role], rig.interfaces[role][0], f"{self._label}-capture", cpus)
-        with rig.mirror(), capturing.listening(*where, expression) as captured:
-            yield captured
-
-    @contextmanager
-    def steer(self, level: str, *, cpus: str = "own") -> Iterator[None]:
-        """Have what both hosts receive handed to CPUs, for the duration of a ``with`` block.
-
-        `level` is of `labkit.hosts.steering.LEVELS`, `cpus` a CPU list: "own" for the CPUs of the
-        receiving host, "all" for those of its machine. Windows of a trial whose factor ``rps`` is
-        not "off" must show that packets were steered.
-        """
-        with steered.held(self._rig, level, cpus, self._label) as found:
-            self.record["steering"] = found
-            yield
-
-    def prepare(self, client: Client, *, name: str) -> AbstractContextManager[ahead.Ahead]:
-        """Start a client on the generator, and hold it while it sleeps before its first packet.
+    def prepare(
+        self, client: Client, *, name: str
+    ) -> AbstractContextManager[background.Prestarted]:
+        """Start a client on the generator, and stop it while it sleeps before its first packet.
 
         For what sleeps before it begins: ``prepared.ready()`` is the client that its window runs.
         """
-        accounting.check_target(self._rig, self._servers.values(), client, None)
+        check_target(self._rig, self._servers.values(), client, None)
         self.record["commands"].append(brief(client.argv))
         site, label = self._rig.sites["generator"], f"{self._label}-{name}"
         command = ["taskset", "-c", self.cpus("generator"), *client.argv]
-        return ahead.held(site.host, f"{site.directory}/{label}", label, client, command)
+        directory = f"{site.directory}/{label}"
+        return background.prestart(site.host, directory, label, client, command)
 
-    def measure(self, client: Client, *, inside: Server | None = None) -> Reading:
+    # Measuring.
+
+    def measure(self, client: Client, *, inside: Server | None = None) -> Measurement:
         """Run a client as a detached job, and sleep until it has ended.
 
         Parameters
@@ -159,7 +310,7 @@ class Trial(Placing):
         Raises
         ------
         FenceError
-            The target is neither an address of the rig nor of a placement that stands.
+            The target is neither an address of the rig nor of a placement of the trial.
         CommandFailed, CommandTimeout, ToolOutput
             The tool failed, took too long, or printed what cannot be read.
         """
@@ -167,18 +318,18 @@ class Trial(Placing):
 
     def measure_all(
         self, clients: Mapping[str, tuple[Client, Server | None]]
-    ) -> dict[str, Reading]:
+    ) -> dict[str, Measurement]:
         """Run clients at once in one window, each inside a placement or on the generator.
 
         All run on one host. Evidence per message counts the messages of all of them.
 
         Returns
         -------
-        dict of str to Reading
+        dict of str to Measurement
             By the clients' names.
         """
         for client, inside in clients.values():
-            accounting.check_target(self._rig, self._servers.values(), client, inside)
+            check_target(self._rig, self._servers.values(), client, inside)
         if not self._servers:
             raise UsageError(
                 "measure needs a placement", remedy="call it inside `with trial.serve(...)`"
@@ -186,23 +337,24 @@ class Trial(Placing):
         host, directory = host_of(self._rig.sites, [inside for _, inside in clients.values()])
         window = Window(host, f"{directory}/{self._label}-client", self._label)
         loads = [self._load(window, name, *pair) for name, pair in clients.items()]
-        main = accounting.aimed_at([client for client, _ in clients.values()], self._servers)
+        main = aimed_at([client for client, _ in clients.values()], self._servers)
         shared = self._rig.shared_kernel
-        here, *others = accounting.kernels(self._servers, main, host, shared=shared)
-        before = [accounting.snapshot(evidence.BEFORE, one) for one in others]
+        here, *others = kernels(self._servers, main, host, shared=shared)
+        before = [snapshot(evidence.BEFORE, one) for one in others]
         try:
-            seen = window.run(loads, here.places)
-            after = [accounting.snapshot(evidence.AFTER, one) for one in others]
-            readings = self._read(seen, loads)
+            result = window.run(loads, here.places)
+            after = [snapshot(evidence.AFTER, one) for one in others]
+            readings = self._read(result, loads)
         finally:
             window.close()
         # What the window's own snapshots hold is the closest to it.
         own = evidence.parse(self.logs.pop("before")), evidence.parse(self.logs.pop("after"))
-        seen_by = zip((here, *others), (own, *zip(before, after, strict=True)), strict=True)
+        pairs = zip((here, *others), (own, *zip(before, after, strict=True)), strict=True)
         inner = next((inside for _, inside in clients.values() if inside), None)
         cpus = (inner.cpus if inner else self.cpus("generator"), main.cpus)
-        ends = accounting.Ends(tuple(seen_by), *cpus)
-        accounting.account(self.record, ends, readings.values(), self._values)
+        snapshots = Snapshots(tuple(pairs), *cpus)
+        treated = self._treatments.values()
+        account(self.record, snapshots, list(readings.values()), treated)
         self.record["readback"] = main.readback
         self._check_published(main, [client for client, _ in clients.values()])
         return readings
@@ -214,21 +366,21 @@ class Trial(Placing):
             aiming = [one for one in clients if server is main and one.target == server.address]
             if placement.network == "nat" and aiming and server.port:
                 used = dict.fromkeys(way for one in aiming for way in one.protocols)
-                accounting.check_published(site, server, used)
+                check_published(site, server, used)
 
-    def _read(self, seen: Seen, loads: list[Load]) -> dict[str, Reading]:
-        """Keep what was seen, and read what the clients printed."""
-        self.record["window_seconds"] = seen.seconds
-        self.record["mechanisms"]["harness_wakeups"] = seen.wakeups
-        self.logs |= {name: text for name, text in seen.texts.items() if name[-4:] != ".log"}
-        told = "\n".join(seen.texts[f"{one.name}.err"] for one in loads).strip()
+    def _read(self, result: WindowResult, loads: list[Load]) -> dict[str, Measurement]:
+        """Keep what a window left, and read what the clients printed."""
+        self.record["window_seconds"] = result.seconds
+        self.record["mechanisms"]["harness_wakeups"] = result.wakeups
+        self.logs |= {name: text for name, text in result.texts.items() if name[-4:] != ".log"}
+        errors = "\n".join(result.texts[f"{one.name}.err"] for one in loads).strip()
         names = ", ".join(one.name for one in loads)
-        replace(seen.result, stderr=told).check(f"see {names} (.out and .err) of the trial")
+        replace(result.job, stderr=errors).check(f"see {names} (.out and .err) of the trial")
         readings = {}
         for one in loads:
-            texts = seen.texts[f"{one.name}.out"], seen.texts[f"{one.name}.log"]
+            texts = result.texts[f"{one.name}.out"], result.texts[f"{one.name}.log"]
             readings[one.name] = one.client.parse(*texts)
-            if one.client.bulky:
+            if one.client.samples_in_stdout:
                 self.logs.pop(f"{one.name}.out")
         return readings
 
@@ -246,3 +398,23 @@ class Trial(Placing):
     def _outside(self) -> str:
         cpus = self._rig.cpu_map
         return cpus["harness"] if self._rig.shared_kernel else cpus["all.sut"]
+
+
+@contextmanager
+def at_once(contexts: Sequence[AbstractContextManager[T]]) -> Iterator[list[T]]:
+    """Enter contexts several at a time, and leave them so; each is left that was entered.
+
+    Yields what each gave, in their order. The first error of entering is raised, once those that
+    were entered are left.
+    """
+    stacks = [ExitStack() for _ in contexts]
+    try:
+        # Its end waits for what is under way, also where one has failed.
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            entered = list(pool.map(ExitStack.enter_context, stacks, contexts))
+        yield entered
+    finally:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            leaving = [pool.submit(stack.close) for stack in stacks]
+        for one in leaving:
+            one.result()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from labkit.benchmarks.base import Client
 from labkit.campaign import evidence
-from labkit.campaign.harness import harness_switches
 from labkit.errors import UsageError
 from labkit.hosts import Host, Job, Result, script, start_job
-from labkit.hosts.site import Site
+from labkit.hosts.target import Target
 from labkit.runtimes import Server
+from labkit.tools.base import Client
 
 # A tool that runs for a set time may log far more than was asked for. What is kept is spread evenly
 # over the window, which the evidence covers too; the first part of it would be a sample of its own.
@@ -40,13 +43,13 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What was seen of a window.
+class WindowResult:
+    """What a window left.
 
     Parameters
     ----------
-    result : Result
-        Of the job: the first status of a load that is not zero.
+    job : Result
+        Of the job; its status is that of the first load that failed, or 0.
     texts : dict of str to str
         ``before`` and ``after``, the snapshots; ``NAME.out``, ``NAME.err`` and ``NAME.log``.
     seconds : float
@@ -55,7 +58,7 @@ class Seen:
         How often the harness ran meanwhile.
     """
 
-    result: Result
+    job: Result
     texts: Mapping[str, str]
     seconds: float
     wakeups: int
@@ -66,7 +69,7 @@ def thinned(log: str, rows: int | None) -> list[str]:
     return list(script(_THIN, log, str(rows or 0)))
 
 
-def host_of(sites: Mapping[str, Site], inside: Sequence[Server | None]) -> tuple[Host, str]:
+def host_of(sites: Mapping[str, Target], inside: Sequence[Server | None]) -> tuple[Host, str]:
     """Return where the clients of a window run, each in a placement or on the generator."""
     hosts = [sites["generator"].host if one is None else one.host for one in inside]
     if any(host is not hosts[0] for host in hosts):
@@ -88,15 +91,10 @@ class Window:
         """Return the path of a load's own log."""
         return f"{self.folder}/{name}.log"
 
-    def run(self, loads: Sequence[Load], places: Sequence[str]) -> Seen:
+    def run(self, loads: Sequence[Load], places: Sequence[str]) -> WindowResult:
         """Run the loads at once and sleep until all have ended.
 
-        Parameters
-        ----------
-        loads : sequence of Load
-            What runs.
-        places : sequence of str
-            Placements of which evidence is taken: ``PID`` of the server, ``NAME=PID`` of others.
+        Evidence is taken of `places`: ``PID`` of the server, ``NAME=PID`` of other placements.
         """
         lines = [text for one in loads for text in (one.name, shlex.join(one.argv))]
         argv = script(evidence.WINDOW, self.folder, " ".join(places), *lines)
@@ -105,7 +103,7 @@ class Window:
         longest = max(one.client.seconds for one in loads)
         result = self._job.wait(timeout=2 * longest + 20)
         seconds, wakeups = time.monotonic() - began, harness_switches() - wakeups
-        return Seen(result, self._collect(loads), seconds, wakeups)
+        return WindowResult(result, self._collect(loads), seconds, wakeups)
 
     def close(self) -> None:
         """End what still runs, and remove the folder."""
@@ -122,3 +120,38 @@ class Window:
             text = self.host.run(*one.log, check=False, timeout=600).stdout
             found[f"{one.name}.log"] = text
         return found
+
+
+def drivers() -> list[int]:
+    """Return the processes that drive this one, nearest first: papermill, ``labkit run``."""
+    found = []
+    parent = os.getppid()
+    while parent > 1:
+        status = Path(f"/proc/{parent}/status").read_text()
+        name = _field(status, "Name")
+        if not name.startswith(("python", "papermill", "labkit")):
+            break
+        found.append(parent)
+        parent = int(_field(status, "PPid"))
+    return found
+
+
+def harness_switches() -> int:
+    """Return how often this process and those that drive it were put on a CPU so far."""
+    total = resource.getrusage(resource.RUSAGE_SELF)
+    count = total.ru_nvcsw + total.ru_nivcsw
+    for pid in drivers():
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                lines = (task / "status").read_text()
+                count += int(_field(lines, "voluntary_ctxt_switches"))
+                count += int(_field(lines, "nonvoluntary_ctxt_switches"))
+    return count
+
+
+def _field(status: str, name: str) -> str:
+    for line in status.splitlines():
+        head, _, value = line.partition(":")
+        if head == name:
+            return value.strip()
+    return "0"

@@ -1,15 +1,16 @@
-"""The ledger: every claim beside what was published, what was measured, and a result.
+"""The ledger: every claim beside what was published, what was measured, and a verdict.
 
 Two questions are asked of every claim: is it shown to hold, and is it shown to fail. Each has
 p-values of its own, corrected by Holm (1979) over those claims of a source that were measured on a
 suitable rig in enough blocks. The setting, what the claim asks of a rig against what the rig has,
-is kept apart from the result and goes before it.
+is kept apart from the verdict and goes before it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis.blockwise import joined
-from labkit.analysis.intervals import holm
-from labkit.analysis.origin import Origin
-from labkit.claims.kinds import evaluate
-from labkit.claims.measured import Measured, NotMeasured
-from labkit.claims.parts import Evaluation
-from labkit.claims.reading import Claim, Claims, load_claims
-from labkit.claims.settings import setting
-from labkit.claims.stated import Stated, published_value
-from labkit.claims.verdicts import blocks_needed, decide, fewest
+from labkit.analysis.estimates import Estimate, holm, join_notes
+from labkit.analysis.power import MOST_BLOCKS, blocks_to_detect, least_blocks
+from labkit.claims.cells import Measured, NotMeasured
+from labkit.claims.estimators import Evaluation, Part, evaluate
+from labkit.claims.schema import Claim, Claims, Needs, PublishedValue, load_claims
+from labkit.claims.stated import recompute, with_unit
 from labkit.dataset import Dataset, load
 from labkit.errors import UsageError
 from labkit.paths import ROOT
 
+RESULTS = (
+    *("replicated", "contradicted", "inconclusive", "not decidable on this rig"),
+    *("not measured", "error"),
+)
+SETTINGS = ("same", "analogue", "unsuitable")
 COLUMNS = (
     *("id", "source", "place", "statement", "study", "kind", "metric", "statistic"),
     *("published", "published_value", "arithmetic", "arithmetic_detail"),
@@ -42,9 +44,12 @@ _NUMBERS = (
     *("published_value", "estimate", "low", "high"),
     *("p_replicates", "p_contradicts", "p_replicates_adjusted", "p_contradicts_adjusted"),
 )
+_HEAD = ("claim", "published", "measured [interval]", "setting", "result")
+#: What no rig lacks unless it says that it has it.
+_OFFERED = ("aufs", "residence-time")
+#: A host of this role stands in for another one, so that a trial never uses both.
+_STAND_IN = "clean"
 Source = Dataset | Path | str
-#: Where `attrs` of a ledger has the trials of each claim.
-_TRIALS = "labkit_trials"
 
 
 def ledger(
@@ -80,7 +85,7 @@ def ledger(
         - ``estimate, low, high`` in ``unit`` (``1`` for a ratio), of the part that decides where a
           claim has several; ``n_blocks``, those that every part rests on; ``blocks_needed``, those
           that would decide if the estimates are what is true;
-        - ``p_replicates``, ``p_contradicts`` (see `labkit.claims.parts`), and both adjusted
+        - ``p_replicates``, ``p_contradicts`` (see `labkit.claims.estimators`), and both adjusted
           where something can be decided;
         - ``setting`` (``same``, ``analogue``, ``unsuitable``; empty without a campaign) and
           ``setting_why``;
@@ -101,32 +106,20 @@ def ledger(
         raise UsageError(f"alpha={alpha!r} is not usable", remedy="0 < alpha < 0.5")
     known = claims if isinstance(claims, Claims) else load_claims(claims, root)
     given = [datasets] if isinstance(datasets, Dataset | Path | str) else datasets
-    campaigns = _campaigns([one if isinstance(one, Dataset) else load(one) for one in given], known)
+    campaigns = _campaigns(
+        [source if isinstance(source, Dataset) else load(source) for source in given], known
+    )
     entries = [_entry(claim, campaigns.get(claim.study)) for claim in known]
     rows: dict[str, dict[str, Any]] = {}
     for source in known.sources:
         family = [entry for entry in entries if entry.claim.source == source]
         for entry, decided in zip(family, _decided(family, alpha), strict=True):
-            published = _published(entry.claim, known.stated)
-            rows[entry.claim.id] = _described(entry, alpha) | published | decided
+            rows[entry.claim.id] = (
+                _described(entry, alpha) | _published(entry.claim, known) | decided
+            )
     table = pd.DataFrame([rows[claim.id] for claim in known], columns=list(COLUMNS))
     counts: dict[str, Any] = dict.fromkeys(("n_blocks", "blocks_needed"), "Int64")
-    table = table.astype(counts | dict.fromkeys(_NUMBERS, float))
-    table.attrs[_TRIALS] = {one.claim.id: _origin(one) for one in entries if one.found is not None}
-    return table
-
-
-def origin(rows: pd.DataFrame) -> Origin:
-    """Return the trials that rows of `ledger` were held against, and the metrics."""
-    every: Mapping[str, Origin] = rows.attrs.get(_TRIALS, {})
-    found = [every[name] for name in rows["id"] if name in every]
-    columns = dict.fromkeys(name for one in found for name in one.columns)
-    return Origin(frozenset[str]().union(*(one.trials for one in found)), tuple(columns))
-
-
-def _origin(entry: _Entry) -> Origin:
-    used = entry.campaign.measured.used if entry.campaign else {}
-    return Origin(frozenset(used.get(entry.claim.id, ())), (entry.claim.metric,))
+    return table.astype(counts | dict.fromkeys(_NUMBERS, float))
 
 
 @dataclass(frozen=True)
@@ -139,11 +132,11 @@ class _Campaign:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A claim with what was found: an evaluation, or why there is none."""
+    """A claim with what was measured: an evaluation, or why there is none."""
 
     claim: Claim
     campaign: _Campaign | None
-    found: Evaluation | None = None
+    evaluation: Evaluation | None = None
     absent: str = ""
     error: str = ""
     setting: tuple[str, str] = ("", "")
@@ -160,9 +153,7 @@ def _campaigns(datasets: Iterable[Dataset], claims: Claims) -> dict[str, _Campai
         )
     return {
         name: _Campaign(
-            Measured(
-                several[-1], claims.studies[name], [one for one in claims if one.study == name]
-            ),
+            Measured(several[-1], [claim for claim in claims if claim.study == name]),
             f"the last of {len(several)} campaigns given" if len(several) > 1 else "",
         )
         for name, several in grouped.items()
@@ -175,11 +166,13 @@ def _entry(claim: Claim, campaign: _Campaign | None) -> _Entry:
     try:
         dataset = campaign.measured.dataset
         try:
-            found = evaluate(claim, campaign.measured)
+            evaluation = evaluate(claim, campaign.measured)
         except NotMeasured as reason:
             where = setting(claim, dataset, None)
             return _Entry(claim, campaign, absent=str(reason), setting=where)
-        return _Entry(claim, campaign, found, setting=setting(claim, dataset, found.samples))
+        return _Entry(
+            claim, campaign, evaluation, setting=setting(claim, dataset, evaluation.samples)
+        )
     except Exception as error:  # whatever it is, it is this row's result, and the command fails
         return _Entry(claim, campaign, error=_said(error))
 
@@ -192,31 +185,33 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
     """Return p-values, setting and result of the claims of one source."""
     decidable = [entry for entry in family if _decidable(entry, alpha)]
     adjusted = {
-        name: holm(np.array([getattr(one.found, name) for one in decidable], dtype=np.float64))
+        name: holm(
+            np.array([getattr(entry.evaluation, name) for entry in decidable], dtype=np.float64)
+        )
         for name in ("p_replicates", "p_contradicts")
     }
     pairs = iter(zip(*(map(float, values) for values in adjusted.values()), strict=True))
     rows = []
     for entry in family:
         row: dict[str, Any] = {"setting": entry.setting[0], "setting_why": entry.setting[1]}
-        if entry.found is None:
+        if entry.evaluation is None:
             result = "error" if entry.error else "not measured"
             why = entry.error or entry.absent
         else:
             pair = next(pairs) if _decidable(entry, alpha) else (math.nan, math.nan)
-            row |= {name: getattr(entry.found, name) for name in adjusted}
+            row |= {name: getattr(entry.evaluation, name) for name in adjusted}
             row |= {f"{name}_adjusted": p for name, p in zip(adjusted, pair, strict=True)}
             size, least = len(decidable), fewest(entry.claim, alpha)
             try:
-                needed = blocks_needed(entry.found.parts, alpha / max(1, size), least)
+                needed = blocks_needed(entry.evaluation.parts, alpha / max(1, size), least)
                 result, why = decide(
-                    entry.claim, entry.found, pair, entry.setting, family=size, alpha=alpha
+                    entry.claim, entry.evaluation, pair, entry.setting, family=size, alpha=alpha
                 )
                 row["blocks_needed"] = needed
             except Exception as error:  # as in `_entry`
                 result, why = "error", _said(error)
         note = entry.campaign.note if entry.campaign else ""
-        rows.append(row | {"result": result, "why": joined(why, note)})
+        rows.append(row | {"result": result, "why": join_notes(why, note)})
     return rows
 
 
@@ -225,40 +220,42 @@ def _decidable(entry: _Entry, alpha: float) -> bool:
 
     Neither question depends on what came out: the rig and the number of blocks do not.
     """
-    found = entry.found
-    fit = found is not None and entry.setting[0] != "unsuitable"
-    return fit and found is not None and found.n_blocks >= fewest(entry.claim, alpha)
+    evaluation = entry.evaluation
+    fit = evaluation is not None and entry.setting[0] != "unsuitable"
+    return fit and evaluation is not None and evaluation.n_blocks >= fewest(entry.claim, alpha)
 
 
 def _described(entry: _Entry, alpha: float) -> dict[str, Any]:
     """Return a claim's own fields, what was measured, and where."""
-    claim, found = entry.claim, entry.found
+    claim, evaluation = entry.claim, entry.evaluation
     own = ("id", "source", "place", "statement", "study", "kind", "metric", "statistic")
     row: dict[str, Any] = {name: getattr(claim, name) for name in own}
     row |= dict.fromkeys(_NUMBERS, math.nan) | {"unit": "", "dataset": "", "rig": ""}
     if entry.campaign is not None:
         dataset = entry.campaign.measured.dataset
         row |= {"dataset": _place(dataset.path), "rig": str(dataset.rig.get("name", ""))}
-    if found is not None:
-        fails = found.p_contradicts < found.p_replicates
-        shown = found.shown or (found.worst if fails else found.weakest)
+    if evaluation is not None:
+        fails = evaluation.p_contradicts < evaluation.p_replicates
+        shown = evaluation.shown or (evaluation.worst if fails else evaluation.weakest)
         low, high = shown.estimate.interval(alpha)
         row |= {"estimate": shown.estimate.value, "low": low, "high": high, "unit": shown.unit}
-        row["n_blocks"] = found.n_blocks
+        row["n_blocks"] = evaluation.n_blocks
     return row
 
 
-def _published(claim: Claim, stated: Mapping[str, Stated]) -> dict[str, Any]:
+def _published(claim: Claim, known: Claims) -> dict[str, Any]:
     """Return what the paper has, and what comes of recomputing it."""
-    value, text = published_value(claim)
-    checks = [stated[name] for name in claim.checks]
-    wrong = [one for one in checks if not one.follows]
+    paper = known.published.get(claim.id, PublishedValue(""))
+    checks = [known.stated[name] for name in claim.checks]
+    wrong = [statement for statement in checks if not statement.follows]
     word = "nothing to recompute" if not checks else "does not follow" if wrong else "follows"
     return {
-        "published": text,
-        "published_value": math.nan if value is None else value,
+        "published": paper.text,
+        "published_value": paper.number,
         "arithmetic": word,
-        "arithmetic_detail": "; ".join(f"{one.says}: {one.detail}" for one in wrong or checks),
+        "arithmetic_detail": "; ".join(
+            f"{statement.says}: {statement.detail}" for statement in wrong or checks
+        ),
     }
 
 
@@ -266,3 +263,252 @@ def _place(path: Path) -> str:
     """Return where a campaign is, from the project's folder where it is in it."""
     whole = path.resolve()
     return str(whole.relative_to(ROOT)) if whole.is_relative_to(ROOT) else whole.name
+
+
+def setting(claim: Claim, dataset: Dataset, samples: int | None) -> tuple[str, str]:
+    """Return the setting of a claim on the rig of a campaign, and what it lacks."""
+    for word, needs in (("unsuitable", claim.needs), ("analogue", claim.same)):
+        if lacking := list(_lacking(needs, dataset, samples)):
+            return word, "; ".join(lacking)
+    return "same", ""
+
+
+def _lacking(needs: Needs, dataset: Dataset, samples: int | None) -> Iterator[str]:
+    rig, facts = dataset.rig, dataset.facts
+    for name in needs.capabilities:
+        if reason := _capability(name, rig):
+            yield f"{name}: {reason}"
+    for what, wanted, available in (
+        ("CPUs of the system under test", needs.cores, _cores(facts)),
+        ("hosts", needs.hosts, len(rig.get("hosts", {}).keys() - {_STAND_IN})),
+        ("samples a trial", needs.samples if samples is not None else 0, samples),
+    ):
+        if wanted and not available:
+            yield f"{wanted:,} {what}: the campaign does not state them"
+        elif available and available < wanted:
+            yield f"{wanted:,} {what}: there are {available:,}"
+    if needs.cores_at_most and not 0 < (available := _cores(facts)) <= needs.cores_at_most:
+        yield f"at most {needs.cores_at_most} CPUs of the system under test: there are {available}"
+    if needs.link_gbit_per_s and (reason := _link(needs.link_gbit_per_s, rig, facts)):
+        yield f"a link of {needs.link_gbit_per_s:g} Gbit/s: {reason}"
+    if needs.engine and not _ran(needs.engine, dataset):
+        yield f"{needs.engine}: nothing ran under it"
+
+
+def _capability(name: str, rig: Mapping[str, Any]) -> str:
+    """Return why a rig lacks a capability; empty where it has it."""
+    lacking = rig.get("capabilities")
+    if lacking is None:
+        return "the rig does not state what it lacks"
+    if name in lacking:
+        return str(lacking[name])
+    if name == "separate-machines" and rig.get("shared_kernel", True):
+        return "the hosts share one kernel"
+    if name in _OFFERED and name not in rig.get("offers", ()):
+        return "the rig does not offer it"
+    return ""
+
+
+def _cores(facts: Mapping[str, Any]) -> int:
+    return int(_stable(facts, "sut").get("cpu", {}).get("count") or 0)
+
+
+def _link(wanted: float, rig: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """Return why the link between both ends is not known to have a rate; empty where it has."""
+    # A virtual interface names a rate that no packet ever keeps to.
+    if reason := _capability("nic-hardware", rig):
+        return reason
+    rates = [rate for role in ("generator", "sut") for rate in _rates(_stable(facts, role))]
+    if not rates or not all(map(math.isfinite, rates)):
+        return "the rig does not state a rate"
+    return "" if min(rates) >= wanted else f"there are {min(rates):g} Gbit/s"
+
+
+def _rates(stable: Mapping[str, Any]) -> list[float]:
+    """Return the rate of each lab interface in Gbit/s, NaN where it is not known."""
+    speeds = [str(interface.get("speed")) for interface in stable.get("interfaces", {}).values()]
+    matches = [re.fullmatch(r"(\d+)Mb/s", speed) for speed in speeds]
+    return [int(match[1]) / 1000 if match else math.nan for match in matches] or [math.nan]
+
+
+def _stable(facts: Mapping[str, Any], role: str) -> Mapping[str, Any]:
+    return dict(facts.get(role, {}).get("stable", {}))
+
+
+def _ran(engine: str, dataset: Dataset) -> bool:
+    """Tell whether a runtime ran: by the placements, or else by the engines of the hosts."""
+    ok = dataset.ok
+    if "placement" in ok.columns:
+        return any(str(placement).split()[0] == engine for placement in set(ok["placement"]))
+    hosts = dataset.rig.get("hosts", {}).values()
+    return engine == "docker" and len(ok) > 0 and any(host.get("engine") for host in hosts)
+
+
+def decide(
+    claim: Claim,
+    evaluation: Evaluation,
+    adjusted: tuple[float, float],
+    setting: tuple[str, str],
+    *,
+    family: int,
+    alpha: float,
+) -> tuple[str, str]:
+    """Return the result of a measured claim and what decided it."""
+    holds, fails = adjusted[0] < alpha, adjusted[1] < alpha
+    assert not (holds and fails), f"{claim.id}: shown to hold and to fail"
+    note = join_notes(evaluation.note, *(part.estimate.note for part in evaluation.parts))
+    if setting[0] == "unsuitable":
+        return "not decidable on this rig", join_notes(f"it takes {setting[1]}", note)
+    if evaluation.n_blocks < (least := fewest(claim, alpha)):
+        pilot = f"pilot: {evaluation.n_blocks} complete blocks of the {least} that it takes"
+        return "inconclusive", join_notes(pilot, note)
+    if holds:
+        others = len(evaluation.parts) - 1
+        also = f", and so {'does the other' if others == 1 else f'do the {others} others'}"
+        return "replicated", join_notes(
+            f"{_inside(evaluation.weakest)}{also if others else ''} (p {_p(adjusted[0])})", note
+        )
+    if fails:
+        said = f"{_outside(evaluation.worst)} (p {_p(adjusted[1])})"
+        return "contradicted", join_notes(said, _absent(evaluation, alpha), note)
+    return "inconclusive", join_notes(_open(claim, evaluation, family, alpha), note)
+
+
+def fewest(claim: Claim, alpha: float) -> int:
+    """Return the fewest blocks for a verdict: those of the claim, or more where alpha is small."""
+    return max(claim.blocks, least_blocks(alpha))
+
+
+def region(part: Part) -> str:
+    """Return the region of a part in words."""
+    unit = "" if part.unit in ("", "1") else f" {part.unit}"
+    if math.isinf(part.low) or math.isinf(part.high):
+        low = math.isinf(part.high)
+        return f"{'above' if low else 'below'} {part.low if low else part.high:.4g}{unit}"
+    return f"from {part.low:.4g} to {part.high:.4g}{unit}"
+
+
+def blocks_needed(parts: Sequence[Part], alpha: float, least: int) -> int | None:
+    """Return how many blocks would decide, if the estimates are what is true.
+
+    With power 0.8, by the paired t test against the nearest bound. Where every
+    estimate lies in its region, enough for all to be shown inside; otherwise, for one that does
+    not to be shown outside.
+    """
+    outside = [part for part in parts if not part.low <= part.estimate.value <= part.high]
+    if outside:
+        numbers = [_blocks(part, alpha / len(parts)) for part in outside]
+        known = [number for number in numbers if number is not None]
+        return max(least, min(known)) if known else None
+    numbers = [_blocks(part, alpha) for part in parts]
+    known = [number for number in numbers if number is not None]
+    return max(least, *known) if len(known) == len(parts) else None
+
+
+def _blocks(part: Part, alpha: float) -> int | None:
+    estimate = part.estimate
+    if (
+        not isinstance(estimate, Estimate)
+        or not estimate.error > 0
+        or not math.isfinite(estimate.error)
+    ):
+        return None
+    bounds = [bound for bound in (part.low, part.high) if math.isfinite(bound)]
+    if estimate.scale == "log":
+        bounds = [math.log(bound) for bound in bounds if bound > 0]
+    distance = min((abs(estimate.centre - bound) for bound in bounds), default=0.0)
+    spread = estimate.error * math.sqrt(estimate.n_blocks)
+    # In units of the spread, which is all that matters; far below 30 of them 2 blocks do.
+    distance = min(distance / spread, 30.0)
+    if distance < 1e-6:
+        return MOST_BLOCKS
+    return blocks_to_detect(math.expm1(distance), 1.0, alpha=alpha) or MOST_BLOCKS
+
+
+def _inside(part: Part) -> str:
+    # Two one-sided tests at 5 % are an interval of 90 %: the one of 95 % may reach over a bound.
+    both = math.isfinite(part.low) and math.isfinite(part.high)
+    how = ", by two one-sided tests" if both else ""
+    return f"{part.label}: {part.estimate.value:.4g} lies {region(part)}{how}"
+
+
+def _outside(part: Part) -> str:
+    return f"{part.label}: {part.estimate.value:.4g} does not lie {region(part)}"
+
+
+def _absent(evaluation: Evaluation, alpha: float) -> str:
+    known = evaluation.also < alpha
+    return "" if known else f"that there is one was not shown (p {_p(evaluation.also)})"
+
+
+def _open(claim: Claim, evaluation: Evaluation, family: int, alpha: float) -> str:
+    """Return why a claim is neither shown nor refuted, and what it would take."""
+    part = evaluation.weakest
+    said = f"{part.label}: whether {part.estimate.value:.4g} lies {region(part)} is open"
+    if math.isnan(part.estimate.value):
+        said = f"{part.label} has no estimate"
+    elif min(evaluation.p_replicates, evaluation.p_contradicts) < alpha:
+        said += f" after Holm's correction over {family} claims"
+    said = join_notes(said, _absent(evaluation, alpha))
+    blocks = blocks_needed(evaluation.parts, alpha / max(1, family), fewest(claim, alpha))
+    if blocks is not None:
+        more = "more than " if blocks >= MOST_BLOCKS else "about "
+        said += f"; {more}{blocks:,} blocks would decide"
+    return said
+
+
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
+
+
+def select_rows(rows: pd.DataFrame, sources: Sequence[str], results: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of some sources and results; all where none is named."""
+    known = {"source": list(dict.fromkeys(rows["source"])), "result": list(RESULTS)}
+    for name, asked in (("source", sources), ("result", results)):
+        if unknown := [value for value in asked if value not in known[name]]:
+            raise UsageError(
+                f"no {name} called {', '.join(unknown)}", remedy=f"one of {', '.join(known[name])}"
+            )
+        rows = rows[rows[name].isin(asked)] if asked else rows
+    return rows
+
+
+def format_rows(rows: pd.DataFrame) -> list[str]:
+    """Return a line a claim, errors with their message, and how often there is each result."""
+    records = rows.to_dict("records")
+    cells = [_HEAD, *(_cells(row) for row in records)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    lines += [f"{row['id']}: {row['why']}" for row in records if row["result"] == "error"]
+    counts = rows["result"].value_counts()
+    totals = [f"{counts[name]} {name}" for name in RESULTS if name in counts]
+    return [*lines, "", f"{len(rows)} claims: {', '.join(totals) or 'none'}"]
+
+
+def format_arithmetic(sources: Iterable[str]) -> list[str]:
+    """Return what the papers' words state and their own tables do not give, with both numbers."""
+    lines = [""]
+    for source in sources:
+        table = recompute(source)
+        wrong = table[~table["follows"]]
+        lines.append(f"{source}: {len(wrong)} of {len(table)} statements do not follow")
+        for row in wrong.to_dict("records"):
+            stated = row["stated"]
+            said = "stated" if stated is True else f"stated {with_unit(stated, row['unit'])}"
+            shown = with_unit(row["shown"], row["unit"])
+            lines.append(f"  {row['place']}: {row['says']} ({said}; its tables give {shown})")
+    return lines
+
+
+def _cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    published = _number(row["published_value"]) or ("stated" if row["published"] else "")
+    measured = _number(row["estimate"])
+    if measured:
+        unit = "" if row["unit"] in ("", "1") else f" {row['unit']}"
+        low, high = _number(row["low"]), _number(row["high"])
+        measured += f" [{low}, {high}]{unit}" if low and high else unit
+    return str(row["id"]), published, measured, str(row["setting"]), str(row["result"])
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.4g}"

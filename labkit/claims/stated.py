@@ -1,85 +1,67 @@
-"""What a paper's words state, recomputed from its own tables."""
+"""What a paper's words state, recomputed from its own tables.
+
+A statement is an expression over values of a published table, evaluated by simpleeval: arithmetic,
+comparisons, conditions, lists, comprehensions and `FUNCTIONS`. A name in it stands for a constant,
+a list of constants, or the rows that a selector chooses.
+"""
 
 from __future__ import annotations
 
+import ast
+import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal, get_args
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from simpleeval import EvalWithCompoundTypes  # type: ignore[import-untyped]
 
-from labkit.claims.checked import Problems, entries
-from labkit.claims.expressions import check_names, evaluate, names_in, resolve
 from labkit.claims.published import default_root, keys, published
+from labkit.claims.toml_file import Mistakes, read_toml
 from labkit.errors import UsageError
 
-if TYPE_CHECKING:
-    from labkit.claims.reading import Claim
-
-KINDS = ("percentage", "ratio", "order", "bound", "product", "average", "limit", "count")
+Kind = Literal["percentage", "ratio", "order", "bound", "product", "average", "limit", "count"]
+KINDS = get_args(Kind)
 #: The columns of `recompute`.
 COLUMNS = (
     *("id", "source", "place", "says", "kind", "stated", "computed", "shown"),
     *("difference", "tolerance", "unit", "follows", "note"),
 )
-_TEXT = {"type": "string", "minLength": 1}
-SHAPE: dict[str, Any] = {
-    "properties": {
-        **dict.fromkeys(("id", "place", "says", "compute", "shown"), _TEXT),
-        "kind": {"enum": list(KINDS)},
-        "unit": {"type": "string"},
-        "stated": {"anyOf": [{"type": "number"}, {"const": True}]},
-        "tolerance": {"type": "number", "minimum": 0},
-        "note": {"type": "string"},
-        "from": {"type": "object", "minProperties": 1},
-    },
-    "required": ["id", "place", "says", "kind", "stated", "compute", "from"],
-    # A truth is shown by a number; a number is compared within its tolerance.
-    "if": {"properties": {"stated": {"const": True}}},
-    "then": {"required": ["shown"]},
-    "else": {"required": ["tolerance", "unit"]},
-    "additionalProperties": False,
-}
+
+
+def _number(value: object) -> object:
+    if value is not True and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError("must be a number or true")
+    return value
+
+
+#: A number as a paper states it, or true for an order or a bound. (1 is not true here.)
+Number = Annotated[float | bool, BeforeValidator(_number)]
+#: What a name stands for: one number, or the numbers of several rows in the order of the file.
+Value = float | list[float]
 
 
 @dataclass(frozen=True)
 class Stated:
-    """One thing that a paper's words state, and what its tables have.
-
-    Parameters
-    ----------
-    id : str
-        Unique; starts with the source's key.
-    source, place : str
-        The document's key, and where in it.
-    says : str
-        The statement in this project's words.
-    kind : str
-        One of `KINDS`.
-    stated : float or bool
-        The number as stated in `unit`, or True for an order or a bound.
-    computed : float or bool
-        What the expression comes to; a truth where a truth is stated.
-    shown : float
-        The number to show: `computed`, or for a truth the number that it rests on. In `unit`.
-    tolerance : float
-        How far `computed` may lie from `stated`, in `unit`; 0 for a truth.
-    unit : str
-        Short symbol; empty where a truth has none.
-    note : str
-        What to know about it.
-    """
+    """One thing that a paper's words state, and what its tables have."""
 
     id: str
     source: str
     place: str
     says: str
     kind: str
+    #: As stated and as recomputed, in `unit`; truths for an order or a bound.
     stated: float | bool
     computed: float | bool
+    #: The number to show: `computed`, or for a truth the number that it rests on.
     shown: float
+    #: How far `computed` may lie from `stated`; 0 for a truth.
     tolerance: float
     unit: str
     note: str = ""
@@ -107,10 +89,42 @@ class Stated:
         return f"stated {with_unit(self.stated, self.unit)}; its tables give {shown}"
 
 
-def with_unit(value: float, unit: str) -> str:
-    """Return a number with four significant digits (above 1,000 with all whole ones) and unit."""
-    text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return text if unit in ("", "1") else f"{text} {unit}"
+class _File(BaseModel):
+    """A file of statements; its entries are checked one by one."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    format: Literal[1]
+    source: str
+    stated: list[dict[str, Any]] = []
+
+
+class _Entry(BaseModel):
+    """A statement as it is written."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    id: str
+    place: str = Field(min_length=1)
+    says: str = Field(min_length=1)
+    kind: Kind
+    stated: Number
+    unit: str | None = None
+    tolerance: float | None = Field(None, ge=0)
+    compute: str = Field(min_length=1)
+    shown: str | None = Field(None, min_length=1)
+    note: str = ""
+    names: dict[str, Any] = Field(alias="from", min_length=1)
+
+    def mistakes(self, source: str) -> list[str]:
+        """Return what is wrong between the keys."""
+        messages = []
+        if not self.id.startswith(f"{source}-"):
+            messages.append(f"id: does not start with {source}-")
+        if self.stated is True and self.shown is None:
+            messages.append("shown: missing; a truth is shown by a number")
+        for key in ("tolerance", "unit"):
+            if self.stated is not True and getattr(self, key) is None:
+                messages.append(f"{key}: missing; a number is compared within its tolerance")
+        return messages
 
 
 def stated_path(key: str, root: Path | str | None = None) -> Path:
@@ -119,104 +133,56 @@ def stated_path(key: str, root: Path | str | None = None) -> Path:
 
 
 def load_stated(key: str, root: Path | str | None = None) -> tuple[Stated, ...]:
-    """Return every statement of a document that its own tables can be held against.
-
-    Parameters
-    ----------
-    key : str
-        The document's key.
-    root : path, optional
-        Folder of ``<key>.csv`` and ``<key>.stated.toml``; by default ``data/published``.
-
-    Raises
-    ------
-    DatasetError
-        If the file is missing or an entry is wrong: its shape, a name, a selector, an expression.
-        The first ten problems are shown, each with the entry's id; the evidence has all.
-    """
+    """Return every statement of a document that its own tables can be held against."""
     table = published(key, root)
     table.attrs = {}  # pandas would copy the schema with every comparison
     path = stated_path(key, root)
-    document, problems = entries(path, "stated", ("source",))
-    if document["source"] != key:
-        problems.add("source", f"is {document['source']!r} and not {key!r}")
-    found: list[Stated] = []
-    seen: set[str] = set()
-    for number, entry in enumerate(document["stated"], start=1):
-        name = str(entry.get("id", f"entry {number}"))
-        if name in seen:
-            problems.add(name, "the id is used twice; choose another")
-        seen.add(name)
-        if not name.startswith(f"{key}-"):
-            problems.add(name, f"the id does not start with {key}-")
-        if problems.shape(name, entry, SHAPE):
-            found += _computed(entry, key, table, problems)
-    problems.stop(f"correct these entries of {path.name}")
-    return tuple(found)
+    content, mistakes = read_toml(path, _File)
+    if content.source != key:
+        mistakes.add("source", f"is {content.source!r} and not {key!r}")
+    statements: list[Stated] = []
+    names: set[str] = set()
+    for number, raw in enumerate(content.stated, start=1):
+        name = str(raw.get("id", f"entry {number}"))
+        if name in names:
+            mistakes.add(name, "id: used twice; choose another")
+        names.add(name)
+        if (entry := mistakes.validate(name, raw, _Entry)) is None:
+            continue
+        if messages := entry.mistakes(key):
+            mistakes.add(name, *messages)
+        else:
+            statements += _computed(entry, key, table, mistakes)
+    mistakes.stop(f"correct these entries of {path.name}")
+    return tuple(statements)
 
 
-def _computed(
-    entry: Mapping[str, Any], key: str, table: pd.DataFrame, problems: Problems
-) -> list[Stated]:
-    truth = entry["stated"] is True
+def _computed(entry: _Entry, key: str, table: pd.DataFrame, mistakes: Mistakes) -> list[Stated]:
+    shown = entry.shown or entry.compute
     try:
-        computed = compute(entry["compute"], entry["from"], table, also=entry.get("shown"))
-        shown = compute(entry.get("shown", entry["compute"]), entry["from"], table, every=False)
+        computed, number = compute([entry.compute, shown], entry.names, table)
     except UsageError as error:
-        problems.add(entry["id"], f"{error.what}: {error.why}" if error.why else error.what)
+        mistakes.add(entry.id, f"{error.what}: {error.why}" if error.why else error.what)
         return []
-    if isinstance(computed, bool) is not truth:
-        problems.add(entry["id"], f"states {entry['stated']} and computes {computed}: two kinds")
-    if isinstance(shown, bool):
-        problems.add(entry["id"], "shown is a truth and not a number")
-    texts = {name: entry[name] for name in ("id", "place", "says", "kind")}
+    if isinstance(computed, bool) is not (entry.stated is True):
+        mistakes.add(entry.id, f"stated is {entry.stated}, and compute gives {computed}")
+    if isinstance(number, bool):
+        mistakes.add(entry.id, "shown: gives a truth and not a number")
     return [
         Stated(
-            **texts,
+            id=entry.id,
             source=key,
-            stated=True if truth else float(entry["stated"]),
+            place=entry.place,
+            says=entry.says,
+            kind=entry.kind,
+            stated=entry.stated,
             computed=computed,
-            shown=float(shown),
-            tolerance=float(entry.get("tolerance", 0)),
-            unit=entry.get("unit", ""),
-            note=entry.get("note", ""),
+            shown=float(number),
+            tolerance=entry.tolerance or 0.0,
+            unit=entry.unit or "",
+            note=entry.note,
         )
     ]
-
-
-def compute(
-    expression: str,
-    given: Mapping[str, Any],
-    table: pd.DataFrame,
-    *,
-    also: str | None = None,
-    every: bool = True,
-) -> float | bool:
-    """Return what an expression comes to over the rows of a published table.
-
-    Parameters
-    ----------
-    expression : str
-        See `labkit.claims.expressions`.
-    given : mapping
-        What each name stands for: a number, a list of numbers, or a selector of rows.
-    table : DataFrame
-        A published table.
-    also : str, optional
-        Another expression over the same names.
-    every : bool
-        Whether each name must be used, in `expression` or in `also`.
-
-    Raises
-    ------
-    UsageError
-        With all that is wrong with the names, or else with the expression.
-    """
-    wrong = check_names([expression, *([also] if also else [])], given) if every else []
-    names, problems = resolve(given, table)
-    if wrong + problems:
-        raise UsageError("; ".join(wrong + problems))
-    return evaluate(expression, {name: names[name] for name in names_in(expression)})
 
 
 def recompute(key: str | None = None, root: Path | str | None = None) -> pd.DataFrame:
@@ -241,47 +207,158 @@ def recompute(key: str | None = None, root: Path | str | None = None) -> pd.Data
     DatasetError
         As `load_stated`.
     """
-    chosen = keys(root) if key is None else [key]
-    rows = [stated for name in chosen for stated in load_stated(name, root)]
-    columns = {name: [getattr(row, name) for row in rows] for name in COLUMNS}
-    mixed = {name: pd.Series(columns.pop(name), dtype=object) for name in ("stated", "computed")}
-    frame = pd.DataFrame(columns | mixed, columns=list(COLUMNS))
-    return frame.astype({"shown": float, "difference": float, "tolerance": float, "follows": bool})
+    documents = keys(root) if key is None else [key]
+    rows = [
+        asdict(statement) | {"difference": statement.difference, "follows": statement.follows}
+        for name in documents
+        for statement in load_stated(name, root)
+    ]
+    # Numbers and truths stand in the same column.
+    frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
+    text = ("id", "source", "place", "says", "kind", "unit", "note")
+    numbers = ("shown", "difference", "tolerance")
+    types = dict.fromkeys(text, "str") | dict.fromkeys(numbers, "float")
+    return frame.astype(types | {"follows": "bool"})
 
 
-@dataclass(frozen=True)
-class PublishedValue:
-    """What a paper has for the quantity that a claim is about.
+def with_unit(value: float, unit: str) -> str:
+    """Return a number with four significant digits (above 1,000 with all whole ones) and unit."""
+    text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return text if unit in ("", "1") else f"{text} {unit}"
 
-    Parameters
-    ----------
-    unit : str
-        Short symbol; ``1`` for a ratio.
-    stated : float, bool or None
-        As the words state it; None where they give no number.
-    computed : float, bool or None
-        From the paper's tables; None where nothing is computed.
+
+def increasing(values: Sequence[float]) -> bool:
+    """Return whether each value is above the one before it."""
+    if len(values) < 2:
+        raise ValueError("fewer than two values have no order")
+    return all(a < b for a, b in itertools.pairwise(values))
+
+
+def decreasing(values: Sequence[float]) -> bool:
+    """Return whether each value is below the one before it."""
+    return increasing([-value for value in values])
+
+
+def _zip(*lists: Sequence[float]) -> list[tuple[float, ...]]:
+    return list(zip(*lists, strict=True))
+
+
+#: All that an expression may call. ``zip`` refuses lists of different lengths.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": min,
+    "max": max,
+    "mean": statistics.fmean,
+    "sum": sum,
+    "abs": abs,
+    "round": round,
+    "sqrt": math.sqrt,
+    "log": math.log,
+    "len": len,
+    "sorted": sorted,
+    "zip": _zip,
+    "all": all,
+    "any": any,
+    "increasing": increasing,
+    "decreasing": decreasing,
+}
+
+
+def compute(
+    expressions: Sequence[str], given: Mapping[str, Any], table: pd.DataFrame
+) -> list[float | bool]:
+    """Return what expressions come to over the rows of a published table."""
+    used = set().union(*map(names_in, expressions))
+    wrong = [f"{name!r} is used and not given in from" for name in sorted(used - given.keys())]
+    wrong += [f"{name!r} is given in from and not used" for name in sorted(given.keys() - used)]
+    taken = sorted(given.keys() & FUNCTIONS.keys())
+    wrong += [f"{name!r} is the name of a function: choose another" for name in taken]
+    values: dict[str, Value] = {}
+    for name, source in given.items():
+        try:
+            values[name] = select(table, source) if isinstance(source, dict) else _constant(source)
+        except UsageError as error:
+            wrong.append(f"{name}: {error.what}" + (f" ({error.why})" if error.why else ""))
+    if wrong:
+        raise UsageError("; ".join(wrong))
+    return [evaluate(expression, values) for expression in expressions]
+
+
+def names_in(expression: str) -> set[str]:
+    """Return the names that an expression takes from outside; functions are not among them."""
+    try:
+        nodes = list(ast.walk(ast.parse(" ".join(expression.split()), mode="eval")))
+    except SyntaxError as error:
+        raise UsageError(f"{expression!r} is not an expression", why=str(error.msg)) from None
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    return {node.id for node in names} - own - FUNCTIONS.keys()
+
+
+def evaluate(expression: str, names: Mapping[str, Value]) -> float | bool:
+    """Return the finite number, or the truth, that an expression comes to."""
+    # Also where evaluation would not reach it, behind an `and`.
+    if unknown := sorted(names_in(expression) - names.keys()):
+        raise UsageError(f"cannot compute {expression!r}", why=f"{unknown[0]!r} is not defined")
+    evaluator = EvalWithCompoundTypes(allowed_attrs={})
+    # That class adds functions of its own; only those named here are wanted.
+    evaluator.functions, evaluator.names = dict(FUNCTIONS), dict(names)
+    try:
+        result = evaluator.eval(" ".join(expression.split()))
+    except Exception as error:  # an expression can raise whatever its functions raise
+        raise UsageError(f"cannot compute {expression!r}", why=str(error)) from error
+    if isinstance(result, bool):
+        return result
+    if not isinstance(result, int | float) or not math.isfinite(result):
+        raise UsageError(f"{expression!r} gives {result!r}, and not a finite number or a truth")
+    return float(result)
+
+
+def select(table: pd.DataFrame, selector: Mapping[str, Any]) -> Value:
+    """Return the value of the one row that a selector chooses, or those of ``rows = "all"``.
+
+    With it a column may have a list of values. An empty string chooses what is empty.
     """
+    every = selector.get("rows") == "all"
+    if "rows" in selector and not every:
+        raise UsageError(f"rows = {selector['rows']!r} is unknown", why='it can only be "all"')
+    chosen = np.ones(len(table), dtype=bool)
+    for column, wanted in selector.items():
+        if column == "rows":
+            continue
+        if column not in table.columns:
+            raise UsageError(f"no column {column!r}", why=f"there are {list(table.columns)}")
+        if isinstance(wanted, list) and not every:
+            raise UsageError(f"{column} is a list", why='only with rows = "all"')
+        options = wanted if isinstance(wanted, list) else [wanted]
+        matches = chosen & np.any([_equals(table[column], option) for option in options], axis=0)
+        if not matches.any():
+            levels = sorted({str(item) for item in table.loc[chosen, column]})
+            raise UsageError(f"no row has {column} = {wanted!r}", why=f"there are {levels[:12]}")
+        chosen = matches
+    values = [float(value) for value in table["value"].to_numpy()[chosen]]
+    if every:
+        return values
+    if len(values) != 1:
+        free = [c for c in table.columns if table.loc[chosen, c].nunique(dropna=False) > 1]
+        raise UsageError(f"{len(values)} rows match", why=f"they differ in {free}; name one")
+    return values[0]
 
-    unit: str
-    stated: float | bool | None = None
-    computed: float | bool | None = None
+
+def _equals(column: pd.Series[Any], wanted: object) -> NDArray[np.bool_]:
+    """Return where a column has a value; numbers in a column of text are compared as text."""
+    number = pd.api.types.is_numeric_dtype(column)
+    if wanted == "":
+        return np.asarray(column.isna() if number else column == "", dtype=bool)
+    if not number:
+        return np.asarray(column == str(wanted), dtype=bool)
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float):
+        raise UsageError(f"{column.name} is a number and not {wanted!r}")
+    # What is empty is NaN here, and equals nothing.
+    return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan) == wanted, dtype=bool)
 
 
-def published_value(claim: Claim) -> tuple[float | None, str]:
-    """Return what a paper has for a claim: the number, or None, and a phrase with all of it.
-
-    The number is the one from the paper's tables, or else the stated one. A truth is no number.
-    """
-    paper = claim.published
-    if paper is None:
-        return None, ""
-    parts = []
-    for word, value in (("stated", paper.stated), ("from its tables", paper.computed)):
-        if isinstance(value, bool):
-            parts.append(f"{word}: {'yes' if value else 'no'}")
-        elif value is not None:
-            parts.append(f"{with_unit(value, paper.unit)} {word}")
-    numbers = [v for v in (paper.computed, paper.stated) if v is not None and v is not True]
-    number = next((float(v) for v in numbers if not isinstance(v, bool)), None)
-    return number, "; ".join(parts)
+def _constant(source: Any) -> Value:
+    numbers = source if isinstance(source, list) else [source]
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
+        raise UsageError(f"{source!r} is neither a number nor a selector")
+    return [float(n) for n in numbers] if isinstance(source, list) else float(source)

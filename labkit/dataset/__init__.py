@@ -1,15 +1,7 @@
-"""Datasets on disk, read into tidy frames.
+"""Datasets on disk, read into tidy frames: a campaign as it is measured, or packed.
 
-Layout, format 1::
-
-    <campaign>/plan.json                    identity, settings, conditions, order, refusals, rig
-    <campaign>/sessions/01.json             facts of every host, one file a boot of the rig
-    <campaign>/trials/b01-p03-a1/trial.json what ran, what was read back, evidence, outcome
-    <campaign>/trials/b01-p03-a1/samples.parquet   integer columns, one row a sample
-    <campaign>/logs/01.log                  what a run did, with times (UTC); one file a run
-
-A trial's directory is there completely or not at all. Each attempt is a directory: a failed one is
-a row like any other.
+`labkit.dataset.storage` says which files there are. Each attempt at a trial is there completely or
+not at all, and a failed one is a row like any other.
 """
 
 from __future__ import annotations
@@ -25,32 +17,61 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.dataset.archive import opened
-from labkit.dataset.files import FORMAT, campaigns, in_threads, read_json, read_part
-from labkit.dataset.rows import rows_of
-from labkit.dataset.samples import REST, columns_of, read_columns
+from labkit.dataset.files import (
+    FORMAT,
+    campaigns,
+    check_keys,
+    in_threads,
+    read_json,
+    refuse_archive,
+)
+from labkit.dataset.storage import REST, PackedTables, Part, TrialFolders, read_samples, storage_of
 from labkit.errors import DatasetError
 
 __all__ = ["FORMAT", "Dataset", "campaigns", "in_threads", "load", "read_json"]
 
-
-#: What every attempt's record has.
-_RECORD = (
-    *("trial", "attempt", "block", "position", "copy", "levels", "session"),
-    *("status", "n_samples", "started_ns", "seconds"),
-)
+#: As many metrics are named when a dataset is shown.
+_SHOWN = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """One campaign, read from disk; make one with `load`."""
 
     path: Path
 
+    def __repr__(self) -> str:
+        """Return study, rig, size, factors and metrics; or why that cannot be read."""
+        try:
+            return "\n  ".join([f"Dataset({str(self.path)!r})", *self._summary()])
+        except DatasetError as error:
+            return f"Dataset({str(self.path)!r}): {error}"
+
+    def _summary(self) -> list[str]:
+        done = [one for one in self.records if one["status"] == "ok"]
+        failed, order = len(self.records) - len(done), self.plan.get("order")
+        planned = f" of {sum(map(len, order))} planned" if order else ""
+        blocks = len({one["block"] for one in self.records})
+        factors = dict(self.plan["factors"])
+        conditions = self.ok[[*factors]].drop_duplicates() if done else ()
+        metrics = list(dict.fromkeys(name for one in done for name in one.get("metrics", {})))
+        sampled = dict.fromkeys(name for names in self.sampled.values() for name in names)
+        more = f", ... ({len(metrics)} in all)" if len(metrics) > _SHOWN else ""
+        return [
+            f"study: {self.plan.get('study', 'unknown')}",
+            f"rig: {self.rig.get('name', 'unknown')} ({self.rig.get('kind', 'unknown')})",
+            f"trials: {len(done)}{planned}, {blocks} blocks, {failed} failed attempts",
+            f"conditions: {len(conditions)}",
+            *(f"  {name}: {', '.join(map(str, levels))}" for name, levels in factors.items()),
+            f"metrics: {', '.join(metrics[:_SHOWN]) or 'none'}{more}",
+            f"samples: {', '.join(sampled) or 'none'}",
+        ]
+
     @cached_property
     def plan(self) -> dict[str, Any]:
         """The plan as stored: identity, settings, factors, conditions, order, refusals, seed."""
-        return read_part(self.path / "plan.json", ("identity", "factors", "rig"))
+        path = self.path / "plan.json"
+        return check_keys(read_json(path), ("identity", "factors", "rig"), str(path))
 
     @property
     def rig(self) -> dict[str, Any]:
@@ -60,21 +81,17 @@ class Dataset:
     @cached_property
     def sessions(self) -> list[dict[str, Any]]:
         """Every session (a boot of the rig) with the facts of its hosts."""
-        return [read_json(path) for path in sorted((self.path / "sessions").glob("*.json"))]
+        return self._storage.sessions()
 
     @property
     def facts(self) -> dict[str, Any]:
         """The facts of each host in the last session, by role."""
         return dict(self.sessions[-1]["facts"]) if self.sessions else {}
 
-    def record(self, directory: Path) -> dict[str, Any]:
-        """Return the ``trial.json`` of an attempt, with the name of its directory."""
-        return read_part(directory / "trial.json", _RECORD) | {"directory": directory.name}
-
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """Every attempt's ``trial.json``, in the order of the plan."""
-        found = [self.record(one) for one in (self.path / "trials").glob("b*-p*-a*")]
+        """Every attempt's record, in the order of the plan: what ran, evidence, outcome."""
+        found = self._storage.records()
         return sorted(found, key=lambda one: (one["block"], one["position"], one["attempt"]))
 
     @cached_property
@@ -84,8 +101,7 @@ class Dataset:
         A trial that measured several conditions at once, such as both sides of a pair, has a row
         for each; ``trial`` of the further ones ends in ``/1``, ``/2`` ...
         """
-        rows = [row for record in self.records for row in rows_of(record)]
-        return pd.DataFrame(rows)
+        return pd.DataFrame([row for record in self.records for row in _rows(record)])
 
     @property
     def ok(self) -> pd.DataFrame:
@@ -95,8 +111,35 @@ class Dataset:
     @cached_property
     def sampled(self) -> dict[str, tuple[str, ...]]:
         """The measured columns of each successful trial with samples, by the trial's name."""
-        records, paths = self._with_samples()
-        return {one["trial"]: names for one, names in zip(records, columns_of(paths), strict=True)}
+        records, parts = self._with_samples()
+        return {one["trial"]: tuple(part.types) for one, part in zip(records, parts, strict=True)}
+
+    def raw(self, trial: str, attempt: int | None = None) -> dict[str, str]:
+        """Return what the programs of a trial printed, by the name of the file.
+
+        Parameters
+        ----------
+        trial : str
+            Name of the trial, as in the column ``trial``.
+        attempt : int, optional
+            Which attempt; the last one when omitted.
+
+        Raises
+        ------
+        DatasetError
+            There is no such trial or attempt, or the archive of raw output is damaged.
+        """
+        attempts = [one["attempt"] for one in self.records if one["trial"] == trial]
+        if not attempts or attempt not in (None, *attempts):
+            known = f"it has attempts {attempts}" if attempts else "see the column `trial`"
+            where = f"{trial}, attempt {attempt or 'last'}, of {self.path}"
+            raise DatasetError("no such trial", where=where, remedy=known)
+        home = f"trials/{trial}-a{attempt or attempts[-1]}/"
+        return {
+            name.removeprefix(home): content.decode(errors="replace")
+            for name, content in self._storage.raw()
+            if name.startswith(home)
+        }
 
     def part(self, there: Callable[[Mapping[str, Any]], bool]) -> Dataset:
         """Return the dataset with those records only for which `there` holds."""
@@ -111,7 +154,7 @@ class Dataset:
 
         Parameters
         ----------
-        columns : iterable of str, optional
+        columns : str or iterable of str, optional
             Measured columns; those of every trial when omitted. Times are int64 nanoseconds.
 
         Returns
@@ -132,8 +175,8 @@ class Dataset:
 
         Parameters
         ----------
-        columns : iterable of str, optional
-            Measured columns; all when omitted.
+        columns : str or iterable of str, optional
+            Measured columns; those of every trial when omitted.
 
         Returns
         -------
@@ -154,17 +197,21 @@ class Dataset:
         self, columns: Iterable[str] | None
     ) -> tuple[list[dict[str, Any]], list[int], dict[str, NDArray[Any]]]:
         """Return the records of trials with samples, how many each has, and the samples."""
-        wanted = list(columns) if columns is not None else None
-        records, paths = self._with_samples()
+        one_name = isinstance(columns, str)
+        wanted = [str(columns)] if one_name else None if columns is None else list(columns)
+        records, parts = self._with_samples()
         if not records:
             return [], [], {name: np.empty(0, object) for name in wanted or []}
-        return records, *read_columns(paths, [int(one["n_samples"]) for one in records], wanted)
+        return records, *read_samples(parts, [int(one["n_samples"]) for one in records], wanted)
 
-    def _with_samples(self) -> tuple[list[dict[str, Any]], list[Path]]:
-        """Return the records of trials that kept samples, and where these are."""
+    @cached_property
+    def _storage(self) -> TrialFolders | PackedTables:
+        return storage_of(self.path)
+
+    def _with_samples(self) -> tuple[list[dict[str, Any]], list[Part]]:
+        """Return the records of trials that kept samples, and these samples, not yet read."""
         records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]
-        home = self.path / "trials"
-        return records, [home / one["directory"] / "samples.parquet" for one in records]
+        return records, self._storage.parts(records) if records else []
 
     def _keys(self, records: list[dict[str, Any]], counts: list[int]) -> dict[str, Any]:
         """Return trial, block, factors and copy of each record, repeated for each of its rows."""
@@ -175,7 +222,7 @@ class Dataset:
             if lacking := [name for name in factors if name not in one["levels"]]:
                 raise DatasetError(
                     "a trial has no level of a factor of the plan",
-                    where=str(self.path / "trials" / one["directory"] / "trial.json"),
+                    where=self._storage.where(one),
                     why=f"{lacking} of {self.path / 'plan.json'}, where it has {[*one['levels']]}",
                     remedy=REST,
                 )
@@ -195,38 +242,68 @@ def load(path: Path | str) -> Dataset:
     Parameters
     ----------
     path : Path or str
-        A folder, or an archive of ``labkit dataset pack``, or a folder inside of one
-        (``reference.tar/cpu-quota``).
+        A folder with a campaign, as it was measured or packed; an archive is unpacked first.
 
     Raises
     ------
     DatasetError
-        There is none, there are several studies, its plan cannot be read, or what was asked of an
-        archive is damaged.
+        There is none, there are several studies, its plan cannot be read, or `path` is a file.
     """
-    folder = opened(Path(path))
+    folder = Path(path)
+    refuse_archive(folder)
     if not (folder / "plan.json").is_file():
-        found = campaigns(folder)
-        _refuse_but_one(Path(path), folder, found)
-        folder = found[-1]
+        folder = _newest(folder)
     dataset = Dataset(folder)
     _ = dataset.plan
     return dataset
 
 
-def _refuse_but_one(path: Path, folder: Path, found: list[Path]) -> None:
-    """Raise `DatasetError` unless the campaigns found in `folder` are there and of one study."""
+def _newest(folder: Path) -> Path:
+    """Return the newest campaign in a folder, whose campaigns must be of one study."""
+    inside = campaigns(folder)
+    if len({str(read_json(path / "plan.json").get("study", "")) for path in inside}) == 1:
+        return inside[-1]
     deeper = sorted({plan.parent.parent for plan in folder.glob("*/*/plan.json")})
-    studies = {str(read_json(one / "plan.json").get("study", "")) for one in found}
-    if len(studies) == 1:
-        return
-    names = ", ".join(str(path / one.name) for one in found or deeper)
+    if names := [str(path) for path in inside or deeper]:
+        raise DatasetError(
+            "campaigns of several studies are here",
+            where=str(folder),
+            remedy=f"name one: {', '.join(names)}",
+        )
     raise DatasetError(
-        "campaigns of several studies are here" if names else "no campaign here",
-        where=str(path),
-        why="" if names else "neither plan.json nor a directory that holds one",
-        remedy=f"name one: {names}" if names else "measure one first: labkit run --profile tiny",
+        "no campaign here",
+        where=str(folder),
+        why="neither plan.json nor a directory that holds one",
+        remedy="measure one first: labkit run --profile tiny",
     )
+
+
+def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the row of an attempt, and of each further condition that it measured."""
+    rows = [_row(record)]
+    for number, other in enumerate(record.get("also", []), start=1):
+        changed = {
+            "trial": f"{record['trial']}/{number}",
+            "levels": record["levels"] | other["levels"],
+            "metrics": other["metrics"],
+        }
+        rows.append(_row(record | changed))
+    return rows
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    error = record.get("error") or {}
+    return {
+        **{name: record[name] for name in ("trial", "attempt", "block", "position")},
+        **record["levels"],
+        **{name: record[name] for name in ("copy", "status", "n_samples", "started_ns")},
+        **{name: record[name] for name in ("seconds", "session")},
+        "flags": "; ".join(record.get("flags", [])),
+        "problems": error.get("what", ""),
+        # What a protocol says of a window of its own goes before what the last window was.
+        **record.get("mechanisms", {}),
+        **record.get("metrics", {}),
+    }
 
 
 def _small(values: list[int]) -> NDArray[Any]:

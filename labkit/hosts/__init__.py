@@ -1,11 +1,10 @@
 """Machines that the lab controls: run commands there, keep jobs, read facts, turn levers."""
 
-from labkit.hosts.base import Host, Result, script
 from labkit.hosts.facts import collect_facts, parse_facts
-from labkit.hosts.jobs import Job, start_job
+from labkit.hosts.host import Host, Result, script
+from labkit.hosts.jobs import Job, labelled, start_job, stop_labelled
+from labkit.hosts.journal import Outcome, conflict, restore
 from labkit.hosts.local import LocalHost
-from labkit.hosts.processes import labelled, stop_labelled
-from labkit.hosts.restoring import Outcome, conflict, restore
 from labkit.hosts.ssh import SshHost
 from labkit.hosts.tuning import Tuning
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from labkit.hosts.base import Facts, Host, script
-from labkit.hosts.levers import settable
+from labkit.hosts.host import Facts, Host, script
+from labkit.hosts.sysfs_values import settable
 
 _TOOLS = ("containerd", "runc", "iptables", "nft", "sockperf")
 #: Tools that only set up or look: another version makes no other machine.
@@ -24,22 +24,7 @@ _ETHTOOL = {"i": "driver", "k": "offloads", "g": "rings", "T": "timestamping"}
 def collect_facts(
     host: Host, *, interfaces: Sequence[str] = (), engine_socket: str | None = None
 ) -> Facts:
-    """Return the facts of a host, with one command.
-
-    Parameters
-    ----------
-    host : Host
-        Which host.
-    interfaces : sequence of str
-        Network interfaces to look at.
-    engine_socket : str, optional
-        Address of a Docker daemon, as ``docker -H`` wants it, or the path of its socket.
-
-    Returns
-    -------
-    dict
-        ``stable`` (dict), ``volatile`` (dict) and ``notes`` (list of str).
-    """
+    """Return the facts of a host, with one command."""
     text = resources.files("labkit.hosts").joinpath("facts.sh").read_text("utf-8")
     engine = engine_socket or ""
     engine = f"unix://{engine}" if engine.startswith("/") else engine

@@ -1,19 +1,111 @@
-"""Detached jobs: work that goes on alone on its host while the harness sleeps.
+"""Detached jobs, and finding and ending processes by their label.
 
-A supervising shell holds a lock on a file for as long as the job runs, so that waiting for the end
-is one command that blocks on that lock: nobody looks at a clock, on either side.
+A supervising shell holds a lock on a file for as long as a job runs, so that waiting for the end is
+one command that blocks on that lock: no polling on either side.
+
+Programs forget their parents, groups and sessions, but not their environment: a daemon that forked
+twice still shows the label that it was started with.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from labkit.errors import ToolOutput, UsageError
-from labkit.hosts.base import Host, Result, script
-from labkit.hosts.command import limited
-from labkit.hosts.processes import FUNCTIONS, JOB, LABEL, UNMARKED, check_label, tries
+from labkit.hosts.host import Host, Result, limited, script
+
+LABEL = "LABKIT_LABEL"
+JOB = "LABKIT_JOB"
+#: Environment of the scripts here: a harness may carry a label itself, and what looks for marks,
+#: with every shell that it forks, is not to find itself.
+UNMARKED = {LABEL: "", JOB: ""}
+
+_LABEL_TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*\Z")
+
+# Shell functions. `stat_of PID` sets the fields of /proc/PID/stat that matter; the name in
+# parentheses may hold anything, so what counts is what follows its end. A zombie is gone. The
+# shell and its ancestors are spared: among them is what carries this very command.
+FUNCTIONS = r"""
+fields() { state=$1 parent=$2 session=$4; shift 19; start=$1; }
+stat_of() {
+    { read -r line </proc/"$1"/stat; } 2>/dev/null || return 1
+    fields ${line##*) }
+}
+is_alive() { stat_of "$1" && [ "$start" = "$2" ] && [ "$state" != Z ]; }
+spared=" $$ "; parent=$$
+while [ "$parent" -gt 1 ] && stat_of "$parent"; do spared="$spared$parent "; done
+marked() { { grep -lsz "$@" /proc/[0-9]*/environ || :; } | cut -d/ -f3; }
+others() {
+    for pid in $(them); do
+        case $spared in *" $pid "*) ;; *) echo "$pid" ;; esac
+    done
+}
+show() {
+    for pid in "$@"; do
+        label=$(grep -szm1 '^LABKIT_LABEL=' /proc/"$pid"/environ | tr -d '\0') || :
+        command=$(cat /proc/"$pid"/cmdline 2>/dev/null | tr '\0\n\t' '   ') || :
+        [ -n "$label" ] || continue  # it has ended since
+        printf '%s\t%s\t%s\n' "$pid" "${label#*=}" "$command"
+    done
+}
+end_them() {
+    left=$(others)
+    for pid in $left; do kill -TERM "$pid" 2>/dev/null || :; done
+    tries=$1
+    while [ "$tries" -gt 0 ] && [ -n "$(others)" ]; do sleep 0.05; tries=$((tries - 1)); done
+    tries=100
+    while left=$(others) && [ -n "$left" ]; do
+        [ "$tries" -gt 0 ] || { echo "cannot be ended:" $left >&2; exit 1; }
+        for pid in $left; do kill -KILL "$pid" 2>/dev/null || :; done
+        sleep 0.05; tries=$((tries - 1))
+    done
+}
+"""
+
+_LABELLED = FUNCTIONS + 'them() { marked "$pattern"; }\npattern=$1\n'
+_LIST = _LABELLED + "show $(others)"
+_STOP_LABELLED = _LABELLED + 'show $(others)\nend_them "$2"'
+
+
+def check_label(label: str) -> str:
+    """Return a label, or raise `UsageError` where it is empty or has odd characters."""
+    if not _LABEL_TEXT.match(label):
+        raise UsageError(f"invalid label: {label!r}", remedy="use letters, digits and _ . : / -")
+    return label
+
+
+def tries(grace: float) -> str:
+    """Return how often to look for the end of a process during `grace` seconds."""
+    return str(max(0, round(grace * 20)))
+
+
+def labelled(host: Host, prefix: str) -> list[tuple[int, str, str]]:
+    """Return pid, label and command of the processes whose label starts with `prefix`.
+
+    The caller's own command, and what it descends from, is left out. End a prefix with a
+    separator where one label may be the beginning of another.
+    """
+    return _rows(host.run(*script(_LIST, _pattern(prefix)), env=UNMARKED).stdout)
+
+
+def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
+    """End every process whose label starts with `prefix`, daemons that ran away included."""
+    command = script(_STOP_LABELLED, _pattern(prefix), tries(grace))
+    found = host.run(*command, env=UNMARKED, timeout=60 + 10 * grace)
+    return [" ".join(map(str, row)) for row in _rows(found.stdout)]
+
+
+def _pattern(prefix: str) -> str:
+    return f"^{LABEL}=" + check_label(prefix).replace(".", "[.]")
+
+
+def _rows(text: str) -> list[tuple[int, str, str]]:
+    rows = [line.split("\t", 2) for line in text.splitlines()]
+    return [(int(pid), label, command.strip()) for pid, label, command in rows]
+
 
 # The lock is taken before the job begins, and inherited by the supervisor as descriptor 9: there
 # is no moment at which a job that was started looks like one that has ended. `setsid -f` rather
@@ -119,14 +211,7 @@ class Job:
     argv: tuple[str, ...] = ("job",)
 
     def wait(self, timeout: float) -> Result:
-        """Wait, asleep, for the end of the job; end it when `timeout` seconds are over.
-
-        Returns
-        -------
-        Result
-            Of the job: its status and output, and the seconds it ran by its host's clock.
-            ``status`` is None where its supervisor was killed and nobody saw the end.
-        """
+        """Wait, asleep, for the end of the job; end it when `timeout` seconds are over."""
         state, result = self._look(timeout)
         if state == "ended":
             return result
@@ -142,11 +227,6 @@ class Job:
         """End the job and all it started (TERM, then KILL); return when they are gone.
 
         A process that got the job's number after its end is left alone.
-
-        Raises
-        ------
-        CommandFailed
-            Where something cannot be ended.
         """
         command = script(_STOP, self.directory, tries(grace))
         self.host.run(*command, env=UNMARKED, timeout=60 + 10 * grace)
@@ -187,27 +267,6 @@ def start_job(
 
     It gets a session of its own, `directory` as working directory and for its output, no input,
     and its label in the environment, by which `stop_labelled` finds it.
-
-    Parameters
-    ----------
-    host : Host
-        Where.
-    argv : sequence of str
-        What to run; a program that is missing ends with status 127.
-    directory : str
-        Absolute path on the host, made if need be. One job at a time; an earlier one's output is
-        overwritten.
-    label : str
-        Letters, digits and ``_ . : / -``.
-    env : mapping, optional
-        Variables to add.
-
-    Raises
-    ------
-    UsageError
-        For a relative directory, a bad label, or a command that is none.
-    CommandFailed
-        Where the directory cannot be made, or another job runs in it.
     """
     if not posixpath.isabs(directory) or "\n" in directory:
         raise UsageError(f"the job directory {directory!r} is not an absolute path")
@@ -219,10 +278,10 @@ def start_job(
     words = answer.split()
     if len(words) != 4 or not all(word.isdigit() for word in words):
         raise ToolOutput(
-            "a job did not say that it runs",
+            "a job did not report that it started",
             where=f"host {host.name}: {directory}",
             why=answer.strip(),
-            remedy="see whether util-linux (setsid, flock) is there and the directory writable",
+            remedy="check that util-linux (setsid, flock) is installed and the directory writable",
             evidence={"argv": list(argv), "answer": answer},
         )
     return Job(host, directory, int(words[0]), tuple(argv))

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from labkit.errors import CommandFailed
-from labkit.hosts.base import Result
-from labkit.hosts.command import GRACE, PATIENCE, decode, limited, ran_out_of_time
+from labkit.hosts.host import GRACE, PATIENCE, Result, decode, limited, ran_out_of_time
 
 
 class LocalHost:
@@ -82,7 +81,7 @@ class LocalHost:
             ) from error
 
     def close(self) -> None:
-        """Do nothing: there is no way to this host that could be dropped."""
+        """Do nothing; there is no connection to close."""
 
 
 def _finish(

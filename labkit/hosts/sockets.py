@@ -29,24 +29,7 @@ _WRAP = 1 << 32
 
 
 def drops(text: str) -> dict[str, int]:
-    """Return how many datagrams each UDP socket of a process has dropped so far.
-
-    Parameters
-    ----------
-    text : str
-        What `SHOW` printed: where the process's descriptors lead, and the table of the UDP sockets
-        in its network namespace, whosoever they are.
-
-    Returns
-    -------
-    dict of str to int
-        By the inode of each socket that the process holds; empty for one that holds none.
-
-    Raises
-    ------
-    ToolOutput
-        A row of the table is not whole.
-    """
+    """Return how many datagrams each UDP socket of a process has dropped so far."""
     held = set(_HELD.findall(text))
     found = {}
     for line in _ROW.findall(text):
@@ -54,7 +37,7 @@ def drops(text: str) -> dict[str, int]:
         if len(row) != _FIELDS or not (row[_INODE].isdigit() and row[_DROPS].isdigit()):
             raise ToolOutput(
                 "the kernel's table of UDP sockets cannot be read",
-                why=f"this is no row of it: {line.strip()!r}",
+                why=f"not a row of it: {line.strip()!r}",
                 evidence={"sockets": text[-4000:]},
             )
         if row[_INODE] in held:

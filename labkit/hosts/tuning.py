@@ -13,12 +13,19 @@ from types import TracebackType
 from uuid import uuid4
 
 from labkit.errors import UsageError
-from labkit.hosts.base import Host, script
-from labkit.hosts.jobs import start_job
-from labkit.hosts.journal import BOOT_ID, DIRECTORY, Entry, Journal
-from labkit.hosts.levers import read_files, same
-from labkit.hosts.processes import check_label
-from labkit.hosts.restoring import Outcome, conflict, restore, route_is_there
+from labkit.hosts.host import Host, script
+from labkit.hosts.jobs import check_label, start_job
+from labkit.hosts.journal import (
+    BOOT_ID,
+    DIRECTORY,
+    Entry,
+    Journal,
+    Outcome,
+    conflict,
+    restore,
+    route_is_there,
+)
+from labkit.hosts.sysfs_values import read_files, same
 
 # The device takes the request as hexadecimal text too, which no byte order can spoil. It holds
 # for as long as the file is open; what can be read from it is the least of all requests.
@@ -97,20 +104,12 @@ class Tuning:
         return self.set_files({path: value})[path]
 
     def set_files(self, values: Mapping[str, str | int]) -> dict[str, bool]:
-        """Set levers that are files of sysfs or procfs, in two commands.
+        """Set files of sysfs or procfs, in two commands; return which now have the value.
 
-        Parameters
-        ----------
-        values : mapping of str to str or int
-            Absolute paths on the host, and what to write.
-
-        Returns
-        -------
-        dict of str to bool
-            Which of them now have the value; why the others have not is in `notes`.
+        Why the others have not is in `notes`.
         """
         if bad := [path for path in values if not posixpath.isabs(path)]:
-            raise UsageError(f"the lever {bad[0]!r} is not an absolute path")
+            raise UsageError(f"not an absolute path: {bad[0]!r}")
         wanted = {path: str(value) for path, value in values.items()}
         before = read_files(self.host, [BOOT_ID, *wanted])
         boot = before.pop(BOOT_ID) or ""
@@ -119,29 +118,13 @@ class Tuning:
         for path, value in wanted.items():
             prior = before[path]
             if prior is None:
-                self.notes.append(f"{path}: there is no such lever")
+                self.notes.append(f"{path}: not supported on this host")
             elif same(prior, value):
                 taken[path] = True
             else:
                 entries.append(Entry("file", path, prior, value, self.label, boot))
         taken.update(self._write(entries))
         return taken
-
-    def poll_sockets(self, microseconds: int) -> bool:
-        """Let blocking sockets poll their device for so long first; 0 turns it off."""
-        names = ("busy_read", "busy_poll")
-        return all(
-            self.set_files({f"/proc/sys/net/core/{name}": microseconds for name in names}).values()
-        )
-
-    def set_governor(self, name: str) -> bool:
-        """Set every CPU's frequency governor, where the machine has one to set."""
-        find = "for path in /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor; do"
-        find += ' [ ! -e "$path" ] || echo "$path"; done'
-        paths = self.host.run(*script(find)).stdout.split()
-        if not paths:
-            self.notes.append("scaling_governor: there is no such lever")
-        return bool(paths) and all(self.set_files(dict.fromkeys(paths, name)).values())
 
     def move_irqs(self, cpus: str) -> int:
         """Move all interrupts to the CPUs of a list such as ``"0"``; return how many are there.
@@ -167,17 +150,11 @@ class Tuning:
         return result.status == 0
 
     def hold_idle(self, max_latency_us: int = 0) -> bool:
-        """Keep CPUs out of idle states that take longer to leave; return whether that holds.
-
-        Parameters
-        ----------
-        max_latency_us : int
-            Microseconds that leaving an idle state may take; 0 is polling.
-        """
+        """Keep CPUs out of idle states that take longer to leave; return whether that holds."""
         if not 0 <= max_latency_us < 1 << 31:
-            raise UsageError(f"{max_latency_us} us is no latency")
+            raise UsageError(f"invalid latency: {max_latency_us} us")
         if self.host.run("test", "-w", "/dev/cpu_dma_latency", check=False).status != 0:
-            self.notes.append("/dev/cpu_dma_latency: there is no such lever")
+            self.notes.append("/dev/cpu_dma_latency: not supported on this host")
             return False
         directory = posixpath.join(self.journal.directory, f"hold-{uuid4().hex}")
         self._enter("job", directory, f"{max_latency_us} us")

@@ -1,7 +1,7 @@
-"""Mends the HTML of a notebook's cells for those who hear a page, or have no mouse, or print it.
+"""Accessible HTML of a notebook's cells, for screen readers, keyboards and print.
 
-Notebooks give tables without names or scopes, boxes that scroll but cannot be reached by keyboard,
-images without words, and the same identity for headings of the same text.
+nbconvert gives tables without captions and scopes, boxes that scroll but cannot be focused, images
+without alternative text, and the same id to headings of the same text.
 """
 
 from __future__ import annotations
@@ -10,40 +10,32 @@ from itertools import count
 
 from bs4 import BeautifulSoup, Tag
 
-#: What names a table or a figure: the heading above it, and a paragraph that leads to it.
+#: A table or figure is named after the heading above it, and a paragraph that leads to it.
 _NAMING = ("h1", "h2", "h3", "h4", "h5", "h6", "p")
-_SHOWN = ("table", "img", "pre")
-#: What nbconvert says of an image that says nothing of itself.
-_NO_WORDS = "No description has been provided for this image"
+_NAMED = ("table", "img", "pre")
+#: The alternative text that nbconvert gives to an image without any.
+_NO_DESCRIPTION = "No description has been provided for this image"
 
 
-def mend(body: str) -> str:
-    """Return a fragment of HTML whose tables, figures and scrolling boxes have names.
+def make_accessible(body: str) -> str:
+    """Return the cells' HTML with named tables, described images and focusable boxes.
 
-    Parameters
-    ----------
-    body : str
-        The cells of a notebook, as nbconvert renders them.
-
-    Returns
-    -------
-    str
-        The same, and: each table has a caption that only a screen reader tells, scopes on its
-        headings, one row of headings where pandas gives two, and a box that scrolls and can be
-        focused; each image a text that says under which heading it stands; each identity is there
-        once. The styles that pandas repeats with each table are left out.
+    Each table gets a caption for screen readers, scopes on its headings, one row of headings where
+    pandas gives two, and a scrolling box that can be focused; each image a text that says under
+    which heading it stands; each id is unique. The styles that pandas repeats with each table are
+    left out.
     """
     soup = BeautifulSoup(body, "html.parser")
     for style in soup.select(".output_html style"):
         if ".dataframe" in style.get_text():
             style.decompose()
-    _once(soup)
-    heading, lead, seen = "", "", {name: count(1) for name in _SHOWN}
-    for tag in soup.find_all([*_NAMING, *_SHOWN]):
+    _make_ids_unique(soup)
+    heading, lead, seen = "", "", {name: count(1) for name in _NAMED}
+    for tag in soup.find_all([*_NAMING, *_NAMED]):
         if tag.name == "p":
             lead = _words(tag) if tag.find_parent("table") is None else lead
         elif tag.name in _NAMING:
-            heading, lead, seen = _words(tag), "", {name: count(1) for name in _SHOWN}
+            heading, lead, seen = _words(tag), "", {name: count(1) for name in _NAMED}
         elif tag.name == "table":
             _table(soup, tag, _name("Table", next(seen["table"]), heading, lead))
         elif tag.name == "img":
@@ -54,7 +46,7 @@ def mend(body: str) -> str:
 
 
 def _words(tag: Tag) -> str:
-    """Return the text of an element, without the mark of a heading's own link."""
+    """Return the text of an element, without the sign of a heading's own link."""
     return " ".join(tag.get_text().removesuffix("¶").split())
 
 
@@ -64,31 +56,31 @@ def _name(kind: str, number: int, heading: str, lead: str) -> str:
     return f"{where}: {lead.removesuffix(':')}" if lead.endswith(":") else where
 
 
-def _once(soup: BeautifulSoup) -> None:
-    """Give each element an identity of its own: chapters of one page share their headings."""
+def _make_ids_unique(soup: BeautifulSoup) -> None:
+    """Number repeated ids: sections of a page may share their headings."""
     known: set[str] = set()
     for tag in soup.find_all(id=True):
-        identity = first = str(tag["id"])
+        name = first = str(tag["id"])
         for number in count(2):
-            if identity not in known:
+            if name not in known:
                 break
-            identity = f"{first}-{number}"
-        known.add(identity)
-        if identity != first:
-            tag["id"] = identity
+            name = f"{first}-{number}"
+        known.add(name)
+        if name != first:
+            tag["id"] = name
             for link in tag.find_all("a", href=f"#{first}"):
-                link["href"] = f"#{identity}"
+                link["href"] = f"#{name}"
 
 
 def _table(soup: BeautifulSoup, table: Tag, name: str) -> None:
-    """Name a table, say what its headings head, and put it into a box that scrolls."""
+    """Name a table, give its headings scopes, and put it into a box that scrolls."""
     head, body = table.find("thead"), table.find("tbody")
     if isinstance(head, Tag):
         _one_row(head)
         for cell in head.find_all("th"):
             cell["scope"] = "colgroup" if cell.has_attr("colspan") else "col"
             if not _words(cell):
-                # What heads nothing is no heading.
+                # An empty cell is no heading.
                 cell.name = "td"
                 del cell["scope"]
     for cell in body.find_all("th") if isinstance(body, Tag) else []:
@@ -108,7 +100,7 @@ def _table(soup: BeautifulSoup, table: Tag, name: str) -> None:
 
 
 def _one_row(head: Tag) -> None:
-    """Join the last two rows, in which pandas names columns and indices, where none says both."""
+    """Join the two rows in which pandas names columns and indices, where no cell has both."""
     rows = head.find_all("tr")[-2:]
     cells = [row.find_all("th") for row in rows]
     spans = any(cell.has_attr("colspan") for row in cells for cell in row)
@@ -132,9 +124,10 @@ def _breakable(soup: BeautifulSoup, cell: Tag) -> None:
 
 
 def _image(image: Tag, name: str) -> None:
-    """Say what an image shows after where it stands, and let it scroll where it is wide."""
-    said = str(image.get("alt") or "")
-    image["alt"] = name if said in ("", _NO_WORDS) else f"{name}. {said}"
+    """Say where an image stands before what it shows, and let it scroll where it is wide."""
+    description = str(image.get("alt") or "")
+    described = description not in ("", _NO_DESCRIPTION)
+    image["alt"] = f"{name}. {description}" if described else name
     box = image.find_parent(class_="output_png")
     if box is not None:
         box["class"] = "wide output_png"

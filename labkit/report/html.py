@@ -1,12 +1,15 @@
-"""What every page is made with: the templates, the frame around a page, and a careful write."""
+"""What every page is made with: templates and their filters, the frame, and checked writing."""
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,18 +19,39 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from labkit.errors import LabkitError, UsageError
-from labkit.report.cells import TEMPLATES
-from labkit.report.loads import loads
-from labkit.report.text import FILTERS
 from labkit.version import VERSION
+
+TEMPLATES = Path(__file__).parent / "templates"
+#: The type of the output in which an analysis notebook hands its summary to the index.
+SUMMARY_MIME = "application/vnd.labkit.summary+json"
+UNSTATED = "not stated"
+#: Verdicts that decide nothing come first: "not decidable" also holds the word "decidable".
+TONES = {
+    "open": ("not decidable", "undecid", "inconclusive", "pilot", "not stated", "unsuitable"),
+    "bad": ("contradict", "not replicated", "refuted", "failed"),
+    "good": ("replicated", "different", "equivalent", "supported", "confirmed"),
+}
+#: Elements that load what their attribute names as soon as a page is opened.
+_LOADING = {
+    **dict.fromkeys(("img", "script", "iframe", "embed", "source", "video", "audio"), "src"),
+    "link": "href",
+    "object": "data",
+    "image": "href",
+    "use": "href",
+}
 
 
 def environment() -> jinja2.Environment:
-    """Return the templates, everything escaped unless a template says otherwise."""
+    """Return the templates; everything is escaped unless a template says otherwise."""
     loader = jinja2.FileSystemLoader(TEMPLATES)
-    made = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
-    made.filters.update(FILTERS)
-    return made
+    templates = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
+    templates.filters.update(FILTERS)
+    return templates
+
+
+def render(template: str, title: str, embedded: Mapping[str, Any], **values: Any) -> str:
+    """Return a page made with one of the templates."""
+    return environment().get_template(template).render(**(frame(title, embedded) | values))
 
 
 def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,39 +68,155 @@ def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
 
 def picture(figure: Figure) -> str:
     """Return a figure as the data of an image; the same bytes for the same figure."""
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=130, metadata={"Software": None})
-    return "data:image/png;base64," + base64.b64encode(drawn.getvalue()).decode()
+    png = BytesIO()
+    figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
+    return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
 
 
 def _now() -> datetime:
-    """Return the time, or the one that SOURCE_DATE_EPOCH asks for: the same pages, byte for byte.
-
-    Raises
-    ------
-    UsageError
-        It is set, and not to seconds since 1970.
-    """
-    asked = os.environ.get("SOURCE_DATE_EPOCH", "").strip()
-    if not asked:
+    """Return the time, or that of SOURCE_DATE_EPOCH, which makes pages equal byte for byte."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "").strip()
+    if not epoch:
         return datetime.now(UTC)
     try:
-        return datetime.fromtimestamp(int(asked), UTC)
+        return datetime.fromtimestamp(int(epoch), UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(
-            f"SOURCE_DATE_EPOCH={asked!r} is no time", remedy="seconds since 1970, or nothing"
+            f"invalid SOURCE_DATE_EPOCH: {epoch!r}", remedy="seconds since 1970, or unset it"
         ) from error
 
 
 def write(output: Path, text: str) -> None:
     """Write a page atomically; refuse one that would load anything from elsewhere."""
-    if found := loads(text):
+    if external := external_resources(text):
         raise LabkitError(
             f"{output.name} would load from elsewhere",
             where=str(output),
-            why="; ".join(sorted(set(found)))[:500],
+            why="; ".join(sorted(set(external)))[:500],
             remedy="show images as data, and nothing interactive, in the notebook",
         )
+    output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f".{output.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(output)
+
+
+def external_resources(text: str) -> list[str]:
+    """Return whatever a browser would fetch on opening a page, as it stands in the page."""
+    finder = _ResourceFinder()
+    finder.feed(text)
+    return finder.resources
+
+
+class _ResourceFinder(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.resources: list[str] = []
+        self._in_style = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note a loading element, and styles written on an element."""
+        self._in_style = tag == "style"
+        values = dict(attrs)
+        names = {_LOADING.get(tag, ""), "srcset", "poster", "xlink:href" if tag != "a" else ""}
+        for name in names & values.keys():
+            target = values[name] or ""
+            if target and not target.startswith(("data:", "#")):
+                self.resources.append(f"<{tag} {name}={target[:80]}>")
+        self._styles(values.get("style") or "")
+
+    def handle_data(self, data: str) -> None:
+        """Note what a style sheet loads."""
+        if self._in_style:
+            self._styles(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Leave a style sheet."""
+        self._in_style = False
+
+    def _styles(self, css: str) -> None:
+        urls = re.findall(r"""@import[^;]*|url\(\s*['"]?(?!data:|#)[^)]*\)""", css)
+        self.resources += [f"style {url[:80]}" for url in urls]
+
+
+def stated(value: Any) -> str:
+    """Return a value as text; `UNSTATED` where there is none."""
+    if value is None or value == "" or isinstance(value, jinja2.Undefined):
+        return UNSTATED
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(str, value))
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def number(value: Any) -> str:
+    """Return a number with three significant digits, as a person writes it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return stated(value)
+    if not math.isfinite(value):
+        return "unbounded" if math.isinf(value) else UNSTATED
+    if value == 0 or isinstance(value, int):
+        return f"{value:,}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(digits, 9)}f}"
+
+
+def relative(value: Any) -> str:
+    """Return a relative quantity (0.05) as per cent (5.00 %); text stays as it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return stated(value)
+    return f"{number(float(value) * 100)} %" if math.isfinite(value) else number(value)
+
+
+def quantity(headline: Mapping[str, Any]) -> str:
+    """Return a headline's estimate with its interval and unit."""
+    if headline.get("estimate") is None:
+        return "no estimate"
+    unit = f" {headline['unit']}" if headline.get("unit") else ""
+    text = f"{number(headline['estimate'])}{unit}"
+    if headline.get("low") is None or headline.get("high") is None:
+        return f"{text}, interval {UNSTATED}"
+    return f"{text} [{number(headline['low'])} to {number(headline['high'])}]"
+
+
+def noise(floor: Mapping[str, Any]) -> str:
+    """Return one condition's noise: its spread, and its ratio to itself."""
+    text = f"sd {relative(floor.get('sd'))}"
+    if floor.get("low") is None or floor.get("high") is None:
+        return text
+    return f"{text}, ratio to itself {number(floor['low'])} to {number(floor['high'])}"
+
+
+def tone(verdict: Any) -> str:
+    """Return which of `TONES` a verdict has, or an empty string."""
+    words = stated(verdict).lower()
+    return next((name for name, keys in TONES.items() if any(key in words for key in keys)), "")
+
+
+def by_reason(infeasible: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return each reason with the conditions that are infeasible for it."""
+    conditions: dict[str, list[str]] = {}
+    for entry in infeasible:
+        reason = stated(entry.get("reason"))
+        conditions.setdefault(reason, []).append(stated(entry.get("condition")))
+    return [(reason, "; ".join(dict.fromkeys(names))) for reason, names in conditions.items()]
+
+
+def measured_where(summary: Mapping[str, Any]) -> str:
+    """Return whether a study's numbers were measured on this machine, and when."""
+    when = f" on {summary['measured']}" if summary.get("measured") else ""
+    if summary.get("reference") is None:
+        return f"origin {UNSTATED}{when}"
+    if summary["reference"]:
+        return f"not measured here: reference campaign{when}"
+    return f"measured here{when}"
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "stated": stated,
+    "relative": relative,
+    "quantity": quantity,
+    "noise": noise,
+    "tone": tone,
+    "by_reason": by_reason,
+    "measured_where": measured_where,
+}

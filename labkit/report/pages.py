@@ -1,4 +1,4 @@
-"""Pages that are complete in themselves: one for each notebook, and the index of them."""
+"""Self-contained pages: one for each executed notebook, and the index of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from typing import Any
 import nbformat
 from markupsafe import Markup
 
-from labkit.claims.verdicts import RESULTS
+from labkit.analysis.power import least_blocks
+from labkit.claims.ledger import RESULTS
 from labkit.errors import LabkitError
-from labkit.power import least_blocks
-from labkit.report import origin, topology
-from labkit.report.cells import SUMMARY_MIME, code_colours, displayed_summary, render_cells
-from labkit.report.html import environment, frame, write
-from labkit.report.running import TIMEOUT, execute
+from labkit.report import topology
+from labkit.report.accessible import make_accessible
+from labkit.report.execution import TIMEOUT, execute
+from labkit.report.html import SUMMARY_MIME, TEMPLATES, render, write
+
+_WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
 
 def build_page(
@@ -33,32 +35,13 @@ def build_page(
 ) -> Path:
     """Execute an analysis notebook and write it as one self-contained HTML page.
 
-    Parameters
-    ----------
-    notebook, output : Path
-        The notebook, and the page; the executed notebook is kept beside the page only if it fails.
-    parameters : mapping, optional
-        Values for names that the notebook's parameters cell declares.
-    title : str
-        Heading of the page, and its name in the index where the summary has none.
-    timeout, cwd
-        As in `execute`.
-
-    Returns
-    -------
-    Path
-        `output`.
-
-    Raises
-    ------
-    UsageError
-        A parameter that the notebook does not declare; nothing has run then.
-    LabkitError
-        The notebook failed (the page then shows how far it came, and the error), or something in it
-        would make the page load from elsewhere.
+    `title` is the page's heading, and its name in the index where the summary has none; `timeout`
+    and `cwd` are those of `execute`. The executed notebook is kept beside the page only if it
+    fails; the page then shows how far it came, and the error is raised.
     """
     parameters = dict(parameters or {})
     output.parent.mkdir(parents=True, exist_ok=True)
+    failed = output.with_name(f"{output.stem}.failed.ipynb")
     with tempfile.TemporaryDirectory(prefix="labkit-page-") as scratch:
         executed = Path(scratch) / f"{output.stem}.ipynb"
         try:
@@ -66,13 +49,12 @@ def build_page(
         except LabkitError as error:
             if not error.evidence.get("notebook"):
                 raise
-            kept = output.with_name(f"{output.stem}.failed.ipynb")
-            kept.write_bytes(Path(error.evidence["notebook"]).read_bytes())
-            error.evidence["notebook"] = str(kept)
-            error.remedy = f"{kept} and {output} show it with the error"
-            write(output, _render_page(kept, parameters, title, error=error.why))
+            failed.write_bytes(Path(error.evidence["notebook"]).read_bytes())
+            error.evidence["notebook"] = str(failed)
+            error.remedy = f"{failed} and {output} show it with the error"
+            write(output, _render_page(failed, parameters, title, error=error.why))
             raise
-        output.with_name(f"{output.stem}.failed.ipynb").unlink(missing_ok=True)
+        failed.unlink(missing_ok=True)
         write(output, _render_page(executed, parameters, title))
     return output
 
@@ -84,13 +66,13 @@ def read_summary(path: Path) -> dict[str, Any]:
     ``error``.
     """
     if path.suffix == ".ipynb":
-        return displayed_summary(nbformat.read(path, as_version=4))
-    found = re.search(
+        return _displayed_summary(nbformat.read(path, as_version=4))
+    match = re.search(
         rf'<script type="{re.escape(SUMMARY_MIME)}">(.*?)</script>',
         path.read_text(encoding="utf-8"),
         re.DOTALL,
     )
-    return dict(json.loads(found[1])) if found else {}
+    return dict(json.loads(match[1])) if match else {}
 
 
 def build_index(
@@ -102,7 +84,7 @@ def build_index(
     failures: Mapping[str, str] | None = None,
     ledger: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Path:
-    """Write the index whose first screen shows the rig, and what was found and refused.
+    """Write the index, whose first screen shows the rig, the findings and what is infeasible.
 
     Parameters
     ----------
@@ -117,12 +99,7 @@ def build_index(
     failures : mapping of str to str, optional
         Studies that have no page at all, each with the reason.
     ledger : mapping, optional
-        How many claims of each source have which result, where ``ledger.html`` stands beside.
-
-    Returns
-    -------
-    Path
-        `output`.
+        How many claims of each source have which result, where there is a ``ledger.html``.
     """
     studies = [_study(page, output) for page in pages]
     studies += [
@@ -130,39 +107,31 @@ def build_index(
         for name, reason in (failures or {}).items()
     ]
     summaries = [study["summary"] for study in studies if study["summary"]]
-    shown: dict[str, Any] = dict(
-        rig or next((one["rig"] for one in summaries if one.get("rig")), {})
-    )
+    rigs = [summary["rig"] for summary in summaries if summary.get("rig")]
+    shown: dict[str, Any] = dict(rig or (rigs[0] if rigs else {}))
     for part in ("hosts", "cpu_map"):
         shown[part] = topology.in_order(shown.get(part) or {})
     profiles = dict.fromkeys(str(one["profile"]) for one in summaries if one.get("profile"))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    text = (
-        environment()
-        .get_template("index.html.j2")
-        .render(
-            **frame(title, {}),
-            rig=shown,
-            studies=studies,
-            first=summaries[0] if summaries else {},
-            profile=", ".join(profiles),
-            topology=topology.draw(shown),
-            counts=ledger or {},
-            enough=least_blocks(),
-            results=_occurring(ledger or {}),
-        )
+    counts = ledger or {}
+    text = render(
+        "index.html.j2",
+        title,
+        {},
+        rig=shown,
+        studies=studies,
+        first=summaries[0] if summaries else {},
+        profile=", ".join(profiles),
+        topology=topology.draw(shown),
+        counts=counts,
+        enough=least_blocks(),
+        results=[name for name in RESULTS if any(name in row for row in counts.values())],
     )
     write(output, text)
     return output
 
 
-def _occurring(ledger: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return the results that a claim of any source has, in their order."""
-    return [name for name in RESULTS if any(name in row for row in ledger.values())]
-
-
 def _study(page: Path, index: Path) -> dict[str, Any]:
-    """Return what the index needs to know of one page."""
+    """Return what the index shows of one page."""
     summary = read_summary(page)
     return {
         "title": summary.get("title") or summary.get("page_title") or page.stem,
@@ -177,20 +146,83 @@ def _render_page(
 ) -> str:
     """Return an executed notebook as the text of its page."""
     document = nbformat.read(notebook, as_version=4)
-    summary = displayed_summary(document)
+    summary = _displayed_summary(document)
     carried = {**summary, "page_title": title, **({"error": error} if error else {})}
-    shown = frame(title, carried)
-    shown["style"] += Markup(code_colours())
-    rows = origin.attach(document)
-    return (
-        environment()
-        .get_template("page.html.j2")
-        .render(
-            **shown,
-            summary=summary,
-            parameters=parameters,
-            error=error,
-            body=render_cells(document, title),
-            rows=rows,
-        )
+    return render(
+        "page.html.j2",
+        title,
+        carried,
+        code_style=Markup(_code_style()),
+        summary=summary,
+        parameters=parameters,
+        error=error,
+        body=_render_cells(document, title),
     )
+
+
+def _displayed_summary(document: Any) -> dict[str, Any]:
+    """Return the last summary that a notebook displayed."""
+    summaries = [
+        output["data"][SUMMARY_MIME]
+        for cell in document.cells
+        for output in cell.get("outputs", [])
+        if SUMMARY_MIME in output.get("data", {})
+    ]
+    return dict(summaries[-1]) if summaries else {}
+
+
+def _render_cells(document: Any, title: str) -> str:
+    """Return the cells of a notebook as an HTML fragment that goes below the heading `title`."""
+    from nbconvert import HTMLExporter  # slow to import
+
+    document.metadata.pop("widgets", None)
+    # papermill inserts a cell that points at an error; the page does so itself.
+    document.cells = [
+        cell
+        for cell in document.cells
+        if "papermill-error-cell-tag" not in cell.get("metadata", {}).get("tags", [])
+    ]
+    _lower_title(document.cells, title)
+    for place, cell in enumerate(document.cells):
+        # papermill draws the id of the cell that it injects: two pages would never be equal.
+        cell["id"] = f"cell-{place}"
+        for output in cell.get("outputs", []):
+            _keep_static(output)
+    exporter = HTMLExporter(
+        template_name="notebook",
+        extra_template_basedirs=[str(TEMPLATES)],
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+    )
+    body, _ = exporter.from_notebook_node(document)
+    return make_accessible(body)
+
+
+def _lower_title(cells: list[Any], title: str) -> None:
+    """Leave the page one main heading: drop the notebook's own, or lower it if it differs."""
+    for cell in cells[:3]:
+        match = re.match(r"# +(.+)\n*", cell.source) if cell.cell_type == "markdown" else None
+        if match:
+            same = match[1].strip().casefold() == title.strip().casefold()
+            cell.source = cell.source[match.end() :] if same else f"#{cell.source}"
+            return
+
+
+def _keep_static(output: Any) -> None:
+    """Remove live widgets from an output, and the summary, which only the index shows."""
+    data = output.get("data", {})
+    data.pop(_WIDGET_MIME, None)
+    if data.pop(SUMMARY_MIME, None) is not None:
+        # Without HTML it would be shown as a line of Python.
+        data.setdefault("text/html", "<!-- the summary of this study -->")
+
+
+def _code_style() -> str:
+    """Return the colours of source code, light and dark."""
+    from pygments.formatters import HtmlFormatter
+
+    # Every colour of this style has a contrast of 4.5 on a light box.
+    light = HtmlFormatter(style="xcode").get_style_defs(".highlight")
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
+    plain = ".highlight { background: none !important; }"
+    return f"{light}\n@media screen and (prefers-color-scheme: dark) {{ {dark} }}\n{plain}"

@@ -1,23 +1,88 @@
-"""The rig's page: its hosts and CPUs, the ladder of baselines, its noise, what it cannot decide."""
+"""The rig's page: hosts and CPUs, the ladder of baselines, noise, and what cannot be decided.
+
+All of it is read from the datasets of the studies that were measured on the rig.
+"""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.dataset import load
-from labkit.report import baselines, topology
-from labkit.report.html import environment, frame, picture, write
+import pandas as pd
+from matplotlib.figure import Figure
+
+from labkit.analysis.checks import blocks_across_sessions
+from labkit.analysis.compare import compare
+from labkit.analysis.noise import baseline_steps as steps
+from labkit.analysis.summary import summarise
+from labkit.analysis.tables import headline
+from labkit.analysis.trials import sort_trials
+from labkit.dataset import Dataset, load
+from labkit.placement import cpu_set
+from labkit.plots import interval_plot
+from labkit.report import topology
+from labkit.report.html import UNSTATED, number, picture, render, stated, write
 from labkit.report.pages import read_summary
-from labkit.report.rigs import Measured, Rig, apart
-from labkit.report.text import number
+from labkit.report.topology import addresses_of, cpus_of, in_order
 
 #: The result of a claim that asks for more than the rig has.
 UNDECIDED = "not decidable on this rig"
 #: Width of the drawing on a page of its own.
 _WIDTH = 860
+#: Hosts that are up only for studies that ask for them.
+_TEMPORARY = ("peer", "collector")
+#: What a role is for.
+ROLES = {
+    "generator": "sends the load and takes the time",
+    "sut": "holds the engine; containers, and processes beside it, are placed here",
+    "clean": "has no engine: the clean baseline is placed here",
+    "peer": "a second host with an engine",
+    "collector": "listens at the switch, which mirrors ports to it while something is captured",
+    "softirq": "the kernel's network work",
+    "harness": "labkit itself, which sleeps while something is measured",
+    "all": "ends that the scheduler places (affinity free)",
+}
+#: Facts of a machine that are shown: the label, and the path in its facts.
+_FACTS: dict[str, tuple[str, ...]] = {
+    "Processor": ("cpu", "model"),
+    "CPUs online": ("cpu", "online"),
+    "Threads of a core (SMT)": ("cpu", "smt"),
+    "CPUs isolated at boot": ("cpu", "isolated"),
+    "Frequency governor": ("cpu", "governor"),
+    "Idle driver": ("idle", "driver"),
+    "Memory, GiB": ("memory_gib",),
+    "Virtualisation": ("virtualisation", "detected"),
+    "Distribution": ("distribution",),
+    "Kernel": ("kernel", "release"),
+    "Timer, Hz": ("kernel", "hz"),
+    "Clock source": ("kernel", "clock_source"),
+    "Control groups": ("cgroup", "version"),
+}
+_ENGINE = {
+    "version": "version",
+    "storage driver": "Driver",
+    "control groups by": "CgroupDriver",
+    "runtime": "DefaultRuntime",
+}
+#: The samples that the ladder of baselines is measured by.
+VALUE = "rtt_ns"
+#: The baseline levels from the lowest up, each with what it adds to the one below.
+LADDER = {
+    "bare clean": "a process on a host without an engine",
+    "bare rules": "the firewall rules of the engine, which runs on the same host",
+    "bare chroot": "the image's own root file system (a chroot)",
+    "bare cgroup": "a control group like the container's: its nearest twin",
+    "docker host": "the container itself: namespaces, seccomp, capabilities; the host's network",
+    "docker bridge": "a network of its own: a veth pair to a bridge",
+}
+#: A ladder has at least so many levels; of a campaign's equally full ladders so many are shown.
+_LEAST, _FEW = 3, 2
 
 
 def build_rig(
@@ -38,38 +103,32 @@ def build_rig(
     title : str
         Its heading.
     ledger : mapping, optional
-        How many claims of each source have which result, where ``ledger.html`` stands beside.
-
-    Returns
-    -------
-    Path
-        `output`.
+        How many claims of each source have which result, where there is a ``ledger.html``.
     """
-    studies = [_measured(page, data, output) for page, data in pages.items()]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    text = (
-        environment()
-        .get_template("rig.html.j2")
-        .render(
-            **frame(title, {"page_title": title}),
-            rigs=[_rig(one) for one in apart(studies)],
-            ladders=[_ladder(study, one) for study in studies for one in _ladders(study)],
-            studies=studies,
-            undecided=UNDECIDED,
-            counts={
-                source: row[UNDECIDED]
-                for source, row in (ledger or {}).items()
-                if row.get(UNDECIDED)
-            },
-        )
+    studies = [_study(page, data, output) for page, data in pages.items()]
+    text = render(
+        "rig.html.j2",
+        title,
+        {"page_title": title},
+        rigs=[_shown_rig(rig) for rig in rigs_of(studies)],
+        ladders=[
+            _shown_ladder(study, ladder)
+            for study in studies
+            for ladder in ladders_of(study.dataset)
+        ],
+        studies=studies,
+        undecided=UNDECIDED,
+        counts={
+            source: row[UNDECIDED] for source, row in (ledger or {}).items() if row.get(UNDECIDED)
+        },
     )
     write(output, text)
     return output
 
 
-def _measured(page: Path, data: Path, output: Path) -> Measured:
+def _study(page: Path, data: Path, output: Path) -> MeasuredStudy:
     summary = read_summary(page)
-    return Measured(
+    return MeasuredStudy(
         title=str(summary.get("title") or summary.get("page_title") or page.stem),
         href=Path(os.path.relpath(page, output.parent)).as_posix(),
         summary=summary,
@@ -77,7 +136,7 @@ def _measured(page: Path, data: Path, output: Path) -> Measured:
     )
 
 
-def _rig(rig: Rig) -> dict[str, Any]:
+def _shown_rig(rig: Rig) -> dict[str, Any]:
     """Return what the template shows of one rig."""
     described = rig.described
     (cpus, roles), machines = rig.cpu_map(), rig.machines()
@@ -93,11 +152,7 @@ def _rig(rig: Rig) -> dict[str, Any]:
     }
 
 
-def _ladders(study: Measured) -> list[baselines.Ladder]:
-    return baselines.found_in(study.dataset)
-
-
-def _ladder(study: Measured, ladder: baselines.Ladder) -> dict[str, Any]:
+def _shown_ladder(study: MeasuredStudy, ladder: Ladder) -> dict[str, Any]:
     """Return what the template shows of one ladder."""
     steps = [
         f"{row['condition']} over {row['below']} {number(row['estimate'])}"
@@ -112,5 +167,236 @@ def _ladder(study: Measured, ladder: baselines.Ladder) -> dict[str, Any]:
         "query": ladder.query,
         "rows": ladder.rows,
         "figure": picture(ladder.figure()),
-        "alt": f"Round trips, each rung over the one below: {'; '.join(steps)}.",
+        "alt": f"Round trips, each level over the one below: {'; '.join(steps)}.",
     }
+
+
+@dataclass(frozen=True)
+class MeasuredStudy:
+    """A study on the page of its rig: what its page says, and its dataset."""
+
+    title: str
+    href: str
+    summary: Mapping[str, Any]
+    dataset: Dataset
+
+    @property
+    def key(self) -> str:
+        """What studies of one rig have in common: everything but its temporary hosts."""
+        rig, sut = self.dataset.rig, self.dataset.facts.get("sut", {}).get("stable", {})
+        stay = [
+            {role: one for role, one in (rig.get(part) or {}).items() if role not in _TEMPORARY}
+            for part in ("hosts", "cpu_map")
+        ]
+        words = [rig.get(name) for name in ("name", "kind", "links", "caveats")]
+        machine = [_at(sut, _FACTS[name]) for name in ("Processor", "Kernel", "Memory, GiB")]
+        return json.dumps([*stay, *words, *machine], sort_keys=True)
+
+    @property
+    def tools(self) -> dict[str, str]:
+        """The tools that measured, with their versions."""
+        return dict(self.dataset.plan["identity"].get("tools") or {})
+
+
+@dataclass
+class Rig:
+    """One rig, and the studies that were measured on it."""
+
+    studies: list[MeasuredStudy] = field(default_factory=list)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What `labkit.rig.Rig.describe` gave, with the hosts of every study."""
+        rigs = [one.dataset.rig for one in self.studies]
+        found = dict(rigs[0])
+        for part in ("hosts", "cpu_map", "capabilities"):
+            every = [one.get(part) or {} for one in reversed(rigs)]
+            found[part] = in_order({role: what for one in every for role, what in one.items()})
+        return found
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """Return each host: role, purpose, addresses, CPUs, engine, interfaces, its studies."""
+        rig, hosts = self.described, []
+        for role, host in rig["hosts"].items():
+            studies = [one for one in self.studies if role in (one.dataset.rig.get("hosts") or {})]
+            stable = [one.dataset.facts.get(role, {}).get("stable", {}) for one in studies]
+            hosts.append(
+                {
+                    "role": role,
+                    "purpose": ROLES.get(role, ""),
+                    "addresses": ", ".join(addresses_of(role, host)),
+                    "cpus": cpus_of(role, host, rig),
+                    "engine": _engine(stable) if host.get("engine") else "none",
+                    "interfaces": _recorded(map(_interfaces, stable)),
+                    "studies": [] if len(studies) == len(self.studies) else studies,
+                }
+            )
+        return hosts
+
+    def machines(self) -> list[tuple[list[str], dict[str, str]]]:
+        """Return the facts of each machine, hosts with the same facts together."""
+        machines: list[tuple[list[str], dict[str, str]]] = []
+        for role in self.described["hosts"]:
+            facts = self._facts(role)
+            same = next((roles for roles, known in machines if known == facts), None)
+            if same is None:
+                machines.append(([role], facts))
+            else:
+                same.append(role)
+        return machines
+
+    def _facts(self, role: str) -> dict[str, str]:
+        datasets = [one.dataset for one in self.studies if role in one.dataset.facts]
+        stable = [dataset.facts[role].get("stable", {}) for dataset in datasets]
+        facts = {
+            label: _recorded(_at(one, path) for one in stable) for label, path in _FACTS.items()
+        }
+        for name in sorted({name for one in stable for name in one.get("tools") or {}}):
+            versions = ((one.get("tools") or {}).get(name) for one in stable)
+            facts[f"{name} (tool)"] = _recorded(versions)
+        return facts
+
+    def cpu_map(self) -> tuple[list[int], list[dict[str, Any]]]:
+        """Return the CPUs, and a row a role: which of them it may run on, or words instead."""
+        rig = self.described
+        roles = dict(rig["cpu_map"])
+        for role, host in rig["hosts"].items():
+            roles.setdefault(role, cpus_of(role, host, rig))
+        sets = {role: _cpus(text) for role, text in roles.items()}
+        cpus = sorted(set().union(*filter(None, sets.values())))
+        rows = [
+            {
+                "role": role,
+                "purpose": ROLES.get(role.partition(".")[0], ""),
+                "words": "" if sets[role] else stated(text),
+                "runs": [cpu in (sets[role] or ()) for cpu in cpus],
+            }
+            for role, text in in_order(roles).items()
+        ]
+        return cpus, rows
+
+
+def rigs_of(studies: Iterable[MeasuredStudy]) -> list[Rig]:
+    """Return the rigs that studies were measured on, in the order of the studies."""
+    rigs: dict[str, Rig] = {}
+    for study in studies:
+        rigs.setdefault(study.key, Rig()).studies.append(study)
+    return list(rigs.values())
+
+
+def _cpus(text: Any) -> frozenset[int] | None:
+    """Return the CPUs of a list; None for a text in words."""
+    match = re.match(r"\d+(-\d+)?(,\d+(-\d+)?)*(?=$| \()", str(text or ""))
+    return cpu_set(match[0]) if match else None
+
+
+def _at(facts: Mapping[str, Any], path: Sequence[str]) -> Any:
+    value: Any = facts
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    # An empty list of isolated CPUs was read, and means that there are none.
+    return "none" if value == "" and path[-1] == "isolated" else value
+
+
+def _recorded(values: Iterable[Any]) -> str:
+    """Return what studies recorded as text; several where they differ."""
+    known = [str(one) for one in values if one not in (None, "", {}, [])]
+    return "; ".join(dict.fromkeys(known)) or UNSTATED
+
+
+def _engine(stable: Iterable[Mapping[str, Any]]) -> str:
+    """Return what is known of a host's engine, in words."""
+    engines = [one.get("engine") or {} for one in stable]
+    facts = {label: _recorded(one.get(key) for one in engines) for label, key in _ENGINE.items()}
+    name = f"Docker Engine ({facts.pop('version')})"
+    known = [f"{label} {value}" for label, value in facts.items() if value != UNSTATED]
+    return ", ".join([name, *known])
+
+
+def _interfaces(stable: Mapping[str, Any]) -> str:
+    """Return the lab interfaces of a host, with driver, rate and largest packet."""
+    interfaces = []
+    for name, one in (stable.get("interfaces") or {}).items():
+        parts = [one.get("driver"), one.get("speed"), f"MTU {one['mtu']}" if "mtu" in one else ""]
+        interfaces.append(f"{name} ({', '.join(filter(None, parts))})")
+    return ", ".join(interfaces)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """One ladder of baselines; the other factors have the levels `within`.
+
+    `steps` is what `labkit.analysis.noise.baseline_steps` returns, in µs; ``lowest, lowest_low,
+    lowest_high`` are the ratio to the lowest level. `margin` is the plan's.
+    """
+
+    within: dict[str, Any]
+    steps: pd.DataFrame
+    margin: float
+
+    @property
+    def query(self) -> str:
+        """The expression for `DataFrame.query` that selects the ladder's rows of `Dataset.ok`."""
+        levels = {**self.within, "placement": self.steps["condition"].to_list()}
+        return " and ".join(f"{name} == {level!r}" for name, level in levels.items())
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The levels as a page shows them, None for what is missing."""
+        table = self.steps.astype(object).where(self.steps.notna(), None)
+        rows = [
+            {str(name): value for name, value in row.items()} for row in table.to_dict("records")
+        ]
+        return [
+            row
+            | {
+                "adds": LADDER[row["condition"]],
+                "verdict": headline(row, "")["verdict"] if row["below"] else None,
+            }
+            for row in rows
+        ]
+
+    def figure(self) -> Figure:
+        """Return each level's ratio to the one below, with intervals and verdicts."""
+        table = self.steps[self.steps["below"].notna()]
+        table = table.assign(step=table["condition"] + " / " + table["below"])
+        return interval_plot(table, margin=self.margin, label="step", baseline="the level below")
+
+
+def ladders_of(campaign: Dataset) -> list[Ladder]:
+    """Return the fullest ladders of a campaign, at most two; none where it measured none."""
+    factors = dict(campaign.plan["factors"])
+    placements = set(map(str, factors.pop("placement", [])))
+    planned = [name for name in LADDER if name in placements]
+    if len(planned) < _LEAST or not any(VALUE in names for names in campaign.sampled.values()):
+        return []
+    trials, margin = _trials(campaign), float(campaign.plan.get("margin", 0.02))
+    ladders = []
+    for levels in itertools.product(*factors.values()):
+        within = dict(zip(factors, levels, strict=True))
+        equal = trials[list(within)].astype("str") == pd.Series(within).astype("str")
+        part = trials[equal.all(axis=1)]
+        measured = [name for name in planned if name in set(part["placement"])]
+        if len(measured) >= _LEAST:
+            ladders.append(Ladder(within, _steps(part, measured, margin), margin))
+    most = max((len(one.steps) for one in ladders), default=0)
+    return [one for one in ladders if len(one.steps) == most][:_FEW]
+
+
+def _trials(campaign: Dataset) -> pd.DataFrame:
+    """Return a row a trial with its median round trip in µs; none of blocks that span sessions."""
+    ordered = sort_trials(campaign.series([VALUE]), value=VALUE)
+    medians = summarise(ordered, by=["trial"], value=VALUE, statistics=["median"])
+    trials = campaign.ok.merge(medians.astype({"trial": "str"})[["trial", "median"]], on="trial")
+    trials["median"] /= 1000
+    return trials[~trials["block"].isin(blocks_across_sessions(trials))]
+
+
+def _steps(trials: pd.DataFrame, levels: Sequence[str], margin: float) -> pd.DataFrame:
+    options: dict[str, Any] = {"value": "median", "condition": "placement", "margin": margin}
+    trials = trials[trials["placement"].isin(levels)]
+    table = steps(trials, levels=levels, **options)
+    lowest = compare(trials, baseline=levels[0], block="block", **options)
+    ends = {name: f"lowest_{name}" for name in ("low", "high")} | {"estimate": "lowest"}
+    lowest = lowest[["condition", *ends]].rename(columns=ends)
+    return table.merge(lowest, on="condition", how="left")

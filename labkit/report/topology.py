@@ -1,4 +1,4 @@
-"""A rig drawn as SVG: hosts, their addresses and CPUs, and how they are joined. Pure text."""
+"""A rig drawn as SVG: hosts, their addresses and CPUs, and how they are joined."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ GAP = 14
 LINE = 17
 #: The order in which roles are shown, others after them.
 ROLES = ("generator", "sut", "clean", "peer", "collector", "softirq", "harness", "all")
-#: The host that takes no part: what passes the switch is mirrored to it.
+#: The host that takes no part: the switch mirrors packets to it.
 LISTENER = "collector"
-#: Room inside the frame of a machine whose hosts share one kernel.
+#: Padding inside the frame of a machine whose hosts share one kernel.
 INSET = 12
 
 
@@ -40,7 +40,7 @@ def _fit(text: str, width: float) -> str:
 
 
 def addresses_of(role: str, host: Mapping[str, Any]) -> list[str]:
-    """Return a host's addresses; of the collector, which has none, what it listens to."""
+    """Return a host's addresses; for the collector, which has none, what it listens to."""
     listed = host.get("addresses") or []
     if not listed and role == LISTENER:
         whose = _words(host.get("mirrors"))

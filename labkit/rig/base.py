@@ -1,33 +1,104 @@
-"""A rig: the hosts of an experiment by role, their CPU map, and what they can and cannot do."""
+"""A rig: the hosts of an experiment by role, their CPU map, and what they can and cannot run."""
 
 from __future__ import annotations
 
 import ipaddress
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from labkit.errors import FenceError, RigError, UsageError
-from labkit.hosts import Host, collect_facts
-from labkit.hosts.site import Network, Site
+from labkit.errors import FenceError, Interrupted, RigError, UsageError
+from labkit.hosts import Host, Tuning, collect_facts
+from labkit.hosts.target import Network, Target
 from labkit.placement import Placement
-from labkit.rig import idling, networks, refusing, storage
+from labkit.process import ended_as_by_ctrl_c
+from labkit.rig import interrupts, lock, networks, storage
 from labkit.rig.layers import LayeredImage
+from labkit.runtimes import RUNTIMES
 
 #: How the two ends are pinned: left to the scheduler, a CPU each, or both on the server's CPU.
 AFFINITIES = ("free", "split", "same")
+Say = Callable[[str], None]
+
+#: The capability of a rig that a rung or a network asks for; of other networks, one of that name.
+_NEEDS = {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgroup"}
+_NEEDS |= {"host": "", "bridge": "layer2", "nat": "nat"}
 
 
-def _nothing(rig: Rig, wanted: Sequence[str]) -> AbstractContextManager[None]:
-    """Return a context for what a rig does not have; `Rig.missing` says why."""
-    return nullcontext()
+@contextmanager
+def open_rig(
+    spec: str | Path = "virtual", *, say: Say = print, patience: float = 0.0
+) -> Iterator[Rig]:
+    """Open a rig for the duration of a ``with`` block; SIGTERM ends it as Ctrl-C does.
+
+    Parameters
+    ----------
+    spec : str or Path
+        - ``"virtual"``: this machine as several hosts. A standing rig (``labkit rig up``) is used
+          as it is and left standing; otherwise one is brought up here and taken down at the end.
+        - ``"virtual:1gbit"``: the same, with links of that rate (`labkit.rig.netns`).
+        - ``"one-host"``: this machine as both ends, with its Docker Engine and without root.
+        - ``"auto"``: the first of these two that this machine and user can have.
+        - a path that ends in ``.toml``: the machines of that inventory file.
+    say : callable
+        Receives a line before each step that takes seconds.
+    patience : float
+        Seconds to wait for another process that uses the rig.
+
+    Raises
+    ------
+    RigError
+        It cannot be brought up, or another process uses it.
+    Interrupted
+        Ctrl-C, SIGTERM or a kernel's interrupt, once it is taken down.
+    """
+    name = auto() if str(spec) == "auto" else str(spec)
+    kind = next((kind for kind in Rig.__subclasses__() if kind.accepts(name)), None)
+    if kind is None:
+        raise UsageError(
+            f"no rig called {name!r}",
+            remedy='use "virtual", "virtual:1gbit" (any rate), "one-host", "auto", or the path of '
+            "an inventory (rig.toml)",
+        )
+    try:
+        with (
+            ended_as_by_ctrl_c(signal.SIGTERM),
+            lock.locked(patience),
+            kind.opened(name, say) as rig,
+        ):
+            yield rig
+    except KeyboardInterrupt as error:
+        raise Interrupted(str(error)) from error
+
+
+def auto() -> str:
+    """Return the rig that this machine and user can have: ``"virtual"``, or else ``"one-host"``.
+
+    Raises
+    ------
+    RigError
+        Neither can be had; it says why, and what to do for each.
+    """
+    reasons = []
+    for kind in Rig.__subclasses__():
+        if kind.auto_spec:
+            if not (why := kind.unavailable()):
+                return kind.auto_spec
+            reasons.append(f"{kind.auto_spec}: {why}")
+    raise RigError(
+        "this machine and user can have no rig",
+        why="; ".join(reasons),
+        remedy="as root `make setup` brings what the virtual rig needs; for the one-host rig start "
+        "a Docker Engine and join the group docker; or name other machines in a rig.toml",
+    )
 
 
 @dataclass
 class Rig:
-    """Hosts by role, as every kind of rig gives them.
+    """Hosts by role, as every kind of rig gives them; each kind is a subclass.
 
     Parameters
     ----------
@@ -35,15 +106,17 @@ class Rig:
         What the user called it, and ``virtual``, ``inventory`` or ``one-host``.
     hosts : mapping of str to Host
         ``generator`` sends the load, ``sut`` holds the engine, ``clean`` has none.
-    sites : mapping of str to Site
+    sites : mapping of str to Target
         Places for workloads, by role.
     addresses : mapping of str to tuple of str
         Lab addresses of each role.
     interfaces : mapping of str to tuple of str
         Lab interfaces of each role.
     cpu_map : mapping of str to str
-        CPU list of ``generator``, ``sut``, ``clean``, ``softirq`` and ``harness``; and, for ends
-        that the scheduler places, ``all``, or ``all.<role>`` where the hosts have a kernel each.
+        CPU list of ``generator``, ``sut``, ``clean`` and ``harness``; and, for ends that the
+        scheduler places, ``all``, or ``all.<role>`` where the hosts have a kernel each.
+    cpu_notes : mapping of str to str
+        What is known in words only: where ``softirq`` runs, or that the harness is elsewhere.
     shared_kernel : bool
         Whether the hosts are namespaces of one kernel.
     links : tuple of str
@@ -54,14 +127,10 @@ class Rig:
         Capabilities that it lacks, with the reason.
     at_close : tuple of callable
         What is to be undone on the hosts while they can still be reached.
-    mirror : callable
-        Returns a context in which the collector is shown what passes, where the rig does that.
     rate : str
         The rate that labkit gave to its links, as ``tc`` writes it; "" for none.
     layable : mapping of str to Network
-        What can be laid between its containers, by name, with this rig's addresses.
-    second, listening : callable
-        How it has a peer, with images, and a collector, for roles.
+        Networks that can be made between its containers, by name, with this rig's addresses.
     mirrored : mapping of str to tuple of str
         For a host that listens at the switch, the roles whose ports are mirrored to it.
     """
@@ -69,7 +138,7 @@ class Rig:
     name: str
     kind: str
     hosts: Mapping[str, Host]
-    sites: Mapping[str, Site]
+    sites: Mapping[str, Target]
     addresses: Mapping[str, tuple[str, ...]]
     cpu_map: Mapping[str, str]
     shared_kernel: bool
@@ -78,21 +147,59 @@ class Rig:
     caveats: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     at_close: tuple[Callable[[], object], ...] = ()
-    mirror: Callable[[], AbstractContextManager[None]] = nullcontext
     rate: str = ""
     layable: Mapping[str, Network] = field(default_factory=dict)
-    second: Callable[[Rig, Sequence[str]], AbstractContextManager[None]] = _nothing
-    listening: Callable[[Rig, Sequence[str]], AbstractContextManager[None]] = _nothing
     mirrored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cpu_notes: Mapping[str, str] = field(default_factory=dict)
+
+    #: The specification by which ``auto`` opens this kind; "" where a file has to name the hosts.
+    auto_spec: ClassVar[str] = ""
+    #: Whether storage drivers get a Docker daemon each, on this machine.
+    own_daemons: ClassVar[bool] = False
 
     @staticmethod
     def open(spec: str | Path = "virtual", **options: Any) -> AbstractContextManager[Rig]:
         """Return a context in which the rig stands; see `labkit.rig.open_rig`."""
-        from labkit.rig import open_rig
-
         return open_rig(spec, **options)
 
-    def site(self, placement: Placement, at: str = "") -> Site:
+    @classmethod
+    def accepts(cls, spec: str) -> bool:
+        """Tell whether a specification names this kind of rig."""
+        return bool(cls.auto_spec) and spec == cls.auto_spec
+
+    @classmethod
+    def unavailable(cls) -> str:
+        """Return why this machine and user cannot have this kind of rig; "" where they can."""
+        return ""
+
+    @classmethod
+    def attach(cls, spec: str | Path, say: Say) -> Rig:
+        """Return the connected rig; the caller holds `labkit.rig.lock.locked`."""
+        raise NotImplementedError
+
+    @classmethod
+    @contextmanager
+    def opened(cls, spec: str, say: Say) -> Iterator[Rig]:
+        """Attach the rig for the duration of a ``with`` block."""
+        rig = cls.attach(spec, say)
+        try:
+            yield rig
+        finally:
+            rig.close()
+
+    @contextmanager
+    def changed(self, **attributes: Any) -> Iterator[None]:
+        """Have other attributes for the duration of a ``with`` block."""
+        before = {name: getattr(self, name) for name in attributes}
+        try:
+            for name, value in attributes.items():
+                setattr(self, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
+
+    def site(self, placement: Placement, at: str = "") -> Target:
         """Return where a placement goes: a clean baseline has a host without an engine.
 
         Parameters
@@ -112,13 +219,13 @@ class Rig:
             raise RigError(f"{placement.label} is not possible here", why=reason)
         if placement.storage and placement.storage not in self.sites[role].storages:
             raise RigError(
-                f"the storage {placement.storage} does not stand",
+                f"the storage {placement.storage} has not been set up",
                 remedy=f'with lab.storage(["{placement.storage}"], images=[...]): ...',
             )
         site = self.sites[role]
         return site.with_storage(placement.storage) if placement.storage else site
 
-    def _site_at(self, placement: Placement, role: str) -> Site:
+    def _site_at(self, placement: Placement, role: str) -> Target:
         reason = self.refusal(placement)
         clean = placement.rung == "clean" and role in self.sites and not self.sites[role].engine
         # Any host without an engine is a clean one; what is placed there is checked to be beside
@@ -134,16 +241,18 @@ class Rig:
 
     def refusal(self, placement: Placement) -> str | None:
         """Return why this rig cannot run a placement, or None."""
-        return refusing.placement(self, placement)
-
-    def refuse(self, levels: Mapping[str, Any]) -> str | None:
-        """Return why this rig cannot run a condition, or None; the planner asks this.
-
-        It reads the factors that every rig has an answer to: ``placement``, ``affinity``, ``wait``,
-        ``storage``, ``cache``, ``scheduling``, ``sides`` (``both`` ends in containers),
-        ``hosts`` (how many of them placements are on) and ``capture``.
-        """
-        return refusing.condition(self, levels)
+        runtime = RUNTIMES[placement.runtime]
+        if reason := runtime.refusal(placement.network):
+            return reason
+        way = placement.rung or placement.network
+        # Whatever is not on a clean host is beside an engine's rules, and is checked to be so.
+        asked = ["rules"] if way != "clean" else []
+        asked += [*runtime.needs]
+        asked += [f"runtime:{placement.runtime}", _NEEDS.get(way, f"network:{way}")]
+        asked += [f"storage:{placement.storage}"] if placement.storage else []
+        asked += ["realtime"] if placement.limits.fifo else []
+        asked += ["network:nat"] if way == "nat" and not runtime.publishes_ports else []
+        return next((self.missing[name] for name in asked if name in self.missing), None)
 
     def cpus(self, role: str, affinity: str) -> str:
         """Return the CPU list of a role under an affinity of `AFFINITIES`."""
@@ -213,13 +322,24 @@ class Rig:
                 for role in self.hosts
             },
             "links": list(self.links),
-            "cpu_map": dict(self.cpu_map),
+            "cpu_map": self._cpu_table(),
             "shared_kernel": self.shared_kernel,
             "capabilities": dict(self.missing),
             "caveats": list(self.caveats),
         }
 
-    def peer(self, images: Sequence[str]) -> AbstractContextManager[None]:
+    def _cpu_table(self) -> dict[str, str]:
+        """Return CPU lists, with the notes in front of what is not a host's."""
+        hosts = [key for key in self.cpu_map if not key.startswith(("harness", "all"))]
+        shared = next((key for key in self.cpu_map if key not in hosts), None)
+        table: dict[str, str] = {}
+        for key, cpus in self.cpu_map.items():
+            table |= self.cpu_notes if key == shared else {}
+            table[key] = cpus
+        return table | dict(self.cpu_notes)
+
+    @contextmanager
+    def peer(self, images: Sequence[str]) -> Iterator[None]:
         """Have a second host with an engine, ``peer``, for the duration of a ``with`` block.
 
         For placements of clients, beside a generator that stays without firewall rules. Where a
@@ -230,20 +350,28 @@ class Rig:
         images : sequence of str
             Names of ``containers/`` that its engine is to have.
         """
-        return self.second(self, images)
+        yield
 
-    def collector(self, *roles: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def collector(self, *roles: str) -> Iterator[None]:
         """Have a host that can listen to the traffic of roles (``sut``) inside a ``with`` block.
 
         Where a rig cannot have one, `missing` says why, and plans refuse what needs it.
         """
-        return self.listening(self, roles or ("sut",))
+        yield
 
-    def networks(self, names: Sequence[str]) -> AbstractContextManager[None]:
-        """Have networks for containers stand for the duration of a ``with`` block.
+    @contextmanager
+    def mirror(self) -> Iterator[None]:
+        """Show the collector what passes, where the rig does that, inside a ``with`` block."""
+        yield
+
+    @contextmanager
+    def networks(self, names: Sequence[str]) -> Iterator[None]:
+        """Have networks for containers for the duration of a ``with`` block.
 
         Those that this rig cannot have are left out; `missing` says why, and plans refuse them. A
-        peer whose containers are to be on them has to stand before: ``with lab.peer(...):`` first.
+        peer whose containers are to be on them has to be there before: ``with lab.peer(...):``
+        first.
 
         Parameters
         ----------
@@ -251,9 +379,20 @@ class Rig:
             Of ``labkit.placement.NETWORKS``; ``nat`` is the one for engines that publish no ports
             by themselves.
         """
-        return networks.laid(self, names)
+        with networks.laid(self, names):
+            yield
 
-    def idle(self, policy: str) -> AbstractContextManager[None]:
+    def interrupts(self, policy: str) -> AbstractContextManager[list[str]]:
+        """Hold interrupts off the server's CPU inside a ``with`` block, and say what was moved.
+
+        Parameters
+        ----------
+        policy : {"as found", "moved"}
+        """
+        return interrupts.interrupts(self, policy)
+
+    @contextmanager
+    def idle(self, policy: str) -> Iterator[None]:
         """Hold an idle policy on every machine of the rig for the duration of a ``with`` block.
 
         Parameters
@@ -267,16 +406,26 @@ class Rig:
         RigError
             The machine cannot be held.
         """
-        return idling.held(self, policy)
+        if policy not in ("as found", "held"):
+            raise UsageError(f"unknown idle policy {policy!r}", remedy='"as found" or "held"')
+        roles = [] if policy == "as found" else ["sut"] if self.shared_kernel else list(self.hosts)
+        with ExitStack() as stack:
+            for role in roles:
+                tuning = stack.enter_context(Tuning(self.hosts[role], "trial-idle"))
+                if not tuning.hold_idle():
+                    raise RigError(
+                        "the idle policy cannot be held",
+                        where=f"host {role}",
+                        why="; ".join(tuning.notes),
+                        remedy='measure with idle="as found"',
+                    )
+            yield
 
     @contextmanager
     def storage(
-        self,
-        wanted: Mapping[str, Sequence[LayeredImage | str]],
-        *,
-        say: Callable[[str], None] = print,
+        self, wanted: Mapping[str, Sequence[LayeredImage | str]], *, say: Say = print
     ) -> Iterator[None]:
-        """Have storages for containers stand for the duration of a ``with`` block.
+        """Have storages for containers for the duration of a ``with`` block.
 
         Those that this rig cannot have are left out; `missing` says why, and plans refuse them.
 
@@ -292,13 +441,13 @@ class Rig:
         if not able:
             yield
             return
-        before, own = self.sites, self.kind == "virtual"
-        with storage.ready(before["sut"], able, own_daemons=own, say=say) as site:
+        before = self.sites["sut"]
+        with storage.ready(before, able, own_daemons=self.own_daemons, say=say) as site:
             self.sites = {**self.sites, "sut": site}
             try:
                 yield
             finally:
-                self.sites = {**self.sites, "sut": before["sut"]}
+                self.sites = {**self.sites, "sut": before}
 
     def close(self) -> None:
         """Undo what only this rig needed, and drop the connections."""

@@ -1,30 +1,24 @@
-"""The rig's own Docker daemon, and the images that it is given."""
+"""The rig's own Docker daemon."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import shutil
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-from labkit.errors import CommandFailed, RigError
-from labkit.hosts import Host, LocalHost, script, start_job
-from labkit.hosts.site import Image, Network
+from labkit.errors import RigError
+from labkit.hosts import Host, LocalHost, start_job
+from labkit.hosts.target import Network
 from labkit.rig import netns
-from labkit.rig.state import KEEP
+from labkit.rig.lock import KEEP
 
 DATA_ROOT = KEEP / "docker"
 IMAGES = KEEP / "images"
-#: Data of the daemons with other storage drivers; `labkit.rig.storage` keeps it.
+#: Data of the daemons with other storage drivers.
 STORAGES = KEEP / "storage"
 SOCKET = f"unix://{netns.DIRECTORY}/docker.sock"
-BASE = "debian:bookworm-slim"
 #: The containers' layer-2 network; the lab's second interface is the port of its bridge.
 LAYER2 = Network(
     "bridge", "198.18.1.0/24", "198.18.1.10", "198.18.1.1", "labkit-layer2", "labbr0", "lab1"
@@ -122,7 +116,7 @@ def bridge_options(bridge: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _building_daemon(local: LocalHost) -> Iterator[str]:
+def building_daemon(local: LocalHost) -> Iterator[str]:
     """Run an engine outside the lab, which has no way out to the packages that a build needs.
 
     It shares the lab engine's images.
@@ -139,135 +133,3 @@ def _building_daemon(local: LocalHost) -> Iterator[str]:
         yield socket
     finally:
         job.stop(grace=10.0)
-
-
-def tag(folder: Path) -> str:
-    """Return the name of the image made from a folder: it changes with any file in it."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
-    return f"labkit/{folder.name}:{digest.hexdigest()[:12]}"
-
-
-def ensure_images(local: LocalHost, containers: Path) -> dict[str, Image]:
-    """Return every image below ``containers/``, building those that do not stand yet."""
-    folders = [path.parent for path in sorted(containers.glob("*/Dockerfile"))]
-    missing = [folder for folder in folders if stored(folder) is None]
-    if missing:
-        with _building_daemon(local) as socket:
-            for folder in missing:
-                ensure_image(local, socket, folder, store=str(IMAGES), parent="/labkit")
-    found = {folder.name: stored(folder) for folder in folders}
-    return {name: image for name, image in found.items() if image}
-
-
-def stored(folder: Path) -> Image | None:
-    """Return the image made from a folder as it is now, or None where it is still to be built."""
-    record = IMAGES / tag(folder).replace("/", "-").replace(":", "-") / "image.json"
-    return Image(**json.loads(record.read_text())) if record.is_file() else None
-
-
-def ensure_image(
-    host: Host, socket: str, folder: Path, *, store: str = "", parent: str = ""
-) -> Image:
-    """Return an image that an engine has, building it there where it is still to be built.
-
-    Parameters
-    ----------
-    host : Host
-        Any host: the folder is sent to its engine as the input of ``docker build``.
-    socket : str
-        The engine there, as ``DOCKER_HOST`` wants it.
-    folder : Path
-        The image's folder on this machine.
-    store : str, optional
-        A directory on the host in which the root file system is unpacked too, as root, with a
-        record that is written last.
-    parent : str, optional
-        Control group of what runs during the build.
-    """
-    reference, env = tag(folder), {"DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"}
-    inspect = ("docker", "image", "inspect", "-f", "{{.Id}}", reference)
-    found = host.run(*inspect, env=env, check=False)
-    if found.status != 0:
-        ensure_base(host, socket)
-        options = ["--network", "host", "--tag", reference]
-        options += ["--cgroup-parent", parent] if parent else []
-        host.run("docker", "build", *options, "-", input=_context(folder), env=env, timeout=1200)
-        found = host.run(*inspect, env=env)
-    image = Image(folder.name, reference, found.stdout.strip(), "")
-    return _unpacked(host, env, image, store) if store else image
-
-
-def _context(folder: Path) -> str:
-    """Return a folder as an archive that only a change of its content changes."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            info = tarfile.TarInfo(path.relative_to(folder).as_posix())
-            data = path.read_bytes()
-            info.size, info.mode = len(data), 0o755 if path.stat().st_mode & 0o111 else 0o644
-            archive.addfile(info, io.BytesIO(data))
-    # A host's input is text, in which any byte is preserved like this.
-    return buffer.getvalue().decode("utf-8", "surrogateescape")
-
-
-_UNPACK = """
-rm -rf "$1"
-mkdir -p "$1/rootfs"
-id=$(docker create --label labkit=image "$2" true)
-trap 'docker rm "$id" >/dev/null' EXIT
-docker export "$id" | tar -x -C "$1/rootfs"
-"""
-_RECORD = 'cat >"$1.tmp" && sync "$1.tmp" && mv "$1.tmp" "$1"'
-
-
-def _unpacked(host: Host, env: dict[str, str], image: Image, store: str) -> Image:
-    """Unpack an image's root file system on its host, unless that was done before."""
-    place = f"{store}/{image.reference.replace('/', '-').replace(':', '-')}"
-    whole = replace(image, rootfs=f"{place}/rootfs")
-    record = json.dumps(whole.__dict__)
-    if host.run("cat", f"{place}/image.json", check=False).stdout == record:
-        return whole
-    host.run(*script(_UNPACK, place, image.reference), env=env, timeout=600)
-    host.run(*script(_RECORD, f"{place}/image.json"), input=record)
-    return whole
-
-
-def ensure_base(host: Host, socket: str) -> None:
-    """Bring the base image: made from the machine's own Debian mirror, or else pulled."""
-    env = {"DOCKER_HOST": socket}
-    if host.run("docker", "image", "inspect", BASE, env=env, check=False).status == 0:
-        return
-    # On Debian no registry is needed, so none is asked; elsewhere the keys for it may be missing.
-    debian = "ID=debian" in host.run("cat", "/etc/os-release").stdout.splitlines()
-    ways = [_bootstrap, _pull] if debian else [_pull, _bootstrap]
-    reasons = []
-    for way in ways:
-        try:
-            way(host, env)
-            return
-        except CommandFailed as error:
-            reasons.append(error.why or error.what)
-    raise RigError(
-        f"the base image {BASE} can be neither made nor pulled",
-        where=f"host {host.name}",
-        why=" / ".join(reasons)[-1500:],
-        remedy="install mmdebstrap, or give the engine a registry it can reach",
-    )
-
-
-_BOOTSTRAP = """
-archive=$(mktemp --suffix=.tar)
-trap 'rm -f "$archive"' EXIT
-mmdebstrap --quiet --variant=minbase bookworm "$archive"
-docker import "$archive" "$1"
-"""
-
-
-def _bootstrap(host: Host, env: dict[str, str]) -> None:
-    host.run(*script(_BOOTSTRAP, BASE), env=env, timeout=600)
-
-
-def _pull(host: Host, env: dict[str, str]) -> None:
-    host.run("docker", "pull", BASE, env=env, timeout=300)

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from labkit.errors import UsageError
 from labkit.hosts import Tuning
 from labkit.placement import cpu_set
-from labkit.rig.base import Rig
+
+if TYPE_CHECKING:
+    from labkit.rig.base import Rig
 
 POLICIES = ("as found", "moved")
 
 
 @contextmanager
 def interrupts(rig: Rig, policy: str) -> Iterator[list[str]]:
-    """Hold interrupts off the server's CPU on every machine of a rig that has another CPU.
-
-    Parameters
-    ----------
-    rig : Rig
-        Whose machines; with bound ends (affinity ``split``).
-    policy : {"as found", "moved"}
-        Where interrupts go; ``moved`` is put back at the end, also by ``labkit restore``.
-
-    Yields
-    ------
-    list of str
-        What was done and what a machine did not take, such as interrupts that its kernel manages.
-    """
+    """Hold interrupts off the server's CPU on every machine of a rig that has another CPU."""
     if policy not in POLICIES:
         raise UsageError(f"unknown interrupt policy {policy!r}", remedy=f"one of {POLICIES}")
     roles = ["sut"] if rig.shared_kernel else [one for one in ("sut", "clean") if one in rig.hosts]

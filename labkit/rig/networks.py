@@ -1,26 +1,97 @@
-"""Networks that stand while a study asks for them, beside the layer-2 bridge that always does.
+"""Networks for containers that exist while a study asks for them, beside the layer-2 bridge.
 
-Each is laid on every host that has an engine, by commands of that host, and taken away again. Where
-the two ends of a tunnel are is said by hand: to the generator, which ends it in an interface of its
-own, and to a peer, whose containers are on it as the server's are.
+Each is made on every host that has an engine, by commands of that host, and removed again. The ends
+of a VXLAN tunnel are configured by hand: on the generator, which ends it in an interface of its
+own, and on a peer, whose containers are on it as the server's are.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import PurePosixPath
+from typing import Any, Protocol
 
 from labkit.errors import RigError, UsageError
-from labkit.hosts import script
-from labkit.hosts.site import Network, Site
-from labkit.rig import engine, state
-from labkit.rig.undoing import Steps
+from labkit.hosts import Host, Result, script
+from labkit.hosts.target import Network, Target
+from labkit.rig import engine
 
-if TYPE_CHECKING:
-    from labkit.rig.base import Rig
+_TAKE = """
+folder=$1 undo=$2
+shift 2
+mkdir -p "$folder"
+note=$(printf '%s/%06d' "$folder" "$(ls "$folder" | wc -l)")
+printf '%s\\n' "$undo" >"$note.tmp"
+sync "$note.tmp"
+mv "$note.tmp" "$note"
+exec "$@"
+"""
+# What was never taken cannot be undone, and is no error: the note was written before.
+_UNDO = """
+for folder in "$1"*; do
+    [ -d "$folder" ] || continue
+    for note in $(ls -r "$folder"); do
+        echo "$folder"
+        sh "$folder/$note" </dev/null >/dev/null 2>&1 || true
+        rm -f "$folder/$note"
+    done
+    rmdir "$folder"
+done
+"""
+
+
+class NetworkHosts(Protocol):
+    """What networks need of a rig; `labkit.rig.Rig` has it."""
+
+    hosts: Mapping[str, Host]
+    sites: Mapping[str, Target]
+    addresses: Mapping[str, tuple[str, ...]]
+    interfaces: Mapping[str, tuple[str, ...]]
+    missing: Mapping[str, str]
+    layable: Mapping[str, Network]
+
+
+class UndoLog:
+    """Steps on hosts of a rig, undone at the end, or by who opens the rig after a kill.
+
+    How a step is undone is written down on its host before it is taken. `name` tells the steps of
+    one purpose from those of others at the same time.
+    """
+
+    def __init__(self, rig: NetworkHosts, name: str) -> None:
+        self._rig, self._name = rig, name
+        self._folders: dict[str, tuple[Host, str]] = {}
+
+    def take(self, role: str, *argv: str, undo: tuple[str, ...], timeout: float = 60.0) -> Result:
+        """Run a command on a host, after the one that undoes it was written down there."""
+        site = self._rig.sites[role]
+        # Ends with a point, so that no name is the beginning of another one.
+        folder = f"{undo_folders(site.directory, role)}{self._name}."
+        self._folders[role] = site.host, folder
+        return site.host.run(*script(_TAKE, folder, shlex.join(undo), *argv), timeout=timeout)
+
+    def undo(self) -> None:
+        """Undo all of them, the last one on each host first."""
+        for host, folder in reversed(self._folders.values()):
+            undo_steps(host, folder)
+
+
+def undo_folders(directory: str, role: str) -> str:
+    """Return the prefix of the folders of a host's undo log, beside the directory of its trials.
+
+    Hosts of one machine may share that directory.
+    """
+    return f"{PurePosixPath(directory).parent}/undo-{role}-"
+
+
+def undo_steps(host: Host, folders: str) -> list[str]:
+    """Undo the steps in folders whose names begin so; return the folder of each step."""
+    return host.run(*script(_UNDO, folders), timeout=300).stdout.splitlines()
+
 
 #: Label of the networks on an engine.
 LABEL = "labkit=network"
@@ -98,18 +169,17 @@ VIRTUAL = {"macvlan": named("macvlan", "198.18.0.0/24", "198.18.0.32")} | {
 
 
 @contextmanager
-def laid(rig: Rig, names: Sequence[str]) -> Iterator[None]:
-    """Have networks stand on a rig, whose sites know them, for the duration of a ``with`` block."""
-    odd = [name for name in names if name not in _LAYERS]
-    if odd:
-        raise UsageError(f"no network {odd[0]!r} is laid", remedy=f"one of {', '.join(_LAYERS)}")
-    before, steps = rig.sites, Steps(rig, "-".join(names))
+def laid(rig: NetworkHosts, names: Sequence[str]) -> Iterator[None]:
+    """Make networks on a rig, whose targets know them, for the duration of a ``with`` block."""
+    if unknown := [name for name in names if name not in _LAYERS]:
+        raise UsageError(
+            f"unknown network {unknown[0]!r}",
+            why="it cannot be made on demand",
+            remedy=f"one of {', '.join(_LAYERS)}",
+        )
+    before, steps = rig.sites, UndoLog(rig, "-".join(names))
     with ExitStack() as stack:
         stack.callback(setattr, rig, "sites", before)
-        if rig.kind == "virtual" and (found := state.read()):
-            # Killed from here on, a rig that is kept is not as it was made: it is made anew.
-            state.write(**found | {"laid": list(names)})
-            stack.callback(state.write, **found | {"laid": []})
         stack.callback(steps.undo)
         for name in names:
             if f"network:{name}" not in rig.missing:
@@ -117,7 +187,7 @@ def laid(rig: Rig, names: Sequence[str]) -> Iterator[None]:
         yield
 
 
-def _give(rig: Rig, role: str, network: Network) -> None:
+def _give(rig: NetworkHosts, role: str, network: Network) -> None:
     """Tell a site of a network; a peer's placements have addresses of their own on it."""
     if role == "peer":
         network = replace(network, first=network.address(APART))
@@ -126,16 +196,16 @@ def _give(rig: Rig, role: str, network: Network) -> None:
     rig.sites = {**rig.sites, role: site}
 
 
-def _engines(rig: Rig) -> list[str]:
+def _engines(rig: NetworkHosts) -> list[str]:
     return [role for role in ("sut", "peer") if role in rig.sites and rig.sites[role].engine]
 
 
-def _others(rig: Rig) -> list[str]:
+def _others(rig: NetworkHosts) -> list[str]:
     """Return the hosts that the system under test is reached from; a peer may be the generator."""
     return list(_machines(rig, ["generator", *_engines(rig)[1:]]).values())
 
 
-def _machines(rig: Rig, roles: Sequence[str]) -> dict[str, str]:
+def _machines(rig: NetworkHosts, roles: Sequence[str]) -> dict[str, str]:
     """Return the first of the roles that each machine has, by the machine's address."""
     found: dict[str, str] = {}
     for role in roles:
@@ -143,11 +213,11 @@ def _machines(rig: Rig, roles: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _engine(site: Site) -> tuple[str, ...]:
+def _engine(site: Target) -> tuple[str, ...]:
     return ("env", f"DOCKER_HOST={site.engine}")
 
 
-def _create(rig: Rig, role: str, steps: Steps, network: Network, *options: str) -> None:
+def _create(rig: NetworkHosts, role: str, steps: UndoLog, network: Network, *options: str) -> None:
     """Make a network of an engine."""
     head = _engine(rig.sites[role])
     argv = ("docker", "network", "create", "--label", LABEL, "--subnet", network.subnet, *options)
@@ -155,7 +225,7 @@ def _create(rig: Rig, role: str, steps: Steps, network: Network, *options: str) 
     steps.take(role, *head, *argv, network.engine, undo=undo)
 
 
-def _macvlan(rig: Rig, steps: Steps, network: Network) -> None:
+def _macvlan(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
     for role in _engines(rig):
         parent = rig.interfaces[role][0]
         network = replace(network, parent=parent)
@@ -163,12 +233,12 @@ def _macvlan(rig: Rig, steps: Steps, network: Network) -> None:
         _give(rig, role, network)
 
 
-def _bridged(rig: Rig, role: str, steps: Steps, network: Network, *options: str) -> None:
+def _bridged(rig: NetworkHosts, role: str, steps: UndoLog, network: Network, *options: str) -> None:
     fixed = (*engine.bridge_options(network.bridge), "--gateway", network.gateway)
     _create(rig, role, steps, network, *fixed, *options)
 
 
-def _routed(rig: Rig, steps: Steps, network: Network) -> None:
+def _routed(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
     """Lay it on the system under test alone: a peer would need other addresses and ways."""
     _bridged(rig, "sut", steps, network)
     # The engine's rules let nothing in that it did not publish.
@@ -180,7 +250,7 @@ def _routed(rig: Rig, steps: Steps, network: Network) -> None:
     _give(rig, "sut", network)
 
 
-def _nat(rig: Rig, steps: Steps, network: Network) -> None:
+def _nat(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
     """Lay the bridge for engines that publish nothing by themselves; Docker has its own."""
     values = (network.bridge, f"{network.gateway}/{network.prefix}", network.subnet)
     for role in _engines(rig):
@@ -189,7 +259,7 @@ def _nat(rig: Rig, steps: Steps, network: Network) -> None:
         _give(rig, role, network)
 
 
-def _vxlan(rig: Rig, steps: Steps, network: Network) -> None:
+def _vxlan(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
     """Lay a mesh of tunnels between the generator and every host with an engine."""
     with_engine = _engines(rig)
     ends = _machines(rig, [*with_engine, "generator"])
@@ -210,7 +280,7 @@ def _vxlan(rig: Rig, steps: Steps, network: Network) -> None:
         rig.hosts[role].run(*join)
 
 
-def _swarm(rig: Rig, steps: Steps) -> None:
+def _swarm(rig: NetworkHosts, steps: UndoLog) -> None:
     """Join the engines of the rig to a Swarm, unless they are in one."""
     sut = rig.sites["sut"]
     if _membership(sut) == "active":
@@ -224,12 +294,12 @@ def _swarm(rig: Rig, steps: Steps) -> None:
         _enter(rig, role, steps, *join, *own, f"{sut.address}:2377")
 
 
-def _membership(site: Site) -> str:
+def _membership(site: Target) -> str:
     argv = ("docker", "info", "--format", "{{.Swarm.LocalNodeState}}")
     return site.host.run(*_engine(site), *argv).stdout.strip()
 
 
-def _enter(rig: Rig, role: str, steps: Steps, *argv: str) -> None:
+def _enter(rig: NetworkHosts, role: str, steps: UndoLog, *argv: str) -> None:
     """Enter a Swarm, which is left again; one that somebody else entered is not touched."""
     site = rig.sites[role]
     if (member := _membership(site)) != "inactive":
@@ -248,7 +318,7 @@ def _enter(rig: Rig, role: str, steps: Steps, *argv: str) -> None:
     steps.take(role, *head, *argv, undo=leave)
 
 
-def _overlay(rig: Rig, steps: Steps, network: Network, *options: str) -> None:
+def _overlay(rig: NetworkHosts, steps: UndoLog, network: Network, *options: str) -> None:
     _swarm(rig, steps)
     sut = rig.sites["sut"]
     _create(rig, "sut", steps, network, "--driver", "overlay", "--attachable", *options)
@@ -258,11 +328,11 @@ def _overlay(rig: Rig, steps: Steps, network: Network, *options: str) -> None:
         _give(rig, role, replace(network, remotes=ends, sandboxes=rig.sites[role].sandboxes))
 
 
-def _encrypted(rig: Rig, steps: Steps, network: Network) -> None:
+def _encrypted(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
     _overlay(rig, steps, network, "--opt", "encrypted")
 
 
-def _weave(rig: Rig, steps: Steps, network: Network) -> None:
+def _weave(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
     """Lay a network of Weave Net's plugin, whose routers their owner has launched and peered.
 
     Written from its documentation, and never run here: the driver ``weavemesh`` with its own
@@ -277,7 +347,7 @@ def _weave(rig: Rig, steps: Steps, network: Network) -> None:
         _give(rig, role, network)
 
 
-_LAYERS: dict[str, Callable[[Rig, Steps, Network], None]] = {
+_LAYERS: dict[str, Callable[[NetworkHosts, UndoLog, Network], None]] = {
     "macvlan": _macvlan,
     "routed": _routed,
     "nat": _nat,

@@ -10,21 +10,21 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from labkit.errors import CommandFailed, RigError
 from labkit.hosts import Host, LocalHost, Result, collect_facts, restore, script, stop_labelled
-from labkit.hosts.base import SCRIPT
-from labkit.hosts.command import limited
-from labkit.hosts.site import Image, Site
+from labkit.hosts.host import SCRIPT, limited
+from labkit.hosts.target import Image, Target
 from labkit.paths import project
-from labkit.rig import engine, engines, findings, state, storage, virtual
-from labkit.rig.base import Rig
-from labkit.rig.rigkeys import ENGINE
-from labkit.runtimes import RUNTIMES, base, readback
+from labkit.rig import images as image_store
+from labkit.rig import inventory_checks, kernel_probe, lock, storage, virtual
+from labkit.rig.base import Rig, Say
+from labkit.rig.rigfile import ENGINE
+from labkit.runtimes import RUNTIMES, base, observed
 
 ADDRESS = "127.0.0.1"
 #: What an engine's default bridge is called, and its default parent of control groups.
@@ -32,8 +32,7 @@ BRIDGE, PARENT = "docker0", "/docker"
 #: The image of the container that reads: it has nsenter.
 READER = "net"
 #: Scripts that look into processes of other users: what must be read as root to be proof.
-READS = frozenset({base._READY, base._RUNS, readback._SCRIPT})
-Say = Callable[[str], None]
+READS = frozenset({base.LISTENS, base.RUNS, observed.OBSERVE})
 
 # No power but to look: into processes, namespaces and firewall tables.
 _POWERS = ("SYS_ADMIN", "SYS_PTRACE", "SYS_CHROOT", "NET_ADMIN", "DAC_READ_SEARCH")
@@ -104,46 +103,6 @@ def unreachable() -> str:
     return "" if answer.status == 0 else answer.stderr.strip()[-400:] or "docker info fails"
 
 
-def attach(*, say: Say = lambda text: None) -> Rig:
-    """Return this machine as a rig; the caller holds `labkit.rig.state.locked`.
-
-    Raises
-    ------
-    RigError
-        No engine answers, or a placement could not be proven here.
-    """
-    if why := unreachable():
-        raise RigError(
-            "the one-host rig needs a Docker Engine of this user",
-            why=why,
-            remedy="start it, join the group docker (then log in again), or set DOCKER_HOST",
-        )
-    local, root = LocalHost("sut"), state.is_root()
-    with ExitStack() as stack:
-        _sweep(local, say)
-        facts = collect_facts(local, engine_socket=socket())
-        say("images (the first time takes about a minute)")
-        parent = findings.cgroup_parent(facts)
-        if root:
-            stack.callback(local.run, *script(findings.TIDY))
-        elif parent.startswith("/"):
-            parent = PARENT  # one of labkit's own could not be removed again without root
-        folders = [path.parent for path in sorted(project("containers").glob("*/Dockerfile"))]
-        # A root file system with its owners can be unpacked by root only.
-        store = str(state.KEEP / "one-host") if root else ""
-        images = {
-            folder.name: engine.ensure_image(local, socket(), folder, store=store, parent=parent)
-            for folder in folders
-        }
-        reader = start_reader(local, images[READER].reference)
-        stack.callback(_remove, local, reader)
-        host = ReadingHost("sut", socket(), reader)
-        _prove(host)
-        rig = _rig(host, parent, images)
-        rig.at_close = (stack.pop_all().close,)
-        return rig
-
-
 def start_reader(host: Host, image: str) -> str:
     """Start the container that reads, and return its name."""
     name = f"labkit-reader-{os.getpid()}-{secrets.token_hex(3)}"
@@ -180,7 +139,7 @@ def _prove(host: ReadingHost) -> None:
 def _sweep(host: Host, say: Say) -> None:
     """Remove what a dead campaign of this user left."""
     done = [f"process {line}" for line in stop_labelled(host, "trial-")]
-    if state.is_root():
+    if lock.is_root():
         done += [str(outcome) for outcome in restore(host, label="trial-")]
     form = '{{.ID}} {{.Label "labkit"}}'
     listing = ("docker", "ps", "--all", "--filter", "label=labkit", "--format", form)
@@ -210,56 +169,15 @@ def _remove(host: Host, container: str) -> None:
 
 def scratch() -> Path:
     """Return where trials keep their files: in memory where the user has such a place."""
-    if state.is_root():
-        return state.RUN / "one-host"
+    if lock.is_root():
+        return lock.RUN / "one-host"
     given = os.environ.get("XDG_RUNTIME_DIR", "")
-    return (Path(given) / "labkit" if given else state.LOCK.parent) / "one-host"
+    return (Path(given) / "labkit" if given else lock.LOCK.parent) / "one-host"
 
 
 def disk() -> Path:
     """Return where storages keep what is not to be in memory."""
-    return (state.KEEP if state.is_root() else state.LOCK.parent) / "one-host-storage"
-
-
-def _rig(host: ReadingHost, parent: str, images: Mapping[str, Image]) -> Rig:
-    hosts: dict[str, Host] = {"generator": LocalHost("generator"), "sut": host}
-    directory = str(scratch())
-    sut = Site(
-        host,
-        ADDRESS,
-        engine=socket(),
-        cgroup_parent=parent,
-        directory=directory,
-        images=images,
-        disk=str(disk()),
-    )
-    sites = {"generator": Site(hosts["generator"], ADDRESS, directory=directory), "sut": sut}
-    gateway = _gateway(host)
-    if gateway:
-        # To 127.0.0.1 the engine's own proxy would carry what is published, past its NAT rule; the
-        # host's address on the engine's bridge is local too, and goes through the rule.
-        sites["nat"] = replace(sut, address=gateway)
-    cpus = {name: value for name, value in virtual.cpu_map().items() if name != "clean"}
-    published = f"; published ports are reached at {gateway}, on {BRIDGE}" if gateway else ""
-    return Rig(
-        name="one-host",
-        kind="one-host",
-        hosts=hosts,
-        sites=sites,
-        addresses={"generator": (ADDRESS,), "sut": (ADDRESS, *([gateway] if gateway else []))},
-        interfaces={"generator": ("lo",), "sut": ("lo",)},
-        cpu_map=cpus,
-        shared_kernel=True,
-        links=("generator -- loopback -- sut" + published,),
-        caveats=(
-            "one host: both ends are this machine, and packets stay on its loopback (a published "
-            "port's: on the engine's bridge); there is no wire, no NIC and no driver",
-            f"one kernel, CPUs {cpus['all']} shared by load, server and engine; softirq runs on "
-            "the sender's CPU",
-            "nothing is set apart: what else this machine runs is measured with it",
-        ),
-        missing=_missing(host, gateway, cpus),
-    )
+    return (lock.KEEP if lock.is_root() else lock.LOCK.parent) / "one-host-storage"
 
 
 def _gateway(host: ReadingHost) -> str:
@@ -282,7 +200,7 @@ def _missing(host: ReadingHost, gateway: str, cpus: Mapping[str, str]) -> dict[s
     }
     if not gateway:
         found["nat"] = f"the engine has no bridge {BRIDGE} with an address to publish on"
-    if not state.is_root():
+    if not lock.is_root():
         found["chroot"] = f"{root} enter a chroot of the image"
         found["cgroup"] = f"{root} make a control group equal to a container's"
         found["realtime"] = f"{root} put a process into a real-time class"
@@ -299,10 +217,99 @@ def _missing(host: ReadingHost, gateway: str, cpus: Mapping[str, str]) -> dict[s
         found["cold-cache"] = f"{root} drop the caches (/proc/sys/vm/drop_caches)"
     apart = storage.apart(host, host.socket, str(disk()))
     found["network:nat"] = "this rig places containers of its Docker Engine only"
-    found |= engines.no_networks("there is no second host that it could lead to")
+    found |= kernel_probe.networks_missing_because("there is no second host that it could lead to")
     found |= {
         f"runtime:{name}": "this rig places containers of its Docker Engine only"
         for name in RUNTIMES
         if name not in ("bare", "docker")
     }
     return found | storage.missing_beside(storage.driver_of(host, host.socket), apart)
+
+
+class OneHostRig(Rig):
+    """One machine as both ends, over loopback."""
+
+    auto_spec = "one-host"
+
+    @classmethod
+    def unavailable(cls) -> str:
+        """Return why no engine of this user answers."""
+        return unreachable()
+
+    @classmethod
+    def attach(cls, spec: str | Path = "one-host", say: Say = lambda text: None) -> OneHostRig:
+        """Return this machine as a rig; the caller holds `labkit.rig.lock.locked`."""
+        if why := unreachable():
+            raise RigError(
+                "the one-host rig needs a Docker Engine of this user",
+                why=why,
+                remedy="start it, join the group docker (then log in again), or set DOCKER_HOST",
+            )
+        local, root = LocalHost("sut"), lock.is_root()
+        with ExitStack() as stack:
+            _sweep(local, say)
+            facts = collect_facts(local, engine_socket=socket())
+            say("images (the first time takes about a minute)")
+            parent = inventory_checks.cgroup_parent(facts)
+            if root:
+                stack.callback(local.run, *script(inventory_checks.TIDY))
+            elif parent.startswith("/"):
+                parent = PARENT  # one of labkit's own could not be removed again without root
+            folders = [path.parent for path in sorted(project("containers").glob("*/Dockerfile"))]
+            # A root file system with its owners can be unpacked by root only.
+            store = str(lock.KEEP / "one-host") if root else ""
+            images = {
+                folder.name: image_store.ensure_image(
+                    local, socket(), folder, store=store, parent=parent
+                )
+                for folder in folders
+            }
+            reader = start_reader(local, images[READER].reference)
+            stack.callback(_remove, local, reader)
+            host = ReadingHost("sut", socket(), reader)
+            _prove(host)
+            rig = cls._of(host, parent, images)
+            rig.at_close = (stack.pop_all().close,)
+            return rig
+
+    @classmethod
+    def _of(cls, host: ReadingHost, parent: str, images: Mapping[str, Image]) -> OneHostRig:
+        hosts: dict[str, Host] = {"generator": LocalHost("generator"), "sut": host}
+        directory = str(scratch())
+        sut = Target(
+            host,
+            ADDRESS,
+            engine=socket(),
+            cgroup_parent=parent,
+            directory=directory,
+            images=images,
+            disk=str(disk()),
+        )
+        sites = {"generator": Target(hosts["generator"], ADDRESS, directory=directory), "sut": sut}
+        gateway = _gateway(host)
+        if gateway:
+            # To 127.0.0.1 the engine's own proxy would carry what is published, past its NAT rule;
+            # the host's address on the engine's bridge is local too, and goes through the rule.
+            sites["nat"] = replace(sut, address=gateway)
+        cpus = {name: value for name, value in virtual.cpu_map().items() if name != "clean"}
+        published = f"; published ports are reached at {gateway}, on {BRIDGE}" if gateway else ""
+        return cls(
+            name="one-host",
+            kind="one-host",
+            hosts=hosts,
+            sites=sites,
+            addresses={"generator": (ADDRESS,), "sut": (ADDRESS, *([gateway] if gateway else []))},
+            interfaces={"generator": ("lo",), "sut": ("lo",)},
+            cpu_map=cpus,
+            cpu_notes=virtual.CPU_NOTES,
+            shared_kernel=True,
+            links=("generator -- loopback -- sut" + published,),
+            caveats=(
+                "one host: both ends are this machine, and packets stay on its loopback (a "
+                "published port's: on the engine's bridge); there is no wire, no NIC and no driver",
+                f"one kernel, CPUs {cpus['all']} shared by load, server and engine; softirq runs "
+                "on the sender's CPU",
+                "nothing is set apart: what else this machine runs is measured with it",
+            ),
+            missing=_missing(host, gateway, cpus),
+        )

@@ -1,4 +1,4 @@
-"""Reading a ``rig.toml``: real machines by role, as values; every mistake says where it is.
+"""Reading a ``rig.toml``: real machines by role; every mistake says where it is and what to do.
 
 Nothing here connects to anything: `labkit.rig.inventory` makes a rig of what is read.
 """
@@ -6,20 +6,202 @@ Nothing here connects to anything: `labkit.rig.inventory` makes a rig of what is
 from __future__ import annotations
 
 import ipaddress
+import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from labkit.errors import UsageError
-from labkit.hosts.site import Network
-from labkit.rig import rigkeys
+from labkit.hosts.target import Network
 from labkit.rig.networks import APART, named
 
-#: Roles that a file may name; the first two it must.
-ROLES = ("generator", "sut", "clean", "peer", "collector")
 EXAMPLE = "rig.example.toml"
+#: The engine's usual socket, as ``DOCKER_HOST`` wants it, and where it keeps what runs.
+ENGINE = "unix:///var/run/docker.sock"
+EXEC_ROOT = "/var/run/docker"
+SCRATCH = "/var/lib/labkit/inventory"
+
+
+def _matching(pattern: str, expected: str) -> BeforeValidator:
+    """Accept a string that matches a pattern; `expected` is what the error says."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(expected)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _one_of(*names: str) -> BeforeValidator:
+    return _matching("|".join(names), f"one of {', '.join(names)}")
+
+
+def _port(value: Any) -> int:
+    if type(value) is not int or not 0 < value < 65536:
+        raise ValueError("a TCP port, 1 to 65535")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _address(value: Any) -> str:
+    try:
+        address = ipaddress.ip_address(value if isinstance(value, str) else "")
+    except ValueError:
+        raise ValueError("an IP address without prefix length, not a name") from None
+    if address.is_loopback or address.is_multicast or address.is_unspecified:
+        raise ValueError("an address that another host can send to")
+    return str(address)
+
+
+def _in_subnet(value: Any) -> tuple[str, str]:
+    """Return an address and its subnet."""
+    try:
+        found = ipaddress.ip_interface(value if isinstance(value, str) else "")
+    except ValueError:
+        found = None
+    if found is None or found.ip in (found.network[0], found.network[-1]):
+        raise ValueError('a host\'s address with its prefix length, such as "198.18.1.10/24"')
+    return str(found.ip), str(found.network)
+
+
+def _ipv4_in_subnet(value: Any) -> tuple[str, str]:
+    found, subnet = _in_subnet(value)
+    if ":" in found:
+        raise ValueError('an IPv4 address with its prefix length, such as "198.18.4.10/24"')
+    return found, subnet
+
+
+def _list(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list) or not value:
+        raise ValueError("a list with at least one entry")
+    return tuple(value)
+
+
+Text = Annotated[str, _matching(r"[^\0\n]*\S[^\0\n]*", "a text that is not empty, on one line")]
+Name = Annotated[
+    str, _matching(r"[A-Za-z0-9][A-Za-z0-9_.-]*", "a name of letters, digits and _ . -")
+]
+Interface = Annotated[str, _matching(r"[^\s/]{1,15}", "the name of a network interface")]
+Cpus = Annotated[
+    str,
+    _matching(
+        r"\d+(-\d+)?(,\d+(-\d+)?)*",
+        'a CPU list as the kernel prints it, such as "2" or "2-5,8"',
+    ),
+]
+Directory = Annotated[
+    str,
+    _matching(
+        r"(?!.*\.\.)(/[\w.+@-]+)+",
+        "an absolute path on that host, of letters, digits and _ . + @ -",
+    ),
+]
+Socket = Annotated[
+    str,
+    _matching(
+        r"none|unix:///\S+",
+        '"none", or a socket on that host such as "unix:///var/run/docker.sock"',
+    ),
+]
+Addresses = Annotated[tuple[Annotated[str, BeforeValidator(_address)], ...], BeforeValidator(_list)]
+InSubnet = Annotated[tuple[str, str], BeforeValidator(_in_subnet)]
+FirstAddress = Annotated[tuple[str, str], BeforeValidator(_ipv4_in_subnet)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HostTable(_Table):
+    """The keys of every host."""
+
+    ssh: Text
+    user: Text = "root"
+    port: Annotated[int, BeforeValidator(_port)] = 22
+    key: Text | None = None
+    known_hosts: Text | None = None
+    gateway: Text | None = None
+    sudo: Annotated[bool, BeforeValidator(_flag)] = False
+    addresses: Addresses
+    interfaces: Annotated[tuple[Interface, ...], BeforeValidator(_list)]
+    cpus: Cpus
+    scratch: Directory = SCRATCH
+
+
+class PeerTable(HostTable):
+    """The keys of a host with an engine."""
+
+    engine: Socket = ENGINE
+    exec_root: Directory = EXEC_ROOT
+
+
+class SutTable(PeerTable):
+    """The keys of the system under test."""
+
+    bridge: Interface = "labbr0"
+    bridge_port: Interface | None = None
+    bridge_network: Name = "labkit-layer2"
+    bridge_address: InSubnet | None = None
+
+
+class CollectorTable(HostTable):
+    """The keys of a capture host; a mirror needs no address."""
+
+    addresses: Addresses = ()
+    mirrors: Annotated[
+        tuple[Annotated[str, _one_of("generator", "sut")], ...], BeforeValidator(_list)
+    ] = ()
+
+
+class HostTables(_Table):
+    """The hosts of a rig by role."""
+
+    generator: HostTable
+    sut: SutTable
+    clean: HostTable | None = None
+    peer: PeerTable | None = None
+    collector: CollectorTable | None = None
+
+
+class NetworkTable(_Table):
+    """Networks between containers, each with the address of its first placement."""
+
+    macvlan: FirstAddress | None = None
+    routed: FirstAddress | None = None
+    nat: FirstAddress | None = None
+    vxlan: FirstAddress | None = None
+    overlay: FirstAddress | None = None
+    encrypted: FirstAddress | None = None
+    weave: FirstAddress | None = None
+
+
+class RigFile(_Table):
+    """A whole file."""
+
+    name: Name
+    hosts: HostTables
+    networks: NetworkTable = NetworkTable()
+
+
+#: The table of each role that a file may name; the first two it must.
+HOST_TABLES: dict[str, type[HostTable]] = {
+    "generator": HostTable,
+    "sut": SutTable,
+    "clean": HostTable,
+    "peer": PeerTable,
+    "collector": CollectorTable,
+}
+NETWORK_NAMES = tuple(NetworkTable.model_fields)
 
 
 @dataclass(frozen=True)
@@ -37,28 +219,16 @@ class Machine:
     addresses: tuple[str, ...]
     interfaces: tuple[str, ...]
     cpus: str
-    engine: str | None
-    bridge: Network | None
     scratch: str
-    exec_root: str
-    mirrors: tuple[str, ...]
+    engine: str | None = None
+    bridge: Network | None = None
+    exec_root: str = ""
+    mirrors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a ``rig.toml`` says.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    name : str
-        What the rig is called.
-    machines : mapping of str to Machine
-        By role.
-    networks : mapping of str to Network
-        What may be laid between containers, by name.
-    """
+    """What a ``rig.toml`` says: machines by role, and networks that may be made, by name."""
 
     path: Path
     name: str
@@ -66,39 +236,34 @@ class Inventory:
     networks: Mapping[str, Network]
 
 
-def read(path: Path | str) -> Inventory:
-    """Return what an inventory file says.
-
-    Raises
-    ------
-    UsageError
-        It cannot be read, or something in it is missing, unknown or not as expected; the error
-        names file, table and key, what was expected, and what to do.
-    """
+def read_rigfile(path: Path | str) -> Inventory:
+    """Return what an inventory file says."""
     path = Path(path)
     try:
         data = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: no TOML, or no UTF-8
+    except (OSError, ValueError) as error:  # ValueError: neither TOML nor UTF-8
         raise UsageError(
             f"the inventory {path.name} cannot be read",
             where=str(path),
             why=str(error),
             remedy=f"copy {EXAMPLE} and fill it in",
         ) from None
-    _only(path, "", data, ("name", "hosts", "networks"))
-    name = _value(path, "", "name", data.get("name", path.stem), rigkeys.name)
-    hosts = data.get("hosts")
-    if not isinstance(hosts, dict):
-        _wrong(path, "", "hosts", "missing", "a table for each host, such as [hosts.sut]")
-    _only(path, "hosts", hosts, ROLES)
-    for role in ROLES[:2]:
-        if role not in hosts:
-            _wrong(path, "hosts", role, "missing", f"a table [hosts.{role}]: every rig has one")
-    machines = {role: _machine(path, role, hosts[role]) for role in ROLES if role in hosts}
-    book = Inventory(path, name, machines, _networks(path, data.get("networks", {})))
-    _agree(book)
-    for network in book.networks.values():
-        _has_room(book, network)
+    try:
+        tables = RigFile.model_validate({"name": path.stem, **data})
+    except ValidationError as error:
+        _explain(path, error)
+    machines = {
+        role: _machine(path, role, table)
+        for role in HOST_TABLES
+        if (table := getattr(tables.hosts, role))
+    }
+    networks = {
+        key: named(key, value[1], value[0]) for key, value in tables.networks if value is not None
+    }
+    book = Inventory(path, tables.name, machines, networks)
+    _check_addresses(book)
+    for network in networks.values():
+        _check_room(book, network)
     return book
 
 
@@ -112,76 +277,79 @@ def _wrong(path: Path, table: str, key: str, found: str, expected: str) -> NoRet
     )
 
 
-def _only(path: Path, table: str, found: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for key in found:
-        if key not in known:
-            _wrong(path, table, key, "not a key that labkit knows", f"one of {', '.join(known)}")
+def _explain(path: Path, error: ValidationError) -> NoReturn:
+    """Raise the first mistake; unknown keys come first, as what is missing may be one of them."""
+    mistakes = sorted(
+        error.errors(), key=lambda one: (one["type"] != "extra_forbidden", len(one["loc"]))
+    )
+    mistake = mistakes[0]
+    parts = [part for part in mistake["loc"] if isinstance(part, str)][:3]
+    table, key = ".".join(parts[:-1]), parts[-1]
+    further = f" ({len(mistakes) - 1} further mistakes)" if len(mistakes) > 1 else ""
+    if mistake["type"] == "extra_forbidden":
+        found, expected = _unknown_key(parts)
+    elif mistake["type"] == "missing":
+        found, expected = "missing", "it to be given for every host"
+        if len(parts) == 1:
+            expected = "a table for each host, such as [hosts.sut]"
+        elif len(parts) == 2:
+            expected = f"a table [hosts.{key}]: every rig has one"
+    elif mistake["type"] == "value_error":
+        found, expected = repr(mistake["input"]), str(mistake["ctx"]["error"])
+    else:
+        found, expected = repr(mistake["input"]), f"a table [{'.'.join(parts)}]"
+    _wrong(path, table, key, found, expected + further)
 
 
-def _value(path: Path, table: str, key: str, value: Any, check: Callable[[Any], Any]) -> Any:
-    try:
-        return check(value)
-    except (ValueError, TypeError) as error:
-        _wrong(path, table, key, repr(value), str(error))
+def _unknown_key(parts: list[str]) -> tuple[str, str]:
+    """Return what is wrong with a key that its table does not have, and what is expected."""
+    tables: dict[str, type[_Table]] = {"": RigFile, "hosts": HostTables, "networks": NetworkTable}
+    tables |= {f"hosts.{role}": table for role, table in HOST_TABLES.items()}
+    owners = [role for role, table in HOST_TABLES.items() if parts[-1] in table.model_fields]
+    if len(parts) == 3 and owners:
+        return "not a key of this role", f"only {' and '.join(owners)} to have it"
+    known = tables[".".join(parts[:-1])].model_fields
+    return "not a key that labkit knows", f"one of {', '.join(known)}"
 
 
-def _machine(path: Path, role: str, found: Any) -> Machine:
-    table = f"hosts.{role}"
-    if not isinstance(found, dict):
-        _wrong(path, "hosts", role, repr(found), f"a table [{table}]")
-    keys = rigkeys.KEYS | rigkeys.FURTHER.get(role, {})
-    for key in found:
-        owners = [one for one, own in rigkeys.FURTHER.items() if key in own]
-        if key not in keys and owners:
-            expected = f"only {' and '.join(owners)} to have it"
-            _wrong(path, table, key, "not a key of this role", expected)
-    _only(path, table, found, tuple(keys))
-    values: dict[str, Any] = {}
-    for key, (check, default) in keys.items():
-        if key in found:
-            values[key] = _value(path, table, key, found[key], check)
-        elif default is ...:
-            _wrong(path, table, key, "missing", "it to be given for every host")
-        else:
-            values[key] = default
+def _machine(path: Path, role: str, found: HostTable) -> Machine:
+    table, values = f"hosts.{role}", dict(found)
     for key in ("key", "known_hosts"):
         if values[key] is not None:  # relative to the file that names it, wherever it is read from
             values[key] = str(path.resolve().parent / Path(values[key]).expanduser())
-    if role == "peer" and values["engine"] is None:
-        _wrong(path, table, "engine", "'none'", "an engine: its containers are what it is for")
-    values["bridge"] = _bridge(path, table, values) if role == "sut" else None
-    taken = {key: value for key, value in values.items() if not key.startswith("bridge_")}
-    return Machine(role=role, **{"engine": None, "exec_root": "", "mirrors": (), **taken})
+    if values.get("engine") == "none":
+        values["engine"] = None
+        if role == "peer":
+            _wrong(path, table, "engine", "'none'", "an engine: its containers are what it is for")
+    if isinstance(found, SutTable):
+        values["bridge"] = _bridge(path, table, found)
+    kept = {key: value for key, value in values.items() if not key.startswith("bridge_")}
+    return Machine(role=role, **kept)
 
 
-def _bridge(path: Path, table: str, values: Mapping[str, Any]) -> Network | None:
-    port, address = values["bridge_port"], values["bridge_address"]
+def _bridge(path: Path, table: str, sut: SutTable) -> Network | None:
+    port, address = sut.bridge_port, sut.bridge_address
     if port is None and address is None:
         return None
     for key, value in (("bridge_port", port), ("bridge_address", address)):
         if value is None:
             _wrong(path, table, key, "missing", "both bridge_port and bridge_address, or neither")
-    if values["engine"] is None:
+    if sut.engine == "none":
         _wrong(path, table, "engine", "'none'", "an engine, since there is a bridge for containers")
-    if port in values["interfaces"]:
+    if port in sut.interfaces:
         _wrong(path, table, "bridge_port", repr(port), "another one than the host's own interfaces")
-    names = {"engine": values["bridge_network"], "bridge": values["bridge"], "port": port}
-    return Network("bridge", address[1], address[0], **names)
+    assert port is not None and address is not None
+    return Network(
+        "bridge",
+        address[1],
+        address[0],
+        engine=sut.bridge_network,
+        bridge=sut.bridge,
+        port=port,
+    )
 
 
-def _networks(path: Path, found: Any) -> dict[str, Network]:
-    if not isinstance(found, dict):
-        _wrong(path, "", "networks", repr(found), "a table [networks]")
-    _only(path, "networks", found, tuple(rigkeys.NETWORKS))
-    read = {
-        key: _value(path, "networks", key, found[key], check)
-        for key, (check, _) in rigkeys.NETWORKS.items()
-        if key in found
-    }
-    return {key: named(key, subnet, first) for key, (first, subnet) in read.items()}
-
-
-def _has_room(book: Inventory, network: Network) -> None:
+def _check_room(book: Inventory, network: Network) -> None:
     """Check that a network's addresses are its own, and enough."""
     mine, first = ipaddress.IPv4Network(network.subnet), ipaddress.IPv4Address(network.first)
     where = (book.path, "networks", network.name, repr(f"{first}/{network.prefix}"))
@@ -207,7 +375,7 @@ def _of(subnet: ipaddress.IPv4Network, addresses: Iterable[str]) -> list[ipaddre
     return [one for one in found if isinstance(one, ipaddress.IPv4Address) and one in subnet]
 
 
-def _agree(book: Inventory) -> None:
+def _check_addresses(book: Inventory) -> None:
     """Check what one table alone cannot tell."""
     seen: dict[str, str] = {}
     bridge = book.machines["sut"].bridge

@@ -2,7 +2,12 @@
 
 A storage is a storage driver of a Docker daemon, or something mounted at ``/data``: a directory of
 the host, a named volume, a union of directories in user space. On the virtual rig each driver has
-a daemon of its own (`labkit.rig.daemons`); elsewhere there is the engine with its driver.
+a daemon of its own ; elsewhere there is the engine with its driver.
+
+Those daemons are in the network namespace of the system under test, so that a container on the
+host's network is where the engine's own would be. One with the driver that the engine has too runs
+as well: storages are then compared between daemons that differ in nothing else. Their data stays
+between runs.
 """
 
 from __future__ import annotations
@@ -16,12 +21,140 @@ from dataclasses import replace
 from pathlib import Path
 
 from labkit.errors import UsageError
-from labkit.hosts import Host, LocalHost, script
-from labkit.hosts.site import Site, Storage
+from labkit.hosts import Host, Job, LocalHost, script, start_job, stop_labelled
+from labkit.hosts.target import Storage, Target
 from labkit.placement import DRIVERS, MOUNTS
-from labkit.rig import daemons, engine
+from labkit.rig import engine, netns, teardown
+from labkit.rig.images import bring_images
 from labkit.rig.layers import LayeredImage, layer_name, write_folder
-from labkit.rig.loading import bring
+
+#: Label of the daemons' processes.
+DAEMON_LABEL = "labkit-storage"
+#: Size of the file that holds btrfs; it is sparse, and takes what is written to it.
+BTRFS_SIZE = "64G"
+_PREFIX = "storage-"
+
+# The file system is made beside and moved there, so that one that was not finished is not used.
+_BTRFS = """
+file=$1 place=$2 size=$3
+mkdir -p "$place"
+if mountpoint -q "$place"; then exit 0; fi
+if [ ! -e "$file" ]; then
+    rm -f "$file.new"
+    truncate -s "$size" "$file.new"
+    mkfs.btrfs --quiet "$file.new"
+    mv "$file.new" "$file"
+fi
+mount -o loop "$file" "$place"
+"""
+
+# A daemon without a bridge removes the interface of this name as it starts, whosever it is: the
+# lab's engine would publish no port any more. So it goes by another name until all of them stand.
+_HIDE = """
+if ip link show docker0 >/dev/null 2>&1; then
+    ip link set docker0 down
+    ip link set docker0 name "$1"
+fi
+"""
+_SHOW = """
+if ip link show "$1" >/dev/null 2>&1; then
+    ip link set "$1" name docker0
+    ip link set docker0 up
+fi
+"""
+_HIDDEN = "labkit-docker0"
+
+
+def daemon_socket(driver: str) -> str:
+    """Return where the daemon with a driver listens, as ``DOCKER_HOST`` wants it."""
+    return f"unix://{netns.DIRECTORY}/{_PREFIX}{driver}.sock"
+
+
+def daemon_data_root(driver: str) -> Path:
+    """Return where the daemon with a driver keeps images and containers."""
+    return engine.STORAGES / driver
+
+
+@contextmanager
+def running_daemons(local: LocalHost, drivers: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Run a daemon for each driver; yields their sockets by driver."""
+    with ExitStack() as stack:
+        bridge = stack.enter_context(ExitStack())
+        local.run(*netns.inside("sut"), *script(_HIDE, _HIDDEN))
+        bridge.callback(local.run, *netns.inside("sut"), *script(_SHOW, _HIDDEN))
+        for driver in drivers:
+            stack.callback(_unmount_daemon, driver)
+            if driver == "btrfs":
+                file = engine.STORAGES / "btrfs.img"
+                local.run(*script(_BTRFS, str(file), str(daemon_data_root(driver)), BTRFS_SIZE))
+            directory = netns.DIRECTORY / f"{_PREFIX}{driver}-daemon"
+            stack.callback(_stop_daemon, local, driver, Job(local, str(directory)))
+            start_job(local, _daemon_command(driver), directory=str(directory), label=DAEMON_LABEL)
+        for driver in drivers:
+            log = netns.DIRECTORY / f"{_PREFIX}{driver}-daemon" / "stderr"
+            engine.await_daemon(local, daemon_socket(driver), log)
+            # It remembers those of a killed campaign, which would come back with it.
+            engine.remove_containers(local, daemon_socket(driver))
+        bridge.close()
+        yield {driver: daemon_socket(driver) for driver in drivers}
+
+
+def _daemon_command(driver: str) -> tuple[str, ...]:
+    options = engine.daemon_options(
+        _PREFIX + driver, daemon_socket(driver), daemon_data_root(driver)
+    )
+    return (
+        *netns.inside("sut"),
+        *("dockerd", *options, "--storage-driver", driver, *engine.WITHOUT_NETWORK),
+    )
+
+
+def _stop_daemon(local: LocalHost, driver: str, job: Job) -> None:
+    engine.remove_containers(local, daemon_socket(driver))
+    job.stop(grace=10.0)
+
+
+def _unmount_daemon(driver: str) -> None:
+    """Unmount what a daemon left, and the file system that it was on."""
+    teardown.unmount((str(daemon_data_root(driver)),))
+
+
+def unremoved_drivers() -> list[str]:
+    """Return the drivers whose daemon was begun and not taken down."""
+    return sorted(
+        path.name.removeprefix(_PREFIX).removesuffix("-daemon")
+        for path in netns.DIRECTORY.glob(f"{_PREFIX}*-daemon")
+        if (path / "lock").exists() and _daemon_remains(path)
+    )
+
+
+def _daemon_remains(directory: Path) -> bool:
+    driver = directory.name.removeprefix(_PREFIX).removesuffix("-daemon")
+    pidfile = netns.DIRECTORY / f"{_PREFIX}{driver}.pid"
+    return pidfile.exists() or bool(teardown.mounted((str(daemon_data_root(driver)),)))
+
+
+def remove_daemons(local: LocalHost) -> list[str]:
+    """Take down the daemons of a dead campaign on a standing rig; return them in words."""
+    found = unremoved_drivers()
+    for driver in found:
+        engine.remove_containers(local, daemon_socket(driver))
+    if found:
+        teardown.stop_engine(f"{_PREFIX}*.pid")
+    # Also one that was begun only: it stands nowhere yet, and would go on in removed folders.
+    stop_labelled(local, DAEMON_LABEL)
+    if found:
+        # Containers whose daemon was killed; those of the engine are removed already.
+        teardown.kill(teardown.grouped)
+        teardown.remove_groups(keep_roots=True)
+    teardown.unmount((str(engine.STORAGES),))
+    for path in netns.DIRECTORY.glob(f"{_PREFIX}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return [f"daemon with the storage driver {driver}" for driver in found]
+
 
 Say = Callable[[str], None]
 #: The type of file system that a driver's containers see; the others show that of the data.
@@ -95,7 +228,7 @@ def apart(host: Host, socket: str, disk: str) -> str:
     root = _data_root(host, socket)
     said = host.run(*script(_DISKS, disk, root), check=False).stdout.splitlines() if root else []
     if len(said) != 2:
-        return f"whether {disk} is on the disk of the engine's data cannot be told"
+        return f"whether {disk} is on the disk of the engine's data is unknown"
     own, other = (" ".join(line.split()) for line in said)
     if own == other:
         return ""
@@ -103,15 +236,7 @@ def apart(host: Host, socket: str, disk: str) -> str:
 
 
 def missing_beside(own: str | None, bind: str = "") -> dict[str, str]:
-    """Return the storages that a rig without daemons of its own lacks, as capabilities.
-
-    Parameters
-    ----------
-    own : str, optional
-        The storage driver of its engine; none for no engine at all.
-    bind : str
-        Why its bind mounts are no match for it: what `apart` says.
-    """
+    """Return the storages that a rig without daemons of its own lacks, as capabilities."""
     if own is None:
         reason = "there is no engine"
         return {f"storage:{name}": reason for name in (*DRIVERS, *MOUNTS)}
@@ -142,31 +267,13 @@ def _tool(name: str) -> str | None:
 
 @contextmanager
 def ready(
-    site: Site,
+    site: Target,
     wanted: Mapping[str, Sequence[LayeredImage | str]],
     *,
     own_daemons: bool,
     say: Say = lambda text: None,
-) -> Iterator[Site]:
-    """Have storages stand on a host, each with images, for the duration of a ``with`` block.
-
-    Parameters
-    ----------
-    site : Site
-        The host with the engine.
-    wanted : mapping of str to sequence of LayeredImage or str
-        Storages of `DRIVERS` and `MOUNTS` that the rig can have, each with the images that its
-        containers are made of; a name is an image that stands on the site.
-    own_daemons : bool
-        Whether drivers get a daemon each, on this machine.
-    say : callable
-        Receives a line before each step that takes seconds.
-
-    Yields
-    ------
-    Site
-        The site with `storages` and the layered images.
-    """
+) -> Iterator[Target]:
+    """Have storages stand on a host, each with images, for the duration of a ``with`` block."""
     if unknown := set(wanted) - {*DRIVERS, *MOUNTS}:
         raise UsageError(
             f"no storage called {', '.join(sorted(unknown))}",
@@ -180,11 +287,11 @@ def ready(
         if own_daemons:
             drivers = list(dict.fromkeys(under.values()))
             say(f"starting a Docker daemon each for {', '.join(drivers)}")
-            sockets = stack.enter_context(daemons.running(LocalHost(), drivers))
+            sockets = stack.enter_context(running_daemons(LocalHost(), drivers))
         needs: dict[str, list[LayeredImage | str]] = {}
         for name, images in wanted.items():
             needs.setdefault(sockets[under[name]], []).extend(images)
-        made = bring(host, site, needs, say)
+        made = bring_images(host, site, needs, say)
         whole = replace(site, images={**site.images, **made})
         mounts = [name for name in MOUNTS if name in wanted]
         if mounts:
@@ -198,7 +305,7 @@ def ready(
         yield replace(whole, storages=stands)
 
 
-def _any_image(images: Sequence[LayeredImage | str], site: Site) -> str:
+def _any_image(images: Sequence[LayeredImage | str], site: Target) -> str:
     one = images[0]
     return site.images[one if isinstance(one, str) else one.name].reference
 
@@ -221,7 +328,9 @@ def _data_root(host: Host, socket: str) -> str:
     return host.run(*argv, env={"DOCKER_HOST": socket}).stdout.strip()
 
 
-def _storage(host: Host, site: Site, name: str, sockets: Mapping[str, str], driver: str) -> Storage:
+def _storage(
+    host: Host, site: Target, name: str, sockets: Mapping[str, str], driver: str
+) -> Storage:
     socket = sockets[driver]
     where = site.disk
     if name in DRIVERS or name == "volume":

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from labkit import runtimes
 from labkit.errors import RigError
 from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
-from labkit.hosts.site import Image, Site
+from labkit.hosts.target import Image, Target
 from labkit.paths import project
+from labkit.placement import parse_cpus
 from labkit.rig import (
-    collector,
-    daemons,
-    ending,
     engine,
-    engines,
-    kinds,
+    extra_hosts,
+    images,
+    kernel_probe,
+    lock,
     netns,
     networks,
-    peer,
-    rates,
-    state,
     storage,
+    teardown,
 )
-from labkit.rig.base import Rig
+from labkit.rig.base import Rig, Say
+from labkit.runtimes.engines.docker import PREFIX
 from labkit.version import MEASUREMENT_VERSION
 
 LAB = "198.18.0.0/15"
@@ -47,7 +48,6 @@ TOOLS = {
     "flock": "util-linux",
     "sysctl": "procps",
 }
-Say = Callable[[str], None]
 
 
 def missing_tools() -> dict[str, str]:
@@ -62,24 +62,10 @@ def find_tool(name: str) -> str | None:
 
 
 def up(*, keep: bool, say: Say = lambda text: None) -> None:
-    """Bring the rig up; the caller holds `labkit.rig.state.locked`.
-
-    Parameters
-    ----------
-    keep : bool
-        Whether it outlives the caller: ``labkit rig up`` keeps it, a campaign does not.
-    say : callable
-        Receives a line before each step that takes seconds.
-
-    Raises
-    ------
-    RigError
-        No namespace can be made, a tool is missing, or a step failed; what had been made is removed
-        again.
-    """
-    if why := kinds.no_namespaces():
+    """Bring the rig up; the caller holds `labkit.rig.lock.locked`."""
+    if why := kernel_probe.no_namespaces():
         raise RigError(
-            "the virtual rig needs root, who may make network namespaces",
+            "the virtual rig needs root, with the right to make network namespaces",
             why=why,
             remedy="run as root, in a container with --privileged, or use the one-host rig",
         )
@@ -90,7 +76,7 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
             remedy=f"apt-get install {' '.join(sorted(set(lacking.values())))}",
         )
     local = LocalHost()
-    state.write(ready=False, keep=False)
+    lock.write_state(ready=False, keep=False)
     try:
         _settings(local)
         say(
@@ -98,7 +84,7 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
             if _to_build()
             else "images stand"
         )
-        images = engine.ensure_images(local, CONTAINERS)
+        built = images.ensure_images(local, CONTAINERS)
         say("joining hosts and switch")
         netns.build(local)
         netns.make_keys(local)
@@ -114,13 +100,13 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
     except BaseException:
         down(say=say)
         raise
-    pack = {name: image.__dict__ for name, image in images.items()}
-    state.write(ready=True, keep=keep, images=pack, version=MEASUREMENT_VERSION)
+    pack = {name: image.__dict__ for name, image in built.items()}
+    lock.write_state(ready=True, keep=keep, images=pack, version=MEASUREMENT_VERSION)
 
 
 def _to_build() -> bool:
     folders = (path.parent for path in CONTAINERS.glob("*/Dockerfile"))
-    return any(engine.stored(folder) is None for folder in folders)
+    return any(images.stored(folder) is None for folder in folders)
 
 
 def _settings(local: LocalHost) -> None:
@@ -141,78 +127,177 @@ def down(say: Say = lambda text: None) -> None:
     The state goes last: killed before, the next start finds it and begins here again.
     """
     local = LocalHost()
-    if state.read() is not None or netns.existing():
+    if lock.read_state() is not None or netns.existing():
         say("taking the rig down")
     if (netns.DIRECTORY / "docker.pid").exists():
         engine.remove_containers(local)
-    if (netns.DIRECTORY / f"{peer.ROLE}.pid").exists():
-        engine.remove_containers(local, peer.SOCKET)
-    for driver in daemons.standing():
-        engine.remove_containers(local, daemons.socket(driver))
-    ending.stop_engine()
-    for label in (netns.LABEL, peer.LABEL, daemons.LABEL, "trial-"):
+    if (netns.DIRECTORY / f"{extra_hosts.PEER}.pid").exists():
+        engine.remove_containers(local, extra_hosts.PEER_SOCKET)
+    for driver in storage.unremoved_drivers():
+        engine.remove_containers(local, storage.daemon_socket(driver))
+    teardown.stop_engine()
+    for label in (netns.LABEL, extra_hosts.PEER_LABEL, storage.DAEMON_LABEL, "trial-"):
         stop_labelled(local, label)
-    ending.kill(netns.pids)
-    ending.kill(ending.grouped)
-    ending.unmount()
+    teardown.kill(netns.pids)
+    teardown.kill(teardown.grouped)
+    teardown.unmount()
     storage.remove_passing()
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
-    ending.remove_groups()
+    teardown.remove_groups()
     for label in (netns.LABEL, "trial-"):
         restore(local, label=label)
-    ending.remove_holds(local)
-    state.forget()
+    teardown.remove_holds(local)
+    lock.remove_state()
 
 
-def attach(rate: str = "") -> Rig:
-    """Return the standing rig, connected; its links have a rate until it is closed.
+class VirtualRig(Rig):
+    """One machine as several hosts: network namespaces on a switch, with an own engine."""
 
-    One that a killed campaign left is taken away: the rate is that of who uses the rig.
-    """
-    found = state.read()
-    if not found or not found.get("ready"):
-        raise RigError("no virtual rig stands", remedy="labkit rig up")
-    local = LocalHost()
-    rates.limit(local, rate, netns.PORTS)
-    hosts = {role: netns.connect(role) for role in netns.PORTS}
-    images = {name: Image(**record) for name, record in found["images"].items()}
-    sites = _sites(hosts, images)
-    cpus = cpu_map()
-    return Rig(
-        name=f"virtual:{rate}" if rate else "virtual",
-        kind="virtual",
-        rate=rate,
-        at_close=(partial(rates.limit, local, "", netns.PORTS),) if rate else (),
-        hosts=hosts,
-        sites=sites,
-        addresses={
-            role: tuple(one.partition("/")[0] for port in ports for one in port.addresses)
-            for role, ports in netns.PORTS.items()
-        },
-        interfaces={role: tuple(p.interface for p in ports) for role, ports in netns.PORTS.items()},
-        cpu_map=cpus,
-        shared_kernel=True,
-        links=(f"each host a veth pair to one switch (a bridge), the sut two{rates.words(rate)}",),
-        caveats=(
-            f"one kernel, {len(_cpus())} vCPUs, shared softirq: the receiving side's network work "
-            "runs on the sender's CPU",
-            "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
-            *rates.caveats(rate),
-        ),
-        missing=_missing(cpus)
-        | kinds.missing(hosts["sut"], engine.SOCKET)
-        | engines.missing(hosts["sut"], engine.SOCKET),
-        layable=networks.VIRTUAL,
-        second=peer.beside,
-        listening=collector.beside,
-    )
+    auto_spec = "virtual"
+    own_daemons = True
+
+    @classmethod
+    def accepts(cls, spec: str) -> bool:
+        """Accept ``virtual``, and ``virtual:1gbit`` for links with a rate."""
+        name, separator, rate = spec.partition(":")
+        if name != cls.auto_spec:
+            return False
+        return not separator or netns.bits_per_second(rate) > 0
+
+    @classmethod
+    def unavailable(cls) -> str:
+        """Return why this machine and user cannot have it."""
+        if why := kernel_probe.no_namespaces():
+            return why
+        lacking = sorted(set(missing_tools().values()))
+        return f"packages are missing ({', '.join(lacking)})" if lacking else ""
+
+    @classmethod
+    @contextmanager
+    def opened(cls, spec: str, say: Say) -> Iterator[Rig]:
+        """Use the rig that stands, or bring one up for the duration of a ``with`` block."""
+        with ExitStack() as stack:
+            clean(say=say)
+            state = lock.read_state()
+            if not (state and state.get("ready")):
+                up(keep=False, say=say)
+                stack.callback(down, say=say)
+            rig = cls.attach(spec, say)
+            stack.callback(rig.close)
+            yield rig
+
+    @classmethod
+    def attach(cls, spec: str | Path = "virtual", say: Say = lambda text: None) -> VirtualRig:
+        """Return the standing rig, connected; its links have a rate until it is closed.
+
+        A rate that a killed campaign left is removed.
+        """
+        state = lock.read_state()
+        if not state or not state.get("ready"):
+            raise RigError("the virtual rig is not up", remedy="labkit rig up")
+        rate = str(spec).partition(":")[2]
+        local = LocalHost()
+        netns.limit_rate(local, rate, netns.PORTS)
+        hosts = {role: netns.connect(role) for role in netns.PORTS}
+        cpus = cpu_map()
+        engine_host = hosts["sut"], engine.SOCKET
+        return cls(
+            name=str(spec),
+            kind="virtual",
+            rate=rate,
+            at_close=(partial(netns.limit_rate, local, "", netns.PORTS),) if rate else (),
+            hosts=hosts,
+            sites=_sites(hosts, {name: Image(**one) for name, one in state["images"].items()}),
+            addresses={
+                role: tuple(one.partition("/")[0] for port in ports for one in port.addresses)
+                for role, ports in netns.PORTS.items()
+            },
+            interfaces={
+                role: tuple(port.interface for port in ports) for role, ports in netns.PORTS.items()
+            },
+            cpu_map=cpus,
+            cpu_notes=CPU_NOTES,
+            shared_kernel=True,
+            links=(
+                "each host a veth pair to one switch (a bridge), the sut two"
+                f"{netns.rate_text(rate)}",
+            ),
+            caveats=(
+                f"one kernel, {len(_cpus())} vCPUs, shared softirq: the receiving side's network "
+                "work runs on the sender's CPU",
+                "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
+                *netns.rate_caveats(rate),
+            ),
+            missing=_missing(cpus)
+            | kernel_probe.missing_networks(*engine_host)
+            | runtimes.unavailable(*engine_host),
+            layable=networks.VIRTUAL,
+        )
+
+    @contextmanager
+    def peer(self, images: Sequence[str]) -> Iterator[None]:
+        """Run a second host with an engine; what runs on it shares the generator's CPU."""
+        role = extra_hosts.PEER
+        available = self.sites["sut"].images
+        with (
+            extra_hosts.running_peer(self.rate, available, images) as target,
+            self.changed(
+                hosts={**self.hosts, role: target.host},
+                sites={**self.sites, role: target},
+                addresses={**self.addresses, role: (target.address,)},
+                interfaces={
+                    **self.interfaces,
+                    role: tuple(port.interface for port in netns.ports(role)),
+                },
+                cpu_map={**self.cpu_map, role: self.cpu_map["generator"]},
+            ),
+        ):
+            yield
+
+    @contextmanager
+    def collector(self, *roles: str) -> Iterator[None]:
+        """Run a host that listens; ports of roles are mirrored to it while something captures.
+
+        It has no lab address, as nothing is sent to it; what captures runs where the harness does.
+        """
+        role = extra_hosts.COLLECTOR
+        with (
+            extra_hosts.running_collector() as target,
+            self.changed(
+                hosts={**self.hosts, role: target.host},
+                sites={**self.sites, role: target},
+                interfaces={**self.interfaces, role: ("lab0",)},
+                cpu_map={**self.cpu_map, role: self.cpu_map["harness"]},
+                mirrored={**self.mirrored, role: roles or ("sut",)},
+            ),
+        ):
+            yield
+
+    @contextmanager
+    def mirror(self) -> Iterator[None]:
+        """Mirror ports to the collector, where there is one."""
+        if extra_hosts.COLLECTOR not in self.mirrored:
+            yield
+            return
+        with extra_hosts.mirrored(self.mirrored[extra_hosts.COLLECTOR]):
+            yield
+
+    @contextmanager
+    def networks(self, names: Sequence[str]) -> Iterator[None]:
+        """Make networks; a kept rig that is killed meanwhile is made anew by the next user."""
+        with ExitStack() as stack:
+            if state := lock.read_state():
+                lock.write_state(**state | {"laid": list(names)})
+                stack.callback(lock.write_state, **state | {"laid": []})
+            stack.enter_context(super().networks(names))
+            yield
 
 
-def _sites(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, Site]:
+def _sites(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, Target]:
     scratch = str(netns.DIRECTORY / "jobs")
     found = {
-        role: Site(
+        role: Target(
             host,
             netns.address(role),
             directory=scratch,
@@ -235,6 +320,11 @@ def _cpus() -> list[int]:
     return sorted(os.sched_getaffinity(1) or {0})
 
 
+CPU_FOLDER = Path("/sys/devices/system/cpu")
+#: What is known of CPUs in words only.
+CPU_NOTES = {"softirq": "the sender's"}
+
+
 def cpu_map() -> dict[str, str]:
     """Return which CPU does what; with two, the harness shares the generator's and sleeps there.
 
@@ -247,21 +337,20 @@ def cpu_map() -> dict[str, str]:
         "generator": str(generator),
         "sut": str(sut),
         "clean": str(sut),
-        "softirq": "the sender's",
         "harness": str(spare),
         "all": netns.all_cpus(),
     }
 
 
-def _siblings(cpu: int) -> list[str]:
-    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    return path.read_text().strip().replace("-", ",").split(",") if path.exists() else [str(cpu)]
+def _siblings(cpu: int) -> tuple[int, ...]:
+    path = CPU_FOLDER / f"cpu{cpu}/topology/thread_siblings_list"
+    return parse_cpus(path.read_text()) if path.exists() else (cpu,)
 
 
 def _thread(cpu: int) -> int:
     """Return which thread of its core a CPU is, from 0."""
     siblings = _siblings(cpu)
-    return siblings.index(str(cpu)) if str(cpu) in siblings else len(siblings)
+    return siblings.index(cpu) if cpu in siblings else len(siblings)
 
 
 def _missing(cpus: dict[str, str]) -> dict[str, str]:
@@ -270,7 +359,7 @@ def _missing(cpus: dict[str, str]) -> dict[str, str]:
         "nic-hardware": "the links are veth pairs",
         "busy-poll": "veth has no queue that a socket could poll (no NAPI without GRO or XDP)",
     }
-    if cpus["sut"] in _siblings(int(cpus["generator"])) and cpus["generator"] != cpus["sut"]:
+    if int(cpus["sut"]) in _siblings(int(cpus["generator"])) and cpus["generator"] != cpus["sut"]:
         reasons["two-cores"] = "the two ends run on threads of one core"
     if cpus["generator"] == cpus["sut"]:
         reasons["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
@@ -282,3 +371,35 @@ def _missing(cpus: dict[str, str]) -> dict[str, str]:
     if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         reasons["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
     return reasons | storage.missing()
+
+
+def clean(say: Say = print) -> list[str]:
+    """Remove what a dead campaign left, and only that; return what was removed, in words.
+
+    The caller holds the machine's lock, so whatever carries a campaign's label has lost its owner.
+    """
+    if not lock.is_root():
+        return []
+    local = LocalHost()
+    state = lock.read_state()
+    if (state is None and netns.existing()) or (state and not (state["ready"] and state["keep"])):
+        down(say=say)
+        return ["a virtual rig whose owner is gone"]
+    if state and state.get("version") != MEASUREMENT_VERSION:
+        say("the standing rig was made by another version of labkit")
+        down(say=say)
+        return ["a virtual rig made by another version of labkit"]
+    if state and state.get("laid"):
+        down(say=say)
+        return [f"a virtual rig with {', '.join(state['laid'])}, whose owner is gone"]
+    done = [f"process {line}" for line in stop_labelled(local, "trial-")]
+    if state:
+        done += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
+        done += extra_hosts.remove_peer(local) + extra_hosts.remove_collector(local)
+        done += storage.remove_daemons(local)
+        storage.remove_passing()
+        done += teardown.remove_trial_leftovers()
+    # The settings of a standing rig are its own; those of trials have lost their owner.
+    done += [str(outcome) for outcome in restore(local, label="trial-" if state else None)]
+    teardown.remove_holds(local)
+    return done

@@ -1,22 +1,60 @@
-"""Engines: one file each. `RUNTIMES` is the whole list; there is no search for plug-ins."""
+"""Placements made real: the engines, their common life cycle, and its verification."""
 
-from labkit.runtimes.bare import Bare
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from labkit.hosts import Host, script
+from labkit.runtimes import engines
 from labkit.runtimes.base import Runtime, Server, placed
-from labkit.runtimes.docker import Docker
-from labkit.runtimes.gvisor import GVisor
-from labkit.runtimes.lxc import Lxc
-from labkit.runtimes.nspawn import Nspawn
-from labkit.runtimes.podman import Podman
-from labkit.runtimes.rkt import Rkt
 
+__all__ = ["RUNTIMES", "Runtime", "Server", "placed", "unavailable"]
+
+_LOOK = """
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+for program in "$@"; do command -v "$program" >/dev/null || echo "$program"; done
+"""
+
+
+def _runtime(name: str) -> type[Runtime]:
+    """Return the runtime that a module of `labkit.runtimes.engines` defines."""
+    module = importlib.import_module(f"{engines.__name__}.{name}")
+    classes = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Runtime)
+        and value.__module__ == module.__name__
+    ]
+    if len(classes) != 1:
+        raise ImportError(f"{module.__name__} must define one class derived from Runtime")
+    return classes[0]
+
+
+#: Every runtime by name: ``bare``, and the files of `labkit.runtimes.engines`.
 RUNTIMES: dict[str, type[Runtime]] = {
-    "bare": Bare,
-    "docker": Docker,
-    "gvisor": GVisor,
-    "podman": Podman,
-    "lxc": Lxc,
-    "nspawn": Nspawn,
-    "rkt": Rkt,
+    module.name: _runtime(module.name) for module in pkgutil.iter_modules(engines.__path__)
 }
 
-__all__ = ["RUNTIMES", "Bare", "Docker", "Runtime", "Server", "placed"]
+
+def unavailable(host: Host, docker_socket: str | None) -> dict[str, str]:
+    """Return the capabilities ``runtime:NAME`` that a host lacks, with the reason.
+
+    Docker is not among them: whether it runs is the rig's own capability ``docker``.
+    """
+    wanted = {
+        name: runtime
+        for name, runtime in RUNTIMES.items()
+        if runtime.program and runtime.program not in runtime.needs
+    }
+    programs = [runtime.program for runtime in wanted.values()]
+    absent = host.run(*script(_LOOK, *programs)).stdout.split()
+    reasons = {}
+    for name, runtime in wanted.items():
+        if runtime.program in absent:
+            remedy = runtime.source or f"its package is {runtime.package}"
+            reasons[f"runtime:{name}"] = f"{runtime.program} is not on the host; {remedy}"
+        elif reason := runtime.unusable(host, docker_socket):
+            reasons[f"runtime:{name}"] = reason
+    return reasons

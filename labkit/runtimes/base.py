@@ -1,7 +1,7 @@
-"""One life cycle for every placement: start, ready, verified, stopped; engines fill in two steps.
+"""The `Runtime` interface, and the life cycle of every placement: start, ready, verified, stopped.
 
-What was started is never trusted by its label: `labkit.runtimes.readback` reads back where the
-process really runs, and `labkit.runtimes.checks` compares it with the placement.
+What was started is never trusted by its label: `labkit.runtimes.observed` reads where the process
+really runs, and `labkit.runtimes.verify` compares that with the placement.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 
 from labkit.errors import ManipulationError, PlacementError
 from labkit.hosts import Host, script
-from labkit.hosts.site import Site
+from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
-from labkit.runtimes.checks import Expectation, problems
 from labkit.runtimes.networks import NEVER
-from labkit.runtimes.readback import read_back
+from labkit.runtimes.observed import observe
+from labkit.runtimes.verify import Expectation, problems
 
 
 @dataclass(frozen=True)
 class Started:
-    """What an engine gave back: the process on the host, and where it is reached."""
+    """A started workload: its process on the host, its address, and its container's identifier."""
 
     pid: int
     address: str
@@ -43,7 +43,7 @@ class Server:
     host : Host
         Where it runs.
     readback : dict
-        What the manipulation check read.
+        What verification observed.
     cpus : str
         CPU list of its affinity.
     enter : callable
@@ -61,80 +61,101 @@ class Server:
 
     @property
     def own_address(self) -> str:
-        """Its address in a network of its own; where it shares its host's, the host's."""
-        held = self.readback["addresses"]
-        return next(
-            (one for name in sorted(held) if name != "lo" for one in held[name]), self.address
-        )
+        """Its address in its own network namespace; the host's where it shares that."""
+        addresses = self.readback["addresses"]
+        own = (ip for name in sorted(addresses) if name != "lo" for ip in addresses[name])
+        return next(own, self.address)
 
 
 class Runtime(ABC):
-    """One engine: how to start and end a workload, and what must then be true of it."""
+    """One engine: how to start and end a workload, and what must then be true of it.
 
-    #: Networks that it can have on no rig, with the reason; those that `NEVER` names are left out.
+    An engine is one file of ``labkit/runtimes/engines`` with one class derived from this; the
+    file's name is the engine's. Nothing else has to be changed for it.
+    """
+
+    #: Networks that it can have on no rig, with the reason, besides those in `NEVER`.
     impossible: ClassVar[Mapping[str, str]] = {}
-    #: The program that a host needs for it, with the package that has it; "" for none.
+    #: The program that a host needs for it; "" for none.
     program: ClassVar[str] = ""
+    #: The Debian package of that program; where there is none, `source` says how to get it.
     package: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    #: Capabilities that a rig needs for it besides ``runtime:NAME``.
+    needs: ClassVar[tuple[str, ...]] = ()
+    #: Whether it publishes ports itself; the rig adds a network for address translation otherwise.
+    publishes_ports: ClassVar[bool] = True
+    #: Whether its containers have a network stack that only commands inside them see.
+    own_stack: ClassVar[bool] = False
 
     @classmethod
     def refusal(cls, network: str) -> str:
         """Return why it can have a network nowhere; "" where it can."""
         return NEVER.get(network, "") or cls.impossible.get(network, "")
 
+    @classmethod
+    def unusable(cls, host: Host, docker_socket: str | None) -> str:
+        """Return why a host that has `program` cannot use it; "" where it can."""
+        return ""
+
     @abstractmethod
     def start(
-        self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
+        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> Started:
         """Start the workload on the host and return its process."""
 
     @abstractmethod
-    def stop(self, site: Site, label: str) -> None:
+    def stop(self, site: Target, label: str) -> None:
         """End it, and whatever is left of it; nothing to do is fine."""
 
     @abstractmethod
-    def logs(self, site: Site, label: str) -> str:
+    def logs(self, site: Target, label: str) -> str:
         """Return what it printed."""
 
     @abstractmethod
     def enter(
-        self, site: Site, placement: Placement, workload: Workload, label: str, argv: Sequence[str]
+        self,
+        site: Target,
+        placement: Placement,
+        workload: Workload,
+        label: str,
+        argv: Sequence[str],
     ) -> list[str]:
         """Return the command of the host that runs `argv` inside the placement."""
 
     @abstractmethod
     def expect(
-        self, site: Site, placement: Placement, workload: Workload, cpus: str, started: Started
+        self, site: Target, placement: Placement, workload: Workload, cpus: str, started: Started
     ) -> Expectation:
-        """Return what the manipulation check must find."""
+        """Return what verification must find."""
 
     def pinned(self, cpus: str) -> list[str]:
-        """Return the words before a command that keep it, inside, to CPUs of the host."""
+        """Return the prefix that pins a command inside the placement to CPUs of the host."""
         return ["taskset", "-c", cpus]
 
-    def ready(self, site: Site, started: Started, workload: Workload) -> None:
+    def ready(self, site: Target, started: Started, workload: Workload) -> None:
         """Return as soon as the workload serves; raise `PlacementError` where it does not."""
         wait_ready(site.host, started, workload)
 
     def come_and_go(
-        self, site: Site, placement: Placement, workload: Workload, cpus: str, label: str
+        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> list[str]:
-        """Return a command that starts, awaits and removes placements, one after the other.
+        """Return a command that starts, awaits and removes placements in an endless loop.
 
-        It prints a line for each that came and went, and never ends by itself.
+        It prints a line for each that was started.
         """
         raise PlacementError(
-            f"placements of {placement.runtime} do not come and go",
-            remedy="use a placement of an engine that can, such as Docker",
+            f"{placement.runtime} does not support starting containers in a loop",
+            remedy="use docker(...)",
         )
 
 
-def rootfs_of(site: Site, workload: Workload) -> str:
+def rootfs_of(site: Target, workload: Workload) -> str:
     """Return where a workload's root file system is unpacked; raise `PlacementError` otherwise."""
     image = site.images.get(workload.image)
     if image is None or not image.rootfs:
         raise PlacementError(
-            f"the root file system of the image {workload.image!r} is not on the host",
+            f"the root file system of image {workload.image!r} is missing",
             where=f"host {site.host.name}",
             remedy="labkit rig up builds it from containers/",
         )
@@ -143,7 +164,7 @@ def rootfs_of(site: Site, workload: Workload) -> str:
 
 # Ready means that this very process holds a socket on the port: another server that still listens
 # there, or a process that died at once, is not taken for it.
-_READY = """
+LISTENS = """
 pid=$1 port=$2 table=/proc/$1/net/$3 tries=0
 while [ "$tries" -lt "$4" ]; do
     [ -d "/proc/$pid" ] || { echo "the process has ended" >&2; exit 3; }
@@ -162,7 +183,7 @@ exit 4
 
 
 # One that listens nowhere is ready once the process is the workload and no longer what started it.
-_RUNS = """
+RUNS = """
 pid=$1 tries=0 wanted=$3
 while [ "$tries" -lt "$2" ]; do
     [ -d "/proc/$pid" ] || { echo "the process has ended" >&2; exit 3; }
@@ -197,10 +218,10 @@ def set_fifo(host: Host, pid: int, priority: int) -> None:
     result = host.run(*script(_FIFO, str(pid), str(priority)), check=False)
     if result.status != 0:
         raise PlacementError(
-            "the process cannot be put into the real-time class",
+            "cannot set the real-time scheduling class",
             where=f"host {host.name}, process {pid}",
             why=result.stderr.strip()[-400:],
-            remedy="use a host that allows it, as root, or leave out the level fifo",
+            remedy="run as root on a host that allows it, or leave out the level fifo",
         )
 
 
@@ -213,9 +234,9 @@ def wait_ready(host: Host, started: Started, workload: Workload, seconds: float 
         It ended, or `seconds` were over.
     """
     pid, tries = str(started.pid), str(int(seconds * 100))
-    argv = script(_READY, pid, f"{workload.port:04X}", workload.protocol, tries)
+    argv = script(LISTENS, pid, f"{workload.port:04X}", workload.protocol, tries)
     if not workload.port:
-        argv = script(_RUNS, pid, tries, "".join(f"{word} " for word in workload.argv))
+        argv = script(RUNS, pid, tries, "".join(f"{word} " for word in workload.argv))
     result = host.run(*argv, timeout=seconds * 3 + 10, check=False)
     if result.status != 0:
         raise PlacementError(
@@ -227,32 +248,32 @@ def wait_ready(host: Host, started: Started, workload: Workload, seconds: float 
 
 def _verified(
     runtime: Runtime,
-    site: Site,
+    site: Target,
     placement: Placement,
     workload: Workload,
     cpus: str,
     started: Started,
 ) -> dict[str, Any]:
-    """Return the readback of what was started; raise `ManipulationError` where it is another."""
+    """Return what was observed of the placement; raise `ManipulationError` if it is another one."""
     expectation = runtime.expect(site, placement, workload, cpus, started)
     network = site.networks.get(placement.network)
     hidden = network.sandboxes if network else ""
-    found = read_back(site, started.pid, started.container, hidden)
-    wrong = problems(expectation, found)
-    if wrong:
+    observed = observe(site, started.pid, started.container, hidden, inside=runtime.own_stack)
+    differences = problems(expectation, observed)
+    if differences:
         raise ManipulationError(
-            f"this is not {placement.label}: {'; '.join(wrong)}",
+            f"this is not {placement.label}: {'; '.join(differences)}",
             where=f"host {site.host.name}, process {started.pid}",
-            remedy="the trial is not used; compare the placement with the host's set-up",
-            evidence={"problems": wrong, "readback": found},
+            remedy="the trial is discarded; compare the placement with the host's configuration",
+            evidence={"problems": differences, "readback": observed},
         )
-    return found
+    return observed
 
 
 @contextmanager
 def placed(
     runtime: Runtime,
-    site: Site,
+    site: Target,
     placement: Placement,
     workload: Workload,
     *,
@@ -291,13 +312,13 @@ def placed(
         runtime.ready(site, started, workload)
         if placement.limits.fifo:
             set_fifo(site.host, started.pid, placement.limits.fifo)
-        found = _verified(runtime, site, placement, workload, cpus, started)
+        observed = _verified(runtime, site, placement, workload, cpus, started)
         yield Server(
             started.address,
             workload.port,
             started.pid,
             site.host,
-            found,
+            observed,
             cpus,
             lambda argv: runtime.enter(
                 site, placement, workload, label, [*runtime.pinned(cpus), *argv]

@@ -1,4 +1,4 @@
-"""What a container's storage takes beside its engine: what is mounted at ``/data``.
+"""A container's storage: what is mounted at ``/data``.
 
 The engine of a storage driver needs nothing more: ``/data`` is then in the container's own layer.
 A mount shows what the image has there, as a named volume does when it is first used.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from labkit.errors import PlacementError
 from labkit.hosts import Host, Job, script, start_job
-from labkit.hosts.site import Image, Site, Storage
+from labkit.hosts.target import Image, Storage, Target
 
 #: Where containers find what is measured.
 DATA = "/data"
@@ -52,8 +52,8 @@ rm -rf --one-file-system -- "$1"
 """
 
 
-def data_options(site: Site, image: Image, label: str) -> list[str]:
-    """Return the options of ``docker run`` that mount the storage; what they name stands then.
+def data_options(site: Target, image: Image, label: str) -> list[str]:
+    """Create what the storage needs, and return the options of ``docker run`` that mount it.
 
     Raises
     ------
@@ -91,8 +91,8 @@ def data_source(storage: Storage, image: Image, label: str) -> str:
     return places[storage.name]
 
 
-def release(site: Site, label: str) -> None:
-    """Take down what stood for one container only: its union. Nothing to do is fine."""
+def release(site: Target, label: str) -> None:
+    """Remove what was made for one container only: its union, if there is one."""
     if site.storage is None or site.storage.name != "unionfs-fuse":
         return
     place = _union(site.storage, label)
@@ -104,7 +104,7 @@ def _union(storage: Storage, label: str) -> str:
     return f"{storage.directory}/unions/{label}"
 
 
-def _unite(site: Site, storage: Storage, image: Image, label: str) -> None:
+def _unite(site: Target, storage: Storage, image: Image, label: str) -> None:
     """Mount a union of the image's layers, read-only, below a fresh branch that is written to."""
     place = _union(storage, label)
     site.host.run("mkdir", "-p", f"{place}/written", f"{place}/union")
@@ -122,7 +122,7 @@ def _try(host: Host, what: str, argv: Sequence[str], storage: Storage) -> None:
     result = host.run(*argv, env={"DOCKER_HOST": storage.engine}, timeout=1800, check=False)
     if result.status != 0:
         raise PlacementError(
-            f"the {what} cannot be made",
+            f"cannot create the {what}",
             where=f"host {host.name}",
             why=result.stderr.strip()[-800:],
         )

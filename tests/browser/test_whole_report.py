@@ -43,13 +43,13 @@ PHONE = """() => ({
     one.tabIndex < 0 && !one.querySelector("a, button, input, [tabindex]")
   ).map((one) => one.outerHTML.slice(0, 200)),
 })"""
-#: What paper would cut or hide, but for the rows of trials, which are the dataset's.
+#: What paper would cut or hide.
 PAPER = """() => ({
   cut: [...document.querySelectorAll("h1, p, li, table, img, svg, pre")].filter((one) =>
     one.getBoundingClientRect().right > window.innerWidth + 1
   ).map((one) => one.caption?.textContent ?? one.outerHTML.slice(0, 200)),
   hidden: [...document.querySelectorAll("main :is(table, img)")].filter((one) =>
-    !one.offsetHeight && !one.closest("details, #rows")
+    !one.offsetHeight && !one.closest("details")
   ).map((one) => one.outerHTML.slice(0, 200)),
   ground: getComputedStyle(document.documentElement).backgroundColor + " " +
     getComputedStyle(document.body).backgroundColor,
@@ -207,8 +207,8 @@ def test_a_keyboard_goes_through_a_page_in_order(folder: Path, visit: Visit, nam
         assert places == sorted(places) and len(set(places)) == 12
 
 
-def test_words_are_not_looked_for_in_where_numbers_come_from(folder: Path, visit: Visit) -> None:
+def test_words_are_not_searched_in_the_provenance(folder: Path, visit: Visit) -> None:
     with visit("ledger-words") as page:
         page.goto((folder / "ledger.html").as_uri() + "?words=labkit+run")
-        assert page.locator("#claims details.whence").count() > 0
+        assert page.locator("#claims details.provenance").count() > 0
         assert page.locator("#shown").inner_text().startswith("0 of ")

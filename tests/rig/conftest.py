@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from labkit import Rig
+from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.hosts import LocalHost, labelled
@@ -27,6 +28,14 @@ from labkit.rig.base import Rig as AnyRig
 #: Seconds to wait for whoever else uses the machine's rig.
 PATIENCE = 900.0
 MINE = f"trial-{os.getpid()}-"
+#: What the levels of these tests' trials do.
+TREATMENTS = {
+    "affinity": treatments.Pinning(),
+    "wait": treatments.BusyPolling(),
+    "idle": treatments.IdlePolicy(),
+    "rps": treatments.PacketSteering(),
+    "capture": treatments.PacketCapture(),
+}
 _numbers = itertools.count(1)
 
 
@@ -85,7 +94,8 @@ def label() -> str:
 def make_trial(lab: AnyRig, label: str) -> Callable[..., Trial]:
     def make(placement: Placement | None = None, **levels: Any) -> Trial:
         values = {"placement": placement, "affinity": "split"} | levels
-        return Trial(lab, Condition(tuple(values.items())), {}, label, {})
+        condition = Condition(tuple(values.items()))
+        return Trial(lab, condition, {}, label, {}, treatments=TREATMENTS)
 
     return make
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from labkit.benchmarks.base import Client, Reading
+from labkit.tools.base import Client, Measurement
 
 # Its header: number, flags (from a client, answer wanted), length.
 _CODE = """
@@ -27,8 +27,8 @@ print(messages)
 def echoes(address: str, messages: int = 200) -> Client:
     """Return a client of ``sockperf server`` that wants each message back before the next."""
 
-    def parse(stdout: str, log: str) -> Reading:
-        return Reading({}, {}, int(stdout))
+    def parse(stdout: str, log: str) -> Measurement:
+        return Measurement({}, {}, int(stdout))
 
     argv = (sys.executable, "-c", _CODE, address, str(messages))
     return Client(argv, address, 1.0, parse)

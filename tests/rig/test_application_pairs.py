@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from labkit.benchmarks.applications import APPLICATIONS, Application, families
-from labkit.benchmarks.base import Reading
-from labkit.campaign.cpu_time import KINDS
+from labkit.campaign.evidence import KINDS
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError
 from labkit.placement import docker, waiting
 from labkit.rig.base import Rig
 from labkit.runtimes import networks
+from labkit.tools.applications import APPLICATIONS, Application, families
+from labkit.tools.base import Measurement
 
 pytestmark = pytest.mark.rig
 Left = Callable[[], list[str]]
 Make = Callable[..., Trial]
-Measure = Callable[..., Reading]
+Measure = Callable[..., Measurement]
 FAMILIES = families(APPLICATIONS)
 
 
@@ -39,7 +39,7 @@ def pair(trial: Trial, application: Application) -> Iterator[Measure]:
         trial.serve(waiting("apps"), trial.placement, **there) as client,
     ):
 
-        def measure(one: Application, **options: Any) -> Reading:
+        def measure(one: Application, **options: Any) -> Measurement:
             load = one.client(server.address, seconds=1, **options)
             return trial.measure(load, inside=client)
 

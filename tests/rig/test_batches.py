@@ -1,10 +1,9 @@
-"""A campaign in the background, looked at from beside it, ended as schedulers end it, resumed."""
+"""A campaign without a terminal, looked at meanwhile, ended as schedulers end it, resumed."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 
 from labkit import load
 from labkit.paths import ROOT
-from labkit.rig import netns, state
+from labkit.rig import lock, netns
 
 pytestmark = pytest.mark.rig
 #: Linpack alone, twice in each of two blocks: seconds.
@@ -48,7 +47,7 @@ def run(tmp_path: Path) -> Iterator[list[str]]:
     local = ROOT / "data" / "local"
     before = set(local.glob("notebooks/*")) | set(local.glob("logs/*"))
     given = [word for pair in SMALL.items() for word in ("-p", *pair)]
-    until(lambda: state.user() is None)
+    until(lambda: lock.current_holder() is None)
     yield ["run", "interference", "-P", "tiny", *given, "-p", "data", str(tmp_path / "data")]
     for path in {*local.glob("notebooks/*"), *local.glob("logs/*")} - before:
         path.unlink()
@@ -66,14 +65,15 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_run_in_the_background_is_seen_ended_and_resumed(run: list[str], tmp_path: Path) -> None:
+def test_a_run_without_a_terminal_is_seen_ended_and_resumed(run: list[str], tmp_path: Path) -> None:
     standing = netns.existing()
-    begun = labkit(*run, "--background")
-    assert begun.returncode == 0, begun.stderr
-    pid = int(re.search(r"process: (\d+)", begun.stdout)[1])  # type: ignore[index]
-    log = Path(re.search(r"log: (\S+)", begun.stdout)[1])  # type: ignore[index]
-    # It leads a session of its own, without a terminal, and hears an interrupt.
-    assert os.getsid(pid) == pid != os.getsid(0)
+    log = tmp_path / "log"
+    with log.open("a") as output:  # as `nohup labkit run ... >>log 2>&1 &`
+        words = ["nohup", sys.executable, "-m", "labkit.cli", *run]
+        process = subprocess.Popen(
+            words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    pid = process.pid
     folder = tmp_path / "data" / "interference"
     until(lambda: list(folder.glob("*/trials/b*")) or gone(pid))
     code, seen = status(tmp_path)
@@ -82,13 +82,13 @@ def test_a_run_in_the_background_is_seen_ended_and_resumed(run: list[str], tmp_p
     assert one["run"]["pid"] == seen["rig"]["used_by"] and one["done"] >= 1
     assert one["left_seconds"] > 0 and seen["rig"]["virtual"] == "yes"
     os.kill(pid, signal.SIGTERM)
-    until(lambda: gone(pid))
+    assert process.wait(PATIENCE) == 1
     assert "labkit: interrupted; what was measured is kept" in log.read_text()
     code, seen = status(tmp_path)
     (stopped,) = seen["campaigns"]
     assert (code, stopped["state"]) == (1, "stopped") and stopped["done"] >= one["done"]
     # What it put up is down again, which a kill would have left to the next one.
-    assert netns.existing() == standing and state.user() is None
+    assert netns.existing() == standing and lock.current_holder() is None
     first = (folder / Path(stopped["path"]).name / "logs" / "01.log").read_text()
     assert "WARNING interrupted in b0" in first
     assert first in log.read_text()

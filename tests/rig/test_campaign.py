@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 
 from labkit import Study, load
-from labkit.benchmarks import sockperf
-from labkit.benchmarks.base import Client, Reading
 from labkit.campaign import runner
 from labkit.campaign.trial import Trial
 from labkit.dataset import Dataset
 from labkit.errors import LabkitError, PlanMismatch
+from labkit.paths import PROGRESS
 from labkit.placement import Placement, bare, docker
 from labkit.rig.base import Rig
-from labkit.runtimes import RUNTIMES, Docker
+from labkit.runtimes import RUNTIMES
+from labkit.runtimes.engines.docker import Docker
+from labkit.tools import sockperf
+from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
 Left = Callable[[], list[str]]
@@ -30,12 +32,12 @@ AT: dict[int, Callable[[], Any]] = {}
 CALLS: list[str] = []
 
 
-def count(stdout: str, log: str) -> Reading:
+def count(stdout: str, log: str) -> Measurement:
     values = np.array([int(word) for word in stdout.split()], dtype=np.int64)
-    return Reading({"value_ns": values}, {"words": float(len(values))}, messages=len(values))
+    return Measurement({"value_ns": values}, {"words": float(len(values))}, messages=len(values))
 
 
-def quick(trial: Trial) -> Reading:
+def quick(trial: Trial) -> Measurement:
     """Do all that a trial does, with a load that takes no time."""
     with trial.serve(sockperf.server("block"), trial.placement) as server:
         CALLS.append(trial.placement.label)
@@ -44,7 +46,7 @@ def quick(trial: Trial) -> Reading:
         return trial.measure(Client(argv, server.address, 1.0, count))
 
 
-def failing(trial: Trial) -> Reading:
+def failing(trial: Trial) -> Measurement:
     """Send a load whose tool fails after it has printed something."""
     with trial.serve(sockperf.server("block"), trial.placement) as server:
         argv = ("sh", "-c", "echo half; echo broken >&2; exit 3")
@@ -57,7 +59,9 @@ def no_calls() -> None:
     CALLS.clear()
 
 
-def study(protocol: Callable[[Trial], Reading] = quick, *, messages: int = 4, **more: Any) -> Study:
+def study(
+    protocol: Callable[[Trial], Measurement] = quick, *, messages: int = 4, **more: Any
+) -> Study:
     placements = more.pop("placements", [bare("clean"), docker("bridge")])
     return Study("tiny", protocol, {"placement": placements}, {"messages": messages}, **more)
 
@@ -112,12 +116,13 @@ def test_an_interrupt_keeps_what_is_finished_and_takes_down_what_ran(
     found = study().plan(lab, blocks=2, seed=7).run(into=tmp_path)
     once_each(found, 4)
     assert len(found.trials) == 4 and len(found.sessions) == 1
+    before.pop(str(found.path / PROGRESS))  # which says how far it is
     assert before.items() <= files(found).items()
     assert len(CALLS) == 5  # four trials, and the one that was interrupted
     assert left() == []
 
 
-def interrupted(trial: Trial) -> Reading:
+def interrupted(trial: Trial) -> Measurement:
     """Send a load that presses Ctrl-C, and would go on for a minute."""
     with trial.serve(sockperf.server("block"), trial.placement) as server:
         argv = ("sh", "-c", 'kill -INT "$0"; exec sleep 60', str(os.getpid()))

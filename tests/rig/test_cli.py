@@ -17,7 +17,7 @@ import pytest
 from labkit import load
 from labkit.hosts import LocalHost
 from labkit.paths import ROOT
-from labkit.rig import engine, netns, state
+from labkit.rig import engine, lock, netns
 
 NOTEBOOK = "notebooks/studies/10-affinity-spinning.ipynb"
 COMMANDS = [
@@ -75,13 +75,11 @@ def traces() -> dict[str, list[str]]:
     return {
         "namespaces": netns.existing(),
         "routes": local.run("ip", "route", "show", "198.18.0.0/15").stdout.split(),
-        "mounts": [
-            line for line in mounts if f" {state.RUN}/" in line or f" {state.KEEP}/" in line
-        ],
+        "mounts": [line for line in mounts if f" {lock.RUN}/" in line or f" {lock.KEEP}/" in line],
         "groups": [
             str(path) for path in (groups / "labkit", *groups.glob("*/labkit")) if path.is_dir()
         ],
-        "state": [str(state.STATE)] if state.STATE.exists() else [],
+        "state": [str(lock.STATE)] if lock.STATE.exists() else [],
         "keys": [(keys / name).read_text() for name in ("root_maxkeys", "root_maxbytes")],
     }
 
@@ -98,20 +96,20 @@ def no_rig() -> Iterator[dict[str, list[str]]]:
 def test_a_rig_comes_up_is_looked_at_and_goes_without_a_trace(
     no_rig: dict[str, list[str]],
 ) -> None:
-    assert labkit("rig", "status").stdout == "no virtual rig stands\n"
+    assert labkit("rig", "status").stdout == "the virtual rig is down\n"
     refused = labkit("rig", "shell", "sut", "true")
     assert refused.returncode == 1 and "remedy: labkit rig up" in refused.stderr
     up = labkit("rig", "up")
     assert up.returncode == 0, up.stderr
     assert traces()["routes"][:2] == ["unreachable", "198.18.0.0/15"]
     again = labkit("rig", "up")
-    assert again.returncode == 0 and "the rig stands already" in again.stderr
+    assert again.returncode == 0 and "the rig is up already" in again.stderr
     status = labkit("rig", "status")
     assert status.returncode == 0
     assert re.search(r"^sut +198\.18\.0\.3 with Docker Engine$", status.stdout, re.MULTILINE)
     assert "used by nobody" in status.stdout and "CPUs: " in status.stdout
     refused = labkit("restore")
-    assert refused.returncode == 2 and "the virtual rig stands" in refused.stderr
+    assert refused.returncode == 2 and "the virtual rig is up" in refused.stderr
     down = labkit("rig", "down")
     assert down.returncode == 0, down.stderr
     assert traces() == no_rig
@@ -142,7 +140,7 @@ def test_clean_removes_what_a_dead_campaign_left_and_the_next_rig_starts_without
     no_rig: dict[str, list[str]],
 ) -> None:
     assert labkit("rig", "up").returncode == 0
-    image = json.loads(state.STATE.read_text())["images"]["net"]["reference"]
+    image = json.loads(lock.STATE.read_text())["images"]["net"]["reference"]
     create = ("docker", "create", "--label", "labkit=trial-0-dead", image, "true")
     local, env = LocalHost(), {"DOCKER_HOST": engine.SOCKET}
     listing = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit=trial-0-dead")
@@ -166,7 +164,6 @@ def test_clean_removes_what_a_dead_campaign_left_and_the_next_rig_starts_without
         (("run", "nosuch"), "there is affinity-spinning"),
         (("run", "-P", "tiny", "-p", "nosuch", "1"), "it declares rig, blocks, messages"),
         (("run", "-p", "blocks"), "requires 2 arguments"),
-        (("run", "-P", "tiny", "--background", "-p", "nosuch", "1"), "it declares rig, blocks"),
         (("run", "-f", "none.yaml"), "does not exist"),
         (("run", "cpu-quota", "rps", "-P", "tiny", "-p", "calls", "9"), "65-rps.ipynb has no"),
         (("status", "none"), "does not exist"),

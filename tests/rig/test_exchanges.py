@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from notebook_studies import declared
 
+from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.hosts import LocalHost
 from labkit.placement import Placement, bare, container, docker
-from labkit.rig import collector, netns
+from labkit.rig import extra_hosts, netns
 from labkit.rig.base import Rig
 
 pytestmark = pytest.mark.rig
@@ -35,7 +36,7 @@ def mirrors() -> str:
     for role, ports in netns.PORTS.items():
         for number in range(len(ports)):
             show = ("tc", "filter", "show", "dev", netns.plug(role, number), "ingress")
-            found.append(LocalHost().run(*collector._SWITCH, *show, check=False).stdout)
+            found.append(LocalHost().run(*extra_hosts._SWITCH, *show, check=False).stdout)
     return "".join(found)
 
 
@@ -46,7 +47,8 @@ def measured(
     levels = {"placement": place, "affinity": "split", "wait": "spin", "capture": capture}
     about = {"messages": 500, "tool": "sockperf", "load": {"kind": "none"}, "size": 64}
     condition = Condition(tuple({**levels, "exchange": "udp", **more}.items()))
-    trial = Trial(rig, condition, about, label, {})
+    treated = {"capture": treatments.PacketCapture()}
+    trial = Trial(rig, condition, about, label, {}, treatments=treated)
     return trial, names["ping"](trial)
 
 
@@ -109,5 +111,5 @@ def test_a_trial_that_is_not_captured_is_left_alone(
 
 @pytest.mark.parametrize("network", ["none", "container"])
 def test_a_network_that_cannot_be_is_refused_by_the_rig(lab: Rig, network: str) -> None:
-    reason = lab.refuse({"placement": container("docker", network)})
+    reason = lab.refusal(container("docker", network))
     assert reason and ("cannot be reached" in reason or "measure that one" in reason)

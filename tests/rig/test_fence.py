@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from labkit.benchmarks import sockperf
-from labkit.benchmarks.base import Client, Reading
 from labkit.campaign.trial import Trial
 from labkit.errors import FenceError, UsageError
 from labkit.placement import bare, docker
 from labkit.rig.base import Rig
+from labkit.tools import sockperf
+from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
 
@@ -169,17 +169,24 @@ def test_the_lab_is_unreachable_from_outside_its_namespaces(lab: Rig, address: s
         assert caught.value.errno == errno.EHOSTUNREACH
 
 
-def no_reading(stdout: str, log: str) -> Reading:
+def no_reading(stdout: str, log: str) -> Measurement:
     raise AssertionError("there is nothing to parse")
 
 
-@pytest.mark.parametrize("target", ["198.18.0.99", "192.0.2.1", "127.0.0.1", "localhost", ""])
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [
+        *((one, f"no load is sent to {one!r}") for one in ("198.18.0.99", "192.0.2.1")),
+        *((one, f"no load is sent to {one!r}") for one in ("127.0.0.1", "localhost")),
+        ("", "a client on the generator has no target"),
+    ],
+)
 def test_no_load_is_sent_to_what_the_rig_does_not_own(
-    lab: Rig, make_trial: Callable[..., Trial], tmp_path: Path, target: str
+    lab: Rig, make_trial: Callable[..., Trial], tmp_path: Path, target: str, what: str
 ) -> None:
     trial, mark = make_trial(bare("clean")), tmp_path / "ran"
     client = Client(("touch", str(mark)), target, 1.0, no_reading)
-    with pytest.raises(FenceError, match="no load is sent"):
+    with pytest.raises(FenceError, match=what):
         trial.measure(client)
     assert not mark.exists()
     assert trial.record["commands"] == [] and trial.logs == {}

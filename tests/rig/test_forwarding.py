@@ -7,17 +7,19 @@ from contextlib import ExitStack
 
 import pytest
 
-from labkit.benchmarks import datagrams, socat
+from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
-from labkit.capture import number, pair, parse_drops, read
 from labkit.design import Condition
 from labkit.errors import ManipulationError, RigError
 from labkit.hosts import script
-from labkit.hosts.site import Site
+from labkit.hosts.target import Target
+from labkit.pcap import number, pair, parse_drops, read
 from labkit.placement import Placement, Workload, bare, container, docker
 from labkit.rig import netns
 from labkit.rig.base import Rig
-from labkit.runtimes import Docker, Server
+from labkit.runtimes import Server
+from labkit.runtimes.engines.docker import Docker
+from labkit.tools import datagrams, socat
 
 pytestmark = pytest.mark.rig
 FIRST, SINK, RATE = 20000, 19999, 2000
@@ -54,7 +56,9 @@ def test_every_datagram_is_counted_and_captured(
     watched: Rig, make_trial: Callable[..., Trial], left: Left, place: Placement, hosts: int
 ) -> None:
     if hosts == 2 and place == bare("clean"):
-        reason = watched.refuse({"placement": place, "hosts": 2})
+        reason = treatments.SecondHost(at=2, spread=True).feasibility(
+            watched, 2, {"placement": place}
+        )
         assert reason == "the rig has one host without an engine"
         return
     trial = make_trial(place)
@@ -109,7 +113,8 @@ def test_each_host_is_asked_what_its_own_sockets_dropped(
     every = {f"all.{role}": netns.all_cpus() for role in watched.hosts}
     fields = vars(watched) | {"shared_kernel": False, "cpu_map": watched.cpu_map | every}
     levels = (("placement", docker("nat")), ("affinity", "free"))
-    trial = Trial(Rig(**fields | {"at_close": ()}), Condition(levels), {}, label, {})
+    rig, pinned = Rig(**fields | {"at_close": ()}), {"affinity": treatments.Pinning()}
+    trial = Trial(rig, Condition(levels), {}, label, {}, treatments=pinned)
     with ExitStack() as stack:
         first = placed(trial, stack, docker("nat"), 2, 3)[1].address
         load = datagrams.send(first, rate=RATE, size=28, seconds=1, port=FIRST)
@@ -127,7 +132,7 @@ def test_a_hop_that_is_not_its_label_takes_the_others_down(
 ) -> None:
     trial, options = make_trial(docker("macvlan")), Docker._network
 
-    def wrong(site: Site, placement: Placement, workload: Workload) -> list[str]:
+    def wrong(site: Target, placement: Placement, workload: Workload) -> list[str]:
         lies = workload.port == FIRST + 2
         return ["--network", "host"] if lies else options(site, placement, workload)
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from labkit import Rig, Study, bare, docker, sockperf
+from labkit import Rig, Study, bare, docker, treatments
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.errors import HostKeyMismatch, ManipulationError, RigError
 from labkit.hosts import LocalHost, labelled, start_job
-from labkit.rig import clean, engine, inventory, netns, state, virtual
+from labkit.rig import clean, engine, images, inventory, lock, netns, virtual
+from labkit.tools import sockperf
 
 pytestmark = pytest.mark.rig
 
@@ -62,9 +64,9 @@ def describe(folder: Path) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Have namespaces, SSH servers and an engine; yield a folder with their rig.toml."""
     place = tmp_path_factory.mktemp("inventory")
-    with state.locked(patience=600):
+    with lock.locked(patience=600):
         clean(say=lambda text: None)
-        stood = bool((state.read() or {}).get("ready"))
+        stood = bool((lock.read_state() or {}).get("ready"))
         if not stood:
             virtual.up(keep=False)
         try:
@@ -81,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def rig(folder: Path) -> Iterator[Rig]:
     # The virtual rig's own network goes, so that the inventory has to make one.
     docker_cli("network", "rm", engine.NETWORK)
-    found = inventory.attach(folder / "rig.toml")
+    found = inventory.InventoryRig.attach(folder / "rig.toml")
     yield found
     found.close()
     assert engine.NETWORK not in docker_cli("network", "ls", "--format", "{{.Name}}").split()
@@ -145,15 +147,22 @@ def test_it_says_what_it_found(rig: Rig) -> None:
 def test_the_evidence_of_a_server_under_another_kernel(rig: Rig) -> None:
     """What separate machines need, tried on these: each host is asked for its own evidence."""
     apart = {**rig.cpu_map, "all.sut": netns.all_cpus(), "all.generator": netns.all_cpus()}
-    found = Rig(**{**vars(rig), "shared_kernel": False, "cpu_map": apart, "at_close": ()})
+    found = replace(rig, shared_kernel=False, cpu_map=apart, at_close=())
     levels = {"placement": bare("rules"), "affinity": "free", "wait": "block"}
-    trial = Trial(found, Condition(tuple(levels.items())), {}, "trial-0-apart", {})
+    trial = Trial(
+        found,
+        Condition(tuple(levels.items())),
+        {},
+        "trial-0-apart",
+        {},
+        treatments={"affinity": treatments.Pinning()},
+    )
     assert 0 < len(ping(trial).samples["rtt_ns"]) <= 500
     assert "server_switches" in trial.record["mechanisms"]
 
 
 def test_a_placement_that_is_not_its_label_is_caught(rig: Rig, monkeypatch) -> None:
-    from labkit.runtimes import Docker
+    from labkit.runtimes.engines.docker import Docker
 
     monkeypatch.setattr(Docker, "_network", staticmethod(lambda *_: ["--network", "host"]))
     levels = {"placement": docker("bridge"), "affinity": "split", "wait": "block"}
@@ -165,19 +174,19 @@ def test_a_placement_that_is_not_its_label_is_caught(rig: Rig, monkeypatch) -> N
 def test_an_image_is_built_over_ssh(rig: Rig, tmp_path: Path) -> None:
     source = tmp_path / "probe"
     (source / "sub").mkdir(parents=True)
-    (source / "Dockerfile").write_text(f"FROM {engine.BASE}\nCOPY sub /probe\n")
+    (source / "Dockerfile").write_text(f"FROM {images.BASE}\nCOPY sub /probe\n")
     (source / "sub" / "bytes").write_bytes(bytes(range(256)))
     host, store = rig.hosts["sut"], str(tmp_path / "store")
     try:
-        image = engine.ensure_image(host, engine.SOCKET, source, store=store)
-        assert image.reference == engine.tag(source)
+        image = images.ensure_image(host, engine.SOCKET, source, store=store)
+        assert image.reference == images.tag(source)
         assert (Path(image.rootfs) / "probe" / "bytes").read_bytes() == bytes(range(256))
         marker = Path(image.rootfs) / "marker"
         marker.touch()
-        assert engine.ensure_image(host, engine.SOCKET, source, store=store) == image
+        assert images.ensure_image(host, engine.SOCKET, source, store=store) == image
         assert marker.exists(), "what stands is not unpacked again"
     finally:
-        docker_cli("image", "rm", "--force", engine.tag(source))
+        docker_cli("image", "rm", "--force", images.tag(source))
 
 
 def test_opening_removes_what_a_dead_campaign_left(rig: Rig, folder: Path) -> None:
@@ -187,7 +196,7 @@ def test_opening_removes_what_a_dead_campaign_left(rig: Rig, folder: Path) -> No
     directory = str(folder / "left")
     start_job(rig.hosts["generator"], ["sleep", "600"], directory=directory, label="trial-1-x")
     said: list[str] = []
-    again = inventory.attach(folder / "rig.toml", say=said.append)
+    again = inventory.InventoryRig.attach(folder / "rig.toml", say=said.append)
     try:
         assert docker_cli("ps", "--all", "--quiet") == ""
         assert labelled(LocalHost(), "trial-") == []
@@ -209,7 +218,7 @@ def test_a_network_that_stands_is_used_as_it_is(rig: Rig, folder: Path) -> None:
     engine.create_network(sut, engine.SOCKET, "own", "ownbr", "--subnet", "198.18.9.0/24")
     try:
         with pytest.raises(RigError, match=r"198\.18\.1\.10 is not in the subnet of own"):
-            inventory.attach(path)
+            inventory.InventoryRig.attach(path)
     finally:
         docker_cli("network", "rm", "own")
 
@@ -234,7 +243,7 @@ def test_a_host_that_is_not_what_the_file_says(
     head, mark, rest = text.partition("[hosts.sut]")
     path.write_text(head + mark + rest.replace(old, new, 1))
     with pytest.raises(RigError) as caught:
-        inventory.attach(path)
+        inventory.InventoryRig.attach(path)
     assert said in caught.value.why
     assert caught.value.remedy
 
@@ -244,7 +253,7 @@ def test_an_unknown_host_key_is_refused(folder: Path) -> None:
     path.write_text((folder / "rig.toml").read_text().replace('known_hosts"', 'nobody"'))
     (netns.DIRECTORY / "keys" / "nobody").touch()
     with pytest.raises(HostKeyMismatch):
-        inventory.attach(path)
+        inventory.InventoryRig.attach(path)
 
 
 def test_one_campaign_at_a_time(folder: Path) -> None:

@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 from test_inventory import HOST, describe
 
-from labkit import Rig, bare, docker, sockperf
-from labkit.benchmarks.base import Client, Reading
+from labkit import Rig, bare, docker, treatments
 from labkit.campaign.trial import Trial
-from labkit.capture import read
 from labkit.design import Condition
 from labkit.hosts import LocalHost, labelled
+from labkit.pcap import read
 from labkit.placement import Placement, container, waiting
-from labkit.rig import clean, inventory, netns, peer, state, virtual
+from labkit.rig import clean, extra_hosts, inventory, lock, netns, virtual
+from labkit.tools import sockperf
+from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
 LAID = ("macvlan", "routed", "nat", "vxlan", "overlay")
@@ -49,12 +50,12 @@ def table(folder: Path, role: str, *lines: str) -> str:
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Rig]]:
     """Yield the folder of a rig.toml, and the virtual rig that plays its machines."""
     place = tmp_path_factory.mktemp("inventory")
-    with state.locked(patience=900), ExitStack() as stack:
+    with lock.locked(patience=900), ExitStack() as stack:
         clean(say=lambda text: None)
-        if not (state.read() or {}).get("ready"):
+        if not (lock.read_state() or {}).get("ready"):
             virtual.up(keep=False)
             stack.callback(virtual.down)
-        below = virtual.attach()
+        below = virtual.VirtualRig.attach()
         stack.callback(below.close)
         stack.enter_context(below.peer(["net"]))
         stack.enter_context(below.collector("sut"))
@@ -62,7 +63,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, R
         text = re.sub(r"(?m)^bridge_.*\n", "", describe(place))
         root = f'exec_root = "{netns.DIRECTORY}/docker"\n'
         text = text.replace("[hosts.clean]", f"{root}[hosts.clean]")
-        own = (f'engine = "{peer.SOCKET}"', f'exec_root = "{netns.DIRECTORY}/peer"')
+        own = (f'engine = "{extra_hosts.PEER_SOCKET}"', f'exec_root = "{netns.DIRECTORY}/peer"')
         text += table(place, "peer", *own) + table(place, "collector", 'mirrors = ["sut"]')
         (place / "plain.toml").write_text(text)
         (place / "rig.toml").write_text(text + NETWORKS)
@@ -71,7 +72,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, R
 
 @pytest.fixture(scope="module")
 def rig(machines: tuple[Path, Rig]) -> Iterator[Rig]:
-    found = inventory.attach(machines[0] / "rig.toml")
+    found = inventory.InventoryRig.attach(machines[0] / "rig.toml")
     yield found
     found.close()
 
@@ -98,7 +99,7 @@ def standing(rig: Rig) -> dict[str, list[str]]:
         role: [line for line in lines if not line.startswith(("#", ":"))]
         for role, lines in found.items()
     }
-    for role, socket in (("sut", rig.sites["sut"].engine), ("peer", peer.SOCKET)):
+    for role, socket in (("sut", rig.sites["sut"].engine), ("peer", extra_hosts.PEER_SOCKET)):
         env = {"DOCKER_HOST": str(socket)}
         names = ("docker", "network", "ls", "--format", "{{.Name}}")
         member = ("docker", "info", "--format", "{{.Swarm.LocalNodeState}}")
@@ -116,10 +117,10 @@ def far(address: str) -> Client:
     """Return a client for the inside of a placement, read by its summary."""
     argv = ("sockperf", "ping-pong", "-i", address, "-p", "11111", "-t", "1")
 
-    def parse(stdout: str, log: str) -> Reading:
+    def parse(stdout: str, log: str) -> Measurement:
         received = re.search(r"\[Total Run\].*?ReceivedMessages=(\d+)", stdout)
         assert received, stdout
-        return Reading({}, {}, int(received[1]))
+        return Measurement({}, {}, int(received[1]))
 
     return Client(argv, address, 4.0, parse)
 
@@ -132,7 +133,7 @@ def test_what_a_killed_campaign_laid_is_removed_by_who_opens_the_rig(
         killed.enter_context(rig.peer(["net"]))
         killed.enter_context(rig.networks(("routed", "nat", "overlay")))
         assert standing(rig) != before
-        again = inventory.attach(machines[0] / "rig.toml", say=said.append)
+        again = inventory.InventoryRig.attach(machines[0] / "rig.toml", say=said.append)
         again.close()
         assert standing(rig) == before
     assert {line.split()[1] for line in said if "steps made for networks" in line} == {
@@ -146,7 +147,7 @@ def test_what_a_killed_campaign_laid_is_removed_by_who_opens_the_rig(
 def test_what_the_file_does_not_give_is_refused_with_its_key(
     rig: Rig, machines: tuple[Path, Rig]
 ) -> None:
-    plain = inventory.attach(machines[0] / "plain.toml")
+    plain = inventory.InventoryRig.attach(machines[0] / "plain.toml")
     try:
         for network in LAID:
             engine = "lxc" if network == "nat" else "docker"
@@ -157,21 +158,21 @@ def test_what_the_file_does_not_give_is_refused_with_its_key(
     finally:
         plain.close()
     assert "no Weave Net plugin" in (rig.refusal(docker("weave")) or "")
-    assert rig.refuse({"sides": "both", "placement": docker("nat")}), "no peer was asked for"
+    assert treatments.SecondHost(at="both").feasibility(rig, "both", {}), "no peer was asked for"
 
 
 def test_the_owner_s_mirror_is_used_once_it_shows_both_ways(
     rig: Rig, machines: tuple[Path, Rig]
 ) -> None:
     below = machines[1]
-    asked = {"capture": "on", "placement": bare("rules")}
+    capture, asked = treatments.PacketCapture(), {"placement": bare("rules")}
     with rig.collector("sut"):
-        assert "does not see what sut sends" in (rig.refuse(asked) or "")
+        assert "does not see what sut sends" in (capture.feasibility(rig, "on", asked) or "")
     with below.mirror():
         with rig.collector("generator"):
-            assert "mirrors the port of generator" in (rig.refuse(asked) or "")
+            assert "mirrors the port of generator" in (capture.feasibility(rig, "on", asked) or "")
         with rig.collector("sut"):
-            assert rig.refuse(asked) is None
+            assert capture.feasibility(rig, "on", asked) is None
             trial = make(rig, bare("rules"), "capture")
             with trial.serve(sockperf.server("block"), bare("rules")) as server:
                 load = sockperf.ping_pong(server.address, messages=50, size=64, wait="block")
@@ -197,7 +198,9 @@ def test_containers_of_two_machines_reach_each_other(
     networked: Rig, network: str, client: str
 ) -> None:
     placement = docker(network)
-    assert networked.refuse({"placement": placement, "hosts": 2}) is None
+    assert networked.refusal(placement) is None
+    two_hosts = treatments.SecondHost(at=2, spread=True)
+    assert two_hosts.feasibility(networked, 2, {"placement": placement}) is None
     trial = make(networked, placement, network)
     beside = {"name": "client", "at": "peer", "cpus": trial.cpus("generator")}
     with (

@@ -15,7 +15,7 @@ from lab_server import jupyterlab
 
 from labkit import load
 from labkit.paths import ROOT
-from labkit.rig import netns, state
+from labkit.rig import lock, netns
 
 pytestmark = [pytest.mark.rig, pytest.mark.browser]
 STUDY = "studies/40-interference.ipynb"
@@ -33,7 +33,7 @@ def notebook(tmp_path: Path) -> Iterator[Notebook]:
         chromium() as browser,
         opened(server, browser, STUDY) as found,
     ):
-        found.until(lambda: state.user() is None, seconds=900)
+        found.until(lambda: lock.current_holder() is None, seconds=900)
         yield found
 
 
@@ -67,10 +67,10 @@ def test_a_study_is_interrupted_takes_down_and_resumes(notebook: Notebook, tmp_p
     kept = f"Interrupted: interrupted; {len(first)} of 8 trials are measured and kept"
     assert notebook.errors() == [f"{kept}; the same again goes on with the rest"]
     assert 3 <= len(first) < 8
-    assert netns.existing() == [] and not state.STATE.exists() and state.user() is None
+    assert netns.existing() == [] and not lock.STATE.exists() and lock.current_holder() is None
     shown = status(folder)
     assert f"{len(first)}/8" in shown and "stopped" in shown
-    assert "no virtual rig stands, used by nobody" in shown
+    assert "the virtual rig is down, used by nobody" in shown
 
     notebook.run_all()
     notebook.until(notebook.is_over, PATIENCE)

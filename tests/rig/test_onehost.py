@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from unprivileged import LOCAL, User, groups, standing, working_folder
 
-from labkit.rig import state
+from labkit.rig import lock
 
 pytestmark = pytest.mark.rig
 
@@ -22,7 +22,8 @@ pytestmark = pytest.mark.rig
 CAMPAIGN = """
 import json, os, sys
 from pathlib import Path
-from labkit import Rig, Study, bare, docker, sockperf
+from labkit import Rig, Study, bare, docker
+from labkit.tools import sockperf
 from labkit.rig import auto
 
 def ping(trial):
@@ -51,11 +52,12 @@ with Rig.open("one-host", patience=600, say=lambda text: print(text, file=sys.st
 #: A placement that is not what its label says, caught though its processes belong to root.
 LIE = """
 import sys
-from labkit import Rig, docker, sockperf
+from labkit import Rig, docker
+from labkit.tools import sockperf
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.errors import ManipulationError, RigError
-from labkit.runtimes import Docker
+from labkit.runtimes.engines.docker import Docker
 
 Docker._network = staticmethod(lambda *_: ["--network", "bridge"])
 with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
@@ -78,8 +80,9 @@ STORAGES = """
 import json
 from pathlib import Path
 from labkit import Rig, docker
-from labkit.benchmarks import file_operations
+from labkit.tools import file_operations
 from labkit.campaign.trial import Trial
+from labkit.campaign.treatments import ColdCache, ContainerStorage
 from labkit.design import Condition
 from labkit.placement import DRIVERS, MOUNTS, waiting
 from labkit.rig import onehost
@@ -88,7 +91,7 @@ from labkit.rig.layers import File, LayeredImage
 image, found = LayeredImage("user", ((File("a", 5000),), (File("b", 5000),))), {}
 with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
     names = (*DRIVERS, *MOUNTS)
-    able = [name for name in names if not rig.refuse({"storage": name})]
+    able = [name for name in names if not ContainerStorage().feasibility(rig, name, {})]
     with rig.storage({name: [image] for name in names}, say=lambda text: None):
         for name in able:
             placement = docker("host", storage=name)
@@ -100,7 +103,8 @@ with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
             point = server.readback["data"]["point"]
             found[name] = [len(reading.samples["again_ns"]), point]
     left = [str(path) for path in onehost.disk().rglob("*")]
-    print(json.dumps({"found": found, "cold": rig.refuse({"cache": "cold"}), "left": left}))
+    cold = ColdCache().feasibility(rig, "cold", {})
+    print(json.dumps({"found": found, "cold": cold, "left": left}))
 """
 
 
@@ -208,10 +212,10 @@ def test_the_next_start_removes_what_was_left(user: User) -> None:
 
 
 def test_a_user_keeps_out_of_the_way_of_root(user: User) -> None:
-    with state.locked(patience=600):
+    with lock.locked(patience=600):
         done = user.python('from labkit import Rig\nwith Rig.open("one-host") as rig: pass')
     assert "RigError: the rig is in use" in done.stderr
-    assert str(state.MACHINE) in done.stderr
+    assert str(lock.MACHINE) in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -243,7 +247,7 @@ with Rig.open("one-host", patience=600) as rig: pass
 def test_root_without_the_virtual_rigs_tools_has_every_rung_but_two(user: User) -> None:
     code = CAMPAIGN.replace("rungs + networks", "rungs").replace(
         "from labkit.rig import auto",
-        "from labkit.rig import auto, state; state.KEEP = Path(sys.argv[1])",
+        "from labkit.rig import auto, lock; lock.KEEP = Path(sys.argv[1])",
     )
     done = user.python_of_root(code, str(user.home / "root-data"))
     assert done.returncode == 0, done.stderr

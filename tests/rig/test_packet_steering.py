@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from labkit.benchmarks import sockperf
-from labkit.benchmarks.base import Client
-from labkit.campaign import steered
+from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, RigError
 from labkit.hosts import LocalHost, restore
-from labkit.hosts.queues import read_queues
-from labkit.hosts.steering import FLOW_TABLE
+from labkit.hosts.packet_steering import FLOW_TABLE, read_queues
 from labkit.placement import bare
 from labkit.rig.base import Rig
+from labkit.tools import sockperf
+from labkit.tools.base import Client
 
 pytestmark = pytest.mark.rig
 Make = Callable[..., Trial]
@@ -38,7 +37,7 @@ def steered_to(lab: Rig) -> list[str]:
                 "rx-0/rps_cpus"
             ]
         )
-        for role in steered.ENDS
+        for role in treatments.ENDS
         if role in lab.sites
     ]
 
@@ -74,8 +73,10 @@ def test_flows_are_steered_with_the_machines_own_table(both: Rig, make_trial: Ma
 
 
 def test_what_the_interfaces_cannot_is_said_before_and_refused(both: Rig, make_trial: Make) -> None:
-    assert [steered.lacking(both, level) for level in ("off", "on", "rfs")] == [None] * 3
-    assert steered.lacking(both, "xps") == (
+    assert [
+        treatments.PacketSteering().feasibility(both, level, {}) for level in ("off", "on", "rfs")
+    ] == [None] * 3
+    assert treatments.PacketSteering().feasibility(both, "xps", {}) == (
         "sut: lab0 has a single transmit queue: XPS has nothing to choose"
     )
     with (
@@ -87,7 +88,7 @@ def test_what_the_interfaces_cannot_is_said_before_and_refused(both: Rig, make_t
 
 
 def test_without_a_second_host_nothing_is_steered(lab: Rig, make_trial: Make) -> None:
-    assert steered.lacking(lab, "on") == "the rig has no host peer"
+    assert treatments.PacketSteering().feasibility(lab, "on", {}) == "the rig has no host peer"
     with pytest.raises(RigError, match="nothing is steered on peer"), make_trial().steer("on"):
         raise AssertionError
     assert steered_to(lab) == [""]
@@ -96,7 +97,7 @@ def test_without_a_second_host_nothing_is_steered(lab: Rig, make_trial: Make) ->
 KILLED = """
 import os, signal, sys
 from labkit.hosts import LocalHost, Tuning
-from labkit.hosts.steering import steer
+from labkit.hosts.packet_steering import steer
 sysfs, label = sys.argv[1:]
 with Tuning(LocalHost(), label) as tuning:
     steer(tuning, "lab0", "on", "0", sysfs=sysfs)

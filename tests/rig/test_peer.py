@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from labkit.benchmarks import thrift_rpc
+from labkit import treatments
 from labkit.campaign.trial import Trial
 from labkit.errors import RigError
 from labkit.hosts import LocalHost, labelled
 from labkit.placement import docker, waiting
-from labkit.rig import netns, peer
+from labkit.rig import extra_hosts, netns
 from labkit.rig.base import Rig
+from labkit.tools import thrift_rpc
 
 pytestmark = pytest.mark.rig
 Left = Callable[[], list[str]]
@@ -75,7 +76,7 @@ def test_the_generator_stays_without_firewall_rules(with_peer: Rig) -> None:
         "cpus": with_peer.cpu_map["generator"],
         "engine": True,
     }
-    assert with_peer.refuse({"sides": "both"}) is None
+    assert treatments.SecondHost(at="both").feasibility(with_peer, "both", {}) is None
 
 
 def test_its_engine_knows_the_runtimes_that_the_first_one_knows(with_peer: Rig) -> None:
@@ -96,11 +97,11 @@ def test_nothing_of_it_is_left(lab: Rig) -> None:
     with pytest.raises(RigError, match="no image"), lab.peer(images=["absent"]):
         pass
     with lab.peer(images=["python"]):
-        assert labelled(LocalHost(), peer.LABEL)
+        assert labelled(LocalHost(), extra_hosts.PEER_LABEL)
     assert (lab.hosts, lab.sites, lab.addresses, lab.cpu_map) == before
     assert not Path("/run/netns", netns.PREFIX + "peer").exists()
-    assert labelled(LocalHost(), peer.LABEL) == []
-    assert lab.refuse({"sides": "both"})
+    assert labelled(LocalHost(), extra_hosts.PEER_LABEL) == []
+    assert treatments.SecondHost(at="both").feasibility(lab, "both", {})
     ports = LocalHost().run("ip", "-n", netns.SWITCH, "-o", "link").stdout
     assert "peer0" not in ports
 
@@ -110,9 +111,9 @@ def test_what_a_dead_campaign_left_is_removed(lab: Rig) -> None:
     standing = lab.peer(images=["python"])
     standing.__enter__()
     try:
-        assert peer.remove(local) and peer.remove(local) == []
+        assert extra_hosts.remove_peer(local) and extra_hosts.remove_peer(local) == []
         assert not Path("/run/netns", netns.PREFIX + "peer").exists()
-        assert labelled(local, peer.LABEL) == []
+        assert labelled(local, extra_hosts.PEER_LABEL) == []
     finally:
         standing.__exit__(None, None, None)
 

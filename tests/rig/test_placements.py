@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.benchmarks import sockperf
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, PlacementError
 from labkit.hosts import script
-from labkit.hosts.site import Image, Site
+from labkit.hosts.target import Image, Target
 from labkit.placement import RUNGS, Limits, Placement, Workload, bare, container, docker
 from labkit.rig.base import Rig
-from labkit.runtimes import RUNTIMES, Bare, Docker, placed
-from labkit.runtimes.base import Started
+from labkit.runtimes import RUNTIMES, placed
+from labkit.runtimes.base import Started, wait_ready
+from labkit.runtimes.engines.bare import Bare
+from labkit.runtimes.engines.docker import Docker
+from labkit.tools import sockperf
 
 pytestmark = pytest.mark.rig
 MESSAGES = 500
@@ -114,42 +116,42 @@ class Otherwise:
     really: Placement | None = None
     options: tuple[str, ...] = ()
     image: str = ""
-    after: Callable[[Site, Started], Any] | None = None
+    after: Callable[[Target, Started], Any] | None = None
 
     def __call__(self, placement: Placement) -> Any:
         made, kind = self, RUNTIMES[placement.runtime]
 
         class Wrong(kind):  # type: ignore[misc, valid-type]
             def start(
-                self, site: Site, asked: Placement, workload: Workload, cpus: str, label: str
+                self, site: Target, asked: Placement, workload: Workload, cpus: str, label: str
             ) -> Started:
-                where = Site(**vars(site) | {"images": made.images(site)})
+                where = Target(**vars(site) | {"images": made.images(site)})
                 started = super().start(where, made.really or asked, workload, cpus, label)
                 if made.after:
                     made.after(site, started)
                 return Started(started.pid, started.address, started.container)
 
             @staticmethod
-            def _network(site: Site, asked: Placement, workload: Workload) -> list[str]:
+            def _network(site: Target, asked: Placement, workload: Workload) -> list[str]:
                 return list(made.options) or Docker._network(site, asked, workload)
 
         return Wrong()
 
-    def images(self, site: Site) -> dict[str, Image]:
+    def images(self, site: Target) -> dict[str, Image]:
         if not self.image:
             return dict(site.images)
         right = site.images["net"]
         return {"net": Image(right.name, self.image, right.digest, right.rootfs)}
 
 
-def unpublish(site: Site, started: Started) -> None:
+def unpublish(site: Target, started: Started) -> None:
     """Delete the one rule that leads to the container; the engine's proxy still answers then."""
     text = """iptables -t nat -S DOCKER | sed -n 's/^-A \\(.*--dport 11111 .*\\)/-D \\1/p' |
     while read -r rule; do iptables -t nat $rule; done"""
     site.host.run(*script(text))
 
 
-def to_cpu_0(site: Site, started: Started) -> None:
+def to_cpu_0(site: Target, started: Started) -> None:
     site.host.run("taskset", "-acp", "0", str(started.pid))
 
 
@@ -183,7 +185,7 @@ CASES: dict[str, tuple[Placement, Otherwise, str]] = {
 }
 
 
-def refused(lab: Rig, site: Site, placement: Placement, runtime: Any, label: str) -> str:
+def refused(lab: Rig, site: Target, placement: Placement, runtime: Any, label: str) -> str:
     """Place it; return in which words the check refused it, with the evidence beside them."""
     logs: dict[str, str] = {}
     server = sockperf.server("block")
@@ -259,9 +261,7 @@ def test_a_server_that_never_is_ready_is_an_error_and_leaves_nothing(
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from labkit.runtimes import base
-
-    monkeypatch.setattr(base.wait_ready, "__defaults__", (patience,))
+    monkeypatch.setattr(wait_ready, "__defaults__", (patience,))
     runtime = RUNTIMES[placement.runtime]()
     workload = Workload(argv, 11111)
     with (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from labkit.hosts import LocalHost, script, start_job
-from labkit.rig import Rig, clean, netns, rates, state, virtual
+from labkit.rig import Rig, clean, lock, netns, virtual
 
 pytestmark = pytest.mark.rig
 RATE = "200mbit"
@@ -25,9 +25,9 @@ done
 
 @pytest.fixture(scope="module")
 def standing() -> Iterator[None]:
-    with state.locked(patience=900):
+    with lock.locked(patience=900):
         clean(say=lambda text: None)
-        stood = bool((state.read() or {}).get("ready"))
+        stood = bool((lock.read_state() or {}).get("ready"))
         if not stood:
             virtual.up(keep=False)
         try:
@@ -39,7 +39,7 @@ def standing() -> Iterator[None]:
 
 @pytest.fixture
 def limited(standing: None) -> Iterator[Rig]:
-    rig = virtual.attach(RATE)
+    rig = virtual.VirtualRig.attach(f"virtual:{RATE}")
     yield rig
     rig.close()
     assert buckets() == []
@@ -70,15 +70,15 @@ def transfer(rig: Rig, source: str, target: str) -> float:
 
 @pytest.mark.parametrize(("source", "target"), [("generator", "sut"), ("sut", "generator")])
 def test_a_transfer_keeps_to_the_rate_each_way(limited: Rig, source: str, target: str) -> None:
-    most = rates.bits(RATE) + 8 * 2 * 65536 / SECONDS
+    most = netns.bits_per_second(RATE) + 8 * 2 * 65536 / SECONDS
     assert transfer(limited, source, target) <= most
 
 
 def test_without_a_rate_it_is_faster(standing: None) -> None:
     """What the test above could not have seen otherwise."""
-    rig = virtual.attach()
+    rig = virtual.VirtualRig.attach()
     try:
-        assert transfer(rig, "generator", "sut") > 2 * rates.bits(RATE)
+        assert transfer(rig, "generator", "sut") > 2 * netns.bits_per_second(RATE)
     finally:
         rig.close()
 
@@ -94,15 +94,15 @@ def test_every_link_has_a_bucket_at_both_ends_a_peer_s_too(limited: Rig) -> None
 def test_two_rates_are_two_rigs(limited: Rig) -> None:
     assert limited.name == "virtual:200mbit"
     assert "200 Mbit/s each way" in limited.links[0]
-    plain = virtual.attach()
+    plain = virtual.VirtualRig.attach()
     assert plain.name == "virtual" and "Mbit" not in plain.links[0]
     assert plain.describe() != limited.describe()
     plain.close()
 
 
 def test_who_opens_the_rig_takes_away_what_a_killed_campaign_left(standing: None) -> None:
-    killed = virtual.attach(RATE)
+    killed = virtual.VirtualRig.attach(f"virtual:{RATE}")
     assert buckets()
-    virtual.attach().close()
+    virtual.VirtualRig.attach().close()
     assert buckets() == []
     killed.close()

@@ -16,21 +16,22 @@ from typing import Any
 import pytest
 from echoes import echoes
 
-from labkit.benchmarks import sockperf
-from labkit.benchmarks.base import Client, Reading
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, PlacementError, RigError
 from labkit.hosts import script
-from labkit.hosts.site import Site
+from labkit.hosts.target import Target
+from labkit.placement import ENGINES as ALL_ENGINES
 from labkit.placement import Limits, Placement, Workload, container
 from labkit.rig.base import Rig
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.base import Started
 from labkit.runtimes.networks import NEVER
+from labkit.tools import sockperf
+from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
 #: What this machine can have; rkt and Weave Net are packaged nowhere.
-ENGINES = ("docker", "gvisor", "podman", "lxc", "nspawn")
+ENGINES = tuple(name for name in ALL_ENGINES if name != "rkt")
 LAID = ("macvlan", "routed", "nat", "vxlan", "overlay", "encrypted")
 PAIRS = [
     container(engine, network)
@@ -72,10 +73,10 @@ def far_load(address: str) -> Client:
     """Return a client for the inside of a placement, which has no log: its summary will do."""
     argv = ("sockperf", "ping-pong", "-i", address, "-p", "11111", "-t", "1")
 
-    def parse(stdout: str, log: str) -> Reading:
+    def parse(stdout: str, log: str) -> Measurement:
         received = re.search(r"\[Total Run\].*?ReceivedMessages=(\d+)", stdout)
         assert received, stdout
-        return Reading({}, {}, int(received[1]))
+        return Measurement({}, {}, int(received[1]))
 
     return Client(argv, address, 4.0, parse)
 
@@ -146,13 +147,13 @@ def test_a_container_that_fails_says_why(
     assert left() == []
 
 
-def other(engine: str, network: str, after: Callable[[Site, Started], Any] | None = None) -> Any:
+def other(engine: str, network: str, after: Callable[[Target, Started], Any] | None = None) -> Any:
     """Return a runtime that starts a container on another network than its label says."""
     kind = RUNTIMES[engine]
 
     class Wrong(kind):  # type: ignore[misc, valid-type]
         def start(
-            self, site: Site, asked: Placement, workload: Workload, cpus: str, label: str
+            self, site: Target, asked: Placement, workload: Workload, cpus: str, label: str
         ) -> Started:
             really = container(engine, network or asked.network)
             started = super().start(site, really, workload, cpus, label)
@@ -227,23 +228,23 @@ def test_another_runtime_of_the_engine_cannot_pass(
         pass
 
 
-def past_the_tunnel(site: Site, started: Started) -> None:
+def past_the_tunnel(site: Target, started: Started) -> None:
     site.host.run("ip", "link", "set", "lab1", "master", "labvx0")
 
 
-def unpublish(site: Site, started: Started) -> None:
+def unpublish(site: Target, started: Started) -> None:
     text = "iptables -t nat -S PREROUTING | grep labkit= | sed 's/^-A/-D/' | " + (
         'while read -r rule; do eval "iptables -t nat $rule"; done'
     )
     site.host.run(*script(text))
 
 
-def unpinned(site: Site, started: Started) -> None:
+def unpinned(site: Target, started: Started) -> None:
     text = 'taskset --cpu-list --pid 0,1 "$(pgrep --parent "$1" | head -n 1)"'
     site.host.run(*script(text, str(started.pid)))
 
 
-def astray(site: Site, started: Started) -> None:
+def astray(site: Target, started: Started) -> None:
     entry = ("00:00:00:00:00:00", "dev", "labvxlan0", "dst", "198.18.0.2")
     site.host.run("bridge", "fdb", "del", *entry)
 
@@ -271,7 +272,7 @@ def test_what_is_changed_afterwards_is_seen(
     make_trial: Callable[..., Trial],
     engine: str,
     network: str,
-    after: Callable[[Site, Started], Any],
+    after: Callable[[Target, Started], Any],
     mend: tuple[str, ...],
     why: str,
 ) -> None:
@@ -306,7 +307,7 @@ def test_a_network_that_does_not_stand_is_named(
     monkeypatch.setattr(lab, "sites", {**lab.sites, "sut": site})
     trial = make_trial(placement)
     with (
-        pytest.raises(PlacementError, match="does not stand"),
+        pytest.raises(PlacementError, match="is not set up"),
         trial.serve(sockperf.server("block"), placement),
     ):
         pass

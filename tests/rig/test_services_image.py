@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from labkit.benchmarks import bonnie, fio, linpack, netperf, repeat, stream, stress_ng, sysbench
-from labkit.benchmarks.base import Client
-from labkit.benchmarks.repeat import Repeated
 from labkit.campaign.trial import Trial
 from labkit.errors import ToolOutput
 from labkit.placement import docker, waiting
+from labkit.tools import bonnie, fio, linpack, netperf, repeat, stream, stress_ng, sysbench
+from labkit.tools.base import Client
+from labkit.tools.repeat import Repeated
 
 pytestmark = pytest.mark.rig
 Make = Callable[..., Trial]
@@ -68,7 +68,7 @@ def test_two_run_side_by_side_in_one_window(make_trial: Make, left: Left) -> Non
             )
     one, other = found["stream"], found["netperf"]
     assert isinstance(one, Repeated) and isinstance(other, Repeated)
-    reading, sides = repeat.together([("stream", one), ("netperf", other)])
+    reading, sides = repeat.combine([("stream", one), ("netperf", other)])
     assert reading.metrics["iterations"] > 2 and reading.metrics["neighbour_mbit_per_s"] > 0
     assert reading.also[0][1]["mbit_per_s"] > 0 and len(sides) == 2
     # One second of netperf began in the window, and what began after it is late.

@@ -11,11 +11,11 @@ import nbformat
 import pytest
 
 from labkit import load
-from labkit.cli_lab import START
+from labkit.cli.lab import START
 from labkit.errors import LabkitError
 from labkit.paths import project
 from labkit.report import execute
-from labkit.rig import clean, state, virtual
+from labkit.rig import clean, lock, virtual
 
 #: Seconds to wait for whoever else uses the machine's rig.
 PATIENCE = 900.0
@@ -24,12 +24,12 @@ PATIENCE = 900.0
 @pytest.fixture
 def standing() -> Iterator[None]:
     """Hold a rig up for the kernels, which use it as it is."""
-    with state.locked(PATIENCE):
+    with lock.locked(PATIENCE):
         clean()
-        if not (state.read() or {}).get("ready"):
+        if not (lock.read_state() or {}).get("ready"):
             virtual.up(keep=True)
     yield
-    with state.locked(PATIENCE):
+    with lock.locked(PATIENCE):
         virtual.down()
 
 

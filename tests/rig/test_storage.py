@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-from labkit.benchmarks import file_operations
+from labkit import treatments
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, RigError
 from labkit.hosts import LocalHost
 from labkit.placement import DRIVERS, MOUNTS, bare, docker, waiting
-from labkit.rig import daemons, ending, engine
+from labkit.rig import engine, storage, teardown
 from labkit.rig.base import Rig
 from labkit.rig.layers import File, LayeredImage, Tree
-from labkit.runtimes import Docker, placed
-from labkit.runtimes.checks import Expectation
+from labkit.runtimes import placed
+from labkit.runtimes.engines.docker import Docker
+from labkit.runtimes.verify import Expectation
+from labkit.tools import file_operations
 
 pytestmark = pytest.mark.rig
 STORAGES = (*DRIVERS, *MOUNTS)
@@ -36,8 +38,8 @@ def stored(lab: Rig) -> Iterator[Rig]:
     with lab.storage({name: [IMAGE] for name in STORAGES}):
         yield lab
     # What stood for the module is gone with it.
-    assert daemons.standing() == []
-    assert ending.mounted((str(engine.STORAGES),)) == []
+    assert storage.unremoved_drivers() == []
+    assert teardown.mounted((str(engine.STORAGES),)) == []
     losetup = LocalHost().run("losetup", "--list", "--noheadings", "--output", "BACK-FILE").stdout
     assert str(engine.STORAGES) not in losetup
     assert not [path for path in ("bind", "unions") if (engine.STORAGES / path).exists()]
@@ -47,7 +49,7 @@ def lacking(lab: Rig, name: str) -> bool:
     """Tell whether this machine lacks a storage, which is then refused with the reason."""
     reason = lab.missing.get(f"storage:{name}")
     if reason:
-        assert lab.refuse({"storage": name}) == reason
+        assert treatments.ContainerStorage().feasibility(lab, name, {}) == reason
         with pytest.raises(RigError) as caught:
             lab.site(docker("host", storage=name))
         assert caught.value.why == reason

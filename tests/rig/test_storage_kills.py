@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from labkit.hosts import LocalHost
-from labkit.rig import clean, daemons, ending, engine, state, virtual
+from labkit.rig import clean, engine, lock, storage, teardown, virtual
 
 pytestmark = pytest.mark.rig
 PATIENCE = 900.0
@@ -40,22 +40,22 @@ NAMES = ["fuse-overlayfs", "btrfs", "unionfs-fuse"]
 def left() -> list[str]:
     """Return what storages have left on this machine."""
     local = LocalHost()
-    found = [f"mount {point}" for point in ending.mounted((str(engine.STORAGES),))]
+    found = [f"mount {point}" for point in teardown.mounted((str(engine.STORAGES),))]
     loops = local.run("losetup", "--list", "--noheadings", "--output", "BACK-FILE").stdout.split()
     found += [f"loop device of {path}" for path in loops if path.startswith(str(engine.STORAGES))]
-    found += [f"daemon {driver}" for driver in daemons.standing()]
+    found += [f"daemon {driver}" for driver in storage.unremoved_drivers()]
     processes = local.run("ps", "-eo", "args").stdout.splitlines()
     found += [line for line in processes if f"{engine.STORAGES}/" in line and "ps -eo" not in line]
     found += [str(path) for path in (engine.STORAGES / "unions").glob("*")]
-    groups = [path for root in ending.group_roots() for path in root.iterdir() if path.is_dir()]
+    groups = [path for root in teardown.group_roots() for path in root.iterdir() if path.is_dir()]
     return found + [f"control group {path}" for path in groups]
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["on a standing rig", "with a rig of its own"])
 def test_a_kill_leaves_nothing(kept: bool, tmp_path: Path) -> None:
-    with state.locked(PATIENCE):
+    with lock.locked(PATIENCE):
         clean(say=print)
-        if kept and state.read() is None:
+        if kept and lock.read_state() is None:
             virtual.up(keep=True, say=print)
     text = f"NAMES = {NAMES!r}\n{USER}"
     with (tmp_path / "out").open("w+") as out:
@@ -70,10 +70,10 @@ def test_a_kill_leaves_nothing(kept: bool, tmp_path: Path) -> None:
         finally:
             os.kill(user.pid, signal.SIGKILL)
             user.wait()
-    with state.locked(PATIENCE):
+    with lock.locked(PATIENCE):
         done = clean(say=print)
         assert left() == []
-        assert bool(state.read()) == kept
+        assert bool(lock.read_state()) == kept
         if kept:
             assert any("storage driver btrfs" in line for line in done)
             virtual.down(say=print)

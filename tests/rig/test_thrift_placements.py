@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from labkit.benchmarks import thrift_rpc
 from labkit.campaign.trial import Trial
 from labkit.placement import Placement, bare, docker
 from labkit.rig.base import Rig
+from labkit.tools import thrift_rpc
 
 pytestmark = pytest.mark.rig
 Left = Callable[[], list[str]]

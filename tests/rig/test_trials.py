@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from labkit.benchmarks import sockperf
-from labkit.benchmarks.base import Client, Reading
 from labkit.campaign.trial import Trial
 from labkit.errors import CommandFailed, FenceError, PlacementError, UsageError
 from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
 from labkit.rig.base import Rig
+from labkit.tools import sockperf
+from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
 Left = Callable[[], list[str]]
@@ -21,13 +21,13 @@ BUSY = "end=$(($(date +%s%N) + $1 * 1000000)); while [ $(date +%s%N) -lt $end ];
 WHERE = f"hostname; taskset -cp $$; {BUSY}"
 
 
-def said(stdout: str, log: str) -> Reading:
+def said(stdout: str, log: str) -> Measurement:
     """Keep what a command printed, as the only thing that these tests ask of it."""
-    return Reading({}, {"characters": float(len(stdout))}, messages=1)
+    return Measurement({}, {"characters": float(len(stdout))}, messages=1)
 
 
 def command(text: str, *args: str, seconds: float = 2.0, bulky: bool = False) -> Client:
-    return Client(("sh", "-euc", text, "test", *args), "", seconds, said, bulky=bulky)
+    return Client(("sh", "-euc", text, "test", *args), "", seconds, said, samples_in_stdout=bulky)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_visitor_that_does_not_end_well_is_a_flag(lab: Rig, make_trial: Make, 
     (flag,) = [flag for flag in trial.record["flags"] if flag.startswith("visitor: ")]
     assert "no-such-program" in flag
     with (
-        pytest.raises(PlacementError, match="come and go"),
+        pytest.raises(PlacementError, match="starting containers in a loop"),
         trial.come_and_go(Workload(("true",), 0), bare("cgroup")),
     ):
         pass
@@ -146,7 +146,7 @@ def test_a_real_time_class_is_set_and_read_back(
 def test_what_cannot_be_measured_is_refused(lab: Rig, make_trial: Make, left: Left) -> None:
     trial = make_trial(docker("host"))
     with trial.serve(waiting("net"), docker("host")) as server:
-        with pytest.raises(FenceError, match="no load is sent to nowhere"):
+        with pytest.raises(FenceError, match="a client on the generator has no target"):
             trial.measure(command("true"))
         with (
             pytest.raises(UsageError, match="two placements called 'server'"),

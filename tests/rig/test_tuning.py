@@ -14,9 +14,9 @@ import pytest
 
 from labkit.errors import TuningConflict
 from labkit.hosts import LocalHost, Tuning, labelled, restore, stop_labelled
-from labkit.hosts.base import Result
+from labkit.hosts.host import Result
 from labkit.hosts.journal import Journal
-from labkit.hosts.levers import same
+from labkit.hosts.sysfs_values import same
 
 pytestmark = [
     pytest.mark.rig,

@@ -20,7 +20,7 @@ from uuid import uuid4
 from labkit import Rig
 from labkit.hosts import LocalHost, start_job, stop_labelled
 from labkit.paths import ROOT
-from labkit.rig import engine, virtual
+from labkit.rig import engine, images, virtual
 
 LOCAL = LocalHost()
 NAME = f"lkt{uuid4().hex[:6]}"
@@ -100,7 +100,7 @@ def _give_images(socket: str) -> None:
     """Give an engine the images that stand on this machine, so that it needs no way out."""
     pack, env = 'tar -C "$1" -c . | docker import - "$2"', {"DOCKER_HOST": socket}
     for folder in IMAGES:
-        image = engine.stored(folder)
+        image = images.stored(folder)
         assert image is not None
         LOCAL.run("sh", "-euc", pack, "sh", image.rootfs, image.reference, env=env, timeout=300)
 
@@ -146,7 +146,7 @@ def standing(place: Path) -> Iterator[User]:
     """A user in the group of an engine's socket, in a namespace with nothing but loopback."""
     home, socket = place / "home", f"unix://{place}/docker.sock"
     keys = {path: path.read_text() for path in Path("/proc/sys/kernel/keys").glob("root_max*")}
-    if None in map(engine.stored, IMAGES):
+    if None in map(images.stored, IMAGES):
         with Rig.open("virtual", patience=600):
             pass  # it has built the images; from here on the user's own campaigns take the lock
     subprocess.run(["useradd", "--create-home", "--home-dir", home, NAME], check=True)

@@ -89,7 +89,7 @@ def campaign(blocks, n=300, ladder=("spin",), failing=(), shared=True, without=(
     rig |= {"hosts": {"generator": {}, "sut": {"engine": True}}}
     plan = {
         "study": "affinity-spinning",
-        "settings": {"messages": n, "size": 64, "idle": "as found"},
+        "settings": {"messages": n, "size": 64, "idle": "as found", "capture": "off"},
         "factors": FACTORS,
         "conditions": [
             {"levels": dict(zip(FACTORS, levels, strict=True)), "copy": copy}

@@ -44,14 +44,6 @@ def ethernet(inner: bytes, *, kind: int = 0x0800, tags: Sequence[int] = ()) -> b
     return bytes(6) + bytes(6) + tagged + struct.pack(">H", kind) + inner
 
 
-def sll(inner: bytes, *, kind: int = 0x0800) -> bytes:
-    return struct.pack(">HHH8sH", 0, 1, 6, bytes(8), kind) + inner
-
-
-def sll2(inner: bytes, *, kind: int = 0x0800) -> bytes:
-    return struct.pack(">HHIHBB8s", kind, 0, 3, 1, 0, 6, bytes(8)) + inner
-
-
 def message(number: int, size: int = 14, **addresses: str) -> bytes:
     """Return a frame as sockperf's: its header is a number, flags and a length."""
     payload = struct.pack(">QHI", number, 1, size) + bytes(size - 14)
@@ -72,43 +64,3 @@ def pcap(
         made.append(struct.pack(order + "IIII", seconds, ns // scale, len(held), len(packet)))
         made.append(held)
     return b"".join(made)
-
-
-def block(kind: int, body: bytes, order: str = "<") -> bytes:
-    body += bytes(-len(body) % 4)
-    length = struct.pack(order + "I", 12 + len(body))
-    return struct.pack(order + "I", kind) + length + body + length
-
-
-def option(code: int, value: bytes, order: str = "<") -> bytes:
-    return struct.pack(order + "HH", code, len(value)) + value + bytes(-len(value) % 4)
-
-
-def section(order: str = "<") -> bytes:
-    return block(0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1), order)
-
-
-def interface(
-    order: str = "<", *, link: int = 1, resolution: int | None = 9, offset_s: int = 0
-) -> bytes:
-    options = option(2, b"eth2", order)
-    if resolution is not None:
-        options += option(9, bytes([resolution]), order)
-    if offset_s:
-        options += option(14, struct.pack(order + "q", offset_s), order)
-    return block(1, struct.pack(order + "HHI", link, 0, 0) + options + bytes(4), order)
-
-
-def enhanced(
-    ticks: int, packet: bytes, order: str = "<", *, number: int = 0, snaplen: int = 2**18
-) -> bytes:
-    held = packet[:snaplen]
-    lengths = (ticks >> 32, ticks & 0xFFFFFFFF, len(held), len(packet))
-    body = struct.pack(order + "IIIII", number, *lengths) + held
-    return block(6, body + bytes(-len(body) % 4) + option(2, bytes(4), order) + bytes(4), order)
-
-
-def statistics(dropped: int, order: str = "<", *, number: int = 0) -> bytes:
-    counts = option(4, struct.pack(order + "Q", 900), order)
-    counts += option(5, struct.pack(order + "Q", dropped), order) + bytes(4)
-    return block(5, struct.pack(order + "III", number, 0, 0) + counts, order)

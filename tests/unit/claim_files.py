@@ -1,11 +1,14 @@
-"""A made-up document with claims of every kind, for tests to load and to change one thing of."""
+"""Claims for tests: made from fields, or a file with one of each kind to change one thing of."""
+
+from __future__ import annotations
 
 import re
 import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
-from labkit.claims.reading import load_claims
+from labkit.claims.schema import CLAIM, Claim, Claims, PublishedValue, load_claims
 
 DATA = Path(__file__).parent / "data" / "claims"
 HEAD, *CLAIMS = re.split(r"(?m)(?=^\[\[claim\]\]$)", (DATA / "claims.toml").read_text())
@@ -25,3 +28,17 @@ def loader(folder):
         return load_claims(folder / "claims.toml", folder)
 
     return loaded
+
+
+def claim(kind: str, name: str = "", **fields: Any) -> Claim:
+    """Return a claim of a kind, on the rate of the study of `memory_campaigns`."""
+    about = {"source": "small", "place": "section 2", "statement": "something", "study": "nets"}
+    entry = {"metric": "rate", **about, "id": name or f"small-{kind}", "kind": kind} | fields
+    found = CLAIM.validate_python(entry)
+    assert found.mistakes() == []
+    return found
+
+
+def claims(*several: Claim, **published: PublishedValue) -> Claims:
+    """Return claims, with what the papers have by the claim's id."""
+    return Claims(several, {}, {name.replace("_", "-"): one for name, one in published.items()})

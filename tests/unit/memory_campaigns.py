@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from labkit.claims.claim import Claim, StudyWords
-from labkit.claims.reading import Claims
 from labkit.dataset import Dataset
 
 PLACEMENTS = ("docker a", "docker b", "docker c", "docker d")
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
-STUDY = StudyWords(
-    "nets",
-    "networks",
-    {"placement": PLACEMENTS, "wait": ("block", "spin"), "size_b": None},
-    {"rate": "trial", "rtt_ns": "samples"},
-)
 REAL = {
     "name": "real",
     "kind": "inventory",
@@ -127,21 +118,3 @@ def fail(found: Campaign, matches: Callable[[dict[str, Any]], bool], why: str = 
     for one in found.records:
         if matches(one):
             one |= {"status": "failed", "error": {"what": why}, "metrics": {}, "n_samples": 0}
-
-
-def claims(*several: Claim, study: StudyWords = STUDY) -> Claims:
-    """Return claims on the one study there is."""
-    return Claims({study.name: study}, several)
-
-
-def claim(kind: str, name: str = "", **fields: Any) -> Claim:
-    """Return a claim of a kind, on the rate of a study."""
-    where = fields.get("where", {})
-    for cell in ("condition", "baseline", "condition2", "baseline2"):
-        if cell in fields:
-            fields[cell] = {**where, **fields[cell]}
-    fields["cells"] = tuple({**where, **cell} for cell in fields.get("cells", ()))
-    margin = {"equivalence": 0.02, "fixed-offset": 0.02, "linear": 0.1, "constant-product": 0.1}
-    about = {"source": "small", "place": "section 2", "statement": "something", "study": "nets"}
-    fields = {"metric": "rate", "margin": margin.get(kind, math.nan)} | about | fields
-    return Claim(id=name or f"small-{kind}", kind=kind, **fields)

@@ -12,13 +12,13 @@ import yaml
 from capture_files import SERVER, ethernet, ipv4, message, pcap, tcp, udp
 from notebook_studies import declared
 
-from labkit.benchmarks.base import Reading
 from labkit.errors import LabkitError, UsageError
 from labkit.hosts import LocalHost
-from labkit.hosts.site import Site
+from labkit.hosts.target import Target
 from labkit.paths import project
 from labkit.rig import Rig
 from labkit.runtimes.networks import NEVER
+from labkit.tools.base import Measurement
 
 NAME = "10-affinity-spinning.ipynb"
 SUMMARY = "{} packets captured\n{} packets received by filter\n{} packets dropped by kernel\n"
@@ -27,7 +27,7 @@ BASE = ["placement", "affinity", "wait"]
 
 def lab(*, listens: bool = True, **missing: str) -> Rig:
     roles = ("generator", "sut", "clean", *(["collector"] if listens else []))
-    sites = {role: Site(LocalHost(role), SERVER) for role in roles}
+    sites = {role: Target(LocalHost(role), SERVER) for role in roles}
     return Rig("made up", "virtual", {}, sites, {}, {}, True, missing=missing)
 
 
@@ -172,7 +172,7 @@ def test_residence_times_stand_beside_the_round_trips() -> None:
     for number in range(1, 101):
         packets += [(1000 * number, message(number)), (1000 * number + number, answer(number))]
     lost = packets.pop(-1)
-    reading = Reading({"rtt_ns": np.arange(500, 550)}, {"dropped": 0.0}, 100)
+    reading = Measurement({"rtt_ns": np.arange(500, 550)}, {"dropped": 0.0}, 100)
     asked = trial()
     found = names["observed"](asked, reading, seen(packets), SERVER)
     assert found.samples["rtt_ns"].tolist() == list(range(500, 550))
@@ -191,7 +191,7 @@ def test_residence_times_stand_beside_the_round_trips() -> None:
 def test_what_the_capture_dropped_is_flagged_and_round_trips_are_left_out_beside_it() -> None:
     names = declared(NAME)
     packets = [(10, message(1)), (25, answer(1)), (40, message(2)), (60, answer(2))]
-    reading = Reading({"rtt_ns": np.arange(1, 9)})
+    reading = Measurement({"rtt_ns": np.arange(1, 9)})
     asked = trial()
     found = names["observed"](asked, reading, seen(packets, dropped=7), SERVER)
     assert found.samples["residence_ns"].tolist() == [15, 20]
@@ -214,7 +214,7 @@ def test_an_answer_over_tcp_is_told_from_what_only_acknowledges() -> None:
         (50, ethernet(ipv4(tcp(b""), dst=SERVER, protocol=6))),
     ]
     asked = trial(exchange="udp in, tcp out")
-    found = names["observed"](asked, Reading({"rtt_ns": np.array([90])}), seen(packets), SERVER)
+    found = names["observed"](asked, Measurement({"rtt_ns": np.array([90])}), seen(packets), SERVER)
     assert found.samples["residence_ns"].tolist() == [37] and asked.flags == []
 
 
@@ -225,5 +225,7 @@ def test_messages_that_bear_no_number_are_paired_in_turn() -> None:
     back = ethernet(ipv4(udp(payload), src=SERVER, dst="198.18.0.1"))
     packets = [(10, there), (13, back), (20, there), (24, back)]
     asked = trial(tool="sfnt-pingpong")
-    found = names["observed"](asked, Reading({"rtt_ns": np.array([9, 9])}), seen(packets), SERVER)
+    found = names["observed"](
+        asked, Measurement({"rtt_ns": np.array([9, 9])}), seen(packets), SERVER
+    )
     assert found.samples["residence_ns"].tolist() == [3, 4]

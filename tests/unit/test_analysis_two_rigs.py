@@ -14,9 +14,9 @@ import labkit
 from labkit.analysis.compare import compare
 from labkit.analysis.two_rigs import (
     compare_datasets,
+    difference_lines,
     differences,
-    lines,
-    told,
+    table_lines,
     without_ratio,
 )
 from labkit.dataset import Dataset
@@ -64,7 +64,7 @@ def test_a_dataset_and_itself_do_not_differ(tmp_path: Path) -> None:
     table = compare_datasets(data, data)
     assert table["ratio"].tolist() == pytest.approx([1, 1])
     assert not table["verdict"].str.startswith("different").any()
-    assert told(differences(data, data)) == ["rig, settings and versions are the same"]
+    assert difference_lines(differences(data, data)) == ["rig, settings and versions are the same"]
 
 
 def test_a_condition_of_one_alone_is_said_to_be_so(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_condition_of_one_alone_is_said_to_be_so(tmp_path: Path) -> None:
     assert np.isfinite(effects.loc["docker bridge | block", "first_estimate"])
     assert np.isfinite(effects.loc["docker host | block", "second_estimate"])
     assert effects["ratio"].isna().all()
-    assert sum("not measured" in line for line in lines(table)) == 2
+    assert sum("not measured" in line for line in table_lines(table)) == 2
 
 
 def test_without_a_baseline_in_its_cell_a_condition_is_a_level(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_pilots_decide_nothing_and_say_so(tmp_path: Path) -> None:
     second = campaign(tmp_path / "b", blocks=1, effect=9.0)
     table = compare_datasets(first, second)
     assert set(table["verdict"]) == {"inconclusive"}
-    assert any("pilot" in line for line in lines(table))
-    assert sum(line.count("one block") for line in lines(table)) == 2 * 3
+    assert any("pilot" in line for line in table_lines(table))
+    assert sum(line.count("one block") for line in table_lines(table)) == 2 * 3
 
 
 def test_what_differs_comes_in_the_order_in_which_it_matters(tmp_path: Path) -> None:
@@ -115,11 +115,11 @@ def test_what_differs_comes_in_the_order_in_which_it_matters(tmp_path: Path) -> 
         "hosts.sut.kernel.release",
         "hosts.sut.aaa",
     ]
-    assert told(found, 1)[1:] == [
+    assert difference_lines(found, 1)[1:] == [
         "  settings.messages: 4 | 5",
         "  ... and 5 more differences (--all)",
     ]
-    assert len(told(found)) == 7
+    assert len(difference_lines(found)) == 7
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_what_was_put_in_is_found(five_blocks):
     late = cells_of(names["effects"]["latency"], "docker overlay / docker host")
     assert set(late.index) == set(names["CALLS"])
     assert late["estimate"].to_numpy() == pytest.approx(1.8, rel=0.02)
-    orders = names["in_words"](names["orders"]["throughput"], ["application"], ">")
+    orders = names["analysis"].format_ranking(names["orders"]["throughput"], ["application"], ">")
     assert orders["iperf3 tcp"].startswith("docker host > docker ")
     assert orders["iperf3 tcp"].endswith(
         "> docker nat > docker vxlan > docker overlay > docker encrypted"

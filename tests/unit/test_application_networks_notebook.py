@@ -10,12 +10,12 @@ import nbformat
 import pytest
 import yaml
 
-from labkit.benchmarks.applications import APPLICATIONS
-from labkit.benchmarks.base import Reading
-from labkit.campaign.estimate import OVERHEAD
+from labkit.campaign.study import OVERHEAD
 from labkit.design import Design, make_design
 from labkit.paths import project
 from labkit.placement import Placement, docker
+from labkit.tools.applications import APPLICATIONS
+from labkit.tools.base import Measurement
 
 STUDY = project("notebooks/studies/60-application-networks.ipynb")
 PROFILES = project("notebooks/profiles")
@@ -136,11 +136,11 @@ class Told:
     def mechanisms(self) -> dict[str, float]:
         return {"client_cpu": float(len(self.measured)), "latency_ns_mean": -1.0}
 
-    def measure(self, client: Any, inside: Any) -> Reading:
+    def measure(self, client: Any, inside: Any) -> Measurement:
         assert inside.number == 2 and client.target == "198.18.0.3"
         self.measured.append(client)
         metrics = {"latency_ns_mean": 10.0 * len(self.measured)}
-        return Reading({}, metrics, 1, ("a rate was not reached",))
+        return Measurement({}, metrics, 1, ("a rate was not reached",))
 
 
 @pytest.mark.parametrize("turn", [1, 2])

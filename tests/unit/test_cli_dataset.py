@@ -34,12 +34,26 @@ def test_describe_pack_and_verify(folder: Path, capsys: pytest.CaptureFixture[st
     code, out, _ = run(capsys, "dataset", "describe", folder)
     assert code == 0 and "echo: 12 attempts at trials in 6 blocks" in out
     assert (folder / SUMS).is_file() and "fingerprint: sha256 " in out
-    archive = folder.parent / "it.tar"
-    code, out, _ = run(capsys, "dataset", "pack", folder, "-o", archive)
-    assert code == 0 and f"packed: {archive}" in out
-    for path in (folder, archive):
+    packed = folder.parent / "packed"
+    code, out, _ = run(capsys, "dataset", "pack", folder, "-o", packed)
+    assert code == 0 and f"packed: {packed}" in out and "fingerprint sha256" in out
+    for path in (folder, packed):
         code, out, _ = run(capsys, "dataset", "verify", path)
         assert code == 0 and "no problems\nwhole: echo: 12 of 12 trials" in out
+
+
+def test_pack_writes_an_archive_beside_the_folder(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.parent / "elsewhere").mkdir()
+    monkeypatch.chdir(folder.parent / "elsewhere")
+    code, out, _ = run(capsys, "dataset", "pack", "../data")
+    archive = folder.parent / "data.tar"
+    assert code == 0 and archive.is_file() and f"packed: {archive.resolve()}, " in out
+    assert not list((folder.parent / "elsewhere").iterdir())
+    for command in (["dataset", "verify"], ["cite"], ["compare-datasets", folder / "echo"]):
+        code, _, err = run(capsys, *command, archive)
+        assert code == 1 and "tar -xf" in err
 
 
 def test_verify_ends_with_1_and_names_the_file(
@@ -78,11 +92,9 @@ def test_cite_prints_software_dataset_and_studies(capsys: pytest.CaptureFixture[
 def test_cite_takes_a_described_dataset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "cite", folder)
     assert code == 1 and "labkit dataset describe" in err
-    archive = folder.parent / "it.tar"
-    run(capsys, "dataset", "pack", folder, "-o", archive)
-    of_folder, of_archive = (run(capsys, "cite", path)[1] for path in (folder, archive))
-    assert of_folder == of_archive
-    assert "(2023). Container performance measured with labkit: echo (Version " in of_folder
+    run(capsys, "dataset", "describe", folder)
+    cited = run(capsys, "cite", folder)[1]
+    assert "(2023). Container performance measured with labkit: echo (Version " in cited
 
 
 def test_compare_datasets_says_what_differs_first(

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from memory_campaigns import claim
+from claim_files import claim
 
 import labkit
 from labkit import cli
-from labkit.claims.claim import Claim
 from labkit.claims.ledger import COLUMNS
-from labkit.claims.reading import Claims, load_claims
+from labkit.claims.schema import Claim, Claims
 from labkit.errors import DatasetError
 from labkit.paths import project
 from labkit.studies import NothingMeasured
 
 REFERENCE = str(project("data/reference/affinity-spinning"))
-WHERE = {"affinity": "split", "wait": "spin"}
+WHERE = {"affinity": "split", "wait": "spin", "capture": "off"}
 ABOUT: dict[str, Any] = {
     "source": "jha2018",
     "study": "affinity-spinning",
@@ -31,21 +29,20 @@ ABOUT: dict[str, Any] = {
     "baseline": {"placement": "bare clean"},
 }
 SLOWER = claim("difference", "jha2018-slower", direction="higher", **ABOUT)
-FASTER = replace(SLOWER, id="jha2018-faster", direction="lower")
-OTHER = replace(SLOWER, id="struye2017-other", source="struye2017", study="cpu-quota")
-BROKEN = replace(SLOWER, id="jha2018-broken", metric="nosuch_ns")
+FASTER = claim("difference", "jha2018-faster", direction="lower", **ABOUT)
+OTHER = SLOWER.model_copy(
+    update={"id": "struye2017-other", "source": "struye2017", "study": "cpu-quota"}
+)
+BROKEN = SLOWER.model_copy(update={"id": "jha2018-broken", "metric": "nosuch_ns"})
 
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that replaces the claims."""
-    words = load_claims().studies
-    study = words["affinity-spinning"]
-    words = {**words, study.name: replace(study, metrics={**study.metrics, "nosuch_ns": "samples"})}
 
     def put(*several: Claim) -> None:
-        found = Claims(words, several)
-        monkeypatch.setattr("labkit.claims.reading.load_claims", lambda *_: found)
+        found = Claims(several)
+        monkeypatch.setattr("labkit.claims.schema.load_claims", lambda *_: found)
 
     return put
 
@@ -123,7 +120,7 @@ def test_a_missing_campaign_is_1(
 def test_by_default_the_campaigns_are_the_newest_ones(
     given: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given(SLOWER)
+    given(SLOWER, OTHER)
     asked = []
 
     def dataset_of(name: str, profile: str) -> Path:

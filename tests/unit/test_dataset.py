@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as parquet
 import pytest
+from small_datasets import write_campaign
 
+import labkit
 from labkit.campaign.store import Store, write_json
 from labkit.dataset import FORMAT, Dataset, campaigns, load, read_json
+from labkit.dataset.package import pack
 from labkit.errors import DatasetError
+from labkit.paths import project
 
 PLAN: dict[str, Any] = {
     "identity": {"settings": {"messages": 3}},
@@ -193,9 +198,17 @@ def test_lost_samples_are_an_error_that_names_the_file(store: Store) -> None:
 
 def test_a_column_that_was_not_measured_is_not_damage(store: Store) -> None:
     add(store)
-    with pytest.raises(DatasetError, match="'nosuch'") as caught:
-        load(store.path).samples(["nosuch"])
-    assert "damaged" not in str(caught.value) and "rtt_ns" in str(caught.value)
+    for columns in (["nosuch"], "nosuch"):
+        with pytest.raises(DatasetError, match="'nosuch'") as caught:
+            load(store.path).samples(columns)
+        assert "damaged" not in str(caught.value) and "rtt_ns" in str(caught.value)
+
+
+def test_a_single_column_is_named_by_a_string(store: Store) -> None:
+    add(store)
+    data = load(store.path)
+    pd.testing.assert_frame_equal(data.samples("rtt_ns"), data.samples(["rtt_ns"]))
+    assert data.series("rtt_ns").columns.tolist()[-1] == "rtt_ns"
 
 
 @pytest.mark.parametrize("file", ["plan.json", "trials/b01-p01-a1/trial.json"])
@@ -228,7 +241,10 @@ def test_sessions_are_read_in_order(store: Store) -> None:
     for number in (1, 2, 10):
         facts = {"sut": {"n": number}}
         write_json(store.path / "sessions" / f"{number:02d}.json", {"facts": facts})
-    assert Dataset(store.path).facts == {"sut": {"n": 10}}
+    write_json(store.path / "sessions" / "100.json", {"facts": {"sut": {"n": 100}}})
+    found = [one["facts"]["sut"]["n"] for one in Dataset(store.path).sessions]
+    assert found == [1, 2, 10, 100]
+    assert Dataset(store.path).facts == {"sut": {"n": 100}}
 
 
 def test_a_trial_that_measured_both_sides_of_a_pair_has_a_row_for_each(store: Store) -> None:
@@ -241,3 +257,159 @@ def test_a_trial_that_measured_both_sides_of_a_pair_has_a_row_for_each(store: St
     assert list(rows["rtt_ns_median"]) == [2.0, 9.0, 2.0]
     assert rows["block"].nunique() == 1 and set(rows["wait"]) == {"block"}
     assert len(load(store.path).series()) == 2  # samples belong to the trial, once
+
+
+def packed(path: Path, folder: Path) -> Dataset:
+    """Return the packed form of a campaign."""
+    pack(path, folder / "packed")
+    return load(folder / "packed")
+
+
+def assert_same(first: Dataset, second: Dataset) -> None:
+    """Hold two forms of a campaign against each other, to the bit."""
+    assert first.plan == second.plan and first.sessions == second.sessions
+    assert first.records == second.records
+    assert first.sampled == second.sampled
+    for name in ("trials", "ok"):
+        pd.testing.assert_frame_equal(getattr(first, name), getattr(second, name), check_exact=True)
+    pd.testing.assert_frame_equal(first.samples(), second.samples(), check_exact=True)
+    pd.testing.assert_frame_equal(first.series(), second.series(), check_exact=True)
+    for one in first.records:
+        key = one["trial"], one["attempt"]
+        assert first.raw(*key) == second.raw(*key)
+
+
+def test_both_forms_read_alike(store: Store, tmp_path: Path) -> None:
+    error = {"what": "it broke", "evidence": {"n": [1, None, 0.1, "\udcff"], "x": float("inf")}}
+    add(store, position=1, **FAILED | {"error": error})
+    add(store, position=1, attempt=2, also=[{"levels": {"wait": "spin"}, "metrics": {"x": 1}}])
+    add(store, position=2, seconds=2, window_seconds=None, flags=["short"])
+    columns = {"residence_ns": [3, 1, 2], "start_ns": [1, 2, 3], "rtt_ns": [4, 5, -6]}
+    values = {name: np.array(one, dtype=np.int64) for name, one in columns.items()}
+    store.add(record(3), values, {"tool.out": "", "server.log": "ü\n"})
+    store.add(record(10), {"rtt_ns": np.array([2**62, -(2**62), 0])}, {})
+    write_json(store.path / "sessions" / "01.json", {"session": 1, "facts": {"sut": {"n": 1}}})
+    first, second = load(store.path), packed(store.path, tmp_path)
+    assert_same(first, second)
+    assert {type(one["seconds"]) for one in second.records} == {int, float}
+    assert second.sampled["b03-p01"] == ("residence_ns", "start_ns", "rtt_ns")
+    assert second.raw("b03-p01") == {"server.log": "ü\n"} and second.raw("b10-p01") == {}
+    part = second.part(lambda one: one["trial"] == "b03-p01")
+    assert part.samples(["start_ns"])["start_ns"].tolist() == [1, 2, 3]
+    for damage in ("trials.parquet", "samples.parquet", "raw.tar.xz", "sessions.json"):
+        assert (second.path / damage).is_file()
+
+
+@pytest.mark.parametrize("study", ["affinity-spinning", "application-networks", "interference"])
+def test_the_reference_packed_again_reads_the_same(study: str, tmp_path: Path) -> None:
+    data = load(project("data/reference") / study)
+    again = packed(data.path, tmp_path)
+    assert again.records == data.records
+    pd.testing.assert_frame_equal(again.samples(), data.samples(), check_exact=True)
+
+
+@pytest.mark.parametrize("place", [0.05, 0.5, 0.9])
+def test_a_damaged_packed_trial_leaves_the_others(
+    store: Store, tmp_path: Path, place: float
+) -> None:
+    for block in range(1, 21):
+        values = tuple(np.random.default_rng(block).integers(0, 2**40, 500).tolist())
+        add(store, block=block, samples=values, n_samples=500)
+    data = packed(store.path, tmp_path)
+    path = data.path / "samples.parquet"
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * 0.8 * place)] ^= 0xFF
+    path.write_bytes(content)
+    whole, failed = [], []
+    for one in data.records:
+        part = data.part(lambda other, name=one["trial"]: other["trial"] == name)
+        try:
+            part.samples()
+        except DatasetError as error:
+            assert error.where == f"{path}, {one['directory']}" and "damaged" in error.what
+            failed.append(one["trial"])
+        else:
+            whole.append(one["trial"])
+    assert len(failed) == 1 and len(whole) == 19
+    assert len(data.trials) == 20
+
+
+@pytest.mark.parametrize("keep", [0, 10, 0.5, -1])
+@pytest.mark.parametrize("name", ["trials.parquet", "samples.parquet"])
+def test_a_truncated_table_is_an_error_that_names_it(
+    store: Store, tmp_path: Path, name: str, keep: float
+) -> None:
+    add(store)
+    data = packed(store.path, tmp_path)
+    path = data.path / name
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content)) if keep == 0.5 else int(keep)])
+    with pytest.raises(DatasetError, match="damaged") as caught:
+        load(data.path).samples()
+    assert caught.value.where.startswith(str(path))
+
+
+def test_a_newer_packed_format_is_refused(store: Store, tmp_path: Path) -> None:
+    add(store)
+    data = packed(store.path, tmp_path)
+    path = data.path / "sessions.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(DatasetError, match="format 9 is newer"):
+        _ = load(data.path).sessions
+    path = data.path / "trials.parquet"
+    table = parquet.read_table(path)
+    parquet.write_table(table.set_column(0, "format", [[FORMAT + 1]]), path)
+    with pytest.raises(DatasetError, match=f"format {FORMAT + 1} is newer") as caught:
+        _ = load(data.path).trials
+    assert caught.value.where == str(path)
+
+
+def test_a_dataset_says_what_it_is(store: Store) -> None:
+    add(store)
+    add(store, position=2, **FAILED)
+    assert repr(load(store.path)).splitlines() == [
+        f"Dataset({str(store.path)!r})",
+        "  study: unknown",
+        "  rig: virtual (virtual)",
+        "  trials: 1, 1 blocks, 1 failed attempts",
+        "  conditions: 1",
+        "    placement: bare clean, docker bridge",
+        "    wait: block",
+        "  metrics: rtt_ns_median",
+        "  samples: rtt_ns",
+    ]
+    (store.path / "plan.json").write_text("{")
+    assert "damaged" in repr(Dataset(store.path))
+    study = load(project("data/reference/affinity-spinning"))
+    assert "trials: 125 of 125 planned, 5 blocks, 0 failed" in repr(study)
+
+
+def test_of_several_studies_one_is_named(tmp_path: Path) -> None:
+    write_campaign(tmp_path / "data" / "echo", blocks=1)
+    write_campaign(tmp_path / "data" / "other", study="other", blocks=1)
+    with pytest.raises(DatasetError, match="several studies") as caught:
+        load(tmp_path / "data")
+    assert f"{tmp_path}/data/echo, {tmp_path}/data/other" in caught.value.remedy
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "data").rename(tmp_path / "deep" / "data")
+    with pytest.raises(DatasetError, match="several studies") as caught:
+        load(tmp_path / "deep")
+    assert caught.value.remedy == f"name one: {tmp_path}/deep/data"
+
+
+def test_what_a_trial_printed_is_read_by_its_name(store: Store) -> None:
+    add(store)
+    add(store, position=2)
+    assert labkit.load(store.path).raw("b01-p01") == {"tool.out": "text\n"}
+    for key in (("b09-p09",), ("b01-p01", 3)):
+        with pytest.raises(DatasetError, match="no such trial"):
+            load(store.path).raw(*key)
+
+
+@pytest.mark.parametrize("inside", ["", "echo"])
+def test_an_archive_is_unpacked_first(tmp_path: Path, inside: str) -> None:
+    path = tmp_path / "quick.tar"
+    path.write_bytes(b"")
+    with pytest.raises(DatasetError, match="read from a folder") as caught:
+        load(path / inside)
+    assert caught.value.where == str(path) and f"tar -xf {path}" in caught.value.remedy

@@ -12,39 +12,49 @@ import pytest
 from labkit import doctor
 from labkit.hosts import LocalHost
 from labkit.placement import ENGINES, NETWORKS
-from labkit.rig import kinds
+from labkit.rig import kernel_probe
 
 ALL = "macvlan yes\nvxlan yes\nesp yes\n"
 NO_WEAVE = {"network:weave": "needs its own images"}
 
 
 def test_a_kernel_that_has_everything_rules_nothing_out() -> None:
-    assert kinds.unable(ALL) == {}
+    assert kernel_probe.parse_missing_networks(ALL) == {}
 
 
 def test_what_could_not_be_asked_rules_nothing_out() -> None:
-    assert kinds.unable("") == kinds.unable("unshare: unshare failed\n") == {}
+    assert (
+        kernel_probe.parse_missing_networks("")
+        == kernel_probe.parse_missing_networks("unshare: unshare failed\n")
+        == {}
+    )
 
 
 def test_a_kind_that_the_kernel_lacks_rules_out_what_stands_on_it() -> None:
-    found = kinds.unable(ALL.replace("vxlan yes", "vxlan no Error: Unknown device type."))
+    found = kernel_probe.parse_missing_networks(
+        ALL.replace("vxlan yes", "vxlan no Error: Unknown device type.")
+    )
     assert set(found) == {"network:vxlan", "network:overlay", "network:encrypted"}
     assert found["network:overlay"] == (
         "the kernel has no VXLAN devices (Error: Unknown device type.)"
     )
-    assert set(kinds.unable(ALL.replace("macvlan yes", "macvlan no"))) == {"network:macvlan"}
+    assert set(kernel_probe.parse_missing_networks(ALL.replace("macvlan yes", "macvlan no"))) == {
+        "network:macvlan"
+    }
 
 
 def test_the_first_need_that_is_lacking_is_the_reason() -> None:
-    found = kinds.unable("vxlan no why\nesp no\n")
+    found = kernel_probe.parse_missing_networks("vxlan no why\nesp no\n")
     assert found["network:encrypted"] == "the kernel has no VXLAN devices (why)"
-    assert "IPsec" in kinds.unable("vxlan yes\nesp no\n")["network:encrypted"]
+    assert (
+        "IPsec" in kernel_probe.parse_missing_networks("vxlan yes\nesp no\n")["network:encrypted"]
+    )
 
 
 @pytest.mark.rig
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_the_kernel_of_this_machine_answers() -> None:
-    found = kinds.missing()
+    found = kernel_probe.missing_networks()
     assert "network:weave" in found and set(found) <= {f"network:{name}" for name in NETWORKS}
     assert all(found.values())
 
@@ -59,14 +69,14 @@ def test_weave_net_is_there_where_the_engine_has_its_plugin(
     program.write_text(f"#!/bin/sh\necho {plugins}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    found = kinds.missing(LocalHost(), "unix:///run/docker.sock")
+    found = kernel_probe.missing_networks(LocalHost(), "unix:///run/docker.sock")
     assert ("network:weave" not in found) == there
-    assert "network:weave" in kinds.missing(LocalHost()), "no engine, no plugin"
+    assert "network:weave" in kernel_probe.missing_networks(LocalHost()), "no engine, no plugin"
 
 
 def engines(monkeypatch: pytest.MonkeyPatch, *lacking: str) -> doctor.Check:
     absent = {f"runtime:{name}": f"no {name} here" for name in lacking}
-    monkeypatch.setattr("labkit.rig.engines.missing", lambda host, socket: absent)
+    monkeypatch.setattr("labkit.runtimes.unavailable", lambda host, socket: absent)
     monkeypatch.setattr("labkit.rig.virtual.find_tool", lambda name: f"/usr/bin/{name}")
     return doctor._engines()
 
@@ -96,7 +106,7 @@ def test_an_engine_that_can_be_installed_has_its_remedy(monkeypatch: pytest.Monk
 
 def test_without_docker_there_is_no_gvisor_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "NETAVARK", doctor.Path("/"))
-    monkeypatch.setattr("labkit.rig.engines.missing", lambda host, socket: {})
+    monkeypatch.setattr("labkit.runtimes.unavailable", lambda host, socket: {})
     monkeypatch.setattr("labkit.rig.virtual.find_tool", lambda name: None)
     found = doctor._engines()
     assert "not docker: dockerd" in found.found and "not gvisor: dockerd" in found.found
@@ -104,19 +114,19 @@ def test_without_docker_there_is_no_gvisor_either(monkeypatch: pytest.MonkeyPatc
 
 
 def test_networks_are_listed_with_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.rig.kinds.no_namespaces", lambda: "")
-    monkeypatch.setattr("labkit.rig.kinds.missing", lambda: NO_WEAVE)
+    monkeypatch.setattr("labkit.rig.kernel_probe.no_namespaces", lambda: "")
+    monkeypatch.setattr("labkit.rig.kernel_probe.missing_networks", lambda: NO_WEAVE)
     found = doctor._networks()
     able = "host, bridge, nat, routed, macvlan, vxlan, overlay, encrypted"
     assert found.ok and found.found == f"{able} (not weave: needs its own images)"
     lacking = NO_WEAVE | {"network:macvlan": "no such device"}
-    monkeypatch.setattr("labkit.rig.kinds.missing", lambda: lacking)
+    monkeypatch.setattr("labkit.rig.kernel_probe.missing_networks", lambda: lacking)
     found = doctor._networks()
     assert not found.ok and "not macvlan: no such device" in found.line() and "->" in found.line()
 
 
 def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.rig.state.is_root", lambda: False)
+    monkeypatch.setattr("labkit.rig.kernel_probe.is_root", lambda: False)
     found = doctor._networks()
     assert not found.ok and "run as root" in found.line()
 
@@ -125,15 +135,15 @@ def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
 WITHOUT = """
 from labkit import doctor
 from labkit.errors import RigError
-from labkit.rig import auto, kinds, state, virtual
+from labkit.rig import auto, kernel_probe, lock, virtual
 
-assert state.is_root()
-assert not doctor._root().ok and doctor._root().found == kinds.no_namespaces()
+assert lock.is_root()
+assert not doctor._root().ok and doctor._root().found == kernel_probe.no_namespaces()
 assert doctor._networks().found == "not tried"
 try:
     virtual.up(keep=False)
 except RigError as error:
-    assert error.why == kinds.no_namespaces(), error
+    assert error.why == kernel_probe.no_namespaces(), error
 else:
     raise AssertionError("a rig came up")
 try:
@@ -157,3 +167,10 @@ def test_root_without_the_right_to_make_namespaces_is_told_so_and_measures_nothi
     assert found.returncode == 0, found.stderr
     assert "virtual: this is root without the right to make network namespaces (" in found.stdout
     assert "one-host: " in found.stdout
+
+
+def test_timer_interrupts_are_those_since_the_first_reading_of_one_cpu() -> None:
+    before = " CPU0 CPU1\nLOC: 90000 500 Local timer interrupts\n"
+    after = " CPU0 CPU1\nLOC: 90004 750 Local timer interrupts\n"
+    assert doctor.most_timer_interrupts(before, after) == 250
+    assert doctor.most_timer_interrupts("", "") == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from labkit import runtimes
 from labkit.hosts import LocalHost
-from labkit.rig import engines
 from labkit.runtimes import RUNTIMES
 
 OLD = "runsc version 0.0~20221219.0"
@@ -43,7 +43,7 @@ def test_a_runsc_that_cannot_be_used_says_why(
     program(tmp_path, "unshare", "true" if file_everywhere else "false")
     program(tmp_path, "docker", f"echo '{known}'")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    found = engines.missing(LocalHost(), "unix:///run/docker.sock").get("runtime:gvisor", "")
+    found = runtimes.unavailable(LocalHost(), "unix:///run/docker.sock").get("runtime:gvisor", "")
     assert why in found and bool(found) == bool(why)
 
 
@@ -52,7 +52,7 @@ def test_without_runsc_its_builder_is_named(
 ) -> None:
     program(tmp_path, "sh", 'shift 3; for one in "$@"; do echo "$one"; done')
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    found = engines.missing(LocalHost(), None)["runtime:gvisor"]
+    found = runtimes.unavailable(LocalHost(), None)["runtime:gvisor"]
     assert "runsc is not on the host" in found and "make setup-test" in found
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from labkit import start
-from labkit.cli_lab import START
+from labkit import doctor
+from labkit.cli.lab import START
 from labkit.doctor import Check
 from labkit.paths import project
 from labkit.report import execute
@@ -22,7 +22,7 @@ ROOT = Check("root", True, "root", needed=True)
 
 
 def rows(*checks: Check) -> dict[str, list[str]]:
-    lines = [line for line in start.machine(checks).splitlines() if line.startswith("| ")]
+    lines = [line for line in doctor.machine_table(checks).splitlines() if line.startswith("| ")]
     cells = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines[2:]]
     return {name: rest for name, *rest in cells}
 
@@ -37,7 +37,7 @@ def test_the_table_is_short_and_says_what_follows() -> None:
         "container engines": ["docker", "apt-get install lxc"],
         "clock source": ["tsc", ""],
     }
-    assert "more (1 findings)" in start.machine([ROOT, *TOOLS, clock, idle])
+    assert "more (1 findings)" in doctor.machine_table([ROOT, *TOOLS, clock, idle])
 
 
 def test_whatever_is_needed_and_missing_is_in_the_table() -> None:
@@ -52,12 +52,12 @@ def test_whatever_is_needed_and_missing_is_in_the_table() -> None:
 def test_a_rig_that_was_named_is_taken_and_auto_gives_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert start.choose("my/rig.toml") == ("my/rig.toml", "")
-    assert start.choose("reference")[0] == start.REFERENCE
-    monkeypatch.setattr("labkit.rig.kinds.no_namespaces", lambda: "no right to")
+    assert doctor.choose_rig("my/rig.toml") == ("my/rig.toml", "")
+    assert doctor.choose_rig("reference")[0] == doctor.REFERENCE
+    monkeypatch.setattr("labkit.rig.kernel_probe.no_namespaces", lambda: "no right to")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
-    chosen, reason = start.choose("auto")
-    assert chosen == start.REFERENCE and "virtual: no right to; one-host: " in reason
+    chosen, reason = doctor.choose_rig("auto")
+    assert chosen == doctor.REFERENCE and "virtual: no right to; one-host: " in reason
 
 
 def test_it_is_short_and_its_links_lead_somewhere() -> None:

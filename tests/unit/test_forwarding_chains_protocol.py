@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from capture_files import ethernet, ipv4, pcap, udp
 
-from labkit.capture import read
 from labkit.errors import ToolOutput
 from labkit.paths import project
+from labkit.pcap import read
 
 SECOND = 10**9
 

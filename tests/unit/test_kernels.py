@@ -6,10 +6,11 @@ import os
 import socket
 from typing import Any
 
-from labkit.benchmarks.base import Reading
-from labkit.campaign import accounting, evidence
+from labkit.campaign import evidence
+from labkit.campaign import record as record_module
 from labkit.hosts import LocalHost
 from labkit.runtimes import Server
+from labkit.tools.base import Measurement
 
 GENERATOR, SUT, PEER = LocalHost("generator"), LocalHost("sut"), LocalHost("peer")
 
@@ -28,7 +29,7 @@ CHAIN = {
 
 def asked(window: LocalHost, *, shared: bool) -> list[tuple[str, tuple[str, ...]]]:
     main = CHAIN["hop00"]
-    found = accounting.kernels(CHAIN, main, window, shared=shared)
+    found = record_module.kernels(CHAIN, main, window, shared=shared)
     return [(one.host.name, one.places) for one in found]
 
 
@@ -52,12 +53,12 @@ def test_a_window_within_a_placement_is_its_host_s() -> None:
 
 def test_a_window_where_nothing_stands_is_asked_all_the_same() -> None:
     alone = {"hop00": CHAIN["hop00"]}
-    found = accounting.kernels(alone, alone["hop00"], GENERATOR, shared=False)
+    found = record_module.kernels(alone, alone["hop00"], GENERATOR, shared=False)
     assert [(one.host.name, one.places) for one in found] == [("generator", ()), ("sut", ("11",))]
 
 
-def taken(one: accounting.Kernel, text: str) -> dict[str, Any]:
-    return accounting.snapshot(text, one)
+def taken(one: record_module.Kernel, text: str) -> dict[str, Any]:
+    return record_module.snapshot(text, one)
 
 
 def test_drops_are_counted_on_every_host() -> None:
@@ -68,7 +69,7 @@ def test_drops_are_counted_on_every_host() -> None:
         "hop00": server(SUT, mine),
         "hop01": server(PEER, mine),
     }
-    kernels = accounting.kernels(chain, chain["hop00"], GENERATOR, shared=False)
+    kernels = record_module.kernels(chain, chain["hop00"], GENERATOR, shared=False)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taker:
         taker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel's least
         taker.bind(("127.0.0.1", 0))
@@ -78,10 +79,10 @@ def test_drops_are_counted_on_every_host() -> None:
                 sender.sendto(b"x" * 1000, taker.getsockname())
         after = [taken(one, evidence.AFTER) for one in kernels]
     pairs = tuple(zip(before, after, strict=True))
-    ends = accounting.Ends(tuple(zip(kernels, pairs, strict=True)), "0", "0")
+    ends = record_module.Snapshots(tuple(zip(kernels, pairs, strict=True)), "0", "0")
     assert ends.here is pairs[0] and ends.server is pairs[1]
     record: dict[str, Any] = {"mechanisms": {}, "flags": []}
-    accounting.account(record, ends, [Reading({}, messages=200)], {})
+    record_module.account(record, ends, [Measurement({}, messages=200)], {})
     found = record["mechanisms"]
     # Each is counted where it runs; none of them is missing, and none is counted twice.
     assert 150 < found["socket_drops"] < 200

@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from claim_files import claim, claims
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_campaigns import PLACEMENTS, Campaign, campaign, claim, claims
+from memory_campaigns import PLACEMENTS, Campaign, campaign
 
 import labkit
 from labkit.analysis.compare import compare
-from labkit.analysis.intervals import holm
-from labkit.claims.claim import Needs
-from labkit.claims.ledger import COLUMNS, ledger
-from labkit.claims.reading import load_claims
-from labkit.claims.stated import PublishedValue
-from labkit.claims.verdicts import RESULTS
+from labkit.analysis.estimates import holm
+from labkit.claims.ledger import COLUMNS, RESULTS, ledger
+from labkit.claims.schema import Needs, PublishedValue, load_claims
 from labkit.errors import DatasetError, UsageError
 
 DATA = Path(__file__).parent / "data" / "claims"
@@ -70,7 +68,7 @@ def test_the_estimate_is_that_of_compare() -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_a_claim_is_about_trials_that_were_not_captured(copies: int) -> None:
+def test_a_claim_that_says_so_is_about_trials_that_were_not_captured(copies: int) -> None:
     captured = {**FACTORS, "capture": ["off", "on"]}
     found, plain = small(factors=captured, copies=copies), small(copies=copies)
     at = {(one["block"], one["levels"]["placement"], one["copy"]): one for one in plain.records}
@@ -81,7 +79,8 @@ def test_a_claim_is_about_trials_that_were_not_captured(copies: int) -> None:
         slow = 3.0 if on and record["levels"]["placement"] == PLACEMENTS[1] else 1.0
         record["metrics"] = {"rate": of / slow}
     shown = ["result", "estimate", "low", "high", "n_blocks"]
-    assert one(found)[shown].equals(one(plain)[shown])
+    off = claim("difference", where={"capture": "off"}, condition=B, baseline=A, direction="higher")
+    assert one(found, off)[shown].equals(one(plain)[shown])
 
 
 def with_samples(n: int = 200, **options: Any) -> Campaign:
@@ -176,7 +175,7 @@ def test_what_cannot_be_read_is_the_row_s_error(broken: str) -> None:
         high=1e9,
         metric="rtt_ns",
         statistic="median",
-        needs=Needs(("busy-poll",)),
+        needs=Needs(capabilities=("busy-poll",)),
     )
     assert one(found, which)["result"] == "replicated"
     if broken == "rig":
@@ -222,8 +221,9 @@ def test_rows_can_be_written_and_read(tmp_path: Path) -> None:
 
 
 def test_published_truths_are_words() -> None:
-    which = claim("bound", condition=A, high=2, published=PublishedValue("1", True, False))
-    row = one(small(), which)
+    which = claim("bound", condition=A, high=2.0)
+    paper = PublishedValue("1", True, False)
+    row = ledger(small(), claims=claims(which, small_bound=paper)).iloc[0]
     assert row["published"] == "stated: yes; from its tables: no"
     assert math.isnan(row["published_value"])
 

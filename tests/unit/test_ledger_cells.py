@@ -6,10 +6,12 @@ import copy
 from typing import Any
 
 import pytest
-from memory_campaigns import PLACEMENTS, Campaign, campaign, claim, claims
+from claim_files import claim, claims
+from memory_campaigns import PLACEMENTS, Campaign, campaign
 from memory_campaigns import fail as failed
 
 from labkit.claims.ledger import ledger
+from labkit.claims.schema import CLAIM
 
 A, B, C = ({"placement": name, "size_b": 4} for name in PLACEMENTS[:3])
 FACTORS = {"placement": PLACEMENTS, "size_b": ["4"]}
@@ -50,14 +52,67 @@ def test_why_a_cell_is_not_measured() -> None:
     assert why(C) == "docker c | size_b 4: refused: no such network"
     assert why({"placement": "docker b", "size_b": 5}).endswith("size_b 5 is not in this campaign")
     assert why({"placement": "docker d", "size_b": 4}).endswith("no trial of it was run")
-    assert why({**B, "wait": "spin"}) == "this campaign does not vary wait"
     failed(found, lambda one: one["levels"]["placement"] == "docker b", "no disk")
     assert why(B) == "docker b | size_b 4: none of 10 attempts succeeded: no disk"
-    lacking = claim("bound", condition=A, high=2, metric="speed")
-    study = claims(DIFFERS).studies["nets"]
-    words = type(study)("nets", "", study.factors, {"speed": "trial"})
-    row = ledger(found, claims=claims(lacking, study=words)).iloc[0]
-    assert row["why"] == "the trials of this campaign have no speed"
+    assert why({"placement": "docker e", "size_b": 4}).endswith(
+        "placement 'docker e' is not in this campaign"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"condition": {**B, "wait": "spin"}}, "condition: unknown factor 'wait'; known are"),
+        ({"baseline": {"place": "docker a"}}, "baseline: unknown factor 'place'; known are"),
+        ({"where": {"place": "docker a"}}, "where: unknown factor 'place'; known are"),
+        ({"each": {"place": ("a", "b")}}, "each: unknown factor 'place'; known are"),
+        (
+            {"condition": {**B, "size_b": "4"}},
+            "condition: size_b takes a number and not '4', as ['4'] are",
+        ),
+        (
+            {"condition": {"placement": 7}},
+            "condition: placement takes words and not 7, as ['docker a'",
+        ),
+        ({"each": {"idle": (1, 2)}}, "each: idle takes words and not 1, as ['poll'] are"),
+    ],
+)
+def test_a_selector_that_the_plan_does_not_know_is_named(fields: Any, said: str) -> None:
+    entry = {"condition": B, "baseline": A, "high": 2.0} | fields
+    which = CLAIM.validate_python(
+        DIFFERS.model_dump(include={"id", "source", "place", "statement", "study", "metric"})
+        | {"kind": "ratio"}
+        | entry
+    )
+    row = one(small(settings={"idle": "poll", "seconds": 3, "load": {"kind": "none"}}), which)
+    assert row["result"] == "error"
+    assert "small-difference does not fit the plan of nets" in row["why"] and said in row["why"]
+    assert "unknown" not in said or "known are ['idle', 'seconds', 'placement'" in row["why"]
+
+
+@pytest.mark.parametrize(
+    ("over", "levels", "said"),
+    [
+        ("size", (), "over: unknown factor 'size'; known are"),
+        ("placement", (), "over: placement has no numbers; write levels"),
+        ("size_b", ("a", "b"), "over: size_b takes a number and not 'a', as ['4'] are"),
+    ],
+)
+def test_a_curve_that_the_plan_does_not_know_is_named(over: str, levels: Any, said: str) -> None:
+    which = claim(
+        "monotone", over=over, direction="increasing", **({"levels": levels} if levels else {})
+    )
+    row = one(small(), which)
+    assert row["result"] == "error" and said in row["why"]
+
+
+def test_a_metric_that_the_trials_do_not_have_is_named() -> None:
+    row = one(small(), claim("bound", condition=A, high=2, metric="speed"))
+    assert row["result"] == "error"
+    assert "small-bound: metric: unknown metric 'speed'" in row["why"] and "['rate']" in row["why"]
+    # Where nothing of its cell was measured, the trials cannot tell.
+    row = one(small(), claim("bound", condition={**A, "size_b": 5}, high=2, metric="speed"))
+    assert row["result"] == "not measured"
 
 
 def test_a_level_that_a_trial_measured_beside_its_own_is_part_of_the_campaign() -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from memory_campaigns import PLACEMENTS, REAL, SIZES, campaign, claim, claims, fail
+from claim_files import claim, claims
+from memory_campaigns import PLACEMENTS, REAL, SIZES, campaign, fail
 
-from labkit.claims.claim import Needs
-from labkit.claims.kinds import KINDS
-from labkit.claims.ledger import ledger
-from labkit.claims.shapes import SHAPES
-from labkit.claims.verdicts import RESULTS
+from labkit.claims.ledger import RESULTS, ledger
+from labkit.claims.schema import KINDS, Needs
 
 A, B, C, D = ({"placement": name} for name in PLACEMENTS)
 AT = {"size_b": 4}
@@ -60,11 +57,6 @@ CASES: dict[str, tuple[dict[str, Any], Any, Any]] = {
         lambda placement, size: 100 / size,
         lambda placement, size: 100 / size if size < 16 else 20,
     ),
-    "constant-product": (
-        {**CURVE, "levels": (1, 2, 4)},
-        lambda placement, size: 7,
-        lambda placement, size: 7 + size / 2,
-    ),
     "knee": (
         {**CURVE, "low": 5, "high": 7},
         lambda placement, size: 100 / min(size, 6),
@@ -72,7 +64,7 @@ CASES: dict[str, tuple[dict[str, Any], Any, Any]] = {
     ),
     "bound": ({"condition": A | AT, "high": 10, "unit": "1/s"}, lambda p, s: 9, lambda p, s: 12),
     "range-of-ratios": (
-        {"where": AT, "cells": (B, C), "baseline": {**A, **AT}, "low": 1, "high": 1.5},
+        {"where": AT, "conditions": (B, C), "baseline": {**A, **AT}, "low": 1, "high": 1.5},
         means(1.2, 1.3),
         means(1.2, 1.7),
     ),
@@ -87,7 +79,7 @@ def result_of(kind: str, found: Any, **fields: Any) -> Any:
 
 
 def test_every_kind_has_a_case() -> None:
-    assert set(CASES) == set(SHAPES) == set(KINDS)
+    assert set(CASES) == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -124,7 +116,7 @@ def given(wanted: str, holds: Any, fails: Any) -> dict[str, Any]:
         found.records[3]["metrics"]["rate"] = math.inf
         assert found.records[3]["levels"] == {"placement": PLACEMENTS[0], "size_b": "4"}
     alone = wanted == "not decidable on this rig"
-    needs = Needs(("separate-machines",)) if alone else Needs()
+    needs = Needs(capabilities=("separate-machines",)) if alone else Needs()
     return {"found": found, "needs": needs}
 
 
@@ -210,9 +202,8 @@ def test_a_place_of_a_knee_needs_a_knee() -> None:
 
 def test_too_few_levels_of_a_curve_are_not_measured() -> None:
     few = {"placement": PLACEMENTS, "size_b": ["1", "4", "16"]}
-    for kind in ("knee", "constant-product"):
-        row = result_of(kind, campaign(CASES[kind][1], factors=few))
-        assert row["result"] == "not measured"
+    row = result_of("knee", campaign(CASES["knee"][1], factors=few))
+    assert row["result"] == "not measured"
     row = result_of("linear", campaign(CASES["linear"][1], factors=few | {"size_b": ["1", "4"]}))
     assert row["result"] == "inconclusive" and "two levels have no curvature" in row["why"]
     row = result_of("monotone", campaign(CASES["monotone"][1], factors=few | {"size_b": ["4"]}))
@@ -270,7 +261,6 @@ EDGES: dict[str, tuple[dict[str, Any], Any]] = {
     "linear": ({}, bowed),
     "knee": ({"low": 2, "high": 6}, lambda placement, size: 100 / min(size, 6)),
     "monotone": ({"levels": (1, 2, 3)}, lambda placement, size: 100 if size < 3 else 50),
-    "constant-product": ({}, lambda placement, size: 7.7 if size == 2 else 7),
     "bound": ({}, lambda placement, size: 10),
     "range-of-ratios": ({}, means(1.2, 1.5)),
 }
@@ -282,11 +272,9 @@ def test_on_the_edge_it_is_called_replicated_at_most_at_alpha(kind: str) -> None
     fields, truth = EDGES[kind]
     names = [f"m{number}" for number in range(120)]
     base = claim(kind, **{**CASES[kind][0], **fields})
-    several = [replace(base, id=f"small-{name}", metric=name) for name in names]
-    known = claims(*several)
-    study = replace(known.studies["nets"], metrics=dict.fromkeys(names, "trial"))
+    several = [base.model_copy(update={"id": f"small-{name}", "metric": name}) for name in names]
     found = campaign(truth, blocks=6, noise=0.01, metrics=names, seed=11)
-    rows = ledger(found, claims=claims(*several, study=study))
+    rows = ledger(found, claims=claims(*several))
     assert (rows["result"] != "error").all()
     most = 0.05 + 3 * math.sqrt(0.05 * 0.95 / len(names))
     assert np.mean(rows["p_replicates"] < 0.05) <= most

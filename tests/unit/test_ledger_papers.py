@@ -1,21 +1,25 @@
-"""The papers' claims: each can be evaluated where everything that it is about was measured."""
+"""The papers' claims against the plans of the reference, and where all of it was measured."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import pytest
 from memory_campaigns import REAL, Campaign, record
 
-from labkit.claims.claim import Cell, Claim, StudyWords
+from labkit.claims.cells import Measured
 from labkit.claims.ledger import ledger
-from labkit.claims.reading import Claims, load_claims
+from labkit.claims.schema import Cell, Claim, Claims, Level, load_claims
+from labkit.dataset import Dataset, load
 from labkit.paths import project
 
 #: Levels of a curve that names none.
 LEVELS = (1, 2, 4, 8, 16)
 SAMPLES = 1000  # what the 99.9 % quantile takes
+STUDIES = load_claims().studies
 
 
 @pytest.fixture(scope="module")
@@ -23,48 +27,75 @@ def papers() -> Claims:
     return load_claims()
 
 
+@cache
+def reference(study: str) -> Dataset:
+    return load(project(f"data/reference/{study}"))
+
+
 def cells_of(claim: Claim) -> Iterator[Cell]:
     """Yield every cell of a claim."""
-    for one in claim.versions():
-        pairs = (one.condition, one.baseline, one.condition2, one.baseline2, *one.cells)
-        for cell in [cell for cell in pairs if cell] or [one.where]:
-            if one.over:
-                yield from ({**cell, one.over: level} for level in one.levels or LEVELS)
-            else:
-                yield cell
+    over = getattr(claim, "over", "")
+    for at in claim.at_each():
+        for cell in claim.complete_cells().values() or [claim.where]:
+            for level in (claim.levels or LEVELS) if over else [None]:
+                yield {**cell, **at} | ({over: level} if over else {})
 
 
-def everything(study: StudyWords, claims: Claims, blocks: int = 5) -> Campaign:
-    """Return a campaign that has every cell of the claims of a study."""
+def everything(study: str, claims: Claims, blocks: int = 5) -> Campaign:
+    """Return a campaign that has every cell of the claims of a study, and its metrics."""
     rng = np.random.default_rng(1)
+    levels = reference(study).plan["factors"]
+    about = [one for one in claims if one.study == study]
     conditions = {
-        tuple(
-            (name, str(cell.get(name, levels[0] if levels else 1)))
-            for name, levels in study.factors.items()
-        )
-        for one in claims
-        if one.study == study.name
+        tuple((name, words(cell.get(name, levels[name][0]))) for name in levels)
+        for one in about
         for cell in cells_of(one)
     }
+    metrics = {one.metric for one in about if not one.statistic}
     records, samples = [], {}
     for block in range(1, blocks + 1):
-        for position, levels in enumerate(sorted(conditions), 1):
-            metrics = {
-                name: float(rng.lognormal(0, 0.05))
-                for name, sort in study.metrics.items()
-                if sort == "trial"
-            }
-            records.append(record(block, position, dict(levels), metrics, n_samples=SAMPLES))
+        for position, condition in enumerate(sorted(conditions), 1):
+            values = {name: float(rng.lognormal(0, 0.05)) for name in sorted(metrics)}
+            records.append(record(block, position, dict(condition), values, n_samples=SAMPLES))
             drawn = 1e5 * rng.lognormal(0, 0.3, SAMPLES)
             samples[records[-1]["trial"]] = drawn.astype(np.int64)
-    factors = {name: sorted({dict(one)[name] for one in conditions}) for name in study.factors}
-    plan = {"study": study.name, "factors": factors, "refusals": [], "settings": {}, "rig": REAL}
+    factors = {name: sorted({dict(one)[name] for one in conditions}) for name in levels}
+    plan = {"study": study, "factors": factors, "refusals": [], "settings": {}, "rig": REAL}
     return Campaign(plan, records, samples)
 
 
+def words(level: Level) -> str:
+    return level if isinstance(level, str) else f"{level:g}"
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_claim_is_written_in_the_words_of_its_study(study: str, papers: Claims) -> None:
+    dataset = reference(study)
+    about = [one for one in papers if one.study == study]
+    measured = Measured(dataset, about)
+    (notebook,) = project("notebooks/studies").glob(f"*-{study}.ipynb")
+    sources = [notebook, *project("notebooks/profiles").glob(f"*-{study}.*.yaml")]
+    text = " ".join(path.read_text() for path in sources)
+    declared = set(re.findall(r"[0-9]+", text))
+    sampled = set().union(*dataset.sampled.values())
+    for claim in about:
+        measured.check(claim)
+        # A metric is measured whatever the conditions were.
+        assert claim.metric in (sampled if claim.statistic else dataset.ok.columns), claim.id
+        cells = cells_of(claim) if getattr(claim, "levels", True) else [claim.where]
+        for name, level in {pair for cell in cells for pair in cell.items()}:
+            # A level that the reference did not measure is one of those that the study declares.
+            known = {*map(words, measured.known[name]), *map(str, measured.attempts[name])}
+            assert words(level) in known or words(level) in declared, (claim.id, name, level)
+        # The observer is a treatment: a claim says whether it is about trials that were captured.
+        assert (
+            all("capture" in cell for cell in cells_of(claim))
+            or "capture" not in dataset.plan["factors"]
+        )
+
+
 def test_no_claim_of_the_papers_is_an_error_or_cannot_be_measured(papers: Claims) -> None:
-    studies = dict.fromkeys(one.study for one in papers)
-    rows = ledger([everything(papers.studies[name], papers) for name in studies], claims=papers)
+    rows = ledger([everything(name, papers) for name in papers.studies], claims=papers)
     wrong = rows[rows["result"].isin(["error", "not measured"])]
     assert wrong.empty, wrong[["id", "why"]].to_dict("records")
     assert rows["estimate"].notna().all() and rows["why"].ne("").all()

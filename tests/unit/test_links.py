@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 
+import labkit
 from labkit.paths import project
 
 ROOT = project(".")
@@ -90,7 +90,7 @@ def test_the_table_of_the_reference_says_what_is_there() -> None:
     rows = re.findall(r"^\| ([\w-]+) \| [\d-]+ \| (\d+) \| \d+ \| (\d+)", text, re.MULTILINE)
     there = {}
     for study in (ROOT / "data" / "reference").glob("*/plan.json"):
-        attempts = [json.loads(one.read_text()) for one in study.parent.glob("trials/*/trial.json")]
+        attempts = labkit.load(study.parent).records
         failed = sum(one["status"] != "ok" for one in attempts)
         there[study.parent.name] = (len(attempts) - failed, failed)
     assert {name: (int(trials), int(failed)) for name, trials, failed in rows} == there

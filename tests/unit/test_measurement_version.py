@@ -16,7 +16,7 @@ from labkit.version import MEASUREMENT_VERSION
 
 RECORD = Path(__file__).parent / "data" / "measurement_version.json"
 PACKAGE = Path(__file__).resolve().parents[2] / "labkit"
-MEASURING = ("hosts", "rig", "runtimes", "benchmarks", "campaign", "placement.py")
+MEASURING = ("hosts", "rig", "runtimes", "tools", "campaign", "placement.py")
 
 
 def digest() -> str:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.benchmarks import fio, stress_ng, sysbench
 from labkit.errors import ToolOutput, UsageError
+from labkit.tools import fio, stress_ng, sysbench
 
 CAPTURED = Path(__file__).parents[1] / "captured"
 PARSERS = {

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from labkit.benchmarks import h2load, iperf3, memcached, memtier, nginx, pgbench, wrk2
-from labkit.benchmarks.fields import unreadable
-from labkit.benchmarks.logged import logged, rows, split
 from labkit.errors import ToolMissing, ToolOutput, UsageError
 from labkit.hosts import LocalHost
 from labkit.placement import Workload
+from labkit.tools import h2load, iperf3, memcached, memtier, nginx, pgbench, wrk2
+from labkit.tools.log_capture import logged, rows, split
+from labkit.tools.parsing import unreadable
 
 ADDRESS = "198.18.0.3"
 

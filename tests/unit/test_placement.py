@@ -1,9 +1,20 @@
 """Placements are values with names that cannot lie."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from labkit.errors import UsageError
-from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
+from labkit.placement import (
+    Limits,
+    Placement,
+    Workload,
+    bare,
+    docker,
+    format_cpus,
+    parse_cpus,
+    waiting,
+)
 
 
 def test_labels_name_runtime_rung_network_and_limits():
@@ -60,3 +71,36 @@ def test_a_container_names_its_storage():
 
 def test_what_only_waits_listens_nowhere():
     assert waiting("net") == Workload(("sleep", "infinity"), 0, image="net")
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("", ()),
+        (" \n", ()),
+        ("1", (1,)),
+        ("0-3,5\n", (0, 1, 2, 3, 5)),
+        ("5, 0 - 2,1", (0, 1, 2, 5)),
+        ("8191", (8191,)),
+    ],
+)
+def test_cpu_lists_are_read(text, cpus):
+    assert parse_cpus(text) == cpus
+
+
+@pytest.mark.parametrize(
+    "text", ["all", "0-", "-1", "3-1", "0,,1", ",", "1 2", "0x1", "1.0", "8192", "0-99999", "٣"]
+)
+def test_what_is_not_a_cpu_list_is_an_error(text):
+    with pytest.raises(UsageError, match="invalid CPU list: ") as caught:
+        parse_cpus(text)
+    assert repr(text) in caught.value.what
+
+
+@given(st.sets(st.integers(0, 8191)))
+def test_a_cpu_list_is_read_as_it_was_written(cpus):
+    assert parse_cpus(format_cpus(cpus)) == tuple(sorted(cpus))
+
+
+def test_cpu_lists_are_written_as_the_kernel_prints_them():
+    assert format_cpus([]) == "" and format_cpus([5, 3, 0, 1, 2, 1]) == "0-3,5"

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from labkit import process, standing
 from labkit.process import ended_as_by_ctrl_c
-from labkit.rig import state
-
-
-def test_a_process_is_known_until_it_ends() -> None:
-    mine = process.identity()
-    assert mine["pid"] == os.getpid() and process.runs(mine) is True
-    # Its id was given to another process since: only the start tells them apart.
-    assert process.runs(mine | {"started": mine["started"] + 1}) is False
-    assert process.runs(mine | {"boot": "an earlier one"}) is False
-    assert process.runs(mine | {"host": "another machine"}) is None
-    assert process.runs({"host": mine["host"]}) is False
-
-
-def test_a_process_that_ended_does_not_run_even_before_it_is_waited_for() -> None:
-    code = "import json; from labkit import process; print(json.dumps(process.identity()))"
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    found = json.loads(child.stdout.read())
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert Path(f"/proc/{child.pid}/stat").exists() and process.runs(found) is False
-    child.wait()
-    assert process.runs(found) is False
+from labkit.rig import lock
 
 
 def test_the_first_signal_interrupts_and_what_is_taken_down_is_not_interrupted() -> None:
@@ -75,10 +50,9 @@ def test_what_is_ignored_stays_ignored_and_a_thread_handles_nothing() -> None:
 def test_who_holds_the_rig_is_told_without_taking_its_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (standing, state):
-        for name in ("LOCK", "MACHINE"):
-            monkeypatch.setattr(module, name, tmp_path / "lock")
-    assert standing.user() is None
-    with state.locked():
-        assert standing.user() == os.getpid()
-    assert standing.user() is None and standing.holder(tmp_path / "lock") == os.getpid()
+    for name in ("LOCK", "MACHINE"):
+        monkeypatch.setattr(lock, name, tmp_path / "lock")
+    assert lock.current_holder() is None
+    with lock.locked():
+        assert lock.current_holder() == os.getpid()
+    assert lock.current_holder() is None and lock.last_holder(tmp_path / "lock") == os.getpid()

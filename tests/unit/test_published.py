@@ -3,12 +3,21 @@ import shutil
 import pandas as pd
 import pytest
 from frictionless import Resource
+from transcriptions import WORDS, words
 
-from labkit.claims.published import TAIL, WORDS, default_root, keys, published, violations, words
+from labkit.claims.published import TAIL, default_root, keys, published
 from labkit.errors import DatasetError
 
 KEY = "rohprimardho2015"
 KEYS = ("haruna2019", "jha2018", "latency2016", "rohprimardho2015", "struye2017")
+
+
+def violations(key, folder):
+    """Return how a document's table breaks its schema, by frictionless."""
+    report = Resource(
+        path=f"{key}.csv", basepath=str(folder), schema=f"{key}.schema.json"
+    ).validate()
+    return report.flatten(["rowNumber", "fieldName", "message"])
 
 
 @pytest.fixture(scope="module")
@@ -85,35 +94,31 @@ def test_factors_and_counts(table):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    "change",
     [
-        ({"value": "6,71"}, "no number"),
-        ({"value": "-1"}, "below the minimum"),
-        ({"value": ""}, "missing"),
-        ({"unit": "ms"}, "not among"),
-        ({"n": "1.5"}, "no integer"),
-        ({"item": "Table 9.1"}, "do not match"),
-        ({"run": "combined", "item": "Table 4.1", "statistic": "median"}, "repeat their key"),
+        {"value": "6,71"},
+        {"value": "-1"},
+        {"value": ""},
+        {"unit": "ms"},
+        {"n": "1.5"},
+        {"item": "Table 9.1"},
+        {"run": "combined", "item": "Table 4.1", "statistic": "median"},
     ],
 )
-def test_a_broken_table_is_refused(tmp_path, change, said):
+def test_frictionless_finds_a_broken_table(tmp_path, change):
     for suffix in ("csv", "schema.json"):
         shutil.copy(default_root() / f"{KEY}.{suffix}", tmp_path)
     text = pd.read_csv(tmp_path / f"{KEY}.csv", dtype="str")
     text.loc[0, list(change)] = list(change.values())
     text.to_csv(tmp_path / f"{KEY}.csv", index=False)
-    with pytest.raises(DatasetError, match=said):
-        published(KEY, tmp_path)
+    assert violations(KEY, tmp_path)
 
 
-def test_unknown_keys_and_constraints(tmp_path):
-    with pytest.raises(DatasetError, match="nothing published is known as 'nobody1900'"):
+def test_unknown_keys(tmp_path):
+    with pytest.raises(DatasetError, match="no published document 'nobody1900'"):
         published("nobody1900")
-    with pytest.raises(DatasetError, match="nothing published"):
+    with pytest.raises(DatasetError, match="no published document"):
         published(KEY, tmp_path / "nowhere")
-    schema = {"fields": [{"name": "a", "type": "string", "constraints": {"maxLength": 2}}]}
-    assert violations(pd.DataFrame({"a": ["x"]}), schema) == ["a: unknown constraint 'maxLength'"]
-    assert violations(pd.DataFrame({"b": ["x"]}), schema)[0].startswith("columns are")
 
 
 def test_all_five_documents_are_published():
@@ -138,12 +143,13 @@ def test_every_published_table_has_a_schema_that_holds(key):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_frictionless_finds_nothing_either(key):
-    folder = str(default_root())
-    report = Resource(path=f"{key}.csv", basepath=folder, schema=f"{key}.schema.json").validate()
-    assert report.valid, report.flatten(["rowNumber", "fieldName", "message"])[:5]
+def test_every_value_follows_its_schema(key):
+    assert violations(key, default_root()) == []
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_tables_of_text_hold_text(key):
-    assert tuple(words(key).columns) == WORDS
+    table = words(key)
+    assert tuple(table.columns) == WORDS
+    assert (table["item"] != "").all() and (table["text"] != "").all()
+    assert not table.duplicated(["item", "row", "column"]).any()

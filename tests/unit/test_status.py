@@ -1,4 +1,4 @@
-"""How far campaigns are: a real one through every state it can be in, and folders of any shape."""
+"""How far campaigns are: a real one through every state it can be in, and files of any content."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from labkit import process, status
-from labkit.paths import RUNNING
+from labkit import status
+from labkit.paths import PROGRESS
 
 #: A campaign without hosts, whose trials wait to be told what comes of them.
 PROGRAM = """
 import sys
 import numpy as np
-from labkit.benchmarks.base import Reading
+from labkit.tools.base import Measurement
 from labkit.campaign.study import Study
 from labkit.rig.base import Rig
 
@@ -36,7 +33,7 @@ def told(trial):
     print("asks", flush=True)
     if sys.stdin.readline().strip() == "fail":
         raise ValueError("on purpose")
-    return Reading({"value_ns": np.array([trial.n], dtype=np.int64)}, {}, 1)
+    return Measurement({"value_ns": np.array([trial.n], dtype=np.int64)}, {}, 1)
 
 rig = Nowhere("nowhere", "virtual", {}, {}, {}, {"harness": "0"}, shared_kernel=False)
 Study("told", told, {"n": [1, 2]}).plan(rig, blocks=2, seed=1).run(into=sys.argv[1])
@@ -113,7 +110,7 @@ def test_a_campaign_is_seen_through_all_of_its_life(tmp_path: Path) -> None:
         campaign.process.kill()
         campaign.process.wait()
         found = campaign.look()
-        assert counts(found) == ("dead", 2, 1, 1, 4) and not found.good
+        assert counts(found) == ("dead", 2, 0, 1, 4) and not found.good
         assert "was killed in b02-p01" in status.lines([found], 0)[3]
         assert " b02-p01 attempt 2 begins: " in log_of(found, 1).splitlines()[-1]
     with told(tmp_path) as campaign:
@@ -121,97 +118,94 @@ def test_a_campaign_is_seen_through_all_of_its_life(tmp_path: Path) -> None:
         assert campaign.process.wait() == 0
     found = campaign.look()
     assert counts(found) == ("failed", 3, 1, 1, 4) and not found.good and not found.problems
-    assert not (found.path / RUNNING).exists()
+    assert found.run is None
     records = [json.loads(path.read_text()) for path in found.path.rglob("trial.json")]
-    ends = [one["started_ns"] + round(one["seconds"] * 1e9) for one in records]
-    assert found.ended_ns == max(ends)
+    last = max(one["started_ns"] + round(one["seconds"] * 1e9) for one in records)
+    assert found.ended_ns == pytest.approx(last, abs=2e9)
 
 
-def write(folder: Path, outcomes: Sequence[Sequence[Sequence[str]]], **plan: Any) -> Path:
-    """Write the files of a campaign: of each trial of each block the status of its attempts."""
-    whole = {"study": "s", "order": [[0] * len(block) for block in outcomes]}
-    whole |= {"rig": {"cpu_map": {}, "shared_kernel": False}} | plan
+def write(folder: Path, *, planned: int, done: int, failed: int = 0, **more: Any) -> Path:
+    """Write the plan and the progress file of a campaign."""
     folder.mkdir(parents=True)
-    (folder / "plan.json").write_text(json.dumps({"format": 1} | whole))
-    for b, block in enumerate(outcomes, start=1):
-        for p, attempts in enumerate(block, start=1):
-            for number, outcome in enumerate(attempts, start=1):
-                name = f"b{b:02d}-p{p:02d}"
-                attempt = folder / "trials" / f"{name}-a{number}"
-                attempt.mkdir(parents=True)
-                record = {"trial": name, "started_ns": b * 10**10, "seconds": 0.5}
-                record |= {"status": outcome, "error": None, "metrics": {"x": 1.0}}
-                (attempt / "trial.json").write_text(json.dumps(record, indent=1))
+    (folder / "plan.json").write_text(json.dumps({"study": folder.parent.name}))
+    progress = {"study": folder.parent.name, "planned": planned, "done": done, "failed": failed}
+    progress |= {"blocks": 1, "whole": int(done == planned), "run": None, "cpus": ""}
+    progress |= {"ended_ns": 10_500_000_000} | more
+    (folder / PROGRESS).write_text(json.dumps(progress))
     return folder
 
 
-def mark(folder: Path, **more: Any) -> None:
+def run_of(**more: Any) -> dict[str, Any]:
+    """Return what a run of this process says of itself."""
     said = {"log": "01.log", "began_ns": 0, "trial": "b01-p01", "attempt": 1, "condition": "c"}
-    said |= {"trial_began_ns": 0, "left_seconds": 8.0}
-    (folder / RUNNING).write_text(json.dumps(process.identity() | said | more))
+    return status.process_identity() | said | {"trial_began_ns": 0, "left_seconds": 8.0} | more
 
 
-ATTEMPTS = st.sampled_from([[], ["ok"], ["failed"], ["failed", "ok"], ["failed", "failed"]])
-
-
-@given(st.lists(st.lists(ATTEMPTS, min_size=1, max_size=3), min_size=1, max_size=3))
-def test_what_is_counted_is_what_is_there(outcomes: list[list[list[str]]]) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        (found,) = status.look([write(Path(name) / "s" / "c", outcomes).parent])
-    trials = [attempts for block in outcomes for attempts in block]
-    done = sum("ok" in attempts for attempts in trials)
-    failed = sum("failed" in attempts and "ok" not in attempts for attempts in trials)
-    whole = sum(all("ok" in attempts for attempts in block) for block in outcomes)
-    state = "finished" if done == len(trials) else "stopped"
-    state = "failed" if failed and done + failed == len(trials) else state
-    assert counts(found) == (state, done, failed, whole, len(trials))
+@pytest.mark.parametrize(
+    ("done", "failed", "state"),
+    [(2, 0, "finished"), (1, 1, "failed"), (1, 0, "stopped"), (0, 1, "stopped")],
+)
+def test_a_campaign_that_nothing_runs(tmp_path: Path, done: int, failed: int, state: str) -> None:
+    write(tmp_path / "s" / "1", planned=2, done=done, failed=failed)
+    (found,) = status.look([tmp_path])
+    assert counts(found) == (state, done, failed, done // 2, 2)
     assert found.good == (state == "finished") and found.problems == ()
-    assert (found.ended_ns is None) == (not any(trials))
 
 
 def test_of_a_study_the_newest_is_shown_and_what_runs(tmp_path: Path) -> None:
     old, running, new = (tmp_path / "quick" / "s" / name for name in ("1", "2", "3"))
-    for path in (old, running, new):
-        write(path, [[["ok"]]])
-    mark(running)
-    mark(old, started=1)  # its process was killed, and another campaign was begun
+    # The process of the old one was killed, and another campaign was begun.
+    write(old, planned=2, done=1, run=run_of(started=1.0))
+    write(running, planned=2, done=1, run=run_of())
+    write(new, planned=1, done=1)
     assert [one.path for one in status.look([tmp_path])] == [running, new]
-    assert [one.state for one in status.look([tmp_path], every=True)] == [
-        *("finished", "running", "finished")
-    ]
+    states = [one.state for one in status.look([tmp_path], every=True)]
+    assert states == ["dead", "running", "finished"]
     assert status.look([new, new]) == status.look([new])
     assert status.look([tmp_path / "none"]) == []
 
 
 def test_of_another_machine_it_is_only_known_what_it_said(tmp_path: Path) -> None:
-    write(tmp_path / "s" / "1", [[["ok"], []]])
-    mark(tmp_path / "s" / "1", host="far", trial="b01-p02")
+    run = run_of(host="far", trial="b01-p02")
+    write(tmp_path / "s" / "1", planned=2, done=1, run=run)
     (found,) = status.look([tmp_path])
     assert counts(found) == ("elsewhere", 1, 0, 0, 2) and found.good
     assert "process" in status.lines([found], 0)[3] and " on far " in status.lines([found], 0)[3]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"study": "s", "order": 3, "rig": {}}'])
-def test_a_plan_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
-    write(tmp_path / "s" / "1", [[["ok"]]])
-    broken = write(tmp_path / "t" / "1", [[["ok"]]])
-    (broken / "plan.json").write_text(text)
+@pytest.mark.parametrize("changed", [{"pid": 2**22 - 1}, {"started": 0.01}, {"boot": "another"}])
+def test_a_process_that_ended_is_not_running(changed: dict[str, Any]) -> None:
+    identity = status.process_identity()
+    assert status.is_running(identity) is True
+    assert status.is_running(identity | changed) is False
+    assert status.is_running(identity | changed | {"host": "far"}) is None
+
+
+def test_a_process_that_nobody_waited_for_is_not_running() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        identity = status.process_identity() | {"pid": process.pid}
+        assert status.is_running(identity) is False
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"study": "s", "run": 3}', "\0"])
+def test_a_progress_file_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "s" / "1", planned=1, done=1)
+    broken = write(tmp_path / "t" / "1", planned=1, done=1)
+    (broken / PROGRESS).write_text(text)
     good, bad = status.look([tmp_path])
     assert good.good and (bad.state, bad.study) == ("unreadable", "t") and not bad.good
     assert re.match(r"t: 1: ", status.lines([good, bad], 0)[-1])
 
 
-def test_a_trial_or_a_mark_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    path = write(tmp_path / "s" / "1", [[["ok"], ["ok"], ["ok"]]])
-    (path / "trials" / "b01-p02-a1" / "trial.json").write_text("{")
-    (path / "trials" / "b01-p03-a1" / "trial.json").unlink()
-    (path / RUNNING).write_text("{}")
-    (path / "trials" / ".b01-p04-a1.part").mkdir()
+def test_a_campaign_without_a_progress_file_is_unknown(tmp_path: Path) -> None:
+    path = write(tmp_path / "s" / "1", planned=1, done=1)
+    (path / PROGRESS).unlink()
     (found,) = status.look([tmp_path])
-    assert counts(found) == ("stopped", 1, 0, 0, 3) and not found.good
-    assert [one.partition(":")[0] for one in found.problems] == [
-        *("b01-p02-a1", "b01-p03-a1", RUNNING)
-    ]
+    assert (found.state, found.study, found.good) == ("unknown", "s", True)
+    assert status.lines([found], 0)[1].split()[:5] == ["unknown", "s", "-", "0", "-"]
+    (path / "plan.json").write_text("{")
+    assert [one.state for one in status.look([tmp_path])] == ["unreadable"]
 
 
 def command(*argv: object) -> subprocess.CompletedProcess[str]:
@@ -222,7 +216,7 @@ def command(*argv: object) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_has_exit_codes_and_json(tmp_path: Path) -> None:
     assert command(tmp_path).stdout.startswith("no campaign here\nrig: ")
-    write(tmp_path / "s" / "1", [[["ok"], ["failed", "ok"]]])
+    write(tmp_path / "s" / "1", planned=2, done=2)
     good = command(tmp_path)
     assert good.returncode == 0, good.stderr
     head, row, rig = good.stdout.splitlines()
@@ -241,8 +235,8 @@ def test_the_command_has_exit_codes_and_json(tmp_path: Path) -> None:
         *("finished", "s", "2/2", "0", "1/1", "1970-01-01T00:00:10Z", str(tmp_path / "s" / "1"))
     ]
     assert re.fullmatch(r"rig: .*, used by (nobody|process \d+)", rig)
-    mark(write(tmp_path / "t" / "1", [[["ok"], []]]), trial="b01-p02", pid=os.getpid())
-    bad = write(tmp_path / "u" / "1", [[["failed"]]])
+    write(tmp_path / "t" / "1", planned=2, done=1, run=run_of(trial="b01-p02"))
+    bad = write(tmp_path / "u" / "1", planned=1, done=0, failed=1)
     found = command(tmp_path, "--json")
     assert found.returncode == 1
     record = json.loads(found.stdout)
@@ -256,7 +250,7 @@ def test_the_command_has_exit_codes_and_json(tmp_path: Path) -> None:
 
 def test_looking_imports_nothing_that_is_heavy() -> None:
     code = (
-        "import sys, labkit.cli, labkit.cli_batch\n"
+        "import sys, labkit.cli, labkit.cli.campaigns\n"
         "print(*{'pandas', 'numpy', 'pyarrow', 'IPython', 'fabric', 'yaml'} & set(sys.modules))"
     )
     found = subprocess.run(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from labkit.campaign import store as store_module
 from labkit.campaign.store import Store, write_json, write_samples
 from labkit.dataset import campaigns, read_json
-from labkit.errors import PlanMismatch
+from labkit.errors import PlanMismatch, UsageError
 
 PLAN: dict[str, Any] = {"identity": {"settings": {"messages": 3}}, "factors": {}}
 RECORD = {"trial": "b01-p01", "attempt": 1, "status": "ok"}
@@ -137,6 +137,27 @@ def test_an_attempt_is_never_overwritten(store: Store) -> None:
     with pytest.raises(OSError):
         store.add(RECORD, {}, {"tool.out": "second"})
     assert (store.path / "trials" / "b01-p01-a1" / "tool.out").read_text() == "first"
+
+
+def test_attempts_are_in_order_beyond_nine(store: Store) -> None:
+    for attempt in range(1, 12):
+        store.add(RECORD | {"attempt": attempt, "status": f"status {attempt}"}, {}, {})
+    assert store.attempts() == {"b01-p01": [f"status {number}" for number in range(1, 12)]}
+    assert store.last_attempt("b01-p01") == 11
+
+
+def test_a_packed_campaign_is_not_continued(store: Store, tmp_path: Path) -> None:
+    (store.path / "trials.parquet").write_bytes(b"")
+    with pytest.raises(UsageError, match="packed campaign cannot be continued"):
+        Store.resume_or_begin(tmp_path / "study", PLAN, new=False)
+    assert Store.resume_or_begin(tmp_path / "study", PLAN, new=True).path != store.path
+
+
+def test_sessions_are_numbered_beyond_two_digits(store: Store) -> None:
+    for number in (8, 99, 100):
+        write_json(store.path / "sessions" / f"{number:02d}.json", {"boot": f"boot {number}"})
+    assert store.session({}, "boot 100") == 100
+    assert store.session({}, "boot a") == 101
 
 
 def test_a_boot_is_a_session(store: Store) -> None:

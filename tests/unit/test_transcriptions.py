@@ -4,10 +4,9 @@ import json
 from decimal import Decimal
 
 import pytest
-from frictionless import Resource
+from transcriptions import numbers_in, transcriptions, words
 
-from labkit.claims.published import TAIL, published, words
-from labkit.claims.transcriptions import numbers_in, transcriptions
+from labkit.claims.published import TAIL, published
 from labkit.errors import DatasetError
 
 KEYS = ("haruna2019", "jha2018", "latency2016", "rohprimardho2015", "struye2017")
@@ -47,15 +46,7 @@ Table 2,Kernel,4.15
 @pytest.mark.parametrize("text", ["no json", "{}", '{"fields": [{"name": "a", "type": "date"}]}'])
 def test_a_broken_schema_is_refused(small, text):
     (small / "small.schema.json").write_text(text)
-    with pytest.raises(DatasetError, match=r"no table schema|types that are not checked"):
-        published("small", small)
-
-
-def test_frictionless_refuses_what_we_refuse(small):
-    (small / "small.csv").write_text((small / "small.csv").read_text().replace("1.5", "1;5"))
-    report = Resource(path="small.csv", basepath=str(small), schema="small.schema.json").validate()
-    assert not report.valid
-    with pytest.raises(DatasetError, match="no number"):
+    with pytest.raises(DatasetError, match=r"not a table schema|last columns of small"):
         published("small", small)
 
 
@@ -67,10 +58,10 @@ def test_numbers_that_may_be_empty(small):
     assert published("small", small)["value"].isna().sum() == 1
 
 
-@pytest.mark.parametrize("value", ["inf", "nan", "1e999"])
+@pytest.mark.parametrize("value", ["inf", "nan", "1e999", "1;5"])
 def test_numbers_are_finite(small, value):
     (small / "small.csv").write_text((small / "small.csv").read_text().replace("1.5", value))
-    with pytest.raises(DatasetError, match="no number"):
+    with pytest.raises(DatasetError, match=r"a value of small\.csv is not of its type"):
         published("small", small)
 
 
@@ -78,7 +69,7 @@ def test_the_columns_end_as_agreed(small):
     (small / "small.csv").write_text("item,placement\n")
     fields = [{"name": name, "type": "string"} for name in ("item", "placement")]
     (small / "small.schema.json").write_text(json.dumps({"fields": fields}))
-    with pytest.raises(DatasetError, match="last columns are not item, label"):
+    with pytest.raises(DatasetError, match=r"small\.schema\.json are not item, label"):
         published("small", small)
 
 
@@ -88,7 +79,7 @@ def test_tables_of_text(small):
     ]
     (small / "small.words.csv").unlink()
     assert words("small", small).empty
-    with pytest.raises(DatasetError, match="nothing published is known as 'big'"):
+    with pytest.raises(DatasetError, match="no published document 'big'"):
         words("big", small)
 
 
@@ -96,10 +87,6 @@ def test_tables_of_text(small):
     ("text", "said"),
     [
         ("item,text\nTable 1,x\n", "other columns"),
-        ("item,row,column,text\n,a,b,x\n", r"without item or text\n.*row 2"),
-        ("item,row,column,text\nTable 1,a,b,\n", "without item or text"),
-        ("item,row,column,text\nT,a,b,x\nT,a,b,y\n", r"given before\n.*row 3"),
-        ("item,row,column,text\nT,a,b\n", "without item or text"),
         ("item,row,column,text\nT,a,b,c,d\n", "too long"),
         ("item,row,column,text\nT,a,b,c\nT,a,c,d,e\n", "cannot be read"),
         ("", "cannot be read"),

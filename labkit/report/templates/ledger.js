@@ -1,16 +1,16 @@
 "use strict";
-// Filters and sorting, both in the address, so that a view can be linked to and is there again after
-// a reload or on the way back. Without a script every row is there, in the order of the sources.
+// Filters and sorting. Both are kept in the address, so that a view can be linked to and survives a
+// reload. Without a script every row is shown, in the order of the sources.
 const form = document.getElementById("filters");
 const body = document.querySelector("#claims tbody");
 const rows = [...body.rows];
 const heads = [...document.querySelectorAll("#claims thead th")];
 const names = [...form.elements].map((field) => field.name).filter(Boolean);
 const filters = names.filter((name) => name !== "words" && name !== "sort");
-// What words are looked for in: not where the numbers come from, which is alike for many claims.
+// The text that words are searched in: without the provenance, which is alike for many claims.
 const texts = new Map(rows.map((row) => {
   const copy = row.cloneNode(true);
-  copy.querySelectorAll(".whence").forEach((part) => part.remove());
+  copy.querySelectorAll("details.provenance").forEach((part) => part.remove());
   return [row, (row.id + " " + copy.textContent).toLowerCase()];
 }));
 

@@ -1,0 +1,261 @@
+"""Results as text for readers: numbers with intervals in one cell, verdicts, plain JSON values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis.compare import COLUMNS
+from labkit.analysis.overhead import COST_COLUMNS
+from labkit.analysis.trials import require_columns
+
+#: Said once in the text of a page, not in every row.
+_SAID = "averaged on the log scale"
+
+
+#: A space at which a browser does not break the line.
+_SOLID = "\N{NO-BREAK SPACE}"
+
+
+_HEADINGS = {
+    "blocks": "blocks",
+    "ratio": "ratio{base} [95 %]",
+    "verdict": "verdict",
+    "difference": "difference, {unit} [95 %]",
+    "p": "p",
+    "equal": "p of equivalence",
+    "needed": "needed",
+    "note": "note",
+}
+
+
+def format_comparison(
+    table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs"
+) -> pd.DataFrame:
+    """Return a comparison as text, indexed by what names its rows.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `compare`, `factor_effect` or `shift` returns.
+    scale, unit : float, str
+        From the stored unit of the differences to the one shown; nanoseconds to microseconds.
+
+    Returns
+    -------
+    DataFrame
+        Strings: ``blocks``, the ratio and the difference with their intervals, ``p`` (Holm),
+        ``p of equivalence``, ``verdict``, ``needed`` blocks and ``note``.
+    """
+    keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
+    names = {name: [str(value) for value in table[name]] for name in keys}
+    base = ""
+    if len({value.partition(" / ")[2] for value in names.get("contrast", [])}) == 1:
+        # One baseline for all: it belongs in the heading, not in every row.
+        base = f" to {names['contrast'][0].partition(' / ')[2]}"
+        names["contrast"] = [value.partition(" / ")[0] for value in names["contrast"]]
+    rows = [_row(row, scale) for row in table.to_dict("records")]
+    shown = pd.DataFrame(rows, columns=list(_HEADINGS)).assign(**names)
+    headings = {name: text.format(base=base, unit=unit) for name, text in _HEADINGS.items()}
+    shown = shown.set_index(keys) if keys else shown
+    solid = [name for name in _HEADINGS if name not in ("note", "verdict")]
+    shown[solid] = shown[solid].map(lambda text: text.replace(" ", _SOLID))
+    return shown.rename(columns=headings)
+
+
+def not_compared(table: pd.DataFrame) -> str:
+    """Return in words which rows have nothing to compare, and why; empty when there are none."""
+    keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
+    rows = table[table["n_blocks"] == 0].to_dict("records")
+    texts = [f"{', '.join(str(row[name]) for name in keys)} ({row['note']})" for row in rows]
+    return "Not compared: " + "; ".join(texts) + "." if texts else ""
+
+
+def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
+    """Return numbers as text, with `digits` decimals unless a whole column has none; gaps empty."""
+
+    def column(values: pd.Series[Any]) -> list[str]:
+        known = [value for value in values if isinstance(value, int | float | np.number)]
+        integers = all(math.isnan(value) or float(value).is_integer() for value in known)
+        return [_number(value, 0 if integers else digits) for value in values]
+
+    texts = [column(table.iloc[:, number]) for number in range(table.shape[1])]
+    shown = pd.DataFrame(dict(enumerate(texts)), index=table.index)
+    return shown.set_axis(table.columns, axis=1)
+
+
+def _row(row: dict[Any, Any], scale: float) -> dict[str, str]:
+    difference = [row[name] for name in ("difference", "difference_low", "difference_high")]
+    notes = [note for note in str(row["note"]).split("; ") if note and _SAID not in note]
+    if row["blocks_missing"]:
+        notes.append("missing: " + ", ".join(map(str, row["blocks_missing"])))
+    return {
+        "blocks": str(row["n_blocks"]),
+        "ratio": _with_interval([row["estimate"], row["low"], row["high"]], 3),
+        "difference": _with_interval([scale * item for item in difference], 2),
+        "p": _p_value(row["p_adjusted"]),
+        "equal": _p_value(row["p_equivalence"]),
+        "verdict": str(row["verdict"]),
+        "needed": "" if pd.isna(row["needed_blocks"]) else str(row["needed_blocks"]),
+        "note": "; ".join(notes),
+    }
+
+
+def _with_interval(values: Sequence[float], digits: int) -> str:
+    middle, low, high = values
+    if not math.isfinite(middle):
+        return ""
+    bounds = f" [{low:.{digits}f}, {high:.{digits}f}]" if math.isfinite(low) else ""
+    return f"{middle:.{digits}f}{bounds}"
+
+
+def _p_value(value: float) -> str:
+    if not math.isfinite(value):
+        return ""
+    return "<0.0001" if value < 1e-4 else f"{value:.4f}"
+
+
+def _number(value: Any, digits: int) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    number = isinstance(value, int | float | np.number)
+    return f"{value:,.{digits}f}" if number else str(value)
+
+
+def format_overhead(
+    table: pd.DataFrame,
+    *,
+    scale: float = 1e-3,
+    unit: str = "µs",
+    per: float = 1024,
+    per_unit: str = "KiB",
+) -> pd.DataFrame:
+    """Return what `costs` found as text, indexed by what names its rows.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `costs` returns.
+    scale, unit : float, str
+        From the stored unit of the value to the one shown; nanoseconds to microseconds.
+    per, per_unit : float, str
+        The slope is shown for so much of the size; bytes to KiB.
+    """
+    keys = [name for name in table.columns if name not in COST_COLUMNS]
+    shown = table[keys].astype(str)
+    shown["blocks"] = table["n_blocks"].astype(str)
+    columns = {
+        f"at size 0, {unit} [95 %]": ("intercept", scale, 2),
+        f"for each {per_unit}, {unit} [95 %]": ("slope", scale * per, 4),
+        "growth, % of the baseline [95 %]": ("growth", 100, 2),
+        "ratio, mean over sizes [95 %]": ("ratio", 1, 3),
+    }
+    for heading, (name, factor, digits) in columns.items():
+        parts = table[[name, f"{name}_low", f"{name}_high"]] * factor
+        shown[heading] = [_with_interval(row, digits) for row in parts.to_numpy().tolist()]
+    for name, heading in (("p_growth", "p of growth"), ("p_fixed", "p of fixed")):
+        shown[heading] = [_p_value(value) for value in table[name]]
+    shown["verdict"], shown["note"] = table["verdict"], table["note"]
+    return shown.set_index(keys)
+
+
+_NUMBERS = ("estimate", "low", "high", "published_value")
+
+
+def format_claims(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return claims as a person reads them.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Rows of what `labkit.ledger` returns.
+
+    Returns
+    -------
+    DataFrame
+        Text, a row a claim, indexed by its number in the table: the statement; the published
+        value; what the paper's own arithmetic does; the estimate with its interval (ratios without
+        a unit); blocks; setting and result; why.
+    """
+    require_columns(rows, ["statement", "published", "arithmetic", "unit", "n_blocks", *_NUMBERS])
+    shown = {
+        "claim": rows["statement"],
+        "published": rows["published"],
+        "own arithmetic": rows["arithmetic"],
+        "measured [interval]": [_measured(row) for row in rows.to_dict("records")],
+        "blocks": ["" if pd.isna(number) else str(number) for number in rows["n_blocks"]],
+        **{name: rows[name] for name in ("setting", "result", "why")},
+    }
+    return pd.DataFrame(shown).set_axis(range(1, len(rows) + 1))
+
+
+def _measured(row: Mapping[Any, Any]) -> str:
+    """Return an estimate with its interval and unit; empty where there is none."""
+    if not np.isfinite(row["estimate"]):
+        return ""
+    unit = "" if row["unit"] in ("", "1") else f" {row['unit']}"
+    known = not (np.isnan(row["low"]) or np.isnan(row["high"]))
+    bounds = f" [{row['low']:.4g}, {row['high']:.4g}]" if known else ", no interval"
+    return f"{row['estimate']:.4g}{bounds}{unit}"
+
+
+def format_ranking(table: pd.DataFrame, within: Sequence[str], sign: str = "<") -> pd.Series[str]:
+    """Return the order of each cell of a `ranking`, such as ``a < b ~ c``.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `ranking` returned.
+    within : sequence of str
+        As it was asked for.
+    sign : str
+        Between neighbours that differ; ``~`` stands between those that were not told apart, or
+        that differ by no more than the margin.
+    """
+    orders: dict[Any, str] = {}
+    for row in table[table["steps"] == 1].to_dict("records"):
+        cell = tuple(str(row[name]) for name in within)
+        mark = sign if row["verdict"] == "different" else "~"
+        orders[cell] = f"{orders.get(cell, row['earlier'])} {mark} {row['later']}"
+    names = pd.MultiIndex.from_tuples(list(orders), names=list(within)) if orders else None
+    return pd.Series(list(orders.values()), index=names, dtype="object")
+
+
+def headline(row: Mapping[str, Any] | pd.Series[Any], text: str) -> dict[str, Any]:
+    """Return a row of `compare` as a headline: ``text, verdict, estimate, low, high, unit``."""
+    numbers = {name: json_value(row[name]) for name in ("estimate", "low", "high")}
+    pilot = str(row["note"]).startswith("pilot")
+    verdict = f"{row['verdict']} (pilot)" if pilot else str(row["verdict"])
+    return {"text": text, "verdict": verdict, **numbers, "unit": "times"}
+
+
+def noise_lines(floor: pd.DataFrame, condition: Sequence[str]) -> list[dict[str, Any]]:
+    """Return rows of `noise_floor` as an index shows them; ``sd`` is that of a pair's log ratio."""
+    return [
+        {
+            "condition": ", ".join(str(row[name]) for name in condition),
+            **{name: json_value(row[name]) for name in ("sd", "low", "high")},
+        }
+        for row in floor.to_dict("records")
+    ]
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as JSON data; NaN, infinite and missing numbers become None.
+
+    Numbers are rounded to 10 digits: what comes after depends on the processor, whose libraries add
+    up in another order, and the same data are to give the same pages on every machine.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): json_value(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return float(f"{value:.10g}") if isinstance(value, float) else value

@@ -1,1 +1,0 @@
-"""Tools: one file each, which probes, makes the command, and parses what was printed."""

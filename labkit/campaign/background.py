@@ -1,0 +1,224 @@
+"""Jobs that run beside a window: a pre-started client, a loop of containers, a packet capture."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from labkit.errors import ToolOutput
+from labkit.hosts import Host, Job, script, start_job
+from labkit.hosts.target import Target
+from labkit.runtimes import Runtime
+from labkit.tools.base import Client
+
+# A client that sleeps before its first packet is started while nothing is measured yet, and stopped
+# (SIGSTOP) once it sleeps: the kernel goes on counting its sleep, and in its window it begins at
+# once. It sleeps when it has said so and runs no more; no earlier is it stopped.
+_PRESTART = r"""
+says=$1
+shift
+"$@" &
+pid=$!
+until grep -q "$says" stdout; do
+    kill -0 "$pid" 2>/dev/null || { wait "$pid"; exit; }
+    sleep 0.01
+done
+until grep -q "^State:.S" "/proc/$pid/status"; do sleep 0.01; done
+kill -STOP "$pid"
+read -r now rest </proc/uptime
+echo "$pid $now" >held.new && mv held.new held
+wait "$pid"
+"""
+
+_AWAIT = r"""
+tries=0
+until [ -e "$1/held" ]; do
+    [ ! -e "$1/status" ] && [ "$tries" -lt 1000 ] || { cat "$1/stderr" "$1/stdout" >&2; exit 1; }
+    tries=$((tries + 1))
+    sleep 0.01
+done
+read -r pid began <"$1/held"
+read -r now rest </proc/uptime
+sleep "$(awk -v now="$now" -v until="$began" -v sleeps="$2" \
+    'BEGIN { left = until + sleeps - now; print (left > 0 ? left : 0) }')"
+"""
+
+_RESUME = r"""
+read -r pid began <"$1/held"
+kill -CONT "$pid"
+flock -s "$1/lock" true
+cat "$1/stdout"
+cat "$1/stderr" >&2
+read -r status rest <"$1/status"
+exit "$status"
+"""
+
+
+@dataclass(frozen=True)
+class Prestarted:
+    """A client that was started and is stopped in its sleep; `prestart` makes it."""
+
+    client: Client
+    job: Job
+
+    def ready(self) -> Client:
+        """Wait until its sleep is over, and return a client that resumes the stopped process.
+
+        Raises
+        ------
+        ToolOutput
+            It ended, or did not come to its sleep; what it printed.
+        """
+        host, directory = self.job.host, self.job.directory
+        seconds = self.client.prestart.seconds if self.client.prestart else 0.0
+        argv = script(_AWAIT, directory, f"{seconds:.2f}")
+        waited = host.run(*argv, check=False, timeout=seconds + 60)
+        if waited.status != 0:
+            raise ToolOutput(
+                f"{self.client.argv[0]} did not reach its sleep before the window",
+                where=f"host {host.name}",
+                why=waited.stderr.strip()[-400:],
+                evidence={"argv": list(self.client.argv)},
+            )
+        # Its own command follows, for whoever looks what runs and where it aims.
+        argv = script(_RESUME, directory, *self.client.argv)
+        return replace(self.client, argv=tuple(argv), prestart=None)
+
+
+@contextmanager
+def prestart(
+    host: Host, directory: str, label: str, client: Client, command: Sequence[str]
+) -> Iterator[Prestarted]:
+    """Start a client (`Client.prestart`) and stop it in its sleep, while a ``with`` block lasts.
+
+    `command` is the client's, CPUs included.
+    """
+    job = Job(host, directory)
+    try:
+        message = client.prestart.message if client.prestart else ""
+        job = start_job(
+            host, script(_PRESTART, message, *command), directory=directory, label=label
+        )
+        yield Prestarted(client, job)
+    finally:
+        # A stopped process takes no notice of being asked to end.
+        job.stop(grace=0.0)
+        host.run("rm", "-rf", "--", directory)
+
+
+# A window is not to begin before the first has started; a loop in which none can start says why.
+_FIRST = """
+tries=0
+while [ ! -s "$1/stdout" ] && [ ! -s "$1/stderr" ] && [ "$tries" -lt 500 ]; do
+    tries=$((tries + 1))
+    sleep 0.02
+done
+"""
+
+
+@dataclass
+class Churn:
+    """How many containers started, and what failed; both are known once the block has ended."""
+
+    count: int = 0
+    why: str = ""
+
+
+@contextmanager
+def churn(runtime: Runtime, site: Target, argv: Sequence[str], label: str) -> Iterator[Churn]:
+    """Start containers in a loop (`Runtime.come_and_go`); the block begins once one is running."""
+    directory = f"{site.directory}/{label}"
+    job, result = Job(site.host, directory), Churn()
+    try:
+        job = start_job(site.host, argv, directory=directory, label=label)
+        site.host.run(*script(_FIRST, directory), check=False)
+        yield result
+        result.count = len(job.stdout().splitlines())
+        result.why = job.stderr().strip()[-200:]
+    finally:
+        job.stop()
+        runtime.stop(site, label)
+        site.host.run("rm", "-rf", "--", directory)
+
+
+#: Bytes of each packet that are kept: headers, and a sequence number behind them.
+SNAPLEN = 96
+#: The kernel's buffer, in KiB: a burst of packets waits there for the program.
+BUFFER = 65536
+
+#: Seconds for which the kernel may keep packets back until it has a block of them to hand over;
+#: what is in an unfinished block when the program ends is lost.
+_BLOCK = 1.2
+
+_LISTENS = """
+tries=0
+while [ "$tries" -lt 500 ]; do
+    grep -q "listening on" "$1/stderr" 2>/dev/null && exit 0
+    tries=$((tries + 1))
+    sleep 0.02
+done
+cat "$1/stderr" >&2
+exit 1
+"""
+# A host's output is text.
+_FETCH = 'gzip -1 -c "$1/packets.pcap" | base64 -w 0'
+
+
+@dataclass
+class Captured:
+    """What was captured; both are known once the block has ended.
+
+    Parameters
+    ----------
+    packets : bytes
+        The file, as the program wrote it.
+    summary : str
+        What the program said at its end: how many packets it took, and how many were dropped.
+    """
+
+    packets: bytes = b""
+    summary: str = ""
+
+
+@contextmanager
+def capture_packets(
+    site: Target, interface: str, label: str, cpus: str, expression: str
+) -> Iterator[Captured]:
+    """Capture on an interface of the collector for the duration of a ``with`` block.
+
+    `expression` says which packets are kept, as tcpdump takes it.
+
+    Raises
+    ------
+    ToolOutput
+        tcpdump did not begin to listen; what it said.
+    """
+    directory = f"{site.directory}/{label}"
+    job, captured = Job(site.host, directory), Captured()
+    options = ["-i", interface, "-n", "-s", str(SNAPLEN), "-B", str(BUFFER)]
+    options += ["--time-stamp-precision=nano", "-w", f"{directory}/packets.pcap"]
+    # It writes as root into a directory of root's.
+    argv = ["taskset", "-c", cpus, "tcpdump", *options, "-Z", "root", expression]
+    try:
+        job = start_job(site.host, argv, directory=directory, label=label)
+        ready = site.host.run(*script(_LISTENS, directory), check=False, timeout=30)
+        if ready.status != 0:
+            raise ToolOutput(
+                "tcpdump does not capture",
+                where=f"host {site.host.name}, interface {interface}",
+                why=ready.stderr.strip()[-400:],
+                remedy="is it installed on the collector?",
+            )
+        yield captured
+        time.sleep(_BLOCK)
+        job.stop()
+        fetched = site.host.run(*script(_FETCH, directory), timeout=600).stdout
+        captured.packets = gzip.decompress(base64.b64decode(fetched))
+        captured.summary = job.stderr()
+    finally:
+        job.stop()
+        site.host.run("rm", "-rf", "--", directory)

@@ -1,0 +1,254 @@
+"""What a run says of itself: its log, its progress file for ``labkit status``, its progress bar.
+
+All of it is written between trials, and is on the disk before the next one begins.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+import tqdm
+import tqdm.auto
+
+from labkit.campaign.store import write_json
+from labkit.design import Condition, Design, trial_name
+from labkit.paths import PROGRESS
+from labkit.rig import Rig
+from labkit.status import process_identity
+from labkit.version import VERSION
+
+LOG = logging.getLogger("labkit.campaign")
+
+
+class RunLog:
+    """The log, progress file and progress bar of a run over a campaign's trials.
+
+    `outcomes` says of every trial that an earlier run attempted whether it was measured.
+    """
+
+    def __init__(
+        self, study: str, rig: Rig, design: Design, path: Path, outcomes: Mapping[str, bool]
+    ) -> None:
+        self._study, self._rig, self._design, self._folder = study, rig, design, path
+        self._outcomes = dict(outcomes)
+        ended = (one.stat().st_mtime_ns for one in (path / "trials").glob("b*"))
+        self._ended_ns = max(ended, default=None)
+        #: What `labkit status` shows of the run that goes on; None between runs.
+        self._run: dict[str, Any] | None = None
+        self._trial = ""
+
+    @property
+    def _done(self) -> int:
+        return sum(self._outcomes.values())
+
+    def begin(self, session: int) -> RunLog:
+        """Open the log of a run; use it as a ``with`` block, at whose end it says how it ended."""
+        folder = self._folder / "logs"
+        folder.mkdir(exist_ok=True)
+        number = max((int(path.stem) for path in folder.glob("[0-9]*.log")), default=0) + 1
+        log, self._began_ns = folder / f"{number:02d}.log", time.time_ns()
+        self._bar = ProgressBar(len(self._design), self._done, self._study)
+        self._handlers: list[logging.Handler] = [_SyncedHandler(log, "x", encoding="utf-8")]
+        if self._bar.lines:
+            self._handlers.append(logging.StreamHandler(self._bar.lines))
+        LOG.setLevel(logging.INFO)
+        for one in self._handlers:
+            one.setFormatter(_formatter())
+            LOG.addHandler(one)
+        self._run = {**process_identity(), "log": log.name, "began_ns": self._began_ns}
+        self._bar.note(f"log: {log}")
+        self._log_head(session)
+        return self
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._log_error(error)
+        took = (time.time_ns() - self._began_ns) / 1e9
+        LOG.info("end: %d of %d trials measured, %.0f s", self._done, len(self._design), took)
+        self._trial, self._run = "", None
+        self.write_progress()
+        for one in self._handlers:
+            LOG.removeHandler(one)
+            one.close()
+        self._bar.close()
+
+    def _log_head(self, session: int) -> None:
+        rig, design = self._rig, self._design
+        LOG.info("session %d: labkit %s, process %d", session, VERSION, os.getpid())
+        hosts = (f"{role} {', '.join(rig.addresses.get(role, ()))}" for role in rig.hosts)
+        LOG.info("rig %s: %s", rig.name, "; ".join(hosts) or "no hosts")
+        counts = f"{len(design.conditions)} conditions x {len(design.order)} blocks"
+        refused = f"{len(design.refusals)} refused"
+        planned = f"{len(design)} trials, {self._done} measured before, {refused}"
+        LOG.info("%s: %s = %s", self._study, counts, planned)
+
+    def _log_error(self, error: BaseException) -> None:
+        where = f" in {self._trial}" if self._trial else ""
+        if not isinstance(error, KeyboardInterrupt):
+            LOG.error("gave up%s: %s", where, _line(error))
+            return
+        LOG.warning("interrupted%s", where)
+        # A notebook shows nothing but the error: it says what is kept and how to go on.
+        kept = f"{self._done} of {len(self._design)} trials are measured and kept"
+        error.args = (f"{kept}; the same again goes on with the rest",)
+        # Where in a wait it came, deep in what measures, says nothing; the log names the trial.
+        error.__traceback__ = None
+
+    def begins(self, trial: str, block: int, attempt: int, condition: Condition) -> None:
+        """Say which trial comes next."""
+        self._trial = trial
+        self._bar.before(f"block {block}: {condition.label}")
+        LOG.info("%s attempt %d begins: %s", trial, attempt, condition.label)
+        assert self._run is not None
+        self._run |= {
+            "trial": trial,
+            "attempt": attempt,
+            "condition": condition.label,
+            "trial_began_ns": time.time_ns(),
+            "left_seconds": self._bar.left(),
+        }
+        self.write_progress()
+
+    def ended(self, record: Mapping[str, Any], label: str, error: Exception | None) -> None:
+        """Say how an attempt ended, which is stored."""
+        what, seconds = f"{record['trial']} attempt {record['attempt']}", record["seconds"]
+        flags = f"; flags: {', '.join(record['flags'])}" if record.get("flags") else ""
+        self._outcomes[record["trial"]] = error is None
+        self._ended_ns = time.time_ns()
+        if error is None:
+            LOG.info("%s ok: %.1f s, %d samples%s", what, seconds, record["n_samples"], flags)
+            return
+        LOG.warning("%s failed after %.1f s: %s", what, seconds, _line(error))
+        if not self._bar.lines:
+            self._bar.note(f"{record['trial']} ({label}) failed: {error}", bad=True)
+
+    def over(self) -> None:
+        """Count a planned trial as over, however it ended."""
+        self._trial = ""
+        self._bar.after()
+
+    def write_progress(self) -> None:
+        """Write the progress file; it appears complete or not at all."""
+        sizes = [len(block) for block in self._design.order]
+        names = [[trial_name(b, p + 1) for p in range(n)] for b, n in enumerate(sizes, start=1)]
+        # The trial that runs is not failed yet.
+        failed = [name for name, ok in self._outcomes.items() if not ok and name != self._trial]
+        progress = {
+            "study": self._study,
+            "planned": len(self._design),
+            "done": self._done,
+            "failed": len(failed),
+            "blocks": len(sizes),
+            "whole": sum(all(map(self._outcomes.get, block)) for block in names),
+            "ended_ns": self._ended_ns,
+            "run": self._run,
+            "cpus": self._rig.cpu_map.get("harness", "") if self._rig.shared_kernel else "",
+        }
+        write_json(self._folder / PROGRESS, progress)
+
+
+class _SyncedHandler(logging.FileHandler):
+    """A log that is synced line by line: the system must write nothing back during a window."""
+
+    def flush(self) -> None:
+        super().flush()
+        if self.stream:
+            os.fsync(self.stream.fileno())
+
+
+def _formatter() -> logging.Formatter:
+    """Format lines as the time (UTC, ISO 8601), the level and the message."""
+    form = "%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s"
+    formatter = logging.Formatter(form, "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    return formatter
+
+
+def _line(error: BaseException) -> str:
+    """Return an error in one line."""
+    text = "; ".join(line.strip() for line in str(error).splitlines())
+    return text or type(error).__name__
+
+
+#: Names a file (a terminal) that progress is drawn to; ``labkit run`` sets it, since the notebook's
+#: own output is not seen before it has ended. What is no terminal gets the lines of the log.
+VARIABLE = "LABKIT_PROGRESS"
+
+
+class ProgressBar:
+    """A bar over the trials of a campaign; it is drawn between trials, never inside one."""
+
+    def __init__(self, total: int, done: int, title: str) -> None:
+        # The library's monitor is a thread that wakes up by the clock, also inside a window.
+        tqdm.tqdm.monitor_interval = 0
+        self._file = _open_terminal(os.environ.get(VARIABLE))
+        #: Where whole lines are written to instead of a bar: a file or pipe keeps what was drawn.
+        self.lines = self._file if self._file and not self._file.isatty() else None
+        self._null = _open_terminal(os.devnull) if self.lines else None
+        bar: Any = tqdm.tqdm if self._file or not _in_notebook() else tqdm.auto.tqdm
+        self._bar = bar(
+            total=total,
+            initial=done,
+            desc=title,
+            unit="trial",
+            file=self._null or self._file or sys.stderr,
+            mininterval=0,
+            smoothing=0.1,
+            dynamic_ncols=True,
+        )
+
+    def before(self, text: str) -> None:
+        """Say which trial comes next."""
+        self._bar.set_postfix_str(text, refresh=True)
+
+    def after(self) -> None:
+        """Count a trial that is done."""
+        self._bar.update(1)
+
+    def left(self) -> float | None:
+        """Return how many seconds the bar says are left; None before the first trial has ended."""
+        state = self._bar.format_dict
+        measured = state["n"] - state["initial"]
+        rate = state["rate"] or (measured / state["elapsed"] if measured else 0)
+        return (state["total"] - state["n"]) / rate if rate else None
+
+    def note(self, text: str, *, bad: bool = False) -> None:
+        """Print a line without breaking the bar; a notebook shows only errors in red."""
+        plain = sys.stdout if _in_notebook() and not bad else sys.stderr
+        self._bar.write(text, file=self._file or plain)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._bar.close()
+        for file in (self._file, self._null):
+            if file:
+                file.close()
+
+
+def _open_terminal(name: str | None) -> TextIO | None:
+    if not name:
+        return None
+    try:
+        # A kernel leads a session of its own: the terminal is not to become that session's.
+        return os.fdopen(os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "a")
+    except OSError:
+        return None
+
+
+def _in_notebook() -> bool:
+    return "ipykernel" in sys.modules

@@ -1,0 +1,329 @@
+"""What each kind of claim estimates, each estimate with the region in which it is said to lie.
+
+A claim of several parts holds when every part does: it is shown by the largest of their p-values
+(intersection-union; Berger 1982). It fails when any part does: it is refuted by the smallest, times
+the number of parts (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis.estimates import Estimate, Inference, join_notes, over_blocks, ratio_of_means
+from labkit.analysis.knee import fit_knee
+from labkit.analysis.models import fit_line, interaction
+from labkit.analysis.overhead import fit_overhead
+from labkit.claims.cells import Cells, Measured, NotMeasured
+from labkit.claims.schema import (
+    Bound,
+    Cell,
+    Claim,
+    Contrast,
+    FixedOffset,
+    Knee,
+    Level,
+    Linear,
+    Monotone,
+    Region,
+    beyond,
+    words,
+)
+from labkit.units import METRICS
+
+#: Units that a factor's name ends with.
+_UNITS = {"us": "us", "ns": "ns", "b": "B"}
+_NO_LOGARITHM = "a value of 0 has no logarithm"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One estimate and the region in which a claim says that it lies."""
+
+    label: str
+    estimate: Inference
+    low: float
+    high: float
+    unit: str = "1"
+
+    @property
+    def p_within(self) -> float:
+        """The p-value that shows the part to hold."""
+        return self.estimate.p_within(self.low, self.high)
+
+    @property
+    def p_outside(self) -> float:
+        """The p-value that shows the part to fail."""
+        return self.estimate.p_outside(self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a campaign says to a claim."""
+
+    #: All of them have to hold.
+    parts: tuple[Part, ...]
+    #: Samples of the shortest trial; 0 where trials do not say.
+    samples: int = 0
+    #: The number to show, where it is not that of the part which decides.
+    shown: Part | None = None
+    #: The p-value of what has to be shown beside the parts; 0 where there is no such thing.
+    also: float = 0.0
+    note: str = ""
+
+    @property
+    def p_replicates(self) -> float:
+        """The p-value that shows every part to hold; NaN where that of some part is unknown."""
+        return float(np.max([self.also, *(part.p_within for part in self.parts)]))
+
+    @property
+    def p_contradicts(self) -> float:
+        """The p-value that shows some part to fail; NaN where none is known."""
+        known = [p for part in self.parts if not math.isnan(p := part.p_outside)]
+        return min(1.0, len(self.parts) * min(known)) if known else math.nan
+
+    @property
+    def weakest(self) -> Part:
+        """The part that is furthest from being shown to hold."""
+        return max(self.parts, key=lambda part: (math.isnan(part.p_within), part.p_within))
+
+    @property
+    def worst(self) -> Part:
+        """The part that is nearest to being shown to fail."""
+        return min(self.parts, key=lambda part: (math.isnan(part.p_outside), part.p_outside))
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks that every part rests on."""
+        return min(part.estimate.n_blocks for part in self.parts)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A claim at one combination of the levels of `each`, and the campaign that it is asked of."""
+
+    claim: Any
+    at: Cell
+    measured: Measured
+
+    def cell(self, key: str = "") -> Cell:
+        """Return a cell of the claim; what all its cells share, without a key."""
+        cell = self.claim.complete_cells()[key] if key else self.claim.where
+        return {**cell, **self.at}
+
+    def values(self, cells: Sequence[Cell]) -> Cells:
+        """Return the values of cells."""
+        return self.measured.cells(self.claim, cells)
+
+    def curve(self, *keys: str) -> tuple[Sequence[Level], list[Cell]]:
+        """Return the levels of a curve, and each cell at all of them, cell by cell.
+
+        The levels are those of the claim, or all at which every cell was measured, rising.
+        """
+        cells = [self.cell(key) for key in keys or ("",)]
+        over = self.claim.over
+        levels = self.claim.levels or self.measured.levels(self.claim, over, cells)
+        return levels, [{**cell, over: level} for cell in cells for level in levels]
+
+
+def evaluate(claim: Claim, measured: Measured) -> Evaluation:
+    """Return what a campaign says to a claim, at each combination of levels that it names."""
+    measured.check(claim)
+    estimate = ESTIMATORS.get(claim.kind, _compared)
+    levels = claim.at_each()
+    each = [estimate(_Case(claim, at, measured)) for at in levels]
+    if len(each) == 1:
+        return each[0]
+    return Evaluation(
+        tuple(
+            replace(part, label=f"{words(at)}: {part.label}")
+            for at, evaluation in zip(levels, each, strict=True)
+            for part in evaluation.parts
+        ),
+        min(evaluation.samples for evaluation in each),
+        max(each, key=lambda evaluation: np.nan_to_num(evaluation.p_replicates, nan=1.0)).shown,
+        max(evaluation.also for evaluation in each),
+        join_notes(*(evaluation.note for evaluation in each)),
+    )
+
+
+def _compared(case: _Case) -> Evaluation:
+    """Estimate the ratio of each pair of cells that a claim compares."""
+    pairs = [(case.cell(a), case.cell(b)) for a, b in case.claim.pairs()]
+    return _ratios(case, pairs, case.claim.region())
+
+
+def _monotone(case: _Case) -> Evaluation:
+    claim: Monotone = case.claim
+    _, cells = case.curve()
+    return _ratios(case, list(zip(cells[1:], cells, strict=False)), claim.region())
+
+
+def _ratios(case: _Case, pairs: Sequence[tuple[Cell, Cell]], region: Region) -> Evaluation:
+    """Return one ratio a pair of cells, all of which have to lie in one region."""
+    cells, places = _unique([cell for pair in pairs for cell in pair])
+    data = case.values(cells)
+    parts = []
+    for number, (above, below) in enumerate(pairs):
+        top, bottom = places[2 * number : 2 * number + 2]
+        label = f"{words(above, without=below)} / {words(below, without=above)}"
+        parts.append(Part(label, _paired(data.values[top], data.values[bottom]), *region))
+    return Evaluation(tuple(parts), data.samples, note=data.note)
+
+
+def _paired(above: pd.Series[float], below: pd.Series[float]) -> Inference:
+    """Return the ratio of two cells, paired by block: by t on logs where they have logarithms."""
+    both = above.notna() & below.notna()
+    note = _incomplete(both)
+    top, bottom = (np.asarray(values[both], dtype=np.float64) for values in (above, below))
+    if (top > 0).all() and (bottom > 0).all():
+        return over_blocks(np.log(top) - np.log(bottom), scale="log", note=note)
+    note = join_notes(note, f"{_NO_LOGARITHM}: ratio of arithmetic means (Fieller 1954)")
+    return ratio_of_means(top, bottom, note=note)
+
+
+def _incomplete(known: pd.Series[bool]) -> str:
+    lost = int((~known).sum())
+    return f"{lost} of {len(known)} blocks incomplete" if lost else ""
+
+
+def _contrast(case: _Case) -> Evaluation:
+    claim: Contrast = case.claim
+    four = [case.cell(key) for key in claim.cell_keys]
+    cells, places = _unique(four)
+    data = case.values(cells)
+    estimate: Inference = _nothing(data)
+    if data.positive:
+        by_key = dict(zip(claim.cell_keys, places, strict=True))
+        estimate = interaction(data.tidy(), value="value", by="cell", block="block", **by_key)
+    first, second = (
+        f"({words(a, without=b)} / {words(b, without=a)})" for a, b in (four[:2], four[2:])
+    )
+    part = Part(f"{first} / {second}", estimate, *beyond(claim.direction))
+    return Evaluation((part,), data.samples, note=data.note)
+
+
+def _bound(case: _Case) -> Evaluation:
+    claim: Bound = case.claim
+    cell = case.cell("condition")
+    data = case.values([cell])
+    known = data.values[0].notna()
+    values, note = data.values[0][known].to_numpy(dtype=np.float64), _incomplete(known)
+    if data.positive:
+        estimate = over_blocks(np.log(values), scale="log", note=note)
+    else:
+        estimate = over_blocks(values, note=join_notes(note, f"{_NO_LOGARITHM}: arithmetic mean"))
+    part = Part(words(cell), estimate, *claim.region(), claim.unit or _unit(claim))
+    return Evaluation((part,), data.samples, note=data.note)
+
+
+def _linear(case: _Case) -> Evaluation:
+    claim: Linear = case.claim
+    levels, cells = case.curve()
+    data = case.values(cells)
+    line = fit_line(_over(data, levels), value="value", over="level", block="block")
+    up = claim.direction == "increasing"
+    region = (0.0, math.inf) if up else (-math.inf, 0.0)
+    slope = Part(f"slope over {claim.over}", line.slope, *region, f"{_unit(claim)} each")
+    straight = tuple(
+        Part(
+            f"deviation from the line at {claim.over} {level:g}, as a share of its rise",
+            deviation,
+            -claim.margin,
+            claim.margin,
+        )
+        # Below three levels there is one deviation, which is unknown.
+        for level, deviation in zip(line.levels, line.deviations, strict=len(line.deviations) > 1)
+    )
+    growth = Part("last / first level", line.growth, *beyond(claim.direction))
+    return Evaluation(
+        (slope, *straight), data.samples, growth, note=join_notes(data.note, line.note)
+    )
+
+
+def _fixed_offset(case: _Case) -> Evaluation:
+    claim: FixedOffset = case.claim
+    levels, cells = case.curve("baseline", "condition")
+    data = case.values(cells)
+    unit = _unit(claim)
+    if not data.positive:
+        part = Part("added at size 0", _nothing(data), 0.0, math.inf, unit)
+        return Evaluation((part,), data.samples, note=data.note)
+    frame = _over(data, levels)
+    frame["side"] = np.where(frame["cell"].to_numpy() < len(levels), "baseline", "condition")
+    fit = fit_overhead(
+        frame,
+        value="value",
+        condition="side",
+        baseline="baseline",
+        other="condition",
+        over="level",
+        block="block",
+    )
+    offset = Part(f"added at {claim.over} 0", fit.intercept, 0.0, math.inf, unit)
+    grown = Part("growth as a share of the baseline", fit.relative, -claim.margin, claim.margin)
+    return Evaluation((offset, grown), data.samples, offset, note=join_notes(data.note, fit.note))
+
+
+def _knee(case: _Case) -> Evaluation:
+    claim: Knee = case.claim
+    # No knee can lie at 0, by which a quota says that there is none.
+    levels, cells = case.curve()
+    kept = [place for place, level in enumerate(levels) if float(level) > 0]
+    if len(kept) < 4:
+        raise NotMeasured(f"{len(kept)} levels of {claim.over}, and a knee takes 4 above 0")
+    data = case.values([cells[place] for place in kept])
+    label, unit = f"the knee over {claim.over}", _UNITS.get(claim.over.rpartition("_")[2], "1")
+    if not data.positive:
+        part = Part(label, _nothing(data), *claim.region(), unit)
+        return Evaluation((part,), data.samples, note=data.note)
+    frame = _over(data, [levels[place] for place in kept])
+    fit = fit_knee(frame, value="value", over="level", block="block")
+    misfit = f"a hinge fits badly (p = {fit.p_lack_of_fit:.2g})"
+    note = join_notes(data.note, fit.note, misfit if fit.p_lack_of_fit < 0.05 else "")
+    part = Part(label, fit.at, *claim.region(), unit)
+    # A place of a knee is shown only where there is a knee.
+    return Evaluation((part,), data.samples, also=fit.p_knee, note=note)
+
+
+#: What estimates each kind that is not only ratios of cells.
+ESTIMATORS: Mapping[str, Callable[[_Case], Evaluation]] = {
+    "monotone": _monotone,
+    "contrast": _contrast,
+    "bound": _bound,
+    "linear": _linear,
+    "fixed-offset": _fixed_offset,
+    "knee": _knee,
+}
+
+
+def _over(data: Cells, levels: Sequence[Level]) -> pd.DataFrame:
+    """Return the values of a curve's cells with the column ``level``."""
+    frame = data.tidy()
+    frame["level"] = [float(levels[int(place) % len(levels)]) for place in frame["cell"]]
+    return frame
+
+
+def _unique(cells: Sequence[Cell]) -> tuple[list[Cell], list[int]]:
+    """Return each cell once, and the place of every one among them."""
+    once: list[Cell] = []
+    for cell in cells:
+        if cell not in once:
+            once.append(cell)
+    return once, [once.index(cell) for cell in cells]
+
+
+def _nothing(data: Cells) -> Estimate:
+    blocks = len(data.values.dropna())
+    return Estimate(math.nan, math.nan, math.nan, n_blocks=blocks, note=_NO_LOGARITHM)
+
+
+def _unit(claim: Claim) -> str:
+    """Return the unit of a metric as it is stored."""
+    known = METRICS.get(claim.metric)
+    return known.unit if known else ""

@@ -1,0 +1,573 @@
+"""Claims: published statements as testable hypotheses, read from ``data/claims.toml``.
+
+Loading checks the form of a claim. Which factors, levels and metrics there are is known by the plan
+of a campaign: `labkit.claims.cells` checks a claim against the campaign that it is applied to.
+
+=============== ======================================== ======================================
+kind            keys (those in brackets may be missing)  what is said
+=============== ======================================== ======================================
+difference      condition, baseline, direction,          the ratio of the two lies above or
+                [at_least]                               below 1 (or beyond ``at_least``)
+equivalence     condition, baseline, [margin]            the ratio lies within the margin of 1
+ratio           condition, baseline, [low], [high]       the ratio lies in the range
+range-of-ratios conditions, baseline, [low], [high]      the same, of several
+order           cells, direction                         every neighbouring pair is in that order
+monotone        over, direction, [levels]                it grows (falls) all the way
+contrast        condition, baseline, condition2,         the ratio of the two ratios lies above
+                baseline2, direction                     or below 1
+bound           condition, [low], [high], [unit]         the value itself lies in the range
+linear          over, direction, [margin], [levels]      it grows (falls) along a straight line
+fixed-offset    condition, baseline, over, [margin],     the difference has an intercept above 0
+                [levels]                                 and no slope
+knee            over, [low], [high], [levels]            the place where the fall or rise ends
+=============== ======================================== ======================================
+
+The first four may have ``conditions``, a list, in place of ``condition``: each has to lie there.
+Of ``low`` and ``high`` at least one is there. Any kind may have ``each``, levels of factors for all
+combinations of which the statement must hold. The last three kinds serve one claim each: each fits
+a curve of its own, which no ratio of cells can express.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
+
+import pandas as pd
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Strict,
+    StringConstraints,
+    TypeAdapter,
+)
+
+from labkit.analysis.trials import quantile_level
+from labkit.claims.published import published
+from labkit.claims.stated import Number, Stated, compute, load_stated, stated_path, with_unit
+from labkit.claims.toml_file import Mistakes, read_toml
+from labkit.errors import DatasetError, UsageError
+from labkit.paths import project
+from labkit.placement import ENGINES
+
+Capability = Literal[
+    "separate-machines", "nic-hardware", "isolated-cpus", "busy-poll", "aufs", "residence-time"
+]
+CAPABILITIES = get_args(Capability)
+_STATISTICS = ("mean", "median", "min", "max", "std")
+
+
+def _level(value: object) -> object:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not isinstance(value, str) and not (number and math.isfinite(float(str(value)))):
+        raise ValueError("must be text or a finite number")
+    return value
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if any(value in values[:place] for place, value in enumerate(values)):
+        raise ValueError("must not repeat a value")
+    return values
+
+
+def _engine(name: str) -> str:
+    if name not in ENGINES:
+        raise ValueError(f"must be one of {', '.join(ENGINES)}")
+    return name
+
+
+#: A factor's level, as selectors write it.
+Level: TypeAlias = Annotated[str | float, BeforeValidator(_level)]
+#: One combination of levels, by factor.
+Cell: TypeAlias = Mapping[str, Level]
+_Cell = Annotated[dict[str, Level], Field(min_length=1)]
+_Cells = Annotated[tuple[_Cell, ...], Strict(False), Field(min_length=2), AfterValidator(_distinct)]
+_Levels = Annotated[
+    tuple[Level, ...], Strict(False), Field(min_length=2), AfterValidator(_distinct)
+]
+_Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+_Names = Annotated[tuple[_Name, ...], Strict(False), AfterValidator(_distinct)]
+_Text = Annotated[str, StringConstraints(min_length=1)]
+_Positive = Annotated[float, Field(gt=0)]
+_Count = Annotated[int, Field(ge=1)]
+#: The bounds between which an estimate is said to lie.
+Region: TypeAlias = tuple[float, float]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Needs(_Model):
+    """What a claim asks of a rig; zero, or empty, where it asks nothing."""
+
+    capabilities: Annotated[tuple[Capability, ...], Strict(False)] = ()
+    #: CPUs of the system under test, at least and at most.
+    cores: _Count = 0
+    cores_at_most: _Count = 0
+    hosts: _Count = 0
+    link_gbit_per_s: _Positive = 0.0
+    #: Samples a trial, at least.
+    samples: _Count = 0
+    #: The runtime that must have run.
+    engine: Annotated[str, AfterValidator(_engine)] = ""
+
+
+class Published(_Model):
+    """What a paper has for the quantity that is estimated, as the file has it."""
+
+    unit: _Text
+    stated: Number | None = None
+    compute: _Text | None = None
+    names: dict[str, Any] | None = Field(None, alias="from", min_length=1)
+
+    def mistakes(self) -> list[str]:
+        """Return what is wrong between the keys."""
+        messages = []
+        if self.stated is None and self.compute is None:
+            messages.append("published: stated or compute is missing; write one")
+        if (self.compute is None) != (self.names is None):
+            messages.append("published: compute and from need each other; write both")
+        return messages
+
+
+class _Claim(_Model):
+    """A published statement as a hypothesis about cells of a study."""
+
+    #: The keys of this kind that hold one cell, or several.
+    cell_keys: ClassVar[tuple[str, ...]] = ()
+
+    id: _Name
+    #: The document's key, where in it, and the statement in our words.
+    source: _Name
+    place: _Text
+    statement: _Text
+    study: _Text
+    metric: _Text
+    #: Of the samples of a trial; empty for a metric that has one number a trial.
+    statistic: _Text = ""
+    #: Levels held fixed for every cell.
+    where: dict[str, Level] = {}
+    #: Levels of factors for all combinations of which the statement must hold.
+    each: Annotated[dict[str, _Levels], Field(min_length=1)] = {}
+    #: Fewest blocks for a verdict; a small alpha may ask for more.
+    blocks: Annotated[int, Field(ge=2)] = 5
+    #: What makes a rig suitable at all, and what makes it the same setting.
+    needs: Needs = Needs()
+    same: Needs = Needs()
+    published: Published | None = None
+    #: Identifiers of the statements (`labkit.claims.stated`) that bear on it.
+    checks: _Names = ()
+    note: str = ""
+
+    def complete_cells(self) -> dict[str, Cell]:
+        """Return the cells that the claim names, complete with `where`, by their key."""
+        cells: dict[str, Cell] = {}
+        for key in self.cell_keys:
+            value = getattr(self, key)
+            if isinstance(value, tuple):
+                cells |= {f"{key}[{place}]": cell for place, cell in enumerate(value)}
+            elif value is not None:
+                cells[key] = value
+        return {key: {**self.where, **cell} for key, cell in cells.items()}
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the keys of the cells that are compared with each other."""
+        if "baseline" not in self.cell_keys:
+            return []
+        return [(key, "baseline") for key in self.complete_cells() if key != "baseline"]
+
+    def at_each(self) -> list[Cell]:
+        """Return the combinations of the levels of `each`; one that is empty without any."""
+        return [
+            dict(zip(self.each, levels, strict=True))
+            for levels in itertools.product(*self.each.values())
+        ]
+
+    def mistakes(self) -> list[str]:
+        """Return what is wrong between the keys of the claim."""
+        messages = []
+        if not self.id.startswith(f"{self.source}-"):
+            messages.append(f"id: does not start with {self.source}-")
+        if self.statistic not in ("", *_STATISTICS) and quantile_level(self.statistic) is None:
+            known = ", ".join(_STATISTICS)
+            messages.append(f"statistic: {self.statistic!r} is unknown; known are {known}, p99 ...")
+        if self.published is not None:
+            messages += self.published.mistakes()
+        return messages + self._mistakes()
+
+    def _mistakes(self) -> list[str]:
+        """Return what is wrong between the cells of the claim; kinds add to it."""
+        messages, cells = [], self.complete_cells()
+        for key in self.cell_keys:
+            written = getattr(self, key) or {}
+            for cell in written if isinstance(written, tuple) else [written]:
+                messages += [
+                    f"{key}: {factor} = {level!r}, and where has {self.where[factor]!r}"
+                    for factor, level in cell.items()
+                    if self.where.get(factor, level) != level
+                ]
+        fixed = set(self.where).union(*cells.values())
+        messages += [
+            f"each: {factor} is fixed in a cell" for factor in self.each if factor in fixed
+        ]
+        for first, second in self.pairs():
+            if odd := sorted(cells[first].keys() ^ cells[second].keys()):
+                messages.append(f"{first}: has other factors than {second}: {odd}")
+            elif cells[first] == cells[second]:
+                messages.append(f"{first}: is compared with itself")
+        return messages
+
+
+class _Ranged(_Claim):
+    """A claim whose estimate lies in a range."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def region(self) -> Region:
+        """Return the range."""
+        return self.low, self.high
+
+    def _mistakes(self) -> list[str]:
+        messages = super()._mistakes()
+        if not {"low", "high"} & self.model_fields_set:
+            messages.append("low or high is missing; write one")
+        if not self.low <= self.high:
+            messages.append(f"low: {self.low} lies above high, {self.high}")
+        return messages
+
+
+class _Curve(_Claim):
+    """A claim about the levels of one factor."""
+
+    #: The factor that the curve runs over.
+    over: _Text
+    #: Its levels, in the order stated; empty for all that were measured.
+    levels: _Levels = ()
+
+    def _mistakes(self) -> list[str]:
+        messages = super()._mistakes()
+        if self.over in set(self.where).union(*self.complete_cells().values()):
+            messages.append(f"over: {self.over} is fixed in a cell")
+        if self.over in self.each:
+            messages.append(f"each: {self.over} is what the curve runs over")
+        return messages
+
+
+class _Compared(_Claim):
+    """A claim about the ratio of one cell, or of each of several, to a baseline."""
+
+    cell_keys = ("condition", "conditions", "baseline")
+    condition: _Cell | None = None
+    conditions: _Cells | None = None
+    baseline: _Cell
+
+    def _mistakes(self) -> list[str]:
+        unclear = (self.condition is None) == (self.conditions is None)
+        said = ["condition or conditions: write one of them"] if unclear else []
+        return said + super()._mistakes()
+
+
+class Difference(_Compared):
+    """The ratio lies above or below 1, or beyond `at_least`."""
+
+    kind: Literal["difference"]
+    direction: Literal["higher", "lower"]
+    #: A ratio; below 1 only for lower, where 0.8 is "at least a fifth less", as is 1.25.
+    at_least: _Positive = 1.0
+
+    def region(self) -> Region:
+        """Return the ratios beyond `at_least`."""
+        factor = self.at_least
+        return beyond(self.direction, 1 / factor if factor < 1 else factor)
+
+    def _mistakes(self) -> list[str]:
+        below = self.at_least < 1 and self.direction != "lower"
+        said = f'at_least: {self.at_least} is below 1, which only goes with direction = "lower"'
+        return super()._mistakes() + ([said] if below else [])
+
+
+class Equivalence(_Compared):
+    """The ratio lies within a margin of 1."""
+
+    kind: Literal["equivalence"]
+    margin: _Positive = 0.02
+
+    def region(self) -> Region:
+        """Return the ratios within the margin."""
+        return 1 / (1 + self.margin), 1 + self.margin
+
+
+class Ratio(_Ranged, _Compared):
+    """The ratio lies in a range."""
+
+    kind: Literal["ratio", "range-of-ratios"]
+
+
+class _Directed(_Claim):
+    """A claim that values grow or fall."""
+
+    direction: Literal["increasing", "decreasing"]
+
+    def region(self) -> Region:
+        """Return the ratios above or below 1."""
+        return beyond(self.direction)
+
+
+class Order(_Directed):
+    """Each cell lies above, or below, the one before it."""
+
+    cell_keys = ("cells",)
+    kind: Literal["order"]
+    cells: _Cells
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the keys of neighbouring cells."""
+        return [(above, below) for below, above in itertools.pairwise(self.complete_cells())]
+
+
+class Monotone(_Directed, _Curve):
+    """The value grows or falls from each level to the next."""
+
+    kind: Literal["monotone"]
+
+
+class Contrast(_Claim):
+    """The ratio of one pair of cells lies above or below that of another."""
+
+    cell_keys = ("condition", "baseline", "condition2", "baseline2")
+    kind: Literal["contrast"]
+    condition: _Cell
+    baseline: _Cell
+    condition2: _Cell
+    baseline2: _Cell
+    direction: Literal["higher", "lower"]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the keys of both pairs."""
+        return [("condition", "baseline"), ("condition2", "baseline2")]
+
+    def _mistakes(self) -> list[str]:
+        cells = self.complete_cells()
+        odd = sorted(cells["condition"].keys() ^ cells["condition2"].keys())
+        said = f"condition2: has other factors than condition: {odd}"
+        return super()._mistakes() + ([said] if odd else [])
+
+
+class Bound(_Ranged):
+    """The value of a cell lies in a range."""
+
+    cell_keys = ("condition",)
+    kind: Literal["bound"]
+    condition: _Cell
+    #: Of the bounds, as the metric is stored.
+    unit: _Text = ""
+
+
+class Linear(_Directed, _Curve):
+    """The value grows or falls along a straight line."""
+
+    kind: Literal["linear"]
+    #: Of the deviation from the line, as a share of its rise.
+    margin: _Positive = 0.1
+
+
+class FixedOffset(_Curve):
+    """What a condition adds to a baseline is the same at every level."""
+
+    cell_keys = ("condition", "baseline")
+    kind: Literal["fixed-offset"]
+    condition: _Cell
+    baseline: _Cell
+    #: Of the growth of what is added, as a share of the baseline.
+    margin: _Positive = 0.02
+
+
+class Knee(_Ranged, _Curve):
+    """The place where a fall or rise ends lies in a range."""
+
+    kind: Literal["knee"]
+
+
+Claim: TypeAlias = (
+    Difference | Equivalence | Ratio | Order | Monotone | Contrast | Bound
+    | Linear | FixedOffset | Knee
+)  # fmt: skip
+CLAIM: TypeAdapter[Claim] = TypeAdapter(Annotated[Claim, Discriminator("kind")])
+KINDS = tuple(
+    kind for model in get_args(Claim) for kind in get_args(model.model_fields["kind"].annotation)
+)
+
+
+def beyond(direction: str, factor: float = 1.0) -> Region:
+    """Return the ratios above a factor, or below its inverse."""
+    up = direction in ("higher", "increasing")
+    return (factor, math.inf) if up else (-math.inf, 1 / factor)
+
+
+@dataclass(frozen=True)
+class PublishedValue:
+    """What a paper has for the quantity that a claim is about."""
+
+    unit: str
+    stated: float | bool | None = None
+    computed: float | bool | None = None
+
+    @property
+    def number(self) -> float:
+        """The number from the paper's tables, or else the stated one; NaN where it is a truth."""
+        numbers = [v for v in (self.computed, self.stated) if v is not None]
+        return next((float(v) for v in numbers if not isinstance(v, bool)), math.nan)
+
+    @property
+    def text(self) -> str:
+        """All that the paper has, in a phrase."""
+        parts = []
+        for word, value in (("stated", self.stated), ("from its tables", self.computed)):
+            if isinstance(value, bool):
+                parts.append(f"{word}: {'yes' if value else 'no'}")
+            elif value is not None:
+                parts.append(f"{with_unit(value, self.unit)} {word}")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All claims, in the order of the file, with what the papers have for them."""
+
+    claims: tuple[Claim, ...]
+    #: The statements that claims refer to (`checks`), by their id.
+    stated: Mapping[str, Stated] = field(default_factory=dict)
+    #: By the claim's id.
+    published: Mapping[str, PublishedValue] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Claim]:
+        return iter(self.claims)
+
+    def __len__(self) -> int:
+        return len(self.claims)
+
+    def __getitem__(self, name: str) -> Claim:
+        for claim in self.claims:
+            if claim.id == name:
+                return claim
+        raise UsageError(f"no claim {name!r}", remedy="see the ids in data/claims.toml")
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The documents that have claims, in the order of the file."""
+        return tuple(dict.fromkeys(claim.source for claim in self.claims))
+
+    @property
+    def studies(self) -> tuple[str, ...]:
+        """The studies that have claims, in the order of the file."""
+        return tuple(dict.fromkeys(claim.study for claim in self.claims))
+
+
+class _File(BaseModel):
+    """A file of claims; they are checked one by one."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    format: Literal[1]
+    claim: list[dict[str, Any]] = []
+
+
+def load_claims(path: Path | str | None = None, root: Path | str | None = None) -> Claims:
+    """Return the claims."""
+    content, mistakes = read_toml(
+        project("data/claims.toml") if path is None else Path(path), _File
+    )
+    reader = _Reader(mistakes, root)
+    claims = [
+        claim
+        for number, entry in enumerate(content.claim, 1)
+        if (claim := reader.read(number, entry))
+    ]
+    mistakes.stop(f"correct these entries of {mistakes.path.name}")
+    stated = {
+        name: statement for several in reader.stated.values() for name, statement in several.items()
+    }
+    return Claims(tuple(claims), stated, reader.published)
+
+
+class _Reader:
+    """Reads the claims of one file, with the documents that they refer to."""
+
+    def __init__(self, mistakes: Mistakes, root: Path | str | None) -> None:
+        self.mistakes, self.root = mistakes, root
+        self.names: set[str] = set()
+        self.tables: dict[str, pd.DataFrame | None] = {}
+        self.stated: dict[str, dict[str, Stated]] = {}
+        self.published: dict[str, PublishedValue] = {}
+
+    def read(self, number: int, entry: dict[str, Any]) -> Claim | None:
+        """Return the claim of an entry, or None when it has not the form of its kind."""
+        name = str(entry.get("id", f"claim {number}"))
+        if name in self.names:
+            self.mistakes.add(name, "id: used twice; choose another")
+        self.names.add(name)
+        claim = self.mistakes.validate(name, entry, CLAIM)
+        if claim is not None:
+            self.mistakes.add(name, *claim.mistakes(), *self._checks(claim), *self._paper(claim))
+        return claim
+
+    def _checks(self, claim: Claim) -> list[str]:
+        """Return what is wrong with the statements that a claim refers to."""
+        messages, source = [], claim.source
+        if claim.checks and source not in self.stated:
+            self.stated[source] = {}
+            try:
+                self.stated[source] = {
+                    statement.id: statement for statement in load_stated(source, self.root)
+                }
+            except DatasetError as error:
+                messages.append(f"checks: {error.what}; {error.why or error.remedy}")
+        file = stated_path(source, self.root).name
+        unknown = [name for name in claim.checks if name not in self.stated[source]]
+        return messages + [f"checks: {file} has no {name!r}" for name in unknown]
+
+    def _paper(self, claim: Claim) -> list[str]:
+        """Compute what the paper has; return what is wrong with it."""
+        source, paper = claim.source, claim.published
+        if source not in self.tables:
+            self.tables[source] = None
+            try:
+                table = published(source, self.root)
+                table.attrs = {}  # pandas would copy the schema with every comparison
+                self.tables[source] = table
+            except DatasetError as error:
+                return [f"source: {error.what}; {error.why or error.remedy}"]
+        table_or_none = self.tables[source]
+        if paper is None or table_or_none is None:
+            return []
+        computed = None
+        if paper.compute and paper.names:
+            try:
+                (computed,) = compute([paper.compute], paper.names, table_or_none)
+            except UsageError as error:
+                return [f"published: {error.what}" + (f": {error.why}" if error.why else "")]
+        self.published[claim.id] = PublishedValue(paper.unit, paper.stated, computed)
+        return []
+
+
+def words(cell: Cell, *, without: Cell | None = None) -> str:
+    """Return a cell in words, without the levels that another has too (if any are left)."""
+    left = {name: level for name, level in cell.items() if (without or {}).get(name) != level}
+    return " | ".join(
+        f"{name} {level_words(level)}" if isinstance(level, int | float) else str(level)
+        for name, level in (left or cell).items()
+    )
+
+
+def level_words(level: Level) -> str:
+    """Return a level as a message names it."""
+    return f"{level:g}" if isinstance(level, int | float) else repr(level)

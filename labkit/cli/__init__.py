@@ -1,0 +1,41 @@
+"""The command line: a thin layer over the library. Exit codes: 0, 1 (failed), 2 (used wrongly)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from labkit.cli import campaigns, dataset, lab, machine, reports, rig
+from labkit.errors import Interrupted, LabkitError
+from labkit.version import VERSION
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`make report` does everything once; `labkit COMMAND --help` has examples.",
+)
+@click.version_option(VERSION, prog_name="labkit")
+def app() -> None:
+    """Measure what containers cost on this machine, and decide what was published about it."""
+
+
+for _module in (machine, rig, reports, campaigns, dataset, lab):
+    for _command in _module.COMMANDS:
+        app.add_command(_command)
+
+
+def main(argv: list[str] | None = None) -> Any:
+    """Run the command line, turning errors into a message and an exit code."""
+    try:
+        app.main(args=argv, prog_name="labkit", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except LabkitError as error:
+        click.echo(f"labkit: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(f"labkit: {Interrupted()}", err=True)
+        sys.exit(1)

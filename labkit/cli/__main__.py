@@ -1,0 +1,5 @@
+"""``python -m labkit.cli``."""
+
+from labkit.cli import main
+
+main()

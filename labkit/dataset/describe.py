@@ -1,0 +1,687 @@
+"""The description of a dataset: tables with schemas, provenance, and the digest of every file.
+
+`describe` writes, beside the data and from nothing but them and CITATION.cff,
+
+- ``trials.csv`` in each campaign: `Dataset.trials`, one row an attempt;
+- ``datapackage.json``: a Frictionless data package with the schema of every table;
+- ``ro-crate-metadata.json``: who measured what, with which software, images and rig;
+- ``SHA256SUMS``: the digest of every other file, as ``sha256sum --check`` reads it.
+
+A column is a key of the row, a factor of the plan, a metric of `labkit.units`, or one of the
+counters below; with ``_median`` and its like it is a statistic of a trial's samples, and with the
+name of a placement before it (``hop01_cpu_ns``) it is that placement's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from labkit.citation import Entry, authors, citation, software
+from labkit.dataset import Dataset
+from labkit.dataset.files import (
+    SUMS,
+    campaigns_within,
+    digest_of,
+    files_of,
+    progress,
+    read_sums,
+    write_sums,
+)
+from labkit.dataset.storage import (
+    RAW,
+    SAMPLES,
+    SESSIONS,
+    TRIALS,
+    check_rows,
+    storage_of,
+)
+from labkit.errors import DatasetError
+from labkit.units import METRICS, QUANTILES
+
+PACKAGE, CRATE, CSV = "datapackage.json", "ro-crate-metadata.json", "trials.csv"
+README, LICENSE = "README.md", "LICENSE"
+#: What is made from the rest, and so may change with labkit.
+MADE = (PACKAGE, CRATE, CSV, SUMS, README)
+LICENCE = {
+    "name": "CC-BY-4.0",
+    "title": "Creative Commons Attribution 4.0 International",
+    "path": "https://creativecommons.org/licenses/by/4.0/",
+}
+_APACHE = "https://www.apache.org/licenses/LICENSE-2.0"
+
+#: Columns that place a row, by name: unit and text.
+KEYS = {
+    "trial": ("", "block and position of the trial; further conditions of it end in /1, /2 ..."),
+    "attempt": ("1", "number of the attempt: one that failed is kept, and tried again"),
+    "block": ("1", "block: one pass over all conditions"),
+    "position": ("1", "position in the order of the block"),
+    "copy": ("1", "1, or 2 for the condition's second trial of a block (A/A)"),
+    "status": ("", "ok, or failed"),
+    "n_samples": ("1", "samples that the trial kept"),
+    "started_ns": ("ns", "when it began, since 1970 (UTC)"),
+    "seconds": ("s", "how long it took, all in"),
+    "session": ("1", "session that it belongs to: in sessions.json, or sessions/NN.json"),
+    "flags": ("", "validity rules that it broke; the row is kept"),
+    "problems": ("", "what failed"),
+}
+#: Counters and times beside the metrics: unit and text.
+_COUNTERS = {
+    "harness_wakeups": ("1", "wake-ups of the harness's process inside the window"),
+    "softirq_net_rx": ("1/message", "receiving softirqs of all CPUs per message"),
+    "softirq_net_tx": ("1/message", "sending softirqs of all CPUs per message"),
+    "migrations": ("1", "times that the workload moved to another CPU"),
+    "pressure_us": ("us", "time in which some task waited for a CPU (PSI)"),
+    "softnet_dropped": ("1", "packets dropped by the receive queues of the CPUs"),
+    "TcpExt.BusyPollRxPackets": ("1", "packets taken by busy polling"),
+    "Udp.InErrors": ("1", "datagrams not delivered, in the workload's network namespace"),
+    "Udp.RcvbufErrors": ("1", "datagrams dropped by full sockets, in that namespace"),
+    "Tcp.RetransSegs": ("1", "TCP segments sent again, in that namespace"),
+    "Tcp.PassiveOpens": ("1", "TCP connections accepted, in that namespace"),
+    "cpu_ns": ("ns", "CPU time of the workload's threads"),
+    "group_cpu_ns": ("ns", "CPU time of the workload's control group"),
+    "group_cpu_use": ("1", "CPU time of the workload's control group, as a share of one CPU"),
+    "throttled_time": ("ns", "time for which the control group was cut off"),
+    "nr_periods": ("1", "periods of the quota"),
+    "steal_worst": ("1", "share of its time stolen from the CPU that lost most"),
+    "first_hop_drops": ("1", "datagrams that the first forwarder's socket dropped"),
+    "conntrack_entries": ("1", "connections tracked at the end"),
+    "latency_request_us": ("us", "longest wake-up time that the machine was allowed"),
+    "server_last_cpu": ("", "CPU that the server ran on last"),
+    **{
+        f"cpu_{kind}": ("1", f"share of all CPU time {text}")
+        for kind, text in {
+            "user": "in user space",
+            "nice": "in user space, at a lower priority",
+            "system": "in the kernel",
+            "idle": "idle",
+            "iowait": "waiting for input and output",
+            "irq": "in interrupts",
+            "softirq": "in soft interrupts",
+        }.items()
+    },
+    "dropped": ("1", "messages that the tool lost"),
+    "valid_messages": ("1", "messages that the tool counted"),
+    "start_ns": ("ns", "when a call was due, since the first one"),
+    "lateness_ns": ("ns", "from when a call was due to when it was sent"),
+    "elapsed_ns": ("ns", "from the first call to the last answer of the sample"),
+    "warmup_ns": ("ns", "length of the calls before the sample"),
+    "slow_warmup": ("1", "slow calls before the sample"),
+    "client_delay_ns": ("ns", "time in which the client was ready and had no CPU"),
+    "client_delay": ("1", "share of time in which the client was ready and had no CPU"),
+    "neighbour_cpu_ratio": ("1", "CPU time of the server to its neighbour's"),
+    "visits": ("1", "containers that came and went"),
+    "end_ns": ("ns", "when a request or transaction ended, since the measured time began"),
+    "set": ("1", "1 for a SET, 0 for a GET"),
+    "close_ns": ("ns", "time of closing the file"),
+    "call_ns": ("ns", "time of the interpreter's call alone"),
+    "again_ns": ("ns", "time of the second write to the same file"),
+    "arrived": ("1", "datagrams that arrived"),
+    "captured": ("1", "packets captured"),
+    "capture_drops": ("1", "packets that the capture itself dropped"),
+    "paired": ("1", "packets found on both sides of the capture"),
+    "unpaired": ("1", "packets found on one side of the capture only"),
+    **{
+        f"{load}{name}": ("1", f"{text}{words}")
+        for load, words in (("", ""), ("loaded_", ", at the offered rate"))
+        for name, text in (
+            ("paired_share", "share of the packets captured on their way in that came out"),
+            ("seen_share", "packets captured on their way out to datagrams that arrived"),
+        )
+    },
+    "iterations": ("1", "repetitions of the service that lie in the window"),
+    "iterations_partly": ("1", "repetitions that ran beside the neighbour for a part only"),
+    "iterations_cut": ("1", "repetitions that the end of the window cut"),
+    "overlap": ("1", "share of the repetitions' time in which the neighbour ran"),
+    "gflops": ("Gflop/s", "speed of Linpack"),
+    "linpack_seconds": ("s", "time of Linpack's solution"),
+    "linpack_threads": ("1", "threads of Linpack"),
+    "mbit_per_s": ("Mbit/s", "throughput of Netperf"),
+    "netperf_seconds": ("s", "time of Netperf's stream"),
+    "block_output_mb_per_s": ("MB/s", "Bonnie++, sequential output by block"),
+    "block_rewrite_mb_per_s": ("MB/s", "Bonnie++, rewriting by block"),
+    "block_input_mb_per_s": ("MB/s", "Bonnie++, sequential input by block"),
+    "seeks_per_s": ("1/s", "Bonnie++, random seeks"),
+    **{
+        f"{kernel}{suffix}_gb_per_s": ("GB/s", f"STREAM, {kernel}, {which}")
+        for kernel in ("copy", "scale", "add", "triad")
+        for suffix, which in (("", "best pass"), ("_mean", "mean pass"))
+    },
+}
+
+
+def about_column(column: str) -> tuple[str, str]:
+    """Return unit and text of a column; both are empty where nothing is known of it."""
+    if column in METRICS and column not in KEYS:
+        return METRICS[column].unit, METRICS[column].text
+    if column in KEYS or column in _COUNTERS:
+        return (KEYS if column in KEYS else _COUNTERS)[column]
+    if cpu := re.fullmatch(r"cpu(\d+)_(idle|packets)", column):
+        idle = f"share of its time in which CPU {cpu[1]} was idle"
+        return "1", idle if cpu[2] == "idle" else f"packets that CPU {cpu[1]} took in"
+    base, _, last = column.rpartition("_")
+    if last in QUANTILES and (known := about_column(base))[1]:
+        return known[0], f"{known[1]}, {QUANTILES[last]}"
+    place, _, rest = column.partition("_")
+    if rest and rest not in KEYS and (known := about_column(rest))[1]:
+        return known[0], f"{known[1]}, of {place}"
+    return "", ""
+
+
+#: Columns of trials.parquet that are not columns of trials.csv.
+_RECORD = {
+    "format": ("", "version of the dataset format"),
+    "levels": ("", "the level of each factor (JSON)"),
+    "error": ("", "what failed, with its evidence; null where nothing did (JSON)"),
+    "metrics": ("", "the measured values, by the name of the metric (JSON)"),
+    "also": ("", "further conditions that the trial measured: their levels and metrics (JSON)"),
+    "commands": ("", "the commands of the workload and of the tool, as argument lists (JSON)"),
+    "mechanisms": ("", "counters of the measured window, by name (JSON)"),
+    "readback": (
+        "",
+        "what was read back from the host of where the workload ran: verification (JSON)",
+    ),
+    "readbacks": ("", "what was read back of each further placement, by its name (JSON)"),
+    "steering": ("", "packet steering as it was read back from the hosts (JSON)"),
+    "details": ("", "what the protocol noted beside its metrics (JSON)"),
+    "window_seconds": ("s", "length of the measured window"),
+    "evidence": ("", "counters of the host before and after the window (JSON)"),
+    "sampled": ("", "the measured columns of samples.parquet, in their order (JSON)"),
+}
+_UNITS = {"us": "us", "ns": "ns", "b": "B", "s": "s", "per_s": "1/s"}
+
+
+def factor_field(plan: Mapping[str, Any], name: str, levels: Sequence[Any]) -> dict[str, Any]:
+    """Return what a schema says of a factor: what is varied, its levels, its baseline, its unit."""
+    planned = plan["factors"].get(name, [])
+    words = name.replace("_", " ")
+    baseline = plan.get("baseline", {}).get(name)
+    text = f"{words}, varied by the plan: {', '.join(map(str, planned))}"
+    if len(planned) == 1:
+        text = f"{words}, the same in every condition of the plan: {planned[0]}"
+    if baseline is not None:
+        text += f"; the baseline is {baseline}"
+    if further := [str(one) for one in levels if one not in planned]:
+        text += f"; measured in the same trials: {', '.join(further)}"
+    unit = next((u for end, u in _UNITS.items() if name.endswith(f"_{end}")), "")
+    field = {"description": text, "constraints": {"enum": list(levels)}}
+    return field | ({"unit": unit} if unit else {})
+
+
+def _schema(
+    types: Mapping[str, str], factors: Mapping[str, dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Return a Frictionless Table Schema: fields with name, type, description, and unit."""
+    fields = []
+    for name, kind in types.items():
+        unit, text = _RECORD.get(name) or about_column(name)
+        field = {"description": text or "see the study's protocol in plan.json"}
+        field |= {"unit": unit} if unit else {}
+        fields.append({"name": name, "type": kind} | ((factors or {}).get(name) or field))
+    return {"fields": fields, "missingValues": [""]}
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign inside of a described folder, and its folder's name from there (or nothing)."""
+
+    data: Dataset
+    home: str
+
+    @property
+    def study(self) -> str:
+        """The study's name."""
+        return str(self.data.plan.get("study") or self.data.path.name)
+
+    @property
+    def name(self) -> str:
+        """What its tables are called."""
+        return re.sub(r"[^a-z0-9._-]+", "-", (self.home or self.study).lower())
+
+    @property
+    def packed(self) -> bool:
+        """Whether it is stored as tables."""
+        return (self.data.path / TRIALS).is_file()
+
+    def at(self, name: str) -> str:
+        """Return a name inside of the campaign, from the described folder."""
+        return f"{self.home}/{name}" if self.home else name
+
+    @cached_property
+    def span(self) -> tuple[datetime, datetime] | None:
+        """When its first trial began and its last ended (UTC); None without trials."""
+        times = [(one["started_ns"] / 1e9, one["seconds"]) for one in self.data.records]
+        if not times:
+            return None
+        ends = (min(began for began, _ in times), max(map(math.fsum, times)))
+        began, ended = (datetime.fromtimestamp(int(second), UTC) for second in ends)
+        return began, ended
+
+    def counted(self) -> str:
+        """Return how much it holds, in words; nothing is left out of it."""
+        records = self.data.records
+        failed = sum(one["status"] != "ok" for one in records)
+        flagged = sum(bool(one.get("flags")) for one in records)
+        blocks = len({one["block"] for one in records})
+        samples = sum(int(one["n_samples"]) for one in records)
+        return (
+            f"{len(records)} attempts at trials in {blocks} block{'s' * (blocks != 1)} "
+            f"({failed} failed, {flagged} flagged, all kept), {samples:,} samples, "
+            f"rig {self.data.rig.get('name', 'unknown')}"
+        )
+
+    def files(self) -> dict[str, str]:
+        """Return the files and folders of the campaign that are there, each with what it is."""
+        known = {
+            "plan.json": "the plan, fixed before: conditions, order, settings, protocol, rig",
+            CSV: "one row an attempt at a trial",
+            TRIALS: "one row an attempt, whole: outcome, metrics, verification, evidence",
+            SAMPLES: "one row a sample, one row group an attempt",
+            SESSIONS: "the facts of every host, by session",
+            RAW: "what the programs printed, and what each run did",
+            "sessions/": "the facts of every host, one file a session",
+            "trials/": "a directory an attempt: record, samples and what the programs printed",
+        }
+        return {name: text for name, text in known.items() if (self.data.path / name).exists()}
+
+
+@dataclass(frozen=True)
+class Description:
+    """A described folder, as it is cited: title, last day of measuring, campaigns, fingerprint."""
+
+    title: str
+    day: str
+    campaigns: tuple[str, ...]
+    fingerprint: str
+
+    def entry(self) -> Entry:
+        """Return the dataset as something to cite; its version is its content's fingerprint."""
+        return Entry(
+            f"labkit-data-{self.fingerprint[:8]}",
+            "dataset",
+            self.title,
+            citation()["authors"],
+            self.day[:4],
+            version=self.fingerprint[:12],
+            note=f"Licence: {LICENCE['name']}",
+        )
+
+
+def read_description(folder: Path) -> Description:
+    """Return the description of a folder.
+
+    Raises
+    ------
+    DatasetError
+        It was not described, or its description is damaged.
+    """
+    try:
+        package = json.loads((folder / PACKAGE).read_text())
+        title, day = str(package["title"]), str(package["created"])[:10]
+        lines = tuple(str(package["description"]).splitlines())
+        return Description(title, day, lines, digest_of(folder / SUMS))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DatasetError(
+            "a dataset without a description, or with a damaged one",
+            where=str(folder),
+            why=str(error),
+            remedy=f"the data still read; labkit dataset describe {folder}",
+        ) from None
+
+
+def campaigns_of(folder: Path) -> list[Campaign]:
+    """Return the campaigns in a folder; raise `DatasetError` where there is none."""
+    return [
+        Campaign(Dataset(path), "" if path == folder else path.relative_to(folder).as_posix())
+        for path in campaigns_within(folder)
+    ]
+
+
+def describe(folder: Path) -> Description:
+    """Write the description of a folder with campaigns, and return what it is.
+
+    Raises
+    ------
+    DatasetError
+        There is no campaign, a file of one cannot be read, or data that were described before
+        are missing or altered now: a new description would hide it.
+    """
+    import frictionless
+
+    refuse_changed(folder)
+    campaigns = campaigns_of(folder)
+    ends = [one.span[1] for one in campaigns if one.span]
+    if not ends:
+        raise DatasetError("nothing was measured here yet", where=str(folder))
+    created = max(ends)
+    studies = ", ".join(dict.fromkeys(one.study.replace("-", " ") for one in campaigns))
+    title = f"Container performance measured with labkit: {studies}"
+    package = {
+        "$schema": "https://datapackage.org/profiles/2.0/datapackage.json",
+        "name": f"labkit-{re.sub('[^a-z0-9._-]+', '-', folder.resolve().name.lower())}",
+        "title": title,
+        "description": "\n".join(f"{one.home or one.study}: {one.counted()}" for one in campaigns),
+        "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "licenses": [LICENCE],
+        "contributors": [{"title": name, "roles": ["author"]} for name in authors()],
+        "resources": [one for campaign in campaigns for one in _resources(folder, campaign)],
+    }
+    frictionless.Package.from_descriptor(package)  # raises where the descriptor is not valid
+    _write(folder / PACKAGE, package)
+    _write(folder / CRATE, _crate(folder, campaigns, title, created))
+    names = {name for one in campaigns for name in files_of(folder, one.data.path)}
+    names |= {name for name in (PACKAGE, CRATE, README, LICENSE) if (folder / name).is_file()}
+    names -= {SUMS}
+    sums = {name: digest_of(folder / name) for name in progress(sorted(names), "digests")}
+    write_sums(folder / SUMS, sums)
+    return read_description(folder)
+
+
+def refuse_changed(folder: Path) -> None:
+    """Raise `DatasetError` where data of an earlier description are not what they were."""
+    if not (folder / SUMS).is_file():
+        return
+    sums = read_sums(folder / SUMS)
+    data = {name: digest for name, digest in sums.items() if name.rpartition("/")[2] not in MADE}
+    changed = [
+        name
+        for name in progress(list(data), "checking the data described before")
+        if not (folder / name).is_file() or digest_of(folder / name) != data[name]
+    ]
+    if changed:
+        raise DatasetError(
+            f"{len(changed)} files are missing or altered since this was described",
+            where=", ".join(str(folder / name) for name in changed[:5]),
+            why="a new description would hide it",
+            remedy=f"labkit dataset verify {folder} says what is whole; where the change is meant, "
+            f"remove {SUMS}",
+        )
+
+
+def _write(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+# -- the data package
+
+
+def _resources(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
+    """Write a campaign's trials.csv, and return the resource of each of its tables."""
+    frame, plan = campaign.data.trials, campaign.data.plan
+    infinite = {math.inf: "INF", -math.inf: "-INF"}  # as the Table Schema writes them
+    csv = folder / campaign.at(CSV)
+    csv.write_text(frame.replace(infinite).to_csv(index=False, lineterminator="\n"))
+    kinds = {"i": "integer", "u": "integer", "f": "number", "b": "boolean"}
+    types = {str(name): kinds.get(frame[name].dtype.kind, "string") for name in frame}
+    factors = {
+        name: factor_field(plan, name, list(dict.fromkeys([*levels, *frame[name]])))
+        for name, levels in plan["factors"].items()
+        if name in frame
+    }
+    schema = _schema(types, factors)
+    schema |= {"primaryKey": ["trial", "attempt"]} if "trial" in frame else {}
+    table = {
+        "name": f"{campaign.name}-trials",
+        "title": f"{campaign.study}: one row an attempt at a trial",
+        "type": "table",
+        "path": campaign.at(CSV),
+        "format": "csv",
+        "mediatype": "text/csv",
+        "encoding": "utf-8",
+        "bytes": csv.stat().st_size,
+        "hash": f"sha256:{digest_of(csv)}",
+        "schema": schema,
+    }
+    return [table, *(_packed if campaign.packed else _samples)(folder, campaign)]
+
+
+def _parquet(
+    campaign: Campaign, name: str, title: str, path: str | list[str], types: Mapping[str, str]
+) -> dict[str, Any]:
+    return {
+        "name": f"{campaign.name}-{name}",
+        "title": f"{campaign.study}: {title}",
+        "type": "table",
+        "path": path,
+        "format": "parquet",
+        "mediatype": "application/vnd.apache.parquet",
+        "schema": _schema(types),
+    }
+
+
+def _packed(_folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
+    """Return the resources of a packed campaign: its tables, and the archive of raw output."""
+    files = campaign.files()
+    resources = [
+        _parquet(campaign, name, files[file], campaign.at(file), table_types(path))
+        for file, name in ((TRIALS, "records"), (SAMPLES, "samples"))
+        if (path := campaign.data.path / file).is_file()
+    ]
+    if RAW in files:
+        raw = {"name": f"{campaign.name}-raw", "title": f"{campaign.study}: {files[RAW]}"}
+        raw |= {"path": campaign.at(RAW), "format": "tar.xz", "mediatype": "application/x-xz"}
+        resources.append(raw)
+    return resources
+
+
+def _samples(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
+    """Return a resource for each table of samples: trials that measured the same columns."""
+    tables: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    data = campaign.data
+    records = [one for one in data.records if one["status"] == "ok" and one["n_samples"]]
+    for record, part in zip(records, storage_of(data.path).parts(records), strict=True):
+        check_rows(part, int(record["n_samples"]))
+        path = Path(part.where).relative_to(folder).as_posix()
+        tables.setdefault(tuple(kinds_of(part.types).items()), []).append(path)
+    return [
+        _parquet(
+            campaign,
+            "-".join(["samples", *(name for name, _ in columns)]),
+            "one row a sample, one file a trial; the path has trial and attempt",
+            paths,
+            dict(columns),
+        )
+        for columns, paths in tables.items()
+    ]
+
+
+def kinds_of(types: Mapping[str, Any]) -> dict[str, str]:
+    """Return the type of each column as a Table Schema calls it."""
+    return {name: _kind(kind) for name, kind in types.items()}
+
+
+def table_types(path: Path) -> dict[str, str]:
+    """Return the type of each column of a Parquet file, as a Table Schema calls it.
+
+    Raises
+    ------
+    DatasetError
+        The file is missing or damaged.
+    """
+    try:
+        schema = parquet.read_schema(path)
+    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow's derive from
+        raise DatasetError("a table is damaged", where=str(path), why=str(error)) from None
+    return {field.name: _kind(field.type) for field in schema}
+
+
+def _kind(kind: Any) -> str:
+    if pa.types.is_integer(kind):
+        return "integer"
+    if pa.types.is_floating(kind):
+        return "number"
+    return "string"  # JSON too, which readers of Parquet give as text
+
+
+# -- provenance
+
+
+def _crate(
+    folder: Path, campaigns: Sequence[Campaign], title: str, created: datetime
+) -> dict[str, Any]:
+    """Return the metadata of an RO-Crate: campaigns, the runs that made them, and what they used.
+
+    The end of the last trial stands for the day of publication, which is not known here.
+    """
+    from rocrate.rocrate import ROCrate
+
+    crate = ROCrate(version="1.3")
+    people = [_add_person(crate, one) for one in citation()["authors"]]
+    root = crate.root_dataset
+    root["name"] = title
+    root["author"] = _list(people)
+    root["description"] = "; ".join(f"{one.study}: {one.counted()}" for one in campaigns)
+    root["datePublished"] = created.strftime("%Y-%m-%d")
+    root["keywords"] = ", ".join(citation()["keywords"])
+    root["license"] = _add_licence(crate, LICENCE["path"], LICENCE["name"], LICENCE["title"])
+    for name, text, kind in (
+        (PACKAGE, "schemas of every table", "application/json"),
+        (SUMS, "the digest of every other file, for sha256sum --check", "text/plain"),
+        (README, "what is here, and how to read it", "text/markdown"),
+        (LICENSE, "the text of the licence", "text/plain"),
+    ):
+        if name in (PACKAGE, SUMS) or (folder / name).is_file():
+            properties = {"name": name, "description": text, "encodingFormat": kind}
+            crate.add_file(dest_path=name, properties=properties)
+    runs = [_add_campaign(crate, one, people) for one in campaigns]
+    root["mentions"] = [run for run in runs if run is not None]
+    return dict(crate.metadata.generate())
+
+
+def _add(crate: Any, entity: str, kind: str, **properties: Any) -> Any:
+    """Return an entity that is no file, adding it where it is new."""
+    from rocrate.model.contextentity import ContextEntity
+
+    new = {"@type": kind, **properties}
+    return crate.get(entity) or crate.add(ContextEntity(crate, entity, new))
+
+
+def _list(entities: list[Any]) -> Any:
+    """Return a list, or its only entity, as RO-Crate 1.3 wants it."""
+    return entities[0] if len(entities) == 1 else entities
+
+
+def _add_licence(crate: Any, address: str, name: str, title: str) -> Any:
+    text = {"name": title, "identifier": name, "description": title}
+    return _add(crate, address, "CreativeWork", **text)
+
+
+def _add_person(crate: Any, one: Mapping[str, str]) -> Any:
+    if "name" in one:
+        name, kind = one["name"], "Organization"
+    else:
+        name, kind = f"{one.get('given-names', '')} {one['family-names']}".strip(), "Person"
+    return _add(crate, one.get("orcid") or f"#{name.replace(' ', '-')}", kind, name=name)
+
+
+def _add_campaign(crate: Any, one: Campaign, people: list[Any]) -> Any:
+    """Add a campaign's files, and what made them; return the run, or None without trials."""
+    parts = []
+    for name, text in one.files().items():
+        path = one.at(name)
+        properties = {"name": path, "description": f"{one.study}: {text}"}
+        add = crate.add_directory if name.endswith("/") else crate.add_file
+        if suffix := Path(name).suffix:
+            properties["encodingFormat"] = _MEDIA[suffix]
+        parts.append(add(dest_path=path, properties=properties))
+    result: Any = parts
+    if one.home:
+        about = {"name": f"{one.home}/", "description": f"{one.study}: {one.counted()}"}
+        result = crate.add_directory(dest_path=f"{one.home}/", properties=about)
+        result["hasPart"] = parts
+    program = _add_program(crate, one)
+    used = [_add_rig(crate, one), *_add_images(crate, one)]
+    if one.span is None:
+        return None
+    began, ended = (time.strftime("%Y-%m-%dT%H:%M:%SZ") for time in one.span)
+    return _add(
+        crate,
+        f"#run-of-{one.name}",
+        "CreateAction",
+        name=f"labkit run {one.study}",
+        description="Trials in the seeded order of the plan; the rig and images are inputs.",
+        startTime=began,
+        endTime=ended,
+        agent=_list(people),
+        instrument=program,
+        object=_list(used),
+        result=result,
+    )
+
+
+_MEDIA = {
+    ".json": "application/json",
+    ".csv": "text/csv",
+    ".parquet": "application/vnd.apache.parquet",
+    ".xz": "application/x-xz",
+}
+
+
+def _add_program(crate: Any, one: Campaign) -> Any:
+    """Add labkit as it measured this campaign, which need not be the one that describes it."""
+    identity = one.data.plan["identity"]
+    version = str(identity.get("labkit", "unknown"))
+    measurement = str(identity.get("measurement_version", "not recorded"))
+    return _add(
+        crate,
+        f"#labkit-{version}-{measurement.replace(' ', '-')}",
+        "CreativeWork",  # an application of RO-Crate has an address, which is not known
+        additionalType="https://schema.org/SoftwareApplication",
+        name=software().title,
+        version=version,
+        identifier=f"measurement version {measurement}",
+        description=" ".join(str(citation()["abstract"]).split()),
+        license=_add_licence(crate, _APACHE, "Apache-2.0", "Apache License 2.0"),
+    )
+
+
+def _add_images(crate: Any, one: Campaign) -> list[Any]:
+    images = one.data.plan["identity"].get("images") or {}
+    return [
+        _add(
+            crate,
+            f"#image-{name}-{str(digest).rpartition(':')[2][:12]}",
+            "CreativeWork",
+            name=f"container image {name}",
+            identifier=str(digest),
+        )
+        for name, digest in images.items()
+    ]
+
+
+def _add_rig(crate: Any, one: Campaign) -> Any:
+    """Add the rig: its kind, what limits it, and each host's machine, kernel and engine."""
+    rig, hosts = one.data.rig, one.data.plan["identity"].get("hosts") or {}
+    cpus = ", ".join(f"{name} {value}" for name, value in rig.get("cpu_map", {}).items())
+    facts = [f"kind: {rig.get('kind', 'unknown')}", f"CPU map: {cpus}"]
+    facts += [f"host {role}: {_machine(found)}" for role, found in hosts.items()]
+    return _add(
+        crate,
+        f"#rig-of-{one.name}",
+        "IndividualProduct",
+        name=f"rig {rig.get('name', 'unknown')}",
+        description="; ".join(facts),
+        disambiguatingDescription="; ".join(map(str, rig.get("caveats", []))) or "no caveat",
+    )
+
+
+def _machine(facts: Mapping[str, Any]) -> str:
+    cpu, kernel = facts.get("cpu") or {}, facts.get("kernel") or {}
+    engine = facts.get("engine") or {}
+    parts = [
+        f"{cpu.get('count', '?')} CPUs {cpu.get('model', '')}",
+        f"kernel {kernel.get('release', '?')}",
+        str(facts.get("distribution") or ""),
+        f"engine {engine['version']}" if engine.get("version") else "",
+    ]
+    return ", ".join(filter(None, parts))

@@ -1,0 +1,383 @@
+"""Packing a dataset into a few files or an archive, and verifying that one is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.dataset.describe import (
+    LICENCE,
+    LICENSE,
+    PACKAGE,
+    README,
+    Campaign,
+    Description,
+    campaigns_of,
+    describe,
+    kinds_of,
+    refuse_changed,
+    table_types,
+)
+from labkit.dataset.files import (
+    SUMS,
+    campaigns_within,
+    digest_of,
+    files_of,
+    progress,
+    read_json,
+    read_sums,
+    refuse_archive,
+)
+from labkit.dataset.storage import (
+    RAW,
+    SAMPLES,
+    SESSIONS,
+    TRIALS,
+    PackedTables,
+    TrialFolders,
+    add_file,
+    check_rows,
+    storage_of,
+    write_packed,
+)
+from labkit.errors import DatasetError, UsageError
+from labkit.paths import project
+
+
+def pack(folder: Path, output: Path) -> Description:
+    """Write the packed form of the campaigns in a folder; the folder itself stays as it is.
+
+    The same data and library versions give the same bytes. An archive is a plain tar, since its
+    files are compressed already: first the list of its files, then these by name; times, owners
+    and modes are fixed. With a description, a README and the text of the licence.
+
+    Parameters
+    ----------
+    folder : Path
+        A campaign, or a folder with campaigns at any depth.
+    output : Path
+        What to write, which appears when it is complete: an archive where the name ends in
+        ``.tar``, else a new folder.
+
+    Raises
+    ------
+    DatasetError
+        There is no campaign, or a file cannot be read or is not what was described before.
+    UsageError
+        The output is there already as a folder, or would lie inside of the folder.
+    """
+    folder, output = folder.resolve(), output.resolve()
+    if output.is_relative_to(folder):
+        raise UsageError("the output cannot lie in the folder that is packed", where=str(output))
+    if output.is_dir():
+        raise UsageError("the output is there already", where=str(output))
+    refuse_changed(folder)
+    part = output.with_name(f".{output.name}.part")
+    # The folder's name is part of its description.
+    inside = part / (folder.name if output.suffix == ".tar" else output.name)
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        inside.mkdir(parents=True)
+        description = _fill(folder, inside)
+        if output.suffix == ".tar":
+            _archive(inside, part / output.name)
+        (part / output.name).rename(output)
+    except OSError as error:
+        raise DatasetError(
+            "the packed dataset cannot be written", where=str(output), why=str(error)
+        ) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return description
+
+
+def _fill(folder: Path, target: Path) -> Description:
+    campaigns = campaigns_of(folder)
+    for one in progress(campaigns, "packing"):
+        home = target / one.home
+        data = one.data
+        if one.packed:
+            hidden = shutil.ignore_patterns(".*")
+            shutil.copytree(data.path, home, dirs_exist_ok=True, ignore=hidden)
+        else:
+            write_packed(storage_of(data.path), data.records, home)
+            shutil.copyfile(data.path / "plan.json", home / "plan.json")
+    (target / README).write_text(_readme(target.name, campaigns))
+    with contextlib.suppress(FileNotFoundError):  # an installed package has no data folder
+        shutil.copyfile(project("data/LICENSE"), target / LICENSE)
+    return describe(target)
+
+
+def _archive(folder: Path, path: Path) -> None:
+    names = [SUMS, *read_sums(folder / SUMS)]
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        for name in names:
+            add_file(archive, f"{folder.name}/{name}", (folder / name).read_bytes())
+
+
+def _readme(name: str, campaigns: list[Campaign]) -> str:
+    rows = [f"| `{one.home or '.'}` | {one.study} | {one.counted()} |" for one in campaigns]
+    files = {file: text for one in campaigns for file, text in one.files().items()}
+    table = "\n".join(rows)
+    return f"""# {name}
+
+The performance of containers, measured with labkit.
+
+| folder | study | contents |
+| --- | --- | --- |
+{table}
+
+Each of these folders is a campaign:
+
+| file | contents |
+| --- | --- |
+| `plan.json` | {files["plan.json"]} |
+| `trials.csv` | one row an attempt at a trial: condition, outcome, metrics, counters |
+| `trials.parquet` | one row an attempt, whole: with verification, evidence and commands, as JSON |
+| `samples.parquet` | one row a sample: trial, attempt, and what was measured (times in ns) |
+| `sessions.json` | the facts of every host, by session |
+| `raw.tar.xz` | what the programs printed, and what each run did |
+
+`samples.parquet` is not there where a study keeps no samples, `raw.tar.xz` where nothing was
+printed. `datapackage.json` describes every column, with its unit (Frictionless Data Package);
+`ro-crate-metadata.json` says who measured what, when and with what (RO-Crate).
+
+    sha256sum --check SHA256SUMS        # is every file as it was?
+
+    import pandas
+    trials = pandas.read_csv("trials.csv")                  # of one campaign
+    samples = pandas.read_parquet("samples.parquet")
+
+    import labkit
+    data = labkit.load("FOLDER")                            # data.trials, data.samples()
+
+Trials are flagged, never deleted: a failed attempt is a row. The trial is the unit of replication;
+the samples of a trial are not independent replicates.
+
+Licence: {LICENCE["title"]} ({LICENCE["name"]}), {LICENCE["path"]}; its text is in `LICENSE`.
+"""
+
+
+# -- verifying
+
+
+@dataclass
+class Verified:
+    """What was verified, the digest of every listed file, and what is wrong, by file."""
+
+    folder: Path
+    sums: Mapping[str, str]
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Return the findings as lines: each problem, then what can still be read."""
+        problems = [f"{name}: {what}" for name, what in sorted(self.problems.items())]
+        head = f"{self.folder}: {len(self.sums)} files, {len(problems) or 'no'} problem"
+        return [head + "s" * (len(problems) != 1), *problems, *self._whole()]
+
+    def _whole(self) -> Iterator[str]:
+        """Yield how many trials of each listed campaign are whole, a line a campaign."""
+        for plan in sorted(name for name in self.sums if name.rpartition("/")[2] == "plan.json"):
+            home = plan.removesuffix("plan.json")
+            packed = f"{home}{TRIALS}" in self.sums
+            total, damaged = (self._tables if packed else self._folders)(home)
+            count = "no trials" if total is None else f"{total - damaged} of {total} trials"
+            line = f"whole: {home.rstrip('/') or 'the campaign'}: {count}"
+            yield line + (", but not its plan" if plan in self.problems else "")
+
+    def _folders(self, home: str) -> tuple[int | None, int]:
+        prefix = f"{home}trials/"
+        trials, damaged = (
+            {
+                name.removeprefix(prefix).partition("/")[0]
+                for name in names
+                if name.startswith(prefix)
+            }
+            for names in (self.sums, self.problems)
+        )
+        return len(trials), len(damaged & trials)
+
+    def _tables(self, home: str) -> tuple[int | None, int]:
+        """Return the number of attempts, and of those whose samples do not read."""
+        storage = PackedTables(self.folder / home)
+        try:
+            records = storage.records()
+        except DatasetError:
+            return None, 0
+        if f"{home}{SAMPLES}" not in self.problems:
+            return len(records), 0
+        damaged = 0
+        for record in records:
+            if record["n_samples"]:
+                try:
+                    part = storage.parts([record])[0]
+                    part.read(list(part.types))
+                    check_rows(part, int(record["n_samples"]))
+                except DatasetError:
+                    damaged += 1
+        return len(records), damaged
+
+
+def verify(folder: Path) -> Verified:
+    """Check a folder that `describe` or `pack` described, file by file.
+
+    Returns
+    -------
+    Verified
+        Every problem, by file: missing, altered, not listed, not readable, of a newer format, or
+        not as the schema of its table says.
+
+    Raises
+    ------
+    DatasetError
+        It is not described, or its list of files cannot be read.
+    """
+    refuse_archive(folder)
+    verified = Verified(folder, read_sums(folder / SUMS))
+    problems = verified.problems
+    for name in progress(list(verified.sums), "digests"):
+        if problem := _file_problem(folder / name, verified.sums[name]):
+            problems[name] = problem
+    for name in _unlisted(folder, verified.sums):
+        problems[name] = "not listed: labkit dataset describe takes in what was measured since"
+    resources = _resources(folder, verified)
+    plans = [name for name in verified.sums if name.rpartition("/")[2] == "plan.json"]
+    for plan in progress(plans, "contents"):
+        home = plan.removesuffix("plan.json")
+        with _noted(verified, plan):
+            read_json(folder / plan)
+        check = _check_tables if f"{home}{TRIALS}" in verified.sums else _check_folders
+        check(home, verified, {path: one["schema"] for path, one in resources.items()})
+    _check_csv(verified, resources)
+    return verified
+
+
+@contextlib.contextmanager
+def _noted(verified: Verified, name: str) -> Iterator[None]:
+    """Note an error under the name of a file; the first problem of a file is kept."""
+    try:
+        yield
+    except DatasetError as error:
+        why = f" ({error.why})" if error.why else ""
+        verified.problems.setdefault(name, f"{error.what}{why}")
+
+
+def _file_problem(path: Path, digest: str) -> str:
+    try:
+        return "" if digest_of(path) == digest else "altered"
+    except FileNotFoundError:
+        return "missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def _unlisted(folder: Path, sums: Mapping[str, str]) -> set[str]:
+    """Return the files of campaigns that are not listed; other files are not looked at."""
+    try:
+        homes = campaigns_within(folder)
+    except DatasetError:  # every plan is gone, which is a problem already
+        return set()
+    return {name for one in homes for name in files_of(folder, one)} - {*sums, SUMS}
+
+
+def _resources(folder: Path, verified: Verified) -> dict[str, dict[str, Any]]:
+    """Return what the data package says of each file of a table, by its name."""
+    if PACKAGE in verified.problems or PACKAGE not in verified.sums:
+        return {}
+    try:
+        return {
+            path: resource
+            for resource in json.loads((folder / PACKAGE).read_text())["resources"]
+            if resource.get("type") == "table"
+            for path in (
+                [resource["path"]] if isinstance(resource["path"], str) else resource["path"]
+            )
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        verified.problems[PACKAGE] = f"cannot be read: {error}"
+        return {}
+
+
+_Schemas = Mapping[str, Mapping[str, Any]]
+
+
+def _check_types(name: str, types: Mapping[str, str], schemas: _Schemas) -> None:
+    """Raise `DatasetError` where a table's columns are not those of its schema."""
+    if name in schemas:
+        known = {one["name"]: one["type"] for one in schemas[name]["fields"]}
+        if known != types:
+            raise DatasetError(
+                "the table has other columns than the data package says",
+                where=name,
+                why=f"{types} and {known}",
+            )
+
+
+def _check_folders(home: str, verified: Verified, schemas: _Schemas) -> None:
+    """Read every record of a campaign, and hold its samples against record and schema."""
+    folder, storage = verified.folder, TrialFolders(verified.folder / home)
+    names = [name for name in verified.sums if name.startswith(home)]
+    for name in names:
+        if name.startswith(f"{home}sessions/"):
+            with _noted(verified, name):
+                read_json(folder / name)
+        if not name.startswith(f"{home}trials/") or not name.endswith("/trial.json"):
+            continue
+        samples = name.replace("trial.json", SAMPLES)
+        record: dict[str, Any] = {"n_samples": 0}
+        if name not in verified.problems:
+            with _noted(verified, name):
+                record = storage.record((folder / name).parent)
+        if record["n_samples"] and samples not in verified.problems:
+            with _noted(verified, samples):
+                part = storage.parts([record])[0]
+                check_rows(part, int(record["n_samples"]))
+                _check_types(samples, kinds_of(part.types), schemas)
+
+
+def _check_tables(home: str, verified: Verified, schemas: _Schemas) -> None:
+    """Read the tables of a packed campaign, and hold them against each other and their schemas."""
+    storage, records = PackedTables(verified.folder / home), list[dict[str, Any]]()
+    with _noted(verified, f"{home}{SESSIONS}"):
+        storage.sessions()
+    if f"{home}{TRIALS}" not in verified.problems:
+        with _noted(verified, f"{home}{TRIALS}"):
+            records = storage.records()
+    sampled = [record for record in records if record["n_samples"]]
+    if sampled and f"{home}{SAMPLES}" not in verified.problems:
+        with _noted(verified, f"{home}{SAMPLES}"):
+            for record, part in zip(sampled, storage.parts(sampled), strict=True):
+                check_rows(part, int(record["n_samples"]))
+    with _noted(verified, f"{home}{RAW}"):
+        for _ in storage.raw():
+            pass
+    for name in (f"{home}{TRIALS}", f"{home}{SAMPLES}"):
+        if name in verified.sums and name not in verified.problems:
+            with _noted(verified, name):
+                _check_types(name, table_types(verified.folder / name), schemas)
+
+
+def _check_csv(verified: Verified, resources: Mapping[str, Mapping[str, Any]]) -> None:
+    """Hold the tables that are text against their schemas."""
+    import frictionless
+
+    text = [
+        name
+        for name, resource in resources.items()
+        if resource.get("format") == "csv"
+        and name in verified.sums
+        and name not in verified.problems
+    ]
+    for name in progress(text, "tables"):
+        table = frictionless.Resource.from_descriptor(
+            dict(resources[name]), basepath=str(verified.folder)
+        )
+        if notes := table.validate().flatten(["type", "note"]):
+            kind, note = notes[0]
+            verified.problems[name] = f"{kind}: {note} (of {len(notes)} problems)"

@@ -1,0 +1,389 @@
+"""The two forms of a campaign on disk, which read alike.
+
+As it is measured (`TrialFolders`): a directory an attempt, complete or not there at all::
+
+    sessions/01.json                    facts of every host, one file a session
+    trials/b01-p03-a1/trial.json        what ran, what was verified, evidence, outcome
+    trials/b01-p03-a1/samples.parquet   integer columns, one row a sample
+    trials/b01-p03-a1/tool.out, ...     what the programs printed
+    logs/01.log                         what a run did, with times (UTC); one file a run
+
+Packed (`PackedTables`), as ``labkit dataset pack`` writes it::
+
+    sessions.json      all sessions
+    trials.parquet     one row an attempt; what is nested is JSON
+    samples.parquet    one row a sample, one row group an attempt; every page has a checksum
+    raw.tar.xz         trials/*/tool.out and logs/*.log, by their names above
+
+Both have plan.json: identity, settings, factors, conditions, order, refusals, rig.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+from numpy.typing import NDArray
+
+from labkit.dataset.files import check_format, check_keys, files_of, in_threads, read_json
+from labkit.errors import DatasetError
+
+Record = dict[str, Any]
+SESSIONS, TRIALS, SAMPLES, RAW = "sessions.json", "trials.parquet", "samples.parquet", "raw.tar.xz"
+#: What can be done about a trial whose samples do not read.
+REST = (
+    "every row of `trials`, and the samples of other trials, still read; take the file from a "
+    "backup, or remove its directory: the same run measures it again"
+)
+#: What every attempt's record has.
+_RECORD = (
+    *("trial", "attempt", "block", "position", "copy", "levels", "session"),
+    *("status", "n_samples", "started_ns", "seconds"),
+)
+#: Columns of trials.parquet that are no part of a record: the measured columns, in their order.
+_SAMPLED = "sampled"
+_JSON = pa.json_()
+_TYPES = {pa.int64(), pa.float64(), pa.string(), _JSON}
+#: Columns of samples.parquet that say which attempt a row is of.
+KEYS = ("trial", "attempt")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The samples of one attempt: their columns' types, how many, and how to read some columns."""
+
+    where: str
+    types: Mapping[str, Any]
+    rows: int
+    read: Callable[[list[str]], Any]
+
+
+class TrialFolders:
+    """A campaign as it is measured: a directory an attempt."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def sessions(self) -> list[Record]:
+        """Return every session with the facts of its hosts, in order."""
+        paths = (self.path / "sessions").glob("[0-9]*.json")
+        return [read_json(path) for path in sorted(paths, key=lambda path: int(path.stem))]
+
+    def records(self) -> list[Record]:
+        """Return the record of every attempt, with the name of its directory."""
+        return [self.record(path) for path in (self.path / "trials").glob("b*-p*-a*")]
+
+    def record(self, directory: Path) -> Record:
+        """Return the record in an attempt's directory, with the directory's name."""
+        path = directory / "trial.json"
+        return check_keys(read_json(path), _RECORD, str(path)) | {"directory": directory.name}
+
+    def where(self, record: Record) -> str:
+        """Return the file that holds a record."""
+        return str(self.path / "trials" / record["directory"] / "trial.json")
+
+    def parts(self, records: Sequence[Record]) -> list[Part]:
+        """Return the samples of attempts, of which nothing but the footers is read."""
+        home = self.path / "trials"
+        return in_threads(lambda one: _file(home / one["directory"] / SAMPLES), records)
+
+    def raw(self) -> Iterator[tuple[str, bytes]]:
+        """Yield name and content of every file that is neither JSON of labkit nor samples."""
+        for name in sorted(files_of(self.path, self.path)):
+            if name.startswith("logs/") or (
+                name.startswith("trials/") and not name.endswith(("/trial.json", f"/{SAMPLES}"))
+            ):
+                yield name, (self.path / name).read_bytes()
+
+
+def _file(path: Path) -> Part:
+    def read(names: list[str]) -> Any:
+        # not read_table, whose first call spends a second on imports
+        return _reading(str(path), lambda: parquet.ParquetFile(path).read(names))
+
+    metadata = _reading(str(path), lambda: parquet.read_metadata(path))
+    return Part(str(path), _types(metadata.schema.to_arrow_schema()), metadata.num_rows, read)
+
+
+def _types(schema: Any) -> dict[str, Any]:
+    return {field.name: field.type for field in schema}
+
+
+def _reading(where: str, read: Callable[[], Any]) -> Any:
+    """Return what `read` does; an error names the file and what can be done about it."""
+    try:
+        return read()
+    except FileNotFoundError:
+        raise DatasetError("a trial has lost its samples", where=where, remedy=REST) from None
+    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow's derive from
+        raise DatasetError(
+            "the samples of a trial are damaged", where=where, why=str(error), remedy=REST
+        ) from None
+
+
+class PackedTables:
+    """A campaign of a few files, as ``labkit dataset pack`` writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def sessions(self) -> list[Record]:
+        """Return every session with the facts of its hosts, in order."""
+        where = self.path / SESSIONS
+        data = check_keys(read_json(where), ("sessions",), str(where))
+        return [check_format(one, str(where)) for one in data["sessions"]]
+
+    @cached_property
+    def _rows(self) -> list[tuple[Record, tuple[str, ...]]]:
+        """Record and measured columns of every attempt."""
+        path = self.path / TRIALS
+        try:
+            table = parquet.ParquetFile(path, page_checksum_verification=True).read()
+            if unknown := set(table.schema.types) - _TYPES:
+                raise ValueError(f"columns of type {', '.join(map(str, unknown))}")
+            nested = [one.name for one in table.schema if one.type == _JSON]
+            rows = []
+            for row in table.to_pylist():
+                record = {name: value for name, value in row.items() if value is not None}
+                record |= {name: json.loads(record[name]) for name in nested if name in record}
+                rows.append((record, tuple(record.pop(_SAMPLED))))
+        except (OSError, ValueError, LookupError, NotImplementedError) as error:
+            raise DatasetError(
+                "the table of trials is damaged",
+                where=str(path),
+                why=str(error),
+                remedy="take it from a backup; samples.parquet names the trial of each sample",
+            ) from None
+        for record, _ in rows:
+            check_keys(check_format(record, str(path)), _RECORD, str(path))
+            record["directory"] = directory_of(record)
+        return rows
+
+    def records(self) -> list[Record]:
+        """Return the record of every attempt, with the name that its directory had."""
+        return [dict(record) for record, _ in self._rows]
+
+    def where(self, record: Record) -> str:
+        """Return the place of a record."""
+        return f"{self.path / TRIALS}, {record['directory']}"
+
+    @cached_property
+    def _footer(self) -> Any:
+        path = self.path / SAMPLES
+        return _reading(str(path), lambda: parquet.read_metadata(path))
+
+    @cached_property
+    def _groups(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+        """Row group and measured columns of each attempt with samples, in the order of the rows."""
+        named = [(record["directory"], sampled) for record, sampled in self._rows if sampled]
+        return {name: (number, sampled) for number, (name, sampled) in enumerate(named)}
+
+    def parts(self, records: Sequence[Record]) -> list[Part]:
+        """Return the samples of attempts, of which nothing but the footer is read."""
+        types = _types(_reading(str(self.path / SAMPLES), self._footer.schema.to_arrow_schema))
+        return [self._part(one, types) for one in records]
+
+    def _part(self, record: Record, types: Mapping[str, Any]) -> Part:
+        path, footer = self.path / SAMPLES, self._footer
+        where = f"{path}, {record['directory']}"
+        number, names = self._groups.get(record["directory"], (footer.num_row_groups, ()))
+        if number >= footer.num_row_groups or not {*names, *KEYS} <= set(types):
+            raise DatasetError("a trial has lost its samples", where=where, remedy=REST)
+
+        def read(columns: list[str]) -> Any:
+            file = parquet.ParquetFile(path, metadata=footer, page_checksum_verification=True)
+            table = file.read_row_group(number, [*KEYS, *columns])
+            for key in KEYS:
+                if table[key].unique().to_pylist() != [record[key]]:
+                    raise ValueError(f"these are samples of another {key}")
+            return table.select(columns)
+
+        sampled = {name: types[name] for name in names}
+        rows = footer.row_group(number).num_rows
+        return Part(where, sampled, rows, lambda columns: _reading(where, lambda: read(columns)))
+
+    def raw(self) -> Iterator[tuple[str, bytes]]:
+        """Yield name and content of every file in the archive of raw output."""
+        path = self.path / RAW
+        if not path.is_file():
+            return
+        try:
+            with tarfile.open(path, "r:xz") as archive:
+                for member in archive:
+                    if (file := archive.extractfile(member)) is not None:
+                        yield member.name, file.read()
+        except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+            raise DatasetError(
+                "the archive of raw output is damaged",
+                where=str(path),
+                why=str(error),
+                remedy="trials and samples still read; take the file from a backup",
+            ) from None
+
+
+def storage_of(path: Path) -> TrialFolders | PackedTables:
+    """Return how the campaign in a folder is stored."""
+    return PackedTables(path) if (path / TRIALS).is_file() else TrialFolders(path)
+
+
+def directory_of(record: Mapping[str, Any]) -> str:
+    """Return the name of an attempt's directory."""
+    return f"{record['trial']}-a{record['attempt']}"
+
+
+def read_samples(
+    parts: Sequence[Part], due: Sequence[int], wanted: Sequence[str] | None
+) -> tuple[list[int], dict[str, NDArray[Any]]]:
+    """Return the number of samples of each trial, and each measured column of all of them.
+
+    A column is allocated once, in large pages, and threads fill it: there is no second copy.
+    """
+    shared = [name for name in parts[0].types if all(name in one.types for one in parts)]
+    names = shared if wanted is None else list(wanted)
+    for part, rows in zip(parts, due, strict=True):
+        if missing := [name for name in names if name not in part.types]:
+            raise DatasetError(
+                f"{missing} was not measured", where=part.where, remedy=f"there is {[*part.types]}"
+            )
+        check_rows(part, rows)
+    counts = [part.rows for part in parts]
+    columns: dict[str, NDArray[Any]] = {
+        name: np.empty(
+            sum(counts), np.result_type(*[part.types[name].to_pandas_dtype() for part in parts])
+        )
+        for name in names
+    }
+    ends = np.cumsum(counts)
+
+    def fill(number: int) -> None:
+        table = parts[number].read(names)
+        for name in names:
+            if table[name].null_count:
+                where = parts[number].where
+                raise DatasetError("samples are missing in a trial", where=where, why=name)
+            start = ends[number] - len(table)
+            for chunk in table[name].chunks:
+                columns[name][start : start + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
+                start += len(chunk)
+
+    in_threads(fill, range(len(parts)))
+    return counts, columns
+
+
+def check_rows(part: Part, rows: int) -> None:
+    """Raise `DatasetError` unless an attempt has as many samples as its record says."""
+    if part.rows != rows:
+        raise DatasetError(
+            "the samples of a trial are not all there",
+            where=part.where,
+            why=f"{part.rows} rows, and {rows} in the trial's record",
+            remedy=REST,
+        )
+
+
+# -- writing the packed form
+
+
+def write_packed(
+    source: TrialFolders | PackedTables, records: Sequence[Record], target: Path
+) -> None:
+    """Write the packed form of a campaign, but for its plan: the same data give the same bytes."""
+    target.mkdir(parents=True, exist_ok=True)
+    sessions = {"format": 1, "sessions": source.sessions()}
+    (target / SESSIONS).write_text(json.dumps(sessions, indent=1) + "\n")
+    sampled = [one for one in records if one["n_samples"]]
+    parts = dict(zip(map(directory_of, sampled), source.parts(sampled), strict=True))
+    names = {directory: list(part.types) for directory, part in parts.items()}
+    table = _trials_table(records, names)
+    parquet.write_table(
+        table, target / TRIALS, compression="zstd", compression_level=19, write_page_checksum=True
+    )
+    if parts:
+        _write_samples(sampled, list(parts.values()), target / SAMPLES)
+    _write_raw(source.raw(), target / RAW)
+
+
+def _trials_table(records: Sequence[Record], sampled: Mapping[str, list[str]]) -> Any:
+    """Return records as a table: numbers and words as they are, everything else as JSON."""
+    columns: dict[str, Any] = {}
+    for name in dict.fromkeys(key for record in records for key in record if key != "directory"):
+        kinds = {type(record[name]) for record in records if name in record}
+        plain = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+        kind = plain.get(next(iter(kinds))) if len(kinds) == 1 else None
+        values = [record.get(name) for record in records]
+        if kind is None:
+            there = (json.dumps(record[name]) if name in record else None for record in records)
+            kind, values = _JSON, list(there)
+        columns[name] = pa.array(values, kind)
+    names = [json.dumps(sampled.get(directory_of(record), [])) for record in records]
+    columns[_SAMPLED] = pa.array(names, _JSON)
+    return pa.table(columns)
+
+
+def _write_samples(records: Sequence[Record], parts: Sequence[Part], path: Path) -> None:
+    """Write the samples of all attempts, one row group each, reading one attempt at a time."""
+    types: dict[str, Any] = {}
+    for part in parts:
+        for name, kind in part.types.items():
+            if name in KEYS or types.setdefault(name, kind) != kind:
+                raise DatasetError(f"samples cannot be packed: {name}: {kind}", where=part.where)
+    schema = pa.schema([("trial", pa.string()), ("attempt", pa.int32()), *types.items()])
+    with parquet.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=list(KEYS),
+        column_encoding=_encodings(parts, types),
+        write_statistics=list(KEYS),
+        write_page_checksum=True,
+    ) as writer:
+        for record, part in zip(records, parts, strict=True):
+            check_rows(part, int(record["n_samples"]))
+            table = part.read(list(part.types))
+            columns = {name: table[name] for name in part.types}
+            columns["trial"] = pa.array([record["trial"]] * part.rows, pa.string())
+            columns["attempt"] = pa.array([record["attempt"]] * part.rows, pa.int32())
+            absent = {
+                name: pa.nulls(part.rows, types[name]) for name in types if name not in columns
+            }
+            rows = pa.table({name: (columns | absent)[name] for name in schema.names})
+            writer.write_table(rows, row_group_size=part.rows)
+
+
+def _encodings(parts: Sequence[Part], types: Mapping[str, Any]) -> dict[str, str]:
+    """Return how each column is written: times that only rise as deltas, others byte by byte."""
+    encodings = {}
+    for name in types:
+        part = next(one for one in parts if name in one.types)
+        values = part.read([name])[name].to_numpy()
+        rising = pa.types.is_integer(types[name]) and bool(np.all(values[1:] >= values[:-1]))
+        encodings[name] = "DELTA_BINARY_PACKED" if rising else "BYTE_STREAM_SPLIT"
+    return encodings
+
+
+def _write_raw(files: Iterable[tuple[str, bytes]], path: Path) -> None:
+    """Write files into an archive whose bytes depend on nothing but their names and contents."""
+    with tarfile.open(path, "w:xz", format=tarfile.PAX_FORMAT, preset=9) as archive:
+        for name, content in files:
+            add_file(archive, name, content)
+        empty = not archive.getmembers()
+    if empty:
+        path.unlink()
+
+
+def add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Add a file to an archive, root's, of 1970, of mode 0644."""
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    archive.addfile(info, io.BytesIO(content))

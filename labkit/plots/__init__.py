@@ -1,0 +1,38 @@
+"""Figures that print well and read in grey; each states its units and its number of blocks.
+
+Every function returns a `matplotlib.figure.Figure` and shows nothing by itself.
+"""
+
+from labkit.plots.curves import curve_plot, overhead_plot
+from labkit.plots.distributions import block_plot, ecdf, shift_plot
+from labkit.plots.figure import (
+    canvas,
+    count_text,
+    footnote,
+    legend,
+    plain_log_ticks,
+    scale_and_label,
+    styles,
+)
+from labkit.plots.intervals import interval_plot, ladder_plot
+from labkit.plots.overview import heat_map, ledger_overview, stacked_plot
+
+__all__ = [
+    "block_plot",
+    "canvas",
+    "count_text",
+    "curve_plot",
+    "ecdf",
+    "footnote",
+    "heat_map",
+    "interval_plot",
+    "ladder_plot",
+    "ledger_overview",
+    "legend",
+    "overhead_plot",
+    "plain_log_ticks",
+    "scale_and_label",
+    "shift_plot",
+    "stacked_plot",
+    "styles",
+]

@@ -1,0 +1,284 @@
+"""Distributions of samples, trials over blocks, and shifts of quantiles."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from labkit.analysis.trials import (
+    SortedSamples,
+    groups,
+    order_of,
+    pool,
+    require_columns,
+    sort_trials,
+)
+from labkit.errors import UsageError
+from labkit.plots.figure import (
+    canvas,
+    count_text,
+    curve_levels,
+    few_markers,
+    footnote,
+    legend,
+    plain_log_ticks,
+    scale_and_label,
+    styles,
+)
+
+_POINTS = 600
+
+
+def ecdf(
+    samples: pd.DataFrame,
+    *,
+    value: str = "rtt_ns",
+    hue: str,
+    col: str | None = None,
+    trial: str = "trial",
+    block: str = "block",
+    combined: bool = True,
+    trials: bool = True,
+    tail: bool = False,
+    log: bool = True,
+    points: int = _POINTS,
+) -> Figure:
+    """Overlay the distribution functions of trials, thin, and of all of them together, thick.
+
+    Parameters
+    ----------
+    samples : DataFrame
+        One row a sample, or what `labkit.analysis.trials.sort_trials` made of them.
+    value : str
+        Column, positive where its axis is logarithmic; nanoseconds are shown in microseconds.
+    hue, col : str
+        Columns for line styles and for panels.
+    trial, block : str
+        Columns that name trial and block.
+    combined, trials : bool
+        Draw the pooled curve; draw the curves of single trials.
+    tail : bool
+        Draw the share above each value on a logarithmic axis instead: the tail at full length.
+    log : bool
+        Whether the axis of the values is logarithmic.
+    points : int
+        At most this many quantiles a curve (2,000 at most), however many samples: half evenly, the
+        others ever denser to both ends, where the last is the extreme itself. So pages stay small
+        and a tail keeps its length.
+
+    Raises
+    ------
+    UsageError
+        For missing columns or an empty frame, or nothing to draw.
+    """
+    require_columns(samples, [value, hue, trial, block, *([col] if col else [])])
+    if not (combined or trials):
+        raise UsageError("neither trials nor the combined curve are to be drawn")
+    by = list(dict.fromkeys([trial, block, hue, *([col] if col else [])]))
+    frame = sort_trials(samples, value=value, by=by)
+    style = styles(order_of(samples[hue]))
+    figure, axes, panels = _panels(frame, col, height=3.1, sharex=True, sharey=True)
+    factor, label = scale_and_label(value)
+    for axis, panel, shown in panels:
+        for name in [name for name in style if (shown[hue] == name).any()]:
+            look = {"color": style[name]["color"], "linestyle": style[name]["linestyle"]}
+            look |= {"tail": tail, "points": min(points, 2000), "factor": factor}
+            cells = list(shown.loc[shown[hue] == name, value])
+            for ordered in cells if trials else []:
+                _curve(axis, ordered, alpha=0.4, lw=0.6, **look)
+            if combined:
+                look |= few_markers(style, name)
+                _curve(axis, pool(cells), lw=1.6, label=str(name), **look)
+        axis.set_title(f"{panel}{_counts(shown, value, trial, block)}", fontsize=8)
+    _finish_ecdf(axes, len(panels), label, tail, log)
+    if combined:
+        legend(figure, axes, hue, list(style))
+    footnote(figure, _counts(frame, value, trial, block))
+    return figure
+
+
+def _counts(trials: pd.DataFrame, value: str, trial: str, block: str) -> str:
+    n = sum(map(len, trials[value]))
+    return count_text(trials[block].nunique(), len(groups(trials, [trial, block])), n)
+
+
+def _panels(
+    frame: pd.DataFrame, col: str | None, *, height: float, **shared: Any
+) -> tuple[Figure, NDArray[Any], list[tuple[Axes, str, pd.DataFrame]]]:
+    """Return a grid, and for each value of `col` its axes, the start of its title, its rows."""
+    names = order_of(frame[col]) if col else [None]
+    across = min(len(names), 3)
+    down = -(-len(names) // across)
+    size = {"width": max(3.4 * across, 5.5), "height": height * down + 0.3}
+    figure, axes = canvas(down, across, **size, **shared)
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    panels = [
+        (axis, f"{col}: {name}\n" if col else "", frame[frame[col] == name] if col else frame)
+        for axis, name in zip(axes.flat, names, strict=False)
+    ]
+    return figure, axes, panels
+
+
+def _curve(
+    axis: Axes, ordered: SortedSamples, tail: bool, points: int, factor: float, **look: Any
+) -> None:
+    if not len(ordered):
+        return  # a failed trial
+    levels = curve_levels(len(ordered), points)
+    at = ordered.quantiles(levels) * factor
+    # A sample counts as at or above itself, so the largest is drawn at 1/n, not at nothing.
+    share = 1 - levels * (len(ordered) - 1) / len(ordered) if tail else levels
+    axis.plot(at, share, **look)
+
+
+def _finish_ecdf(axes: NDArray[Any], panels: int, label: str, tail: bool, log: bool) -> None:
+    for number, axis in enumerate(axes.flat[:panels]):
+        if log:
+            axis.set_xscale("log")
+        if tail:
+            axis.set_yscale("log")
+        axis.set_xlabel(label)
+        if number % axes.shape[1] == 0:
+            axis.set_ylabel(
+                "share of samples at or above" if tail else "share of samples at or below"
+            )
+        if log:
+            plain_log_ticks(axis)
+
+
+def block_plot(
+    trials: pd.DataFrame,
+    *,
+    value: str,
+    hue: str,
+    col: str | None = None,
+    block: str = "block",
+    flagged: str | None = None,
+    unit: str | None = None,
+) -> Figure:
+    """Draw each trial's summary over the blocks, in the order in which they ran.
+
+    Drift, a jump or an odd block are seen here, and so is what pairing by block removes.
+
+    Parameters
+    ----------
+    trials : DataFrame
+        One row a trial.
+    value : str
+        Column of summaries; NaN (failed trials) is left out and counted in the title.
+    hue, col, block : str
+        Columns for markers, panels and the horizontal axis.
+    flagged : str, optional
+        Boolean column: trials to ring.
+    unit : str, optional
+        Unit of `value` as stored, where the column's name does not say it (``"ns"``).
+    """
+    require_columns(trials, [value, hue, block, *([col] if col else [])])
+    style = styles(order_of(trials[hue]))
+    factor, label = scale_and_label(value, unit)
+    figure, axes, panels = _panels(trials, col, height=2.6, sharex=True)
+    for number, (axis, panel, shown) in enumerate(panels):
+        _strip(axis, shown, value=value, hue=hue, block=block, factor=factor, style=style)
+        if flagged:
+            ringed = shown[shown[flagged].astype(bool)]
+            ring: dict[str, Any] = {"s": 90, "facecolors": "none", "edgecolors": "black"}
+            axis.scatter(ringed[block], ringed[value] * factor, **ring)
+        failed = int(shown[value].isna().sum())
+        text = count_text(shown[block].nunique(), int(shown[value].notna().sum()))
+        axis.set_title(f"{panel}{text}" + (f", {failed} failed" if failed else ""), fontsize=8)
+        axis.set_xlabel("block, in order of execution")
+        if number % axes.shape[1] == 0:
+            axis.set_ylabel(label)
+    legend(figure, axes, hue, list(style))
+    footnote(figure, count_text(trials[block].nunique(), int(trials[value].notna().sum())))
+    return figure
+
+
+def _strip(
+    axis: Axes,
+    shown: pd.DataFrame,
+    *,
+    value: str,
+    hue: str,
+    block: str,
+    factor: float,
+    style: dict[Hashable, dict[str, Any]],
+) -> None:
+    for name, look in style.items():
+        part = shown[shown[hue] == name]
+        if part.empty:
+            continue
+        axis.plot(
+            part[block],
+            part[value] * factor,
+            linestyle="none",
+            marker=look["marker"],
+            color=look["color"],
+            markersize=4.5,
+            markeredgecolor="white",
+            markeredgewidth=0.4,
+            label=str(name),
+        )
+        means = (part.groupby(block, observed=True)[value].mean() * factor).sort_index()
+        axis.plot(means.index, means, color=look["color"], linestyle=look["linestyle"], lw=0.8)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def shift_plot(
+    table: pd.DataFrame,
+    *,
+    baseline: str,
+    value: str = "rtt_ns",
+    conditions: Sequence[Hashable] | None = None,
+    relative: bool = False,
+) -> Figure:
+    """Draw by how much each quantile differs from the baseline's, with intervals over blocks.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `labkit.analysis.compare.shift` returns.
+    baseline : str
+        The baseline's name, for the axis.
+    value : str
+        The column that was compared, for unit and label.
+    conditions : sequence, optional
+        Which conditions to draw; all of them otherwise.
+    relative : bool
+        Draw ratios instead of differences.
+    """
+    require_columns(table, ["condition", "quantile", "estimate", "difference", "n_blocks"])
+    names = order_of(table["condition"]) if conditions is None else list(conditions)
+    order = order_of(table["quantile"])
+    factor, label = scale_and_label(value)
+    fields = ("difference", "difference_low", "difference_high")
+    middle, low, high = ("estimate", "low", "high") if relative else fields
+    factor = 1.0 if relative else factor
+    style = styles(names)
+    figure, axes = canvas(1, 1, width=7.5, height=3.4)
+    axis = axes[0, 0]
+    axis.axhline(1.0 if relative else 0.0, color="0.3", lw=0.8)
+    apart = min(0.12, 0.8 / max(len(names), 1))  # those of one quantile stay beside each other
+    for number, name in enumerate(names):
+        part = table[table["condition"] == name].set_index("quantile").reindex(order)
+        at = np.arange(len(order)) + apart * (number - (len(names) - 1) / 2)
+        centre = part[middle].to_numpy(dtype=np.float64) * factor
+        reach = np.abs(part[[low, high]].to_numpy(dtype=np.float64).T * factor - centre)
+        look = {"color": style[name]["color"], "marker": style[name]["marker"], "ms": 4}
+        line = style[name]["linestyle"]
+        axis.errorbar(at, centre, yerr=reach, lw=0.9, ls=line, capsize=2, label=str(name), **look)
+    axis.set_xticks(range(len(order)), order, rotation=45, ha="right")
+    axis.set_xlabel("quantile of a trial")
+    axis.set_ylabel(f"ratio to {baseline}" if relative else f"difference to {baseline},\n{label}")
+    figure.legend(fontsize=7, loc="outside right upper")
+    blocks = int(table["n_blocks"].max()) if len(table) else 0
+    footnote(figure, f"{count_text(blocks)}; intervals over blocks")
+    return figure

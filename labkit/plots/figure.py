@@ -1,0 +1,192 @@
+"""What all figures share: axes with units, styles that survive grey print, text alternatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+from matplotlib import figure as drawing
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import NDArray
+
+from labkit.units import METRICS
+
+#: A figure of more panels or rows than this says how many they are, and the first and the last.
+_NAMED = 8
+
+
+class DescribedFigure(drawing.Figure):
+    """A figure whose image carries `alt_text` of it wherever a notebook displays it."""
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return nothing but the image's own text: the image itself is IPython's to make."""
+        return {}, {"image/png": {"alt": alt_text(self)}}
+
+
+def alt_text(figure: drawing.Figure) -> str:
+    """Return what a figure shows: panels, axes, rows with their results, series, counts."""
+    # The scale of a heat map is no panel, and its cells carry their numbers.
+    axes = [axis for axis in figure.axes if axis.get_visible() and axis.get_label() != "<colorbar>"]
+    scales = [axis.get_ylabel() for axis in figure.axes if axis.get_label() == "<colorbar>"]
+    legends = [*figure.legends, *filter(None, (axis.get_legend() for axis in axes))]
+    series = [text.get_text() for legend in legends for text in legend.get_texts()]
+    parts = {
+        "": [figure.get_suptitle()],
+        "Panels: ": _few([axis.get_title() for axis in axes]),
+        "Across: ": [axis.get_xlabel() for axis in axes],
+        "Up: ": [axis.get_ylabel() for axis in axes],
+        "Cells: ": scales,
+        "Rows: ": _few([row for axis in axes[:1] for row in _rows(axis)]),
+        "Series: ": series,
+        "Numbers: ": [figure.get_supxlabel()],
+    }
+    said = {name: "; ".join(_once(texts)) for name, texts in parts.items()}
+    return " ".join(f"{name}{text.rstrip('.')}." for name, text in said.items() if text)
+
+
+def _rows(axis: Axes) -> list[str]:
+    """Return the rows of a panel that names them, each with the words written beside it."""
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    if not any(character.isalpha() for name in names for character in name):
+        return []
+    notes = [text.get_text() for text in axis.texts]
+    if len(notes) != len(names):
+        return names
+    return [f"{name}: {words}" for name, words in zip(names, notes, strict=True)]
+
+
+def _few(texts: list[str]) -> list[str]:
+    """Return texts that are few, or how many there are with the first and the last."""
+    texts = _once(texts)
+    if len(texts) <= _NAMED:
+        return texts
+    return [f"{len(texts)}, the first {texts[0]}, the last {texts[-1]}"]
+
+
+def _once(texts: Iterable[str]) -> list[str]:
+    """Return each text once, on one line; none that is empty."""
+    return list(dict.fromkeys(line for text in texts if (line := " ".join(text.split()))))
+
+
+#: Nanoseconds are shown as microseconds; other units as they are stored.
+_SCALES = {"ns": (1e-3, "µs"), "1": (1.0, "")}
+
+
+#: As unlike each other as dashes can be, also where lines are thin.
+_LINES: tuple[Any, ...] = (
+    "-",
+    (0, (7, 2)),
+    (0, (1, 1.2)),
+    (0, (7, 2, 1, 2)),
+    (0, (2.5, 2.5)),
+    (0, (7, 1.5, 1, 1.5, 1, 1.5)),
+    (0, (1, 4)),
+)
+
+
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def canvas(
+    rows: int, columns: int, *, width: float, height: float, **options: Any
+) -> tuple[Figure, NDArray[Any]]:
+    """Return a figure (closed for pyplot, so that a notebook shows it once) and its 2-D axes."""
+    with sns.axes_style("whitegrid"):
+        figure, axes = plt.subplots(
+            rows,
+            columns,
+            figsize=(width, height),
+            squeeze=False,
+            layout="constrained",
+            FigureClass=DescribedFigure,
+            **options,
+        )
+    plt.close(figure)
+    return figure, axes
+
+
+def scale_and_label(value: str, unit: str | None = None) -> tuple[float, str]:
+    """Return the factor from stored to shown values, and the axis label with its unit."""
+    known = METRICS.get(value)
+    stored = unit or (known.unit if known else ("ns" if value.endswith("_ns") else ""))
+    factor, shown = _SCALES.get(stored, (1.0, stored))
+    text = known.text if known else value.removesuffix("_ns").replace("_", " ")
+    return factor, f"{text} ({shown})" if shown else text
+
+
+def styles(names: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
+    """Return colour, line style and marker a name: told apart without colour, too."""
+    # Luminance falls evenly along the palette, so the order survives a grey printer.
+    colours = sns.color_palette("viridis", len(names) + 1)[: len(names)]
+    return {
+        name: {
+            "color": colours[number],
+            "linestyle": _LINES[number % len(_LINES)],
+            "marker": _MARKERS[number % len(_MARKERS)],
+        }
+        for number, name in enumerate(names)
+    }
+
+
+def few_markers(style: dict[Hashable, dict[str, Any]], name: Hashable) -> dict[str, Any]:
+    """Return a curve's marker, here and there: beside those of close curves, not on them."""
+    apart = (0.02 + 0.2 * list(style).index(name) / len(style), 0.2)
+    look = {"marker": style[name]["marker"], "markevery": apart}
+    return look | {"markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.5}
+
+
+def count_text(blocks: int | None, trials: int | None = None, samples: int | None = None) -> str:
+    """Return what a figure says about its numbers: ``n = 10 blocks, 60 trials, ...``."""
+    parts = [(blocks, "block"), (trials, "trial"), (samples, "sample")]
+    texts = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in parts if n is not None]
+    return "n = " + ", ".join(texts)
+
+
+def footnote(figure: Figure, text: str) -> None:
+    """Write the counts below a figure."""
+    figure.supxlabel(text, fontsize=8, color="0.25", x=0.99, ha="right")
+
+
+def legend(figure: Figure, axes: NDArray[Any], title: str, order: Sequence[Hashable]) -> None:
+    """Put one legend beside the panels, with every name of `order` that any of them shows."""
+    named = {
+        name: handle
+        for axis in axes.flat
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    names = [str(name) for name in order if str(name) in named]
+    options: dict[str, Any] = {"fontsize": 7, "title_fontsize": 7, "loc": "outside right upper"}
+    figure.legend([named[name] for name in names], names, title=title, **options)
+
+
+def plain_log_ticks(axes: Axes, which: str = "x") -> None:
+    """Write numbers (20, 50, 100) on a logarithmic axis, as many as there is room for."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
+    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+    span = high / low if low > 0 else math.inf
+    digits = "123456789" if span < 3 else "25" if span < 60 else ""
+    # The first digit that counts: 0.02 is written where 2 and 20 are.
+    axis.set_minor_formatter(
+        FuncFormatter(lambda number, _: f"{number:g}" if f"{number:.0e}"[0] in digits else "")
+    )
+    axes.tick_params(axis="x" if which == "x" else "y", which="both", labelsize=8)
+
+
+def curve_levels(n: int, points: int) -> NDArray[np.float64]:
+    """Return quantile levels for a curve of at most `points`, dense in both tails.
+
+    Half of them lie evenly, the others at logarithmic distance from 0 and, twice as many, from 1,
+    so that the worst sample keeps its own point however many there are.
+    """
+    if n <= points:
+        return np.linspace(0, 1, max(n, 2))
+    even = np.linspace(0, 1, points // 2)
+    near = np.geomspace(1 / (n - 1), 0.1, points // 6)
+    return np.unique(np.concatenate([even, near, 1 - np.geomspace(1 / (n - 1), 0.1, points // 3)]))

@@ -1,0 +1,194 @@
+"""Interval plots: estimates with intervals, the margin as a band, verdicts in words beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from labkit.analysis.trials import order_of, require_columns
+from labkit.plots.figure import canvas, count_text, footnote, plain_log_ticks, styles
+from labkit.units import METRICS
+
+#: Beyond this span of ratios the axis is logarithmic.
+_WIDE = 1.5
+
+
+def interval_plot(
+    table: pd.DataFrame,
+    *,
+    margin: float,
+    label: str | Sequence[str] = "condition",
+    baseline: str = "baseline",
+    title: str = "",
+) -> Figure:
+    """Draw ratios with their intervals, the equivalence margin as a band and the verdicts.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `compare` or `factor_effect` returns; rows without an estimate say why in words.
+    margin : float
+        The margin that the verdicts used.
+    label : str or sequence of str
+        Columns that name a row.
+    baseline : str
+        What the ratio is to.
+    title : str
+        Title of the figure.
+    """
+    names = [label] if isinstance(label, str) else list(label)
+    require_columns(table, [*names, "n_blocks", "estimate", "low", "high", "verdict"])
+    figure, axes = canvas(1, 1, width=7.2, height=0.34 * len(table) + 1.4)
+    _forest(axes[0, 0], table, names, margin)
+    axes[0, 0].set_xlabel(f"ratio to {baseline} (1 = equal; below 1: lower)")
+    axes[0, 0].set_title(title, fontsize=9)
+    _note_blocks(figure, table)
+    return figure
+
+
+def ladder_plot(
+    table: pd.DataFrame,
+    mechanisms: pd.DataFrame,
+    *,
+    margin: float,
+    columns: Sequence[str],
+    label: str = "condition",
+    level: str | None = None,
+    baseline: str = "baseline",
+    title: str = "",
+) -> Figure:
+    """Draw an interval plot with the mechanisms that go with each row beside it.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `compare` or `factor_effect` returns, a row a baseline level.
+    mechanisms : DataFrame
+        Counters, with the column `label`; rows that `table` lacks (the baseline) come first.
+    columns : sequence of str
+        Which counters to draw, a panel each; those that were not recorded say so.
+    label : str
+        Column that names a row in both frames.
+    level : str, optional
+        Column of `mechanisms` whose values are told apart by markers (``wait``).
+    margin, baseline, title
+        As for `interval_plot`.
+    """
+    require_columns(table, [label, "n_blocks", "estimate", "low", "high", "verdict"])
+    require_columns(mechanisms, [label, *([level] if level else [])])
+    extra = [name for name in order_of(mechanisms[label]) if name not in set(table[label])]
+    order = [*extra, *table[label]]
+    rows = table.set_index(label).reindex(order).reset_index()
+    figure, axes = canvas(
+        1,
+        1 + len(columns),
+        width=5.0 + 1.25 * len(columns),
+        height=0.34 * len(rows) + 1.6,
+        sharey=True,
+        width_ratios=[2.6, *([1] * len(columns))],
+    )
+    _forest(axes[0, 0], rows, [label], margin)
+    axes[0, 0].set_xlabel(f"ratio to {baseline}")
+    for column, axis in zip(columns, axes[0, 1:], strict=True):
+        _counter(axis, mechanisms, column, label=label, level=level, order=order)
+    named = [axis for axis in axes[0, 1:] if axis.get_legend_handles_labels()[1]]
+    if level and named:
+        named[-1].legend(title=level, fontsize=6, title_fontsize=6, loc="best")
+    figure.suptitle(title, fontsize=9)
+    _note_blocks(figure, table)
+    return figure
+
+
+def _note_blocks(figure: Figure, table: pd.DataFrame) -> None:
+    low, high = int(table["n_blocks"].min()), int(table["n_blocks"].max())
+    text = count_text(high) if low == high else f"n = {low} to {high} blocks"
+    footnote(figure, f"{text}; 95 % intervals paired by block; the band is the margin")
+
+
+def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float) -> None:
+    estimate = rows["estimate"].to_numpy(dtype=np.float64)
+    low, high = (rows[side].to_numpy(dtype=np.float64) for side in ("low", "high"))
+    at = np.arange(len(rows))
+    axis.axvspan(1 / (1 + margin), 1 + margin, color="0.88", zorder=0)
+    axis.axvline(1, color="0.3", lw=0.8)
+    # An infinite or unknown bound is not drawn; the words beside it say what is known.
+    left, right = (
+        np.where(np.isfinite(low), low, estimate),
+        np.where(np.isfinite(high), high, estimate),
+    )
+    axis.hlines(at, left, right, color="black", lw=1.6)
+    filled = rows["differs"].fillna(False).astype(bool) if "differs" in rows else [True] * len(rows)
+    colours = ["black" if full else "white" for full in filled]
+    axis.scatter(estimate, at, s=28, c=colours, edgecolors="black", zorder=3)
+    axis.set_yticks(at, [", ".join(map(str, key)) for key in rows[list(names)].to_numpy()])
+    axis.invert_yaxis()
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.grid(visible=False, axis="y")
+    _ratio_scale(axis, np.concatenate([left, right, [1 / (1 + margin), 1 + margin]]))
+    for number, row in enumerate(rows.to_dict("records")):
+        axis.annotate(
+            _words(row),
+            (1.01, number),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=7,
+            annotation_clip=False,
+        )
+
+
+def _ratio_scale(axis: Axes, shown: Any) -> None:
+    known = shown[np.isfinite(shown) & (shown > 0)]
+    low, high = float(known.min()), float(known.max())
+    reach = (high / low) ** 0.06
+    if high / low > _WIDE:
+        axis.set_xscale("log")
+    axis.set_xlim(low / reach, high * reach)
+    if high / low > _WIDE:
+        plain_log_ticks(axis)
+
+
+def _words(row: dict[Any, Any]) -> str:
+    """Return what is written beside a row: number, interval, verdict."""
+    verdict, estimate = row["verdict"], float(row["estimate"])
+    if not isinstance(verdict, str):
+        return "baseline"
+    if not np.isfinite(estimate):
+        return str(row.get("note", "")) or "not measured"
+    low, high = float(row["low"]), float(row["high"])
+    bounds = f" [{low:.3f}, {high:.3f}]" if np.isfinite(low) else ""
+    return f"{estimate:.3f}{bounds} {verdict}"
+
+
+def _counter(
+    axis: Axes,
+    mechanisms: pd.DataFrame,
+    column: str,
+    *,
+    label: str,
+    level: str | None,
+    order: Sequence[Any],
+) -> None:
+    known = METRICS.get(column)
+    text = column.replace("_", " ") + (f"\n({known.unit})" if known else "")
+    axis.set_xlabel(text, fontsize=7)
+    axis.tick_params(axis="x", labelsize=7)
+    axis.grid(visible=False, axis="y")
+    place = {name: number for number, name in enumerate(order)}
+    shown = mechanisms[mechanisms[label].isin(place)]
+    values = pd.to_numeric(shown[column], errors="coerce") if column in shown else None
+    if values is None or values.isna().all():
+        axis.text(0.5, 0.5, "not recorded", transform=axis.transAxes, ha="center", fontsize=7)
+        return
+    levels = order_of(shown[level]) if level else [None]
+    for name, look in styles(levels).items():
+        mask = (shown[level] == name) if level else pd.Series(True, index=shown.index)
+        at = [place[item] for item in shown.loc[mask, label]]
+        axis.scatter(
+            values[mask], at, s=26, color=look["color"], marker=look["marker"], label=str(name)
+        )
+    axis.set_xlim(0, 1.15 * float(values.max()) or 1.0)

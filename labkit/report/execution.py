@@ -1,0 +1,172 @@
+"""Execute notebooks with papermill: parameters checked, a time limit, failures kept."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import nbformat
+
+from labkit.errors import Interrupted, LabkitError, UsageError
+
+#: Seconds that a notebook may take by default.
+TIMEOUT = 3600.0
+#: Seconds that an interrupted notebook has to clean up.
+GRACE = 60.0
+#: Names of the exception of an interrupt: with a rig, and without.
+_INTERRUPTED = (Interrupted.__name__, KeyboardInterrupt.__name__)
+
+
+def parameter_statements(notebook: Path) -> list[ast.stmt]:
+    """Return the statements of a notebook's parameters cell."""
+    try:
+        cells = nbformat.read(notebook, as_version=4).cells
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"cannot read the notebook {notebook}", why=str(error)) from error
+    tagged = (c.source for c in cells if "parameters" in c.get("metadata", {}).get("tags", []))
+    return ast.parse(next(tagged, "")).body
+
+
+def declared_parameters(notebook: Path) -> list[str]:
+    """Return the names that a notebook's parameters cell assigns, in their order."""
+    names: list[str] = []
+    for node in parameter_statements(notebook):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return names
+
+
+def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:
+    """Raise `UsageError` where a notebook does not declare one of the parameters.
+
+    papermill itself only warns, and a misspelt parameter would measure something else.
+    """
+    declared = declared_parameters(notebook)
+    unknown = [name for name in parameters if name not in declared]
+    if unknown:
+        raise UsageError(
+            f"{notebook.name} has no parameter {', '.join(map(repr, unknown))}",
+            where=str(notebook),
+            remedy=f"it declares {', '.join(declared) or 'none'}",
+        )
+
+
+def execute(
+    notebook: Path,
+    output: Path,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    timeout: float = TIMEOUT,
+    cwd: Path | None = None,
+    echo: TextIO | None = None,
+) -> Path:
+    """Execute a notebook with papermill and keep the result as `output`.
+
+    Parameters
+    ----------
+    notebook, output : Path
+        What is executed and where the executed notebook goes; it appears complete or not at all.
+    parameters : mapping, optional
+        Values for names that the notebook's parameters cell declares.
+    timeout : float
+        Seconds that the whole notebook may take.
+    cwd : Path, optional
+        Working directory; by default the notebook's own, as in JupyterLab.
+    echo : text stream, optional
+        Where the notebook's printed output and progress go while it runs.
+
+    Raises
+    ------
+    UsageError
+        A parameter that the notebook does not declare; nothing has run then.
+    LabkitError
+        A cell failed or timed out; the notebook is kept as ``NAME.failed.ipynb`` beside `output`,
+        and the evidence holds its path, the cell and the error.
+    KeyboardInterrupt
+        Also where its kernel alone was interrupted.
+    """
+    parameters = dict(parameters or {})
+    check_parameters(notebook, parameters)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = output.with_name(f".{output.stem}.unfinished.ipynb")
+    failed = output.with_name(f"{output.stem}.failed.ipynb")
+    began = time.monotonic()
+    try:
+        _run(notebook, unfinished, parameters, timeout, cwd or notebook.parent, echo)
+    except BaseException as error:
+        if unfinished.exists():
+            unfinished.replace(failed)
+        if not isinstance(error, Exception):
+            raise
+        # The time limit is in whole seconds, and interrupts a cell too.
+        timed_out = time.monotonic() - began > timeout - 1
+        if getattr(error, "ename", "") in _INTERRUPTED and not timed_out:
+            raise KeyboardInterrupt from error
+        raise _failure(notebook, failed, error) from error
+    unfinished.replace(output)
+    failed.unlink(missing_ok=True)
+    return output
+
+
+def _run(
+    notebook: Path,
+    output: Path,
+    parameters: dict[str, Any],
+    timeout: float,
+    cwd: Path,
+    echo: TextIO | None,
+) -> None:
+    """Execute a notebook; errors are those of papermill and of the kernel's client."""
+    import papermill  # slow to import, and needed by nothing else
+    from traitlets.config import Config
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    end = time.monotonic() + timeout
+    config = Config()
+    config.KernelManager.transport_encryption = "auto"
+    config.KernelManager.shutdown_wait_time = GRACE
+    papermill.execute_notebook(
+        str(notebook),
+        str(output),
+        parameters=parameters,
+        kernel_name="python3",
+        language="python",
+        progress_bar=False,
+        cwd=str(cwd),
+        stdout_file=echo,
+        stderr_file=echo,
+        # Passed on to the kernel's client: each cell may take the time that is left, and is
+        # interrupted at its end, so that it can still clean up.
+        config=config,
+        timeout_func=lambda cell: max(1, int(end - time.monotonic())),
+        interrupt_on_timeout=True,
+        iopub_timeout=int(GRACE),
+        error_on_timeout={
+            "ename": "TimeoutError",
+            "evalue": f"the notebook took longer than {timeout:g} s",
+            "traceback": [f"TimeoutError: the notebook took longer than {timeout:g} s"],
+        },
+    )
+
+
+def _failure(notebook: Path, failed: Path, error: Exception) -> LabkitError:
+    """Return the error of a notebook, with the failing cell as evidence."""
+    name, value = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", None)
+    text = f"{name}: {error if value is None else value}".strip()
+    cell = getattr(error, "exec_count", None)
+    return LabkitError(
+        f"the notebook {notebook.name} failed" + (f" in cell [{cell}]" if cell else ""),
+        where=str(notebook),
+        why=text,
+        remedy=f"{failed} holds it with the error" if failed.exists() else "",
+        evidence={
+            "notebook": str(failed) if failed.exists() else None,
+            "cell": cell,
+            "source": getattr(error, "source", None),
+            "error": text,
+        },
+    )

@@ -1,0 +1,130 @@
+"""The ledger's page, with filters, sorting and links to each claim, and its rows as CSV."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from labkit.claims.ledger import RESULTS
+from labkit.dataset import load
+from labkit.paths import project
+from labkit.plots import ledger_overview
+from labkit.report.html import TEMPLATES, number, picture, render, write
+from labkit.report.provenance import provenance, provenance_html
+
+#: Columns to filter by, each with its label.
+FILTERS = {
+    "source": "Source",
+    "study": "Study",
+    "setting": "Setting",
+    "result": "Result",
+    "arithmetic": "The paper's own arithmetic",
+}
+#: Columns of the table of claims, each with its heading.
+COLUMNS = {
+    "claim": "Claim",
+    "published": "Published",
+    "arithmetic": "Its own arithmetic",
+    "measured": "Measured",
+    "setting": "Setting",
+    "result": "Result",
+}
+
+
+def build_ledger(
+    rows: pd.DataFrame,
+    arithmetic: pd.DataFrame,
+    output: Path,
+    *,
+    title: str = "The ledger: every claim, published and measured",
+) -> Path:
+    """Write the ledger's page, and ``ledger.csv`` and ``arithmetic.csv`` beside it.
+
+    `rows` is what `labkit.ledger` returns, and `arithmetic` what `labkit.claims.stated.recompute`
+    does: the papers' words against their own tables.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    rows.to_csv(output.with_suffix(".csv"), index=False, lineterminator="\n")
+    arithmetic.to_csv(output.with_name("arithmetic.csv"), index=False, lineterminator="\n")
+    datasets = _provenance_of(rows)
+    script = (TEMPLATES / "ledger.js").read_text(encoding="utf-8")
+    text = render(
+        "ledger.html.j2",
+        title,
+        {"page_title": title},
+        script=Markup(script),
+        # Only this script may run: its digest stands in the page's security policy.
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        claims=[_claim(row, datasets, output.parent) for row in rows.to_dict("records")],
+        choices={
+            name: (label, list(dict.fromkeys(filter(None, map(str, rows[name])))))
+            for name, label in FILTERS.items()
+        },
+        columns=COLUMNS,
+        counts=counted(rows),
+        results=[name for name in RESULTS if (rows["result"] == name).any()],
+        figure=picture(ledger_overview(rows)),
+        statements=[_statement(row) for row in arithmetic.to_dict("records")],
+    )
+    write(output, text)
+    return output
+
+
+def counted(rows: pd.DataFrame) -> dict[str, dict[str, int]]:
+    """Return how many claims of each source have which result, in the order of `RESULTS`."""
+    return {
+        str(source): {name: int((part == name).sum()) for name in RESULTS if (part == name).any()}
+        for source, part in rows.groupby("source", sort=False)["result"]
+    }
+
+
+def _provenance_of(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Return the provenance of each dataset that a claim was evaluated on, by its place."""
+    places = dict.fromkeys(rows.loc[rows["estimate"].notna(), "dataset"])
+    # A campaign outside of the project has only its name here, and cannot be read again.
+    return {
+        place: provenance(load(project(place)))
+        for place in places
+        if place and project(place).is_dir()
+    }
+
+
+def _claim(
+    row: Mapping[Any, Any], datasets: Mapping[str, Mapping[str, str]], folder: Path
+) -> dict[str, Any]:
+    """Return a row as the page shows it: numbers as text, and its provenance."""
+    estimate = _number(row["estimate"])
+    if estimate:
+        unit = "" if row["unit"] in ("", "1") else f" {row['unit']}"
+        low, high = _number(row["low"]), _number(row["high"])
+        estimate += unit + (f" [{low} to {high}]" if low and high else ", no interval")
+    shown = {**row, "measured": estimate or "none", "provenance": "", "page": ""}
+    if estimate and row["dataset"] in datasets:
+        again = f"labkit ledger {row['dataset']} --source {row['source']}"
+        lines = {**datasets[row["dataset"]], "Evaluated again by": again}
+        pages = sorted(folder.glob(f"[0-9]*-{row['study']}.html"))
+        shown |= {"provenance": provenance_html(lines), "page": pages[0].name if pages else ""}
+    return shown
+
+
+def _statement(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {
+        **row,
+        "stated": row["stated"] if isinstance(row["stated"], bool) else _number(row["stated"]),
+        "computed": _number(row["computed"]) or _number(row["shown"]),
+        "shown": _number(row["shown"]),
+    }
+
+
+def _number(value: Any) -> str:
+    """Return a number as text, and nothing where there is none."""
+    if value is None or isinstance(value, bool | str):
+        return "" if value is None else str(value)
+    return number(float(value)) if math.isfinite(float(value)) else ""

@@ -1,0 +1,741 @@
+"""The page of an analysis notebook: one campaign, prepared, and the sections all studies share.
+
+A notebook makes one `Page` of its campaign and asks it for the report sections in order: what was
+run, the rig, validity, claims, conclusions. What the study itself asks stands between them. The
+sections hold for a campaign of any size: with one block they say that nothing can be decided, and
+what failed or is infeasible is counted and named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from IPython import display as ipython_display
+
+from labkit import dataset, plots
+from labkit.analysis import checks, power, tables
+from labkit.analysis.compare import PILOT_BLOCKS
+from labkit.analysis.noise import margins, noise_floor
+from labkit.analysis.summary import STATISTICS, mechanisms, summarise
+from labkit.analysis.tables import (
+    format_claims,
+    format_comparison,
+    format_numbers,
+    headline,
+    not_compared,
+)
+from labkit.analysis.trials import join_factors, sort_trials
+from labkit.claims.ledger import RESULTS, ledger
+from labkit.claims.published import published
+from labkit.paths import project
+from labkit.report.html import SUMMARY_MIME, number
+from labkit.report.provenance import provenance, provenance_html
+
+#: Functions without types, looked up when they are called.
+_notebook: Any = ipython_display
+#: Numeric columns of trials that name or describe a trial; every other number was measured.
+_KEYS = ("trial", "attempt", "block", "position", "copy", "session", "started_ns", "n", "n_samples")
+#: What the table of hosts shows of their facts.
+_FACTS = {
+    "cpu": ["model", "count", "smt", "governor", "isolated"],
+    "idle": ["driver", "governor"],
+    "kernel": ["release", "clock_source"],
+    "virtualisation": ["detected", "product"],
+    "engine": ["version"],
+}
+_FLOOR = ("n_blocks", "ratio", "low", "high", "sd", "decidable_margin", "detectable_difference")
+_PLURAL = {"median": "medians", "mean": "means", "p99": "99 % quantiles", "std": "deviations"}
+#: Results that do not come from what was measured: more blocks would not change them.
+_UNMEASURED = ("not decidable on this rig", "not measured", "from its tables")
+_SESSIONS = """### Sessions
+
+A session is one life of the rig. Where a campaign was interrupted inside a block and resumed on a \
+rig made anew, conditions of that block differ by more than what they are: such a block is in the \
+tables and distributions, and in no paired comparison."""
+_NOISE = """### The noise floor
+
+Some conditions ran twice in every block. Their ratio to themselves is what this laboratory \
+reports where there is nothing to find; its spread between blocks (`sd`, of the log ratio of a \
+pair) says what can be decided. `decidable_margin` is the smallest margin within which equal \
+conditions are found equivalent with 80 % power, `detectable_difference` the smallest difference \
+that is found."""
+_GROUPS = """ Groups of conditions may differ in noise, so both are said for each of them; a \
+comparison between two groups is as good as the noisier of them."""
+_DRIFT = """### Drift, dependence, odd trials
+
+Drift over the campaign is the slope of the log value on the order of the blocks. What all \
+conditions share is removed by pairing; a drift of one condition alone is not."""
+_INSIDE = """`effective` is how many independent samples a trial is worth. A trial changes inside \
+when the medians of its batches differ between its first half and its second (5 %, corrected by \
+Holm over the trials); a trial that is worth too few independent samples cannot be asked, and is \
+not among those that were. Changes are shares of the level, whatever their sign. Such a change is \
+no reason to leave a trial out: what a trial is summed up as is compared between trials, whose \
+spread holds it."""
+_FLAGS = """### Flags
+
+Flags by the laboratory's validity rules, and attempts that failed. They are counted and shown, \
+and nothing is removed because of its outcome."""
+_CLAIMS = """Every testable claim of the paper about this study, from the ledger of all papers \
+(`data/claims.toml`), in our words: what the paper has, whether that follows from its own tables, \
+and what was measured here, with an interval of 95 %.
+
+`setting` is what a claim asks of a rig against what this one has: `same`, `analogue` (it can be \
+decided, but the paper's rig had more), or `unsuitable`. `result` is what the measurement says: \
+`replicated` and `contradicted` are each shown by a test of their own, corrected by Holm over the \
+paper's claims that can be decided; `inconclusive` is neither, with the number of blocks that it \
+would take; on an unsuitable rig the result is `not decidable on this rig`, whatever the numbers \
+beside it are."""
+
+
+class Page:
+    """One campaign as an analysis notebook reads it, and the sections that all studies share.
+
+    Parameters
+    ----------
+    data : str or Path
+        A campaign, or the folder of a study, whose newest campaign is read; from the project's
+        folder when relative.
+    factors : sequence of str, optional
+        Factors that name a condition, in the order of tables; the plan's by default.
+    value : str
+        What the study is about: a column of samples (``rtt_ns``), or a metric that each trial has
+        one number of.
+    margin : float, optional
+        Relative difference up to which two conditions count as equal; the plan's by default.
+    columns : sequence of str, optional
+        Columns of samples that `series` has beside `value`.
+    within : mapping, optional
+        Only conditions with these levels (one level, or a list); a factor that the plan does not
+        have leaves all of them.
+
+    Attributes
+    ----------
+    campaign : Dataset
+        The campaign; ``plan`` and ``rig`` are its own.
+    attempts : DataFrame
+        Every attempt, failed ones too.
+    trials : DataFrame
+        One row a successful trial: ``trial, block``, the factors in the order of the plan,
+        ``copy``; of a sample column ``n`` and the statistics of `labkit.analysis.summary`; every
+        metric and counter.
+    paired : DataFrame
+        `trials`, with NaN for what was measured in blocks that span sessions.
+    samples : DataFrame or None
+        The samples of each trial, sorted once for all tables and figures; None without samples.
+    summary : str
+        The column of `trials` that stands for a trial: ``median``, or `value` itself.
+    margin, planned_margin : float
+        The margin of this page, and the plan's.
+    n_blocks, failed : int
+        Blocks with a successful trial; attempts that failed.
+    pilot : bool
+        Whether there are fewer than 5 blocks.
+    spanned : list
+        Blocks that span sessions.
+    """
+
+    def __init__(
+        self,
+        data: str | Path,
+        factors: Sequence[str] | None = None,
+        value: str = "rtt_ns",
+        margin: float | None = None,
+        columns: Sequence[str] | None = None,
+        within: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.data = str(data)
+        self._whole = dataset.load(project(data))
+        self.campaign = _select(self._whole, within or {})
+        self.plan, self.rig = self.campaign.plan, self.campaign.rig
+        self.factors = list(self.plan["factors"] if factors is None else factors)
+        self.value, self._columns = value, [value, *(columns or [])]
+        self.attempts = self._attempts()
+        self.planned_margin = float(self.plan.get("margin", 0.02))
+        self.margin = self.planned_margin if margin is None else float(margin)
+        self._joined: dict[str, list[str]] = {}
+        self.samples = self._sorted()
+        self.summary = value if self.samples is None else "median"
+        self.trials = self._trials()
+        self.failed = sum(one["status"] != "ok" for one in self.campaign.records)
+        self.n_blocks = int(self.trials["block"].nunique())
+        self.pilot = self.n_blocks < PILOT_BLOCKS
+        self.spanned = checks.blocks_across_sessions(self.trials) if len(self.trials) else []
+        self.paired = self._paired()
+        #: What the sections computed so far, for the conclusions.
+        self.floors: list[pd.DataFrame] = []
+        self.margins: dict[str, float] = {}
+        self.entries: pd.DataFrame | None = None
+        self._checked: set[str] = set()
+
+    @cached_property
+    def series(self) -> pd.DataFrame:
+        """The samples of each trial in the order in which they were taken, a row a trial.
+
+        Read when it is asked for; `validity` lets go of it, as it is as large as `samples`.
+        """
+        table = self._ordered(self.campaign.series(self._columns))
+        return table.assign(**{name: join_factors(table, of) for name, of in self._joined.items()})
+
+    def _sorted(self) -> pd.DataFrame | None:
+        successful = [one for one in self.campaign.records if one["status"] == "ok"]
+        if not any(one["n_samples"] for one in successful) or self.value in self.attempts.columns:
+            return None
+        ordered = sort_trials(self.series, value=self.value)
+        self.__dict__.pop("series")
+        return ordered
+
+    def _ordered(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return a table whose factors have the levels of the plan, in its order."""
+        for name in self.factors:
+            levels = list(self.plan["factors"].get(name, []))
+            column = table[name] if name in table else pd.Series(dtype=object)
+            levels += [level for level in pd.unique(column.dropna()) if level not in levels]
+            table[name] = pd.Categorical(column, levels)
+        return table
+
+    def _attempts(self) -> pd.DataFrame:
+        """Return every attempt; of a campaign without any, the columns that are asked for."""
+        names = [*_KEYS, *self.factors, "status", "flags", "problems"]
+        trials = self.campaign.trials
+        return trials if len(trials) else pd.DataFrame(columns=names, dtype=object)
+
+    def _trials(self) -> pd.DataFrame:
+        ok = self.attempts[self.attempts["status"] == "ok"].reset_index(drop=True)
+        ok = self._ordered(ok)
+        if self.samples is None:
+            return ok if self.value in ok else ok.assign(**{self.value: math.nan})
+        each = summarise(self.samples, by=["trial"], value=self.value).astype({"trial": "str"})
+        each = each[["trial", "n", *STATISTICS, "note"]]
+        return ok.merge(each, on="trial", how="left", validate="one_to_one")
+
+    def _paired(self) -> pd.DataFrame:
+        paired = self.trials.copy()
+        numbers = paired.select_dtypes("number").columns.difference([*_KEYS, *self.factors])
+        paired[list(numbers)] = paired[list(numbers)].mask(
+            paired["block"].isin(self.spanned), math.nan
+        )
+        return paired
+
+    def join(self, name: str, factors: Sequence[str]) -> None:
+        """Add several factors as one column, such as ``free + block``, to every table."""
+        self._joined[name] = list(factors)
+        for table in (self.trials, self.paired, self.samples, self.__dict__.get("series")):
+            if table is not None and len(table):
+                table[name] = join_factors(table, factors)
+
+    def part(self, table: pd.DataFrame, within: Mapping[str, Any] | None) -> pd.DataFrame:
+        """Return the rows of a table that have the levels of `within` (one level, or a list)."""
+        for name, level in (within or {}).items():
+            table = table[table[name].astype("str").isin(_levels(level))]
+        return table
+
+    # What a page shows
+
+    @staticmethod
+    def say(text: str) -> None:
+        """Display a text in Markdown."""
+        _notebook.display(_notebook.Markdown(text))
+
+    @staticmethod
+    def show(value: Any, empty: str = "") -> None:
+        """Display a table or a figure; the text `empty` instead of a table without rows."""
+        if empty and not len(value):
+            Page.say(empty)
+        else:
+            _notebook.display(value)
+
+    @staticmethod
+    def show_comparison(table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs") -> None:
+        """Display a comparison: what was measured as a table, what was not in words.
+
+        Parameters
+        ----------
+        table : DataFrame
+            What `compare`, `factor_effect` or `shift` returns.
+        scale, unit : float, str
+            From the stored unit of the differences to the one shown; nanoseconds to microseconds.
+        """
+        Page.show(format_comparison(Page.measured(table), scale=scale, unit=unit))
+        if not_compared(table):
+            Page.say(not_compared(table))
+
+    @staticmethod
+    def show_counters(
+        trials: pd.DataFrame, *, by: Sequence[str], columns: Sequence[str], digits: int = 3
+    ) -> None:
+        """Display the counters of each condition, averaged over its trials.
+
+        Parameters
+        ----------
+        trials : DataFrame
+            `trials` of the page, or part of it.
+        by, columns : sequence of str
+            Factors, and counters; one that this rig does not have is said in words.
+        digits : int
+            Decimals.
+        """
+        recorded = [name for name in columns if name in trials and trials[name].notna().any()]
+        if recorded and len(trials):
+            table = mechanisms(trials, by=by, columns=recorded)
+            Page.show(format_numbers(table.set_index(list(by)), digits))
+        if lacking := [f"`{name}`" for name in columns if name not in recorded]:
+            Page.say(f"Not recorded here: {', '.join(lacking)}.")
+
+    @staticmethod
+    def measured(table: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of a comparison that were measured, or all of them where none was."""
+        rows = table["n_blocks"] > 0
+        return table[rows] if rows.any() else table
+
+    @staticmethod
+    def headlines(table: pd.DataFrame, text: str, **levels: Any) -> list[dict[str, Any]]:
+        """Return the headline of one row of a comparison, or none where it was not measured.
+
+        Parameters
+        ----------
+        table : DataFrame
+            What `compare` or `factor_effect` returns.
+        text : str
+            What the row is about, in words.
+        **levels
+            Column and level of the row, such as ``contrast="docker host / bare clean"``.
+        """
+        rows = table[table["n_blocks"] > 0]
+        for name, level in levels.items():
+            rows = rows[rows[name].astype("str") == str(level)]
+        return [headline(row, text) for _, row in rows.head(1).iterrows()]
+
+    @staticmethod
+    def headline_text(line: Mapping[str, Any]) -> str:
+        """Return a headline as a line of a list: text, number with interval, verdict."""
+
+        def text(value: float) -> str:
+            return f"{value:.3f}" if line["unit"] == "times" else number(value)
+
+        estimate = ""
+        if line.get("estimate") is not None:
+            estimate = f" {text(line['estimate'])} {line['unit']}"
+            if line.get("low") is not None and line.get("high") is not None:
+                estimate += f" [{text(line['low'])}, {text(line['high'])}]"
+        return f"- {line['text']}:{estimate} **{line['verdict']}**"
+
+    # Section: what was run, and on what
+
+    def what_was_run(self, by: Sequence[str] | None = None) -> None:
+        """Show counts, settings, trials of each condition, the margin and what is infeasible.
+
+        Parameters
+        ----------
+        by : sequence of str, optional
+            Columns of the table of trials, the last one across; the factors by default.
+        """
+        plan, by = self.plan, list(by or self.factors)
+        planned = len(plan["conditions"]) * plan["blocks"]
+        done = sum(one["status"] == "ok" for one in self.campaign.records)
+        count = int(self.samples["n"].sum()) if self.samples is not None else 0
+        samples = f" {count:,} samples;" if count else ""
+        pilot = " **Fewer than 5 blocks: this is a pilot.**" if self.pilot else ""
+        blocks = f"{self.n_blocks} block{'' if self.n_blocks == 1 else 's'}"
+        counts = f"{done} of {planned} planned trials in {blocks};{samples}"
+        self.say(f"{counts} {self.failed} attempts failed.{pilot}")
+        pd.options.display.max_colwidth = None
+        settings = pd.Series({**plan["settings"], "seed": plan["seed"]}).astype(str)
+        self.show(settings.to_frame("setting"))
+        if len(self.trials):
+            counted = self.trials.groupby(by, observed=True).size()
+            several = len(by) > 1
+            self.show(
+                counted.unstack(by[-1], fill_value=0) if several else counted.to_frame("trials")
+            )
+        self.say(self._margin_text())
+        refusals = pd.DataFrame(plan["refusals"], columns=["condition", "reason"])
+        if len(refusals):
+            self.say("What the rig cannot run was refused before anything was measured:")
+        self.show(refusals, empty="Nothing was refused.")
+
+    def _margin_text(self) -> str:
+        if self.margin != self.planned_margin:
+            return (
+                f"**Margin: {self.margin:.1%}, chosen after the plan, which has "
+                f"{self.planned_margin:.1%}.** Verdicts of equality below hold for a margin that "
+                "was not fixed before looking."
+            )
+        source = "as planned" if "margin" in self.plan else "labkit's default"
+        return f"Margin: {self.margin:.1%}, {source}."
+
+    def the_rig(self) -> None:
+        """Show the rig's caveats, what it lacks, its CPUs and its hosts."""
+        caveats = "\n".join(f"- {caveat}" for caveat in self.rig.get("caveats", []))
+        self.say(caveats or "The rig names no caveat.")
+        lacking = pd.Series(self.rig.get("capabilities", {}), dtype="object").astype(str)
+        self.show(lacking.to_frame("why it cannot be had here"), empty="The rig lacks nothing.")
+        cpus = pd.Series(self.rig.get("cpu_map", {}), dtype="object").astype(str)
+        self.show(cpus.to_frame("CPUs"))
+        self.show(self._hosts(), empty="No facts of the hosts were kept.")
+
+    def _hosts(self) -> pd.DataFrame:
+        """Return the facts of each host in the last session, a column a host."""
+        stable = {role: facts.get("stable", {}) for role, facts in self.campaign.facts.items()}
+        rows = {
+            f"{part} {name}": {
+                role: (facts.get(part) or {}).get(name) for role, facts in stable.items()
+            }
+            for part, names in _FACTS.items()
+            for name in names
+        }
+        table = pd.DataFrame.from_dict(rows, orient="index").dropna(how="all")
+        # No CPU may be isolated, hosts may have no engine; an unknown fact is an empty mapping.
+        words = {"": "none", "nan": "none", "None": "none", "{}": "not stated"}
+        return table.map(lambda value: words.get(str(value), str(value)))
+
+    # Section: validity
+
+    def validity(
+        self,
+        value: str | None = None,
+        within: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Show sessions, noise floor, drift, dependence, odd trials and flags.
+
+        For a study whose conditions have different metrics it is asked once a metric; sessions and
+        flags, which all of them share, are shown the first time.
+
+        Parameters
+        ----------
+        value : str, optional
+            Column of `trials`; `summary` by default.
+        within : mapping, optional
+            Only trials with these levels: ``{"service": "linpack"}``; a list names several levels.
+        by : str, optional
+            Column (a factor or one that `join` made) whose groups may differ in noise.
+        """
+        value = value or self.summary
+        first = not self._checked
+        self._checked.add(value)
+        if first:
+            self.say(_SESSIONS)
+            self.say(self._sessions_text())
+        which = "".join(
+            f", {name} {', '.join(map(str, level)) if isinstance(level, list) else level}"
+            for name, level in (within or {}).items()
+        )
+        self.say(_NOISE + (_GROUPS if by else "") if first else f"### `{value}`{which}")
+        paired, trials = (
+            self.part(_with_logs(table, value), within) for table in (self.paired, self.trials)
+        )
+        if not trials[value].notna().any():
+            self.say(f"No trial has a value of `{value}` that could be compared{which}.")
+        else:
+            self._show_noise(paired, value, by, which)
+            self._show_drift(trials, value, within, by, first=first)
+        if first:
+            self.say(_FLAGS)
+            self._show_flags(by)
+        self.__dict__.pop("series", None)
+
+    def _sessions_text(self) -> str:
+        if not self.spanned:
+            return "Every block was measured within one session; all are compared."
+        left, which = self.n_blocks - len(self.spanned), ", ".join(map(str, self.spanned))
+        return (
+            f"**Left out of every paired comparison: block {which}**, whose trials span more than "
+            "one session, so that a difference inside it may be one between sessions. "
+            f"{left} of {self.n_blocks} blocks are compared."
+        )
+
+    def _show_noise(self, paired: pd.DataFrame, value: str, by: str | None, which: str) -> None:
+        condition = list(dict.fromkeys([*self.factors, *([by] if by else [])]))
+        floor = noise_floor(paired, value=value, condition=condition)
+        if by:
+            groups, levels = self.trials[by], list(pd.unique(self.trials[by]))
+            if isinstance(groups.dtype, pd.CategoricalDtype):
+                levels = list(groups.cat.categories)
+            floor[by] = pd.Categorical(floor[by], levels)
+        self.show(
+            format_numbers(floor.set_index(self.factors)[list(_FLOOR)], 4),
+            empty=f"No condition ran twice in a block{which}: the noise floor is not known.",
+        )
+        self.floors.append(floor.assign(of=value))
+        decidable = margins(floor, by) if by else {"": floor["decidable_margin"].max()}
+        finite = {str(name): one for name, one in decidable.items() if math.isfinite(one)}
+        unknown = [f"`{name}`" for name, one in decidable.items() if by and not math.isfinite(one)]
+        self.margins |= {f"{value}{which}, {name}": one for name, one in finite.items()}
+        self.say(self._decidable_text(floor, value, finite, unknown))
+
+    def _decidable_text(
+        self, floor: pd.DataFrame, value: str, decidable: dict[str, float], unknown: list[str]
+    ) -> str:
+        """Return which margins these blocks decide, and how many blocks the page's margin takes."""
+        if not decidable:
+            return (
+                "No spread is known: a margin cannot be stated before a campaign with more blocks."
+            )
+        sd = floor["sd"].max()
+        needed = power.blocks_for(self.margin, sd) if sd > 0 else 2
+        needed = needed and max(needed, power.least_blocks())
+        each = " of each group" if len(decidable) + len(unknown) > 1 else ""
+        parts = [f"`{name}` {one:.1%}" if name else f"{one:.1%}" for name, one in decidable.items()]
+        text = f"Decidable margins on {_PLURAL.get(value, f'`{value}`')} (80 % power, "
+        text += f"{floor['n_blocks'].max()} blocks, the noisiest condition{each} that ran twice): "
+        text += f"{', '.join(parts)}. "
+        text += f"The largest, {max(decidable.values()):.1%}, is the one in the report's index; "
+        text += f"{self.margin:.1%} everywhere takes {needed or 'too many'} blocks."
+        if unknown:
+            text += f" Not known for {', '.join(unknown)}: no condition ran twice in enough blocks."
+        return text
+
+    def _show_drift(
+        self,
+        trials: pd.DataFrame,
+        value: str,
+        within: Mapping[str, Any] | None,
+        by: str | None,
+        *,
+        first: bool,
+    ) -> None:
+        """Show drift over the blocks, and inside trials where there are samples of this value."""
+        sampled = self.samples is not None and value in STATISTICS
+        if first:
+            self.say(f"{_DRIFT} {_INSIDE}" if sampled else _DRIFT)
+        drift = checks.drift(trials, value=value, condition=self.factors)
+        drifting = drift[drift["drifts"]]
+        self.say(f"{len(drifting)} of {len(drift)} conditions drift (5 %, corrected by Holm).")
+        if len(drifting):
+            self.show(drifting.round(4))
+        series = self.part(self.series, within) if sampled else pd.DataFrame()
+        if len(series):
+            self._show_inside(series, by or self.factors[0])
+        odd = checks.outliers(trials, value=value, condition=self.factors)
+        count = int(odd["outlier"].sum())
+        self.say(f"{count} of {len(odd)} trials are unlike the others of their kind.")
+
+    def _show_inside(self, series: pd.DataFrame, by: str) -> None:
+        """Show how far samples of a trial depend on each other, and changes inside trials."""
+        options: dict[str, Any] = {"by": ["trial", by], "value": self.value}
+        dependence = checks.dependence(series, **options)
+        worth = dependence.groupby(by, observed=True)[["n", "lag1", "effective"]]
+        self.show(worth.agg(["median", "min"]).round(3))
+        inside = checks.stationarity(series, **options)
+        inside["size"] = inside["change"].abs()
+        inside["changing"] = (~inside["stationary"]).astype("Int64")
+        groups = inside.groupby(by, observed=True)
+        table = pd.DataFrame(
+            {
+                "trials": groups["trial"].size(),
+                "asked": groups["stationary"].count(),
+                "changing": groups["changing"].sum(),
+                "median_change": groups["size"].median(),
+                "largest_change": groups["size"].max(),
+            }
+        )
+        self.show(table.round(3))
+
+    def _show_flags(self, by: str | None) -> None:
+        """Show how many trials carry which flag, and every attempt that failed."""
+        trials = self.trials.assign(
+            flag=self.trials["flags"].str.replace(r"[0-9.,%]+", "…", regex=True)
+        )
+        flagged = trials[trials["flag"] != ""]
+        flags = flagged.groupby(["flag", by or self.factors[0]], observed=True).size()
+        self.show(
+            flags.unstack(fill_value=0) if len(flags) else flags, empty="No trial carries a flag."
+        )
+        failed = self.attempts[self.attempts["status"] != "ok"]
+        columns = ["trial", "attempt", *self.factors, "status", "problems"]
+        self.show(failed[columns], empty="No attempt failed.")
+
+    def block_plot(
+        self,
+        value: str | None = None,
+        within: Mapping[str, Any] | None = None,
+        *,
+        hue: str | None = None,
+        col: str | None = None,
+        unit: str | None = None,
+    ) -> None:
+        """Draw every trial over the blocks, odd ones ringed.
+
+        Parameters
+        ----------
+        value, within
+            As in `validity`.
+        hue, col : str, optional
+            Columns for markers and panels; the first factor, and no panels, by default.
+        unit : str, optional
+            Unit of `value` as stored; by default what `value` of the page or its name says.
+        """
+        value = value or self.summary
+        trials = self.part(_with_logs(self.trials, value), within)
+        if not trials[value].notna().any():
+            self.say(f"No trial has `{value}`.")
+            return
+        checked = checks.outliers(trials, value=value, condition=self.factors)
+        if unit is None and self.samples is not None and self.value.endswith("_ns"):
+            unit = "ns"
+        options: dict[str, Any] = {"hue": hue or self.factors[0], "col": col, "unit": unit}
+        self.show(plots.block_plot(checked, value=value, flagged="outlier", **options))
+
+    # Section: claims and conclusions
+
+    @staticmethod
+    def published(source: str) -> pd.DataFrame:
+        """Return every table value of a paper; see `labkit.claims.published.published`."""
+        return published(source)
+
+    def claims(self, source: str, study: str | None = None) -> pd.DataFrame:
+        """Show the claims of a paper and what was measured; return their rows of the ledger.
+
+        Parameters
+        ----------
+        source : str
+            Name of the paper in ``data/claims.toml``.
+        study : str, optional
+            The claims' study; the campaign's by default.
+        """
+        rows = ledger(self.campaign)
+        rows = rows[(rows["source"] == source) & (rows["study"] == (study or self.plan["study"]))]
+        if self.entries is None:
+            self.say(_CLAIMS)
+        self.entries = rows if self.entries is None else pd.concat([self.entries, rows])
+        if len(rows):
+            self.say(f"{len(rows)} claims: {_result_counts(rows)}.")
+            self.show(format_claims(rows))
+        else:
+            self.say(f"No claim of {source}.")
+        return rows
+
+    def conclusions(self, lines: Sequence[Mapping[str, Any]], *, title: str) -> None:
+        """List headlines, results of claims and provenance; hand all to the report's index.
+
+        Parameters
+        ----------
+        lines : sequence of mapping
+            Headlines (`headlines`) in the order of the questions.
+        title : str
+            The study, as the index names it.
+        """
+        lines = [self._marked(line) for line in [*lines, *self._claim_headlines()]]
+        text = "\n".join(map(self.headline_text, lines))
+        self.say(text or "Nothing was measured that could be concluded from.")
+        about = self._about()
+        source = provenance(self._whole)
+        summary = tables.json_value(
+            {
+                "study": self.plan["study"],
+                "title": title,
+                "headlines": lines,
+                "noise_floor": self._noise_lines(),
+                "decidable_margin": max(self.margins.values(), default="unknown (pilot)"),
+                "refusals": self.plan["refusals"],
+                "rig": self.rig,
+                **about,
+                "provenance": source,
+            }
+        )
+        shown = {
+            SUMMARY_MIME: summary,
+            "text/html": str(provenance_html(source, anchor="provenance")),
+            "text/plain": f"summary of {summary['study']}",
+        }
+        _notebook.display(shown, raw=True)
+
+    def _marked(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a headline whose verdict says that it is a pilot's, where it is one."""
+        verdict = str(line["verdict"])
+        if not self.pilot or verdict.endswith("(pilot)") or verdict in _UNMEASURED:
+            return line
+        return {**line, "verdict": f"{verdict} (pilot)"}
+
+    def _claim_headlines(self) -> list[dict[str, Any]]:
+        """Return a headline for each claim that was decided, and one a paper that counts them."""
+        if self.entries is None:
+            return []
+        lines: list[dict[str, Any]] = []
+        papers = list(dict.fromkeys(self.entries["source"]))
+        for paper in papers:
+            rows = self.entries[self.entries["source"] == paper]
+            name = "the paper" if len(papers) == 1 else paper
+            lines += [
+                {
+                    "text": f"{name}: {claim['statement'].rstrip('.')}",
+                    "verdict": f"{claim['result']} ({claim['setting']} setting)",
+                    **{end: tables.json_value(claim[end]) for end in ("estimate", "low", "high")},
+                    "unit": "times" if claim["unit"] == "1" else claim["unit"],
+                }
+                for claim in rows.to_dict("records")
+                if claim["result"] in ("replicated", "contradicted")
+            ]
+            lines.append(
+                {
+                    "text": f"{name}, {len(rows)} claims: {_result_counts(rows)}",
+                    "verdict": rows["result"].value_counts().index[0],
+                    "estimate": None,
+                }
+            )
+        return lines
+
+    def _noise_lines(self) -> list[dict[str, Any]]:
+        """Return the noise floors; with several values, each line says whose it is."""
+        several = len({str(name) for floor in self.floors for name in floor["of"]}) > 1
+        names = [*(["of"] if several else []), *self.factors]
+        return [line for floor in self.floors for line in tables.noise_lines(floor, names)]
+
+    def _about(self) -> dict[str, Any]:
+        """Return what was measured, when, and where its data are."""
+        parts, started = Path(self.data).parts, ""
+        if len(self.attempts):
+            first = int(self.attempts["started_ns"].min()) // 10**9
+            started = datetime.fromtimestamp(first, UTC).date().isoformat()
+        return {
+            "blocks": self.n_blocks,
+            "trials": sum(one["status"] == "ok" for one in self.campaign.records),
+            "failed": self.failed,
+            "dataset": Path(self.data).name if Path(self.data).is_absolute() else self.data,
+            "measured": started,
+            "profile": parts[2] if parts[:2] == ("data", "local") and len(parts) > 3 else "",
+            "reference": parts[:2] == ("data", "reference"),
+        }
+
+
+def _levels(level: Any) -> set[str]:
+    """Return one level, or several, as a set of text."""
+    return set(map(str, level)) if isinstance(level, list | tuple | set) else {str(level)}
+
+
+def _select(campaign: dataset.Dataset, within: Mapping[str, Any]) -> dataset.Dataset:
+    """Return the part of a campaign whose conditions have some levels."""
+    wanted = {
+        name: _levels(level) for name, level in within.items() if name in campaign.plan["factors"]
+    }
+    if not wanted:
+        return campaign
+
+    def selected(one: Mapping[str, Any]) -> bool:
+        return all(str(one["levels"][name]) in levels for name, levels in wanted.items())
+
+    plan = campaign.plan | {"conditions": list(filter(selected, campaign.plan["conditions"]))}
+    part = campaign.part(selected)
+    part.__dict__["plan"] = plan
+    return part
+
+
+def _with_logs(table: pd.DataFrame, value: str) -> pd.DataFrame:
+    """Return a table whose value is a positive number or missing: only these have a ratio."""
+    if value not in table:
+        return table.assign(**{value: math.nan})
+    numbers = pd.to_numeric(table[value], errors="coerce").astype(float)
+    return table.assign(**{value: numbers.where((numbers > 0) & np.isfinite(numbers))})
+
+
+def _result_counts(rows: pd.DataFrame) -> str:
+    """Return how many claims have which result, in words."""
+    results = rows["result"].value_counts()
+    return ", ".join(f"{results[name]} {name}" for name in RESULTS if name in results)

@@ -1,0 +1,1 @@
+"""Container engines, and processes without one: one file and one class of `Runtime` each."""

@@ -1,0 +1,124 @@
+"""gVisor: Docker's containers in a kernel in user space, by its runtime ``runsc``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from labkit.errors import PlacementError
+from labkit.hosts import Host, script
+from labkit.hosts.target import Target
+from labkit.placement import Placement, Workload, cpu_set
+from labkit.runtimes.base import Runtime, Started
+from labkit.runtimes.engines.docker import Docker
+from labkit.runtimes.observed import GROUP
+from labkit.runtimes.verify import Expectation
+
+# Sockets are in the sandbox's own network stack, so they are looked for inside.
+_READY = """
+pid=$1 name=$2 port=$3 table=/proc/net/$4 tries=0
+while [ "$tries" -lt "$5" ]; do
+    [ -d "/proc/$pid" ] || { echo "the process has ended" >&2; exit 3; }
+    docker exec "$name" cat "$table" "${table}6" 2>/dev/null | awk -v port=":$port" '
+        $2 ~ port "$" { found = 1 } END { exit !found }' && exit 0
+    tries=$((tries + 1))
+    sleep 0.05
+done
+echo "nothing listens on the port yet" >&2
+exit 4
+"""
+# Its kernel accepts an affinity and does nothing with it: the host's threads are what is pinned,
+# those of the processes beside that kernel too, which run the workload's code. What a pinned thread
+# starts inherits its CPUs; what another one has started meanwhile is met by the next round.
+_PIN = (
+    GROUP
+    + """
+tries=0
+while [ "$tries" -lt 20 ] && [ -d "/proc/$1" ] && [ "$(allowed "$1" "$3")" != "$2" ]; do
+    for one in $(members "$1" "$3"); do
+        taskset --all-tasks --cpu-list --pid "$2" "$one" >/dev/null 2>&1 || true
+    done
+    tries=$((tries + 1))
+done
+"""
+)
+# An old one asks whether its namespace is the machine's first by a file that only that one used to
+# have; on newer kernels every namespace has it, and it refuses them all.
+_ANOTHER_NAMESPACE = ("unshare", "--net", "test", "-e", "/proc/sys/net/core/rmem_default")
+#: Releases of runsc before this year ask so, as far as is known (seen in that of 2022-12-19).
+_ASKS_ANEW = 2025
+_RUNTIMES = ("docker", "info", "--format", "{{range $name, $_ := .Runtimes}}{{$name}} {{end}}")
+
+
+class GVisor(Docker):
+    """Starts Docker's containers with the runtime ``runsc``."""
+
+    impossible: ClassVar[Mapping[str, str]] = {
+        "host": "gVisor's network stack is its own; with the host's it would not be isolated",
+    }
+    program = "runsc"
+    package = ""  # not Docker's
+    source = "make setup-test builds a current one"
+    oci = "runsc"
+    own_stack = True
+    # Containers in a loop cannot be pinned: an affinity set inside has no effect.
+    come_and_go = Runtime.come_and_go
+
+    @classmethod
+    def unusable(cls, host: Host, docker_socket: str | None) -> str:
+        """Return why this runsc starts no containers, or gives them no network; "" otherwise."""
+        version = host.run("runsc", "--version", check=False).stdout
+        date = re.search(r"(20\d\d)\d{4}", version)
+        everywhere = host.run(*_ANOTHER_NAMESPACE, check=False).status == 0
+        if everywhere and date and int(date[1]) < _ASKS_ANEW:
+            return (
+                f"runsc of {date[0]} takes every network namespace of this kernel for the "
+                f"machine's; {cls.source}"
+            )
+        if docker_socket:
+            env = {"DOCKER_HOST": docker_socket}
+            if cls.oci not in host.run(*_RUNTIMES, env=env, check=False).stdout.split():
+                return "the Docker Engine was not told of the runtime runsc"
+        return ""
+
+    def expect(
+        self, site: Target, placement: Placement, workload: Workload, cpus: str, started: Started
+    ) -> Expectation:
+        """Return what Docker's containers have; its process is the kernel, not the workload."""
+        return replace(super().expect(site, placement, workload, cpus, started), group=True)
+
+    def start(
+        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
+    ) -> Started:
+        """Run the container detached, and pin its sandbox."""
+        if placement.limits.fifo:
+            raise PlacementError(
+                "gVisor does not support the real-time scheduling class",
+                where=f"host {site.host.name}",
+                why="it would apply to gVisor's kernel, not to the workload",
+                remedy="leave out the level fifo, or use another engine",
+            )
+        started = super().start(site, placement, workload, cpus, label)
+        site.host.run(*script(_PIN, str(started.pid), cpus, started.container))
+        return started
+
+    def pinned(self, cpus: str) -> list[str]:
+        """Return the prefix that pins a command to as many CPUs: inside they count from 0."""
+        return ["taskset", "-c", f"0-{len(cpu_set(cpus)) - 1}"]
+
+    def ready(self, site: Target, started: Started, workload: Workload) -> None:
+        """Return as soon as a socket inside listens on the port."""
+        if not workload.port:
+            return
+        where = (str(started.pid), started.container)
+        argv = script(_READY, *where, f"{workload.port:04X}", workload.protocol, "200")
+        env = {"DOCKER_HOST": str(site.engine)}
+        result = site.host.run(*argv, env=env, timeout=180, check=False)
+        if result.status != 0:
+            raise PlacementError(
+                f"{workload.argv[0]} did not become ready",
+                where=f"host {site.host.name}, container {started.container[:12]}",
+                why=result.stderr.strip()[-400:],
+            )

@@ -1,0 +1,158 @@
+"""Podman containers: Docker's command line without a daemon, from the same root file system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from labkit.errors import PlacementError
+from labkit.hosts import script
+from labkit.hosts.target import Target
+from labkit.placement import Placement, Workload
+from labkit.runtimes import networks
+from labkit.runtimes.base import Runtime, Started, rootfs_of
+from labkit.runtimes.engines.docker import PREFIX, limit_options
+from labkit.runtimes.verify import Expectation
+
+#: The network from which its ports are published: its own default one is no part of the lab.
+_NAT, _SUBNET = "labkit-nat", "198.18.7.0/24"
+
+# Its own places, so that neither another user's containers nor another rig's are in the way; runc,
+# since crun refuses the hybrid hierarchy of control groups; and the limits of processes and files
+# that a root without all capabilities may set.
+_PODMAN = """
+place=$1 name=$2
+shift 2
+pod() {
+    podman --root "$place/root" --runroot "$place/run" --tmpdir "$place/tmp" \\
+        --network-config-dir "$place/networks" --cgroup-manager cgroupfs \\
+        --runtime runc --events-backend none "$@"
+}
+"""
+_START = (
+    _PODMAN
+    + """
+network=$1 parent=$2 subnet=$3
+shift 3
+# Of several that start at the same time, one makes it.
+if [ -n "$parent" ] && ! pod network exists "$network"; then
+    pod network create --driver macvlan --opt "parent=$parent" --subnet "$subnet" "$network" ||
+        pod network exists "$network"
+elif [ -n "$network" ] && ! pod network exists "$network"; then
+    pod network create --disable-dns --subnet "$subnet" "$network" || pod network exists "$network"
+fi >/dev/null
+# Docker's policy is to forward nothing, and Podman's own rules let only answers in.
+[ -z "$network" ] || [ -n "$parent" ] ||
+    iptables -w -I FORWARD -d "$subnet" -m comment --comment "$name" -j ACCEPT
+id=$(pod run --detach --name "$name" --log-driver k8s-file \\
+    --ulimit nofile=1024:1024 --ulimit nproc=1000:1000 "$@")
+pod inspect --format "{{.Id}} {{.State.Pid}}" "$id"
+"""
+)
+_STOP = (
+    _PODMAN
+    + """
+holder=$(pod inspect --format "{{.State.ConmonPid}}" "$name" 2>/dev/null || true) tries=0
+pod rm --force --time 0 --volumes --ignore "$name" >/dev/null
+while [ -n "$holder" ] && [ -d "/proc/$holder" ] && [ "$tries" -lt 100 ]; do
+    tries=$((tries + 1))
+    sleep 0.01
+done
+iptables -w -D FORWARD -d "$2" -m comment --comment "$name" -j ACCEPT 2>/dev/null || true
+rmdir /sys/fs/cgroup"$1"/conmon /sys/fs/cgroup/*"$1"/conmon 2>/dev/null || true
+"""
+)
+_LOGS = _PODMAN + 'pod logs "$name" 2>&1\n'
+_EXEC = _PODMAN + 'pod exec "$name" "$@"\n'
+
+
+class Podman(Runtime):
+    """Starts containers through Podman's command line, each held by ``conmon``."""
+
+    impossible: ClassVar[Mapping[str, str]] = {
+        "bridge": "Podman makes its bridges itself, and puts no lab interface on one",
+        "routed": "Podman makes its bridges itself, with address translation",
+        "vxlan": "Podman makes its bridges itself, and puts no tunnel on one",
+        **networks.no_swarm("Podman has no network between hosts; Swarm's are Docker's"),
+    }
+    program = "podman"
+    package = "podman"
+
+    def start(
+        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
+    ) -> Started:
+        """Run the container detached, over the root file system that the image was unpacked to."""
+        options = ["--label", f"labkit={label}", "--cgroup-parent", site.cgroup_parent]
+        options += self._network(site, placement, workload) + limit_options(placement.limits)
+        command = ["--rootfs", f"{rootfs_of(site, workload)}:O"]
+        command += ["taskset", "-c", cpus, *workload.argv]
+        argv = self._argv(_START, site, label, *self._made(site, placement), *options, *command)
+        result = site.host.run(*argv, check=False)
+        words = result.stdout.split()
+        if result.status != 0 or len(words) != 2 or words[1] == "0":
+            raise PlacementError(
+                f"{placement.label} did not start",
+                where=f"host {site.host.name}",
+                why=(result.stderr.strip() or self.logs(site, label))[-800:],
+                evidence={"argv": list(result.argv), "stderr": result.stderr},
+            )
+        return Started(int(words[1]), networks.reached_at(site, placement), words[0])
+
+    def stop(self, site: Target, label: str) -> None:
+        """Remove the container, running or not."""
+        site.host.run(*self._argv(_STOP, site, label, site.parent_group, _SUBNET))
+
+    def logs(self, site: Target, label: str) -> str:
+        """Return what the container printed on both streams."""
+        result = site.host.run(*self._argv(_LOGS, site, label), check=False)
+        return result.stdout if result.status == 0 else ""
+
+    def enter(
+        self,
+        site: Target,
+        placement: Placement,
+        workload: Workload,
+        label: str,
+        argv: Sequence[str],
+    ) -> list[str]:
+        """Return the engine's command that runs `argv` in the container."""
+        return self._argv(_EXEC, site, label, *argv)
+
+    def expect(
+        self, site: Target, placement: Placement, workload: Workload, cpus: str, started: Started
+    ) -> Expectation:
+        """Return what must be true of a container on each network."""
+        return Expectation(
+            cpus=cpus,
+            container=True,
+            cgroup=started.container,
+            root="",
+            rootfs=rootfs_of(site, workload),
+            limits=placement.limits,
+            engine_process="conmon",
+            **networks.expected(site, placement, workload),
+        )
+
+    @staticmethod
+    def _argv(text: str, site: Target, label: str, *rest: str) -> list[str]:
+        return list(script(text, f"{site.directory}-podman", PREFIX + label, *rest))
+
+    @staticmethod
+    def _made(site: Target, placement: Placement) -> list[str]:
+        """Return name, parent and subnet of the network that must stand."""
+        if placement.network == "host":
+            return ["", "", ""]
+        if placement.network == "nat":
+            return [_NAT, "", _SUBNET]
+        network = networks.network_of(site, placement)
+        return [network.engine, network.parent, network.subnet]
+
+    @staticmethod
+    def _network(site: Target, placement: Placement, workload: Workload) -> list[str]:
+        if placement.network == "host":
+            return ["--network", "host"]
+        if placement.network == "nat":
+            return ["--network", _NAT, *networks.published(site, workload)]
+        network = networks.network_of(site, placement)
+        addresses = ["--ip", network.address(site.place), "--mac-address"]
+        return ["--network", network.engine, *addresses, network.hardware(site.place)]

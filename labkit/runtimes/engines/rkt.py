@@ -1,0 +1,111 @@
+"""rkt containers, where its binary is present: packaged nowhere since its last release of 2018.
+
+Written from the documentation of rkt 1.30 (``rkt run`` and its networks); never run.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from labkit.hosts import script
+from labkit.hosts.target import Network, Target
+from labkit.placement import Placement, Workload
+from labkit.runtimes import networks
+from labkit.runtimes.base import Started
+from labkit.runtimes.daemonless import DaemonlessRuntime
+from labkit.runtimes.engines.bare import LEAVE, join_argv
+from labkit.runtimes.verify import Expectation
+
+# An image of rkt is an archive of a root file system with a manifest; it is made once from what
+# was unpacked for all engines. A network is a file in a configuration folder of the container's.
+_RUN = """
+rootfs=$1 folder=$2 manifest=$3 network=$4
+shift 4
+image=${rootfs%/rootfs}/image.aci
+if [ ! -e "$image" ]; then
+    made=$(mktemp -d)
+    printf '%s' "$manifest" >"$made/manifest"
+    tar -cf "$image.new" -C "$made" manifest -C "${rootfs%/rootfs}" rootfs
+    rm -r "$made"
+    mv "$image.new" "$image"
+fi
+mkdir -p "$folder/net.d"
+[ -z "$network" ] || printf '%s' "$network" >"$folder/net.d/10-labkit.conf"
+program=$1
+shift
+exec rkt --dir="$folder/data" --local-config="$folder" --insecure-options=image,paths,ondisk \\
+    run $RKT_NET --uuid-file-save="$folder/uuid" "$image" --exec="$program" -- "$@"
+"""
+_CLEAR = """
+[ ! -e "$1/uuid" ] || rkt --dir="$1/data" stop --force --uuid-file="$1/uuid"
+[ ! -d "$1/data" ] || rkt --dir="$1/data" gc --grace-period=0s
+rm -rf -- "$1"
+"""
+
+
+class Rkt(DaemonlessRuntime):
+    """Starts pods by ``rkt run`` in the foreground of a job."""
+
+    impossible: ClassVar[dict[str, str]] = networks.no_swarm(
+        "rkt has no network of its own between hosts; Swarm's are Docker's"
+    )
+    program = "rkt"
+    source = "packaged nowhere any more: put its binary on PATH"
+    holder = "ld-linux"
+
+    def hold(
+        self,
+        site: Target,
+        placement: Placement,
+        rootfs: str,
+        network: Network | None,
+        command: Sequence[str],
+        label: str,
+    ) -> list[str]:
+        """Return the command, in a control group of labkit's, with its network's file."""
+        conf = json.dumps(_network(placement, network, site.place)) if network else ""
+        program = f"/usr/bin/{command[0]}"
+        values = (rootfs, _folder(site, label), json.dumps(_MANIFEST), conf, program)
+        net = f"RKT_NET=--net={'labkit' if network else 'host'}"
+        argv = ["env", net, *script(_RUN, *values, *command[1:])]
+        return join_argv(f"{site.parent_group}/{label}", placement.limits, argv)
+
+    def expect(
+        self, site: Target, placement: Placement, workload: Workload, cpus: str, started: Started
+    ) -> Expectation:
+        """Return what must be true on each network; the image is in a store of rkt's own."""
+        return replace(super().expect(site, placement, workload, cpus, started), rootfs="")
+
+    def clear(self, site: Target, label: str) -> None:
+        """End the pod for sure, and remove it with its control group."""
+        site.host.run(*script(_CLEAR, _folder(site, label)), check=False, timeout=120)
+        site.host.run(*script(LEAVE, f"{site.parent_group}/{label}"))
+
+
+_MANIFEST = {
+    "acKind": "ImageManifest",
+    "acVersion": "0.8.11",
+    "name": "labkit/image",
+    "labels": [{"name": "os", "value": "linux"}, {"name": "arch", "value": "amd64"}],
+    "app": {"exec": ["/bin/true"], "user": "0", "group": "0"},
+}
+
+
+def _folder(site: Target, label: str) -> str:
+    return f"{site.directory}/rkt/{label}"
+
+
+def _network(placement: Placement, network: Network, place: int) -> dict[str, object]:
+    """Return the configuration of a CNI network that has one address to give."""
+    address = network.address(place)
+    ways = {"routes": [{"dst": "0.0.0.0/0"}], "gateway": network.gateway} if network.gateway else {}
+    subnet = str(ipaddress.ip_network(network.subnet))
+    ipam = {"type": "host-local", "subnet": subnet, "rangeStart": address, "rangeEnd": address}
+    device: dict[str, object] = {"type": "bridge", "bridge": network.bridge}
+    if placement.network == "macvlan":
+        device = {"type": "macvlan", "master": network.parent, "mode": "bridge"}
+    return {"name": "labkit", **device, "ipam": ipam | ways}

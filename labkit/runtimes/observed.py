@@ -1,0 +1,317 @@
+"""Observe where a process really runs: one command on its host, read into JSON data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from labkit.errors import ToolOutput
+from labkit.hosts import script
+from labkit.hosts.target import Target
+from labkit.runtimes.storage import DATA
+
+#: Shell functions: a container's processes, by its control group, and the CPUs of their threads.
+GROUP = """
+members() {
+    while IFS=: read -r id names path; do
+        for base in "/sys/fs/cgroup/$names" /sys/fs/cgroup; do
+            case "$path" in *"${2:?}"*) cat "$base$path/cgroup.procs" || true ;; esac
+        done
+    done 2>/dev/null <"/proc/$1/cgroup" | sort -nu
+}
+allowed() {
+    for one in $(members "$1" "$2"); do cat "/proc/$one/task/"*/status || true; done 2>/dev/null |
+        awk '/^Cpus_allowed_list:/ { print $2 }' | sort -u
+}
+"""
+
+# One script, so that a trial pays one round trip for it. Sections begin with "@@ name". Files that
+# a kernel does not have are left out; what a check needs and does not find is a problem there.
+OBSERVE = (
+    GROUP
+    + """
+pid=$1
+show() { [ -r "$2" ] && { echo "@@ $1"; cat "$2"; echo; } || true; }
+link() { echo "@@ $1"; readlink "$2" || true; }
+for ns in net mnt pid uts ipc; do
+    link "ns.$ns" "/proc/$pid/ns/$ns"
+    link "host.$ns" "/proc/self/ns/$ns"
+done
+link root "/proc/$pid/root"
+link exe "/proc/$pid/exe"
+show status "/proc/$pid/status"
+show stat "/proc/$pid/stat"
+show comm "/proc/$pid/comm"
+echo "@@ ancestors"; above=$pid
+while above=$(awk '/^PPid:/ { print $2 }' "/proc/$above/status") && [ "${above:-0}" -gt 1 ]; do
+    cat "/proc/$above/comm"
+done 2>/dev/null
+show cgroup "/proc/$pid/cgroup"
+show mounts "/proc/$pid/mountinfo"
+echo "@@ cmdline"; tr '\\0' ' ' <"/proc/$pid/cmdline"; echo
+while IFS=: read -r id names path; do
+    for base in "/sys/fs/cgroup/$names" /sys/fs/cgroup /sys/fs/cgroup/unified; do
+        for file in cpuset.cpus cpu.shares cpu.cfs_period_us cpu.cfs_quota_us cpu.weight cpu.max \\
+                    memory.limit_in_bytes memory.max; do
+            case "$names/$base" in */sys/fs/cgroup | */unified) [ "$id" = 0 ] || continue ;; esac
+            show "limit.$file" "$base$path/$file"
+        done
+    done
+done <"/proc/$pid/cgroup"
+echo "@@ host.links"; ip -d -j link show || true
+echo "@@ host.forwarding"; bridge -j fdb show 2>/dev/null || true
+enter="nsenter -t $pid -n"
+echo "@@ links"; $enter ip -d -j link show || true
+if [ -n "$2" ]; then
+    echo "@@ group"; allowed "$pid" "$2"
+    echo "@@ inspect"; docker inspect "$2" || true
+    # Where the engine has a network stack of its own, addresses are seen from inside only.
+    [ -z "$4" ] || enter="docker exec $2"
+fi
+echo "@@ addresses"; $enter ip -j addr show || true
+# Both back ends: either may hold the engine's rules. Reading the old one loads no table.
+rules='nft list ruleset; iptables-legacy-save -c'
+echo "@@ host.ruleset"; sh -c "$rules" 2>/dev/null || true
+echo "@@ ruleset"; nsenter -t "$pid" -n sh -c "$rules" 2>/dev/null || true
+for sandbox in ${3:+"$3"/*}; do
+    echo "@@ sandbox.${sandbox##*/}"; nsenter --net="$sandbox" ip -d -j link show || true
+    echo "@@ forwarding.${sandbox##*/}"; nsenter --net="$sandbox" bridge -j fdb show || true
+done 2>/dev/null
+"""
+)
+
+
+#: What the checks need of an interface; its addresses and the rest are nobody's business.
+_LINK = ("ifname", "ifindex", "link_index", "link_netnsid", "master")
+#: Of a macvlan and a VXLAN interface: its mode; its network, its other end and its port.
+_DATA = ("mode", "id", "remote", "port")
+#: The address under which a tunnel keeps where unknown ones may be.
+_ANY = "00:00:00:00:00:00"
+#: Lines of a rule set that are no rules, as nft and iptables-legacy-save print them.
+_FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
+#: So much of a command line is kept: an argument may be a whole program.
+_CMDLINE = 400
+#: What differs between two readings of the same rules.
+_COUNTERS = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|^#.*", re.MULTILINE)
+
+
+def observe(
+    site: Target, pid: int, container: str = "", sandboxes: str = "", *, inside: bool = False
+) -> dict[str, Any]:
+    """Return what the host says about a process: namespaces, control group, limits, links, rules.
+
+    Parameters
+    ----------
+    site : Site
+        Where it was placed.
+    pid : int
+        The process, as the host sees it.
+    container : str, optional
+        The engine's name of its container.
+    sandboxes : str, optional
+        A directory of namespaces in which an engine keeps tunnels.
+    inside : bool, optional
+        Read addresses from inside the container.
+    """
+    env = {"DOCKER_HOST": site.engine} if site.engine else None
+    argv = script(OBSERVE, str(pid), container, sandboxes, "inside" if inside else "")
+    result = site.host.run(*argv, env=env, timeout=30)
+    return parse(result.stdout)
+
+
+def sections(text: str) -> dict[str, str]:
+    """Split the output of a script into its sections, each headed by ``@@ name``."""
+    texts: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("@@ "):
+            name = line[3:].strip()
+            texts[name] = ""
+        elif name:
+            texts[name] += line + "\n"
+    return {name: body.strip() for name, body in texts.items()}
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Return what was printed as JSON data: what the rules need, and no more about the host.
+
+    Raises
+    ------
+    ToolOutput
+        A part that every host has is missing: the process ended, or the output is not ours.
+    """
+    raw = sections(text)
+    for name in ("ns.net", "host.net", "status", "cgroup"):
+        if not raw.get(name):
+            raise ToolOutput(
+                f"verification could not read {name}",
+                why="the process may have ended",
+                evidence={"readback": text.partition("@@ host.links")[0][:4000]},
+            )
+    status = dict(line.split(":", 1) for line in raw["status"].splitlines() if ":" in line)
+    shared = raw["ns.net"] == raw["host.net"]
+    wanted = ("Cpus_allowed_list", "Seccomp", "NoNewPrivs", "CapEff", "Threads")
+    return {
+        **_namespaces(raw),
+        "root": raw.get("root", ""),
+        "exe": raw.get("exe", ""),
+        "comm": raw.get("comm", ""),
+        "ancestors": raw.get("ancestors", "").split("\n"),
+        "cmdline": raw.get("cmdline", "")[:_CMDLINE],
+        "status": {name: status.get(name, "").strip() for name in wanted},
+        **({"group_cpus": raw["group"].split()} if "group" in raw else {}),
+        "scheduling": _scheduling(raw.get("stat", "")),
+        "cgroup": _cgroups(raw["cgroup"]),
+        "limits": {name[6:]: value for name, value in raw.items() if name.startswith("limit.")},
+        "links": [reduced_link(link) for link in _json(raw, "links")],
+        "host_links": [reduced_link(link) for link in _json(raw, "host.links")],
+        # What a tunnel has learned of single addresses is no way for those that it does not know.
+        "forwarding": _forwarding(
+            [one for one in _json(raw, "host.forwarding") if one.get("mac") == _ANY]
+        ),
+        "sandboxes": _sandboxes(raw),
+        # The host's own addresses prove nothing of a process that shares its network.
+        "addresses": {} if shared else _addresses(_json(raw, "addresses")),
+        **reduced_rules("ruleset", raw.get("ruleset", "")),
+        **reduced_rules("host_ruleset", raw.get("host.ruleset", "")),
+        "inspect": _inspect(_json(raw, "inspect")),
+        **_mount(raw.get("mounts", "")),
+    }
+
+
+def reduced_link(link: dict[str, Any]) -> dict[str, Any]:
+    """Return what ties an interface, as ``ip -d -j link`` tells it, to its peer and bridge."""
+    kept = {name: link[name] for name in _LINK if name in link}
+    info = link.get("linkinfo", {})
+    kept |= {"kind": info["info_kind"]} if "info_kind" in info else {}
+    return kept | {name: info["info_data"][name] for name in _DATA if name in _data(info)}
+
+
+def reduced_rules(name: str, text: str) -> dict[str, Any]:
+    """Return of a rule set its DNAT rules, its size, and a digest that counters do not change.
+
+    ``lines`` counts what is not blank, tables without a rule too; ``rules`` the rules among them.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    size = {
+        "lines": len(lines),
+        "rules": sum(not _FRAME.match(line) for line in lines),
+        "sha256": hashlib.sha256(_COUNTERS.sub("", text).encode()).hexdigest(),
+    }
+    dnat = "\n".join(line for line in lines if "dnat" in line.lower())
+    return {name: dnat, f"{name}_size": size}
+
+
+def _namespaces(raw: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Return its namespaces, and its host's."""
+    own = {name[3:]: value for name, value in raw.items() if name.startswith("ns.")}
+    names = ("net", "mnt", "pid", "uts", "ipc")
+    hosts = {name: raw.get(f"host.{name}", "") for name in names}
+    return {"namespaces": own, "host_namespaces": hosts}
+
+
+def _mount(mountinfo: str) -> dict[str, Any]:
+    """Return the mounts of its root and of its data, where they could be read."""
+    mounts = {"mount": reduced_mount(mountinfo, "/"), "data": reduced_mount(mountinfo, DATA)}
+    return {name: mount for name, mount in mounts.items() if mount}
+
+
+def reduced_mount(mountinfo: str, path: str) -> dict[str, Any]:
+    """Return of ``/proc/PID/mountinfo`` the mount that a path is on.
+
+    ``point`` is where it is mounted, ``type`` its file system, ``root`` the part of that which is
+    mounted; ``layers`` counts the directories that an overlay shows, the one written to included,
+    and ``lower`` is the one below that, where it is one.
+    """
+    mount: dict[str, Any] = {}
+    for line in mountinfo.splitlines():
+        head, _, tail = line.partition(" - ")
+        fields, kind = head.split(), tail.split()
+        if len(fields) < 5 or len(kind) < 3:
+            continue
+        point = fields[4].encode().decode("unicode_escape")
+        # Of several mounts at one point the last one is on top.
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(mount.get("point", "")):
+            root = fields[3].encode().decode("unicode_escape")
+            mount = {"point": point, "type": kind[0], "root": root}
+            lower = re.search(r"(?:^|,)lowerdir=([^,]*)", kind[2])
+            mount |= {"layers": lower[1].count(":") + 2} if lower else {}
+            mount |= {"lower": lower[1]} if lower and ":" not in lower[1] else {}
+    return mount
+
+
+def _scheduling(text: str) -> dict[str, int]:
+    """Return class and real-time priority, fields 41 and 40 of ``/proc/PID/stat``."""
+    fields = text.rpartition(")")[2].split()
+    return {"policy": int(fields[38]), "priority": int(fields[37])} if len(fields) > 38 else {}
+
+
+def _data(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of a link that says anything of its way; a bridge's is pages long."""
+    return info.get("info_data", {}) if info.get("info_kind") in ("macvlan", "vxlan") else {}
+
+
+def _forwarding(entries: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Return the other ends of each tunnel, by its device."""
+    others: dict[str, set[str]] = {}
+    for entry in entries:
+        if "dst" in entry:
+            others.setdefault(entry["ifname"], set()).add(entry["dst"])
+    return {name: sorted(ends) for name, ends in others.items()}
+
+
+def _sandboxes(raw: dict[str, str]) -> list[dict[str, Any]]:
+    """Return links and tunnels' other ends of the namespaces that an engine keeps tunnels in."""
+    names = [name.partition(".")[2] for name in raw if name.startswith("sandbox.")]
+    return [
+        {
+            "links": [reduced_link(link) for link in _json(raw, f"sandbox.{name}")],
+            "forwarding": [
+                end
+                for ends in _forwarding(_json(raw, f"forwarding.{name}")).values()
+                for end in ends
+            ],
+        }
+        for name in names
+        if '"vxlan"' in raw[f"sandbox.{name}"]
+    ]
+
+
+def _json(raw: dict[str, str], name: str) -> list[dict[str, Any]]:
+    if not raw.get(name):
+        return []
+    try:
+        return list(json.loads(raw[name]))
+    except ValueError:
+        raise ToolOutput(f"{name} is not JSON", evidence={name: raw[name][:2000]}) from None
+
+
+def _cgroups(text: str) -> dict[str, str]:
+    rows = (line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2)
+    return {names or "unified": path for _, names, path in rows}
+
+
+def _addresses(links: list[dict[str, Any]]) -> dict[str, list[str]]:
+    return {
+        link["ifname"]: [address["local"] for address in link.get("addr_info", [])]
+        for link in links
+        if "ifname" in link
+    }
+
+
+def _inspect(containers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Keep of ``docker inspect`` what proves a placement; the rest is pages long."""
+    if not containers:
+        return {}
+    container = containers[0]
+    return {
+        "id": container.get("Id"),
+        "image": container.get("Image"),
+        "network_mode": container.get("HostConfig", {}).get("NetworkMode"),
+        "runtime": container.get("HostConfig", {}).get("Runtime"),
+        "storage_driver": container.get("GraphDriver", {}).get("Name") or container.get("Driver"),
+        "ports": container.get("NetworkSettings", {}).get("Ports"),
+    }

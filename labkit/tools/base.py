@@ -1,0 +1,157 @@
+"""What the file of a tool offers: the `Tool` protocol, `Client`, and `Measurement`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.errors import UsageError
+from labkit.hosts import Host
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a tool measured in one trial.
+
+    Parameters
+    ----------
+    samples : mapping of str to ndarray of int64, shape (n,)
+        Columns of samples, such as ``rtt_ns``.
+    metrics : mapping of str to float
+        One number per trial.
+    messages : int
+        Messages exchanged in the window, warm-up included: the denominator of evidence per message.
+    flags : tuple of str
+        Validity rules that did not hold; the trial is kept and flagged.
+    also : tuple of (levels, metrics)
+        Other conditions that the same trial measured, such as the other side of a pair: the levels
+        in which they differ from the trial's own, and their metrics. Each is a row of its own.
+    """
+
+    samples: Mapping[str, NDArray[np.int64]]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    messages: int = 0
+    flags: tuple[str, ...] = ()
+    also: tuple[tuple[Mapping[str, Any], Mapping[str, float]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Prestart:
+    """How a client sleeps before its first packet, so that it can be started before its window.
+
+    Parameters
+    ----------
+    seconds : float
+        How long it sleeps.
+    message : str
+        What it has printed by then.
+    """
+
+    seconds: float
+    message: str
+
+
+@dataclass(frozen=True)
+class Client:
+    """A command that measures, and how its output is read.
+
+    Parameters
+    ----------
+    argv : tuple of str
+        The command; ``{log}`` in an argument stands for the path of its log file.
+    target : str
+        Address that it sends to, which must belong to the rig; "" for a command that runs inside a
+        placement and sends nothing.
+    seconds : float
+        Expected duration.
+    parse : callable
+        Takes (stdout, log) as text and returns a `Measurement`.
+    log_rows : int, optional
+        How many rows of the log (lines that begin with a digit) are kept, spread evenly; all of
+        them by default.
+    samples_in_stdout : bool
+        Standard output holds the samples themselves, so its text is not kept as well.
+    protocols : tuple of str
+        Transports that must be seen to pass the rules of a published port; "" for any.
+    prestart : Prestart, optional
+        For a tool that sleeps before it sends.
+    """
+
+    argv: tuple[str, ...]
+    target: str
+    seconds: float
+    parse: Callable[[str, str], Measurement]
+    log_rows: int | None = None
+    samples_in_stdout: bool = False
+    protocols: tuple[str, ...] = ("",)
+    prestart: Prestart | None = None
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """What the module of a tool offers; a new tool is one file in ``labkit/tools``.
+
+    Besides these two functions it has one or more that return a `Client` (what measures) or a
+    `labkit.placement.Workload` (a server to be placed), named after what they do, such as
+    ``sockperf.ping_pong`` and ``sockperf.server``. Each validates its arguments, since a wrong one
+    would otherwise show only after the placement was made.
+    """
+
+    def probe(self, host: Host) -> str:
+        """Return the tool's version on a host; raise `ToolMissing` where it is not installed."""
+        ...
+
+    def parse(self, stdout: str, log: str = "") -> Measurement:
+        """Read what the tool printed and wrote; raise `ToolOutput` for anything unexpected."""
+        ...
+
+
+#: Debian's interpreter, which runs the programs of ``labkit/tools/programs`` in every image.
+PYTHON = "/usr/bin/python3"
+
+
+def python(program: str, *args: str) -> tuple[str, ...]:
+    """Return the command that runs a file of ``labkit/tools/programs``, wherever it is placed."""
+    text = (Path(__file__).parent / "programs" / f"{program}.py").read_text()
+    return (PYTHON, "-c", text, *args)
+
+
+def whole(tool: str, *, least: int = 1, **values: object) -> None:
+    """Raise `UsageError` unless all values are integers of at least `least`."""
+    wrong = {
+        name: value
+        for name, value in values.items()
+        if not isinstance(value, int) or isinstance(value, bool) or value < least
+    }
+    if wrong:
+        raise UsageError(
+            f"{tool}: {_shown(wrong)}: must be an integer, at least {least}",
+            remedy="write 100000, not 1e5",
+        )
+
+
+def above_zero(tool: str, **values: object) -> None:
+    """Raise `UsageError` unless all values are finite numbers above 0."""
+    wrong = {
+        name: value
+        for name, value in values.items()
+        if not isinstance(value, int | float) or not value > 0 or not math.isfinite(value)
+    }
+    if wrong:
+        raise UsageError(f"{tool}: {_shown(wrong)}: must be positive")
+
+
+def one_of(what: str, value: object, known: tuple[str, ...]) -> None:
+    """Raise `UsageError` unless the value is a known one."""
+    if value not in known:
+        raise UsageError(f"unknown {what} {value!r}", remedy=f"one of {', '.join(known)}")
+
+
+def _shown(values: dict[str, object]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())

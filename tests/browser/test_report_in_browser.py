@@ -1,0 +1,199 @@
+"""The report in a real browser, from files, with every request refused and recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Page
+
+from labkit.errors import LabkitError
+from labkit.report import build_index, build_page
+
+pytestmark = pytest.mark.browser
+RIG = {
+    "name": "virtual",
+    "kind": "virtual",
+    "hosts": {
+        "generator": {"addresses": ["198.18.0.10"], "cpus": "0", "engine": False},
+        "sut": {"addresses": ["198.18.0.20", "198.18.0.21"], "cpus": "1", "engine": True},
+        "clean": {"addresses": ["198.18.0.30"], "cpus": "1", "engine": False},
+    },
+    "links": ["each host a veth pair to the bridge of the switch namespace"],
+    "shared_kernel": True,
+    "cpu_map": {"generator": "0", "sut": "1", "softirq": "0-1", "harness": "0", "all": "0-1"},
+    "capabilities": {"collector": "no separate machine", "idle-policy": True},
+    "caveats": ["one kernel, 2 vCPUs, shared softirq"],
+}
+SUMMARY = {
+    "study": "affinity-spinning",
+    "title": "Affinity and spinning",
+    "headlines": [
+        {
+            "text": f"spinning against blocking, {where}",
+            "verdict": verdict,
+            "estimate": estimate,
+            "low": estimate * 0.94,
+            "high": estimate * 1.07,
+            "unit": "x",
+        }
+        for where, verdict, estimate in [
+            ("bare, separate CPUs", "different", 0.153),
+            ("Docker host, separate CPUs", "different", 0.161),
+            ("Docker bridge, separate CPUs", "different", 0.172),
+            ("Docker host against its nearest twin, blocking", "inconclusive", 1.04),
+            ("Docker bridge against host, blocking", "not decidable on this rig", 1.12),
+        ]
+    ],
+    "noise_floor": [
+        {"condition": "bare, blocking", "sd": 0.051, "low": 0.96, "high": 1.05},
+        {"condition": "docker host, spinning", "sd": 0.023, "low": 0.98, "high": 1.02},
+    ],
+    "decidable_margin": 0.084,
+    "blocks": 5,
+    "trials": 75,
+    "failed": 0,
+    "refusals": [
+        {"condition": "docker host, same CPU, spinning", "reason": "measures the scheduler"},
+        {"condition": "docker bridge, same CPU, spinning", "reason": "measures the scheduler"},
+    ],
+    "rig": RIG,
+    "dataset": "data/local/affinity-spinning-1a2b3c",
+    "measured": "2026-11-21",
+    "profile": "quick",
+    "reference": False,
+}
+
+
+def _notebook(path: Path, *more: str) -> Path:
+    cells = [
+        nbformat.v4.new_markdown_cell("# Affinity and spinning\n\nWhat spinning buys here."),
+        nbformat.v4.new_code_cell("blocks = 5", metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_code_cell(
+            "%matplotlib inline\nimport matplotlib.pyplot as plt\nimport pandas as pd\n"
+            f"from IPython.display import display\nsummary = {SUMMARY!r}\n"
+            "display({'application/vnd.labkit.summary+json': summary}, raw=True)"
+        ),
+        nbformat.v4.new_markdown_cell("## Table\n\n| a | b |\n| --- | --- |\n| 1 | 2 |"),
+        nbformat.v4.new_code_cell(
+            "pd.DataFrame({f'statistic number {i}': [i / 7, i / 3] for i in range(14)})"
+        ),
+        nbformat.v4.new_markdown_cell("## Distributions"),
+        nbformat.v4.new_code_cell(
+            "figure, axes = plt.subplots(figsize=(9, 3))\naxes.plot([1, 2, 4], label='bare')\n"
+            "axes.legend()\nplt.show()"
+        ),
+        *(nbformat.v4.new_code_cell(source) for source in more),
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with an index, a page, and the page of a notebook that failed."""
+    folder = tmp_path_factory.mktemp("report")
+    good = build_page(
+        _notebook(folder / "10.ipynb"),
+        folder / "out" / "10-affinity-spinning.html",
+        parameters={"blocks": 5},
+        title="Affinity and spinning",
+    )
+    with pytest.raises(LabkitError, match="failed in cell"):
+        build_page(
+            _notebook(folder / "20.ipynb", "raise ValueError('on purpose')"),
+            folder / "out" / "20-failed.html",
+            title="A study that failed",
+        )
+    counts = {"jha2018": {"replicated": 3, "not measured": 25}, "struye2017": {"not measured": 39}}
+    build_index([good], folder / "out" / "index.html", ledger=counts)
+    return folder / "out"
+
+
+def _bottom(page: Page, selector: str) -> float:
+    box = page.locator(selector).first.bounding_box()
+    assert box is not None, f"{selector} is not shown"
+    return box["y"] + box["height"]
+
+
+def _overflow(page: Page) -> int:
+    return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+
+
+NAMED = ("#topology svg", "#cpu-map", "#rig .caveats", ".verdicts", ".noise", ".margin")
+
+
+@pytest.mark.parametrize("part", [*NAMED, ".refusals", "#measured", ".strip"])
+def test_first_screen_of_the_index_shows(page: Page, report: Path, part: str) -> None:
+    page.goto((report / "index.html").as_uri())
+    assert _bottom(page, part) <= 800
+    assert _overflow(page) <= 0
+
+
+def test_first_screen_says_what_was_found(page: Page, report: Path) -> None:
+    page.goto((report / "index.html").as_uri())
+    text = page.locator("body").inner_text()
+    for words in (
+        "198.18.0.20",
+        "one kernel, 2 vCPUs, shared softirq",
+        "not decidable on this rig",
+        "0.153 x [0.144 to 0.164]",
+        "8.40 %",
+        "measures the scheduler",
+        "measured here on 2026-11-21",
+        "quick",
+    ):
+        assert words in text
+    assert page.locator("a", has_text="Affinity and spinning").is_visible()
+
+
+def test_index_leads_to_the_claims_with_a_result(page: Page, report: Path) -> None:
+    page.goto((report / "index.html").as_uri())
+    rows = page.locator("#ledger tbody tr").all_inner_texts()
+    assert [row.split() for row in rows] == [
+        ["jha2018", "3", "25", "28"],
+        ["struye2017", "0", "39", "39"],
+    ]
+    link = page.locator("#ledger tbody a").first
+    assert link.get_attribute("href") == "ledger.html?source=jha2018&result=replicated#claims-title"
+
+
+def test_page_folds_code_away_and_keeps_it(page: Page, report: Path) -> None:
+    page.goto((report / "10-affinity-spinning.html").as_uri())
+    assert _overflow(page) <= 0
+    code = page.locator("details.code", has_text="matplotlib.pyplot")
+    assert not code.locator(".source").is_visible()
+    code.locator("summary").click()
+    assert code.locator(".source").is_visible()
+    assert "matplotlib" in code.inner_text()
+
+
+def test_page_has_figure_with_text_and_table(page: Page, report: Path) -> None:
+    page.goto((report / "10-affinity-spinning.html").as_uri())
+    image = page.locator("main img")
+    assert image.get_attribute("alt") == "Figure 1 of Distributions"
+    assert image.evaluate("one => one.complete && one.naturalWidth > 100")
+    assert page.locator("main table.dataframe").is_visible()
+
+
+def test_failed_notebook_shows_its_error(page: Page, report: Path) -> None:
+    page.goto((report / "20-failed.html").as_uri())
+    assert page.locator("header .alarm").is_visible()
+    assert "ValueError: on purpose" in page.locator(".output_error").inner_text()
+
+
+@pytest.mark.parametrize("name", ["index", "10-affinity-spinning", "20-failed"])
+def test_on_a_phone_nothing_is_wider_than_the_screen(page: Page, report: Path, name: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto((report / f"{name}.html").as_uri())
+    assert _overflow(page) <= 0
+
+
+@pytest.mark.parametrize("name", ["index", "10-affinity-spinning"])
+def test_on_paper_what_was_found_is_there(page: Page, report: Path, name: str) -> None:
+    page.emulate_media(media="print")
+    page.goto((report / f"{name}.html").as_uri())
+    assert page.locator("h1").count() == 1
+    assert page.locator("h1").is_visible()
+    assert not [one for one in page.locator("details").all() if one.is_visible()]

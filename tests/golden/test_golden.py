@@ -1,0 +1,516 @@
+"""Golden outputs: ledger, frames, command lines and plans for recorded inputs.
+
+``python tests/golden/test_golden.py`` writes the expected files again, from the package as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import json
+import linecache
+import math
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+import labkit
+from labkit.errors import PlacementError
+from labkit.hosts.host import Result
+from labkit.hosts.target import Image, Network, Storage, Target
+from labkit.placement import (
+    DRIVERS,
+    ENGINES,
+    MOUNTS,
+    NETWORKS,
+    RUNGS,
+    Limits,
+    Placement,
+    Workload,
+    bare,
+    waiting,
+)
+from labkit.runtimes import RUNTIMES
+
+HERE = Path(__file__).parent
+ROOT = labkit.project()
+REFERENCE = ROOT / "data" / "reference"
+
+# Adapter: everything below it uses the public API, `labkit.placement` and `labkit.hosts` only.
+
+
+def make_target(host: Any, address: str, **options: Any) -> Any:
+    """Return one host as a place for workloads."""
+    return Target(host, address, **options)
+
+
+def make_rig(facts: Mapping[str, Any], targets: Mapping[str, Any], **options: Any) -> Any:
+    """Return a rig that knows what was recorded of its hosts, and asks them nothing."""
+
+    class Recorded(labkit.Rig):
+        def facts(self) -> dict[str, Any]:
+            return {role: dict(values) for role, values in facts.items()}
+
+    return Recorded(sites=targets, **options)
+
+
+def cannot_have(engine: str, network: str) -> str:
+    """Return why an engine never has a network, or an empty string."""
+    return RUNTIMES[engine].refusal(network)
+
+
+def life(
+    host: Recorder, target: Any, placement: Placement, workload: Workload, cpus: str
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield each step of a placement, with the commands that it runs or returns."""
+    engine, label = RUNTIMES[placement.runtime](), "trial-b01-p02-a1"
+    steps: dict[str, Callable[[], Any]] = {
+        "start": lambda: engine.start(target, placement, workload, cpus, label),
+        "enter": lambda: engine.enter(
+            target, placement, workload, label, [*engine.pinned(cpus), "true", "a b"]
+        ),
+        "come and go": lambda: engine.come_and_go(target, placement, workload, cpus, label),
+        "stop": lambda: engine.stop(target, label),
+    }
+    for name, step in steps.items():
+        host.commands.clear()
+        try:
+            returned = step()
+        except PlacementError:
+            yield name, [*host.commands, "refused"]
+        else:
+            prefixed = [{"argv": returned}] if name in ("enter", "come and go") else []
+            yield name, [*host.commands, *prefixed]
+
+
+# The ledger and the frames of data/reference.
+
+
+def campaigns() -> list[Path]:
+    """Return the reference campaign of every study."""
+    return sorted(path.parent for path in REFERENCE.glob("*/plan.json"))
+
+
+def ledger(every: bool = False) -> str:
+    """Return the ledger of the reference dataset as CSV."""
+    rows = labkit.ledger(campaigns())
+    text = rows.to_csv(index=False, lineterminator="\n", float_format="%.12g")
+    return text.replace(f"{ROOT}/", "")
+
+
+def frames(every: bool = False) -> dict[str, Any]:
+    """Return type and digest of every column of the frames of the reference dataset."""
+    studies: dict[str, Any] = {}
+    for path in campaigns():
+        data = labkit.load(path)
+        samples = data.samples()
+        tables = {"trials": data.trials, "samples": samples, "series": data.series()}
+        if every:
+            tables |= {"ok": data.ok, "samples of one metric": data.samples(measured(samples)[:1])}
+        studies[path.name] = {name: columns_of(frame) for name, frame in tables.items()}
+    return studies
+
+
+def measured(samples: pd.DataFrame) -> list[str]:
+    """Return the columns of samples that come after the keys of their trial."""
+    return list(samples.columns[list(samples.columns).index("copy") + 1 :])
+
+
+def columns_of(frame: pd.DataFrame) -> dict[str, str]:
+    """Return the type and the digest of each column, in order, and what the index is."""
+    index = f"{type(frame.index).__name__} of {len(frame)}"
+    return {"(index)": index} | {
+        str(name): f"{type_of(frame[name])}, {digest(frame[name])}" for name in frame.columns
+    }
+
+
+def type_of(column: pd.Series) -> str:
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return f"category of {len(column.cat.categories)}, ordered={column.cat.ordered}"
+    return str(column.dtype)
+
+
+def digest(column: pd.Series) -> str:
+    """Return a digest of the values, of floating-point ones rounded to 12 significant digits."""
+    hashed = hashlib.sha256()
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        hashed.update(column.cat.codes.to_numpy().astype("<i8").tobytes())
+        hashed.update(text_of(list(column.cat.categories)).encode())
+    elif column.dtype.kind in "iu":
+        hashed.update(column.to_numpy().astype("<i8").tobytes())
+    else:
+        for value in column:
+            if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+                hashed.update(value.astype("<i8").tobytes())
+            else:
+                hashed.update(text_of(value).encode())
+    return hashed.hexdigest()[:16]
+
+
+def text_of(value: Any) -> str:
+    """Return a value as text that does not depend on how it is kept in memory."""
+    if isinstance(value, np.ndarray | list | tuple):
+        return "[" + ",".join(map(text_of, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{text_of(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, float | np.floating):
+        return "nan" if math.isnan(value) else f"{value:.12g}"
+    return repr(value.item() if isinstance(value, np.generic) else value) + "\n"
+
+
+# The commands that start, enter and end a placement; nothing is started.
+
+
+class Recorder:
+    """A host that runs nothing: it records commands and answers as a real one does."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.commands: list[dict[str, Any]] = []
+
+    def run(self, *argv: str, **options: Any) -> Result:
+        extras = {name: options[name] for name in ("env", "input") if options.get(name)}
+        self.commands.append({"argv": list(argv)} | extras)
+        return Result(tuple(argv), self.name, 0, self.answer(argv), "", 0.01)
+
+    def answer(self, argv: Sequence[str]) -> str:
+        """Return what a real host would print; the script of the command says which it is."""
+        text = "\n".join(word for word in argv if "\n" in word)
+        if "/queues/" in text:
+            return (ROOT / "tests" / "captured" / "queues-one.txt").read_text()
+        if "run --detach" in text:  # container and process
+            return "0123456789ab 4242\n"
+        if "setsid" in text:  # process and supervisor of a job, each with its start time
+            return "4242 100 4241 99\n"
+        if "/ns/mnt" in text:  # process of a workload below its holder
+            return "4243\n"
+        return "\n"
+
+    def put(self, local: Any, remote: str) -> None:
+        self.commands.append({"argv": ["(put)", remote]})
+
+    def get(self, remote: str, local: Any) -> None:
+        self.commands.append({"argv": ["(get)", remote]})
+
+    def close(self) -> None:
+        """Do nothing: there is no way to close."""
+
+
+IMAGE = Image("net", "labkit/net:1", "sha256:" + "ab" * 32, "/images/net/rootfs")
+LIMITS = {
+    "": Limits(),
+    "cpuset and memory": Limits(cpuset="1", memory=256 * 2**20),
+    "shares": Limits(shares=512),
+    "quota": Limits(period_us=10_000, quota_us=2_000),
+    "all": Limits("0-1", 1024, 10_000, 5_000, 2**30, 50),
+}
+WORKLOADS = {
+    "udp": Workload(("sockperf", "server", "-p", "11111"), 11111, "udp", "net", "tcp"),
+    "waiting": waiting("net"),
+}
+NETS = {
+    name: Network(
+        name,
+        f"198.18.{number}.0/24",
+        f"198.18.{number}.16",
+        gateway="" if name == "macvlan" else f"198.18.{number}.1",
+        engine=f"labkit-{name}",
+        bridge="" if name == "macvlan" else f"lkb-{name}",
+        port="lab1" if name == "bridge" else "",
+        parent="lab0" if name == "macvlan" else "",
+        remotes=("198.18.0.5",) if name in ("vxlan", "overlay", "encrypted") else (),
+    )
+    for number, name in enumerate(NETWORKS, start=10)
+    if name not in ("host", "none", "container")
+}
+#: Engines whose containers can have a storage.
+STORING = ("docker", "gvisor")
+STORES = {
+    name: Storage(
+        name,
+        f"unix:///run/labkit/{name}.sock",
+        "overlay2" if name in MOUNTS else name,
+        "ext4",
+        directory=f"/var/lib/labkit/{name}" if name in MOUNTS else "",
+        branches={"net": ("/layers/1", "/layers/2")} if name == "unionfs-fuse" else {},
+    )
+    for name in (*DRIVERS, *MOUNTS)
+}
+
+
+def placements(every: bool) -> Iterator[tuple[Placement, str, str]]:
+    """Yield placements, each with CPUs and the name of a workload.
+
+    All combinations for ``every``; otherwise every engine on each of its networks, and limits,
+    storages, other CPUs and the second workload on an engine's first network only.
+    """
+    for rung in RUNGS:
+        for limits in LIMITS.values():
+            if rung == "cgroup" or not limits.set():
+                yield from varied(bare(rung, limits), every or not limits.set())
+    for engine in ENGINES:
+        for number, network in enumerate(possible(engine)):
+            complete = every or number == 0
+            for storage in ["", *STORES] if complete and engine in STORING else [""]:
+                for limits in LIMITS.values():
+                    plain = not storage and not limits.set()
+                    if every or plain or (complete and not (storage and limits.set())):
+                        placement = Placement(engine, network, "", limits, storage)
+                        yield from varied(placement, every or (complete and plain))
+
+
+def varied(placement: Placement, complete: bool) -> Iterator[tuple[Placement, str, str]]:
+    """Yield a placement of a server on CPU 1; if complete, on other CPUs and of a workload, too."""
+    yield placement, "1", "udp"
+    if complete:
+        yield from [(placement, "0-1", "udp"), (placement, "1", "waiting")]
+
+
+def possible(engine: str) -> list[str]:
+    """Return the networks that an engine can have."""
+    return [network for network in NETWORKS if not cannot_have(engine, network)]
+
+
+def arguments(every: bool = False) -> dict[str, Any]:
+    """Return the commands of placements, the scripts in them, and the networks of each engine."""
+    scripts: dict[str, list[str]] = {}
+    placed: dict[str, Any] = {}
+    for placement, cpus, workload in placements(every):
+        host = Recorder("sut")
+        target = make_target(
+            host,
+            "198.18.0.3",
+            engine="unix:///run/labkit/docker.sock",
+            images={"net": IMAGE},
+            networks=NETS,
+            storages=STORES,
+        )
+        if placement.storage:
+            target = target.with_storage(placement.storage)
+        placed[f"{placement.label} | cpus {cpus} | {workload}"] = {
+            name: [shortened(command, scripts) for command in commands]
+            for name, commands in life(host, target, placement, WORKLOADS[workload], cpus)
+        }
+    networks = {engine: possible(engine) for engine in ("bare", *ENGINES)}
+    return {
+        "commands": by_name(placed),
+        "networks": by_name(networks),
+        "scripts": by_name(scripts),
+    }
+
+
+def by_name(mapping: dict[str, Any]) -> dict[str, Any]:
+    """Return a mapping in the order of its names, whatever the order of the package's lists."""
+    return dict(sorted(mapping.items()))
+
+
+def shortened(command: Any, scripts: dict[str, list[str]]) -> str:
+    """Return a command as one line in which every script is a name."""
+    if isinstance(command, str):
+        return command
+    words = [f"{name}={value}" for name, value in sorted(command.get("env", {}).items())]
+    for word in command["argv"]:
+        if "\n" in word and not word.startswith("lxc."):
+            name = "script-" + hashlib.sha256(word.encode()).hexdigest()[:8]
+            scripts[name], word = word.splitlines(), name
+        words.append(word)
+    stdin = f" <<< {command['input']!r}" if command.get("input") else ""
+    return shlex.join(words) + stdin
+
+
+# The plans of the studies' quick profiles, on the rig of the reference campaigns.
+
+
+def plans(every: bool = False) -> dict[str, Any]:
+    """Return ``plan.json`` of every study, without what depends on the environment."""
+    records = {}
+    for notebook in sorted((ROOT / "notebooks" / "studies").glob("[0-9]*.ipynb")):
+        record = plan_of(notebook)
+        record.pop("labkit", None)
+        for name in ("labkit", "measurement_version", "hosts", *([] if every else ["protocol"])):
+            record["identity"].pop(name, None)
+        records[notebook.stem] = record
+    return records
+
+
+def plan_of(notebook: Path) -> dict[str, Any]:
+    """Return the plan of a study's quick profile on the rig of its reference campaign."""
+    profile = ROOT / "notebooks" / "profiles" / f"{notebook.stem}.quick.yaml"
+    data = labkit.load(REFERENCE / notebook.stem.partition("-")[2])
+    names: dict[str, Any] = {"In": [], "lab": recorded_rig(data)}
+    for cell in nbformat.read(notebook, 4).cells:
+        if cell.cell_type != "code":
+            continue
+        opens = "Rig.open(" in cell.source
+        source = up_to_plan(cell.source) if opens else cell.source
+        run(source, f"<{notebook.stem} {cell.id}>", names)
+        if "parameters" in cell.metadata.get("tags", []):
+            names |= yaml.safe_load(profile.read_text())
+        if opens:
+            break
+    plan = names["plan"]
+    tools = {name: lambda host: "recorded" for name in plan.study.tools}
+    plan = replace(plan, study=replace(plan.study, tools=tools))
+    return dict(json.loads(json.dumps(plan.as_record())))
+
+
+def run(source: str, name: str, names: dict[str, Any]) -> None:
+    """Execute a cell whose source can be read back, as a plan does with its protocol."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec"), names)
+
+
+def up_to_plan(source: str) -> str:
+    """Return those statements of the cell that opens the rig which the plan is made with."""
+    statements = [
+        inner
+        for outer in ast.parse(source).body
+        for inner in (outer.body if isinstance(outer, ast.With) else [outer])
+    ]
+    (last,) = [number for number, each in enumerate(statements) if "plan" in assigned(each)]
+    needed, kept = names_in(statements[last], ast.Load), [statements[last]]
+    for statement in reversed(statements[:last]):
+        if assigned(statement) & needed:
+            needed |= names_in(statement, ast.Load)
+            kept.insert(0, statement)
+    return "\n".join(map(ast.unparse, kept)) + "\n"
+
+
+def assigned(statement: ast.stmt) -> set[str]:
+    """Return the names that an assignment gives a value."""
+    return names_in(statement, ast.Store) if isinstance(statement, ast.Assign) else set()
+
+
+def names_in(statement: ast.stmt, context: type[ast.expr_context]) -> set[str]:
+    """Return the names of a statement that are loaded, or stored."""
+    nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    return {node.id for node in nodes if isinstance(node.ctx, context)}
+
+
+def recorded_rig(data: Any) -> Any:
+    """Return the rig of a campaign as it was recorded, on hosts that run nothing."""
+    rig, roles = data.rig, data.rig["hosts"]
+    addresses = {role: tuple(described["addresses"]) for role, described in roles.items()}
+    hosts = {role: Recorder(role) for role in roles}
+    targets = {
+        role: make_target(
+            hosts[role],
+            next(iter(addresses[role]), ""),
+            engine=f"unix:///run/{role}.sock" if described["engine"] else None,
+            images={"net": IMAGE} if described["engine"] else {},
+        )
+        for role, described in roles.items()
+    }
+    return make_rig(
+        data.facts,
+        targets,
+        name=rig["name"],
+        kind=rig["kind"],
+        hosts=hosts,
+        addresses=addresses,
+        interfaces=dict.fromkeys(roles, ("lab0",)),
+        cpu_map=rig["cpu_map"],
+        shared_kernel=rig["shared_kernel"],
+        links=tuple(rig["links"]),
+        caveats=tuple(rig["caveats"]),
+        missing=rig["capabilities"],
+    )
+
+
+# Comparing.
+
+
+def differences(before: Any, after: Any, at: str = "") -> list[str]:
+    """Return every difference as a line that begins with where it is."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        lines = [f"{at}: {name!r} is missing" for name in before if name not in after]
+        lines += [f"{at}: {name!r} is new" for name in after if name not in before]
+        if not lines and list(before) != list(after):
+            lines.append(f"{at}: order: {list(before)} -> {list(after)}")
+        for name in before:
+            if name in after:
+                inside = f"{at} > {name}" if at else str(name)
+                lines += differences(before[name], after[name], inside)
+        return lines
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return [
+            line
+            for number, (old, new) in enumerate(zip(before, after, strict=True))
+            for line in differences(old, new, f"{at}[{number}]")
+        ]
+    return [] if before == after else [f"{at}: {before!r} -> {after!r}"]
+
+
+def ledger_rows(text: str) -> dict[str, Any]:
+    """Return the cells of the ledger by claim and column, numbers with 9 significant digits."""
+    rows = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    return {
+        row["id"]: {name: rounded(value) for name, value in row.items()}
+        for row in rows.to_dict("records")
+    }
+
+
+def rounded(text: str) -> str:
+    """Return a number with 9 significant digits, which other processors agree on; else the text."""
+    try:
+        return f"{float(text):.9g}"
+    except ValueError:
+        return text
+
+
+FILES: dict[str, Callable[..., Any]] = {
+    "ledger.csv": ledger,
+    "frames.json": frames,
+    "arguments.json": arguments,
+    "plans.json": plans,
+}
+
+
+def write(folder: Path, names: Sequence[str] = tuple(FILES), *, every: bool = False) -> None:
+    """Write the expected files."""
+    for name in names:
+        output = FILES[name](every)
+        text = output if isinstance(output, str) else as_json(output) + "\n"
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def as_json(value: Any, margin: str = "") -> str:
+    """Return JSON with each list or mapping that is short enough on one line."""
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= 96 or not isinstance(value, dict | list):
+        return text
+    deeper = margin + " "
+    if isinstance(value, dict):
+        parts = [
+            f"{deeper}{json.dumps(name, ensure_ascii=False)}: {as_json(item, deeper)}"
+            for name, item in value.items()
+        ]
+    else:
+        parts = [deeper + as_json(item, deeper) for item in value]
+    ends = "{}" if isinstance(value, dict) else "[]"
+    return f"{ends[0]}\n" + ",\n".join(parts) + f"\n{margin}{ends[1]}"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_outputs_for_recorded_inputs_have_not_changed(name: str) -> None:
+    expected, output = (HERE / name).read_text(encoding="utf-8"), FILES[name]()
+    if isinstance(output, str):
+        lines = differences(ledger_rows(expected), ledger_rows(output))
+    else:
+        lines = differences(json.loads(expected), output)
+    shown = "\n".join(line[:400] for line in lines[:40])
+    remedy = "if that is intended: python tests/golden/test_golden.py"
+    assert not lines, f"{len(lines)} differences from {name} ({remedy})\n{shown}"
+
+
+if __name__ == "__main__":
+    write(HERE)

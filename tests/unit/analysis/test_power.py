@@ -1,0 +1,100 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from statsmodels.stats.power import TTestPower
+
+from labkit.analysis import power
+from labkit.errors import UsageError
+
+
+@pytest.mark.parametrize("blocks", [3, 5, 10, 40])
+def test_detectable_difference_agrees_with_statsmodels(blocks):
+    effect = TTestPower().solve_power(nobs=blocks, alpha=0.05, power=0.8)
+    expected = math.expm1(effect * 0.02)
+    assert power.detectable_difference(0.02, blocks) == pytest.approx(expected, rel=1e-4)
+
+
+def test_tost_power_agrees_with_simulation():
+    sd, blocks, runs = 0.02, 10, 40_000
+    margin = power.decidable_margin(sd, blocks, power=0.8)
+    draws = np.random.default_rng(2015).normal(0, sd, (runs, blocks))
+    error = draws.std(axis=1, ddof=1) / math.sqrt(blocks)
+    cut = 1.8331129326536333  # t, 9 degrees of freedom, 0.95
+    found = np.mean(np.abs(draws.mean(axis=1)) + cut * error < math.log1p(margin))
+    assert abs(found - 0.8) < 3 * math.sqrt(0.8 * 0.2 / runs)
+
+
+def test_measured_power_of_the_notes_is_met():
+    # statistics.md: TOST at 2 %, 10 trials an arm, 1.5 % between trials has power 0.77.
+    assert power.decidable_margin(0.015 * math.sqrt(2), 10, power=0.77) == pytest.approx(
+        0.02, abs=0.002
+    )
+
+
+@given(
+    sd=st.floats(0.001, 0.3),
+    blocks=st.integers(2, 60),
+    level=st.floats(0.5, 0.99),
+)
+def test_more_blocks_decide_more(sd, blocks, level):
+    for reach in (power.decidable_margin, power.detectable_difference):
+        assert 0 < reach(sd, blocks + 1, power=level) < reach(sd, blocks, power=level)
+        assert reach(sd, blocks, power=level) < reach(1.1 * sd, blocks, power=level)
+
+
+@given(sd=st.floats(0.002, 0.1), margin=st.floats(0.005, 0.2))
+def test_blocks_for_is_the_fewest(sd, margin):
+    blocks = power.blocks_for(margin, sd)
+    assert blocks is not None and blocks >= 2
+    assert power.decidable_margin(sd, blocks) <= margin
+    assert blocks == 2 or power.decidable_margin(sd, blocks - 1) > margin
+
+
+def test_edges():
+    assert power.decidable_margin(0.0, 5) == 0
+    assert power.decidable_margin(0.02, 1) == math.inf
+    assert power.detectable_difference(0.02, 0) == math.inf
+    assert power.blocks_for(0.02, 0.0) == 2
+    assert power.blocks_for(1e-9, 1.0) is None
+    assert power.blocks_to_detect(0.05, 0.02) == 4
+    assert power.decidable_margin(0.02, 10, true_ratio=1.01) > power.decidable_margin(0.02, 10)
+
+
+@pytest.mark.parametrize("sd", [-1.0, math.nan, math.inf])
+def test_what_is_no_spread_is_refused(sd):
+    with pytest.raises(UsageError, match="standard deviation"):
+        power.decidable_margin(sd, 10)
+
+
+@pytest.mark.parametrize("options", [{"alpha": 0.0}, {"power": 1.0}, {"alpha": 0.3, "power": 0.2}])
+def test_unusable_options_are_refused(options):
+    with pytest.raises(UsageError, match="invalid alpha or power"):
+        power.decidable_margin(0.02, 10, **options)
+
+
+@pytest.mark.parametrize("margin", [0.0, -0.1, math.nan, math.inf])
+def test_a_margin_must_be_positive(margin):
+    with pytest.raises(UsageError, match="margin"):
+        power.blocks_for(margin, 0.02)
+
+
+def test_fewest_blocks_of_a_verdict():
+    assert [power.least_blocks(alpha) for alpha in (0.05, 0.01, 0.001, 1e-6)] == [5, 7, 10, 20]
+    assert power.least_blocks() == 5
+    assert power.least_blocks(0.5) == power.least_blocks(0.25) == power.LEAST_BLOCKS
+
+
+@given(st.floats(1e-300, 0.5))
+def test_fewer_blocks_are_often_on_one_side_by_chance(alpha):
+    blocks = power.least_blocks(alpha)
+    assert 2.0**-blocks <= alpha
+    assert blocks == power.LEAST_BLOCKS or 2.0 ** -(blocks - 1) > alpha
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -1.0, math.nan])
+def test_no_level_has_no_number_of_blocks(alpha):
+    with pytest.raises(UsageError, match="invalid alpha"):
+        power.least_blocks(alpha)

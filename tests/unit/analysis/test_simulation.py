@@ -1,0 +1,91 @@
+"""Known truths, many times over: a short form of `make simulate`, with its bounds.
+
+Seeded, so that it says the same on every run. With few experiments a bound is widened by three
+standard errors of the simulation; `make simulate` allows that only where the bound is on errors.
+"""
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic import run, trials
+
+ROOT = Path(__file__).resolve().parents[3]
+EXPERIMENTS = {"A/A": 50, "power": 200, "coverage": 40}
+
+
+def imported():
+    spec = importlib.util.spec_from_file_location("simulate", ROOT / "benchmarks" / "simulate.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["simulate"] = module  # its processes look its functions up there
+    spec.loader.exec_module(module)
+    return module
+
+
+simulate = imported()
+
+
+def slack(rate, experiments):
+    return 3 * math.sqrt(rate * (1 - rate) / experiments)
+
+
+@pytest.mark.parametrize("name", simulate.simulations())
+def test_bounds_hold(name):
+    rows = simulate.simulations()[name].rows
+    count = EXPERIMENTS[rows[0].section]
+    outcomes = simulate.run(name, count, 2015, 0)
+    assert outcomes.shape == (count, len(rows), 2)
+    for row, rate in zip(rows, outcomes[:, :, 0].mean(axis=0), strict=True):
+        assert row.least - slack(row.least, count) <= rate <= row.most + slack(row.most, count), row
+
+
+def test_the_bounds_are_those_that_were_asked_for():
+    rows = [row for one in simulate.simulations().values() for row in one.rows]
+    assert {(row.least, row.most, row.slack) for row in rows if row.section == "A/A"} == {
+        (0.0, 0.05, True)
+    }
+    assert len([row for row in rows if row.section == "A/A"]) == 3 * 3 * 2
+    assert {(row.least, row.most) for row in rows if row.section == "coverage"} <= {
+        (0.93, 0.975),
+        (0.93, 1.0),
+    }
+    assert rows[0].highest(2000) == pytest.approx(0.05 + slack(0.05, 2000))
+    assert len({row.name for row in rows}) == len(rows)
+
+
+def test_experiments_are_the_same_again_and_others_with_another_seed():
+    first, again, other = (simulate.run("ratio", 3, seed, 1) for seed in (1, 1, 2))
+    assert (first == again).all() and (first[:, :, 1] != other[:, :, 1]).all()
+
+
+def test_a_broken_bound_is_shown_and_fails(capsys):
+    one = simulate.simulations()["ratio"]
+    outcomes = np.array([[[1.0, 0.5], [1.0, math.inf]], [[1.0, 0.25], [0.0, 0.5]]])
+    found = list(simulate.lines(one, outcomes))
+    assert [line["rate"] for line in found] == [1.0, 0.5]
+    assert not found[0]["holds"] and not found[1]["holds"]
+    assert found[0]["width"] == 0.375 and found[1]["open"] == 0.5
+    code = simulate.main(["--experiments", "2", "--only", "noise_floor", "--seed", "1"])
+    shown = capsys.readouterr()
+    assert code == int("BROKEN" in shown.out) == 1  # two of two is above 97.5 %
+    assert "| noise_floor |    2 | 100.00% |" in shown.out and "simulate:" in shown.err
+    assert simulate.main(["--experiments", "20", "--only", "power, 5 %"]) == 0
+    with pytest.raises(SystemExit, match="2"):
+        simulate.main(["--only", "nothing of this name"])
+
+
+def test_the_family_holds_under_drift():
+    runs, rng = 200, np.random.default_rng(7)
+    options = {"others": ("a", "b", "c"), "drift": 0.05}
+    found = sum(bool(run(trials(rng, **options))["differs"].any()) for _ in range(runs))
+    assert found / runs <= 0.05 + slack(0.05, runs)
+
+
+def test_what_the_signed_rank_test_says_is_rarely_another_thing():
+    runs, rng = 150, np.random.default_rng(8)
+    tables = [run(trials(rng, ratio=1.01)) for _ in range(runs)]
+    said = sum("disagrees" in table["note"][0] for table in tables)
+    assert 0 < said < 0.2 * runs

@@ -1,0 +1,48 @@
+import math
+
+import numpy as np
+import pandas as pd
+from synthetic import run, trials
+
+from labkit.analysis.compare import factor_effect
+from labkit.analysis.tables import format_comparison, format_numbers, not_compared
+
+
+def plain(text):
+    return str(text).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_a_comparison_in_words():
+    frame = trials(np.random.default_rng(1), ratio=1.2, others=("a", "b"))
+    frame.loc[(frame["block"] == 3) & (frame["condition"] == "a"), "value"] = np.nan
+    table = run(frame)
+    shown = format_comparison(table)
+    row, found = shown.loc["a"].map(plain), table.iloc[0]
+    bounds = f"{found['estimate']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+    assert row["ratio [95 %]"] == bounds
+    assert row["difference, µs [95 %]"].startswith(f"{found['difference'] / 1000:.2f} [")
+    assert row["verdict"] == "different" and row["p"] == "<0.0001" and row["blocks"] == "9"
+    assert row["note"].endswith("missing: 3")
+
+
+def test_one_baseline_goes_to_the_heading_and_what_was_not_run_is_said():
+    frame = trials(np.random.default_rng(2)).assign(cell="x")
+    lone = trials(np.random.default_rng(3), others=()).assign(cell="y")
+    both = pd.concat([frame, lone])
+    table = factor_effect(both, "condition", ["base", "other"], ["cell"], value="value")
+    shown = format_comparison(table)
+    assert "ratio to base [95 %]" in shown.columns
+    assert list(shown.index) == [("x", "other"), ("y", "other")]
+    assert shown.iloc[1].map(plain).to_list()[:4] == ["0", "", "inconclusive", ""]
+    assert not_compared(table) == "Not compared: y, other / base (no trial with condition=other)."
+    assert not_compared(table.iloc[:1]) == ""
+
+
+def test_nothing_to_show():
+    table = run(trials(np.random.default_rng(4), others=()))
+    assert format_comparison(table).empty and not_compared(table) == ""
+
+
+def test_gaps_are_empty():
+    table = pd.DataFrame({"a": [1.234, math.nan], "b": [12_345, 2], "c": ["x", None]})
+    assert format_numbers(table).to_numpy().tolist() == [["1.23", "12,345", "x"], ["", "2", ""]]

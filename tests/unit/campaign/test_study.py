@@ -1,0 +1,281 @@
+"""Studies and plans: infeasible conditions, what a plan promises, its identity, one trial."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkit import load
+from labkit.campaign import study as studies
+from labkit.campaign import treatments
+from labkit.campaign.one_trial import histogram
+from labkit.campaign.study import Study, noise
+from labkit.campaign.treatments import Treatment
+from labkit.campaign.trial import Trial
+from labkit.errors import ManipulationError, PlanMismatch, UsageError
+from labkit.paths import ROOT, project
+from labkit.placement import bare, docker
+from labkit.rig.base import Rig
+from labkit.tools.base import Measurement
+
+
+class Nowhere(Rig):
+    """A rig without hosts, which can run every placement but those in Docker."""
+
+    def facts(self) -> dict[str, Any]:
+        return {"sut": {"stable": {}, "volatile": {"boot_id": "a"}}}
+
+    def refusal(self, placement: Any) -> str | None:
+        return "no engine" if placement.runtime == "docker" else None
+
+
+@pytest.fixture
+def rig() -> Rig:
+    cpus = {"harness": str(min(os.sched_getaffinity(0))), "sut": "1", "all": "0-1"}
+    cpus |= {"generator": "0"}
+    return Nowhere("nowhere", "virtual", {}, {}, {}, cpus, shared_kernel=True)
+
+
+def measured(trial: Trial) -> Measurement:
+    """Return a few samples, as a tool would."""
+    trial.record["commands"].append(["tool", "--level", str(trial.level)])
+    trial.record["readback"] = {"pid": 7, "status": {"Cpus_allowed_list": trial.cpus("sut")}}
+    trial.logs["tool.out"] = "\n".join(f"line {n}" for n in range(40))
+    trial.flag("odd")
+    return Measurement({"rtt_ns": np.arange(1, 201, dtype=np.int64)}, {"rate": 2.5}, 200)
+
+
+class Loud(Treatment):
+    """A treatment of a study's own."""
+
+    def feasibility(self, rig: Rig, level: Any, levels: Mapping[str, Any]) -> str | None:
+        return "too loud" if level == 11 else None
+
+
+def study_of(**more: Any) -> Study:
+    return Study("tiny", measured, {"level": [1, 11]}, {"n": 3}, **more)
+
+
+# Treatments.
+
+
+def test_a_factor_s_name_alone_means_nothing(rig: Rig) -> None:
+    rig.missing = {"two-cpus": "one CPU", "busy-poll": "no", "cold-cache": "no", "realtime": "no"}
+    odd = {"affinity": ["split"], "wait": ["busy_poll"], "cache": ["cold"], "sides": ["both"]}
+    odd |= {"scheduling": ["fifo"], "hosts": [2], "capture": ["on"], "storage": ["attic"]}
+    odd |= {"rps": ["on"], "idle": ["held"]}
+    plan = Study("odd", measured, odd).plan(rig, blocks=1, seed=1)
+    assert len(plan.design.conditions) == 1 and not plan.design.refusals
+
+
+def test_a_treatment_says_where_its_level_is_infeasible(rig: Rig) -> None:
+    plan = study_of(treatments={"level": Loud()}).plan(rig, blocks=1, seed=1)
+    assert [(one.condition, one.reason) for one in plan.design.refusals] == [("11", "too loud")]
+    places = {"placement": [bare("rules"), docker("host")]}
+    plan = Study("places", measured, places).plan(rig, blocks=1, seed=1)
+    assert [one.reason for one in plan.design.refusals] == ["no engine"]
+
+
+@pytest.mark.parametrize(
+    ("treatment", "level", "levels", "missing", "reason"),
+    [
+        (treatments.Pinning(), "split", {}, {"two-cpus": "one CPU"}, "one CPU"),
+        (treatments.Pinning(), "same", {}, {"one-machine": "apart"}, "apart"),
+        (treatments.Pinning(), "free", {}, {"two-cpus": "one CPU"}, None),
+        (treatments.Pinning(), "same", {"wait": "spin"}, {}, "measures the scheduler"),
+        (treatments.Pinning(), "same", {"wait": "block"}, {}, None),
+        (treatments.BusyPolling(), "busy_poll", {}, {"busy-poll": "old kernel"}, "old kernel"),
+        (treatments.BusyPolling(), "spin", {}, {"busy-poll": "old kernel"}, None),
+        (treatments.ColdCache(), "cold", {}, {"cold-cache": "not root"}, "not root"),
+        (treatments.ColdCache(), "warm", {}, {"cold-cache": "not root"}, None),
+        (treatments.RealTime(), "fifo", {}, {"realtime": "no"}, "no"),
+        (treatments.ContainerStorage(), "vfs", {}, {}, "no engine"),
+        (treatments.SecondHost(at="both"), "both", {}, {}, "no second host"),
+        (treatments.SecondHost(at="both"), "both", {}, {"peer": "no memory"}, "no memory"),
+        (treatments.SecondHost(at="both"), "server", {}, {}, None),
+        (treatments.PacketCapture(), "on", {}, {}, "no host that listens"),
+        (treatments.PacketCapture(), "off", {}, {}, None),
+        (treatments.PacketSteering(), "on", {}, {}, "no host sut"),
+    ],
+)
+def test_what_is_feasible(
+    rig: Rig,
+    treatment: Treatment,
+    level: Any,
+    levels: dict[str, Any],
+    missing: dict[str, str],
+    reason: str | None,
+) -> None:
+    rig.missing = missing
+    found = treatment.feasibility(rig, level, levels)
+    assert found is None if reason is None else reason in (found or "")
+
+
+def test_a_placement_on_both_hosts_needs_two_with_an_engine(rig: Rig) -> None:
+    rig.sites = {"peer": None}  # type: ignore[dict-item]
+    both, spread = treatments.SecondHost(at=2), treatments.SecondHost(at=2, spread=True)
+    assert both.feasibility(rig, 2, {"placement": bare("clean")}) is None
+    assert spread.feasibility(rig, 2, {"placement": bare("rules")}) is None
+    assert "one host without" in str(spread.feasibility(rig, 2, {"placement": bare("clean")}))
+
+
+def test_a_window_is_checked_by_the_treatments() -> None:
+    assert treatments.Pinning().check("split", {"migrations": 2}) == ["server migrated 2 times"]
+    assert treatments.Pinning().check("free", {"migrations": 9}) == []
+    assert treatments.BusyPolling().check("busy_poll", {}) == ["busy polling took no packet"]
+    polled = {"TcpExt.BusyPollRxPackets": 3.0}
+    assert treatments.BusyPolling().check("busy_poll", polled) == []
+    assert treatments.BusyPolling().check("block", {}) == []
+    assert treatments.IdlePolicy().check("as found", {"latency_request_us": 9}) == []
+    assert treatments.IdlePolicy().check("held", {"latency_request_us": 0}) == []
+    with pytest.raises(ManipulationError, match="idle policy was not held"):
+        treatments.IdlePolicy().check("held", {"latency_request_us": 9})
+
+
+def test_a_treatment_of_nothing_is_an_error() -> None:
+    with pytest.raises(UsageError, match="volume") as caught:
+        study_of(treatments={"volume": Loud()})
+    assert caught.value.remedy == "one of level, n"
+
+
+def test_a_trial_takes_levels_from_factors_and_settings(rig: Rig) -> None:
+    affinity = {"affinity": treatments.Pinning()}
+    study = Study("tiny", measured, {"level": [1]}, {"affinity": "free"}, treatments=affinity)
+    assert "Cpus_allowed_list: 0-1" in str(study.try_one(rig))
+    study = Study("tiny", measured, {"level": [1]}, {"affinity": "free"})
+    assert "Cpus_allowed_list: 1" in str(study.try_one(rig)), "declared by name only"
+
+
+# Promises.
+
+
+def test_noise_is_of_the_outcomes_that_the_study_declares() -> None:
+    trials = load(project("data/reference/cpu-quota")).ok
+    factors = list(load(project("data/reference/cpu-quota")).plan["factors"])
+    column, sd = noise(trials, factors, ["latency_ns_median"]) or ("", 0.0)
+    assert column == "latency_ns_median" and sd == pytest.approx(0.132, abs=0.002)
+    assert noise(trials, factors, ["start_ns_median"]) is not None
+    assert noise(trials, factors, ["nosuch"]) is None
+    both = noise(trials, factors, ["latency_ns_median", "start_ns_median"])
+    assert both == noise(trials, factors, ["start_ns_median"]), "the noisiest is promised"
+
+
+def test_noise_takes_three_pairs_of_replicates_by_hand() -> None:
+    rows = [(b, c, 2.0 if c == 1 and b == 3 else 1.0) for b in (1, 2, 3) for c in (1, 2)]
+    trials = pd.DataFrame(rows, columns=["block", "copy", "x"]).assign(level=1)
+    found = noise(trials, ["level"], ["x"])
+    assert found is not None and found[1] == pytest.approx(np.std([0, 0, np.log(2)], ddof=1))
+    assert noise(trials[trials.block < 3], ["level"], ["x"]) is None
+    assert noise(trials.assign(x=0.0), ["level"], ["x"]) is None
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [(["rtt_ns_median"], "% on rtt_ns_median (80 % power"), ([], "the study declares no outcomes")],
+)
+def test_a_plan_says_what_margin_it_decides(rig: Rig, outcomes: list[str], words: str) -> None:
+    names = load(project("data/reference/affinity-spinning")).plan["factors"]
+    study = Study("s", measured, {name: ["x"] for name in names}, outcomes=outcomes)
+    plan = study.plan(rig, blocks=5, seed=1, earlier="data/reference/affinity-spinning")
+    assert words in str(plan) and "expected duration" in str(plan)
+
+
+# Identity.
+
+PROGRAM = """
+import sys
+import numpy as np
+from labkit.tools.base import Measurement
+from labkit.campaign.study import Study
+from labkit.rig.base import Rig
+
+class Nowhere(Rig):
+    def facts(self):
+        return {"sut": {"stable": {}, "volatile": {"boot_id": "a"}}}
+
+def told(trial):
+    if len(sys.argv) > 2 and trial.n == 2:
+        raise KeyboardInterrupt
+    return Measurement({"value_ns": np.array([trial.n], dtype=np.int64)}, {}, 1)
+
+rig = Nowhere("nowhere", "virtual", {}, {}, {}, {"harness": "0"}, shared_kernel=False)
+Study("told", told, {"n": [1, 2]}).plan(rig, blocks=1, seed=1).run(into=sys.argv[1])
+"""
+
+
+def test_a_campaign_resumes_after_a_change_of_documentation(tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    subprocess.run(["cp", "-r", str(ROOT / "labkit"), str(tmp_path / "copy")], check=True)
+    script = tmp_path / "campaign.py"
+    script.write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "copy")}
+    command = [sys.executable, str(script), str(tmp_path / "data")]
+    begun = subprocess.run([*command, "stop"], env=environment, capture_output=True, text=True)
+    assert "KeyboardInterrupt" in begun.stderr
+    for path in (tmp_path / "copy").rglob("*.py"):
+        path.write_text(path.read_text().replace('"""Return', '"""Please return'))
+    resumed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    (campaign,) = (tmp_path / "data" / "told").iterdir()
+    assert len(list((campaign / "trials").glob("b*"))) == 2
+
+
+def test_another_version_resumes_and_another_measurement_does_not(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = study_of().plan(rig, blocks=1, seed=1)
+    campaign = plan.run(tmp_path)
+    assert campaign.plan["labkit"] == studies.VERSION and "labkit" not in plan.identity
+    monkeypatch.setattr(studies, "VERSION", "99")
+    assert study_of().plan(rig, blocks=1, seed=1).run(tmp_path).path == campaign.path
+    monkeypatch.setattr(studies, "MEASUREMENT_VERSION", 99)
+    with pytest.raises(PlanMismatch, match="measurement_version: 1 -> 99"):
+        study_of().plan(rig, blocks=1, seed=1).run(tmp_path)
+
+
+# One trial.
+
+
+def test_one_trial_shows_what_it_did(rig: Rig, tmp_path: Path) -> None:
+    one = study_of().try_one(rig, level=11)
+    text = str(one)
+    for words in (
+        *("11", "tool --level 11", "status.Cpus_allowed_list: 1", "line 0", "and 28 lines more"),
+        *("rate: 2.5", "rtt_ns_median: 100.5", "odd", "200 samples"),
+    ):
+        assert words in text
+    assert "line 12" not in text and one.measurement.messages == 200
+    shown = one._repr_html_()
+    assert shown.count("<details") == len(one.sections()) and "tool --level 11" in shown
+
+
+def test_one_trial_is_of_the_baseline_unless_told_otherwise(rig: Rig) -> None:
+    assert study_of().try_one(rig).condition == "1"
+    assert study_of(baseline={"level": 11}).try_one(rig).condition == "11"
+    with pytest.raises(UsageError, match="no factor called sise"):
+        study_of().try_one(rig, sise=1)
+    with pytest.raises(UsageError, match="11 is not possible here"):
+        study_of(treatments={"level": Loud()}).try_one(rig, level=11)
+
+
+def test_one_trial_that_fails_raises_its_error(rig: Rig) -> None:
+    def failing(trial: Trial) -> Measurement:
+        raise ManipulationError("not what its label says")
+
+    with pytest.raises(ManipulationError, match="not what its label says"):
+        Study("tiny", failing, {"level": [1]}).try_one(rig)
+
+
+def test_a_histogram_counts_every_sample() -> None:
+    text = histogram([1] * 990 + [5] * 5 + [1000] * 5)
+    assert text.startswith("1000 samples")
+    assert sum(int(line.split()[-1]) for line in text.splitlines()[1:]) == 1000
+    assert histogram([]) == "no samples" and "3 samples" in histogram([7, 7, 7])

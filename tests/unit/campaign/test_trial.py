@@ -1,0 +1,78 @@
+"""Contexts entered at the same time: all are entered, or none is left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from labkit.campaign.trial import AT_ONCE, at_once
+
+
+class Places:
+    """Contexts that keep a list of those that stand, and may fail on the way in or out."""
+
+    def __init__(self) -> None:
+        self.standing: set[int] = set()
+        self.left: set[int] = set()
+
+    @contextmanager
+    def place(self, number: int, fails: str = "") -> Iterator[int]:
+        if fails == "in":
+            raise ValueError(f"{number} does not start")
+        self.standing.add(number)
+        try:
+            yield number
+        finally:
+            self.standing.discard(number)
+            self.left.add(number)
+            if fails == "out":
+                raise ValueError(f"{number} does not end")
+
+
+def test_all_stand_in_order_and_all_are_left() -> None:
+    places = Places()
+    with at_once([places.place(number) for number in range(20)]) as entered:
+        assert entered == list(range(20)) and places.standing == set(range(20))
+    assert not places.standing
+
+
+def test_they_are_entered_at_the_same_time() -> None:
+    barrier = threading.Barrier(AT_ONCE)
+
+    @contextmanager
+    def meeting() -> Iterator[None]:
+        barrier.wait(timeout=60)  # broken unless all are under way at once
+        yield
+        barrier.wait(timeout=60)
+
+    with at_once([meeting() for _ in range(AT_ONCE)]):
+        pass
+
+
+def test_one_that_does_not_start_takes_the_others_down() -> None:
+    places = Places()
+    wanted = [places.place(number, "in" if number == 7 else "") for number in range(20)]
+    with pytest.raises(ValueError, match="7 does not start"), at_once(wanted):
+        raise AssertionError("the block is not to begin")
+    assert not places.standing
+
+
+def test_one_that_does_not_end_keeps_no_other_from_it() -> None:
+    places = Places()
+    wanted = [places.place(number, "out" if number == 0 else "") for number in range(20)]
+    with pytest.raises(ValueError, match="0 does not end"), at_once(wanted):
+        pass
+    assert not places.standing and places.left == set(range(20))
+
+
+def test_an_error_of_the_block_leaves_all() -> None:
+    places = Places()
+    with (
+        pytest.raises(KeyError, match="block"),
+        at_once([places.place(number) for number in range(5)]),
+    ):
+        raise KeyError("block")
+    assert not places.standing and places.left == set(range(5))

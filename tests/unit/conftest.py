@@ -1,0 +1,1 @@
+"""Puts this folder, which has the helpers of the unit tests, on the path of its subfolders."""

@@ -1,0 +1,203 @@
+import io
+from itertools import combinations, pairwise
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from IPython.core.formatters import DisplayFormatter
+from matplotlib.colors import to_rgb
+
+from labkit import plots
+from labkit.analysis.compare import compare, factor_effect, shift
+from labkit.analysis.summary import mechanisms
+from labkit.errors import UsageError
+from labkit.plots import figure, stacked_plot
+from labkit.plots.figure import alt_text
+
+
+@pytest.fixture(scope="module")
+def samples():
+    rng, frames = np.random.default_rng(1), []
+    for block in range(3):
+        for place in ("bare clean", "docker host", "docker bridge"):
+            for wait in ("block", "spin"):
+                level = 30_000 if wait == "block" else 9_000
+                values = (level * rng.lognormal(0, 0.1, 3000)).astype("int64")
+                frame = pd.DataFrame({"rtt_ns": values, "block": block})
+                names = {"trial": f"t{len(frames)}", "placement": place, "wait": wait}
+                frames.append(frame.assign(**names))
+    return pd.concat(frames, ignore_index=True)
+
+
+def words(drawn):
+    """Every text of a figure, and that it can be drawn at all."""
+    drawn.savefig(io.BytesIO(), format="png")
+    from matplotlib.text import Text
+
+    return "\n".join(text.get_text() for text in drawn.findobj(Text) if text.get_visible())
+
+
+def compared(samples, **options):
+    cell = samples[samples["wait"] == "block"]
+    names = {"condition": "placement", "baseline": "bare clean", "block": "block"}
+    return compare(cell, value="rtt_ns", statistic="median", trial="trial", **names, **options)
+
+
+@pytest.mark.parametrize("tail", [False, True])
+def test_ecdf(samples, tail):
+    drawn = plots.ecdf(samples, hue="wait", col="placement", tail=tail)
+    said = words(drawn)
+    assert "round-trip time (µs)" in said and "share of samples" in said
+    assert "n = 3 blocks, 18 trials, 54,000 samples" in said
+    assert "n = 3 blocks, 6 trials, 18,000 samples" in said
+    axis = drawn.axes[0]
+    assert axis.get_xscale() == "log" and axis.get_yscale() == ("log" if tail else "linear")
+    assert len(axis.lines) == 2 * (3 + 1)
+    assert all(len(line.get_xdata()) <= 2000 for line in axis.lines)
+    shown = max(line.get_xdata().max() for line in axis.lines)
+    part = samples.loc[samples["placement"] == "bare clean", "rtt_ns"]
+    assert shown == pytest.approx(part.max() / 1000)
+    thin, thick = axis.lines[0], axis.lines[3]
+    assert thin.get_linewidth() < thick.get_linewidth()
+
+
+def test_ecdf_of_little(samples):
+    assert words(plots.ecdf(samples.iloc[:1], hue="wait"))
+    assert words(plots.ecdf(samples, hue="placement", trials=False))
+    with pytest.raises(UsageError, match="neither"):
+        plots.ecdf(samples, hue="wait", trials=False, combined=False)
+    with pytest.raises(UsageError, match="no rows"):
+        plots.ecdf(samples.iloc[:0], hue="wait")
+
+
+def test_curve_levels_keep_the_ends():
+    for n in (1, 2, 5, 599, 601, 10_000_000):
+        levels = figure.curve_levels(n, 600)
+        assert levels[0] == 0 and levels[-1] == 1
+        assert len(levels) <= 600 and (np.diff(levels) > 0).all()
+    assert figure.curve_levels(10**6, 600)[-2] == pytest.approx(1 - 1e-6, rel=1e-9)
+
+
+def test_interval_plot(samples):
+    drawn = plots.interval_plot(compared(samples), margin=0.02, baseline="bare clean")
+    said = words(drawn)
+    assert "ratio to bare clean" in said and "n = 3 blocks" in said
+    assert "docker bridge" in said
+    assert any(word in said for word in ("inconclusive", "equivalent", "different"))
+
+
+def test_interval_plot_of_a_pilot_and_of_absent_cells(samples):
+    assert "inconclusive" in words(
+        plots.interval_plot(compared(samples[samples["block"] == 0]), margin=0.02)
+    )
+    part = samples[(samples["placement"] == "bare clean") | (samples["wait"] == "block")]
+    options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}
+    table = factor_effect(part, "wait", ["block", "spin"], ["placement"], **options)
+    drawn = plots.interval_plot(table, margin=0.02, label="placement", baseline="blocking")
+    assert "no trial with wait=spin" in words(drawn)
+    assert drawn.axes[0].get_xscale() == "log"
+    assert "n = 0 to 3 blocks" in words(drawn)
+
+
+def test_ladder_plot(samples):
+    trials = samples.drop_duplicates("trial").assign(context_switches=2.0, idle_exits=np.nan)
+    beside = mechanisms(
+        trials, by=["placement", "wait"], columns=["context_switches", "idle_exits"]
+    ).rename(columns={"placement": "condition"})
+    columns = ["context_switches", "idle_exits", "softirqs"]
+    drawn = plots.ladder_plot(
+        compared(samples), beside, margin=0.02, columns=columns, level="wait", title="the ladder"
+    )
+    said = words(drawn)
+    assert "(1/message)" in said and "not recorded" in said and "baseline" in said
+    assert len(drawn.axes) == 4
+    labels = [text.get_text() for text in drawn.axes[0].get_yticklabels()]
+    assert labels[0] == "bare clean"
+
+
+def test_block_plot(samples):
+    trials = samples.groupby(["block", "placement", "wait"], as_index=False)["rtt_ns"].median()
+    trials["odd"] = trials.index == 2
+    trials.loc[0, "rtt_ns"] = np.nan
+    drawn = plots.block_plot(trials, value="rtt_ns", hue="wait", col="placement", flagged="odd")
+    said = words(drawn)
+    assert "round-trip time (µs)" in said and "block, in order of execution" in said
+    assert "1 failed" in said and "n = 3 blocks, 17 trials" in said
+    renamed = trials.rename(columns={"rtt_ns": "median"})
+    assert "median (µs)" in words(plots.block_plot(renamed, value="median", hue="wait", unit="ns"))
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_shift_plot(samples, relative):
+    cell = samples[samples["wait"] == "block"]
+    table = shift(cell, condition="placement", baseline="bare clean")
+    said = words(plots.shift_plot(table, baseline="bare clean", relative=relative))
+    assert "quantile of a trial" in said and "n = 3 blocks" in said
+    # What is decided about a median is said once, in the table of its family.
+    assert not any(word in said for word in ("different", "equivalent", "inconclusive"))
+    assert ("ratio to bare clean" in said) == relative and ("µs" in said) != relative
+
+
+def grey(colour):
+    """How light a colour is on a grey printer, from 0 to 1."""
+    red, green, blue = to_rgb(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("n", [2, 5, 8, 14])
+def test_figures_are_told_apart_without_colour(n):
+    looks = list(plots.styles(range(n)).values())
+    light = [grey(look["color"]) for look in looks]
+    assert all(after > before for before, after in pairwise(light)) and light[-1] < 0.8
+    for one, other in combinations(looks, 2):
+        # A figure may have lines without markers, or markers without lines.
+        apart = abs(grey(one["color"]) - grey(other["color"])) > 0.25
+        assert apart or str(one["linestyle"]) != str(other["linestyle"])
+        assert apart or one["marker"] != other["marker"]
+
+
+def test_curves_and_bars_are_told_apart_as_they_are_drawn(samples):
+    drawn = plots.ecdf(samples, hue="placement", trials=False)
+    curves = drawn.axes[0].get_lines()
+    assert len({(str(one.get_linestyle()), one.get_marker()) for one in curves}) == 3
+    trials = pd.DataFrame({"block": [1], "at": "x", "row": "y", "a": 0.2, "b": 0.3, "c": 0.4})
+    parts = {name: name for name in "abc"}
+    bars = stacked_plot(trials, panels={"p": parts}, label="at", row="row", unit="share")
+    faces = [one.patches[0] for one in bars.axes[0].containers]
+    for one, other in pairwise(faces):
+        assert one.get_hatch() != other.get_hatch()
+        assert abs(grey(one.get_facecolor()[:3]) - grey(other.get_facecolor()[:3])) > 0.1
+
+
+def test_a_figure_says_what_it_shows_where_it_is_displayed(samples):
+    table = compared(samples)
+    drawn = plots.interval_plot(table, margin=0.02, baseline="bare clean", title="medians")
+    images, said = DisplayFormatter().format(drawn)
+    assert set(images) == {"text/plain"}  # IPython's backend makes the image
+    alt = said["image/png"]["alt"]
+    first = table.iloc[0]
+    assert f"Rows: {first['condition']}: {first['estimate']:.3f} [" in alt
+    assert "Panels: medians. Across: ratio to bare clean" in alt and "n = 3 blocks" in alt
+    many = pd.concat([samples.assign(part=f"part {part}") for part in range(9)])
+    assert "Panels: 9, the first part: part 0 n = 3" in alt_text(
+        plots.ecdf(many, hue="wait", col="part", trials=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "written"),
+    [(0.8, 1.9, ["0.2", "0.3", "0.5", "0.9"]), (0.1, 1.3, ["0.2", "0.5"]), (1, 1000, [])],
+)
+def test_numbers_on_a_logarithmic_axis_have_room(low, high, written):
+    axes = plots.canvas(1, 1, width=3, height=2)[1][0, 0]
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    plots.plain_log_ticks(axes)
+    said = [axes.xaxis.get_minor_formatter()(number) for number in (0.2, 0.3, 0.5, 0.9)]
+    assert [text for text in said if text] == written
+
+
+def test_no_figure_stays_open(samples):
+    plots.ecdf(samples, hue="wait")
+    assert plt.get_fignums() == []

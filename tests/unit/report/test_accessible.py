@@ -1,0 +1,65 @@
+"""What a notebook shows can be told without seeing it, and reached without a mouse."""
+
+from __future__ import annotations
+
+import pandas as pd
+from bs4 import BeautifulSoup
+
+from labkit.report.accessible import make_accessible
+
+HEADING = '<h2 id="Noise">Noise<a class="anchor-link" href="#Noise">¶</a></h2>'
+IMAGE = '<div class="output_png"><img src="data:image/png;base64,AA=="{}></div>'
+
+
+def _mended(body: str) -> BeautifulSoup:
+    return BeautifulSoup(make_accessible(body), "html.parser")
+
+
+def _table() -> str:
+    frame = pd.DataFrame({"two_words": [1, 2], "b": [3, 4]}, index=["x", "y"])
+    return f'<div class="output_html">{frame.rename_axis("placement")._repr_html_()}</div>'
+
+
+def test_a_table_is_named_by_its_heading_and_what_leads_to_it() -> None:
+    found = _mended(f"{HEADING}<p>As medians:</p>{_table()}{_table()}")
+    names = ["Table 1 of Noise: As medians", "Table 2 of Noise: As medians"]
+    assert [caption.get_text() for caption in found.select("table > caption")] == names
+    boxes = found.select(".wide[tabindex='0'][role=group]:has(> table)")
+    assert [box["aria-label"] for box in boxes] == names
+
+
+def test_the_two_rows_of_headings_of_pandas_become_one_with_scopes() -> None:
+    found = _mended(_table())
+    rows = found.select("thead tr")
+    assert [[cell.get_text() for cell in row.find_all("th")] for row in rows] == [
+        ["placement", "two_words", "b"]
+    ]
+    assert {cell["scope"] for cell in rows[0].find_all("th")} == {"col"}
+    assert [cell["scope"] for cell in found.select("tbody th")] == ["row", "row"]
+    assert found.select_one("thead th:nth-child(2) wbr") is not None
+    assert not found.select("style, [border]")
+
+
+def test_names_of_columns_and_of_an_index_stay_apart() -> None:
+    frame = pd.DataFrame([[1, 2]], index=["x"], columns=["off", "on"])
+    frame = frame.rename_axis("row").rename_axis("rps", axis=1)
+    found = _mended(f'<div class="output_html">{frame._repr_html_()}</div>')
+    texts = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in found("tr")[:2]]
+    assert texts == [["rps", "off", "on"], ["row", "", ""]]
+    assert not [cell for cell in found("th") if not cell.get_text()]
+
+
+def test_an_image_says_where_it_stands_and_what_it_shows() -> None:
+    said = ' alt="A ratio of 1."'
+    found = _mended(HEADING + IMAGE.format("") + IMAGE.format(said))
+    assert [image["alt"] for image in found("img")] == [
+        "Figure 1 of Noise",
+        "Figure 2 of Noise. A ratio of 1.",
+    ]
+    assert len(found.select(".output_png.wide[tabindex='0'] > img")) == 2
+
+
+def test_an_identity_is_there_once_and_its_own_link_follows() -> None:
+    found = _mended(HEADING * 3)
+    assert [tag["id"] for tag in found("h2")] == ["Noise", "Noise-2", "Noise-3"]
+    assert [link["href"] for link in found("a")] == ["#Noise", "#Noise-2", "#Noise-3"]

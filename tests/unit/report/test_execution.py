@@ -1,0 +1,91 @@
+"""Notebooks are executed as asked, failures are kept, and interrupts are passed on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from small_notebooks import write_notebook
+
+from labkit.errors import LabkitError, UsageError
+from labkit.report import build_page, check_parameters, declared_parameters, execute
+
+
+def test_declared_parameters_are_those_of_the_tagged_cell(tmp_path: Path) -> None:
+    assert declared_parameters(write_notebook(tmp_path, "other = 1")) == ["blocks", "name", "rates"]
+
+
+@pytest.mark.parametrize("build", [execute, build_page])
+def test_an_unknown_parameter_is_an_error_before_anything_runs(tmp_path: Path, build: Any) -> None:
+    notebook = write_notebook(tmp_path, "import pathlib; pathlib.Path('ran').touch()")
+    more = {"title": "t"} if build is build_page else {}
+    with pytest.raises(UsageError, match="'block'") as caught:
+        build(notebook, tmp_path / "out" / "page.html", parameters={"block": 5}, **more)
+    assert "blocks, name, rates" in str(caught.value)
+    assert sorted(path.name for path in tmp_path.rglob("*")) in (
+        ["notebook.ipynb"],
+        ["notebook.ipynb", "out"],
+    )
+
+
+def test_a_file_that_is_no_notebook_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "x.ipynb").write_text("[]")
+    with pytest.raises(UsageError, match="cannot read"):
+        check_parameters(tmp_path / "x.ipynb", {})
+    with pytest.raises(UsageError, match="cannot read"):
+        check_parameters(tmp_path / "none.ipynb", {})
+
+
+def test_execute_injects_parameters_and_runs_in_the_working_directory(tmp_path: Path) -> None:
+    notebook = write_notebook(
+        tmp_path, "import pathlib; pathlib.Path('ran').write_text(f'{blocks}{name}')"
+    )
+    (tmp_path / "cwd").mkdir()
+    output = execute(
+        notebook, tmp_path / "out.ipynb", {"blocks": 7, "name": "c=d"}, cwd=tmp_path / "cwd"
+    )
+    assert output == tmp_path / "out.ipynb"
+    assert (tmp_path / "cwd" / "ran").read_text() == "7c=d"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_failing_notebook_is_kept_with_its_error(tmp_path: Path) -> None:
+    notebook = write_notebook(tmp_path, "raise KeyError('on purpose')")
+    with pytest.raises(LabkitError, match="failed in cell") as caught:
+        execute(notebook, tmp_path / "out.ipynb")
+    kept = tmp_path / "out.failed.ipynb"
+    assert caught.value.evidence["notebook"] == str(kept)
+    assert "KeyError: 'on purpose'" in caught.value.why
+    assert "on purpose" in kept.read_text()
+    assert not (tmp_path / "out.ipynb").exists()
+
+
+def test_time_that_is_up_interrupts_and_lets_the_cell_take_down(tmp_path: Path) -> None:
+    forever = (
+        "import pathlib, time\ntry:\n    while True:\n        time.sleep(0.05)\n"
+        "finally:\n    pathlib.Path('down').touch()"
+    )
+    notebook = write_notebook(tmp_path, forever, "pathlib.Path('went-on').touch()")
+    with pytest.raises(LabkitError, match="failed"):
+        execute(notebook, tmp_path / "out.ipynb", timeout=3)
+    assert (tmp_path / "down").exists()
+    assert not (tmp_path / "went-on").exists()
+
+
+def test_a_kernel_that_is_interrupted_interrupts_whoever_runs_it(tmp_path: Path) -> None:
+    source = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
+    with pytest.raises(KeyboardInterrupt):
+        execute(write_notebook(tmp_path, source), tmp_path / "out.ipynb")
+    assert "KeyboardInterrupt" in (tmp_path / "out.failed.ipynb").read_text()
+
+
+def test_an_interrupt_beside_a_rig_is_one_sentence_in_thewrite_notebook(tmp_path: Path) -> None:
+    source = "from labkit.errors import Interrupted\nraise Interrupted from KeyboardInterrupt()"
+    with pytest.raises(KeyboardInterrupt):
+        execute(write_notebook(tmp_path, source), tmp_path / "out.ipynb")
+    cells = nbformat.read(tmp_path / "out.failed.ipynb", as_version=4).cells
+    (shown,) = [one for cell in cells for one in cell.get("outputs", []) if "traceback" in one]
+    sentence = "interrupted; what was measured is kept, and the same command goes on"
+    assert shown["traceback"] == [sentence]

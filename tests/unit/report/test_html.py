@@ -1,0 +1,66 @@
+"""External resources, embedded data, and numbers and verdicts as text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.report import html
+from labkit.report.html import external_resources, frame
+
+
+@pytest.mark.parametrize(
+    ("page", "found"),
+    [
+        ('<a href="https://host.invalid">x</a>', 0),
+        ('<img src="data:image/png;base64,AA==">', 0),
+        ('<svg><use href="#a"/></svg>', 0),
+        ("<p>url(https://host.invalid) in prose</p>", 0),
+        ('<script src="//host.invalid/x.js"></script>', 1),
+        ('<link rel="stylesheet" href="theme.css">', 1),
+        ("<style>@import 'x.css'; a { background: url(x.png) }</style>", 2),
+        ('<p style="background: url(https://host.invalid/x)">x</p>', 1),
+        ('<img srcset="a.png 2x">', 1),
+    ],
+)
+def test_what_a_browser_would_load_is_found(page: str, found: int) -> None:
+    assert len(external_resources(page)) == found
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_embedded_data_cannot_end_its_element(data: dict[str, str]) -> None:
+    assert "<" not in frame("t", data)["embedded"]
+
+
+@given(st.floats())
+def test_any_number_can_be_written(value: float) -> None:
+    assert html.number(value)
+    assert html.relative(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.1534, "0.153"), (36.7, "36.7"), (4025, "4,025"), (1234.5, "1,234"), (0.0, "0.0")],
+)
+def test_numbers_have_three_significant_digits(value: float, text: str) -> None:
+    assert html.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "tone"),
+    [
+        ("different", "good"),
+        ("not decidable on this rig", "open"),
+        ("not replicated", "bad"),
+        ("replicated", "good"),
+        (None, "open"),
+    ],
+)
+def test_tone_of_a_verdict(verdict: str | None, tone: str) -> None:
+    assert html.tone(verdict) == tone
+
+
+def test_refusals_with_one_reason_are_one_line() -> None:
+    refusals = [{"condition": c, "reason": "r"} for c in ("a", "b", "a")]
+    assert html.by_reason(refusals) == [("r", "a; b")]

@@ -1,0 +1,287 @@
+"""The sections that all analysis notebooks share, on campaigns in memory."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from memory_campaigns import REAL, Campaign, campaign, fail, record
+from notebook_pages import display_into, summary_of, words
+
+import labkit.dataset
+from labkit.analysis.compare import factor_effect
+from labkit.errors import DatasetError
+from labkit.report.page import Page
+
+SERVICES = {"linpack": "gflops", "netperf": "mbit_per_s"}
+FACTORS = {"service": [*SERVICES], "case": ["1", "3b"]}
+SIZES = ["0", "1024", "10240"]
+PLACEMENTS = ["docker host", "docker nat"]
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    return display_into(monkeypatch)
+
+
+@pytest.fixture
+def page_of(monkeypatch):
+    """Return what makes a page of a campaign that was never on disk."""
+
+    def make(stand_in, data="data/local/quick/nets/20270115", **options):
+        monkeypatch.setattr(labkit.dataset, "load", lambda path: stand_in)
+        return Page(data, **options)
+
+    return make
+
+
+def planned(blocks, cells, factors, **more):
+    """Return a plan of some cells, each with its copy."""
+    conditions = [{"levels": dict(zip(factors, one, strict=True)), "copy": n} for one, n in cells]
+    plan = {"factors": factors, "settings": {"size": 64}, "seed": 1, "blocks": blocks}
+    return plan | {"conditions": conditions, "refusals": [], "rig": dict(REAL)} | more
+
+
+def services(blocks, **more):
+    """Return a campaign whose services have a metric each, every condition twice a block."""
+    rng, records = np.random.default_rng(3), []
+    cells = [((s, c), n) for s in FACTORS["service"] for c in FACTORS["case"] for n in (1, 2)]
+    for block in range(1, blocks + 1):
+        for position, ((service, case), copy) in enumerate(cells, 1):
+            value = float(10 * (0.8 if case == "3b" else 1) * np.exp(rng.normal(0, 0.01)))
+            levels = {"service": service, "case": case}
+            found = {SERVICES[service]: value, "cpu_use": 0.5}
+            records.append(record(block, position, levels, found, copy=copy, n_samples=0))
+    plan = planned(blocks, cells, FACTORS, study="interference", margin=0.05)
+    return Campaign(plan | more, records)
+
+
+def calls(blocks, n=400, noise=0.01, **more):
+    """Return a campaign of samples: a published port costs 20 us whatever the size."""
+    rng, records, samples = np.random.default_rng(5), [], {}
+    cells = [((p, s), k) for p in PLACEMENTS for s in SIZES for k in (1, 2)]
+    for block in range(1, blocks + 1):
+        for position, ((placement, size), copy) in enumerate(cells, 1):
+            level = 200_000 + 10 * float(size) + 20_000 * (placement == "docker nat")
+            level *= math.exp(rng.normal(0, noise))
+            about = {"started_ns": 1_800_000_000 * 10**9, "n_samples": n, "copy": copy}
+            about |= {"mechanisms": {"context_switches": 4.0}}
+            levels = {"placement": placement, "size_b": size}
+            one = record(block, position, levels, {}, **about)
+            samples[one["trial"]] = (level * (0.9 + rng.gamma(2, 0.05, n))).astype("int64")
+            records.append(one)
+    factors = {"placement": PLACEMENTS, "size_b": SIZES}
+    settings = {"sides": "server", "direction": "receive"}
+    plan = planned(blocks, cells, factors, study="network-isolation", margin=0.02)
+    return Campaign(plan | {"settings": settings} | more, records, samples)
+
+
+def all_sections(page, found=()):
+    page.what_was_run()
+    page.the_rig()
+    page.validity()
+    page.block_plot()
+    page.claims("latency2016")
+    page.conclusions(found, title="A study")
+
+
+def test_a_campaign_of_samples_has_all_sections(page_of, shown):
+    page = page_of(calls(6), factors=["placement", "size_b"], value="latency_ns")
+    assert page.summary == "median" and not page.pilot and page.margin == 0.02
+    assert len(page.trials) == 72 and list(page.trials["size_b"].cat.categories) == SIZES
+    assert {"median", "mean", "p99", "std", "context_switches"} <= set(page.trials)
+    assert set(page.samples["n"]) == {400} and len(page.series["latency_ns"].iloc[0]) == 400
+    effect = factor_effect(page.paired, "placement", PLACEMENTS, ["size_b"], value="median")
+    found = Page.headlines(effect, "the port, nothing to carry", size_b="0")
+    Page.show_comparison(effect)
+    all_sections(page, found)
+    said, summary = words(shown), summary_of(shown)
+    assert "72 of 72 planned trials in 6 blocks; 28,800 samples; 0 attempts failed." in said
+    assert "Margin: 2.0%, as planned." in said and "Nothing was refused." in said
+    assert "Decidable margins on medians (80 % power, 6 blocks" in said
+    assert "Every block was measured within one session" in said
+    assert "6 claims: " in said and "- the port, nothing to carry: 1.0" in said
+    assert (summary["study"], summary["title"]) == ("network-isolation", "A study")
+    assert (summary["profile"], summary["measured"]) == ("quick", "2027-01-15")
+    assert summary["headlines"][0]["verdict"] == "different"
+    assert summary["headlines"][0]["estimate"] == pytest.approx(1.1, abs=0.02)
+    assert summary["decidable_margin"] == pytest.approx(page.margins["median, "])
+    assert summary["decidable_margin"] < 0.05
+    assert len(summary["noise_floor"]) == 6 and summary["blocks"] == 6
+    assert summary["headlines"][-1]["text"].startswith("the paper, 6 claims: ")
+    assert "error" not in set(page.entries["result"])
+    assert sum(isinstance(one, Figure) for one in shown) == 1
+    assert "series" not in page.__dict__, "validity lets go of the unsorted samples"
+    assert list(summary["provenance"])[:3] == ["Dataset", "Fingerprint", "Plan"]
+    assert summary["provenance"]["Rig"] == "real (inventory)"
+    (output,) = [one for one in shown if isinstance(one, dict)]
+    assert summary["provenance"]["Fingerprint"] in output["text/html"]
+
+
+def test_each_metric_of_a_study_has_its_own_validity(page_of, shown):
+    page = page_of(services(6), value="gflops")
+    assert page.samples is None and page.summary == "gflops"
+    for service, metric in SERVICES.items():
+        page.validity(metric, within={"service": service}, by="case")
+        page.block_plot(metric, within={"service": service}, hue="case")
+    page.conclusions([], title="Interference")
+    said, summary = words(shown), summary_of(shown)
+    assert said.count("### Sessions") == said.count("### Flags") == 1
+    assert "### `mbit_per_s`, service netperf" in said
+    assert "Decidable margins on `gflops` (80 % power, 6 blocks, the noisiest condition" in said
+    assert [one["condition"] for one in summary["noise_floor"]] == [
+        "gflops, linpack, 1",
+        "gflops, linpack, 3b",
+        "mbit_per_s, netperf, 1",
+        "mbit_per_s, netperf, 3b",
+    ]
+    assert len(page.margins) == 4 and summary["decidable_margin"] == pytest.approx(
+        max(page.margins.values())
+    )
+    assert sum(isinstance(one, Figure) for one in shown) == 2
+
+
+@pytest.mark.parametrize("make", [calls, services])
+def test_a_pilot_has_a_page_that_decides_nothing(page_of, shown, make):
+    page = page_of(make(1), value="latency_ns" if make is calls else "gflops")
+    assert page.pilot
+    all_sections(page)
+    said, summary = words(shown), summary_of(shown)
+    assert "in 1 block;" in said and "**Fewer than 5 blocks: this is a pilot.**" in said
+    assert "No spread is known" in said and summary["decidable_margin"] == "unknown (pilot)"
+    assert not set(page.entries["result"]) & {"replicated", "contradicted"}
+
+
+def test_every_headline_of_a_pilot_that_was_measured_says_so(page_of, shown):
+    lines = ["inconclusive (pilot)", "as counted", "from its tables"]
+    page = page_of(calls(1), value="latency_ns")
+    page.conclusions([{"text": "x", "verdict": one, "estimate": None} for one in lines], title="t")
+    told = [one["verdict"] for one in summary_of(shown)["headlines"]]
+    assert told == ["inconclusive (pilot)", "as counted (pilot)", "from its tables"]
+
+
+def test_what_failed_is_counted_named_and_left_out(page_of, shown):
+    stand_in = calls(5)
+    fail(stand_in, lambda one: one["levels"]["placement"] == "docker nat" and one["block"] < 3)
+    page = page_of(stand_in, value="latency_ns")
+    assert page.failed == 12 and len(page.trials) == 48
+    all_sections(page)
+    said = words(shown)
+    assert "48 of 60 planned trials in 5 blocks; 19,200 samples; 12 attempts failed." in said
+    bad = [one for one in shown if isinstance(one, pd.DataFrame) and "problems" in one]
+    assert len(bad) == 1 and set(bad[0]["problems"]) == {"it broke"} and len(bad[0]) == 12
+
+
+@pytest.mark.parametrize("make", [calls, services])
+def test_a_campaign_in_which_nothing_succeeded_has_a_page(page_of, shown, make):
+    stand_in = make(2)
+    fail(stand_in, lambda one: True)
+    page = page_of(stand_in, value="latency_ns" if make is calls else "gflops")
+    assert page.n_blocks == 0 and page.trials.empty and page.samples is None
+    all_sections(page)
+    assert "No trial has a value of" in words(shown)
+    assert summary_of(shown)["blocks"] == 0 and summary_of(shown)["trials"] == 0
+
+
+def test_a_campaign_without_any_attempt_has_a_page(page_of, shown):
+    page = page_of(Campaign(services(1).plan, []), value="gflops")
+    all_sections(page)
+    assert "0 of 8 planned trials in 0 blocks" in words(shown)
+    assert summary_of(shown)["measured"] == ""
+
+
+def test_a_block_over_two_sessions_is_blanked_for_comparisons_only(page_of, shown):
+    stand_in = services(5)
+    for one in stand_in.records:
+        one["session"] = 2 if (one["block"], one["position"]) > (3, 4) else 1
+    page = page_of(stand_in, value="gflops")
+    assert page.spanned == [3]
+    blanked = page.paired["block"] == 3
+    assert page.paired.loc[blanked, ["gflops", "mbit_per_s", "cpu_use"]].isna().all(axis=None)
+    assert page.paired["copy"].notna().all() and page.paired["position"].notna().all()
+    assert page.trials["cpu_use"].notna().all()
+    page.validity("gflops", within={"service": "linpack"})
+    assert "**Left out of every paired comparison: block 3**" in words(shown)
+    assert set(page.floors[0]["n_blocks"]) == {4}
+
+
+def test_nothing_ran_twice_and_values_without_a_ratio(page_of, shown):
+    stand_in = campaign(lambda name, size: 5.0, blocks=5, metrics=("rate", "lost"))
+    plan = planned(5, [(("docker a", "1"), 1)], stand_in.plan["factors"])
+    stand_in.plan.update(plan)
+    for one in stand_in.records:
+        one["metrics"]["lost"] = 0.0
+    page = page_of(stand_in, value="rate")
+    page.validity()
+    page.validity("lost")
+    said = words(shown)
+    assert "No condition ran twice in a block: the noise floor is not known." in said
+    assert "No trial has a value of `lost` that could be compared." in said
+
+
+def test_rows_that_a_trial_measured_beside_its_own_are_conditions_too(page_of, shown):
+    stand_in = services(5)
+    rows = stand_in.trials
+    also = rows[rows["position"] == 1].assign(gflops=3.0, case="also")
+    also["trial"] += "/1"
+    stand_in.__dict__["trials"] = pd.concat([rows, also], ignore_index=True)
+    page = page_of(stand_in, value="gflops")
+    assert len(page.trials) == 45 and "also" in set(page.trials["case"])
+    page.what_was_run()
+    page.conclusions([], title="x")
+    assert "40 of 40 planned trials" in words(shown) and summary_of(shown)["trials"] == 40
+
+
+def test_joined_factors_and_parts(page_of):
+    page = page_of(calls(2), value="latency_ns")
+    page.join("cell", ["placement", "size_b"])
+    for table in (page.trials, page.paired, page.samples, page.series):
+        assert "docker nat, 1024".replace(", ", " + ") in set(table["cell"])
+    some = page.part(page.trials, {"placement": "docker nat", "size_b": ["0", 1024]})
+    assert set(some["size_b"]) == {"0", "1024"} and len(some) == 8
+    assert page.part(page.trials, None) is page.trials
+
+
+def test_a_margin_that_was_not_planned_is_said(page_of, shown):
+    page = page_of(services(2), value="gflops", margin=0.1)
+    page.what_was_run(["service"])
+    assert "**Margin: 10.0%, chosen after the plan, which has 5.0%.**" in words(shown)
+
+
+def test_refusals_and_counters_are_shown(page_of, shown):
+    refusals = [{"condition": "docker nat | 0", "reason": "no published ports here"}]
+    page = page_of(calls(2, refusals=refusals), value="latency_ns")
+    page.what_was_run()
+    Page.show_counters(page.trials, by=["placement"], columns=["context_switches", "softirqs"])
+    assert "refused before anything was measured" in words(shown)
+    assert "Not recorded here: `softirqs`." in words(shown)
+    counters = [one for one in shown if isinstance(one, pd.DataFrame)][-1]
+    assert list(counters["context_switches"]) == ["4", "4"]
+    page.conclusions([], title="x")
+    assert summary_of(shown)["refusals"] == refusals
+
+
+def test_a_column_that_was_never_sampled_is_an_error(page_of):
+    class Lacking(Campaign):
+        def _measured(self, columns):
+            raise DatasetError(f"{columns} was not measured")
+
+    stand_in = calls(1)
+    with pytest.raises(DatasetError, match="was not measured"):
+        page_of(Lacking(stand_in.plan, stand_in.records), value="other_ns")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ({"estimate": None}, "- x: **open**"),
+        ({"estimate": 1.23456, "unit": "times"}, "- x: 1.235 times **open**"),
+        (
+            {"estimate": 12.3456, "low": 1.0, "high": 20.0, "unit": "µs"},
+            "- x: 12.3 µs [1.00, 20.0] ",
+        ),
+    ],
+)
+def test_a_headline_in_words(line, text):
+    assert Page.headline_text({"text": "x", "verdict": "open", **line}).startswith(text)

@@ -1,0 +1,53 @@
+"""Pages are self-contained; summaries reach the index; nothing is invented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_notebooks import write_notebook
+
+from labkit.errors import LabkitError
+from labkit.report import SUMMARY_MIME, build_index, build_page, read_summary
+
+
+def test_a_page_that_would_load_from_elsewhere_is_refused(tmp_path: Path) -> None:
+    notebook = write_notebook(
+        tmp_path,
+        'from IPython.display import HTML\nHTML(\'<img src="https://host.invalid/a.png" alt="">\')',
+    )
+    with pytest.raises(LabkitError, match="load from elsewhere") as caught:
+        build_page(notebook, tmp_path / "page.html", title="t")
+    assert "host.invalid" in caught.value.why
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_summary_goes_from_the_notebook_into_the_page_and_the_index(tmp_path: Path) -> None:
+    summary = {"title": "A <b>study</b>", "headlines": [{"text": "</script><b>", "verdict": "x"}]}
+    shown = {SUMMARY_MIME: summary}
+    notebook = write_notebook(
+        tmp_path, f"from IPython.display import display\ndisplay({shown!r}, raw=True)"
+    )
+    page = build_page(notebook, tmp_path / "page.html", title="Title")
+    assert read_summary(page) == {**summary, "page_title": "Title"}
+    index = build_index([page], tmp_path / "index.html", failures={"other": "no engine"})
+    text = index.read_text()
+    assert "A &lt;b&gt;study&lt;/b&gt;" in text
+    assert 'href="page.html"' in text
+    assert "no engine" in text
+    assert "not stated" in text
+
+
+@pytest.mark.parametrize(("blocks", "pilot"), [(1, True), (4, True), (5, False), (None, False)])
+def test_the_index_names_pilots(tmp_path: Path, blocks: int | None, pilot: bool) -> None:
+    mime = f"{{{SUMMARY_MIME!r}: {{'study': 'x', 'blocks': {blocks}}}}}"
+    source = f"from IPython.display import display\ndisplay({mime}, raw=True)"
+    page = build_page(write_notebook(tmp_path, source), tmp_path / "x.html", title="t")
+    text = build_index([page], tmp_path / "index.html").read_text()
+    assert (">pilot</span>" in text) == pilot
+
+
+def test_an_index_of_nothing_says_so(tmp_path: Path) -> None:
+    text = build_index([], tmp_path / "index.html").read_text()
+    assert "No study has been reported yet" in text
+    assert "topology is not stated" in text

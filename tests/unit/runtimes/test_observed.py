@@ -1,0 +1,40 @@
+"""What a readback keeps of the host, from the recorded output of the script."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from labkit.runtimes import observed
+
+RAW = (Path(__file__).parents[2] / "captured" / "readback-docker-nat.txt").read_text()
+
+
+def test_a_readback_keeps_no_more_of_the_host_than_the_checks_need() -> None:
+    found = observed.parse(RAW)
+    text = json.dumps(found)
+    assert "link/ether" not in text and "ff:ff:ff:ff:ff:ff" not in text and "masquerade" not in text
+    kept = {"ifname", "ifindex", "link_index", "link_netnsid", "master", "kind"}
+    assert {key for link in found["links"] + found["host_links"] for key in link} == kept
+    assert found["addresses"]["eth0"] == ["198.19.0.2"]
+    assert "dnat to 198.19.0.2:11111" in found["host_ruleset"]
+    assert found["host_ruleset_size"]["rules"] < found["host_ruleset_size"]["lines"]
+    assert found["ruleset_size"]["lines"] == 0
+    assert len(text) < 5000
+
+
+def test_a_process_in_the_host_network_has_no_addresses_of_its_own() -> None:
+    sections = observed.sections(RAW)
+    shared = RAW.replace(sections["ns.net"], sections["host.net"])
+    assert observed.parse(shared)["addresses"] == {}
+
+
+def test_the_digest_of_rules_is_that_of_the_rules_not_of_their_counters() -> None:
+    def digest(text: str) -> str:
+        return observed.reduced_rules("rules", text)["rules_size"]["sha256"]
+
+    rules = "# at 10:00\n:INPUT ACCEPT [0:0]\ncounter packets 3 bytes 180 jump DOCKER\n"
+    assert digest(rules) == digest(
+        rules.replace("10:00", "11:00").replace("[0:0]", "[7:9]").replace("3 bytes", "4 bytes")
+    )
+    assert digest(rules) != digest(rules.replace("DOCKER", "OTHER"))

@@ -1,0 +1,224 @@
+"""The load on memcached: its parser on recorded output, and the program against a small server."""
+
+from __future__ import annotations
+
+import functools
+import json
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.errors import ToolOutput
+from labkit.tools import memcached
+from labkit.tools.base import Client, python
+
+CAPTURED = Path(__file__).parents[2] / "captured"
+
+#: A memcached of a page, in both protocols: argument 1 is the port, 2 what it does wrong.
+SERVER = r"""
+import asyncio, struct, sys
+
+HEADER = struct.Struct("!BBHBBHIIQ")
+held, wrong = {}, sys.argv[2]
+
+async def serve(reader, writer):
+    while True:
+        first = await reader.readexactly(1)
+        if first == b"\x80":
+            head = HEADER.unpack(first + await reader.readexactly(23))
+            opcode, key, extras, total = head[1], head[2], head[3], head[6]
+            body = await reader.readexactly(total)
+            name, value = body[extras:extras + key], body[extras + key:]
+            if opcode == 1:
+                held[name] = value
+                answer = HEADER.pack(0x81, 1, 0, 0, 0, 0, 0, 0, 77)
+            elif name in held and wrong != "miss":
+                answer = HEADER.pack(0x81, 0, 0, 4, 0, 0, 4 + len(held[name]), 0, 77)
+                answer += bytes(4) + held[name]
+            else:
+                answer = HEADER.pack(0x81, 0, 0, 0, 0, 1, 9, 0, 0) + b"Not found"
+            if wrong == "error":
+                answer = HEADER.pack(0x81, opcode, 0, 0, 0, 0x82, 0, 0, 0)
+        else:
+            words = (first + await reader.readuntil(b"\r\n")).split()
+            if words[0] == b"set":
+                held[words[1]] = (await reader.readexactly(int(words[4]) + 2))[:-2]
+                answer = b"STORED\r\n"
+            elif words[1] in held and wrong != "miss":
+                value = held[words[1]]
+                answer = b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (words[1], len(value), value)
+            else:
+                answer = b"END\r\n"
+            if wrong == "error":
+                answer = b"SERVER_ERROR out of memory\r\n"
+        if wrong == "close" and len(held) > 3:
+            return writer.close()
+        if wrong == "slowly":
+            for place in range(len(answer)):
+                writer.write(answer[place:place + 1])
+                await writer.drain()
+                await asyncio.sleep(0)
+        else:
+            writer.write(answer)
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+
+def read(name: str) -> str:
+    return (CAPTURED / name).read_text()
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Return the port of a small server; its parameter is what it does wrong."""
+    wrong = getattr(request, "param", "")
+    argv = [sys.executable, "-c", SERVER, "0", wrong]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.kill()
+
+
+def load(port: int, protocol: str, **options: object) -> Client:
+    given = {"seconds": 0.2, "warmup": 0.05, "threads": 2, "connections": 3, "keys": 40}
+    return memcached.closed_loop("127.0.0.1", protocol=protocol, port=port, **(given | options))
+
+
+def run(client: Client, log: Path) -> subprocess.CompletedProcess[str]:
+    argv = [part.replace("{log}", str(log)) for part in client.argv]
+    argv[0] = sys.executable
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("server", ["", "slowly"], indirect=True)
+@pytest.mark.parametrize("protocol", memcached.PROTOCOLS)
+def test_every_operation_is_counted_and_timed(server: int, protocol: str, tmp_path: Path) -> None:
+    client = load(server, protocol)
+    ended = run(client, tmp_path / "log")
+    assert ended.stderr == ""
+    reading = client.parse(ended.stdout, (tmp_path / "log").read_text())
+    found, samples = reading.metrics, reading.samples
+    assert found["sets"] + found["gets"] == len(samples["set"]) and found["hits"] == 1
+    assert found["gets"] == pytest.approx(10 * found["sets"], abs=150)
+    for kind, name in ((1, "set_"), (0, "get_")):
+        latency = samples["latency_ns"][samples["set"] == kind]
+        assert found[f"{name}latency_ns_max"] == latency.max()
+        assert found[f"{name}latency_ns_min"] == latency.min()
+        assert found[f"{name}latency_ns_mean"] == pytest.approx(latency.mean(), abs=1)
+        middle = np.sort(latency)[int(np.ceil(len(latency) / 2)) - 1]
+        assert found[f"{name}latency_ns_median"] == middle
+    assert (samples["start_ns"] >= 0).all() and (np.diff(samples["start_ns"]) >= 0).all()
+    assert samples["start_ns"].max() < 200_000_000
+    assert reading.messages > 40 + len(samples["set"])
+    assert not [flag for flag in reading.flags if "CPUs" not in flag]
+
+
+def test_rows_are_thinned_and_the_metrics_are_of_all(server: int, tmp_path: Path) -> None:
+    client = load(server, "text", kept=50, inside=True)
+    ended = run(client, tmp_path / "none")
+    reading = client.parse(ended.stdout, "")
+    operations = reading.metrics["sets"] + reading.metrics["gets"]
+    assert 50 <= len(reading.samples["set"]) < 110 < operations
+    assert not (tmp_path / "none").exists() and client.samples_in_stdout
+
+
+@pytest.mark.parametrize("server", ["miss"], indirect=True)
+@pytest.mark.parametrize("protocol", memcached.PROTOCOLS)
+def test_gets_that_miss_are_told(server: int, protocol: str, tmp_path: Path) -> None:
+    client = load(server, protocol)
+    reading = client.parse(run(client, tmp_path / "log").stdout, (tmp_path / "log").read_text())
+    assert reading.metrics["hits"] == 0
+    assert [flag for flag in reading.flags if flag.endswith("GETs found nothing")]
+
+
+@pytest.mark.parametrize("server", ["error", "close"], indirect=True)
+@pytest.mark.parametrize("protocol", memcached.PROTOCOLS)
+def test_a_server_that_fails_fails_the_load(server: int, protocol: str, tmp_path: Path) -> None:
+    ended = run(load(server, protocol), tmp_path / "log")
+    assert ended.returncode == 1 and ended.stdout == ""
+    assert ended.stderr.startswith("memcached_load: ") and "Traceback" not in ended.stderr
+
+
+def test_where_nobody_listens_the_load_fails_and_says_so(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        ended = run(load(taken.getsockname()[1], "text"), tmp_path / "log")
+    assert (
+        ended.returncode == 1 and ended.stderr == read("memcached-refused.txt").splitlines(True)[0]
+    )
+    with pytest.raises(ToolOutput, match="ConnectionRefusedError"):
+        memcached.parse(read("memcached-refused.txt"), "")
+
+
+# What follows reads what was recorded of a real memcached.
+
+
+@pytest.mark.parametrize("protocol", memcached.PROTOCOLS)
+def test_recorded_operations_are_rows_of_integers(protocol: str) -> None:
+    text, log = read(f"memcached-{protocol}.txt"), read(f"memcached-{protocol}.log")
+    reading = memcached.parse(text, log)
+    rows = sorted(tuple(map(int, line.split(","))) for line in log.splitlines()[1:])
+    found = list(zip(*(reading.samples[name].tolist() for name in reading.samples), strict=True))
+    assert sorted(found) == rows
+    assert all(values.dtype == np.int64 for values in reading.samples.values())
+    assert reading.metrics["hits"] == 1 and 0 < reading.metrics["tool_cpu"] <= 1
+    assert memcached.parse(text + log, "").metrics == reading.metrics
+
+
+def test_a_load_without_time_left_is_flagged() -> None:
+    text, log = read("memcached-text.txt"), read("memcached-text.log")
+    found = json.loads(text)
+    busy = found | {"cpu_ns": found["wall_ns"] * found["cpus"]}
+    assert "100% of its CPUs" in memcached.parse(json.dumps(busy) + "\n", log).flags[0]
+
+
+@pytest.mark.parametrize(
+    "change", [{"rows": 3}, {"elapsed_ns": 0}, {"set": {"count": 0}}, {"all": {}}]
+)
+def test_a_summary_that_cannot_be_is_an_error(change: dict) -> None:
+    found = json.loads(read("memcached-text.txt")) | change
+    with pytest.raises(ToolOutput):
+        memcached.parse(json.dumps(found) + "\n", read("memcached-text.log"))
+
+
+@functools.cache
+def program() -> dict:
+    names: dict = {"__name__": "program"}
+    exec(compile(python("memcached_load")[2], "memcached_load", "exec"), names)
+    return names
+
+
+@given(st.integers(0, 200), st.data())
+def test_an_answer_in_parts_is_whole_only_at_its_end(size: int, data) -> None:
+    names, value = program(), bytes(65 + i % 7 for i in range(size))
+    header = struct.Struct("!BBHBBHIIQ")
+    whole = {
+        "text": [b"STORED\r\n", b"END\r\n", b"VALUE k 0 %d\r\n%b\r\nEND\r\n" % (size, value)],
+        "binary": [
+            header.pack(0x81, 1, 0, 0, 0, 0, 0, 0, 9),
+            header.pack(0x81, 0, 0, 0, 0, 1, 9, 0, 0) + b"Not found",
+            header.pack(0x81, 0, 0, 4, 0, 0, 4 + size, 0, 9) + bytes(4) + value,
+        ],
+    }
+    protocol = data.draw(st.sampled_from(sorted(whole)))
+    answer = names["PROTOCOLS"][protocol][2]
+    text = data.draw(st.sampled_from(whole[protocol]))
+    cut = data.draw(st.integers(0, len(text) - 1))
+    assert answer(text, size) == (0 if text == whole[protocol][1] else 1)
+    assert answer(text[:cut], size) == -1
+    with pytest.raises(ValueError, match="memcached answered"):
+        answer(text + b"?", size)

@@ -1,0 +1,198 @@
+"""sfnt-pingpong's parser on output recorded from the tool, and how its file becomes the log."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.errors import ToolMissing, ToolOutput, UsageError
+from labkit.hosts import LocalHost
+from labkit.hosts.target import Target
+from labkit.tools import sfnt_pingpong as sfnt
+from labkit.tools.base import Client
+
+CAPTURED = Path(__file__).parents[2] / "captured"
+ADDRESS = "198.18.0.3"
+
+
+def read(name: str) -> str:
+    return (CAPTURED / name).read_text()
+
+
+def raw(name: str) -> np.ndarray:
+    return np.array(read(name).split(), dtype=np.int64)
+
+
+def test_whole_round_trips_are_taken_as_they_are() -> None:
+    text, log = read("sfnt-udp--rtt.txt"), read("sfnt-udp--rtt-64.dat")
+    reading = sfnt.parse(text, log, size=64, messages=5000)
+    rtt = reading.samples["rtt_ns"]
+    assert rtt.dtype == np.int64 and (rtt == raw("sfnt-udp--rtt-64.dat")).all()
+    row = sfnt.summary(text)[64]
+    assert (len(rtt), rtt.min(), rtt.max()) == (row["iter"], row["min"], row["max"])
+    assert int(rtt.mean()) == row["mean"] and np.sort(rtt)[2500] == row["median"]
+    assert reading.messages == 5000 + sfnt.WARMUP and reading.flags == ()
+
+
+@pytest.mark.parametrize("name", ["sfnt-udp", "sfnt-udp--spin"])
+def test_halves_are_doubled(name: str) -> None:
+    reading = sfnt.parse(read(f"{name}.txt"), read(f"{name}-64.dat"), size=64)
+    assert (reading.samples["rtt_ns"] == 2 * raw(f"{name}-64.dat")).all()
+
+
+@pytest.mark.parametrize("name", ["sfnt-udp", "sfnt-udp--rtt"])
+def test_an_older_version_shows_it_by_its_command(name: str) -> None:
+    lines = [line for line in read(f"{name}.txt").splitlines() if "# reporting" not in line]
+    log = read(f"{name}-64.dat")
+    factor = 1 if "--rtt" in name else 2
+    found = sfnt.parse("\n".join(lines), log, size=64).samples["rtt_ns"]
+    assert (found == factor * raw(f"{name}-64.dat")).all()
+    neither = [line for line in lines if "# cmdline" not in line]
+    with pytest.raises(ToolOutput, match="half or whole"):
+        sfnt.parse("\n".join(neither), log, size=64)
+
+
+def test_the_rows_of_several_sizes_are_told_apart() -> None:
+    found = sfnt.summary(read("sfnt-tcp-two-sizes.txt"))
+    assert {size: row["median"] for size, row in found.items()} == {64: 7370, 1024: 7411}
+    with pytest.raises(ToolOutput, match="raw file holds 5,000 values"):
+        sfnt.parse(read("sfnt-tcp-two-sizes.txt"), read("sfnt-udp-64.dat"), size=64)
+    with pytest.raises(ToolOutput, match="no row for 128 bytes"):
+        sfnt.parse(read("sfnt-tcp-two-sizes.txt"), read("sfnt-udp-64.dat"), size=128)
+
+
+def test_a_server_that_is_not_there_is_an_error_with_the_tools_words() -> None:
+    with pytest.raises(ToolOutput, match="waiting for server to start"):
+        sfnt.parse(read("sfnt-refused.txt"), "", size=64)
+
+
+@pytest.mark.parametrize("log", ["", "52\n", "1,5\n" * 5000, "\n" * 5000, "x" * 5000])
+def test_a_raw_file_that_is_another_s_is_an_error(log: str) -> None:
+    with pytest.raises(ToolOutput):
+        sfnt.parse(read("sfnt-udp.txt"), log, size=64)
+
+
+@given(st.integers(0, 30_000))
+def test_a_raw_file_cut_anywhere_is_an_error(cut: int) -> None:
+    with pytest.raises(ToolOutput):
+        sfnt.parse(read("sfnt-udp.txt"), read("sfnt-udp-64.dat")[:cut], size=64)
+
+
+@given(st.integers(0, 518))
+def test_output_cut_anywhere_gives_the_same_or_an_error(cut: int) -> None:
+    text, log = read("sfnt-udp.txt"), read("sfnt-udp-64.dat")
+    whole = sfnt.parse(text, log, size=64).samples["rtt_ns"]
+    try:
+        part = sfnt.parse(text[:cut], log, size=64).samples["rtt_ns"]
+    except ToolOutput:
+        return
+    assert (part == whole).all()
+
+
+def test_too_few_are_flagged() -> None:
+    reading = sfnt.parse(read("sfnt-udp.txt"), read("sfnt-udp-64.dat"), size=64, messages=6000)
+    assert reading.flags == ("short: 5000 of 6000 messages",)
+
+
+def test_commands_ask_for_whole_round_trips_and_pin_nothing() -> None:
+    client = sfnt.ping_pong(ADDRESS, messages=1000, size=64, wait="spin", protocol="tcp")
+    assert client.argv[-2:] == ("tcp", ADDRESS) and client.target == ADDRESS
+    assert {"--rtt", "--spin", "--affinity=any;any", "--maxiter=1000"} <= set(client.argv)
+    assert "--spin" not in sfnt.ping_pong(ADDRESS, messages=1000, size=64, wait="block").argv
+    assert sfnt.server(port=3000).argv == ("sfnt-pingpong", "--port=3000")
+    assert sfnt.server().protocol == "tcp"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"wait": "busy_poll"},
+        {"protocol": "sctp"},
+        {"messages": 1e5},
+        {"messages": 0},
+        {"size": 0},
+        {"size": 65_508},
+        {"size": True},
+    ],
+)
+def test_what_the_tool_cannot_do_is_refused(wrong: dict) -> None:
+    with pytest.raises(UsageError):
+        sfnt.ping_pong(ADDRESS, **({"messages": 1000, "size": 64, "wait": "block"} | wrong))
+
+
+def test_a_tool_that_is_not_there_is_said() -> None:
+    class Without(LocalHost):
+        def run(self, *argv, **options):
+            return super().run("/bin/sh", "-c", "echo not found >&2; exit 127", **options)
+
+    with pytest.raises(ToolMissing, match="sfnettest"):
+        sfnt.probe(Without())
+
+
+#: Stands for the tool: writes what was recorded where the real one would.
+FAKE = """#!/bin/sh
+for option in "$@"; do
+    case $option in --raw=*) raw=${option#--raw=} ;; --sizes=*) size=${option#--sizes=} ;; esac
+done
+cat "$RECORDED-$size.dat" >"$raw-$size.dat"
+cat "$RECORDED.txt"
+exit "${STATUS:-0}"
+"""
+
+
+def run(client: Client, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    tool = folder / "bin" / "sfnt-pingpong"
+    tool.parent.mkdir(exist_ok=True)
+    tool.write_text(FAKE)
+    tool.chmod(0o755)
+    argv = [part.replace("{log}", str(folder / "tool.log")) for part in client.argv]
+    path = {"PATH": f"{tool.parent}:/usr/bin:/bin", "RECORDED": str(CAPTURED / "sfnt-udp--rtt")}
+    return subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**path, "TMPDIR": str(folder), **env},
+    )
+
+
+def test_the_tools_file_becomes_the_log_and_nothing_else_is_left(tmp_path: Path) -> None:
+    client = sfnt.ping_pong(ADDRESS, messages=5000, size=64, wait="block")
+    ended = run(client, tmp_path)
+    reading = client.parse(ended.stdout, (tmp_path / "tool.log").read_text())
+    assert (reading.samples["rtt_ns"] == raw("sfnt-udp--rtt-64.dat")).all()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "tool.log"]
+
+
+def test_inside_a_placement_the_file_follows_the_output(tmp_path: Path) -> None:
+    client = sfnt.ping_pong(ADDRESS, messages=5000, size=64, wait="block", inside=True)
+    assert "{log}" not in " ".join(client.argv) and client.samples_in_stdout
+    ended = run(client, tmp_path)
+    reading = client.parse(ended.stdout, "")
+    assert (reading.samples["rtt_ns"] == raw("sfnt-udp--rtt-64.dat")).all()
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
+
+
+def test_a_tool_that_fails_fails_the_client(tmp_path: Path) -> None:
+    client = sfnt.ping_pong(ADDRESS, messages=5000, size=64, wait="block")
+    assert run(client, tmp_path, STATUS="3").returncode == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
+
+
+def test_where_it_is_not_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    sites = {role: Target(LocalHost(role), ADDRESS) for role in ("generator", "sut")}
+    found = sfnt.lacking(sites)
+    assert list(found) == ["generator", "sut", "image"]
+    assert "host generator" in found["generator"] and "containers/apps/local" in found["image"]
+    tool = tmp_path / "sfnt-pingpong"
+    tool.write_text("#!/bin/sh\necho '# version: 1.5.0'\n")
+    tool.chmod(0o755)
+    assert list(sfnt.lacking(sites)) == ["image"]

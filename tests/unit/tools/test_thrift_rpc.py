@@ -1,0 +1,297 @@
+"""The Thrift adapter: its parser on recorded output, and both ends of the service on loopback."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.errors import ToolMissing, ToolOutput, UsageError
+from labkit.hosts import LocalHost
+from labkit.tools import thrift_rpc
+from labkit.tools.base import Client
+
+CAPTURED = Path(__file__).parents[2] / "captured"
+PYTHON = "/usr/bin/python3"
+PORT = 29090
+try:
+    WITHOUT = subprocess.run([PYTHON, "-c", "import thrift"], capture_output=True).returncode != 0
+except OSError:
+    WITHOUT = True
+needs_thrift = pytest.mark.skipif(WITHOUT, reason="python3-thrift is not installed (make setup)")
+
+
+def read(name: str) -> str:
+    return (CAPTURED / name).read_text()
+
+
+def test_every_call_is_an_exact_row_of_integers() -> None:
+    log = read("thrift-closed.log")
+    reading = thrift_rpc.parse(read("thrift-closed.txt"), log, calls=40)
+    rows = [list(map(int, line.split(","))) for line in log.splitlines()[1:]]
+    assert [list(row) for row in zip(*reading.samples.values(), strict=True)] == rows
+    assert all(values.dtype == np.int64 for values in reading.samples.values())
+    assert (reading.samples["lateness_ns"] == 0).all()
+    # A closed loop: the next call begins only when the answer is there.
+    ends = reading.samples["start_ns"] + reading.samples["latency_ns"]
+    assert (ends[:-1] <= reading.samples["start_ns"][1:]).all()
+    assert ends[-1] == reading.metrics["elapsed_ns"] == 7_363_121
+    assert reading.messages == 60 and reading.flags == ()
+
+
+def test_slow_calls_are_counted_before_the_sample_and_in_it() -> None:
+    reading = thrift_rpc.parse(read("thrift-closed.txt"), read("thrift-closed.log"))
+    latency = reading.samples["latency_ns"]
+    assert reading.metrics["slow_warmup"] == 3
+    assert reading.metrics["warmup_ns"] == 7_046_816
+    assert reading.metrics["slow_calls"] == (latency > 1_000_000).sum()
+    few = thrift_rpc.parse(read("thrift-closed.txt"), read("thrift-closed.log"), slow_ns=50_000)
+    assert few.metrics["slow_calls"] == (latency > 50_000).sum() > 0
+
+
+def test_an_open_loop_counts_from_when_a_call_was_due_whatever_the_language() -> None:
+    reading = thrift_rpc.parse(read("thrift-open-de.txt"), read("thrift-open-de.log"))
+    assert (np.diff(reading.samples["start_ns"]) == 500_000).all()
+    assert (reading.samples["lateness_ns"] > 0).any()
+    assert (reading.samples["latency_ns"] > reading.samples["lateness_ns"]).all()
+
+
+def test_a_client_without_a_file_prints_its_samples() -> None:
+    text = read("thrift-inside.txt")
+    reading = thrift_rpc.parse(text, "", calls=40)
+    assert len(reading.samples["latency_ns"]) == 40
+    assert reading.samples["latency_ns"][0] == 56_375
+    with pytest.raises(ToolOutput, match="cannot read the output"):
+        thrift_rpc.parse(text.splitlines()[0], "", calls=40)
+
+
+@pytest.mark.parametrize("text", ["", "Terminated\n", "{}\n", '{"calls": "viele"}\n', "[1]\n"])
+def test_no_result_is_an_error_that_shows_what_there_was(text: str) -> None:
+    with pytest.raises(ToolOutput, match="no result") as caught:
+        thrift_rpc.parse(text, "")
+    assert (text.strip() or "(nothing)") in str(caught.value)
+
+
+def test_a_refused_connection_is_an_error_with_the_tools_words() -> None:
+    with pytest.raises(ToolOutput, match="Could not connect"):
+        thrift_rpc.parse(read("thrift-refused.txt"), "")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda log: log.replace(",", ";"),
+        lambda log: log.replace("53660", "53,660"),
+        lambda log: log.replace("53660", "53660.5"),
+        lambda log: log.replace("53660", "-53660"),
+        lambda log: log.replace("53660", ""),
+        lambda log: log.partition("\n")[2],
+        lambda log: "",
+    ],
+)
+def test_a_log_in_another_form_is_an_error_that_shows_it(wrong) -> None:
+    log = wrong(read("thrift-closed.log"))
+    with pytest.raises(ToolOutput) as caught:
+        thrift_rpc.parse(read("thrift-closed.txt"), log)
+    shown = [line[:30] for line in log.splitlines()[:2]] or ["(nothing)"]
+    assert any(line in str(caught.value) for line in shown)
+
+
+@given(st.integers(0, 657))
+def test_a_log_that_is_cut_anywhere_is_an_error_never_a_wrong_number(cut: int) -> None:
+    log = read("thrift-closed.log")
+    for end in ("", "\n"):  # thinning ends every line
+        with pytest.raises(ToolOutput):
+            thrift_rpc.parse(read("thrift-closed.txt"), log[:cut] + end)
+
+
+def test_another_number_of_calls_than_was_asked_for_is_an_error() -> None:
+    with pytest.raises(ToolOutput, match="40 rows of 41 calls"):
+        thrift_rpc.parse(read("thrift-closed.txt"), read("thrift-closed.log"), calls=41)
+
+
+def test_the_slow_protocol_is_flagged() -> None:
+    text = read("thrift-closed.txt").replace('"accelerated": true', '"accelerated": false')
+    reading = thrift_rpc.parse(text, read("thrift-closed.log"))
+    assert reading.flags == ("Thrift's compiled protocol was not used",)
+
+
+@pytest.mark.parametrize(
+    ("delay", "slices", "share", "flagged"),
+    [
+        (7_363, 0, 0.001, False),
+        (7_500, 0, 0.00102, True),
+        (40_000, 40, 0.00543, False),  # a microsecond each time it woke up
+        (73_631, 40, 0.01, True),
+    ],
+)
+def test_the_clients_own_stalls_are_said(delay, slices, share, flagged) -> None:
+    told = f'"delay_ns": {delay}, "slices": {slices}, "accelerated"'
+    text = read("thrift-closed.txt").replace('"accelerated"', told)
+    reading = thrift_rpc.parse(text, read("thrift-closed.log"))
+    assert reading.metrics["client_delay_ns"] == delay
+    assert reading.metrics["client_delay"] == pytest.approx(share, rel=0.01)
+    assert any("waited for its CPU" in flag for flag in reading.flags) == flagged
+
+
+@pytest.mark.parametrize("told", ["", '"delay_ns": null, "slices": 0, '])
+def test_a_kernel_that_counts_no_delay_has_no_such_metric(told: str) -> None:
+    text = read("thrift-closed.txt").replace('"accelerated"', told + '"accelerated"')
+    reading = thrift_rpc.parse(text, read("thrift-closed.log"))
+    assert "client_delay_ns" not in reading.metrics and reading.flags == ()
+
+
+def test_commands_are_argument_lists_with_their_options() -> None:
+    client = thrift_rpc.closed_loop("198.18.0.3", calls=1_000, call="send", size=100)
+    assert client.argv[:2] == (PYTHON, "-c") and client.target == "198.18.0.3"
+    assert {"closed", "call=send", "size=100", "log={log}"} <= set(client.argv)
+    assert client.log_rows == 1_000 and not client.samples_in_stdout
+    inside = thrift_rpc.open_loop("198.18.0.3", calls=1_000, rate=2_000, inside=True)
+    assert {"open", "rate=2000", "log=-"} <= set(inside.argv)
+    assert inside.samples_in_stdout and not any("{log}" in part for part in inside.argv)
+    assert thrift_rpc.server(transport="framed").protocol == "tcp"
+    assert thrift_rpc.busy().port == 0 and "seconds=0.3" in thrift_rpc.busy(0.3).argv
+    assert thrift_rpc.pause(1.5).argv == ("sleep", "1.5")
+    assert thrift_rpc.pause(1.5).parse("", "").messages == 0
+    assert thrift_rpc.pause(1.5, "198.18.0.3").target == "198.18.0.3"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"calls": 0}, {"calls": 1e5}, {"size": -1}, {"share": 0}, {"call": "sum"}, {"transport": "x"}],
+)
+def test_options_that_make_no_run_are_refused(options) -> None:
+    with pytest.raises(UsageError):
+        thrift_rpc.closed_loop("198.18.0.3", **({"calls": 10} | options))
+
+
+def test_an_open_loop_needs_a_rate() -> None:
+    with pytest.raises(UsageError, match="rate"):
+        thrift_rpc.open_loop("198.18.0.3", calls=10, rate=0)
+
+
+def test_a_run_is_given_the_time_that_its_quota_makes_it_take() -> None:
+    whole, tenth = (thrift_rpc.duration(10_000, share=share) for share in (1.0, 0.1))
+    assert 2 < whole < 6 and whole < tenth < 20
+    assert thrift_rpc.duration(10_000, rate=100) > 100
+    assert thrift_rpc.duration(10_000, size=100_000) > whole + 10
+
+
+def test_a_host_without_the_library_is_told_so() -> None:
+    class Without(LocalHost):
+        def run(self, *argv, **options):
+            return super().run("sh", "-c", "echo No module named thrift >&2; exit 1", **options)
+
+    with pytest.raises(ToolMissing, match="No module named thrift"):
+        thrift_rpc.probe(Without())
+
+
+@pytest.fixture(params=thrift_rpc.TRANSPORTS)
+def served(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Return the transport of a service that listens on loopback."""
+    workload = thrift_rpc.server(transport=request.param, port=PORT)
+    process = subprocess.Popen(workload.argv)
+    for _ in range(500):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", PORT)) == 0:
+                break
+        time.sleep(0.01)
+    yield request.param
+    process.kill()
+    process.wait()
+
+
+def run(client: Client, log: Path) -> subprocess.CompletedProcess[str]:
+    argv = [part.replace("{log}", str(log)) for part in client.argv]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+@needs_thrift
+@pytest.mark.parametrize("call", thrift_rpc.CALLS)
+def test_the_service_answers_every_call(call: str, served: str, tmp_path: Path) -> None:
+    options = {"call": call, "size": 100_000, "transport": served, "port": PORT}
+    client = thrift_rpc.closed_loop("127.0.0.1", calls=50, **options)
+    ended = run(client, tmp_path / "log")
+    assert ended.stderr == ""
+    reading = client.parse(ended.stdout, (tmp_path / "log").read_text())
+    assert len(reading.samples["latency_ns"]) == 50
+    # How busy the machine is that runs the tests is not what is tested.
+    assert not any("protocol" in flag for flag in reading.flags)
+    assert 0 <= reading.metrics.get("client_delay_ns", 0) < 2 * reading.metrics["elapsed_ns"]
+    inside = thrift_rpc.closed_loop("127.0.0.1", calls=50, inside=True, **options)
+    assert inside.parse(run(inside, tmp_path / "none").stdout, "").messages == 550
+    assert not (tmp_path / "none").exists()
+
+
+@needs_thrift
+def test_calls_that_come_too_fast_wait_and_their_wait_counts(served: str, tmp_path: Path) -> None:
+    client = thrift_rpc.open_loop(
+        "127.0.0.1", calls=300, rate=1_000_000, transport=served, port=PORT
+    )
+    ended = run(client, tmp_path / "log")
+    samples = client.parse(ended.stdout, (tmp_path / "log").read_text()).samples
+    assert (np.diff(samples["start_ns"]) == 1_000).all()
+    sent = samples["start_ns"] + samples["lateness_ns"]
+    # One at a time: none is sent before the one before it was answered.
+    assert (sent[1:] >= (samples["start_ns"] + samples["latency_ns"])[:-1]).all()
+    assert samples["latency_ns"][-1] > samples["latency_ns"][0]
+
+
+@needs_thrift
+def test_no_call_is_sent_before_it_is_due(served: str, tmp_path: Path) -> None:
+    client = thrift_rpc.open_loop("127.0.0.1", calls=400, rate=1_000, transport=served, port=PORT)
+    ended = run(client, tmp_path / "log")
+    reading = client.parse(ended.stdout, (tmp_path / "log").read_text())
+    assert (reading.samples["lateness_ns"] >= 0).all()
+    assert reading.metrics["client_delay"] < 1
+
+
+@needs_thrift
+def test_where_nobody_listens_the_client_fails_and_says_so(tmp_path: Path) -> None:
+    client = thrift_rpc.closed_loop("127.0.0.1", calls=5, port=PORT + 1)
+    ended = run(client, tmp_path / "log")
+    assert ended.returncode == 1 and ended.stdout == ""
+    assert "TTransportException: Could not connect" in ended.stderr
+    assert not (tmp_path / "log").exists()
+
+
+@needs_thrift
+def test_a_call_that_the_service_lacks_is_answered_with_an_error(served: str) -> None:
+    text = Path(thrift_rpc.__file__).with_name("programs") / "thrift_service.py"
+    asking = f"""
+import sys
+sys.argv = ["-"]
+source = {text.read_text()!r}.partition('if __name__')[0]
+exec(source)
+endpoint = TSocket("127.0.0.1", {PORT})
+endpoint.open()
+CALLS["unknown"] = CALLS["send"]
+make = caller(protocol(endpoint, "{served}"), "unknown", 0)
+for _ in range(2):
+    try:
+        make()
+    except TApplicationException as error:
+        print(error)
+"""
+    ended = subprocess.run([PYTHON, "-c", asking], capture_output=True, text=True, check=False)
+    assert ended.stdout == "no call unknown\n" * 2, ended.stderr
+
+
+@needs_thrift
+def test_a_busy_workload_computes_for_as_long_as_it_was_told() -> None:
+    began = time.monotonic()
+    ended = subprocess.run(thrift_rpc.busy(0.2).argv, check=False)
+    assert ended.returncode == 0 and time.monotonic() - began >= 0.2
+
+
+@needs_thrift
+def test_the_library_and_its_compiled_protocol_are_found() -> None:
+    assert json.dumps(thrift_rpc.probe(LocalHost())).count(" on Python 3.") == 1
