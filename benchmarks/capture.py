@@ -180,7 +180,7 @@ def show(name: str, theirs: float, ours: list[float]) -> None:
 
 
 def parts(path: Path) -> str:
-    """Return what reading, headers and pairing take of labkit's time, in ms."""
+    """Return what measurement, headers and pairing take of labkit's time, in ms."""
     began = time.perf_counter()
     packets = pcap.read(path)
     read = time.perf_counter()

@@ -55,13 +55,13 @@ docker rm -f "$id" >/dev/null
 
 def by_hand(lab: Rig, placement, wait: str, folder: Path) -> np.ndarray:
     """Run the condition as a person would, and read the same log."""
-    address = lab.site(placement).address
+    address = lab.target(placement).address
     client = sockperf.ping_pong(address, messages=MESSAGES, size=64, wait=wait)
     command = " ".join(client.argv[: client.argv.index("--full-log")])
     server = " ".join(sockperf.server(wait).argv)
     log, out = folder / "log", folder / "out"
     script = BY_HAND_BARE if placement.runtime == "bare" else BY_HAND_DOCKER
-    image = lab.sites["sut"].images["net"].reference
+    image = lab.targets["sut"].images["net"].reference
     cpus = lab.cpu_map["sut"], lab.cpu_map["generator"]
     argv = ["sh", "-ec", script, "hand", cpus[0], server, cpus[1], command, log, out, image]
     environment = {
@@ -83,8 +83,8 @@ def by_labkit(
     trial = Trial(lab, Condition(levels), {}, label, runtimes)
     with trial.serve(sockperf.server(wait), placement) as server:
         client = sockperf.ping_pong(server.address, messages=MESSAGES, size=64, wait=wait)
-        reading = trial.measure(client)
-    return reading.samples["rtt_ns"], trial.record
+        measurement = trial.measure(client)
+    return measurement.samples["rtt_ns"], trial.record
 
 
 def pairs(lab: Rig, count: int, folder: Path) -> pd.DataFrame:

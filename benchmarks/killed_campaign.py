@@ -62,7 +62,7 @@ def announce():
     base.Rig.collector = announced_entry("setting up", base.Rig.collector)
     runner.Trial.serve = announced_entry("placing", trial.Trial.serve)
     runner.Trial.serve_all = announced_entry("placing", trial.Trial.serve_all)
-    runner.Trial.come_and_go = announced_entry("placing", trial.Trial.come_and_go)
+    runner.Trial.churn = announced_entry("placing", trial.Trial.churn)
     runner.Trial.steer = announced_entry("steering", trial.Trial.steer)
     runner.Trial.measure_all = announced("measuring", trial.Trial.measure_all)
     store.Store.add = announced("recording", store.Store.add)

@@ -63,10 +63,14 @@ def generate(folder: Path, per_trial: int, blocks: int = BLOCKS) -> Path:
     fixed |= {"started_ns": 1, "metrics": {}, "flags": [], "n_samples": per_trial}
     for block in range(1, blocks + 1):
         for position, number in enumerate(rng.permutation(len(cells)), 1):
-            place, wait, copy = cells[number]
+            place, wait, replicate = cells[number]
             level = {"block": 30_000, "spin": 9_000}[wait] * (1 + 0.02 * (place != "bare clean"))
             values = round_trips(rng, per_trial, level * np.exp(rng.normal(0, 0.01)))
-            names = {"trial": f"b{block:02d}-p{position:02d}", "block": block, "copy": copy}
+            names = {
+                "trial": f"b{block:02d}-p{position:02d}",
+                "block": block,
+                "replicate": replicate,
+            }
             names |= {"position": position, "levels": {"placement": place, "wait": wait}}
             switches = {"context_switches": (4 if wait == "block" else 0.01) + 0.001 * block}
             store.add(fixed | names | {"mechanisms": switches}, {"rtt_ns": values}, {})

@@ -44,7 +44,7 @@ def analyse(folder: Path, lap: Laps) -> dict:
     samples = sort_trials(series)
     lap("sort")
     combined(samples, by=["condition"], statistics=STATISTICS)
-    keys = ["trial", "block", *FACTORS, "condition", "copy"]
+    keys = ["trial", "block", *FACTORS, "condition", "replicate"]
     trials = summarise(samples, by=keys, statistics=STATISTICS)
     lap("tables")
     found = comparisons(samples, trials)

@@ -172,7 +172,7 @@ def effect(rng: Rng) -> Outcome:
 def floor(rng: Rng) -> Outcome:
     """Cover the ratio of two copies of one condition."""
     frame = frame_of(trials(rng, 1.0, 0.02))
-    frame = frame.assign(copy=frame["condition"].map({"base": 1, "other": 2}), condition="one")
+    frame = frame.assign(replicate=frame["condition"].map({"base": 1, "other": 2}), condition="one")
     return of(noise_floor(frame, value="value", condition="condition").iloc[0], 1.0)
 
 

@@ -92,13 +92,7 @@ class Entry:
 
 @cache
 def citation(path: Path = ROOT / "CITATION.cff") -> dict[str, Any]:
-    """Return what CITATION.cff says.
-
-    Raises
-    ------
-    LabkitError
-        It is missing or not YAML.
-    """
+    """Return what CITATION.cff says."""
     try:
         return dict(yaml.safe_load(path.read_text()))
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:

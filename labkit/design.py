@@ -21,18 +21,18 @@ Levels = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Condition:
-    """One combination of levels; ``copy`` is 2 for its A/A replicate.
+    """One combination of levels; ``replicate`` is 2 for its A/A replicate.
 
     Parameters
     ----------
     levels : tuple of (str, Any)
         Factor names and levels, in the order in which the factors were declared.
-    copy : int
+    replicate : int
         1, or 2 for the A/A replicate.
     """
 
     levels: tuple[tuple[str, Any], ...]
-    copy: int = 1
+    replicate: int = 1
 
     def __getitem__(self, factor: str) -> Any:
         return dict(self.levels)[factor]
@@ -45,11 +45,11 @@ class Condition:
     @property
     def key(self) -> str:
         """A unique name inside a plan."""
-        return self.label + (f" (copy {self.copy})" if self.copy > 1 else "")
+        return self.label + (f" (replicate {self.replicate})" if self.replicate > 1 else "")
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Infeasible:
     """An infeasible condition, and why."""
 
     condition: str
@@ -63,16 +63,16 @@ class Design:
     Parameters
     ----------
     conditions : tuple of Condition
-        Feasible conditions, the doubled ones twice.
+        Feasible conditions, those with an A/A replicate twice.
     order : tuple of tuple of int
         For each block the indices into `conditions`, in the order of execution.
-    refusals : tuple of Refusal
+    infeasible : tuple of Infeasible
         What the rig cannot do.
     """
 
     conditions: tuple[Condition, ...]
     order: tuple[tuple[int, ...], ...]
-    refusals: tuple[Refusal, ...]
+    infeasible: tuple[Infeasible, ...]
 
     def __len__(self) -> int:
         return sum(len(block) for block in self.order)
@@ -95,13 +95,7 @@ def level_label(level: Any) -> str:
 
 
 def cross(factors: Mapping[str, Sequence[Any]]) -> list[Condition]:
-    """Return every combination of levels, the last factor varying fastest.
-
-    Raises
-    ------
-    UsageError
-        A factor without levels, or with the same level twice.
-    """
+    """Return every combination of levels, the last factor varying fastest."""
     if not factors:
         raise UsageError("a study needs at least one factor")
     for name, levels in factors.items():
@@ -131,46 +125,29 @@ def make_design(
     blocks: int,
     seed: int,
     keep: Callable[[Levels], bool] | None = None,
-    doubled: Sequence[Levels] = (),
-    refuse: Callable[[Levels], str | None] | None = None,
+    replicates: Sequence[Levels] = (),
+    infeasible: Callable[[Levels], str | None] | None = None,
 ) -> Design:
-    """Return the randomised complete block design of the factors.
-
-    Parameters
-    ----------
-    factors : mapping of str to sequence
-        Levels of each factor.
-    blocks : int
-        Number of blocks, at least 1.
-    seed : int
-        Seed of the order; the order of a block depends on the seed, the block's number and the
-        conditions' names only, by a hash, so that it can be drawn again anywhere.
-    keep : callable, optional
-        Which combinations belong to the study; all when omitted.
-    doubled : sequence of mapping
-        Conditions with these levels run twice in each block (A/A).
-    refuse : callable, optional
-        Returns the reason why the rig cannot run a combination, or None.
-    """
+    """Return the randomised complete block design of the factors."""
     if not isinstance(blocks, int) or blocks < 1:
         raise UsageError(f"blocks={blocks!r}: a plan has at least one block")
     feasible: list[Condition] = []
-    refusals: list[Refusal] = []
+    excluded: list[Infeasible] = []
     for condition in cross(factors):
         if keep is not None and not keep(dict(condition.levels)):
             continue
-        reason = refuse(dict(condition.levels)) if refuse else None
+        reason = infeasible(dict(condition.levels)) if infeasible else None
         if reason:
-            refusals.append(Refusal(condition.label, reason))
+            excluded.append(Infeasible(condition.label, reason))
             continue
         feasible.append(condition)
-        if any(matches(condition, part) for part in doubled):
-            feasible.append(Condition(condition.levels, copy=2))
+        if any(matches(condition, part) for part in replicates):
+            feasible.append(Condition(condition.levels, replicate=2))
     if not feasible:
-        reasons = "; ".join(sorted({refusal.reason for refusal in refusals}))
+        reasons = "; ".join(sorted({one.reason for one in excluded}))
         raise UsageError("this rig can run no condition of the study", why=reasons)
     order = tuple(_shuffled(feasible, seed, block) for block in range(1, blocks + 1))
-    return Design(tuple(feasible), order, tuple(refusals))
+    return Design(tuple(feasible), order, tuple(excluded))
 
 
 def _shuffled(conditions: Sequence[Condition], seed: int, block: int) -> tuple[int, ...]:
@@ -182,13 +159,7 @@ def _shuffled(conditions: Sequence[Condition], seed: int, block: int) -> tuple[i
 
 
 def canonical(value: Any) -> Any:
-    """Return `value` as plain JSON data, the same for equal values.
-
-    Raises
-    ------
-    UsageError
-        For a value that has no plain form, which could not be compared on a later day.
-    """
+    """Return `value` as plain JSON data, the same for equal values."""
     if is_dataclass(value) and not isinstance(value, type):
         return canonical(asdict(value))
     if isinstance(value, Mapping):

@@ -323,7 +323,7 @@ def _clock_cost() -> float:
 
 
 def most_timer_interrupts(before: str, after: str) -> int:
-    """Return the most timer interrupts of a CPU between two readings of ``/proc/interrupts``."""
+    """Return the most timer interrupts of a CPU between two copies of ``/proc/interrupts``."""
 
     def counts(text: str) -> list[int]:
         lines = (line.split() for line in text.splitlines())

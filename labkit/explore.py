@@ -555,7 +555,7 @@ def attempts(selection: Selection) -> View:
     scaled = selection.trials[selection.label] * selection.quantity.scale
     numbers = dict(zip(selection.trials["trial"], scaled, strict=True))
     ok = rows["status"] == "ok"
-    columns = ["block", "copy", "session", *study.factors, "status"]
+    columns = ["block", "replicate", "session", *study.factors, "status"]
     table = rows[columns].astype(str)
     table[selection.with_unit(selection.label)] = [
         number(numbers[trial]) if fine and trial in numbers else ""

@@ -1,4 +1,4 @@
-"""Where a workload runs, as a frozen value: runtime x network x rung x limits x storage.
+"""Where a workload runs, as a frozen value: runtime x network x baseline level x limits x storage.
 
 Pure: planning with placements needs no engine. ``labkit.runtimes`` makes them real, and proves it.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from labkit.errors import UsageError
 
 #: The ladder of baselines, from the plainest process to the one nearest to a container.
-RUNGS = ("clean", "rules", "chroot", "cgroup")
+BASELINE_LEVELS = ("clean", "rules", "chroot", "cgroup")
 #: What starts a container; `bare` starts none.
 ENGINES = tuple(
     module.name
@@ -53,7 +53,7 @@ class Workload:
     Parameters
     ----------
     argv : tuple of str
-        The command, found in the image and, for the bare rungs, on the host.
+        The command, found in the image and, for the bare levels, on the host.
     port : int
         The port that it listens on; 0 for one that listens nowhere, and is ready once it runs.
     protocol : {"udp", "tcp"}
@@ -133,13 +133,7 @@ _MOST_CPUS = 8192
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """Return the CPUs of a Linux CPU list such as ``0-3,5``, sorted, each once; none for "".
-
-    Raises
-    ------
-    UsageError
-        It is not a CPU list.
-    """
+    """Return the CPUs of a Linux CPU list such as ``0-3,5``, sorted, each once; none for ""."""
     if not text.strip():
         return ()
     parts = text.split(",") if _CPUS.fullmatch(text) else []
@@ -182,8 +176,8 @@ class Placement:
         ``bare``, or one of `ENGINES`: the module of ``labkit.runtimes`` that starts it.
     network : str
         One of `NETWORKS`.
-    rung : str
-        For a bare process, its rung on the ladder of baselines (`RUNGS`); empty otherwise.
+    baseline_level : str
+        For a bare process, one of `BASELINE_LEVELS`; empty otherwise.
     limits : Limits
         Control-group limits and scheduling class.
     storage : str
@@ -192,7 +186,7 @@ class Placement:
 
     runtime: str
     network: str = "host"
-    rung: str = ""
+    baseline_level: str = ""
     limits: Limits = field(default_factory=Limits)
     storage: str = ""
 
@@ -211,18 +205,25 @@ class Placement:
             )
         if self.network not in NETWORKS:
             raise UsageError(f"unknown network {self.network!r}", remedy=f"one of {NETWORKS}")
-        if self.runtime == "bare" and self.rung not in RUNGS:
-            raise UsageError(f"unknown rung {self.rung!r}", remedy=f"one of {RUNGS}")
-        if self.runtime == "bare" and self.rung != "cgroup" and set(self.limits.set()) - {"fifo"}:
+        if self.runtime == "bare" and self.baseline_level not in BASELINE_LEVELS:
             raise UsageError(
-                f"the rung {self.rung!r} has no control group of its own to limit",
+                f"unknown baseline level {self.baseline_level!r}",
+                remedy=f"one of {BASELINE_LEVELS}",
+            )
+        if (
+            self.runtime == "bare"
+            and self.baseline_level != "cgroup"
+            and set(self.limits.set()) - {"fifo"}
+        ):
+            raise UsageError(
+                f"baseline level {self.baseline_level!r} has no control group to limit",
                 remedy='use bare("cgroup", limits=...)',
             )
 
     @property
     def label(self) -> str:
         """The short name that plans, datasets and figures show, such as ``docker bridge``."""
-        parts = [self.runtime, self.rung or self.network]
+        parts = [self.runtime, self.baseline_level or self.network]
         parts += [f"storage={self.storage}"] if self.storage else []
         parts += [f"{name}={value}" for name, value in self.limits.set().items()]
         return " ".join(parts)
@@ -238,19 +239,19 @@ class Placement:
         return self.label
 
 
-def bare(rung: str = "clean", limits: Limits | None = None) -> Placement:
-    """Return the placement of a process without an engine, on a rung of the ladder of baselines.
+def bare(level: str = "clean", limits: Limits | None = None) -> Placement:
+    """Return the placement of a process without an engine, on a level of the ladder of baselines.
 
     Parameters
     ----------
-    rung : {"clean", "rules", "chroot", "cgroup"}
+    level : {"clean", "rules", "chroot", "cgroup"}
         ``clean``: a host without an engine; ``rules``: beside an engine and its firewall rules;
         ``chroot``: there, in the image's root file system; ``cgroup``: the chroot in a control
         group equal to a container's.
     limits : Limits, optional
-        Only for the rung ``cgroup``; a scheduling class for every rung.
+        Only for the level ``cgroup``; a scheduling class for every level.
     """
-    return Placement("bare", "host", rung, limits or Limits())
+    return Placement("bare", "host", level, limits or Limits())
 
 
 def docker(network: str = "host", limits: Limits | None = None, storage: str = "") -> Placement:

@@ -122,15 +122,7 @@ class Campaign:
 
 
 def look(folders: Iterable[Path], *, every: bool = False) -> list[Campaign]:
-    """Return the campaigns in folders, at any depth: of a study's folder the newest, and what runs.
-
-    Parameters
-    ----------
-    folders : iterable of Path
-        Where to look; each may be a campaign itself.
-    every : bool
-        Also those that a newer campaign stands beside.
-    """
+    """Return the campaigns in folders, at any depth: the newest of each study, and what runs."""
     paths: set[Path] = set()
     errors: list[OSError] = []
     for top in folders:

@@ -41,13 +41,7 @@ def name_of(notebook: Path) -> str:
 
 
 def find(names: Iterable[str]) -> list[Path]:
-    """Return the study notebooks with these names (all for none), in order.
-
-    Raises
-    ------
-    UsageError
-        There is no such study; those that there are, are named.
-    """
+    """Return the study notebooks with these names (all for none), in order."""
     found = {name_of(path): path for path in sorted((NOTEBOOKS / "studies").glob("[0-9]*.ipynb"))}
     wanted = {path.stem: path for path in found.values()} | found
     unknown = [name for name in names if name not in wanted]
@@ -75,28 +69,7 @@ def parameters(pairs: Iterable[tuple[str, str]], *, new: bool) -> dict[str, Any]
 def measure(
     notebook: Path, chosen: Mapping[str, Any], *, called: str, seconds: float, say: Say
 ) -> Path:
-    """Execute a study notebook, and return the executed one.
-
-    Parameters
-    ----------
-    notebook : Path
-        The study's.
-    chosen : mapping
-        Its parameters.
-    called : str
-        The profile, or the file that they are from.
-    seconds : float
-        How long it may take.
-    say : callable
-        Receives a line that says what begins.
-
-    Raises
-    ------
-    UsageError
-        A parameter that the notebook does not declare; nothing has run then.
-    LabkitError
-        A cell failed or time was up; the broken notebook is kept.
-    """
+    """Execute a study notebook, and return the executed one."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     output = project("data/local/notebooks") / f"{stamp}-{notebook.stem}.ipynb"
     say(f"measuring {name_of(notebook)} ({called})")
@@ -177,26 +150,7 @@ class Outcome:
 def plan_runs(
     names: Sequence[str], profile: str, files: Sequence[Path], given: Mapping[str, Any]
 ) -> list[Run]:
-    """Return what is to be measured, checked: nothing has run where this raises.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Studies; all for none.
-    profile : str
-        Whose parameters every run begins with.
-    files : sequence of Path
-        Parameter files (YAML); each is a campaign of each study. Its parameters replace the
-        profile's, and its data go to ``data/local/NAME`` unless it says where.
-    given : mapping
-        Parameters that replace all others.
-
-    Raises
-    ------
-    UsageError
-        No such study or profile, a file that holds no parameters, a parameter that a notebook does
-        not declare, or two runs whose data would go to one folder.
-    """
+    """Return what is to be measured, checked: nothing has run where this raises."""
     found: list[Run] = []
     for notebook in find(names):
         base = profile_of(notebook, profile)
@@ -268,20 +222,7 @@ def run_table(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def dataset_of(name: str, profile: str | None = None) -> Path:
-    """Return the newest campaign of a study measured here, or the reference one.
-
-    Parameters
-    ----------
-    name : str
-        The study.
-    profile : str, optional
-        Whose campaign; the most thorough one that was measured when omitted.
-
-    Raises
-    ------
-    NothingMeasured
-        There is neither.
-    """
+    """Return the newest campaign of a study measured here, or the reference one."""
     wanted = [profile] if profile else PROFILES
     folders = [project(f"data/local/{one}") for one in wanted] + [project("data/local")]
     for folder in folders:
@@ -301,22 +242,7 @@ def dataset_of(name: str, profile: str | None = None) -> Path:
 def report(
     profile: str | None, folder: Path, *, measure: bool, new: bool, say: Say
 ) -> tuple[Path, list[str], dict[str, str]]:
-    """Build every page and the index.
-
-    Parameters
-    ----------
-    profile : str or None
-        Whose campaigns are shown, and measured; None shows the most thorough of each study.
-    folder : Path
-        Where the pages go.
-    measure, new : bool
-        Whether to measure what is missing first, and whether to begin anew.
-
-    Returns
-    -------
-    tuple
-        The index, its headlines as lines, and the studies that failed, with the reason.
-    """
+    """Build every page and the index."""
     failures: dict[str, str] = {}
     built: dict[Path, Path] = {}
     reason = cannot_measure() if measure else ""

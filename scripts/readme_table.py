@@ -42,7 +42,7 @@ def pairs(measured: Collection[str]) -> pd.DataFrame:
     for engine in ENGINES:
         for network in NETWORKS:
             runtime = RUNTIMES[engine]
-            reason, state, source = runtime.refusal(network), "possible", runtime.source
+            reason, state, source = runtime.infeasible(network), "possible", runtime.source
             if reason:
                 state = "impossible"
             elif f"{engine} {network}" in labels:

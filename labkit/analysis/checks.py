@@ -43,24 +43,6 @@ def drift(
 
     Trials of one condition in a block (A/A replicates) share the block's level, so they are
     averaged: taken as independent, two a block would seem to drift in 20 % of null experiments.
-
-    Parameters
-    ----------
-    trials : DataFrame
-        One row a trial; `value` positive, NaN for a failed trial.
-    value, block : str
-        The trial's summary; its block, in order of execution.
-    condition : str or sequence of str
-        Columns that name the condition.
-    alpha : float
-        Level of ``drifts``, after Holm's correction over the conditions.
-
-    Returns
-    -------
-    DataFrame
-        The condition's columns; ``n`` blocks; ``slope``, relative change a block (0.01 is 1 %);
-        ``total``, over the campaign; ``low, high`` of the slope; ``p_value``; ``p_adjusted``;
-        ``drifts``. Pairing by block removes what drift all conditions share.
     """
     names = [condition] if isinstance(condition, str) else list(condition)
     require_columns(trials, [value, block, *names])
@@ -143,25 +125,7 @@ def effective_size(values: NDArray[Any]) -> float:
 def dependence(
     samples: pd.DataFrame, *, by: Sequence[str], value: str = "rtt_ns", most: int = 100_000
 ) -> pd.DataFrame:
-    """Return lag-1 autocorrelation and effective sample size of every trial.
-
-    Parameters
-    ----------
-    samples : DataFrame
-        One row a sample, in the order in which they were taken, or `Dataset.series`.
-    by : sequence of str
-        Columns that name a trial and what is to be kept beside it.
-    value : str
-        Numeric column.
-    most : int
-        At most this many samples of a trial are looked at, from its start, and the effective size
-        is scaled up: dependence is a property of neighbours.
-
-    Returns
-    -------
-    DataFrame
-        `by`, ``n``, ``lag1``, ``effective`` (independent samples that the trial is worth).
-    """
+    """Return lag-1 autocorrelation and effective sample size of every trial."""
     rows = []
     for key, series in unsorted_groups(samples, value=value, by=by):
         head = series[:most]
@@ -191,24 +155,6 @@ def stationarity(
     batches are so long that neighbouring ones hardly depend on each other: at most `MOST_BATCHES`,
     each worth `BATCH_WORTH` independent samples or more. A change that is over by the middle and
     undone by the end passes unseen.
-
-    Parameters
-    ----------
-    samples : DataFrame
-        One row a sample, in the order in which they were taken, or `Dataset.series`.
-    by : sequence of str
-        Columns that name a trial and what is to be kept beside it.
-    value : str
-        Numeric column.
-    alpha : float
-        Level of ``stationary``, after Holm's correction over the trials.
-
-    Returns
-    -------
-    DataFrame
-        `by`; ``n``; ``batches``; ``change`` of the second half relative to the first; ``p_value``;
-        ``p_adjusted``; ``stationary``: False where a change was found, missing where the trial is
-        worth too few independent samples (``p_value`` is NaN then).
     """
     rows = [
         {**key, **_halves(series)} for key, series in unsorted_groups(samples, value=value, by=by)
@@ -253,12 +199,6 @@ def outliers(
 
     Robust residuals of the log value (minus the condition's median, minus the block's median of
     what is left) over their median absolute deviation (Iglewicz & Hoaglin 1993). Flags only.
-
-    Returns
-    -------
-    DataFrame
-        `trials` with ``robust_z`` and ``outlier``; NaN and False for failed trials, and where the
-        spread is zero or the condition has fewer than 3 trials.
     """
     names = [condition] if isinstance(condition, str) else list(condition)
     require_columns(trials, [value, block, *names])

@@ -170,7 +170,7 @@ def compare(
           ``p_equivalence``, the larger of the two one-sided tests, not adjusted;
         - ``differs`` (``p_adjusted < alpha``), ``equivalent`` (``p_equivalence < alpha``): both
           may hold; ``verdict``: ``different``, ``equivalent``, ``different within margin`` or
-          ``inconclusive``, which it always is on too few blocks for `alpha`
+          ``undecided``, which it always is on too few blocks for `alpha`
           (`least_blocks`: 5 at 0.05, 7 at 0.01);
         - ``blocks_missing``: a tuple of blocks in which the condition or the baseline lacks a
           value, so that they could not be paired;
@@ -241,7 +241,7 @@ def decide(
     enough = table["n_blocks"].to_numpy(dtype=np.int64) >= least_blocks(alpha)
     differs = enough & (adjusted < alpha)
     equivalent = enough & (table["p_equivalence"].to_numpy(dtype=np.float64) < alpha)
-    words = np.array(["inconclusive", "different", "equivalent", "different within margin"])
+    words = np.array(["undecided", "different", "equivalent", "different within margin"])
     table["p_adjusted"], table["differs"], table["equivalent"] = adjusted, differs, equivalent
     table["verdict"] = words[differs + 2 * equivalent]
     table["needed_blocks"] = table["needed_blocks"].astype("Int64")

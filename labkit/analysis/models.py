@@ -154,29 +154,6 @@ def interaction(
 
     The contrast of a two by two design, whose t interval over the blocks asks nothing of the four
     variances (Matthews et al. 1990).
-
-    Parameters
-    ----------
-    frame : DataFrame
-        One row a trial.
-    value : str
-        Column of positive numbers; NaN stands for a trial that failed.
-    by : str
-        The column that names a trial's cell, in which the four are values.
-    block : str
-        Column of the block.
-    condition, baseline, condition2, baseline2 : hashable
-        Four cells; one of them may stand twice.
-
-    Returns
-    -------
-    Estimate
-        On the log scale: 1 is no interaction.
-
-    Raises
-    ------
-    UsageError
-        For missing columns, cells that are not there, or values without a logarithm.
     """
     cells = (condition, baseline, condition2, baseline2)
     table = blocks_of(

@@ -46,7 +46,7 @@ def noise_floor(
     value: str,
     condition: str | Sequence[str],
     block: str = "block",
-    copy: str = "copy",
+    replicate: str = "replicate",
     statistic: Statistic | None = None,
     trial: str | None = None,
     alpha: float = 0.05,
@@ -62,8 +62,8 @@ def noise_floor(
         Column of positive numbers; NaN for a failed trial.
     condition : str or sequence of str
         Columns that together name the condition.
-    block, copy : str
-        The block; the number of the copy inside it, 1 or 2.
+    block, replicate : str
+        The block; the number of the replicate inside it, 1 or 2.
     statistic, trial, alpha
         As for `labkit.analysis.compare.compare`.
     power : float
@@ -73,7 +73,7 @@ def noise_floor(
     -------
     DataFrame
         One row a condition with both copies: the condition's columns; ``n_blocks``; ``ratio`` of
-        copy 2 to copy 1 with ``low, high`` and ``p_value`` (a ratio that differs from 1 shows a
+        replicate 2 to 1 with ``low, high`` and ``p_value`` (a ratio that differs from 1 shows a
         bias of the lab, or is one of the 1 in 20); ``sd``, the standard deviation between blocks of
         the log ratio of a pair; ``sd_trial``, between trials of a block (``sd / sqrt(2)``);
         ``decidable_margin`` and ``detectable_difference``, relative, for this spread and number of
@@ -85,31 +85,31 @@ def noise_floor(
         As `compare`.
     """
     names = [condition] if isinstance(condition, str) else list(condition)
-    require_columns(frame, [value, block, copy, *names])
+    require_columns(frame, [value, block, replicate, *names])
     if statistic is not None and trial is not None:
-        by = list(dict.fromkeys([trial, *names, block, copy]))
+        by = list(dict.fromkeys([trial, *names, block, replicate]))
         frame = trial_statistic(frame, value=value, by=by, statistic=statistic)
         value = statistic_name(statistic)
     rows = []
     for key, index in groups(frame, names):
         cell = frame.iloc[index]
-        if {1, 2} <= set(cell[copy]):
-            cell = cell[cell[copy].isin([1, 2])]
-            rows.append({**key, **_floor(cell, value, block, copy, alpha, power)})
+        if {1, 2} <= set(cell[replicate]):
+            cell = cell[cell[replicate].isin([1, 2])]
+            rows.append({**key, **_floor(cell, value, block, replicate, alpha, power)})
     return pd.DataFrame.from_records(rows, columns=[*names, *NOISE_COLUMNS])
 
 
 def _floor(
-    cell: pd.DataFrame, value: str, block: str, copy: str, alpha: float, power: float
+    cell: pd.DataFrame, value: str, block: str, replicate: str, alpha: float, power: float
 ) -> dict[str, Any]:
     """Return the fields of one condition's row."""
-    table = log_table(cell, value=value, condition=copy, block=block)
+    table = log_table(cell, value=value, condition=replicate, block=block)
     # The margin given here is not used: only the ratio and its spread are.
     row = contrasts(table, 1, margin=0.02, alpha=alpha)[2]
     n, sd = int(row["n_blocks"]), float(row["sd"])
     known = math.isfinite(sd)
     few = ("pilot: no block has both copies", "pilot: one block shows no spread")
-    notes = [*few[n : n + 1], *(f"copy {note}" for note in table.notes.values() if note)]
+    notes = [*few[n : n + 1], *(f"replicate {note}" for note in table.notes.values() if note)]
     return {
         "n_blocks": n,
         "ratio": row["estimate"],

@@ -197,8 +197,8 @@ def overhead_table(
         within the margin; ``verdict``: ``fixed`` (a cost at size 0, growth within the margin),
         ``growing`` or ``falling`` (growth alone, by the sign of the slope), ``fixed and growing``
         or ``fixed and falling``, ``none`` (no cost at size 0 was found, growth within the margin)
-        or ``inconclusive``. A line rests on three sizes at least: with fewer the verdict is
-        ``inconclusive``. All of it is said of the fitted line; single sizes may differ from it.
+        or ``undecided``. A line rests on three sizes at least: with fewer the verdict is
+        ``undecided``. All of it is said of the fitted line; single sizes may differ from it.
 
     Raises
     ------
@@ -251,11 +251,11 @@ def _row(found: Overhead, margin: float, alpha: float) -> dict[str, Any]:
 
 def _verdict(row: Mapping[Any, Any], alpha: float) -> str:
     if row["n_blocks"] < least_blocks(alpha) or row["n_levels"] < 3:
-        return "inconclusive"
+        return "undecided"
     begins = row["p_intercept"] < alpha and row["intercept"] > 0
     if row["p_fixed"] < alpha:
         return "fixed" if begins else "none"
     if row["p_growth"] < alpha:
         grows = "growing" if row["slope"] > 0 else "falling"
         return f"fixed and {grows}" if begins else grows
-    return "inconclusive"
+    return "undecided"

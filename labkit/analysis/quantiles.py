@@ -1,4 +1,4 @@
-"""Quantiles and tails, with intervals, and refusal where there are too few samples.
+"""Quantiles and tails, with intervals, and none where there are too few samples.
 
 Samples of one trial depend on each other, and trials differ: an interval for what a condition does
 takes the trials as units. `trial_quantile` is about the quantile that a trial has,
@@ -171,7 +171,7 @@ def pooled_quantile(
         For samples that are not sorted or are missing, and options out of range.
     """
     pool = _Pool(trials, level, alpha)
-    if pool.refusal:
+    if pool.note:
         return pool.refused()
     value = pool.value()
     below = pool.below(np.array([value]))[:, 0]
@@ -197,19 +197,19 @@ class _Pool:
         self.trials, self.level = trials, level
         self.sizes = np.array([len(trial) for trial in trials], dtype=np.float64)
         self.n = int(self.sizes.sum())
-        self.refusal = ""
+        self.note = ""
         if len(trials) < LEAST_TRIALS or not self.sizes.all():
-            self.refusal = (
+            self.note = (
                 f"{int((self.sizes > 0).sum())} trials with samples; a hierarchical interval takes "
                 f"{LEAST_TRIALS}, and none may be empty"
             )
         elif self.n < self.needed:
-            self.refusal = f"{self.n} samples; an interval for this quantile takes {self.needed}"
+            self.note = f"{self.n} samples; an interval for this quantile takes {self.needed}"
 
     def refused(self) -> QuantileInterval:
         """Return the answer that is none."""
         nothing = (math.nan, math.nan, math.nan)
-        return QuantileInterval(*nothing, self.n, self.needed, self.refusal)
+        return QuantileInterval(*nothing, self.n, self.needed, self.note)
 
     def below(self, points: Floats) -> Floats:
         """Return how many samples of each trial are at most each point: (trials, points)."""

@@ -87,14 +87,7 @@ def without_ratio(*datasets: Dataset) -> list[str]:
 
 
 def differences(first: Dataset, second: Dataset) -> pd.DataFrame:
-    """Return what differs between the rigs, settings and versions of two datasets.
-
-    Returns
-    -------
-    DataFrame
-        ``what, first, second``: rig, settings, versions, then facts of the hosts, of which model,
-        CPUs, kernel, distribution and engine come first.
-    """
+    """Return what differs between the rigs, settings and versions of two datasets."""
     rows = difference(first.plan["identity"], second.plan["identity"])
 
     def place(name: str) -> tuple[int, bool]:
@@ -133,36 +126,7 @@ def compare_datasets(
     margin: float = 0.02,
     alpha: float = 0.05,
 ) -> pd.DataFrame:
-    """Compare two datasets of one study, condition by condition.
-
-    Parameters
-    ----------
-    first, second : Dataset
-        Campaigns of the same study.
-    values : iterable of str
-        Columns of the trials, positive numbers; without any, the medians of samples that both have,
-        but for those `without_ratio`.
-    margin : float
-        Equivalence margin of the ratio of two effects.
-    alpha : float
-        Level of the tests; intervals have 1 - alpha.
-
-    Returns
-    -------
-    DataFrame
-        Rows of ``kind`` "level": the geometric mean on both rigs, in its unit, of each baseline and
-        of what has none in its cell; then "effect": each other condition's ratio to its baseline.
-        ``first_`` and ``second_``
-        with ``estimate, low, high, n_blocks``; ``ratio, ratio_low, ratio_high`` of the second to
-        the first; p-values, ``verdict``, ``needed_blocks`` and ``note`` as
-        `labkit.analysis.compare.compare` has them, of one family a value and kind. Where one
-        dataset lacks the condition, NaN and the verdict ``not in both``.
-
-    Raises
-    ------
-    UsageError
-        They are of two studies, have no value in common, or values without a logarithm.
-    """
+    """Compare two datasets of one study, condition by condition."""
     studies = [str(one.plan.get("study")) for one in (first, second)]
     if studies[0] != studies[1]:
         raise UsageError(f"two studies cannot be compared: {' and '.join(studies)}")

@@ -66,13 +66,7 @@ class Prestarted:
     job: Job
 
     def ready(self) -> Client:
-        """Wait until its sleep is over, and return a client that resumes the stopped process.
-
-        Raises
-        ------
-        ToolOutput
-            It ended, or did not come to its sleep; what it printed.
-        """
+        """Wait until its sleep is over, and return a client that resumes the stopped process."""
         host, directory = self.job.host, self.job.directory
         seconds = self.client.prestart.seconds if self.client.prestart else 0.0
         argv = script(_AWAIT, directory, f"{seconds:.2f}")
@@ -129,20 +123,20 @@ class Churn:
 
 
 @contextmanager
-def churn(runtime: Runtime, site: Target, argv: Sequence[str], label: str) -> Iterator[Churn]:
-    """Start containers in a loop (`Runtime.come_and_go`); the block begins once one is running."""
-    directory = f"{site.directory}/{label}"
-    job, result = Job(site.host, directory), Churn()
+def churn(runtime: Runtime, target: Target, argv: Sequence[str], label: str) -> Iterator[Churn]:
+    """Start containers in a loop (`Runtime.churn`); the block begins once one is running."""
+    directory = f"{target.directory}/{label}"
+    job, result = Job(target.host, directory), Churn()
     try:
-        job = start_job(site.host, argv, directory=directory, label=label)
-        site.host.run(*script(_FIRST, directory), check=False)
+        job = start_job(target.host, argv, directory=directory, label=label)
+        target.host.run(*script(_FIRST, directory), check=False)
         yield result
         result.count = len(job.stdout().splitlines())
         result.why = job.stderr().strip()[-200:]
     finally:
         job.stop()
-        runtime.stop(site, label)
-        site.host.run("rm", "-rf", "--", directory)
+        runtime.stop(target, label)
+        target.host.run("rm", "-rf", "--", directory)
 
 
 #: Bytes of each packet that are kept: headers, and a sequence number behind them.
@@ -186,39 +180,34 @@ class Captured:
 
 @contextmanager
 def capture_packets(
-    site: Target, interface: str, label: str, cpus: str, expression: str
+    target: Target, interface: str, label: str, cpus: str, expression: str
 ) -> Iterator[Captured]:
     """Capture on an interface of the collector for the duration of a ``with`` block.
 
     `expression` says which packets are kept, as tcpdump takes it.
-
-    Raises
-    ------
-    ToolOutput
-        tcpdump did not begin to listen; what it said.
     """
-    directory = f"{site.directory}/{label}"
-    job, captured = Job(site.host, directory), Captured()
+    directory = f"{target.directory}/{label}"
+    job, captured = Job(target.host, directory), Captured()
     options = ["-i", interface, "-n", "-s", str(SNAPLEN), "-B", str(BUFFER)]
     options += ["--time-stamp-precision=nano", "-w", f"{directory}/packets.pcap"]
     # It writes as root into a directory of root's.
     argv = ["taskset", "-c", cpus, "tcpdump", *options, "-Z", "root", expression]
     try:
-        job = start_job(site.host, argv, directory=directory, label=label)
-        ready = site.host.run(*script(_LISTENS, directory), check=False, timeout=30)
+        job = start_job(target.host, argv, directory=directory, label=label)
+        ready = target.host.run(*script(_LISTENS, directory), check=False, timeout=30)
         if ready.status != 0:
             raise ToolOutput(
                 "tcpdump does not capture",
-                where=f"host {site.host.name}, interface {interface}",
+                where=f"host {target.host.name}, interface {interface}",
                 why=ready.stderr.strip()[-400:],
                 remedy="is it installed on the collector?",
             )
         yield captured
         time.sleep(_BLOCK)
         job.stop()
-        fetched = site.host.run(*script(_FETCH, directory), timeout=600).stdout
+        fetched = target.host.run(*script(_FETCH, directory), timeout=600).stdout
         captured.packets = gzip.decompress(base64.b64decode(fetched))
         captured.summary = job.stderr()
     finally:
         job.stop()
-        site.host.run("rm", "-rf", "--", directory)
+        target.host.run("rm", "-rf", "--", directory)

@@ -81,13 +81,7 @@ _SCHED = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return a snapshot as numbers; what the kernel does not offer is left out.
-
-    Raises
-    ------
-    ToolOutput
-        It breaks off: what was not read could not be told from what this kernel does not have.
-    """
+    """Return a snapshot as numbers; what the kernel does not offer is left out."""
     raw = sections(text)
     if "end" not in raw:
         raise ToolOutput(
@@ -180,20 +174,7 @@ _WANTED = {
 
 
 def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> dict[str, float]:
-    """Return what happened between two snapshots, per message where that is the scale.
-
-    Parameters
-    ----------
-    before, after : dict
-        As `parse` returns them.
-    messages : int
-        Messages exchanged in between, warm-up included.
-
-    Returns
-    -------
-    dict of str to float
-        Columns of the dataset; one that could not be read is absent.
-    """
+    """Return what happened between two snapshots, per message where that is the scale."""
     rates = {
         "context_switches": _change(before, after, "context_switches"),
         "server_switches": _change(before, after, "voluntary"),
@@ -329,25 +310,7 @@ def cpu_shares(before: Ticks, after: Ticks) -> dict[str, float]:
 
 
 def cpu_sides(*, client: Side, server: Side) -> dict[str, float]:
-    """Return the CPU use of both ends by category, as shares of the time of a side's CPUs.
-
-    Parameters
-    ----------
-    client, server : (before, after, cpus)
-        Snapshots of `parse` under the kernel of that side, and its CPUs.
-        With one kernel both sides have the same snapshots.
-
-    Returns
-    -------
-    dict of str to float
-        For each side ``NAME_cpu``, the share that was busy (0 to 1: user and kernel, neither idle
-        nor waiting nor stolen), and of the same whole ``NAME_cpu_user`` (with nice),
-        ``_system``, ``_irq``, ``_softirq``, ``_iowait``, ``_steal``, ``_idle``; ``_kernel`` is
-        system, irq and softirq together, which plain ``sar -u`` calls system. Then
-        ``client_to_server_cpu``, ``client_kernel_to_user`` and ``server_kernel_to_user``; a ratio
-        to nothing is absent. All are absent where one kernel ran both sides on the same CPU: what
-        it did there cannot be told apart.
-    """
+    """Return the CPU use of both ends by category, as shares of the time of a side's CPUs."""
     if client[1] is server[1] and _cpus(client) & _cpus(server):
         return {}
     found = _side("client", client) | _side("server", server)

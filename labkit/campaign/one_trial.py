@@ -45,7 +45,7 @@ class OneTrial:
             "commands": "\n".join(" ".join(argv) for argv in self.record["commands"]),
             "verification": "\n".join(
                 f"{name}: {value}"
-                for name, value in design.flatten(self.record.get("readback", {})).items()
+                for name, value in design.flatten(self.record.get("verification", {})).items()
                 if value not in ("", None, [], {})
             ),
             **{f"output {name}": _head(text) for name, text in sorted(self.logs.items()) if text},

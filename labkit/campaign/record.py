@@ -111,18 +111,12 @@ def snapshot(text: str, kernel: Kernel) -> Snapshot:
 def account(
     record: dict[str, Any],
     snapshots: Snapshots,
-    readings: Sequence[Measurement],
+    measurements: Sequence[Measurement],
     treated: Iterable[tuple[Treatment, Any]],
 ) -> None:
-    """Add to a trial's record what its window says; `treated` are its treatments with their levels.
-
-    Raises
-    ------
-    ManipulationError
-        A treatment had no effect in the window.
-    """
+    """Add to a trial's record what its window says; `treated`: treatments with their levels."""
     server = snapshots.server
-    found = evidence.mechanisms(*server, sum(reading.messages for reading in readings))
+    found = evidence.mechanisms(*server, sum(measurement.messages for measurement in measurements))
     found |= evidence.cpu_sides(
         client=(*snapshots.here, snapshots.client_cpus), server=(*server, snapshots.server_cpus)
     )
@@ -133,7 +127,7 @@ def account(
             record["evidence"][kernel.host.name] = {"before": before, "after": after}
     broken = [flag for treatment, level in treated for flag in treatment.check(level, found)]
     record["mechanisms"] |= found
-    record["flags"] += [flag for reading in readings for flag in reading.flags]
+    record["flags"] += [flag for measurement in measurements for flag in measurement.flags]
     record["flags"] += [*broken, *validity(found)]
 
 
@@ -151,22 +145,22 @@ def validity(mechanisms: Mapping[str, float]) -> list[str]:
     return flags
 
 
-def check_published(site: Target, server: Server, protocols: Iterable[str] = ("",)) -> None:
+def check_published(target: Target, server: Server, protocols: Iterable[str] = ("",)) -> None:
     """Raise `ManipulationError` where no flow of a window took the rules of a published port.
 
     The engine's own proxy answers on the port as well: what it carries went past the translation.
-    What the rules have taken so far stays with the readback, as ``taken``.
+    What the rules have taken so far stays with the verification, as ``taken``.
     There must be a flow of each transport in `protocols`; "" is any.
     """
-    found = observe(site, server.pid)
-    taken = server.readback.setdefault("taken", {})
+    found = observe(target, server.pid)
+    taken = server.verification.setdefault("taken", {})
     for protocol in protocols:
-        before = taken.get(protocol, nat_flows(server.readback, server.port, protocol))
+        before = taken.get(protocol, nat_flows(server.verification, server.port, protocol))
         after = nat_flows(found, server.port, protocol)
         if after <= before:
             raise ManipulationError(
                 f"what was sent did not pass the address translation {protocol}".strip(),
-                where=f"host {site.host.name}, port {server.port}",
+                where=f"host {target.host.name}, port {server.port}",
                 why=f"its rules have taken {after} flows, as many as before",
                 remedy="is a proxy of the engine in the way?",
             )

@@ -62,15 +62,7 @@ class Runner:
     _runtimes: dict[str, Runtime] = field(default_factory=dict)
 
     def run(self, store: Store, facts: Mapping[str, Any]) -> None:
-        """Run every trial of the plan that has not succeeded yet.
-
-        Raises
-        ------
-        LabkitError
-            `GIVE_UP` planned trials failed one after the other, or a host cannot be reached.
-        KeyboardInterrupt
-            On Ctrl-C, once the trial that ran was taken down; finished trials are kept.
-        """
+        """Run every trial of the plan that has not succeeded yet."""
         attempts = store.attempts()
         outcomes = {name: "ok" in statuses for name, statuses in attempts.items()}
         log = RunLog(self.study, self.rig, self.design, store.path, outcomes)
@@ -118,22 +110,24 @@ class Runner:
                 **place,
                 "attempt": attempt,
                 "levels": {name: level_label(level) for name, level in condition.levels},
-                "copy": condition.copy,
+                "replicate": condition.replicate,
                 "started_ns": time.time_ns(),
             }
             label = f"trial-{os.getpid()}-{place['trial']}-a{attempt}"
             began = time.monotonic()
-            trial, reading, error = self.attempt(condition, label, place["block"])
+            trial, measurement, error = self.attempt(condition, label, place["block"])
             record |= {"seconds": time.monotonic() - began, "status": "failed" if error else "ok"}
             record["error"] = failure(error) if error else None
-            samples = reading.samples if reading else {}
+            samples = measurement.samples if measurement else {}
             record["n_samples"] = max(map(len, samples.values()), default=0)
-            record["metrics"] = metrics_of(reading) if reading else {}
+            record["metrics"] = metrics_of(measurement) if measurement else {}
             kept = trial.record["flags"]  # those of what was measured; a protocol may add its own
-            kept += [flag for flag in (reading.flags if reading else ()) if flag not in kept]
+            kept += [
+                flag for flag in (measurement.flags if measurement else ()) if flag not in kept
+            ]
             record["also"] = [
                 {"levels": {n: level_label(x) for n, x in levels.items()}, "metrics": dict(metrics)}
-                for levels, metrics in (reading.also if reading else ())
+                for levels, metrics in (measurement.also if measurement else ())
             ]
             store.add(record | trial.record, samples, trial.logs)
             log.ended(record | trial.record, condition.label, error)
@@ -149,32 +143,32 @@ class Runner:
             self.rig, condition, self.settings, label, self._runtimes, block, self.treatments
         )
         try:
-            reading = self.protocol(trial)
+            measurement = self.protocol(trial)
         except Exception as error:  # whatever a protocol does wrong is a failed row
             return trial, None, error
-        if problem := _wrong_result(reading):
+        if problem := _wrong_result(measurement):
             return trial, None, problem
-        return trial, reading, None
+        return trial, measurement, None
 
 
-def _wrong_result(reading: Any) -> LabkitError | None:
+def _wrong_result(measurement: Any) -> LabkitError | None:
     """Return what is wrong with what a protocol returned, or None."""
-    if not isinstance(reading, Measurement):
+    if not isinstance(measurement, Measurement):
         return LabkitError(
-            f"the protocol returned {type(reading).__name__}",
+            f"the protocol returned {type(measurement).__name__}",
             remedy="return what trial.measure(...) returned",
         )
-    arrays = reading.samples.values()
+    arrays = measurement.samples.values()
     if any(array.dtype != np.int64 for array in arrays) or len({len(one) for one in arrays}) > 1:
-        shown = ", ".join(f"{k}: {v.dtype} x {len(v)}" for k, v in reading.samples.items())
+        shown = ", ".join(f"{k}: {v.dtype} x {len(v)}" for k, v in measurement.samples.items())
         return LabkitError("samples must be int64 columns of one length", why=shown)
     return None
 
 
-def metrics_of(reading: Measurement) -> dict[str, float]:
+def metrics_of(measurement: Measurement) -> dict[str, float]:
     """Return the tool's numbers and the quantiles that planning and quick looks need."""
-    metrics = dict(reading.metrics)
-    for name, values in reading.samples.items():
+    metrics = dict(measurement.metrics)
+    for name, values in measurement.samples.items():
         if len(values):
             for label, q in (("median", 0.5), ("p99", 0.99)):
                 metrics[f"{name}_{label}"] = float(np.quantile(values, q))

@@ -97,15 +97,7 @@ class Store:
 
     @classmethod
     def resume_or_begin(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Store:
-        """Return the newest campaign in a study's folder when it is this plan's, or a new one.
-
-        Raises
-        ------
-        PlanMismatch
-            The newest campaign has another identity, and `new` was not asked for.
-        UsageError
-            The newest campaign is packed: nothing can be added to it.
-        """
+        """Return the newest campaign in a study's folder when it is this plan's, or a new one."""
         for torn in folder.glob("*/.plan.json.tmp"):  # killed before it was a campaign
             if [path.name for path in torn.parent.iterdir()] == [torn.name]:
                 shutil.rmtree(torn.parent)

@@ -49,7 +49,7 @@ class Study:
         What is not, as the protocol reads it.
     baseline : mapping
         Levels of the condition that the others are compared with.
-    doubled : sequence of mapping
+    replicates : sequence of mapping
         Conditions that run twice in each block, for the noise floor.
     keep : callable, optional
         Which combinations of levels belong to the study.
@@ -80,7 +80,7 @@ class Study:
     factors: Mapping[str, Sequence[Any]]
     settings: Mapping[str, Any] = field(default_factory=dict)
     baseline: Levels = field(default_factory=dict)
-    doubled: Sequence[Levels] = ()
+    replicates: Sequence[Levels] = ()
     keep: Callable[[Levels], bool] | None = None
     tools: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     margin: float = 0.02
@@ -104,7 +104,7 @@ class Study:
         """
         placements = (one for one in levels.values() if isinstance(one, Placement))
         reasons = itertools.chain(
-            (rig.refusal(one) for one in placements),
+            (rig.infeasible(one) for one in placements),
             (
                 treatment.feasibility(rig, levels[name], levels)
                 for name, treatment in self.treatments.items()
@@ -148,10 +148,10 @@ class Study:
             self.treatments,
         )
         with off_the_sut(rig):
-            trial, reading, error = runner.attempt(condition, f"trial-{os.getpid()}-try")
-        if reading is None:
+            trial, measurement, error = runner.attempt(condition, f"trial-{os.getpid()}-try")
+        if measurement is None:
             raise error or UsageError("the trial returned nothing")
-        return OneTrial(condition.label, reading, trial.record, trial.logs)
+        return OneTrial(condition.label, measurement, trial.record, trial.logs)
 
     def plan(
         self,
@@ -160,7 +160,7 @@ class Study:
         blocks: int,
         seed: int,
         earlier: Path | str | None = None,
-        refuse: Callable[[Levels], str | None] | None = None,
+        infeasible: Callable[[Levels], str | None] | None = None,
     ) -> Plan:
         """Fix conditions, order and identity on a rig, before anything runs.
 
@@ -172,7 +172,7 @@ class Study:
             Number of blocks, and the seed of their order.
         earlier : path, optional
             A campaign that tells the noise, for the smallest decidable margin.
-        refuse : callable, optional
+        infeasible : callable, optional
             Returns why the study cannot measure a condition that the rig can run, or None.
         """
         for name, level in self.baseline.items():
@@ -187,15 +187,17 @@ class Study:
             blocks=blocks,
             seed=seed,
             keep=self.keep,
-            doubled=self.doubled,
-            refuse=lambda levels: self.infeasible(rig, levels) or (refuse and refuse(levels)),
+            replicates=self.replicates,
+            infeasible=lambda levels: (
+                self.infeasible(rig, levels) or (infeasible and infeasible(levels))
+            ),
         )
         return Plan(self, rig, ordered, blocks, seed, earlier)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A study on a rig, fixed; display it to see order, duration, refusals and what it decides."""
+    """A study on a rig, fixed; display it to see order, duration and what is infeasible."""
 
     study: Study
     rig: Rig
@@ -261,11 +263,14 @@ class Plan:
             "blocks": self.blocks,
             "seed": self.seed,
             "conditions": [
-                {"levels": {n: design.level_label(x) for n, x in one.levels}, "copy": one.copy}
+                {
+                    "levels": {n: design.level_label(x) for n, x in one.levels},
+                    "replicate": one.replicate,
+                }
                 for one in self.design.conditions
             ],
             "order": [list(block) for block in self.design.order],
-            "refusals": [vars(refusal) for refusal in self.design.refusals],
+            "infeasible": [vars(one) for one in self.design.infeasible],
             "rig": self.rig.describe(),
         }
 
@@ -320,7 +325,7 @@ class Plan:
             f"expected duration: {promised.duration_text}",
             f"smallest decidable margin: {promised.margin_text}",
             *([] if self.blocks >= 5 else ["fewer than 5 blocks: this is a pilot"]),
-            *(f"infeasible: {one.condition}: {one.reason}" for one in self.design.refusals),
+            *(f"infeasible: {one.condition}: {one.reason}" for one in self.design.infeasible),
         ]
         for number, block in enumerate(self.design.order, start=1):
             keys = [self.design.conditions[index].key for index in block]
@@ -373,11 +378,11 @@ def noise(
     Conditions differ in noise, so the largest of their values is the one that is promised. A
     condition needs 3 pairs of replicates; None where no condition has them.
     """
-    if not {"copy", "block", *factors} <= set(trials.columns):
+    if not {"replicate", "block", *factors} <= set(trials.columns):
         return None
     spreads: dict[str, float] = {}
     for column in [name for name in outcomes if name in trials.columns]:
-        wide = trials.pivot_table(index=[*factors, "block"], columns="copy", values=column)
+        wide = trials.pivot_table(index=[*factors, "block"], columns="replicate", values=column)
         if {1, 2} <= set(wide.columns):
             ratios = (wide[1] / wide[2]).dropna()
             ratios = ratios[(ratios > 0) & (ratios < math.inf)].map(math.log)

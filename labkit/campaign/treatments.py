@@ -15,7 +15,7 @@ from typing import Any
 from labkit.campaign.background import Captured, capture_packets
 from labkit.errors import ManipulationError, RigError
 from labkit.hosts import LocalHost, Tuning
-from labkit.hosts.packet_steering import LEVELS, read_queues, refusal, steer
+from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
 from labkit.placement import Placement, bare, docker
 from labkit.rig import Rig
 
@@ -113,7 +113,7 @@ class ColdCache(Treatment):
         """Return why caches cannot be dropped, or None."""
         if level != "cold":
             return None
-        return rig.missing.get("cold-cache") or rig.refusal(bare("rules"))
+        return rig.missing.get("cold-cache") or rig.infeasible(bare("rules"))
 
 
 class RealTime(Treatment):
@@ -129,7 +129,7 @@ class ContainerStorage(Treatment):
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why the rig has no such storage, or None."""
-        return rig.refusal(docker("host", storage=level))
+        return rig.infeasible(docker("host", storage=level))
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,10 @@ class SecondHost(Treatment):
         """Return why there is no second host for the condition, or None."""
         if level != self.at:
             return None
-        if "peer" not in rig.sites:
+        if "peer" not in rig.targets:
             return rig.missing.get("peer", "the rig has no second host with an engine")
         placements = [one for one in levels.values() if isinstance(one, Placement)]
-        if self.spread and any(one.rung == "clean" for one in placements):
+        if self.spread and any(one.baseline_level == "clean" for one in placements):
             return "the rig has one host without an engine"
         return None
 
@@ -164,7 +164,7 @@ class PacketCapture(Treatment):
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why nothing can be captured, or None."""
-        if level != "on" or "collector" in rig.sites:
+        if level != "on" or "collector" in rig.targets:
             return None
         return rig.missing.get("collector", "the rig has no host that listens at the switch")
 
@@ -176,15 +176,15 @@ class PacketCapture(Treatment):
         if level == "off":
             yield Captured()
             return
-        if "collector" not in rig.sites:
+        if "collector" not in rig.targets:
             raise RigError(
                 "the rig has no collector", remedy="with lab.collector(): ... has one listen"
             )
-        site, interface = rig.sites["collector"], rig.interfaces["collector"][0]
+        target, interface = rig.targets["collector"], rig.interfaces["collector"][0]
         cpus = rig.cpu_map["collector"]
         with (
             rig.mirror(),
-            capture_packets(site, interface, f"{label}-capture", cpus, expression) as captured,
+            capture_packets(target, interface, f"{label}-capture", cpus, expression) as captured,
         ):
             yield captured
 
@@ -199,11 +199,11 @@ class PacketSteering(Treatment):
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why the lab's interfaces cannot be brought to the level, or None."""
         for role in ENDS:
-            if role not in rig.sites:
+            if role not in rig.targets:
                 return f"the rig has no host {role}"
             for device in rig.interfaces.get(role, ()) if LEVELS[level] else ():
-                queues = read_queues(rig.hosts[role], device, sysfs=rig.sites[role].sysfs)
-                reasons = (refusal(queues, what) for what in LEVELS[level])
+                queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
+                reasons = (infeasible(queues, what) for what in LEVELS[level])
                 if reason := next(filter(None, reasons), None):
                     return f"{role}: {reason}"
         return None
@@ -220,10 +220,10 @@ class PacketSteering(Treatment):
         with ExitStack() as stack:
             own = [stack.enter_context(Tuning(LocalHost(), label))] if rig.kind == "virtual" else []
             for role in at:
-                if role not in rig.sites:
+                if role not in rig.targets:
                     raise RigError(f"nothing is steered on {role}", why="the rig has no such host")
                 tuning = stack.enter_context(Tuning(rig.hosts[role], label))
-                sysfs, machine = rig.sites[role].sysfs, own[0] if own else None
+                sysfs, machine = rig.targets[role].sysfs, own[0] if own else None
                 wanted = _steering_cpus(rig, role, cpus)
                 record[role] = {
                     one: steer(tuning, one, level, wanted, sysfs=sysfs, machine=machine).record()

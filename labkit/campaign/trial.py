@@ -164,11 +164,11 @@ class Trial:
 
     def address(self, placement: Placement, *, after: int = 0, at: str = "") -> str:
         """Return where a placement will be reached that is placed after so many others."""
-        return reached_at(self._site(placement, at, after), placement)
+        return reached_at(self._target(placement, at, after), placement)
 
-    def _site(self, placement: Placement, at: str, after: int = 0) -> Target:
+    def _target(self, placement: Placement, at: str, after: int = 0) -> Target:
         # Each of several has an address of its own where its network gives it one.
-        return replace(self._rig.site(placement, at), place=self._placed + after)
+        return replace(self._rig.target(placement, at), place=self._placed + after)
 
     def _placement(
         self,
@@ -182,23 +182,23 @@ class Trial:
         """Count a placement at once, and return the context that makes it."""
         if name in self._servers:
             raise UsageError(f"two placements called {name!r} at once", remedy="name one of them")
-        site = self._site(placement, at)
+        target = self._target(placement, at)
         self._placed += 1
         self.record["commands"].append(brief(workload.argv))
-        return self._make(name, site, placement, workload, cpus or self.cpus(self._role(site)))
+        return self._make(name, target, placement, workload, cpus or self.cpus(self._role(target)))
 
     @contextmanager
     def _make(
-        self, name: str, site: Target, placement: Placement, workload: Workload, cpus: str
+        self, name: str, target: Target, placement: Placement, workload: Workload, cpus: str
     ) -> Iterator[Server]:
         runtime = self._runtime(placement)
         label = self._label if name == "server" else f"{self._label}-{name}"
         logs: dict[str, str] = {}
         try:
             with placed(
-                runtime, site, placement, workload, cpus=cpus, label=label, logs=logs
+                runtime, target, placement, workload, cpus=cpus, label=label, logs=logs
             ) as server:
-                self._places[name] = site, placement
+                self._places[name] = target, placement
                 yield server
         finally:
             self._servers.pop(name, None)
@@ -208,16 +208,16 @@ class Trial:
     def _keep(self, name: str, server: Server) -> None:
         """Record a placement and its verification."""
         if self._servers:
-            self.record.setdefault("readbacks", {})[name] = server.readback
+            self.record.setdefault("verifications", {})[name] = server.verification
         else:
-            self.record["readback"] = server.readback
+            self.record["verification"] = server.verification
         self._servers[name] = server
 
     def _runtime(self, placement: Placement) -> Runtime:
         return self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime]())
 
-    def _role(self, site: Target) -> str:
-        roles = (role for role, host in self._rig.hosts.items() if host is site.host)
+    def _role(self, target: Target) -> str:
+        roles = (role for role, host in self._rig.hosts.items() if host is target.host)
         return next(roles, "sut")
 
     # Treatments and background jobs.
@@ -255,31 +255,31 @@ class Trial:
             yield
 
     @contextmanager
-    def come_and_go(
+    def churn(
         self,
         workload: Workload,
         placement: Placement,
         *,
-        name: str = "visitor",
+        name: str = "churn",
         cpus: str | None = None,
     ) -> Iterator[background.Churn]:
         """Start containers in a loop, one after the other, for the duration of a ``with`` block.
 
         The workload ends by itself. The block begins once the first is running; how many there
-        were is the column ``NAME_visits``, and none is a flag.
+        were is the column ``NAME_containers``, and none is a flag.
         """
-        site, runtime = self._rig.site(placement), self._runtime(placement)
-        where = cpus or self.cpus(self._role(site))
+        target, runtime = self._rig.target(placement), self._runtime(placement)
+        where = cpus or self.cpus(self._role(target))
         self.record["commands"].append(brief(workload.argv))
         label = f"{self._label}-{name}"
-        argv = runtime.come_and_go(site, placement, workload, where, label)
+        argv = runtime.churn(target, placement, workload, where, label)
         # The loop that asks the engine for them stays beside the harness.
         argv = ["taskset", "-c", self._outside(), *argv]
-        with background.churn(runtime, site, argv, label) as churn:
+        with background.churn(runtime, target, argv, label) as churn:
             yield churn
-        self.record["mechanisms"][f"{name}_visits"] = float(churn.count)
+        self.record["mechanisms"][f"{name}_containers"] = float(churn.count)
         if not churn.count or churn.why:
-            self.flag(f"{name}: {churn.count} came; {churn.why}")
+            self.flag(f"{name}: {churn.count} containers started; {churn.why}")
 
     def prepare(
         self, client: Client, *, name: str
@@ -290,10 +290,10 @@ class Trial:
         """
         check_target(self._rig, self._servers.values(), client, None)
         self.record["commands"].append(brief(client.argv))
-        site, label = self._rig.sites["generator"], f"{self._label}-{name}"
+        target, label = self._rig.targets["generator"], f"{self._label}-{name}"
         command = ["taskset", "-c", self.cpus("generator"), *client.argv]
-        directory = f"{site.directory}/{label}"
-        return background.prestart(site.host, directory, label, client, command)
+        directory = f"{target.directory}/{label}"
+        return background.prestart(target.host, directory, label, client, command)
 
     # Measuring.
 
@@ -334,7 +334,7 @@ class Trial:
             raise UsageError(
                 "measure needs a placement", remedy="call it inside `with trial.serve(...)`"
             )
-        host, directory = host_of(self._rig.sites, [inside for _, inside in clients.values()])
+        host, directory = host_of(self._rig.targets, [inside for _, inside in clients.values()])
         window = Window(host, f"{directory}/{self._label}-client", self._label)
         loads = [self._load(window, name, *pair) for name, pair in clients.items()]
         main = aimed_at([client for client, _ in clients.values()], self._servers)
@@ -344,7 +344,7 @@ class Trial:
         try:
             result = window.run(loads, here.places)
             after = [snapshot(evidence.AFTER, one) for one in others]
-            readings = self._read(result, loads)
+            measurements = self._read(result, loads)
         finally:
             window.close()
         # What the window's own snapshots hold is the closest to it.
@@ -354,19 +354,19 @@ class Trial:
         cpus = (inner.cpus if inner else self.cpus("generator"), main.cpus)
         snapshots = Snapshots(tuple(pairs), *cpus)
         treated = self._treatments.values()
-        account(self.record, snapshots, list(readings.values()), treated)
-        self.record["readback"] = main.readback
+        account(self.record, snapshots, list(measurements.values()), treated)
+        self.record["verification"] = main.verification
         self._check_published(main, [client for client, _ in clients.values()])
-        return readings
+        return measurements
 
     def _check_published(self, main: Server, clients: Sequence[Client]) -> None:
         for name, server in self._servers.items():
-            site, placement = self._places[name]
+            target, placement = self._places[name]
             # Not one that a container of its own host reaches by its own address.
             aiming = [one for one in clients if server is main and one.target == server.address]
             if placement.network == "nat" and aiming and server.port:
                 used = dict.fromkeys(way for one in aiming for way in one.protocols)
-                check_published(site, server, used)
+                check_published(target, server, used)
 
     def _read(self, result: WindowResult, loads: list[Load]) -> dict[str, Measurement]:
         """Keep what a window left, and read what the clients printed."""
@@ -376,13 +376,13 @@ class Trial:
         errors = "\n".join(result.texts[f"{one.name}.err"] for one in loads).strip()
         names = ", ".join(one.name for one in loads)
         replace(result.job, stderr=errors).check(f"see {names} (.out and .err) of the trial")
-        readings = {}
+        measurements = {}
         for one in loads:
             texts = result.texts[f"{one.name}.out"], result.texts[f"{one.name}.log"]
-            readings[one.name] = one.client.parse(*texts)
+            measurements[one.name] = one.client.parse(*texts)
             if one.client.samples_in_stdout:
                 self.logs.pop(f"{one.name}.out")
-        return readings
+        return measurements
 
     def _load(self, window: Window, name: str, client: Client, inside: Server | None) -> Load:
         log = window.log(name) if inside is None else f"/tmp/{self._label}-{name}.log"

@@ -69,15 +69,15 @@ def thinned(log: str, rows: int | None) -> list[str]:
     return list(script(_THIN, log, str(rows or 0)))
 
 
-def host_of(sites: Mapping[str, Target], inside: Sequence[Server | None]) -> tuple[Host, str]:
+def host_of(targets: Mapping[str, Target], inside: Sequence[Server | None]) -> tuple[Host, str]:
     """Return where the clients of a window run, each in a placement or on the generator."""
-    hosts = [sites["generator"].host if one is None else one.host for one in inside]
+    hosts = [targets["generator"].host if one is None else one.host for one in inside]
     if any(host is not hosts[0] for host in hosts):
         raise UsageError(
             "clients of one window run on one host",
             why=", ".join(sorted({host.name for host in hosts})),
         )
-    return hosts[0], next(one.directory for one in sites.values() if one.host is hosts[0])
+    return hosts[0], next(one.directory for one in targets.values() if one.host is hosts[0])
 
 
 class Window:

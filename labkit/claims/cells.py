@@ -218,10 +218,8 @@ class Measured:
 
     def _reason(self, cell: Cell) -> str:
         """Return why no trial of a cell succeeded."""
-        refusals = self.dataset.plan.get("refusals", [])
-        if reasons := [
-            refusal["reason"] for refusal in refusals if self._is_refused(refusal, cell)
-        ]:
+        infeasible = self.dataset.plan.get("infeasible", [])
+        if reasons := [entry["reason"] for entry in infeasible if self._covers(entry, cell)]:
             return f"refused: {'; '.join(dict.fromkeys(reasons))}"
         for name, level in cell.items():
             levels = pd.Series([*self.known[name], *self.attempts[name]], dtype=object)
@@ -232,8 +230,8 @@ class Measured:
             return f"none of {len(failed)} attempts succeeded{_problems(failed)}"
         return "no trial of it was run"
 
-    def _is_refused(self, refusal: Mapping[str, str], cell: Cell) -> bool:
-        levels = dict(zip(self.varied, refusal["condition"].split(" | "), strict=False))
+    def _covers(self, entry: Mapping[str, str], cell: Cell) -> bool:
+        levels = dict(zip(self.varied, entry["condition"].split(" | "), strict=False))
         return all(
             _equals(pd.Series([levels[name]], dtype=object), cell[name]).all()
             for name in cell.keys() & levels

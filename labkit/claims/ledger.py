@@ -29,7 +29,7 @@ from labkit.errors import UsageError
 from labkit.paths import ROOT
 
 RESULTS = (
-    *("replicated", "contradicted", "inconclusive", "not decidable on this rig"),
+    *("replicated", "contradicted", "undecided", "not decidable on this rig"),
     *("not measured", "error"),
 )
 SETTINGS = ("same", "analogue", "unsuitable")
@@ -89,7 +89,7 @@ def ledger(
           where something can be decided;
         - ``setting`` (``same``, ``analogue``, ``unsuitable``; empty without a campaign) and
           ``setting_why``;
-        - ``result``: ``replicated``, ``contradicted``, ``inconclusive`` (too few blocks are always
+        - ``result``: ``replicated``, ``contradicted``, ``undecided`` (too few blocks are always
           that), ``not decidable on this rig``, ``not measured`` or ``error``; ``why``;
         - ``dataset``, ``rig``.
 
@@ -361,7 +361,7 @@ def decide(
         return "not decidable on this rig", join_notes(f"it takes {setting[1]}", note)
     if evaluation.n_blocks < (least := fewest(claim, alpha)):
         pilot = f"pilot: {evaluation.n_blocks} complete blocks of the {least} that it takes"
-        return "inconclusive", join_notes(pilot, note)
+        return "undecided", join_notes(pilot, note)
     if holds:
         others = len(evaluation.parts) - 1
         also = f", and so {'does the other' if others == 1 else f'do the {others} others'}"
@@ -371,7 +371,7 @@ def decide(
     if fails:
         said = f"{_outside(evaluation.worst)} (p {_p(adjusted[1])})"
         return "contradicted", join_notes(said, _absent(evaluation, alpha), note)
-    return "inconclusive", join_notes(_open(claim, evaluation, family, alpha), note)
+    return "undecided", join_notes(_open(claim, evaluation, family, alpha), note)
 
 
 def fewest(claim: Claim, alpha: float) -> int:

@@ -22,29 +22,7 @@ TAIL = ("item", "label", "metric", "statistic", "value", "unit", "n")
 
 
 def published(key: str, root: Path | str | None = None) -> pd.DataFrame:
-    """Return every table value of a published document.
-
-    Parameters
-    ----------
-    key : str
-        The document's key, such as ``rohprimardho2015``.
-    root : path, optional
-        Folder of ``<key>.csv`` and ``<key>.schema.json`` (Frictionless Table Schema); by default
-        ``data/published``.
-
-    Returns
-    -------
-    DataFrame
-        One row a value: the factors of that source, then ``item`` (table number as printed),
-        ``label`` (row and column words as printed), ``metric, statistic, value, unit, n``. The
-        attribute ``attrs["schema"]`` holds descriptions and what the source's words mean here.
-        An empty number is NaN; a column of integers that may be empty has pandas' ``Int64``.
-
-    Raises
-    ------
-    DatasetError
-        If a file is missing or not what its schema says.
-    """
+    """Return every table value of a published document."""
     folder = default_root() if root is None else Path(root)
     table, path = folder / f"{key}.csv", folder / f"{key}{_SCHEMA}"
     if not table.is_file() or not path.is_file():

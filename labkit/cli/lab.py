@@ -55,21 +55,7 @@ def command(
     root: bool,
     env: Mapping[str, str],
 ) -> list[str]:
-    """Return what starts JupyterLab.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        The user's own; JupyterLab takes no option twice, so theirs stand instead of labkit's.
-    port : int or None
-        Where it listens; None for the first that is free.
-    browser : bool
-        Whether one is opened, where there is a display.
-    root : bool
-        Whether the user is root, whom JupyterLab refuses unless it is told otherwise.
-    env : mapping of str to str
-        The environment, which tells of a display.
-    """
+    """Return what starts JupyterLab."""
     display = sys.platform == "darwin" or env.get("DISPLAY") or env.get("WAYLAND_DISPLAY")
     found = [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url={URL}"]
     # The address is the last that is printed, and stays in sight.

@@ -69,7 +69,7 @@ class Dataset:
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        """The plan as stored: identity, settings, factors, conditions, order, refusals, seed."""
+        """The plan as stored: identity, settings, factors, conditions, order, infeasible, seed."""
         path = self.path / "plan.json"
         return check_keys(read_json(path), ("identity", "factors", "rig"), str(path))
 
@@ -160,8 +160,8 @@ class Dataset:
         Returns
         -------
         DataFrame
-            ``trial``, ``block``, the factors and ``copy``, then the columns. Trial and factors are
-            categories, the factors' in the order of the plan; block and copy are small integers,
+            ``trial``, ``block``, the factors and ``replicate``, then the columns. Trial and factors
+            are categories, in the order of the plan; block and replicate are small integers,
             so that a row costs few bytes beside what was measured.
         """
         records, counts, measured = self._measured(columns)
@@ -181,8 +181,8 @@ class Dataset:
         Returns
         -------
         DataFrame
-            ``trial, block``, the factors and ``copy`` as in `samples`; ``n`` samples; then columns
-            of arrays (times are int64 nanoseconds), in the order in which they were taken.
+            ``trial, block``, the factors and ``replicate`` as in `samples`; ``n`` samples; then
+            columns of arrays (times are int64 nanoseconds), in the order in which they were taken.
         """
         records, counts, measured = self._measured(columns)
         keys = self._keys(records, [1] * len(counts)) | {"n": np.array(counts, dtype=np.int64)}
@@ -214,10 +214,12 @@ class Dataset:
         return records, self._storage.parts(records) if records else []
 
     def _keys(self, records: list[dict[str, Any]], counts: list[int]) -> dict[str, Any]:
-        """Return trial, block, factors and copy of each record, repeated for each of its rows."""
+        """Return trial, block, factors and replicate of each row."""
         factors = self.plan["factors"]
         if not records:
-            return dict.fromkeys(["trial", "block", *factors, "copy"], np.empty(0, dtype=object))
+            return dict.fromkeys(
+                ["trial", "block", *factors, "replicate"], np.empty(0, dtype=object)
+            )
         for one in records:
             if lacking := [name for name in factors if name not in one["levels"]]:
                 raise DatasetError(
@@ -233,7 +235,9 @@ class Dataset:
         }
         for name, order in factors.items():
             keys[name] = _category([one["levels"][name] for one in records], order, counts)
-        return keys | {"copy": np.repeat(_small([one["copy"] for one in records]), counts)}
+        return keys | {
+            "replicate": np.repeat(_small([one["replicate"] for one in records]), counts)
+        }
 
 
 def load(path: Path | str) -> Dataset:
@@ -296,7 +300,7 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: record[name] for name in ("trial", "attempt", "block", "position")},
         **record["levels"],
-        **{name: record[name] for name in ("copy", "status", "n_samples", "started_ns")},
+        **{name: record[name] for name in ("replicate", "status", "n_samples", "started_ns")},
         **{name: record[name] for name in ("seconds", "session")},
         "flags": "; ".join(record.get("flags", [])),
         "problems": error.get("what", ""),

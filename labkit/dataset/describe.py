@@ -66,7 +66,7 @@ KEYS = {
     "attempt": ("1", "number of the attempt: one that failed is kept, and tried again"),
     "block": ("1", "block: one pass over all conditions"),
     "position": ("1", "position in the order of the block"),
-    "copy": ("1", "1, or 2 for the condition's second trial of a block (A/A)"),
+    "replicate": ("1", "1, or 2 for the condition's second trial of a block (A/A)"),
     "status": ("", "ok, or failed"),
     "n_samples": ("1", "samples that the trial kept"),
     "started_ns": ("ns", "when it began, since 1970 (UTC)"),
@@ -120,7 +120,7 @@ _COUNTERS = {
     "client_delay_ns": ("ns", "time in which the client was ready and had no CPU"),
     "client_delay": ("1", "share of time in which the client was ready and had no CPU"),
     "neighbour_cpu_ratio": ("1", "CPU time of the server to its neighbour's"),
-    "visits": ("1", "containers that came and went"),
+    "containers": ("1", "containers that were started and ended"),
     "end_ns": ("ns", "when a request or transaction ended, since the measured time began"),
     "set": ("1", "1 for a SET, 0 for a GET"),
     "close_ns": ("ns", "time of closing the file"),
@@ -187,11 +187,11 @@ _RECORD = {
     "also": ("", "further conditions that the trial measured: their levels and metrics (JSON)"),
     "commands": ("", "the commands of the workload and of the tool, as argument lists (JSON)"),
     "mechanisms": ("", "counters of the measured window, by name (JSON)"),
-    "readback": (
+    "verification": (
         "",
         "what was read back from the host of where the workload ran: verification (JSON)",
     ),
-    "readbacks": ("", "what was read back of each further placement, by its name (JSON)"),
+    "verifications": ("", "what was read back of each further placement, by its name (JSON)"),
     "steering": ("", "packet steering as it was read back from the hosts (JSON)"),
     "details": ("", "what the protocol noted beside its metrics (JSON)"),
     "window_seconds": ("s", "length of the measured window"),
@@ -318,13 +318,7 @@ class Description:
 
 
 def read_description(folder: Path) -> Description:
-    """Return the description of a folder.
-
-    Raises
-    ------
-    DatasetError
-        It was not described, or its description is damaged.
-    """
+    """Return the description of a folder."""
     try:
         package = json.loads((folder / PACKAGE).read_text())
         title, day = str(package["title"]), str(package["created"])[:10]
@@ -348,14 +342,7 @@ def campaigns_of(folder: Path) -> list[Campaign]:
 
 
 def describe(folder: Path) -> Description:
-    """Write the description of a folder with campaigns, and return what it is.
-
-    Raises
-    ------
-    DatasetError
-        There is no campaign, a file of one cannot be read, or data that were described before
-        are missing or altered now: a new description would hide it.
-    """
+    """Write the description of a folder with campaigns, and return what it is."""
     import frictionless
 
     refuse_changed(folder)
@@ -501,13 +488,7 @@ def kinds_of(types: Mapping[str, Any]) -> dict[str, str]:
 
 
 def table_types(path: Path) -> dict[str, str]:
-    """Return the type of each column of a Parquet file, as a Table Schema calls it.
-
-    Raises
-    ------
-    DatasetError
-        The file is missing or damaged.
-    """
+    """Return the type of each column of a Parquet file, as a Table Schema calls it."""
     try:
         schema = parquet.read_schema(path)
     except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow's derive from

@@ -43,13 +43,7 @@ def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object from a file of this dataset format.
-
-    Raises
-    ------
-    DatasetError
-        The file is missing, is not JSON, or is of a newer format than this labkit reads.
-    """
+    """Return a JSON object from a file of this dataset format."""
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:
@@ -95,13 +89,7 @@ def campaigns(folder: Path | str) -> list[Path]:
 
 
 def campaigns_within(folder: Path) -> list[Path]:
-    """Return every campaign directory in a folder, at any depth: the folder itself may be one.
-
-    Raises
-    ------
-    DatasetError
-        There is none.
-    """
+    """Return every campaign directory in a folder, at any depth: the folder itself may be one."""
     refuse_archive(folder)
     paths = sorted(plan.parent for plan in folder.rglob("plan.json"))
     if not paths:
@@ -141,13 +129,7 @@ def digest_of(path: Path) -> str:
 
 
 def read_sums(path: Path) -> dict[str, str]:
-    """Return the digest of every file that SHA256SUMS lists, by its name.
-
-    Raises
-    ------
-    DatasetError
-        There is no list, or a line is not a digest and a name inside the folder.
-    """
+    """Return the digest of every file that SHA256SUMS lists, by its name."""
     try:
         text = path.read_text(errors="replace")
     except OSError as error:

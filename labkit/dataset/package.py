@@ -56,21 +56,6 @@ def pack(folder: Path, output: Path) -> Description:
     The same data and library versions give the same bytes. An archive is a plain tar, since its
     files are compressed already: first the list of its files, then these by name; times, owners
     and modes are fixed. With a description, a README and the text of the licence.
-
-    Parameters
-    ----------
-    folder : Path
-        A campaign, or a folder with campaigns at any depth.
-    output : Path
-        What to write, which appears when it is complete: an archive where the name ends in
-        ``.tar``, else a new folder.
-
-    Raises
-    ------
-    DatasetError
-        There is no campaign, or a file cannot be read or is not what was described before.
-    UsageError
-        The output is there already as a folder, or would lie inside of the folder.
     """
     folder, output = folder.resolve(), output.resolve()
     if output.is_relative_to(folder):
@@ -225,19 +210,7 @@ class Verified:
 
 
 def verify(folder: Path) -> Verified:
-    """Check a folder that `describe` or `pack` described, file by file.
-
-    Returns
-    -------
-    Verified
-        Every problem, by file: missing, altered, not listed, not readable, of a newer format, or
-        not as the schema of its table says.
-
-    Raises
-    ------
-    DatasetError
-        It is not described, or its list of files cannot be read.
-    """
+    """Check a folder that `describe` or `pack` described, file by file."""
     refuse_archive(folder)
     verified = Verified(folder, read_sums(folder / SUMS))
     problems = verified.problems

@@ -15,7 +15,7 @@ Packed (`PackedTables`), as ``labkit dataset pack`` writes it::
     samples.parquet    one row a sample, one row group an attempt; every page has a checksum
     raw.tar.xz         trials/*/tool.out and logs/*.log, by their names above
 
-Both have plan.json: identity, settings, factors, conditions, order, refusals, rig.
+Both have plan.json: identity, settings, factors, conditions, order, infeasible, rig.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REST = (
 )
 #: What every attempt's record has.
 _RECORD = (
-    *("trial", "attempt", "block", "position", "copy", "levels", "session"),
+    *("trial", "attempt", "block", "position", "replicate", "levels", "session"),
     *("status", "n_samples", "started_ns", "seconds"),
 )
 #: Columns of trials.parquet that are no part of a record: the measured columns, in their order.

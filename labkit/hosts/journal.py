@@ -180,9 +180,9 @@ class Journal:
         rows = zip(*cells, strict=True)
         return [Answer(code == "0", why.strip(), now) for code, why, now in rows]
 
-    def amend(self, readings: dict[str, str]) -> None:
+    def amend(self, measurements: dict[str, str]) -> None:
         """Add to entries, by their id, what the kernel made of the value."""
-        self._append(_line({"id": name, "read": value}) for name, value in readings.items())
+        self._append(_line({"id": name, "read": value}) for name, value in measurements.items())
 
     def finish(self, done: dict[str, str], record: Record) -> None:
         """Mark entries as done, by their id, with what was done; drop a journal that is over."""

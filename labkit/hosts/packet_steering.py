@@ -3,7 +3,7 @@
 RPS hands received packets to CPUs by a hash of their flow, RFS to the CPU on which the flow's
 reader ran last, and XPS lets CPUs choose among transmit queues. All are files of sysfs (the
 kernel's ``Documentation/networking/scaling.rst``). RSS is the device's own choice among several
-receive queues, which is no file: `refusal` tells whether there is anything to choose.
+receive queues, which is no file: `infeasible` tells whether there is anything to choose.
 
 A device is seen in the sysfs of its own network namespace only: that of a rig's host is mounted
 where its `Target.sysfs` says.
@@ -106,7 +106,7 @@ def read_queues(host: Host, device: str, *, sysfs: str = "/sys") -> Queues:
     return parse_queues(host.run(*script(_READ, sysfs, device)).stdout, device)
 
 
-def refusal(queues: Queues, what: str) -> str | None:
+def infeasible(queues: Queues, what: str) -> str | None:
     """Return why a device's packets cannot be steered so, or None."""
     if what not in _LEVERS:
         raise UsageError(f"unknown steering {what!r}", remedy=f"one of {tuple(_LEVERS)}")
@@ -189,7 +189,7 @@ def steer(
     if level not in LEVELS:
         raise UsageError(f"unknown steering {level!r}", remedy=f"one of {tuple(LEVELS)}")
     found = read_queues(tuning.host, device, sysfs=sysfs)
-    if level == "off" and refusal(found, "rps"):
+    if level == "off" and infeasible(found, "rps"):
         return found  # what there is no lever for cannot be on
     found = rps(tuning, device, cpus if level != "off" else "", sysfs=sysfs)
     if level == "rfs":
@@ -203,7 +203,7 @@ def steer(
 
 def _able(host: Host, device: str, sysfs: str, what: str) -> Queues:
     queues = read_queues(host, device, sysfs=sysfs)
-    reason = refusal(queues, what)
+    reason = infeasible(queues, what)
     if reason:
         raise RigError(
             f"{what.upper()} cannot be set on {device}",

@@ -46,7 +46,7 @@ def drops(text: str) -> dict[str, int]:
 
 
 def dropped_between(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Return how many datagrams were dropped between two readings of `drops`.
+    """Return how many datagrams were dropped between two measurements of `drops`.
 
     A socket that was not there before counts from 0; what one dropped that is gone is not known.
     """

@@ -170,6 +170,6 @@ class Target:
         return "/" + self.cgroup_parent.strip("/")
 
     def with_storage(self, name: str) -> Target:
-        """Return this site for a placement with a storage: its engine is that storage's."""
+        """Return this target for a placement with a storage: its engine is that storage's."""
         storage = self.storages[name]
         return replace(self, engine=storage.engine, storage=storage)

@@ -179,14 +179,14 @@ class Tuning:
             return {}
         self._ids.update(entry.id for entry in entries)
         changes = [(entry.target, entry.prior or "", entry.value) for entry in entries]
-        taken, readings = {}, {}
+        taken, measurements = {}, {}
         for entry, answer in zip(entries, self.journal.write(entries, changes), strict=True):
             taken[entry.target] = answer.ok and same(answer.now, entry.value)
             if not answer.ok:
                 self.notes.append(f"{entry.target}: {entry.value!r} was not taken: {answer.why}")
             elif not taken[entry.target]:
-                readings[entry.id] = answer.now
+                measurements[entry.id] = answer.now
                 self.notes.append(f"{entry.target}: {entry.value!r} became {answer.now!r}")
-        if readings:
-            self.journal.amend(readings)
+        if measurements:
+            self.journal.amend(measurements)
         return taken

@@ -21,7 +21,7 @@ from labkit.plots.figure import canvas, count_text, footnote, legend, plain_log_
 FACES: dict[str, tuple[str, str]] = {
     "replicated": ("0.25", ""),
     "contradicted": ("1.0", "xxx"),
-    "inconclusive": ("0.75", "///"),
+    "undecided": ("0.75", "///"),
     "not decidable on this rig": ("0.9", "..."),
     "not measured": ("1.0", ""),
     "error": ("0.0", ""),
@@ -34,7 +34,7 @@ _NUMBERS = ("estimate", "low", "high", "published_value")
 _MARKERS = {
     "replicated": "o",
     "contradicted": "X",
-    "inconclusive": "^",
+    "undecided": "^",
     "not decidable on this rig": "s",
 }
 

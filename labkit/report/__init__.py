@@ -4,7 +4,7 @@ An analysis notebook displays one output of the type `SUMMARY_MIME`, a mapping w
 shows of it: ``study``, ``title``, ``headlines`` (each ``text``, ``verdict``, ``estimate``,
 ``low``, ``high``, ``unit``), ``noise_floor`` (each ``condition``, ``sd``, relative, and ``low``
 and ``high``, the interval of the ratio of a condition to itself), ``decidable_margin``
-(relative), ``blocks``, ``trials``, ``failed``, ``refusals`` (each ``condition``, ``reason``),
+(relative), ``blocks``, ``trials``, ``failed``, ``infeasible`` (each ``condition``, ``reason``),
 ``rig`` (`Rig.describe`), ``dataset``, ``measured`` (ISO date), ``profile``, ``reference`` and
 ``provenance`` (`labkit.report.provenance`). Whatever is missing is shown as not stated. Pages
 carry it along, so that the index is made from pages alone.

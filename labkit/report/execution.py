@@ -64,31 +64,7 @@ def execute(
     cwd: Path | None = None,
     echo: TextIO | None = None,
 ) -> Path:
-    """Execute a notebook with papermill and keep the result as `output`.
-
-    Parameters
-    ----------
-    notebook, output : Path
-        What is executed and where the executed notebook goes; it appears complete or not at all.
-    parameters : mapping, optional
-        Values for names that the notebook's parameters cell declares.
-    timeout : float
-        Seconds that the whole notebook may take.
-    cwd : Path, optional
-        Working directory; by default the notebook's own, as in JupyterLab.
-    echo : text stream, optional
-        Where the notebook's printed output and progress go while it runs.
-
-    Raises
-    ------
-    UsageError
-        A parameter that the notebook does not declare; nothing has run then.
-    LabkitError
-        A cell failed or timed out; the notebook is kept as ``NAME.failed.ipynb`` beside `output`,
-        and the evidence holds its path, the cell and the error.
-    KeyboardInterrupt
-        Also where its kernel alone was interrupted.
-    """
+    """Execute a notebook with papermill and keep the result as `output`."""
     parameters = dict(parameters or {})
     check_parameters(notebook, parameters)
     output.parent.mkdir(parents=True, exist_ok=True)

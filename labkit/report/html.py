@@ -27,7 +27,7 @@ SUMMARY_MIME = "application/vnd.labkit.summary+json"
 UNSTATED = "not stated"
 #: Verdicts that decide nothing come first: "not decidable" also holds the word "decidable".
 TONES = {
-    "open": ("not decidable", "undecid", "inconclusive", "pilot", "not stated", "unsuitable"),
+    "open": ("not decidable", "undecid", "undecided", "pilot", "not stated", "unsuitable"),
     "bad": ("contradict", "not replicated", "refuted", "failed"),
     "good": ("replicated", "different", "equivalent", "supported", "confirmed"),
 }

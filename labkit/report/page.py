@@ -41,7 +41,17 @@ from labkit.report.provenance import provenance, provenance_html
 #: Functions without types, looked up when they are called.
 _notebook: Any = ipython_display
 #: Numeric columns of trials that name or describe a trial; every other number was measured.
-_KEYS = ("trial", "attempt", "block", "position", "copy", "session", "started_ns", "n", "n_samples")
+_KEYS = (
+    "trial",
+    "attempt",
+    "block",
+    "position",
+    "replicate",
+    "session",
+    "started_ns",
+    "n",
+    "n_samples",
+)
 #: What the table of hosts shows of their facts.
 _FACTS = {
     "cpu": ["model", "count", "smt", "governor", "isolated"],
@@ -89,7 +99,7 @@ and what was measured here, with an interval of 95 %.
 `setting` is what a claim asks of a rig against what this one has: `same`, `analogue` (it can be \
 decided, but the paper's rig had more), or `unsuitable`. `result` is what the measurement says: \
 `replicated` and `contradicted` are each shown by a test of their own, corrected by Holm over the \
-paper's claims that can be decided; `inconclusive` is neither, with the number of blocks that it \
+paper's claims that can be decided; `undecided` is neither, with the number of blocks that it \
 would take; on an unsuitable rig the result is `not decidable on this rig`, whatever the numbers \
 beside it are."""
 
@@ -123,8 +133,8 @@ class Page:
         Every attempt, failed ones too.
     trials : DataFrame
         One row a successful trial: ``trial, block``, the factors in the order of the plan,
-        ``copy``; of a sample column ``n`` and the statistics of `labkit.analysis.summary`; every
-        metric and counter.
+        ``replicate``; of a sample column ``n`` and the statistics of `labkit.analysis.summary`;
+        every metric and counter.
     paired : DataFrame
         `trials`, with NaN for what was measured in blocks that span sessions.
     samples : DataFrame or None
@@ -355,10 +365,10 @@ class Page:
                 counted.unstack(by[-1], fill_value=0) if several else counted.to_frame("trials")
             )
         self.say(self._margin_text())
-        refusals = pd.DataFrame(plan["refusals"], columns=["condition", "reason"])
-        if len(refusals):
+        infeasible = pd.DataFrame(plan["infeasible"], columns=["condition", "reason"])
+        if len(infeasible):
             self.say("What the rig cannot run was refused before anything was measured:")
-        self.show(refusals, empty="Nothing was refused.")
+        self.show(infeasible, empty="Nothing was refused.")
 
     def _margin_text(self) -> str:
         if self.margin != self.planned_margin:
@@ -634,7 +644,7 @@ class Page:
                 "headlines": lines,
                 "noise_floor": self._noise_lines(),
                 "decidable_margin": max(self.margins.values(), default="unknown (pilot)"),
-                "refusals": self.plan["refusals"],
+                "infeasible": self.plan["infeasible"],
                 "rig": self.rig,
                 **about,
                 "provenance": source,

@@ -84,23 +84,7 @@ def build_index(
     failures: Mapping[str, str] | None = None,
     ledger: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Path:
-    """Write the index, whose first screen shows the rig, the findings and what is infeasible.
-
-    Parameters
-    ----------
-    pages : sequence of Path
-        Pages that `build_page` wrote, beside or below `output`, in the order of the report.
-    output : Path
-        The index, ``reports/index.html``.
-    title : str
-        Its heading.
-    rig : mapping, optional
-        What `Rig.describe` gives; by default the rig of the first study that states one.
-    failures : mapping of str to str, optional
-        Studies that have no page at all, each with the reason.
-    ledger : mapping, optional
-        How many claims of each source have which result, where there is a ``ledger.html``.
-    """
+    """Write the index, whose first screen shows the rig, the findings and what is infeasible."""
     studies = [_study(page, output) for page in pages]
     studies += [
         {"title": name, "href": None, "summary": {}, "error": reason}

@@ -77,7 +77,7 @@ LADDER = {
     "bare clean": "a process on a host without an engine",
     "bare rules": "the firewall rules of the engine, which runs on the same host",
     "bare chroot": "the image's own root file system (a chroot)",
-    "bare cgroup": "a control group like the container's: its nearest twin",
+    "bare cgroup": "a control group like the container's: the nearest baseline",
     "docker host": "the container itself: namespaces, seccomp, capabilities; the host's network",
     "docker bridge": "a network of its own: a veth pair to a bridge",
 }
@@ -92,19 +92,7 @@ def build_rig(
     title: str = "The rig",
     ledger: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Path:
-    """Write the page of the rig, or of every rig that the studies of a report were measured on.
-
-    Parameters
-    ----------
-    pages : mapping of Path to Path
-        Pages that `build_page` wrote, each with the campaign that it shows.
-    output : Path
-        The page, ``reports/rig.html``.
-    title : str
-        Its heading.
-    ledger : mapping, optional
-        How many claims of each source have which result, where there is a ``ledger.html``.
-    """
+    """Write the page of the rig, or of every rig that the studies of a report were measured on."""
     studies = [_study(page, data, output) for page, data in pages.items()]
     text = render(
         "rig.html.j2",

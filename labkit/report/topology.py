@@ -108,16 +108,7 @@ def _links(links: Any, several: bool, width: int) -> list[str]:
 
 
 def draw(rig: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Return the topology of a rig as an inline SVG image.
-
-    Parameters
-    ----------
-    rig : mapping
-        What `Rig.describe` gives: ``hosts`` (role -> ``addresses``, ``cpus``, ``engine``),
-        ``links``, ``cpu_map``, ``shared_kernel``. What is missing is drawn as not stated.
-    width : int
-        Of the drawing, in its own units; text keeps its size.
-    """
+    """Return the topology of a rig as an inline SVG image."""
     hosts = {str(role): host or {} for role, host in (rig.get("hosts") or {}).items()}
     if not hosts:
         return '<p class="unstated">The topology is not stated.</p>'

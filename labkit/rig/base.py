@@ -23,7 +23,7 @@ from labkit.runtimes import RUNTIMES
 AFFINITIES = ("free", "split", "same")
 Say = Callable[[str], None]
 
-#: The capability of a rig that a rung or a network asks for; of other networks, one of that name.
+#: The capability that a baseline level or a network requires; other networks: their name.
 _NEEDS = {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgroup"}
 _NEEDS |= {"host": "", "bridge": "layer2", "nat": "nat"}
 
@@ -32,29 +32,7 @@ _NEEDS |= {"host": "", "bridge": "layer2", "nat": "nat"}
 def open_rig(
     spec: str | Path = "virtual", *, say: Say = print, patience: float = 0.0
 ) -> Iterator[Rig]:
-    """Open a rig for the duration of a ``with`` block; SIGTERM ends it as Ctrl-C does.
-
-    Parameters
-    ----------
-    spec : str or Path
-        - ``"virtual"``: this machine as several hosts. A standing rig (``labkit rig up``) is used
-          as it is and left standing; otherwise one is brought up here and taken down at the end.
-        - ``"virtual:1gbit"``: the same, with links of that rate (`labkit.rig.netns`).
-        - ``"one-host"``: this machine as both ends, with its Docker Engine and without root.
-        - ``"auto"``: the first of these two that this machine and user can have.
-        - a path that ends in ``.toml``: the machines of that inventory file.
-    say : callable
-        Receives a line before each step that takes seconds.
-    patience : float
-        Seconds to wait for another process that uses the rig.
-
-    Raises
-    ------
-    RigError
-        It cannot be brought up, or another process uses it.
-    Interrupted
-        Ctrl-C, SIGTERM or a kernel's interrupt, once it is taken down.
-    """
+    """Open a rig for the duration of a ``with`` block; SIGTERM ends it as Ctrl-C does."""
     name = auto() if str(spec) == "auto" else str(spec)
     kind = next((kind for kind in Rig.__subclasses__() if kind.accepts(name)), None)
     if kind is None:
@@ -75,13 +53,7 @@ def open_rig(
 
 
 def auto() -> str:
-    """Return the rig that this machine and user can have: ``"virtual"``, or else ``"one-host"``.
-
-    Raises
-    ------
-    RigError
-        Neither can be had; it says why, and what to do for each.
-    """
+    """Return the rig that this machine and user can have: ``"virtual"``, or else ``"one-host"``."""
     reasons = []
     for kind in Rig.__subclasses__():
         if kind.auto_spec:
@@ -106,7 +78,7 @@ class Rig:
         What the user called it, and ``virtual``, ``inventory`` or ``one-host``.
     hosts : mapping of str to Host
         ``generator`` sends the load, ``sut`` holds the engine, ``clean`` has none.
-    sites : mapping of str to Target
+    targets : mapping of str to Target
         Places for workloads, by role.
     addresses : mapping of str to tuple of str
         Lab addresses of each role.
@@ -138,7 +110,7 @@ class Rig:
     name: str
     kind: str
     hosts: Mapping[str, Host]
-    sites: Mapping[str, Target]
+    targets: Mapping[str, Target]
     addresses: Mapping[str, tuple[str, ...]]
     cpu_map: Mapping[str, str]
     shared_kernel: bool
@@ -199,7 +171,7 @@ class Rig:
             for name, value in before.items():
                 setattr(self, name, value)
 
-    def site(self, placement: Placement, at: str = "") -> Target:
+    def target(self, placement: Placement, at: str = "") -> Target:
         """Return where a placement goes: a clean baseline has a host without an engine.
 
         Parameters
@@ -210,41 +182,45 @@ class Rig:
             The role of another host to place it on, such as ``peer``.
         """
         if at:
-            return self._site_at(placement, at)
-        role = "clean" if placement.rung == "clean" else "sut"
+            return self._target_at(placement, at)
+        role = "clean" if placement.baseline_level == "clean" else "sut"
         # Where a published port needs another address than the host's own (one-host).
-        role = "nat" if placement.network == "nat" and "nat" in self.sites else role
-        reason = self.refusal(placement)
+        role = "nat" if placement.network == "nat" and "nat" in self.targets else role
+        reason = self.infeasible(placement)
         if reason:
             raise RigError(f"{placement.label} is not possible here", why=reason)
-        if placement.storage and placement.storage not in self.sites[role].storages:
+        if placement.storage and placement.storage not in self.targets[role].storages:
             raise RigError(
                 f"the storage {placement.storage} has not been set up",
                 remedy=f'with lab.storage(["{placement.storage}"], images=[...]): ...',
             )
-        site = self.sites[role]
-        return site.with_storage(placement.storage) if placement.storage else site
+        target = self.targets[role]
+        return target.with_storage(placement.storage) if placement.storage else target
 
-    def _site_at(self, placement: Placement, role: str) -> Target:
-        reason = self.refusal(placement)
-        clean = placement.rung == "clean" and role in self.sites and not self.sites[role].engine
+    def _target_at(self, placement: Placement, role: str) -> Target:
+        reason = self.infeasible(placement)
+        clean = (
+            placement.baseline_level == "clean"
+            and role in self.targets
+            and not self.targets[role].engine
+        )
         # Any host without an engine is a clean one; what is placed there is checked to be beside
         # no rules.
         reason = None if clean else reason
-        if role not in self.sites:
+        if role not in self.targets:
             reason = f"the rig has no host {role!r}; with lab.peer(...): ... makes a second one"
-        elif placement.runtime != "bare" and not self.sites[role].engine:
+        elif placement.runtime != "bare" and not self.targets[role].engine:
             reason = f"{role} has no engine"
         if reason:
             raise RigError(f"{placement.label} is not possible on {role}", why=reason)
-        return self.sites[role]
+        return self.targets[role]
 
-    def refusal(self, placement: Placement) -> str | None:
+    def infeasible(self, placement: Placement) -> str | None:
         """Return why this rig cannot run a placement, or None."""
         runtime = RUNTIMES[placement.runtime]
-        if reason := runtime.refusal(placement.network):
+        if reason := runtime.infeasible(placement.network):
             return reason
-        way = placement.rung or placement.network
+        way = placement.baseline_level or placement.network
         # Whatever is not on a clean host is beside an engine's rules, and is checked to be so.
         asked = ["rules"] if way != "clean" else []
         asked += [*runtime.needs]
@@ -269,7 +245,9 @@ class Rig:
         except ValueError:
             return False
         held = [one for addresses in self.addresses.values() for one in addresses]
-        subnets = {one.subnet for site in self.sites.values() for one in site.networks.values()}
+        subnets = {
+            one.subnet for target in self.targets.values() for one in target.networks.values()
+        }
         return any(wanted == ipaddress.ip_address(one) for one in held) or any(
             wanted in ipaddress.ip_network(one) for one in subnets
         )
@@ -290,8 +268,8 @@ class Rig:
         Where hosts have made it each for itself, the further ones have the host in their name.
         """
         found: dict[str, str] = {}
-        for role, site in self.sites.items():
-            for name, image in site.images.items():
+        for role, target in self.targets.items():
+            for name, image in target.images.items():
                 other = found.get(name, image.digest) != image.digest
                 found[f"{name} on {role}" if other else name] = image.digest
         return found
@@ -302,7 +280,7 @@ class Rig:
             role: collect_facts(
                 host,
                 interfaces=self.interfaces.get(role, ()),
-                engine_socket=self.sites[role].engine if role in self.sites else None,
+                engine_socket=self.targets[role].engine if role in self.targets else None,
             )
             for role, host in self.hosts.items()
         }
@@ -316,7 +294,7 @@ class Rig:
                 role: {
                     "addresses": list(self.addresses.get(role, ())),
                     "cpus": self.cpu_map.get(role, ""),
-                    "engine": bool(role in self.sites and self.sites[role].engine),
+                    "engine": bool(role in self.targets and self.targets[role].engine),
                     **({"mirrors": list(self.mirrored[role])} if role in self.mirrored else {}),
                 }
                 for role in self.hosts
@@ -441,13 +419,13 @@ class Rig:
         if not able:
             yield
             return
-        before = self.sites["sut"]
-        with storage.ready(before, able, own_daemons=self.own_daemons, say=say) as site:
-            self.sites = {**self.sites, "sut": site}
+        before = self.targets["sut"]
+        with storage.ready(before, able, own_daemons=self.own_daemons, say=say) as target:
+            self.targets = {**self.targets, "sut": target}
             try:
                 yield
             finally:
-                self.sites = {**self.sites, "sut": before}
+                self.targets = {**self.targets, "sut": before}
 
     def close(self) -> None:
         """Undo what only this rig needed, and drop the connections."""

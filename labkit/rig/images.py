@@ -166,16 +166,16 @@ class _Need:
 
 def bring_images(
     host: Host,
-    site: Target,
+    target: Target,
     needs: Mapping[str, Sequence[LayeredImage | str]],
     say: Say = lambda text: None,
 ) -> dict[str, Image]:
     """See that engines have images, and return the layered ones by name."""
-    asked = {socket: _need(site, images) for socket, images in needs.items()}
+    asked = {socket: _need(target, images) for socket, images in needs.items()}
     lacking = {one: need for one, need in asked.items() if not _digests(host, one, need.references)}
     if lacking:
         say(f"layered images go to {len(lacking)} engine(s); later runs find them there")
-        _load_each(host, site, lacking)
+        _load_each(host, target, lacking)
     found: dict[str, str] = {}
     for socket, need in asked.items():
         digests = _digests(host, socket, need.references)
@@ -190,13 +190,13 @@ def bring_images(
     }
 
 
-def _need(site: Target, images: Sequence[LayeredImage | str]) -> _Need:
+def _need(target: Target, images: Sequence[LayeredImage | str]) -> _Need:
     bases = sorted({one if isinstance(one, str) else one.base for one in images})
-    if absent := [name for name in bases if name not in site.images]:
+    if absent := [name for name in bases if name not in target.images]:
         raise UsageError(
-            f"no image {', '.join(absent)} stands on the rig", remedy=f"one of {[*site.images]}"
+            f"no image {', '.join(absent)} stands on the rig", remedy=f"one of {[*target.images]}"
         )
-    under = {name: site.images[name] for name in bases}
+    under = {name: target.images[name] for name in bases}
     layered = {
         one.name: (one, one.reference(under[one.base].digest), under[one.base].reference)
         for one in images
@@ -214,12 +214,12 @@ def _digests(host: Host, socket: str, references: Sequence[str]) -> dict[str, st
     return dict(zip(references, result.stdout.split(), strict=True))
 
 
-def _load_each(host: Host, site: Target, lacking: Mapping[str, _Need]) -> None:
+def _load_each(host: Host, target: Target, lacking: Mapping[str, _Need]) -> None:
     """Load what engines lack; those that need the same share an archive."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for socket, need in lacking.items():
         groups.setdefault(tuple(need.references), []).append(socket)
-    place, saved = f"{site.disk}/archives", set[tuple[str, ...]]()
+    place, saved = f"{target.disk}/archives", set[tuple[str, ...]]()
     try:
         with ThreadPoolExecutor(2) as pool:
             loads = []
@@ -228,7 +228,7 @@ def _load_each(host: Host, site: Target, lacking: Mapping[str, _Need]) -> None:
                 need = lacking[engines[0]]
                 bases = f"{place}/{'-'.join(one.rpartition(':')[2] for one in need.bases)}.bases"
                 if need.bases not in saved:
-                    _save(host, site, need.bases, bases)
+                    _save(host, target, need.bases, bases)
                     saved.add(need.bases)
                 _write(host, need, bases, archive)
                 loads += [pool.submit(_load, host, socket, archive) for socket in engines]
@@ -238,11 +238,11 @@ def _load_each(host: Host, site: Target, lacking: Mapping[str, _Need]) -> None:
         host.run("rm", "-rf", "--", place)
 
 
-def _save(host: Host, site: Target, bases: Sequence[str], archive: str) -> None:
-    """Save images of the site's own engine."""
+def _save(host: Host, target: Target, bases: Sequence[str], archive: str) -> None:
+    """Save images of the target's own engine."""
     host.run("mkdir", "-p", str(Path(archive).parent))
     argv = ("docker", "save", "--output", archive, *bases)
-    host.run(*argv, env={"DOCKER_HOST": str(site.engine)}, timeout=600)
+    host.run(*argv, env={"DOCKER_HOST": str(target.engine)}, timeout=600)
 
 
 def _write(host: Host, need: _Need, bases: str, archive: str) -> None:

@@ -126,49 +126,49 @@ exit 1
 """
 
 
-def build_images(site: Target, store: str, names: Sequence[str]) -> dict[str, Image]:
-    """Return images of ``containers/``, each built on a site's engine where it is not there yet."""
+def build_images(target: Target, store: str, names: Sequence[str]) -> dict[str, Image]:
+    """Return images of ``containers/``, built on a target's engine where they are missing."""
     found = {}
     for name in names:
         folder = project("containers") / name
         if not (folder / "Dockerfile").is_file():
             raise UsageError(f"no image {name!r}", remedy="name a folder of containers/")
-        options = {"store": store, "parent": site.cgroup_parent}
-        found[name] = images.ensure_image(site.host, str(site.engine), folder, **options)
+        options = {"store": store, "parent": target.cgroup_parent}
+        found[name] = images.ensure_image(target.host, str(target.engine), folder, **options)
     return found
 
 
-def _mirror_problem(rig: Rig, site: Target, roles: Sequence[str]) -> str:
+def _mirror_problem(rig: Rig, target: Target, roles: Sequence[str]) -> str:
     """Return what the mirror does not show of roles' traffic; "" where it shows both ways."""
-    interface, directory = rig.interfaces[COLLECTOR][0], f"{site.directory}/trial-mirror"
+    interface, directory = rig.interfaces[COLLECTOR][0], f"{target.directory}/trial-mirror"
     argv = ["tcpdump", "-l", "-nn", "-i", interface, f"udp dst port {_DISCARD_PORT}"]
-    job = start_job(site.host, argv, directory=directory, label="trial-mirror")
+    job = start_job(target.host, argv, directory=directory, label="trial-mirror")
     try:
         ready = script(_AWAIT, f"{directory}/stderr", "listening on")
-        heard = site.host.run(*ready, check=False)
+        heard = target.host.run(*ready, check=False)
         if heard.status != 0:
             return f"tcpdump does not listen on the collector: {heard.stderr.strip()[-200:]}"
         for role in roles:
             other = "generator" if role != "generator" else "sut"
-            for source, target in ((role, other), (other, role)):
-                if reason := _send_problem(rig, site, directory, source, target):
+            for source, receiver in ((role, other), (other, role)):
+                if reason := _send_problem(rig, target, directory, source, receiver):
                     return reason
         return ""
     finally:
         job.stop()
-        site.host.run("rm", "-rf", "--", directory)
+        target.host.run("rm", "-rf", "--", directory)
 
 
-def _send_problem(rig: Rig, site: Target, directory: str, source: str, target: str) -> str:
-    here, there = rig.addresses[source][0], rig.addresses[target][0]
+def _send_problem(rig: Rig, target: Target, directory: str, source: str, receiver: str) -> str:
+    here, there = rig.addresses[source][0], rig.addresses[receiver][0]
     load = ("sockperf", "throughput", "-i", there, "-p", _DISCARD_PORT, "-t", "1", "--mps", "20")
     sent = rig.hosts[source].run(*load, check=False)
     way = rf"IP {here}\.[0-9]* > {there}\.{_DISCARD_PORT}: "
-    seen = site.host.run(*script(_AWAIT, f"{directory}/stdout", way), check=False)
+    seen = target.host.run(*script(_AWAIT, f"{directory}/stdout", way), check=False)
     if seen.status == 0:
         return ""
     why = "" if sent.status == 0 else f" ({sent.stderr.strip()[-200:] or 'sockperf failed'})"
-    return f"the collector does not see what {source} sends to {target}{why}: is the mirror on?"
+    return f"the collector does not see what {source} sends to {receiver}{why}: is the mirror on?"
 
 
 # What a host is asked before it is used, in one command; the arguments are its scratch directory
@@ -208,12 +208,12 @@ def _host(machine: Machine) -> SshHost:
 
 def _look(book: Inventory, role: str, host: Host) -> Seen:
     machine = book.machines[role]
-    answers = sections(host.run(*script(_LOOK, machine.scratch, *_targets(book, role))).stdout)
+    answers = sections(host.run(*script(_LOOK, machine.scratch, *_addresses(book, role))).stdout)
     facts = collect_facts(host, interfaces=machine.interfaces, engine_socket=machine.engine)
     return Seen(answers, facts)
 
 
-def _targets(book: Inventory, role: str) -> list[str]:
+def _addresses(book: Inventory, role: str) -> list[str]:
     """Return the addresses that a host exchanges lab traffic with."""
     others = {"generator": ("sut", "clean", "peer"), "sut": ("generator", "peer")}
     others |= {"clean": ("generator",), "peer": ("generator", "sut")}
@@ -226,7 +226,7 @@ def _targets(book: Inventory, role: str) -> list[str]:
 def _check(book: Inventory, machine: Machine, seen: Seen, host: Host) -> None:
     """Raise `RigError` where a host is not what the file says."""
     problem = inventory_checks.mismatch(
-        machine, seen.answers, seen.facts, _targets(book, machine.role)
+        machine, seen.answers, seen.facts, _addresses(book, machine.role)
     )
     if problem:
         key, what, remedy = problem
@@ -260,23 +260,23 @@ def _sweep(machine: Machine, host: Host, root: bool, say: Say) -> None:
         say(f"host {machine.role}: removed {line}")
 
 
-def _unable(sites: Mapping[str, Target]) -> dict[str, str]:
+def _unable(targets: Mapping[str, Target]) -> dict[str, str]:
     """Return the networks that a machine with an engine cannot have."""
-    with_engine = [site for site in sites.values() if site.engine]
+    with_engine = [target for target in targets.values() if target.engine]
     return {
-        name: f"{site.host.name}: {reason}"
-        for site in with_engine
-        for name, reason in kernel_probe.missing_networks(site.host, site.engine).items()
+        name: f"{target.host.name}: {reason}"
+        for target in with_engine
+        for name, reason in kernel_probe.missing_networks(target.host, target.engine).items()
     }
 
 
-def _sites(
+def _targets(
     book: Inventory, hosts: Mapping[str, Host], seen: Mapping[str, Seen], say: Say
 ) -> dict[str, Target]:
     """Return each machine as a place; the sut's has every image, a peer's what a study names."""
     found = {}
     for role, machine in book.machines.items():
-        site = Target(
+        target = Target(
             hosts[role],
             next(iter(machine.addresses), ""),
             engine=machine.engine,
@@ -293,8 +293,10 @@ def _sites(
             names = [
                 path.parent.name for path in sorted(project("containers").glob("*/Dockerfile"))
             ]
-            site = replace(site, images=build_images(site, f"{machine.scratch}/images", names))
-        found[role] = site
+            target = replace(
+                target, images=build_images(target, f"{machine.scratch}/images", names)
+            )
+        found[role] = target
     return found
 
 
@@ -304,7 +306,7 @@ class InventoryRig(Rig):
 
     Parameters
     ----------
-    peer_site, collector_site : Target, optional
+    peer_target, collector_target : Target, optional
         Hosts that take part only while a study asks for them.
     peer_store : str
         Directory of the peer's unpacked images.
@@ -312,9 +314,9 @@ class InventoryRig(Rig):
         Roles whose ports the switch mirrors to the collector.
     """
 
-    peer_site: Target | None = None
+    peer_target: Target | None = None
     peer_store: str = ""
-    collector_site: Target | None = None
+    collector_target: Target | None = None
     mirrors: tuple[str, ...] = ()
 
     @classmethod
@@ -345,7 +347,7 @@ class InventoryRig(Rig):
             stack.callback(hosts["sut"].run, *script(inventory_checks.TIDY))
             if sut.bridge and sut.engine and make_bridge(hosts["sut"], sut.engine, sut.bridge):
                 stack.callback(remove_networks, hosts["sut"], sut.engine)
-            rig = cls._of(book, hosts, _sites(book, hosts, seen, say), seen)
+            rig = cls._of(book, hosts, _targets(book, hosts, seen, say), seen)
             rig.at_close = (stack.pop_all().close,)
             return rig
 
@@ -354,7 +356,7 @@ class InventoryRig(Rig):
         cls,
         book: Inventory,
         hosts: Mapping[str, Host],
-        sites: Mapping[str, Target],
+        targets: Mapping[str, Target],
         seen: Mapping[str, Seen],
     ) -> InventoryRig:
         facts = {role: one.facts for role, one in seen.items()}
@@ -363,7 +365,7 @@ class InventoryRig(Rig):
             role: inventory_checks.kernel(one.answers, one.facts) for role, one in seen.items()
         }
         shared = len(set(kernels.values())) == 1
-        sut, machines = sites["sut"], book.machines
+        sut, machines = targets["sut"], book.machines
         apart = storage.apart(sut.host, sut.engine, sut.disk) if sut.engine else ""
         driver = (facts["sut"]["stable"]["engine"] or {}).get("Driver")
         cpus, notes = inventory_checks.cpu_map(machines, facts, shared=shared)
@@ -371,7 +373,9 @@ class InventoryRig(Rig):
             name=book.name,
             kind="inventory",
             hosts=hosts,
-            sites={role: site for role, site in sites.items() if role not in (PEER, COLLECTOR)},
+            targets={
+                role: target for role, target in targets.items() if role not in (PEER, COLLECTOR)
+            },
             addresses={role: machine.addresses for role, machine in machines.items()},
             interfaces={role: machine.interfaces for role, machine in machines.items()},
             cpu_map=cpus,
@@ -382,32 +386,32 @@ class InventoryRig(Rig):
             missing=inventory_checks.missing(machines, kernels, facts, answers)
             | runtimes.unavailable(sut.host, sut.engine)
             | inventory_checks.networks(book, answers)
-            | _unable(sites)
+            | _unable(targets)
             | storage.missing_beside(driver, apart),
             layable=book.networks,
-            peer_site=sites.get(PEER),
+            peer_target=targets.get(PEER),
             peer_store=f"{machines[PEER].scratch}/images" if PEER in machines else "",
-            collector_site=sites.get(COLLECTOR),
+            collector_target=targets.get(COLLECTOR),
             mirrors=machines[COLLECTOR].mirrors if COLLECTOR in machines else (),
         )
 
     @contextmanager
     def peer(self, images: Sequence[str]) -> Iterator[None]:
         """Have the peer take part, with images, for the duration of a ``with`` block."""
-        if self.peer_site is None:
+        if self.peer_target is None:
             yield
             return
-        target = replace(
-            self.peer_site, images=build_images(self.peer_site, self.peer_store, images)
+        receiver = replace(
+            self.peer_target, images=build_images(self.peer_target, self.peer_store, images)
         )
-        with self.changed(sites={**self.sites, PEER: target}):
+        with self.changed(targets={**self.targets, PEER: receiver}):
             yield
 
     @contextmanager
     def collector(self, *roles: str) -> Iterator[None]:
         """Have the collector take part, or else say why it cannot."""
         roles = roles or ("sut",)
-        if self.collector_site is None:
+        if self.collector_target is None:
             yield
             return
         unmirrored = [role for role in roles if role not in self.mirrors]
@@ -415,13 +419,13 @@ class InventoryRig(Rig):
             f"rig.toml does not say that the switch mirrors the port of {unmirrored[0]} to the "
             f'collector: mirrors = ["{unmirrored[0]}"] in [hosts.collector]'
             if unmirrored
-            else _mirror_problem(self, self.collector_site, roles)
+            else _mirror_problem(self, self.collector_target, roles)
         )
         changes: dict[str, Any] = (
             {"missing": {**self.missing, COLLECTOR: reason}}
             if reason
             else {
-                "sites": {**self.sites, COLLECTOR: self.collector_site},
+                "targets": {**self.targets, COLLECTOR: self.collector_target},
                 "mirrored": {**self.mirrored, COLLECTOR: tuple(roles)},
             }
         )

@@ -48,7 +48,7 @@ class NetworkHosts(Protocol):
     """What networks need of a rig; `labkit.rig.Rig` has it."""
 
     hosts: Mapping[str, Host]
-    sites: Mapping[str, Target]
+    targets: Mapping[str, Target]
     addresses: Mapping[str, tuple[str, ...]]
     interfaces: Mapping[str, tuple[str, ...]]
     missing: Mapping[str, str]
@@ -68,11 +68,11 @@ class UndoLog:
 
     def take(self, role: str, *argv: str, undo: tuple[str, ...], timeout: float = 60.0) -> Result:
         """Run a command on a host, after the one that undoes it was written down there."""
-        site = self._rig.sites[role]
+        target = self._rig.targets[role]
         # Ends with a point, so that no name is the beginning of another one.
-        folder = f"{undo_folders(site.directory, role)}{self._name}."
-        self._folders[role] = site.host, folder
-        return site.host.run(*script(_TAKE, folder, shlex.join(undo), *argv), timeout=timeout)
+        folder = f"{undo_folders(target.directory, role)}{self._name}."
+        self._folders[role] = target.host, folder
+        return target.host.run(*script(_TAKE, folder, shlex.join(undo), *argv), timeout=timeout)
 
     def undo(self) -> None:
         """Undo all of them, the last one on each host first."""
@@ -177,9 +177,9 @@ def laid(rig: NetworkHosts, names: Sequence[str]) -> Iterator[None]:
             why="it cannot be made on demand",
             remedy=f"one of {', '.join(_LAYERS)}",
         )
-    before, steps = rig.sites, UndoLog(rig, "-".join(names))
+    before, steps = rig.targets, UndoLog(rig, "-".join(names))
     with ExitStack() as stack:
-        stack.callback(setattr, rig, "sites", before)
+        stack.callback(setattr, rig, "targets", before)
         stack.callback(steps.undo)
         for name in names:
             if f"network:{name}" not in rig.missing:
@@ -188,16 +188,16 @@ def laid(rig: NetworkHosts, names: Sequence[str]) -> Iterator[None]:
 
 
 def _give(rig: NetworkHosts, role: str, network: Network) -> None:
-    """Tell a site of a network; a peer's placements have addresses of their own on it."""
+    """Tell a target of a network; a peer's placements have addresses of their own on it."""
     if role == "peer":
         network = replace(network, first=network.address(APART))
-    site = rig.sites[role]
-    site = replace(site, networks={**site.networks, network.name: network})
-    rig.sites = {**rig.sites, role: site}
+    target = rig.targets[role]
+    target = replace(target, networks={**target.networks, network.name: network})
+    rig.targets = {**rig.targets, role: target}
 
 
 def _engines(rig: NetworkHosts) -> list[str]:
-    return [role for role in ("sut", "peer") if role in rig.sites and rig.sites[role].engine]
+    return [role for role in ("sut", "peer") if role in rig.targets and rig.targets[role].engine]
 
 
 def _others(rig: NetworkHosts) -> list[str]:
@@ -213,13 +213,13 @@ def _machines(rig: NetworkHosts, roles: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _engine(site: Target) -> tuple[str, ...]:
-    return ("env", f"DOCKER_HOST={site.engine}")
+def _engine(target: Target) -> tuple[str, ...]:
+    return ("env", f"DOCKER_HOST={target.engine}")
 
 
 def _create(rig: NetworkHosts, role: str, steps: UndoLog, network: Network, *options: str) -> None:
     """Make a network of an engine."""
-    head = _engine(rig.sites[role])
+    head = _engine(rig.targets[role])
     argv = ("docker", "network", "create", "--label", LABEL, "--subnet", network.subnet, *options)
     undo = (*head, *script(_REMOVE, network.engine, LABEL))
     steps.take(role, *head, *argv, network.engine, undo=undo)
@@ -244,7 +244,7 @@ def _routed(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
     # The engine's rules let nothing in that it did not publish.
     rule = ("DOCKER-USER", "-o", network.bridge, "-j", "ACCEPT")
     steps.take("sut", "iptables", "-I", *rule, undo=("iptables", "-D", *rule))
-    way = (network.subnet, "via", rig.sites["sut"].address, *_PROTOCOL)
+    way = (network.subnet, "via", rig.targets["sut"].address, *_PROTOCOL)
     for role in _others(rig):
         steps.take(role, "ip", "route", "add", *way, undo=("ip", "route", "del", *way))
     _give(rig, "sut", network)
@@ -282,7 +282,7 @@ def _vxlan(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
 
 def _swarm(rig: NetworkHosts, steps: UndoLog) -> None:
     """Join the engines of the rig to a Swarm, unless they are in one."""
-    sut = rig.sites["sut"]
+    sut = rig.targets["sut"]
     if _membership(sut) == "active":
         return
     init = ("docker", "swarm", "init", "--advertise-addr", sut.address, *_POOL)
@@ -290,28 +290,28 @@ def _swarm(rig: NetworkHosts, steps: UndoLog) -> None:
     token = sut.host.run(*_engine(sut), "docker", "swarm", "join-token", "--quiet", "worker")
     for role in _engines(rig)[1:]:
         join = ("docker", "swarm", "join", "--token", token.stdout.strip())
-        own = ("--advertise-addr", rig.sites[role].address)
+        own = ("--advertise-addr", rig.targets[role].address)
         _enter(rig, role, steps, *join, *own, f"{sut.address}:2377")
 
 
-def _membership(site: Target) -> str:
+def _membership(target: Target) -> str:
     argv = ("docker", "info", "--format", "{{.Swarm.LocalNodeState}}")
-    return site.host.run(*_engine(site), *argv).stdout.strip()
+    return target.host.run(*_engine(target), *argv).stdout.strip()
 
 
 def _enter(rig: NetworkHosts, role: str, steps: UndoLog, *argv: str) -> None:
     """Enter a Swarm, which is left again; one that somebody else entered is not touched."""
-    site = rig.sites[role]
-    if (member := _membership(site)) != "inactive":
+    target = rig.targets[role]
+    if (member := _membership(target)) != "inactive":
         raise RigError(
             f"the engine of {role} is in a Swarm ({member}), and that of sut is not in it",
-            where=f"host {site.host.name}",
+            where=f"host {target.host.name}",
             remedy="have both in one Swarm, or neither",
         )
-    head = _engine(site)
+    head = _engine(target)
     # The engine makes a bridge for what leaves a Swarm's containers, and keeps it.
     bridge = ("docker", "network", "inspect", "docker_gwbridge")
-    if site.host.run(*head, *bridge, check=False).status != 0:
+    if target.host.run(*head, *bridge, check=False).status != 0:
         undo = (*head, "docker", "network", "rm", "docker_gwbridge")
         steps.take(role, "true", undo=undo)
     leave = (*head, "docker", "swarm", "leave", "--force")
@@ -320,12 +320,12 @@ def _enter(rig: NetworkHosts, role: str, steps: UndoLog, *argv: str) -> None:
 
 def _overlay(rig: NetworkHosts, steps: UndoLog, network: Network, *options: str) -> None:
     _swarm(rig, steps)
-    sut = rig.sites["sut"]
+    sut = rig.targets["sut"]
     _create(rig, "sut", steps, network, "--driver", "overlay", "--attachable", *options)
     for role in _engines(rig):
         # What the server's end knows of others comes with their first container.
         ends = () if role == "sut" else (sut.address,)
-        _give(rig, role, replace(network, remotes=ends, sandboxes=rig.sites[role].sandboxes))
+        _give(rig, role, replace(network, remotes=ends, sandboxes=rig.targets[role].sandboxes))
 
 
 def _encrypted(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:

@@ -285,19 +285,22 @@ class OneHostRig(Rig):
             images=images,
             disk=str(disk()),
         )
-        sites = {"generator": Target(hosts["generator"], ADDRESS, directory=directory), "sut": sut}
+        targets = {
+            "generator": Target(hosts["generator"], ADDRESS, directory=directory),
+            "sut": sut,
+        }
         gateway = _gateway(host)
         if gateway:
             # To 127.0.0.1 the engine's own proxy would carry what is published, past its NAT rule;
             # the host's address on the engine's bridge is local too, and goes through the rule.
-            sites["nat"] = replace(sut, address=gateway)
+            targets["nat"] = replace(sut, address=gateway)
         cpus = {name: value for name, value in virtual.cpu_map().items() if name != "clean"}
         published = f"; published ports are reached at {gateway}, on {BRIDGE}" if gateway else ""
         return cls(
             name="one-host",
             kind="one-host",
             hosts=hosts,
-            sites=sites,
+            targets=targets,
             addresses={"generator": (ADDRESS,), "sut": (ADDRESS, *([gateway] if gateway else []))},
             interfaces={"generator": ("lo",), "sut": ("lo",)},
             cpu_map=cpus,

@@ -267,7 +267,7 @@ def _tool(name: str) -> str | None:
 
 @contextmanager
 def ready(
-    site: Target,
+    target: Target,
     wanted: Mapping[str, Sequence[LayeredImage | str]],
     *,
     own_daemons: bool,
@@ -279,11 +279,11 @@ def ready(
             f"no storage called {', '.join(sorted(unknown))}",
             remedy=f"one of {(*DRIVERS, *MOUNTS)}",
         )
-    host: Host = LocalHost() if own_daemons else site.host
+    host: Host = LocalHost() if own_daemons else target.host
     with ExitStack() as stack:
-        carrier = _carrier(wanted) if own_daemons else driver_of(host, str(site.engine))
+        carrier = _carrier(wanted) if own_daemons else driver_of(host, str(target.engine))
         under = {name: name if name in DRIVERS else carrier for name in wanted}
-        sockets = {carrier: str(site.engine)}
+        sockets = {carrier: str(target.engine)}
         if own_daemons:
             drivers = list(dict.fromkeys(under.values()))
             say(f"starting a Docker daemon each for {', '.join(drivers)}")
@@ -291,11 +291,11 @@ def ready(
         needs: dict[str, list[LayeredImage | str]] = {}
         for name, images in wanted.items():
             needs.setdefault(sockets[under[name]], []).extend(images)
-        made = bring_images(host, site, needs, say)
-        whole = replace(site, images={**site.images, **made})
+        made = bring_images(host, target, needs, say)
+        whole = replace(target, images={**target.images, **made})
         mounts = [name for name in MOUNTS if name in wanted]
         if mounts:
-            tidy = (host, sockets[carrier], site.disk, _any_image(wanted[mounts[0]], whole))
+            tidy = (host, sockets[carrier], target.disk, _any_image(wanted[mounts[0]], whole))
             clear(*tidy)
             stack.callback(clear, *tidy)
         stands = {name: _storage(host, whole, name, sockets, under[name]) for name in wanted}
@@ -305,9 +305,9 @@ def ready(
         yield replace(whole, storages=stands)
 
 
-def _any_image(images: Sequence[LayeredImage | str], site: Target) -> str:
+def _any_image(images: Sequence[LayeredImage | str], target: Target) -> str:
     one = images[0]
-    return site.images[one if isinstance(one, str) else one.name].reference
+    return target.images[one if isinstance(one, str) else one.name].reference
 
 
 def _carrier(wanted: Iterable[str]) -> str:
@@ -329,10 +329,10 @@ def _data_root(host: Host, socket: str) -> str:
 
 
 def _storage(
-    host: Host, site: Target, name: str, sockets: Mapping[str, str], driver: str
+    host: Host, target: Target, name: str, sockets: Mapping[str, str], driver: str
 ) -> Storage:
     socket = sockets[driver]
-    where = site.disk
+    where = target.disk
     if name in DRIVERS or name == "volume":
         where = _data_root(host, socket)
     kind = _OWN_TYPE.get(name)
@@ -340,7 +340,7 @@ def _storage(
         if name == "bind":
             host.run("mkdir", "-p", where)
         kind = host.run("findmnt", "-n", "-o", "FSTYPE", "-T", where).stdout.strip()
-    return Storage(name, socket, driver, kind, directory=site.disk if name in MOUNTS else "")
+    return Storage(name, socket, driver, kind, directory=target.disk if name in MOUNTS else "")
 
 
 def _branches(images: Sequence[LayeredImage | str]) -> dict[str, tuple[str, ...]]:

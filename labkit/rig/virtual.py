@@ -208,7 +208,7 @@ class VirtualRig(Rig):
             rate=rate,
             at_close=(partial(netns.limit_rate, local, "", netns.PORTS),) if rate else (),
             hosts=hosts,
-            sites=_sites(hosts, {name: Image(**one) for name, one in state["images"].items()}),
+            targets=_targets(hosts, {name: Image(**one) for name, one in state["images"].items()}),
             addresses={
                 role: tuple(one.partition("/")[0] for port in ports for one in port.addresses)
                 for role, ports in netns.PORTS.items()
@@ -239,12 +239,12 @@ class VirtualRig(Rig):
     def peer(self, images: Sequence[str]) -> Iterator[None]:
         """Run a second host with an engine; what runs on it shares the generator's CPU."""
         role = extra_hosts.PEER
-        available = self.sites["sut"].images
+        available = self.targets["sut"].images
         with (
             extra_hosts.running_peer(self.rate, available, images) as target,
             self.changed(
                 hosts={**self.hosts, role: target.host},
-                sites={**self.sites, role: target},
+                targets={**self.targets, role: target},
                 addresses={**self.addresses, role: (target.address,)},
                 interfaces={
                     **self.interfaces,
@@ -266,7 +266,7 @@ class VirtualRig(Rig):
             extra_hosts.running_collector() as target,
             self.changed(
                 hosts={**self.hosts, role: target.host},
-                sites={**self.sites, role: target},
+                targets={**self.targets, role: target},
                 interfaces={**self.interfaces, role: ("lab0",)},
                 cpu_map={**self.cpu_map, role: self.cpu_map["harness"]},
                 mirrored={**self.mirrored, role: roles or ("sut",)},
@@ -294,7 +294,7 @@ class VirtualRig(Rig):
             yield
 
 
-def _sites(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, Target]:
+def _targets(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, Target]:
     scratch = str(netns.DIRECTORY / "jobs")
     found = {
         role: Target(

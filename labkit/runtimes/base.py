@@ -42,7 +42,7 @@ class Server:
         Its process, as the host sees it.
     host : Host
         Where it runs.
-    readback : dict
+    verification : dict
         What verification observed.
     cpus : str
         CPU list of its affinity.
@@ -55,14 +55,14 @@ class Server:
     port: int
     pid: int
     host: Host
-    readback: dict[str, Any]
+    verification: dict[str, Any]
     cpus: str
     enter: Callable[[Sequence[str]], list[str]]
 
     @property
     def own_address(self) -> str:
         """Its address in its own network namespace; the host's where it shares that."""
-        addresses = self.readback["addresses"]
+        addresses = self.verification["addresses"]
         own = (ip for name in sorted(addresses) if name != "lo" for ip in addresses[name])
         return next(own, self.address)
 
@@ -89,7 +89,7 @@ class Runtime(ABC):
     own_stack: ClassVar[bool] = False
 
     @classmethod
-    def refusal(cls, network: str) -> str:
+    def infeasible(cls, network: str) -> str:
         """Return why it can have a network nowhere; "" where it can."""
         return NEVER.get(network, "") or cls.impossible.get(network, "")
 
@@ -100,22 +100,22 @@ class Runtime(ABC):
 
     @abstractmethod
     def start(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> Started:
         """Start the workload on the host and return its process."""
 
     @abstractmethod
-    def stop(self, site: Target, label: str) -> None:
+    def stop(self, target: Target, label: str) -> None:
         """End it, and whatever is left of it; nothing to do is fine."""
 
     @abstractmethod
-    def logs(self, site: Target, label: str) -> str:
+    def logs(self, target: Target, label: str) -> str:
         """Return what it printed."""
 
     @abstractmethod
     def enter(
         self,
-        site: Target,
+        target: Target,
         placement: Placement,
         workload: Workload,
         label: str,
@@ -125,7 +125,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def expect(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, started: Started
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
     ) -> Expectation:
         """Return what verification must find."""
 
@@ -133,12 +133,12 @@ class Runtime(ABC):
         """Return the prefix that pins a command inside the placement to CPUs of the host."""
         return ["taskset", "-c", cpus]
 
-    def ready(self, site: Target, started: Started, workload: Workload) -> None:
+    def ready(self, target: Target, started: Started, workload: Workload) -> None:
         """Return as soon as the workload serves; raise `PlacementError` where it does not."""
-        wait_ready(site.host, started, workload)
+        wait_ready(target.host, started, workload)
 
-    def come_and_go(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
+    def churn(
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> list[str]:
         """Return a command that starts, awaits and removes placements in an endless loop.
 
@@ -150,13 +150,13 @@ class Runtime(ABC):
         )
 
 
-def rootfs_of(site: Target, workload: Workload) -> str:
+def rootfs_of(target: Target, workload: Workload) -> str:
     """Return where a workload's root file system is unpacked; raise `PlacementError` otherwise."""
-    image = site.images.get(workload.image)
+    image = target.images.get(workload.image)
     if image is None or not image.rootfs:
         raise PlacementError(
             f"the root file system of image {workload.image!r} is missing",
-            where=f"host {site.host.name}",
+            where=f"host {target.host.name}",
             remedy="labkit rig up builds it from containers/",
         )
     return image.rootfs
@@ -226,13 +226,7 @@ def set_fifo(host: Host, pid: int, priority: int) -> None:
 
 
 def wait_ready(host: Host, started: Started, workload: Workload, seconds: float = 10.0) -> None:
-    """Return as soon as the process listens on its port, or runs where it has none.
-
-    Raises
-    ------
-    PlacementError
-        It ended, or `seconds` were over.
-    """
+    """Return as soon as the process listens on its port, or runs where it has none."""
     pid, tries = str(started.pid), str(int(seconds * 100))
     argv = script(LISTENS, pid, f"{workload.port:04X}", workload.protocol, tries)
     if not workload.port:
@@ -248,24 +242,24 @@ def wait_ready(host: Host, started: Started, workload: Workload, seconds: float 
 
 def _verified(
     runtime: Runtime,
-    site: Target,
+    target: Target,
     placement: Placement,
     workload: Workload,
     cpus: str,
     started: Started,
 ) -> dict[str, Any]:
     """Return what was observed of the placement; raise `ManipulationError` if it is another one."""
-    expectation = runtime.expect(site, placement, workload, cpus, started)
-    network = site.networks.get(placement.network)
+    expectation = runtime.expect(target, placement, workload, cpus, started)
+    network = target.networks.get(placement.network)
     hidden = network.sandboxes if network else ""
-    observed = observe(site, started.pid, started.container, hidden, inside=runtime.own_stack)
+    observed = observe(target, started.pid, started.container, hidden, inside=runtime.own_stack)
     differences = problems(expectation, observed)
     if differences:
         raise ManipulationError(
             f"this is not {placement.label}: {'; '.join(differences)}",
-            where=f"host {site.host.name}, process {started.pid}",
+            where=f"host {target.host.name}, process {started.pid}",
             remedy="the trial is discarded; compare the placement with the host's configuration",
-            evidence={"problems": differences, "readback": observed},
+            evidence={"problems": differences, "verification": observed},
         )
     return observed
 
@@ -273,7 +267,7 @@ def _verified(
 @contextmanager
 def placed(
     runtime: Runtime,
-    site: Target,
+    target: Target,
     placement: Placement,
     workload: Workload,
     *,
@@ -281,52 +275,27 @@ def placed(
     label: str,
     logs: dict[str, str] | None = None,
 ) -> Iterator[Server]:
-    """Run a workload where its placement says, for the duration of a ``with`` block.
-
-    Parameters
-    ----------
-    runtime : Runtime
-        The engine.
-    site : Site
-        Where it is placed.
-    placement : Placement
-        What it is to be.
-    workload : Workload
-        The server.
-    cpus : str
-        CPU list of its affinity.
-    label : str
-        Marks everything that is made; unique to the trial.
-    logs : dict, optional
-        Receives what the server printed, under ``server.log``, also when it failed.
-
-    Raises
-    ------
-    PlacementError
-        It did not start or did not become ready.
-    ManipulationError
-        It runs, but is not what the label says.
-    """
+    """Run a workload where its placement says, for the duration of a ``with`` block."""
     try:
-        started = runtime.start(site, placement, workload, cpus, label)
-        runtime.ready(site, started, workload)
+        started = runtime.start(target, placement, workload, cpus, label)
+        runtime.ready(target, started, workload)
         if placement.limits.fifo:
-            set_fifo(site.host, started.pid, placement.limits.fifo)
-        observed = _verified(runtime, site, placement, workload, cpus, started)
+            set_fifo(target.host, started.pid, placement.limits.fifo)
+        observed = _verified(runtime, target, placement, workload, cpus, started)
         yield Server(
             started.address,
             workload.port,
             started.pid,
-            site.host,
+            target.host,
             observed,
             cpus,
             lambda argv: runtime.enter(
-                site, placement, workload, label, [*runtime.pinned(cpus), *argv]
+                target, placement, workload, label, [*runtime.pinned(cpus), *argv]
             ),
         )
     finally:
         try:
             if logs is not None:
-                logs["server.log"] = runtime.logs(site, label)
+                logs["server.log"] = runtime.logs(target, label)
         finally:
-            runtime.stop(site, label)
+            runtime.stop(target, label)

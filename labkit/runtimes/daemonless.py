@@ -75,7 +75,7 @@ class DaemonlessRuntime(Runtime):
     @abstractmethod
     def hold(
         self,
-        site: Target,
+        target: Target,
         placement: Placement,
         rootfs: str,
         network: Network | None,
@@ -84,59 +84,59 @@ class DaemonlessRuntime(Runtime):
     ) -> list[str]:
         """Return the command of the host that starts and holds a container."""
 
-    def attach(self, site: Target, network: Network, pid: int) -> None:
+    def attach(self, target: Target, network: Network, pid: int) -> None:
         """Give the container its address, where its engine does not do that."""
 
-    def end(self, site: Target, label: str) -> None:
+    def end(self, target: Target, label: str) -> None:
         """End a container whose holder would not do that when it is told to end."""
 
-    def clear(self, site: Target, label: str) -> None:
+    def clear(self, target: Target, label: str) -> None:
         """Remove what is left of a container once its holder has ended."""
 
     def start(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> Started:
         """Start the holder as a detached job, and find the workload below it."""
-        network = self._network(site, placement)
+        network = self._network(target, placement)
         command = ["taskset", "-c", cpus, *workload.argv]
-        rootfs = rootfs_of(site, workload)
-        argv = self.hold(site, placement, rootfs, network, command, label)
-        directory = f"{site.directory}/{label}"
+        rootfs = rootfs_of(target, workload)
+        argv = self.hold(target, placement, rootfs, network, command, label)
+        directory = f"{target.directory}/{label}"
         # Registered first: interrupted while it starts, it is ended all the same.
-        self._jobs[label] = Job(site.host, directory)
-        job = start_job(site.host, argv, directory=directory, label=label)
-        pid = self._find(site, job, workload, placement)
+        self._jobs[label] = Job(target.host, directory)
+        job = start_job(target.host, argv, directory=directory, label=label)
+        pid = self._find(target, job, workload, placement)
         if network:
-            self.attach(site, network, pid)
+            self.attach(target, network, pid)
         if placement.network == "nat" and workload.port and network:
             self._published.add(label)
             for protocol in workload.protocols:
-                values = (label, site.address, protocol, str(workload.port))
-                site.host.run(*script(_PUBLISH, *values, network.address(site.place)))
-        return Started(pid, networks.reached_at(site, placement))
+                values = (label, target.address, protocol, str(workload.port))
+                target.host.run(*script(_PUBLISH, *values, network.address(target.place)))
+        return Started(pid, networks.reached_at(target, placement))
 
-    def stop(self, site: Target, label: str) -> None:
+    def stop(self, target: Target, label: str) -> None:
         """End the holder, and remove rules, control groups and files of the container."""
         try:
             if label in self._published:
-                site.host.run(*script(_WITHDRAW, label))
+                target.host.run(*script(_WITHDRAW, label))
                 self._published.remove(label)
         finally:
             job = self._jobs.pop(label, None)
             if job:
-                self.end(site, label)
+                self.end(target, label)
                 job.stop()
-                self.clear(site, label)
-                site.host.run("rm", "-rf", "--", job.directory)
+                self.clear(target, label)
+                target.host.run("rm", "-rf", "--", job.directory)
 
-    def logs(self, site: Target, label: str) -> str:
+    def logs(self, target: Target, label: str) -> str:
         """Return what the container printed on both streams."""
         job = self._jobs.get(label)
         return job.stdout() + job.stderr() if job else ""
 
     def enter(
         self,
-        site: Target,
+        target: Target,
         placement: Placement,
         workload: Workload,
         label: str,
@@ -149,35 +149,35 @@ class DaemonlessRuntime(Runtime):
         )
 
     def expect(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, started: Started
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
     ) -> Expectation:
         """Return what must be true of a container on each network."""
-        facts = networks.expected(site, placement, workload)
-        network = self._network(site, placement)
+        facts = networks.expected(target, placement, workload)
+        network = self._network(target, placement)
         if placement.network == "nat" and network:
-            facts |= {"bridge": network.bridge, "address": network.address(site.place)}
+            facts |= {"bridge": network.bridge, "address": network.address(target.place)}
         return Expectation(
             cpus=cpus,
             container=True,
-            cgroup=site.parent_group,
+            cgroup=target.parent_group,
             root="",
-            rootfs=rootfs_of(site, workload),
+            rootfs=rootfs_of(target, workload),
             limits=placement.limits,
             engine_process=self.holder,
             **facts,
         )
 
     @staticmethod
-    def _network(site: Target, placement: Placement) -> Network | None:
-        return None if placement.network == "host" else networks.network_of(site, placement)
+    def _network(target: Target, placement: Placement) -> Network | None:
+        return None if placement.network == "host" else networks.network_of(target, placement)
 
-    def _find(self, site: Target, job: Job, workload: Workload, placement: Placement) -> int:
+    def _find(self, target: Target, job: Job, workload: Workload, placement: Placement) -> int:
         wanted = "".join(f"{word} " for word in workload.argv)
-        result = site.host.run(*script(_FIND, str(job.pid), wanted, "500"), check=False)
+        result = target.host.run(*script(_FIND, str(job.pid), wanted, "500"), check=False)
         if result.status != 0:
             raise PlacementError(
                 f"{placement.label} did not start",
-                where=f"host {site.host.name}",
+                where=f"host {target.host.name}",
                 why=(job.stderr().strip() or result.stderr.strip())[-800:],
             )
         return int(result.stdout)

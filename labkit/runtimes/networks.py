@@ -25,43 +25,43 @@ def no_swarm(reason: str) -> dict[str, str]:
     return {"overlay": reason, "encrypted": reason, "weave": weave}
 
 
-def network_of(site: Target, placement: Placement) -> Network:
+def network_of(target: Target, placement: Placement) -> Network:
     """Return the network of a placement; raise `PlacementError` where it is not set up."""
-    network = site.networks.get(placement.network)
+    network = target.networks.get(placement.network)
     if network is None:
         raise PlacementError(
             f"network {placement.network!r} is not set up",
-            where=f"host {site.host.name}",
+            where=f"host {target.host.name}",
             remedy=f'with lab.networks(["{placement.network}"]): ...; for the bridge of a real '
             "machine name bridge_port and bridge_address in rig.toml",
         )
     return network
 
 
-def published(site: Target, workload: Workload) -> list[str]:
+def published(target: Target, workload: Workload) -> list[str]:
     """Return the options that publish a workload's port on its host; none for one without."""
-    port = f"{site.address}:{workload.port}:{workload.port}"
+    port = f"{target.address}:{workload.port}:{workload.port}"
     ways = workload.protocols if workload.port else ()
     return [text for one in ways for text in ("--publish", f"{port}/{one}")]
 
 
-def reached_at(site: Target, placement: Placement) -> str:
+def reached_at(target: Target, placement: Placement) -> str:
     """Return the address at which a client reaches a placement."""
     if placement.network in ("host", "nat"):
-        return site.address
-    return network_of(site, placement).address(site.place)
+        return target.address
+    return network_of(target, placement).address(target.place)
 
 
-def expected(site: Target, placement: Placement, workload: Workload) -> dict[str, Any]:
+def expected(target: Target, placement: Placement, workload: Workload) -> dict[str, Any]:
     """Return what of an `Expectation` follows from the network."""
     kind = placement.network
     facts: dict[str, Any] = {"host_network": kind == "host", "service": workload.port}
     if kind in ("host", "nat"):
-        facts["published"] = site.address if kind == "nat" and workload.port else ""
+        facts["published"] = target.address if kind == "nat" and workload.port else ""
         facts["protocols"] = workload.protocols
         return facts
-    network = network_of(site, placement)
-    ways = {way for one in site.networks.values() for way in (one.port, one.parent) if way}
+    network = network_of(target, placement)
+    ways = {way for one in target.networks.values() for way in (one.port, one.parent) if way}
     return facts | {
         "bridge": network.bridge,
         "port": network.port,
@@ -69,5 +69,5 @@ def expected(site: Target, placement: Placement, workload: Workload) -> dict[str
         "parent": network.parent,
         "remotes": network.remotes,
         "hidden": bool(network.sandboxes),
-        "address": network.address(site.place),
+        "address": network.address(target.place),
     }

@@ -93,31 +93,17 @@ _ANY = "00:00:00:00:00:00"
 _FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
 #: So much of a command line is kept: an argument may be a whole program.
 _CMDLINE = 400
-#: What differs between two readings of the same rules.
+#: What differs between two measurements of the same rules.
 _COUNTERS = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|^#.*", re.MULTILINE)
 
 
 def observe(
-    site: Target, pid: int, container: str = "", sandboxes: str = "", *, inside: bool = False
+    target: Target, pid: int, container: str = "", sandboxes: str = "", *, inside: bool = False
 ) -> dict[str, Any]:
-    """Return what the host says about a process: namespaces, control group, limits, links, rules.
-
-    Parameters
-    ----------
-    site : Site
-        Where it was placed.
-    pid : int
-        The process, as the host sees it.
-    container : str, optional
-        The engine's name of its container.
-    sandboxes : str, optional
-        A directory of namespaces in which an engine keeps tunnels.
-    inside : bool, optional
-        Read addresses from inside the container.
-    """
-    env = {"DOCKER_HOST": site.engine} if site.engine else None
+    """Return what the host says of a process: namespaces, control group, limits, links, rules."""
+    env = {"DOCKER_HOST": target.engine} if target.engine else None
     argv = script(OBSERVE, str(pid), container, sandboxes, "inside" if inside else "")
-    result = site.host.run(*argv, env=env, timeout=30)
+    result = target.host.run(*argv, env=env, timeout=30)
     return parse(result.stdout)
 
 
@@ -135,20 +121,14 @@ def sections(text: str) -> dict[str, str]:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return what was printed as JSON data: what the rules need, and no more about the host.
-
-    Raises
-    ------
-    ToolOutput
-        A part that every host has is missing: the process ended, or the output is not ours.
-    """
+    """Return what was printed as JSON data: what the rules need, and no more about the host."""
     raw = sections(text)
     for name in ("ns.net", "host.net", "status", "cgroup"):
         if not raw.get(name):
             raise ToolOutput(
                 f"verification could not read {name}",
                 why="the process may have ended",
-                evidence={"readback": text.partition("@@ host.links")[0][:4000]},
+                evidence={"verification": text.partition("@@ host.links")[0][:4000]},
             )
     status = dict(line.split(":", 1) for line in raw["status"].splitlines() if ":" in line)
     shared = raw["ns.net"] == raw["host.net"]

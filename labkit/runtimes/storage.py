@@ -52,26 +52,20 @@ rm -rf --one-file-system -- "$1"
 """
 
 
-def data_options(site: Target, image: Image, label: str) -> list[str]:
-    """Create what the storage needs, and return the options of ``docker run`` that mount it.
-
-    Raises
-    ------
-    PlacementError
-        It could not be made.
-    """
-    storage = site.storage
+def data_options(target: Target, image: Image, label: str) -> list[str]:
+    """Create what the storage needs, and return the options of ``docker run`` that mount it."""
+    storage = target.storage
     if storage is None or storage.name == storage.driver:
         return []
     source = data_source(storage, image, label)
     if storage.name == "unionfs-fuse":
-        _unite(site, storage, image, label)
+        _unite(target, storage, image, label)
     else:
         text = _VOLUME if storage.name == "volume" else _BIND
         # The trial's label names its process: another user's sweep leaves a living one's alone.
-        options = (image.reference, site.cgroup_parent, label, storage.directory)
+        options = (image.reference, target.cgroup_parent, label, storage.directory)
         argv = script(text, source, *options)
-        _try(site.host, f"{storage.name} for {image.name}", argv, storage)
+        _try(target.host, f"{storage.name} for {image.name}", argv, storage)
     kind = "volume" if storage.name == "volume" else "bind"
     return ["--mount", f"type={kind},src={source},dst={DATA}"]
 
@@ -91,29 +85,29 @@ def data_source(storage: Storage, image: Image, label: str) -> str:
     return places[storage.name]
 
 
-def release(site: Target, label: str) -> None:
+def release(target: Target, label: str) -> None:
     """Remove what was made for one container only: its union, if there is one."""
-    if site.storage is None or site.storage.name != "unionfs-fuse":
+    if target.storage is None or target.storage.name != "unionfs-fuse":
         return
-    place = _union(site.storage, label)
-    Job(site.host, f"{place}/job").stop()
-    site.host.run(*script(_UNION_DOWN, place))
+    place = _union(target.storage, label)
+    Job(target.host, f"{place}/job").stop()
+    target.host.run(*script(_UNION_DOWN, place))
 
 
 def _union(storage: Storage, label: str) -> str:
     return f"{storage.directory}/unions/{label}"
 
 
-def _unite(site: Target, storage: Storage, image: Image, label: str) -> None:
+def _unite(target: Target, storage: Storage, image: Image, label: str) -> None:
     """Mount a union of the image's layers, read-only, below a fresh branch that is written to."""
     place = _union(storage, label)
-    site.host.run("mkdir", "-p", f"{place}/written", f"{place}/union")
+    target.host.run("mkdir", "-p", f"{place}/written", f"{place}/union")
     branches = [f"{place}/written=RW"]
     branches += [f"{one}=RO" for one in reversed(storage.branches.get(image.name, ()))]
     argv = ["unionfs", "-f", "-o", "cow,allow_other,use_ino", ":".join(branches), f"{place}/union"]
-    job = start_job(site.host, argv, directory=f"{place}/job", label=label)
+    job = start_job(target.host, argv, directory=f"{place}/job", label=label)
     try:
-        _try(site.host, f"union for {image.name}", script(_UNION_UP, f"{place}/union"), storage)
+        _try(target.host, f"union for {image.name}", script(_UNION_UP, f"{place}/union"), storage)
     except PlacementError as error:
         raise PlacementError(error.what, where=error.where, why=job.stderr()[-800:]) from error
 

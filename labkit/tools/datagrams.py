@@ -186,7 +186,7 @@ def watch(sink: str, pid: int, seconds: int) -> Client:
 
 
 def parse_watch(stdout: str, log: str = "") -> Measurement:
-    """Read the two readings of `watch`.
+    """Read the two measurements of `watch`.
 
     Returns
     -------
@@ -196,7 +196,7 @@ def parse_watch(stdout: str, log: str = "") -> Measurement:
     looks = [part.strip() for part in stdout.split("@@") if part.strip()]
     clocks = [look.partition("\n")[0] for look in looks]
     if len(looks) != 2 or not all(clock.isdigit() for clock in clocks):
-        raise unreadable("the sink's counters", "there are not two readings", stdout)
+        raise unreadable("the sink's counters", "there are not two measurements", stdout)
     elapsed = int(clocks[1]) - int(clocks[0])
     taken = counted(looks[0], looks[1])
     if elapsed <= 0:
@@ -205,7 +205,7 @@ def parse_watch(stdout: str, log: str = "") -> Measurement:
 
 
 def counted(before: str, after: str) -> int:
-    """Return how many datagrams a sink took between two readings of `labkit.hosts.sockets.SHOW`.
+    """Return how many datagrams a sink took between two outputs of `labkit.hosts.sockets.SHOW`.
 
     Raises
     ------

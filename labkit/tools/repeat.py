@@ -43,7 +43,7 @@ class Iteration:
     metrics : mapping of str to float
         What it measured.
     flags : tuple of str
-        Of its reading.
+        Of its measurement.
     """
 
     start_ns: int
@@ -56,7 +56,7 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Repeated(Measurement):
-    """A reading of several iterations; `metrics` are means of those that ended and are not late."""
+    """A measurement of several iterations; `metrics` are means of those that ended in time."""
 
     iterations: tuple[Iteration, ...] = ()
 
@@ -141,8 +141,8 @@ def _iteration(read: Reader, line: Mapping[str, Any], place: int) -> Iteration:
             remedy="run the same command in the image by hand",
             evidence=dict(line),
         )
-    reading = read(line["stdout"], "")
-    return Iteration(start, end, late=late, metrics=reading.metrics, flags=reading.flags)
+    measurement = read(line["stdout"], "")
+    return Iteration(start, end, late=late, metrics=measurement.metrics, flags=measurement.flags)
 
 
 def means(iterations: Sequence[Iteration]) -> dict[str, float]:
@@ -176,7 +176,7 @@ class Side:
         For the record: start and end of every iteration in ns from the earliest start of both, its
         overlap, and what it measured.
     flags : tuple of str
-        That no iteration counts, or what the readings of those that count flag.
+        That no iteration counts, or what the measurements of those that count flag.
     """
 
     name: str
@@ -233,7 +233,7 @@ def _row(iteration: Iteration, share: float, first: int) -> dict[str, Any]:
 def combine(
     measured: Sequence[tuple[str, Repeated]], *, own: str = "service", other: str = "neighbour"
 ) -> tuple[Measurement, list[Side]]:
-    """Return one or two services that repeated in one window as one reading.
+    """Return one or two services that repeated in one window as one measurement.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def combine(
 
     Returns
     -------
-    reading : Measurement
+    measurement : Measurement
         The first service's metrics, and the neighbour's own as ``neighbour_NAME``: the mean of
         all that it measured. Two of the same service are one row, of the mean of both, or without
         value where one has none; two that differ are a row each, the second in `Measurement.also`.

@@ -49,12 +49,12 @@ def probe(host: Host) -> str:
     return version(host, (TOOL, "--version"), r"version: (\S+)", remedy=_REMEDY)
 
 
-def lacking(sites: Mapping[str, Target]) -> dict[str, str]:
+def lacking(targets: Mapping[str, Target]) -> dict[str, str]:
     """Return where the tool is not, each with the reason and what to do.
 
     Parameters
     ----------
-    sites : mapping of str to Site
+    targets : mapping of str to Site
         The rig's, by role.
 
     Returns
@@ -63,10 +63,10 @@ def lacking(sites: Mapping[str, Target]) -> dict[str, str]:
         ``generator``, ``clean`` and ``sut`` for hosts without it on PATH, ``image`` for the image
         that has the applications.
     """
-    roles = [role for role in ("generator", "clean", "sut") if role in sites]
-    asked = {role: partial(probe, sites[role].host) for role in roles}
+    roles = [role for role in ("generator", "clean", "sut") if role in targets]
+    asked = {role: partial(probe, targets[role].host) for role in roles}
     reasons = {}
-    for place, ask in (asked | {"image": partial(_probe_image, sites["sut"])}).items():
+    for place, ask in (asked | {"image": partial(_probe_image, targets["sut"])}).items():
         try:
             ask()
         except ToolMissing as error:
@@ -74,17 +74,17 @@ def lacking(sites: Mapping[str, Target]) -> dict[str, str]:
     return reasons
 
 
-def _probe_image(site: Target) -> None:
+def _probe_image(target: Target) -> None:
     """Raise `ToolMissing` unless a container of the image finds the tool."""
     run = ("docker", "run", "--rm", "--pull", "never", "--network", "none", "--label", "labkit=rig")
-    image = site.images.get(IMAGE)
-    if site.engine and image is not None:
+    image = target.images.get(IMAGE)
+    if target.engine and image is not None:
         argv = (*run, image.reference, TOOL, "--version")
-        result = site.host.run(*argv, env={"DOCKER_HOST": site.engine}, check=False)
+        result = target.host.run(*argv, env={"DOCKER_HOST": target.engine}, check=False)
         if result.status == 0:
             return
     raise ToolMissing(
-        f"{TOOL} is not in the image {IMAGE}", where=f"host {site.host.name}", remedy=_REMEDY
+        f"{TOOL} is not in the image {IMAGE}", where=f"host {target.host.name}", remedy=_REMEDY
     )
 
 
@@ -174,7 +174,7 @@ def parse(stdout: str, log: str, *, size: int, messages: int | None = None) -> M
     -------
     Measurement
         ``rtt_ns``: whole round trips. Where the tool was run without ``--rtt`` its values are
-        halves, rounded down to a ns, and are doubled.
+        halves, rounded down to a ns, and are replicates.
 
     Raises
     ------

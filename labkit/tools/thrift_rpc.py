@@ -195,7 +195,7 @@ def parse(
         the calls before it; ``messages_per_s``. Where the client's kernel counts it,
         ``client_delay_ns``, for how long in the sample the client was ready and had no CPU, and
         ``client_delay``, the same as a share of the time: above `MOST_DELAY` (beside `WAKING_NS`
-        every time that it got a CPU) the reading is flagged, since its own stalls are then in
+        every time that it got a CPU) the measurement is flagged, since its own stalls are then in
         what it measured.
 
     Raises

@@ -42,7 +42,7 @@ SUMMARY = {
             ("bare, separate CPUs", "different", 0.153),
             ("Docker host, separate CPUs", "different", 0.161),
             ("Docker bridge, separate CPUs", "different", 0.172),
-            ("Docker host against its nearest twin, blocking", "inconclusive", 1.04),
+            ("Docker host against the nearest baseline, blocking", "undecided", 1.04),
             ("Docker bridge against host, blocking", "not decidable on this rig", 1.12),
         ]
     ],
@@ -54,7 +54,7 @@ SUMMARY = {
     "blocks": 5,
     "trials": 75,
     "failed": 0,
-    "refusals": [
+    "infeasible": [
         {"condition": "docker host, same CPU, spinning", "reason": "measures the scheduler"},
         {"condition": "docker bridge, same CPU, spinning", "reason": "measures the scheduler"},
     ],
@@ -124,7 +124,7 @@ def _overflow(page: Page) -> int:
 NAMED = ("#topology svg", "#cpu-map", "#rig .caveats", ".verdicts", ".noise", ".margin")
 
 
-@pytest.mark.parametrize("part", [*NAMED, ".refusals", "#measured", ".strip"])
+@pytest.mark.parametrize("part", [*NAMED, ".infeasible", "#measured", ".strip"])
 def test_first_screen_of_the_index_shows(page: Page, report: Path, part: str) -> None:
     page.goto((report / "index.html").as_uri())
     assert _bottom(page, part) <= 800

@@ -28,11 +28,11 @@ from labkit.errors import PlacementError
 from labkit.hosts.host import Result
 from labkit.hosts.target import Image, Network, Storage, Target
 from labkit.placement import (
+    BASELINE_LEVELS,
     DRIVERS,
     ENGINES,
     MOUNTS,
     NETWORKS,
-    RUNGS,
     Limits,
     Placement,
     Workload,
@@ -60,12 +60,12 @@ def make_rig(facts: Mapping[str, Any], targets: Mapping[str, Any], **options: An
         def facts(self) -> dict[str, Any]:
             return {role: dict(values) for role, values in facts.items()}
 
-    return Recorded(sites=targets, **options)
+    return Recorded(targets=targets, **options)
 
 
 def cannot_have(engine: str, network: str) -> str:
     """Return why an engine never has a network, or an empty string."""
-    return RUNTIMES[engine].refusal(network)
+    return RUNTIMES[engine].infeasible(network)
 
 
 def life(
@@ -78,7 +78,7 @@ def life(
         "enter": lambda: engine.enter(
             target, placement, workload, label, [*engine.pinned(cpus), "true", "a b"]
         ),
-        "come and go": lambda: engine.come_and_go(target, placement, workload, cpus, label),
+        "come and go": lambda: engine.churn(target, placement, workload, cpus, label),
         "stop": lambda: engine.stop(target, label),
     }
     for name, step in steps.items():
@@ -122,7 +122,7 @@ def frames(every: bool = False) -> dict[str, Any]:
 
 def measured(samples: pd.DataFrame) -> list[str]:
     """Return the columns of samples that come after the keys of their trial."""
-    return list(samples.columns[list(samples.columns).index("copy") + 1 :])
+    return list(samples.columns[list(samples.columns).index("replicate") + 1 :])
 
 
 def columns_of(frame: pd.DataFrame) -> dict[str, str]:
@@ -253,10 +253,10 @@ def placements(every: bool) -> Iterator[tuple[Placement, str, str]]:
     All combinations for ``every``; otherwise every engine on each of its networks, and limits,
     storages, other CPUs and the second workload on an engine's first network only.
     """
-    for rung in RUNGS:
+    for level in BASELINE_LEVELS:
         for limits in LIMITS.values():
-            if rung == "cgroup" or not limits.set():
-                yield from varied(bare(rung, limits), every or not limits.set())
+            if level == "cgroup" or not limits.set():
+                yield from varied(bare(level, limits), every or not limits.set())
     for engine in ENGINES:
         for number, network in enumerate(possible(engine)):
             complete = every or number == 0

@@ -73,7 +73,7 @@ def test_every_application_is_measured(
             if family == "nginx" and network == "nat":
                 # All requests of a connection go over it; one more had the first request.
                 assert found["Tcp.PassiveOpens"] == 101
-            held = trial.record["readback"], trial.record["readbacks"]["client"]
+            held = trial.record["verification"], trial.record["verifications"]["client"]
             own = [one["status"]["Cpus_allowed_list"] for one in held]
             for side, cpus in zip(("server", "client"), own, strict=True):
                 assert found[f"{side}_cpu"] == pytest.approx(busy(trial, cpus), abs=0.02)

@@ -83,7 +83,7 @@ def test_from_plan_to_dataset(lab: Rig, left: Left, tmp_path: Path) -> None:
     assert [record["trial"] for record in found.records] == sorted(found.ok["trial"])
     assert found.samples()["value_ns"].tolist() == [1, 2, 3, 4] * 4
     for record in found.records:
-        assert record["readback"]["status"]["Cpus_allowed_list"] == lab.cpu_map["sut"]
+        assert record["verification"]["status"]["Cpus_allowed_list"] == lab.cpu_map["sut"]
         assert record["mechanisms"]["server_last_cpu"] == float(lab.cpu_map["sut"])
         assert record["evidence"]["before"]["clock_ns"] < record["evidence"]["after"]["clock_ns"]
         assert record["commands"][0][:2] == ["sockperf", "server"]
@@ -153,7 +153,7 @@ def test_a_trial_that_fails_is_a_row_and_is_tried_again(
     assert found.trials["attempt"].tolist() == [1, 1, 2]
     failed = found.records[1]
     assert failed["error"]["type"] == "RuntimeError" and failed["error"]["what"] == "by chance"
-    assert failed["readback"]["cmdline"].startswith("sockperf server")
+    assert failed["verification"]["cmdline"].startswith("sockperf server")
     assert found.trials["problems"].tolist() == ["", "by chance", ""]
     assert left() == []
 
@@ -199,7 +199,7 @@ def test_what_is_not_what_its_label_says_is_a_failed_row(
         error = record["error"]
         assert error["type"] == "ManipulationError"
         assert "it is in the host network namespace" in error["what"]
-        seen = error["evidence"]["readback"]
+        seen = error["evidence"]["verification"]
         assert seen["namespaces"]["net"] == seen["host_namespaces"]["net"]
         assert record["n_samples"] == 0 and record["metrics"] == {}
         folder = found.path / "trials" / record["directory"]

@@ -208,7 +208,7 @@ def test_the_study_notebook_measures_refuses_to_mix_and_begins_anew(
     planned = len(campaign.plan["conditions"])
     assert planned == len(campaign.ok) == campaign.ok["trial"].nunique() > 12
     for record in campaign.records:
-        assert record["readback"]["status"]["Cpus_allowed_list"]
+        assert record["verification"]["status"]["Cpus_allowed_list"]
         assert {"context_switches", "server_last_cpu", "steal"} <= set(record["mechanisms"])
     before = snapshot(campaign.path)
     refused = program(*papermill(tmp_path, blocks="1", messages="600"))

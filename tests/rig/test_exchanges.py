@@ -66,12 +66,12 @@ def measured(
 def test_a_captured_trial_has_both_times_of_its_window(
     watched: Rig, label: str, left: Left, place: Placement, exchange: str
 ) -> None:
-    trial, reading = measured(watched, label, place, capture="on", exchange=exchange)
-    rtt, inside = reading.samples["rtt_ns"], reading.samples["residence_ns"]
+    trial, measurement = measured(watched, label, place, capture="on", exchange=exchange)
+    rtt, inside = measurement.samples["rtt_ns"], measurement.samples["residence_ns"]
     # On a busy machine fewer are exchanged in the second that the tool takes.
     assert 0 < len(rtt) == len(inside) <= 500 and inside.min() > 0
     assert np.median(inside) < np.median(rtt)
-    found = reading.metrics
+    found = measurement.metrics
     assert found["paired"] >= len(rtt) and found["captured"] >= 2 * found["paired"]
     assert found["capture_drops"] == found["unpaired"] == 0, trial.record["flags"]
     assert mirrors() == "" and left() == []
@@ -99,17 +99,19 @@ def test_a_trial_that_is_not_captured_is_left_alone(
         raise AssertionError("the switch was to mirror")
 
     monkeypatch.setattr(watched, "mirror", never)
-    trial, reading = measured(watched, label, place, capture="off", exchange=exchange, load=load)
-    assert list(reading.samples) == ["rtt_ns"] and 0 < len(reading.samples["rtt_ns"]) <= 500
-    beside = set(trial.record.get("readbacks", {}))
+    trial, measurement = measured(
+        watched, label, place, capture="off", exchange=exchange, load=load
+    )
+    assert list(measurement.samples) == ["rtt_ns"] and 0 < len(measurement.samples["rtt_ns"]) <= 500
+    beside = set(trial.record.get("verifications", {}))
     count = {"none": 0, "containers": 2, "stress-ng": 1}[load["kind"]]
     assert beside == {f"load{number}" for number in range(count)}
     for name in beside:
-        assert trial.record["readbacks"][name]["status"]["Cpus_allowed_list"] == load["cpus"]
+        assert trial.record["verifications"][name]["status"]["Cpus_allowed_list"] == load["cpus"]
     assert left() == []
 
 
 @pytest.mark.parametrize("network", ["none", "container"])
 def test_a_network_that_cannot_be_is_refused_by_the_rig(lab: Rig, network: str) -> None:
-    reason = lab.refusal(container("docker", network))
+    reason = lab.infeasible(container("docker", network))
     assert reason and ("cannot be reached" in reason or "measure that one" in reason)

@@ -65,14 +65,14 @@ def test_every_datagram_is_counted_and_captured(
     with ExitStack() as stack:
         first = placed(trial, stack, place, hosts, 3)[1].address
         # Each hop was proven, and not only the first.
-        assert len(trial.record["readbacks"]) == 3
+        assert len(trial.record["verifications"]) == 3
         load = datagrams.send(first, rate=RATE, size=28, seconds=1, port=FIRST)
         with trial.capture(f"udp port {FIRST} or udp port {SINK}") as captured:
-            reading = trial.measure(load)
+            measurement = trial.measure(load)
         found = trial.mechanisms
         drops = sum(found[name] for name in found if name.endswith("socket_drops"))
     # What arrived is what the sink's socket dropped; the rest was dropped at the sockets of hops.
-    assert drops == reading.metrics["sent"] and found["sink_socket_drops"] > 0
+    assert drops == measurement.metrics["sent"] and found["sink_socket_drops"] > 0
     seen = read(captured.packets)
     pairs = pair(seen.where(dport=FIRST), seen.where(dport=SINK), number())
     assert len(pairs) == found["sink_socket_drops"]
@@ -132,9 +132,9 @@ def test_a_hop_that_is_not_its_label_takes_the_others_down(
 ) -> None:
     trial, options = make_trial(docker("macvlan")), Docker._network
 
-    def wrong(site: Target, placement: Placement, workload: Workload) -> list[str]:
+    def wrong(target: Target, placement: Placement, workload: Workload) -> list[str]:
         lies = workload.port == FIRST + 2
-        return ["--network", "host"] if lies else options(site, placement, workload)
+        return ["--network", "host"] if lies else options(target, placement, workload)
 
     monkeypatch.setattr(Docker, "_network", staticmethod(wrong))
     with ExitStack() as stack, pytest.raises(ManipulationError, match="host network namespace"):
@@ -148,13 +148,13 @@ def test_a_proxy_in_the_way_is_seen(
     trial = make_trial(docker("nat"))
     with ExitStack() as stack:
         placed(trial, stack, docker("nat"), 1, 1)
-        site = watched.sites["sut"]
+        target = watched.targets["sut"]
         # What answers on the port now is a process of the host, as the engine's proxy would be.
         text = "iptables -t nat -S DOCKER | sed -n 's/^-A \\(.*dport 20000.*\\)/-D \\1/p' | " + (
             'while read -r rule; do eval "iptables -t nat $rule"; done'
         )
-        site.host.run(*script(text))
-        load = datagrams.send(site.address, rate=100, size=28, seconds=1, port=FIRST)
+        target.host.run(*script(text))
+        load = datagrams.send(target.address, rate=100, size=28, seconds=1, port=FIRST)
         with pytest.raises(ManipulationError, match="did not pass the address translation"):
             trial.measure(load)
     assert left() == []
@@ -172,7 +172,7 @@ def test_the_collector_is_described_as_what_listens_at_the_switch(watched: Rig) 
 def test_without_a_collector_nothing_is_captured(
     lab: Rig, make_trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = {role: site for role, site in lab.sites.items() if role != "collector"}
-    monkeypatch.setattr(lab, "sites", others)
+    others = {role: target for role, target in lab.targets.items() if role != "collector"}
+    monkeypatch.setattr(lab, "targets", others)
     with pytest.raises(RigError, match="no collector"), make_trial(bare("clean")).capture():
         pass

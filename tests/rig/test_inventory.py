@@ -112,7 +112,7 @@ def test_real_trials_on_every_rung(rig: Rig, tmp_path: Path) -> None:
         tools={"sockperf": sockperf.probe},
     )
     plan = study.plan(rig, blocks=1, seed=1)
-    assert not plan.design.refusals
+    assert not plan.design.infeasible
     found = plan.run(into=tmp_path)
     assert list(found.trials.status) == ["ok"] * 7
     assert found.ok.n_samples.between(1, 500).all()
@@ -122,10 +122,10 @@ def test_real_trials_on_every_rung(rig: Rig, tmp_path: Path) -> None:
             json.loads(path.read_text()) for path in sorted(tmp_path.rglob("trial.json"))
         )
     }
-    read = {label: record["readback"] for label, record in kept.items()}
+    read = {label: record["verification"] for label, record in kept.items()}
     assert read["bare cgroup"]["cgroup"]["cpu"].startswith("/labkit-host/trial-")
     assert "198.18.1.10" in read["docker bridge"]["addresses"]["eth0"]
-    image = rig.sites["sut"].images["net"]
+    image = rig.targets["sut"].images["net"]
     assert read["docker host"]["inspect"]["image"] == image.digest
     assert read["bare chroot"]["root"] == image.rootfs
     assert {"server_switches", "context_switches"} <= set(kept["bare rules"]["mechanisms"])
@@ -190,7 +190,7 @@ def test_an_image_is_built_over_ssh(rig: Rig, tmp_path: Path) -> None:
 
 
 def test_opening_removes_what_a_dead_campaign_left(rig: Rig, folder: Path) -> None:
-    image = rig.sites["sut"].images["net"].reference
+    image = rig.targets["sut"].images["net"].reference
     options = ["--label=labkit=trial-1-x", "--network=none", "--cgroup-parent=/labkit"]
     docker_cli("run", "--detach", "--pull=never", *options, image, "sleep", "600")
     directory = str(folder / "left")

@@ -99,7 +99,7 @@ def standing(rig: Rig) -> dict[str, list[str]]:
         role: [line for line in lines if not line.startswith(("#", ":"))]
         for role, lines in found.items()
     }
-    for role, socket in (("sut", rig.sites["sut"].engine), ("peer", extra_hosts.PEER_SOCKET)):
+    for role, socket in (("sut", rig.targets["sut"].engine), ("peer", extra_hosts.PEER_SOCKET)):
         env = {"DOCKER_HOST": str(socket)}
         names = ("docker", "network", "ls", "--format", "{{.Name}}")
         member = ("docker", "info", "--format", "{{.Swarm.LocalNodeState}}")
@@ -151,13 +151,13 @@ def test_what_the_file_does_not_give_is_refused_with_its_key(
     try:
         for network in LAID:
             engine = "lxc" if network == "nat" else "docker"
-            reason = plain.refusal(container(engine, network)) or ""
+            reason = plain.infeasible(container(engine, network)) or ""
             assert f"no key {network} in its table [networks]" in reason
         with plain.networks(LAID):
-            assert set(plain.sites["sut"].networks) <= {"bridge"}
+            assert set(plain.targets["sut"].networks) <= {"bridge"}
     finally:
         plain.close()
-    assert "no Weave Net plugin" in (rig.refusal(docker("weave")) or "")
+    assert "no Weave Net plugin" in (rig.infeasible(docker("weave")) or "")
     assert treatments.SecondHost(at="both").feasibility(rig, "both", {}), "no peer was asked for"
 
 
@@ -179,7 +179,7 @@ def test_the_owner_s_mirror_is_used_once_it_shows_both_ways(
                 with trial.capture("udp port 11111") as captured:
                     trial.measure(load)
     assert len(read(captured.packets)) >= 100
-    assert "collector" not in rig.sites
+    assert "collector" not in rig.targets
     assert labelled(LocalHost(), "trial-") == []
 
 
@@ -198,7 +198,7 @@ def test_containers_of_two_machines_reach_each_other(
     networked: Rig, network: str, client: str
 ) -> None:
     placement = docker(network)
-    assert networked.refusal(placement) is None
+    assert networked.infeasible(placement) is None
     two_hosts = treatments.SecondHost(at=2, spread=True)
     assert two_hosts.feasibility(networked, 2, {"placement": placement}) is None
     trial = make(networked, placement, network)
@@ -208,18 +208,18 @@ def test_containers_of_two_machines_reach_each_other(
         trial.serve(waiting("net"), docker(client), **beside) as inside,
     ):
         assert inside.host.name == "peer" and server.host.name == "sut"
-        reading = trial.measure(far(server.address), inside=inside)
+        measurement = trial.measure(far(server.address), inside=inside)
         if network in ("routed", "vxlan", "macvlan"):
             near = sockperf.ping_pong(server.address, messages=200, size=64, wait="block")
             assert 0 < len(trial.measure(near).samples["rtt_ns"]) <= 200
-    assert reading.messages >= 100
+    assert measurement.messages >= 100
     subnet = {"macvlan": "198.18.0.", "overlay": "198.18.35.", "vxlan": "198.18.34."}
     assert server.address.startswith(subnet.get(network, "198.18."))
 
 
 def test_another_engine_publishes_by_the_bridge_that_is_laid_for_it(networked: Rig) -> None:
     placement = container("lxc", "nat")
-    if reason := networked.refusal(placement):
+    if reason := networked.infeasible(placement):
         pytest.skip(reason)
     trial = make(networked, placement, "lxc")
     with trial.serve(sockperf.server("block"), placement) as server:

@@ -31,11 +31,11 @@ def ping(trial):
         client = sockperf.ping_pong(server.address, messages=500, size=64, wait=trial.wait)
         return trial.measure(client)
 
-rungs = [bare(rung) for rung in ("clean", "rules", "chroot", "cgroup")]
+levels = [bare(level) for level in ("clean", "rules", "chroot", "cgroup")]
 networks = [docker(network) for network in ("host", "bridge", "nat")]
 study = Study(
     "one-host", ping,
-    factors={"placement": rungs + networks, "affinity": ["split"], "wait": ["block"]},
+    factors={"placement": levels + networks, "affinity": ["split"], "wait": ["block"]},
     baseline={"placement": bare("clean")}, tools={"sockperf": sockperf.probe},
 )
 with Rig.open("one-host", patience=600, say=lambda text: print(text, file=sys.stderr)) as rig:
@@ -45,7 +45,7 @@ with Rig.open("one-host", patience=600, say=lambda text: print(text, file=sys.st
     rows = [json.loads(path.read_text()) for path in sorted(found.path.rglob("trial.json"))]
     print(json.dumps({
         "uid": os.geteuid(), "auto": auto(), "describe": rig.describe(), "rows": rows,
-        "refusals": {str(one.condition): one.reason for one in plan.design.refusals},
+        "infeasible": {str(one.condition): one.reason for one in plan.design.infeasible},
         "owns": [rig.owns("127.0.0.1"), rig.owns("198.18.0.1")], "resumed": len(again.trials),
     }))
 """
@@ -99,9 +99,9 @@ with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
             trial = Trial(rig, Condition(levels), {}, f"trial-0-{name}", {})
             with trial.serve(waiting("user"), placement) as server:
                 client = file_operations.first_write(folder="/data", size_b=5000, files=2)
-                reading = trial.measure(client, inside=server)
-            point = server.readback["data"]["point"]
-            found[name] = [len(reading.samples["again_ns"]), point]
+                measurement = trial.measure(client, inside=server)
+            point = server.verification["data"]["point"]
+            found[name] = [len(measurement.samples["again_ns"]), point]
     left = [str(path) for path in onehost.disk().rglob("*")]
     cold = ColdCache().feasibility(rig, "cold", {})
     print(json.dumps({"found": found, "cold": cold, "left": left}))
@@ -134,7 +134,7 @@ def test_real_trials_without_root(campaign: dict[str, Any]) -> None:
     assert {row["status"] for row in rows.values()} == {"ok"}, rows
     assert all(0 < row["n_samples"] <= 500 for row in rows.values())
     assert campaign["resumed"] == 3, "running the plan again measures nothing anew"
-    read = {label: row["readback"] for label, row in rows.items()}
+    read = {label: row["verification"] for label, row in rows.items()}
     shared = {label: found["namespaces"]["net"] == found["host_namespaces"]["net"]
               for label, found in read.items()}  # fmt: skip
     assert shared == {"bare rules": True, "docker host": True, "docker nat": False}
@@ -148,7 +148,7 @@ def test_real_trials_without_root(campaign: dict[str, Any]) -> None:
 
 
 def test_what_it_cannot_is_refused_with_the_reason(campaign: dict[str, Any]) -> None:
-    reasons = campaign["refusals"]
+    reasons = campaign["infeasible"]
     assert len(reasons) == 4
     for part, reason in (
         ("bare clean", "rules are on this host"),
@@ -245,7 +245,7 @@ with Rig.open("one-host", patience=600) as rig: pass
 
 
 def test_root_without_the_virtual_rigs_tools_has_every_rung_but_two(user: User) -> None:
-    code = CAMPAIGN.replace("rungs + networks", "rungs").replace(
+    code = CAMPAIGN.replace("levels + networks", "levels").replace(
         "from labkit.rig import auto",
         "from labkit.rig import auto, lock; lock.KEEP = Path(sys.argv[1])",
     )
@@ -255,5 +255,5 @@ def test_root_without_the_virtual_rigs_tools_has_every_rung_but_two(user: User) 
     found = {row["levels"]["placement"]: row for row in rows}
     assert set(found) == {"bare rules", "bare chroot", "bare cgroup"}
     assert {row["status"] for row in rows} == {"ok"}, rows
-    assert found["bare cgroup"]["readback"]["cgroup"]["cpu"].startswith("/labkit-host/trial-")
+    assert found["bare cgroup"]["verification"]["cgroup"]["cpu"].startswith("/labkit-host/trial-")
     assert not [group for group in groups() if group.name == "labkit-host"]

@@ -33,12 +33,12 @@ def steered_to(lab: Rig) -> list[str]:
     """Return the CPU lists to which each receiving host hands what its first interface gets."""
     return [
         str(
-            read_queues(lab.hosts[role], "lab0", sysfs=lab.sites[role].sysfs).record()[
+            read_queues(lab.hosts[role], "lab0", sysfs=lab.targets[role].sysfs).record()[
                 "rx-0/rps_cpus"
             ]
         )
         for role in treatments.ENDS
-        if role in lab.sites
+        if role in lab.targets
     ]
 
 
@@ -106,7 +106,7 @@ with Tuning(LocalHost(), label) as tuning:
 
 
 def test_after_a_kill_it_is_put_back_too(lab: Rig, label: str) -> None:
-    argv = [sys.executable, "-c", KILLED, lab.sites["sut"].sysfs, label]
+    argv = [sys.executable, "-c", KILLED, lab.targets["sut"].sysfs, label]
     assert subprocess.run(argv, check=False).returncode == -signal.SIGKILL
     assert steered_to(lab) == ["0"]
     # Through the way to the host, whose journal is where the machine's is.

@@ -48,9 +48,9 @@ def test_both_ends_are_in_containers_of_engines_of_their_own(
         near = with_peer.hosts["sut"].run("ip", "-j", "neigh", "show", "198.18.0.5").stdout
     assert len(found.samples["latency_ns"]) == 200
     assert own.startswith("198.19.128." if network == "nat" else "198.18.0.5")
-    held = trial.record["readbacks"]["client"]
+    held = trial.record["verifications"]["client"]
     assert held["status"]["Cpus_allowed_list"] == with_peer.cpus("generator", "split")
-    assert held["inspect"]["image"] == with_peer.sites["peer"].images["python"].digest
+    assert held["inspect"]["image"] == with_peer.targets["peer"].images["python"].digest
     # What reaches the server comes from the second host, translated where it was behind a bridge.
     assert json.loads(near)[0]["lladdr"]
     assert trial.mechanisms["client_group_cpu_use"] > 0
@@ -84,7 +84,7 @@ def test_its_engine_knows_the_runtimes_that_the_first_one_knows(with_peer: Rig) 
     known = {
         role: json.loads(
             with_peer.hosts[role]
-            .run(*asked, env={"DOCKER_HOST": str(with_peer.sites[role].engine)})
+            .run(*asked, env={"DOCKER_HOST": str(with_peer.targets[role].engine)})
             .stdout
         )
         for role in ("sut", "peer")
@@ -93,12 +93,12 @@ def test_its_engine_knows_the_runtimes_that_the_first_one_knows(with_peer: Rig) 
 
 
 def test_nothing_of_it_is_left(lab: Rig) -> None:
-    before = (lab.hosts, lab.sites, lab.addresses, lab.cpu_map)
+    before = (lab.hosts, lab.targets, lab.addresses, lab.cpu_map)
     with pytest.raises(RigError, match="no image"), lab.peer(images=["absent"]):
         pass
     with lab.peer(images=["python"]):
         assert labelled(LocalHost(), extra_hosts.PEER_LABEL)
-    assert (lab.hosts, lab.sites, lab.addresses, lab.cpu_map) == before
+    assert (lab.hosts, lab.targets, lab.addresses, lab.cpu_map) == before
     assert not Path("/run/netns", netns.PREFIX + "peer").exists()
     assert labelled(LocalHost(), extra_hosts.PEER_LABEL) == []
     assert treatments.SecondHost(at="both").feasibility(lab, "both", {})

@@ -14,7 +14,7 @@ from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, PlacementError
 from labkit.hosts import script
 from labkit.hosts.target import Image, Target
-from labkit.placement import RUNGS, Limits, Placement, Workload, bare, container, docker
+from labkit.placement import BASELINE_LEVELS, Limits, Placement, Workload, bare, container, docker
 from labkit.rig.base import Rig
 from labkit.runtimes import RUNTIMES, placed
 from labkit.runtimes.base import Started, wait_ready
@@ -25,7 +25,7 @@ from labkit.tools import sockperf
 pytestmark = pytest.mark.rig
 MESSAGES = 500
 PLACEMENTS = [
-    *(bare(rung) for rung in RUNGS),
+    *(bare(level) for level in BASELINE_LEVELS),
     *(docker(network) for network in ("host", "bridge", "nat")),
 ]
 #: 100,000,000 bytes are no whole number of pages.
@@ -41,7 +41,7 @@ def alive(pid: int) -> bool:
 def test_from_start_to_nothing_left(
     lab: Rig, make_trial: Callable[..., Trial], left: Left, placement: Placement
 ) -> None:
-    assert lab.refusal(placement) is None
+    assert lab.infeasible(placement) is None
     trial = make_trial(placement)
     with trial.serve(sockperf.server("block"), placement) as server:
         assert alive(server.pid)
@@ -49,12 +49,12 @@ def test_from_start_to_nothing_left(
         route = lab.hosts["generator"].run("ip", "route", "get", server.address).stdout
         assert " dev lab0 " in route
         load = sockperf.ping_pong(server.address, messages=MESSAGES, size=64, wait="block")
-        reading = trial.measure(load)
+        measurement = trial.measure(load)
         assert left() != []  # the look for leftovers sees what is there
-    rtt = reading.samples["rtt_ns"]
+    rtt = measurement.samples["rtt_ns"]
     assert 0 < len(rtt) <= MESSAGES and rtt.dtype == np.int64 and rtt.min() > 0
-    assert reading.messages >= len(rtt)
-    assert trial.record["readback"]["cmdline"].startswith("sockperf server -i 0.0.0.0")
+    assert measurement.messages >= len(rtt)
+    assert trial.record["verification"]["cmdline"].startswith("sockperf server -i 0.0.0.0")
     assert trial.record["mechanisms"]["server_last_cpu"] == float(lab.cpu_map["sut"])
     assert len(trial.record["commands"]) == 2
     assert "sockperf" in trial.logs["server.log"]
@@ -110,7 +110,7 @@ class Otherwise:
     image : str
         Another image.
     after : callable, optional
-        Called with the site and what was started, before anything is checked.
+        Called with the target and what was started, before anything is checked.
     """
 
     really: Placement | None = None
@@ -123,36 +123,36 @@ class Otherwise:
 
         class Wrong(kind):  # type: ignore[misc, valid-type]
             def start(
-                self, site: Target, asked: Placement, workload: Workload, cpus: str, label: str
+                self, target: Target, asked: Placement, workload: Workload, cpus: str, label: str
             ) -> Started:
-                where = Target(**vars(site) | {"images": made.images(site)})
+                where = Target(**vars(target) | {"images": made.images(target)})
                 started = super().start(where, made.really or asked, workload, cpus, label)
                 if made.after:
-                    made.after(site, started)
+                    made.after(target, started)
                 return Started(started.pid, started.address, started.container)
 
             @staticmethod
-            def _network(site: Target, asked: Placement, workload: Workload) -> list[str]:
-                return list(made.options) or Docker._network(site, asked, workload)
+            def _network(target: Target, asked: Placement, workload: Workload) -> list[str]:
+                return list(made.options) or Docker._network(target, asked, workload)
 
         return Wrong()
 
-    def images(self, site: Target) -> dict[str, Image]:
+    def images(self, target: Target) -> dict[str, Image]:
         if not self.image:
-            return dict(site.images)
-        right = site.images["net"]
+            return dict(target.images)
+        right = target.images["net"]
         return {"net": Image(right.name, self.image, right.digest, right.rootfs)}
 
 
-def unpublish(site: Target, started: Started) -> None:
+def unpublish(target: Target, started: Started) -> None:
     """Delete the one rule that leads to the container; the engine's proxy still answers then."""
     text = """iptables -t nat -S DOCKER | sed -n 's/^-A \\(.*--dport 11111 .*\\)/-D \\1/p' |
     while read -r rule; do iptables -t nat $rule; done"""
-    site.host.run(*script(text))
+    target.host.run(*script(text))
 
 
-def to_cpu_0(site: Target, started: Started) -> None:
-    site.host.run("taskset", "-acp", "0", str(started.pid))
+def to_cpu_0(target: Target, started: Started) -> None:
+    target.host.run("taskset", "-acp", "0", str(started.pid))
 
 
 MEMORY, QUOTA = Limits(memory=64 << 20), Limits(period_us=10_000, quota_us=2_000)
@@ -185,19 +185,19 @@ CASES: dict[str, tuple[Placement, Otherwise, str]] = {
 }
 
 
-def refused(lab: Rig, site: Target, placement: Placement, runtime: Any, label: str) -> str:
+def refused(lab: Rig, target: Target, placement: Placement, runtime: Any, label: str) -> str:
     """Place it; return in which words the check refused it, with the evidence beside them."""
     logs: dict[str, str] = {}
     server = sockperf.server("block")
     cpus = lab.cpu_map["sut"]
     with (
         pytest.raises(ManipulationError) as caught,
-        placed(runtime, site, placement, server, cpus=cpus, label=label, logs=logs),
+        placed(runtime, target, placement, server, cpus=cpus, label=label, logs=logs),
     ):
         raise AssertionError("it was used")
     error = caught.value
     assert error.what.startswith(f"this is not {placement.label}: ")
-    assert error.evidence["readback"]["cmdline"].startswith("sockperf server")
+    assert error.evidence["verification"]["cmdline"].startswith("sockperf server")
     assert "; ".join(error.evidence["problems"]) in error.what
     assert "server.log" in logs
     return error.what
@@ -208,8 +208,8 @@ def test_what_is_not_what_its_label_says_is_refused(
     lab: Rig, label: str, left: Left, case: str
 ) -> None:
     placement, wrong, words = CASES[case]
-    site = lab.site(placement)
-    assert words in refused(lab, site, placement, wrong(placement), label)
+    target = lab.target(placement)
+    assert words in refused(lab, target, placement, wrong(placement), label)
     assert left() == []
 
 
@@ -224,25 +224,25 @@ def test_what_is_not_what_its_label_says_is_refused(
 def test_a_rung_on_the_wrong_host_is_refused(
     lab: Rig, label: str, left: Left, placement: Placement, role: str, words: str
 ) -> None:
-    assert words in refused(lab, lab.sites[role], placement, Bare(), label)
+    assert words in refused(lab, lab.targets[role], placement, Bare(), label)
     assert left() == []
 
 
 @pytest.fixture
 def other_image(lab: Rig) -> Iterator[str]:
     """An image that holds the same files under another digest."""
-    site = lab.sites["sut"]
-    env = {"DOCKER_HOST": str(site.engine)}
+    target = lab.targets["sut"]
+    env = {"DOCKER_HOST": str(target.engine)}
     make = """id=$(docker create --label labkit=image "$1" true)
     docker commit "$id" labkit-test:other >/dev/null; docker rm "$id" >/dev/null"""
-    site.host.run(*script(make, site.images["net"].reference), env=env)
+    target.host.run(*script(make, target.images["net"].reference), env=env)
     yield "labkit-test:other"
-    site.host.run("docker", "rmi", "labkit-test:other", env=env)
+    target.host.run("docker", "rmi", "labkit-test:other", env=env)
 
 
 def test_another_image_is_refused(lab: Rig, label: str, other_image: str, left: Left) -> None:
     runtime = Otherwise(image=other_image)(HOST)
-    assert "its image is sha256:" in refused(lab, lab.sites["sut"], HOST, runtime, label)
+    assert "its image is sha256:" in refused(lab, lab.targets["sut"], HOST, runtime, label)
     assert left() == []
 
 
@@ -266,7 +266,7 @@ def test_a_server_that_never_is_ready_is_an_error_and_leaves_nothing(
     workload = Workload(argv, 11111)
     with (
         pytest.raises(PlacementError) as caught,
-        placed(runtime, lab.site(placement), placement, workload, cpus="1", label=label),
+        placed(runtime, lab.target(placement), placement, workload, cpus="1", label=label),
     ):
         raise AssertionError("it was used")
     assert words in str(caught.value) or "ended at once" in str(caught.value)
@@ -278,7 +278,7 @@ def test_what_a_container_writes_goes_with_it(
     lab: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
 ) -> None:
     placement = container(engine, "host")
-    if reason := lab.refusal(placement):  # in CI another test asks for each of them
+    if reason := lab.infeasible(placement):  # in CI another test asks for each of them
         pytest.skip(reason)
     trial = make_trial(placement)
     for _ in range(2):
@@ -286,6 +286,6 @@ def test_what_a_container_writes_goes_with_it(
             written = Path("/proc", str(server.pid), "root", "written")
             assert not written.exists()
             written.write_text("mine")
-    image = lab.sites["sut"].images["net"]
+    image = lab.targets["sut"].images["net"]
     assert image.rootfs and not Path(image.rootfs, "written").exists()
     assert left() == []

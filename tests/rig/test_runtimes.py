@@ -37,7 +37,7 @@ PAIRS = [
     container(engine, network)
     for engine in ENGINES
     for network in ("host", "bridge", *LAID)
-    if not RUNTIMES[engine].refusal(network)
+    if not RUNTIMES[engine].infeasible(network)
 ]
 LIMITS = Limits("1", 512, 10_000, 5_000, 200_000_000)
 #: On these networks the generator has no address: what they join are containers of two engines.
@@ -53,7 +53,7 @@ def networked(lab: Rig) -> Iterator[Rig]:
 
 def refused(lab: Rig, trial: Trial, placement: Placement) -> bool:
     """See that a placement that the rig refuses cannot be made; tell whether it refuses it."""
-    reason = lab.refusal(placement)
+    reason = lab.infeasible(placement)
     if reason:
         serving = trial.serve(sockperf.server("block"), placement)
         with pytest.raises(RigError, match=re.escape(reason)), serving:
@@ -63,9 +63,9 @@ def refused(lab: Rig, trial: Trial, placement: Placement) -> bool:
 
 @pytest.mark.skipif(not os.environ.get("LABKIT_REQUIRE_RIG"), reason="asked of CI only")
 def test_the_engines_that_the_tests_install_are_there(lab: Rig) -> None:
-    there = {engine for engine in ENGINES if not lab.refusal(container(engine, "nat"))}
+    there = {engine for engine in ENGINES if not lab.infeasible(container(engine, "nat"))}
     assert there == set(ENGINES)
-    laid = {name for name in LAID if not lab.refusal(container("docker", name))}
+    laid = {name for name in LAID if not lab.infeasible(container("docker", name))}
     assert laid >= {"macvlan", "routed", "nat", "vxlan", "overlay"}
 
 
@@ -94,12 +94,12 @@ def test_from_start_to_nothing_left(
             waits = Workload(("sleep", "infinity"), 0)
             far = trial.serve(waits, placement, name="client", at="peer")
             with far as client:
-                reading = trial.measure(far_load(server.address), inside=client)
+                measurement = trial.measure(far_load(server.address), inside=client)
         else:
-            reading = trial.measure(echoes(server.address))
+            measurement = trial.measure(echoes(server.address))
         assert left() != []
-    assert reading.messages > 0
-    assert trial.record["readback"]["cmdline"] or placement.runtime == "gvisor"
+    assert measurement.messages > 0
+    assert trial.record["verification"]["cmdline"] or placement.runtime == "gvisor"
     assert not Path(f"/proc/{server.pid}").is_dir()
     assert left() == []
 
@@ -153,12 +153,12 @@ def other(engine: str, network: str, after: Callable[[Target, Started], Any] | N
 
     class Wrong(kind):  # type: ignore[misc, valid-type]
         def start(
-            self, site: Target, asked: Placement, workload: Workload, cpus: str, label: str
+            self, target: Target, asked: Placement, workload: Workload, cpus: str, label: str
         ) -> Started:
             really = container(engine, network or asked.network)
-            started = super().start(site, really, workload, cpus, label)
+            started = super().start(target, really, workload, cpus, label)
             if after:
-                after(site, started)
+                after(target, started)
             return started  # type: ignore[no-any-return]
 
     return Wrong()
@@ -228,25 +228,25 @@ def test_another_runtime_of_the_engine_cannot_pass(
         pass
 
 
-def past_the_tunnel(site: Target, started: Started) -> None:
-    site.host.run("ip", "link", "set", "lab1", "master", "labvx0")
+def past_the_tunnel(target: Target, started: Started) -> None:
+    target.host.run("ip", "link", "set", "lab1", "master", "labvx0")
 
 
-def unpublish(site: Target, started: Started) -> None:
+def unpublish(target: Target, started: Started) -> None:
     text = "iptables -t nat -S PREROUTING | grep labkit= | sed 's/^-A/-D/' | " + (
         'while read -r rule; do eval "iptables -t nat $rule"; done'
     )
-    site.host.run(*script(text))
+    target.host.run(*script(text))
 
 
-def unpinned(site: Target, started: Started) -> None:
+def unpinned(target: Target, started: Started) -> None:
     text = 'taskset --cpu-list --pid 0,1 "$(pgrep --parent "$1" | head -n 1)"'
-    site.host.run(*script(text, str(started.pid)))
+    target.host.run(*script(text, str(started.pid)))
 
 
-def astray(site: Target, started: Started) -> None:
+def astray(target: Target, started: Started) -> None:
     entry = ("00:00:00:00:00:00", "dev", "labvxlan0", "dst", "198.18.0.2")
-    site.host.run("bridge", "fdb", "del", *entry)
+    target.host.run("bridge", "fdb", "del", *entry)
 
 
 @pytest.mark.parametrize(
@@ -296,15 +296,15 @@ def test_what_is_changed_afterwards_is_seen(
 @pytest.mark.parametrize("network", sorted(NEVER))
 def test_networks_that_measure_nothing_are_refused(lab: Rig, network: str) -> None:
     for engine in ENGINES:
-        assert lab.refusal(container(engine, network)) == NEVER[network]
+        assert lab.infeasible(container(engine, network)) == NEVER[network]
 
 
 def test_a_network_that_does_not_stand_is_named(
     lab: Rig, make_trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placement = container("docker", "routed")
-    site = replace(lab.sites["sut"], networks={})
-    monkeypatch.setattr(lab, "sites", {**lab.sites, "sut": site})
+    target = replace(lab.targets["sut"], networks={})
+    monkeypatch.setattr(lab, "targets", {**lab.targets, "sut": target})
     trial = make_trial(placement)
     with (
         pytest.raises(PlacementError, match="is not set up"),

@@ -35,9 +35,9 @@ def test_each_tool_prints_what_its_parser_reads(make_trial: Make, name: str) -> 
 
 def _is_bonnie(client: Client, trial: Trial) -> None:
     with trial.serve(waiting("services"), docker("nat").limited(memory=2**26)) as server:
-        reading = trial.measure(client, inside=server)
+        measurement = trial.measure(client, inside=server)
     # However fast the disk is, each phase has a number or says that it was too short.
-    assert len(reading.metrics) + len(reading.flags) == len(bonnie.COLUMNS)
+    assert len(measurement.metrics) + len(measurement.flags) == len(bonnie.COLUMNS)
 
 
 def test_both_bonnies_print_the_format_that_is_read(make_trial: Make) -> None:
@@ -68,11 +68,11 @@ def test_two_run_side_by_side_in_one_window(make_trial: Make, left: Left) -> Non
             )
     one, other = found["stream"], found["netperf"]
     assert isinstance(one, Repeated) and isinstance(other, Repeated)
-    reading, sides = repeat.combine([("stream", one), ("netperf", other)])
-    assert reading.metrics["iterations"] > 2 and reading.metrics["neighbour_mbit_per_s"] > 0
-    assert reading.also[0][1]["mbit_per_s"] > 0 and len(sides) == 2
+    measurement, sides = repeat.combine([("stream", one), ("netperf", other)])
+    assert measurement.metrics["iterations"] > 2 and measurement.metrics["neighbour_mbit_per_s"] > 0
+    assert measurement.also[0][1]["mbit_per_s"] > 0 and len(sides) == 2
     # One second of netperf began in the window, and what began after it is late.
-    assert not reading.also[0][1]["iterations_cut"] and other.iterations[-1].late
+    assert not measurement.also[0][1]["iterations_cut"] and other.iterations[-1].late
     # Both clocks are one: each began before the other had ended.
     assert one.iterations[0].start_ns < other.iterations[-1].end_ns
     assert other.iterations[0].start_ns < one.iterations[-1].end_ns

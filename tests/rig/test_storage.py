@@ -51,7 +51,7 @@ def lacking(lab: Rig, name: str) -> bool:
     if reason:
         assert treatments.ContainerStorage().feasibility(lab, name, {}) == reason
         with pytest.raises(RigError) as caught:
-            lab.site(docker("host", storage=name))
+            lab.target(docker("host", storage=name))
         assert caught.value.why == reason
     return bool(reason)
 
@@ -74,10 +74,10 @@ def test_each_operation_runs_in_a_storage_that_is_proven(
     }
     with trial.serve(waiting("tested"), placement) as server:
         found = {key: trial.measure(one, inside=server) for key, one in clients.items()}
-        read = server.readback
-    counts = {key: len(reading.samples["latency_ns"]) for key, reading in found.items()}
+        read = server.verification
+    counts = {key: len(measurement.samples["latency_ns"]) for key, measurement in found.items()}
     assert counts == {"write": 20, "fsync": 5, "top": 20, "lowest": 20, "first": 2, "ls": 3}
-    assert read["data"]["type"] == stored.sites["sut"].storages[name].filesystem
+    assert read["data"]["type"] == stored.targets["sut"].storages[name].filesystem
     if name == "overlay2":
         assert read["data"]["layers"] >= 4  # the base's, ours, and the one that is written to
     assert left() == []
@@ -138,7 +138,7 @@ def test_what_is_not_the_storage_of_the_label_is_an_error(
     if lacking(stored, name):
         return
     placement = docker("host", storage=name)
-    arguments = (Mislabelled(), stored.site(placement), placement, waiting("tested"))
+    arguments = (Mislabelled(), stored.target(placement), placement, waiting("tested"))
     with pytest.raises(ManipulationError) as caught, placed(*arguments, cpus="1", label=label):
         pass
     assert "not zfs" in caught.value.what

@@ -23,9 +23,9 @@ def test_the_service_is_called_wherever_it_is(
 ) -> None:
     trial = make_trial(placement)
     with trial.serve(thrift_rpc.server(), placement) as server:
-        reading = trial.measure(thrift_rpc.closed_loop(server.address, calls=CALLS))
-    assert len(reading.samples["latency_ns"]) == CALLS
-    assert not any("protocol" in flag for flag in reading.flags)
+        measurement = trial.measure(thrift_rpc.closed_loop(server.address, calls=CALLS))
+    assert len(measurement.samples["latency_ns"]) == CALLS
+    assert not any("protocol" in flag for flag in measurement.flags)
     assert trial.mechanisms["cpu_ns"] > CALLS * 1_000  # a call costs more than 1 us of CPU
     assert left() == []
 
@@ -37,10 +37,13 @@ def test_a_quota_below_the_cpu_use_makes_calls_wait_for_the_next_period(
     limited = placement.limited(quota_us=1_000, period_us=10_000)
     trial = make_trial(limited)
     with trial.serve(thrift_rpc.server(), limited) as server:
-        reading = trial.measure(thrift_rpc.closed_loop(server.address, calls=CALLS, share=0.1))
-    found, slow = trial.mechanisms, reading.metrics["slow_calls"] + reading.metrics["slow_warmup"]
+        measurement = trial.measure(thrift_rpc.closed_loop(server.address, calls=CALLS, share=0.1))
+    found, slow = (
+        trial.mechanisms,
+        measurement.metrics["slow_calls"] + measurement.metrics["slow_warmup"],
+    )
     assert found["nr_throttled"] > 10 and slow >= 0.5 * found["nr_throttled"]
-    called = reading.metrics["elapsed_ns"] + reading.metrics["warmup_ns"]
+    called = measurement.metrics["elapsed_ns"] + measurement.metrics["warmup_ns"]
     assert 0.07 < found["cpu_ns"] / called < 0.13
     assert left() == []
 
@@ -57,8 +60,8 @@ def test_a_client_in_a_container_calls_one_in_another(
         load = thrift_rpc.closed_loop(
             server.own_address, calls=100, call="send", size=10_000, inside=True
         )
-        reading = trial.measure(load, inside=client)
-    assert len(reading.samples["latency_ns"]) == 100
+        measurement = trial.measure(load, inside=client)
+    assert len(measurement.samples["latency_ns"]) == 100
     assert "tool.out" not in trial.logs  # its output is the samples
     assert trial.mechanisms["client_cpu_use"] > 0.1
     assert left() == []

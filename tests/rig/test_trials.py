@@ -43,7 +43,7 @@ def test_a_client_inside_a_placement_is_where_the_placement_is(
     assert words[-1] == lab.cpus("sut", "split")
     found = trial.mechanisms
     assert found["cpu_use"] < 0.1  # the server itself sleeps
-    if placement.runtime == "docker" or placement.rung == "cgroup":
+    if placement.runtime == "docker" or placement.baseline_level == "cgroup":
         assert found["group_cpu_ns"] > 400e6
     if placement.runtime == "docker":
         assert words[0] != Path("/etc/hostname").read_text().strip() or placement.network == "host"
@@ -84,7 +84,7 @@ def test_the_time_of_a_neighbour_has_its_own_columns(
     ):
         trial.measure(command("sleep 1"), inside=clock)
         assert (
-            trial.record["readbacks"]["neighbour"]["status"]["Cpus_allowed_list"]
+            trial.record["verifications"]["neighbour"]["status"]["Cpus_allowed_list"]
             == lab.cpu_map["sut"]
         )
         assert server.pid != clock.pid
@@ -95,34 +95,34 @@ def test_the_time_of_a_neighbour_has_its_own_columns(
     assert left() == []
 
 
-def test_containers_come_and_go(lab: Rig, make_trial: Make, left: Left) -> None:
+def test_containers_are_started_in_a_loop(lab: Rig, make_trial: Make, left: Left) -> None:
     placement = docker("host")
     trial = make_trial(placement)
-    visitor = Workload(("sh", "-c", BUSY, "visitor", "50"), 0)
+    short = Workload(("sh", "-c", BUSY, "short", "50"), 0)
     with (
         trial.serve(sockperf.server("block"), placement) as server,
-        trial.come_and_go(visitor, docker("host", Limits(shares=512))) as visits,
+        trial.churn(short, docker("host", Limits(shares=512))) as churn,
     ):
         load = sockperf.ping_pong(server.address, messages=20_000, size=64, wait="block")
         trial.measure(load)
-    assert visits.count >= 1
-    assert trial.mechanisms["visitor_visits"] == visits.count
-    assert "visitor: " not in str(trial.record["flags"])
+    assert churn.count >= 1
+    assert trial.mechanisms["churn_containers"] == churn.count
+    assert "churn: " not in str(trial.record["flags"])
     assert left() == []
 
 
-def test_a_visitor_that_does_not_end_well_is_a_flag(lab: Rig, make_trial: Make, left: Left) -> None:
+def test_a_looped_container_that_fails_is_a_flag(lab: Rig, make_trial: Make, left: Left) -> None:
     trial = make_trial(docker("host"))
     with (
         trial.serve(waiting("net"), docker("host")) as server,
-        trial.come_and_go(Workload(("no-such-program",), 0), docker("host")),
+        trial.churn(Workload(("no-such-program",), 0), docker("host")),
     ):
         trial.measure(command("sleep 0.3"), inside=server)
-    (flag,) = [flag for flag in trial.record["flags"] if flag.startswith("visitor: ")]
+    (flag,) = [flag for flag in trial.record["flags"] if flag.startswith("churn: ")]
     assert "no-such-program" in flag
     with (
         pytest.raises(PlacementError, match="starting containers in a loop"),
-        trial.come_and_go(Workload(("true",), 0), bare("cgroup")),
+        trial.churn(Workload(("true",), 0), bare("cgroup")),
     ):
         pass
     assert left() == []
@@ -137,7 +137,7 @@ def test_a_real_time_class_is_set_and_read_back(
     placed = placement.limited(fifo=10)
     trial = make_trial(placed)
     with trial.serve(sockperf.server("block"), placed) as server:
-        assert trial.record["readback"]["scheduling"] == {"policy": 1, "priority": 10}
+        assert trial.record["verification"]["scheduling"] == {"policy": 1, "priority": 10}
         load = sockperf.ping_pong(server.address, messages=500, size=64, wait="block")
         trial.measure(load)
     assert left() == []

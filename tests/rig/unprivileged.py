@@ -70,7 +70,7 @@ class User:
         script = self.home / f"{uuid4().hex}.py"
         script.write_text(code)
         script.chmod(0o644)
-        places = {"python": sys.base_prefix, "site": sysconfig.get_paths()["purelib"]}
+        places = {"python": sys.base_prefix, "target": sysconfig.get_paths()["purelib"]}
         places["clone"] = str(ROOT)
         for name in places:
             (self.home / name).mkdir(exist_ok=True)
@@ -81,7 +81,7 @@ class User:
             "HOME": str(self.home),
             "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "LD_LIBRARY_PATH": f"{self.home}/python/lib",
-            "PYTHONPATH": f"{self.home}/clone:{self.home}/site",
+            "PYTHONPATH": f"{self.home}/clone:{self.home}/target",
             "PYTHONDONTWRITEBYTECODE": "1",
             "DOCKER_HOST": self.socket,
             "MPLCONFIGDIR": str(self.home),

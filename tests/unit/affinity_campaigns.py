@@ -22,7 +22,7 @@ FACTORS = {
 
 
 def conditions(ladder):
-    """Cells as the study has them: middle rungs with bound ends only, two placements doubled."""
+    """Cells as the study has them: middle levels with bound ends only, two replicated."""
     for placement, affinity, wait in itertools.product(*FACTORS.values()):
         middle = placement in ("bare rules", "bare chroot")
         if middle and (affinity == "free" or wait not in ladder):
@@ -33,7 +33,7 @@ def conditions(ladder):
             yield (placement, affinity, wait), 2
 
 
-def attempt(rng, levels, copy, block, position, n, failed):
+def attempt(rng, levels, replicate, block, position, n, failed):
     """The record of one trial, and its samples."""
     placement, affinity, wait = levels
     spins, bound = wait == "spin", affinity == "split"
@@ -42,7 +42,7 @@ def attempt(rng, levels, copy, block, position, n, failed):
     name = f"b{block:02d}-p{position:02d}"
     counters = {"context_switches": 0.1 if spins else 4.0, "idle_exits": np.nan if failed else 1.9}
     counters |= {"server_switches": 0.0 if spins else 1.0, "steal": 0.0}
-    more = {"trial": name, "copy": copy, "started_ns": 1_800_000_000 * 10**9 + position}
+    more = {"trial": name, "replicate": replicate, "started_ns": 1_800_000_000 * 10**9 + position}
     more |= {"flags": [] if bound else ["server migrated 3 times"], "mechanisms": counters}
     more |= {"n_samples": 0 if failed else n, "status": "failed" if failed else "ok"}
     more |= {"error": {"what": "the server ended"} if failed else None}
@@ -60,7 +60,7 @@ def observe(stand_in, factor=1.2, watched=("bare clean", "docker host", "docker 
     alike = {"affinity": "split", "wait": "spin", "capture": "off"}
     for one in stand_in.records:
         levels = one["levels"]
-        pinned = alike.items() <= levels.items() and one["copy"] == 1
+        pinned = alike.items() <= levels.items() and one["replicate"] == 1
         if not pinned or levels["placement"] not in watched:
             continue
         name, rtt = f"{one['trial']}-on", stand_in.given[one["trial"]]
@@ -79,9 +79,9 @@ def campaign(blocks, n=300, ladder=("spin",), failing=(), shared=True, without=(
     cells = [one for one in conditions(ladder) if one[0][0] not in without]
     for block in range(1, blocks + 1):
         for position, index in enumerate(rng.permutation(len(cells)), start=1):
-            levels, copy = cells[index]
+            levels, replicate = cells[index]
             failed = (block, levels) in failing
-            one, values = attempt(rng, levels, copy, block, position, n, failed)
+            one, values = attempt(rng, levels, replicate, block, position, n, failed)
             records.append(one)
             samples[one["trial"]] = values
     rig = {"shared_kernel": shared, "caveats": ["one kernel, 2 vCPUs, shared softirq"]}
@@ -92,12 +92,12 @@ def campaign(blocks, n=300, ladder=("spin",), failing=(), shared=True, without=(
         "settings": {"messages": n, "size": 64, "idle": "as found", "capture": "off"},
         "factors": FACTORS,
         "conditions": [
-            {"levels": dict(zip(FACTORS, levels, strict=True)), "copy": copy}
-            for levels, copy in cells
+            {"levels": dict(zip(FACTORS, levels, strict=True)), "replicate": replicate}
+            for levels, replicate in cells
         ],
         "seed": 2015,
         "blocks": blocks,
-        "refusals": [{"condition": name, "reason": "no engine"} for name in without],
+        "infeasible": [{"condition": name, "reason": "no engine"} for name in without],
         "rig": rig,
     }
     cpu = {"model": "stand-in", "count": 2}

@@ -74,7 +74,7 @@ def _record(
         "attempt": 1,
         "session": session,
         "levels": dict(levels),
-        "copy": 1,
+        "replicate": 1,
         "started_ns": 1_700_000_000_000_000_000 + block * 10**11 + position * 10**9,
         "seconds": 0.5,
         "status": "ok",

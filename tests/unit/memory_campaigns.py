@@ -77,15 +77,15 @@ def campaign(
     records = []
     for block in range(1, blocks + 1):
         shift = rng.normal(0, 0.05, len(metrics))
-        for position, (combination, copy) in enumerate(
+        for position, (combination, replicate) in enumerate(
             itertools.product(combinations, range(1, copies + 1)), 1
         ):
             found = dict(zip(levels, combination, strict=True))
             mean = truth(found.get("placement", ""), float(found.get("size_b", 1)))
             values = mean * np.exp(shift + rng.normal(0, noise, len(metrics)))
             given = dict(zip(metrics, map(float, values), strict=True))
-            records.append(record(block, position, found, given, copy=copy))
-    about = {"study": "nets", "factors": levels, "refusals": [], "settings": {}, "rig": dict(rig)}
+            records.append(record(block, position, found, given, replicate=replicate))
+    about = {"study": "nets", "factors": levels, "infeasible": [], "settings": {}, "rig": dict(rig)}
     return Campaign(about | plan, records)
 
 
@@ -100,7 +100,7 @@ def record(
         "attempt": 1,
         "session": 1,
         "levels": dict(levels),
-        "copy": 1,
+        "replicate": 1,
         "started_ns": 0,
         "seconds": 1.0,
         "status": "ok",

@@ -24,7 +24,7 @@ def plan(study: str = "echo", **identity: Any) -> dict[str, Any]:
         "factors": {"placement": list(PLACEMENTS), "wait": ["block"]},
         "baseline": {"placement": "bare clean"},
         "conditions": [
-            {"levels": {"placement": name, "wait": "block"}, "copy": 1} for name in PLACEMENTS
+            {"levels": {"placement": name, "wait": "block"}, "replicate": 1} for name in PLACEMENTS
         ],
         "rig": {"name": "virtual", "kind": "virtual", "caveats": ["one kernel"], "cpu_map": {}},
     }
@@ -59,7 +59,7 @@ def write_campaign(
                     "attempt": 1,
                     "session": 1,
                     "levels": {"placement": placement, "wait": "block"},
-                    "copy": 1,
+                    "replicate": 1,
                     "started_ns": 1_700_000_000_000_000_000 + block * 10**10 + position * 10**9,
                     "seconds": 0.5,
                     "status": "ok",

@@ -27,25 +27,25 @@ BASE = ["placement", "affinity", "wait"]
 
 def lab(*, listens: bool = True, **missing: str) -> Rig:
     roles = ("generator", "sut", "clean", *(["collector"] if listens else []))
-    sites = {role: Target(LocalHost(role), SERVER) for role in roles}
-    return Rig("made up", "virtual", {}, sites, {}, {}, True, missing=missing)
+    targets = {role: Target(LocalHost(role), SERVER) for role in roles}
+    return Rig("made up", "virtual", {}, targets, {}, {}, True, missing=missing)
 
 
 def plan(where: Rig | None = None, **parameters: Any) -> Any:
     names, here = declared(NAME, **parameters), where or lab()
-    return names["study"].plan(here, blocks=1, seed=1, refuse=names["refusals"](here))
+    return names["study"].plan(here, blocks=1, seed=1, infeasible=names["infeasible"](here))
 
 
 def reasons(found: Any) -> dict[str, str]:
-    return {one.condition: one.reason for one in found.design.refusals}
+    return {one.condition: one.reason for one in found.design.infeasible}
 
 
 def test_what_is_captured_is_a_condition_of_its_own() -> None:
     found = plan()
-    assert list(found.study.factors) == [*BASE, "capture"] and not found.design.refusals
+    assert list(found.study.factors) == [*BASE, "capture"] and not found.design.infeasible
     on = [one for one in found.design.conditions if one["capture"] == "on"]
     assert {str(one["placement"]) for one in on} == {"bare clean", "docker host", "docker bridge"}
-    assert {(one["affinity"], one["wait"], one.copy) for one in on} == {("split", "spin", 1)}
+    assert {(one["affinity"], one["wait"], one.replicate) for one in on} == {("split", "spin", 1)}
     without = plan(cells={"ladder": ["spin"], "capture": []})
     assert list(without.study.factors["capture"]) == ["off"]
     assert len(without.design.conditions) == 22 == len(found.design.conditions) - len(on)
@@ -142,7 +142,7 @@ def test_a_parameter_without_a_meaning_is_an_error(wrong: dict[str, Any]) -> Non
 def test_profiles_are_parameters_of_the_notebook(profile: str) -> None:
     path = project("notebooks/profiles") / f"10-affinity-spinning.{profile}.yaml"
     names = declared(NAME, **yaml.safe_load(path.read_text()))
-    assert "capture" in names["study"].factors and names["doubled"]
+    assert "capture" in names["study"].factors and names["replicates"]
     assert (len(names["cells"]["capture"]) == 1) == (profile == "tiny")
 
 
@@ -172,9 +172,9 @@ def test_residence_times_stand_beside_the_round_trips() -> None:
     for number in range(1, 101):
         packets += [(1000 * number, message(number)), (1000 * number + number, answer(number))]
     lost = packets.pop(-1)
-    reading = Measurement({"rtt_ns": np.arange(500, 550)}, {"dropped": 0.0}, 100)
+    measurement = Measurement({"rtt_ns": np.arange(500, 550)}, {"dropped": 0.0}, 100)
     asked = trial()
-    found = names["observed"](asked, reading, seen(packets), SERVER)
+    found = names["observed"](asked, measurement, seen(packets), SERVER)
     assert found.samples["rtt_ns"].tolist() == list(range(500, 550))
     inside = found.samples["residence_ns"]
     assert len(inside) == 50 and inside[0] == 1 and inside.max() > 90 and lost
@@ -191,15 +191,15 @@ def test_residence_times_stand_beside_the_round_trips() -> None:
 def test_what_the_capture_dropped_is_flagged_and_round_trips_are_left_out_beside_it() -> None:
     names = declared(NAME)
     packets = [(10, message(1)), (25, answer(1)), (40, message(2)), (60, answer(2))]
-    reading = Measurement({"rtt_ns": np.arange(1, 9)})
+    measurement = Measurement({"rtt_ns": np.arange(1, 9)})
     asked = trial()
-    found = names["observed"](asked, reading, seen(packets, dropped=7), SERVER)
+    found = names["observed"](asked, measurement, seen(packets, dropped=7), SERVER)
     assert found.samples["residence_ns"].tolist() == [15, 20]
     assert found.samples["rtt_ns"].tolist() == [1, 5] and found.metrics["capture_drops"] == 7
     assert asked.flags[0].startswith("lossy capture: 7 of 11")
     assert found.flags == ("6 of 8 round trips left out beside the capture",)
     with pytest.raises(LabkitError, match="holds no message"):
-        names["observed"](trial(), reading, seen([]), SERVER)
+        names["observed"](trial(), measurement, seen([]), SERVER)
 
 
 def test_an_answer_over_tcp_is_told_from_what_only_acknowledges() -> None:

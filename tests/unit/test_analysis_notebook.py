@@ -24,7 +24,7 @@ def test_a_campaign_is_decided(monkeypatch):
     assert 0 < summary["decidable_margin"] < 0.1 and len(summary["noise_floor"]) == 5
     verdicts = {line["text"]: line["verdict"] for line in summary["headlines"]}
     assert verdicts["docker host: spinning against blocking, bound ends"] == "different"
-    assert verdicts["docker bridge against its nearest twin (bare cgroup), split + spin"] == (
+    assert verdicts["docker bridge against the nearest baseline (bare cgroup), split + spin"] == (
         "different"
     )
     last = summary["headlines"][-1]
@@ -78,9 +78,9 @@ def test_a_contrast_has_one_verdict_on_the_page(monkeypatch, without):
     tables = [names[name] for name in ("against_clean", "against_twin", "spinning")]
     tables.append(names["tuned"]["median"])
     for tuning in names["TUNINGS"]:
-        rungs, _ = names["ladder"](tuning)
-        contrast = rungs["condition"] + " / bare clean"
-        tables.append(rungs.assign(tuning=tuning, contrast=contrast))
+        levels, _ = names["ladder"](tuning)
+        contrast = levels["condition"] + " / bare clean"
+        tables.append(levels.assign(tuning=tuning, contrast=contrast))
     seen, again = {}, 0
     for table in tables:
         for key, decided in contrasts_of(table[table["n_blocks"] > 0]):
@@ -128,8 +128,8 @@ def test_a_pilot_renders_and_decides_nothing(monkeypatch, blocks):
     summary = summary_of(shown)
     assert summary["reference"] and summary["blocks"] == blocks
     verdicts = {line["verdict"] for line in summary["headlines"]}
-    assert verdicts == {"inconclusive (pilot)", UNDECIDED}
-    assert set(names["against_clean"]["verdict"]) == {"inconclusive"}
+    assert verdicts == {"undecided (pilot)", UNDECIDED}
+    assert set(names["against_clean"]["verdict"]) == {"undecided"}
     assert (summary["decidable_margin"] == "unknown (pilot)") == (blocks == 1)
     assert names["trials"]["p99"].isna().all()
     assert not set(names["entries"]["result"]) & {"replicated", "contradicted", "error"}
@@ -143,11 +143,11 @@ def test_what_a_rig_refused_is_said_and_separate_machines_are_an_analogue(monkey
     stand_in = campaign(5, shared=False, without=("bare cgroup", "docker bridge"))
     shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
     summary = summary_of(shown)
-    assert [one["condition"] for one in summary["refusals"]] == ["bare cgroup", "docker bridge"]
-    assert names["twin"] == "bare clean"
+    assert [one["condition"] for one in summary["infeasible"]] == ["bare cgroup", "docker bridge"]
+    assert names["nearest"] == "bare clean"
     claims = names["entries"].set_index("id")
     decided = claims.loc["rohprimardho2015-tuned-host-identical"]
-    assert (decided["setting"], decided["result"]) == ("analogue", "inconclusive")
+    assert (decided["setting"], decided["result"]) == ("analogue", "undecided")
     # Claims about the bridge name what was refused.
     assert claims.loc["rohprimardho2015-tuned-bridge-slower", "result"] == "not measured"
     assert "bridge" in claims.loc["rohprimardho2015-tuned-bridge-slower", "why"]

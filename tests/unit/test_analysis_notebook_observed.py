@@ -44,7 +44,7 @@ def test_what_observing_costs_is_apart_from_everything_else(monkeypatch):
 def test_one_captured_placement_is_compared_with_itself_alone(monkeypatch):
     shown, names = execute(monkeypatch, observe(campaign(1), watched=("docker host",)), NOTEBOOK)
     assert names["watched"] == ["docker host"] and names["resident"] is None
-    assert set(names["observing"]["verdict"]) == {"inconclusive"}
+    assert set(names["observing"]["verdict"]) == {"undecided"}
     assert "`bare clean` was not captured" in words(shown)
 
 

@@ -96,7 +96,7 @@ def test_pilots_decide_nothing_and_say_so(tmp_path: Path) -> None:
     first = campaign(tmp_path / "a", blocks=1)
     second = campaign(tmp_path / "b", blocks=1, effect=9.0)
     table = compare_datasets(first, second)
-    assert set(table["verdict"]) == {"inconclusive"}
+    assert set(table["verdict"]) == {"undecided"}
     assert any("pilot" in line for line in table_lines(table))
     assert sum(line.count("one block") for line in table_lines(table)) == 2 * 3
 

@@ -69,10 +69,10 @@ def measured(rng, level, place, application, short):
     return found
 
 
-def trial(rng, level, block, position, place, family, *, copy, failed, short):
+def trial(rng, level, block, position, place, family, *, replicate, failed, short):
     """Return the record of one trial: the family's first application, and the others."""
     first, *others = FAMILIES[family]
-    more = {"copy": copy, "n_samples": 0, "started_ns": 10**18, "flags": []}
+    more = {"replicate": replicate, "n_samples": 0, "started_ns": 10**18, "flags": []}
     if family == "nginx" and short:
         more["flags"] = ["nginx 1 MB: rate not reached: 1,200.0 of 3,000.0 per second"]
     levels = {"placement": place, "application": first, "sides": "both"}
@@ -94,16 +94,16 @@ def campaign(blocks, families=tuple(FAMILIES), without=(), failing=(), short=Tru
     cells += [("docker host", family, 2) for family in families if "docker host" in places]
     for block in range(1, blocks + 1):
         level = math.exp(rng.normal(0, 0.05))
-        for position, (place, family, copy) in enumerate(cells, start=1):
+        for position, (place, family, replicate) in enumerate(cells, start=1):
             failed = (block, place, family) in failing
-            options = {"copy": copy, "failed": failed, "short": short}
+            options = {"replicate": replicate, "failed": failed, "short": short}
             records.append(trial(rng, level, block, position, place, family, **options))
     names = [
         {
             "levels": dict(zip(FACTORS, (place, FAMILIES[family][0], "both"), strict=True)),
-            "copy": copy,
+            "replicate": replicate,
         }
-        for place, family, copy in cells
+        for place, family, replicate in cells
     ]
     refused = [
         {"condition": f"docker weave | {FAMILIES[family][0]} | both", "reason": "weave is not here"}
@@ -112,7 +112,7 @@ def campaign(blocks, families=tuple(FAMILIES), without=(), failing=(), short=Tru
     rig = {"name": "made up", "shared_kernel": True, "capabilities": {}, "caveats": ["none"]}
     rig |= {"hosts": {"generator": {}, "sut": {"engine": True}}, "cpu_map": {"sut": "1"}}
     plan = {"study": "application-networks", "factors": FACTORS, "conditions": names, "seed": 1}
-    plan |= {"refusals": refused, "blocks": blocks, "settings": {"seconds": 2}, "rig": rig}
+    plan |= {"infeasible": refused, "blocks": blocks, "settings": {"seconds": 2}, "rig": rig}
     return Campaign(plan, records)
 
 
@@ -200,7 +200,7 @@ def test_a_pilot_with_failures_decides_nothing(monkeypatch):
     summary = summary_of(shown)
     assert summary["failed"] == 2 and summary["decidable_margin"] == "unknown (pilot)"
     for table in (*names["effects"].values(), *names["orders"].values(), *names["steps"].values()):
-        assert set(table["verdict"]) == {"inconclusive"}
+        assert set(table["verdict"]) == {"undecided"}
     assert not set(names["entries"]["result"]) & {"replicated", "contradicted", "error"}
     missing = names["lacking"].set_index(["quantity", "application", "network"])["why not here"]
     assert missing.loc[("latency", "nginx 1 MB", "docker overlay")] == "failed: no answer"

@@ -43,20 +43,20 @@ def profile(size: str) -> dict[str, Any]:
     return dict(yaml.safe_load(text))
 
 
-def refuse(levels: Any) -> str | None:
+def lacking(levels: Any) -> str | None:
     """Refuse what a rig without Weave Net does not have."""
     return "no Weave Net" if levels["placement"] == docker("weave") else None
 
 
-def planned(names: dict[str, Any], blocks: int, refuse: Any = refuse) -> Design:
+def planned(names: dict[str, Any], blocks: int, infeasible: Any = lacking) -> Design:
     study = names["study"]
     return make_design(
         study.factors,
         blocks=blocks,
         seed=1,
         keep=study.keep,
-        doubled=study.doubled,
-        refuse=refuse,
+        replicates=study.replicates,
+        infeasible=infeasible,
     )
 
 
@@ -75,8 +75,8 @@ def test_the_profile_quick_has_what_the_claims_need_and_its_time_is_kept() -> No
     wanted += [("docker host", name) for name in FIRST * 2]
     wanted += [("docker macvlan", "iperf3 tcp"), ("docker vxlan", "iperf3 tcp")]
     assert cells(design) == sorted(wanted) and given["blocks"] == 5
-    refused = {one.condition.split(" | ")[0]: one.reason for one in design.refusals}
-    assert refused == {"docker weave": "no Weave Net"} and len(design.refusals) == 4
+    refused = {one.condition.split(" | ")[0]: one.reason for one in design.infeasible}
+    assert refused == {"docker weave": "no Weave Net"} and len(design.infeasible) == 4
     levels = [dict(design.conditions[index].levels) for block in design.order for index in block]
     assert sum(names["study"].seconds(one) + OVERHEAD for one in levels) < 12 * 60
 
@@ -104,7 +104,7 @@ def test_what_a_plan_needs_is_laid_and_no_more(size: str) -> None:
     given = profile(size)
     names = declared(**given)
     exec(names["opening"].split("with Rig.open")[0], names)
-    design = planned(names, 1, refuse=None)
+    design = planned(names, 1, infeasible=None)
     used = {dict(one.levels)["placement"].network for one in design.conditions}
     # Docker has networks of the host and behind published ports by itself.
     assert set(names["LAID"][given["cells"]]) == used - {"host", "nat"}
@@ -148,20 +148,20 @@ class Told:
 def test_one_pair_gives_the_windows_of_a_family_in_turns(name: str, turn: int) -> None:
     names = declared()
     trial = Told(name, turn, names)
-    reading = names["serve"](trial)
+    measurement = names["serve"](trial)
     (server, there, _), (waits, beside, options) = trial.placed
     assert server == APPLICATIONS[name].server() and there == beside == docker("nat")
     assert options["at"] == "peer" and waits.port == 0 and waits.image == server.image
     family = [one for one in APPLICATIONS if APPLICATIONS[one].family == APPLICATIONS[name].family]
-    assert len(trial.measured) == 2 and [levels["application"] for levels, _ in reading.also] == [
-        one for one in family if one != name
-    ]
+    assert len(trial.measured) == 2 and [
+        levels["application"] for levels, _ in measurement.also
+    ] == [one for one in family if one != name]
     # What the evidence says is that of each application's own window.
-    own = reading.metrics["client_cpu"], reading.also[0][1]["client_cpu"]
+    own = measurement.metrics["client_cpu"], measurement.also[0][1]["client_cpu"]
     assert own == ((2.0, 1.0) if turn == 1 else (1.0, 2.0))
-    assert reading.metrics["latency_ns_mean"] == 10 * own[0]
+    assert measurement.metrics["latency_ns_mean"] == 10 * own[0]
     # The trial has each window's flags already.
-    assert reading.flags == ()
+    assert measurement.flags == ()
 
 
 def test_loads_can_be_given_others_than_the_paper_s() -> None:

@@ -98,17 +98,27 @@ def campaign(folder, blocks, n=1500, without=()):
     rig |= {"hosts": {"generator": {}, "sut": {"engine": True}, "clean": {}}}
     settings = {"period_us": 10_000, "rate": RATE, "calls": n}
     plan = {"study": "cpu-quota", "factors": FACTORS, "seed": 1, "blocks": blocks, "margin": 0.05}
-    plan |= {"conditions": [{"levels": levels, "copy": copy} for levels, copy in conditions]}
-    plan |= {"settings": settings, "rig": rig, "refusals": [], "identity": {}}
+    plan |= {
+        "conditions": [
+            {"levels": levels, "replicate": replicate} for levels, replicate in conditions
+        ]
+    }
+    plan |= {"settings": settings, "rig": rig, "infeasible": [], "identity": {}}
     write_json(folder / "plan.json", plan)
     write_json(folder / "sessions" / "01.json", {"session": 1, "boot": "x", "facts": FACTS})
     store = Store(folder)
     for block in range(1, blocks + 1):
-        for position, (levels, copy) in enumerate(conditions, start=1):
+        for position, (levels, replicate) in enumerate(conditions, start=1):
             metrics, counters, samples = trial(levels, rng, n)
             counters = {key: one for key, one in counters.items() if key not in without}
             name = {"trial": f"b{block:02d}-p{position:02d}", "block": block, "position": position}
-            told = {"levels": levels, "copy": copy, "attempt": 1, "status": "ok", "session": 1}
+            told = {
+                "levels": levels,
+                "replicate": replicate,
+                "attempt": 1,
+                "status": "ok",
+                "session": 1,
+            }
             told |= {"n_samples": len(samples.get("latency_ns", ())), "started_ns": 10**18}
             told |= {"seconds": 1.0, "metrics": metrics, "mechanisms": counters}
             store.add(name | told, samples, {})
@@ -195,19 +205,19 @@ def test_a_knee_is_compared_with_a_use_that_is_uncertain_itself(page):
     assert found["low"] == pytest.approx(use.value / most) and found["low"] < 1
     assert found["high"] == pytest.approx(use.value / least) and found["high"] > 1
     assert over_use(Place(0.01))["verdict"] == "equivalent"
-    assert over_use(Place(0.3))["verdict"] == "inconclusive"
+    assert over_use(Place(0.3))["verdict"] == "undecided"
     away = Place(0.01)
     away.value = 2 * Place.value
     assert over_use(away)["verdict"] == "different"
     away.n_blocks = 4
-    assert over_use(away)["verdict"] == "inconclusive"
+    assert over_use(away)["verdict"] == "undecided"
 
 
 def test_fewer_blocks_than_a_verdict_takes_decide_nothing_in_a_whole_campaign(page):
     _, names = page
     sure = [Estimate(0.0, 1e-3, blocks - 1.0, "log", blocks) for blocks in (4, 5)]
     verdicts = [names["concluded"]("text", one)["verdict"] for one in sure]
-    assert verdicts == ["inconclusive", "equivalent"]
+    assert verdicts == ["undecided", "equivalent"]
 
 
 LACKING = [(), ("bare clean", "bare cgroup"), ("open", "busy", "fifo")]

@@ -34,7 +34,7 @@ def record(block: int = 1, position: int = 1, attempt: int = 1, **more: Any) -> 
         "attempt": attempt,
         "session": 1,
         "levels": {"placement": "bare clean", "wait": "block"},
-        "copy": 1,
+        "replicate": 1,
         "started_ns": 1_700_000_000_000_000_000,
         "seconds": 1.5,
         "status": "ok",
@@ -63,16 +63,23 @@ def add(store: Store, *, samples: tuple[int, ...] = (1, 2, 3), **more: Any) -> P
 def test_attempts_are_rows_and_samples_know_their_trial(store: Store) -> None:
     add(store, position=1, **FAILED)
     add(store, position=1, attempt=2)
-    add(store, position=2, copy=2, samples=(7,), n_samples=1, flags=["short", "lossy"])
+    add(store, position=2, replicate=2, samples=(7,), n_samples=1, flags=["short", "lossy"])
     found = load(store.path)
     assert found.trials["status"].tolist() == ["failed", "ok", "ok"]
     assert found.trials["problems"].tolist() == ["it broke", "", ""]
     assert found.trials["flags"].tolist() == ["", "", "short; lossy"]
     assert found.ok["trial"].tolist() == ["b01-p01", "b01-p02"]
     samples = found.samples()
-    assert samples.columns.tolist() == ["trial", "block", "placement", "wait", "copy", "rtt_ns"]
+    assert samples.columns.tolist() == [
+        "trial",
+        "block",
+        "placement",
+        "wait",
+        "replicate",
+        "rtt_ns",
+    ]
     assert samples["rtt_ns"].tolist() == [1, 2, 3, 7] and samples["rtt_ns"].dtype == np.int64
-    assert samples["copy"].tolist() == [1, 1, 1, 2]
+    assert samples["replicate"].tolist() == [1, 1, 1, 2]
     assert isinstance(samples["placement"].dtype, pd.CategoricalDtype)
     assert found.rig["name"] == "virtual" and found.facts == {}
 
@@ -85,7 +92,7 @@ def test_a_sample_costs_its_value_and_a_few_bytes(store: Store) -> None:
         add(store, position=position, levels=levels, samples=values, n_samples=5_000)
     found = load(store.path).samples()
     assert found.memory_usage(index=False, deep=False).sum() / len(found) < 8 + 10
-    assert (found["block"].dtype, found["copy"].dtype) == (np.int16, np.int16)
+    assert (found["block"].dtype, found["replicate"].dtype) == (np.int16, np.int16)
     assert list(found["placement"].cat.categories) == PLAN["factors"]["placement"]
     assert list(found["trial"].cat.categories) == [f"b01-p0{number}" for number in range(1, 5)]
     first = found.drop_duplicates("trial")
@@ -98,11 +105,13 @@ def test_series_are_the_samples_a_row_a_trial(store: Store) -> None:
     for position, n in enumerate((5, 3, 4), 1):
         levels = {"placement": names[position % 2], "wait": "block"}
         values = tuple(range(10 * position, 10 * position - n, -1))  # not in the order of size
-        add(store, position=position, levels=levels, samples=values, n_samples=n, copy=position)
+        add(
+            store, position=position, levels=levels, samples=values, n_samples=n, replicate=position
+        )
     add(store, position=4, **FAILED)
     found = load(store.path)
     series, samples = found.series(), found.samples()
-    keys = ["trial", "block", "placement", "wait", "copy"]
+    keys = ["trial", "block", "placement", "wait", "replicate"]
     assert series.columns.tolist() == [*keys, "n", "rtt_ns"] and series["n"].tolist() == [5, 3, 4]
     assert [one.dtype for one in series["rtt_ns"]] == [np.int64] * 3
     long = series.explode("rtt_ns", ignore_index=True).astype({"rtt_ns": "int64"})
@@ -147,7 +156,7 @@ def test_rows_are_in_the_order_of_the_plan_beyond_two_digits(store: Store) -> No
 def test_an_empty_campaign_has_empty_frames(store: Store) -> None:
     found = load(store.path)
     assert len(found.trials) == 0 == len(found.ok)
-    assert found.samples().columns.tolist() == ["trial", "block", "placement", "wait", "copy"]
+    assert found.samples().columns.tolist() == ["trial", "block", "placement", "wait", "replicate"]
     assert found.samples(["rtt_ns"]).columns.tolist()[-1] == "rtt_ns"
     assert found.series(["rtt_ns"]).columns.tolist()[-2:] == ["n", "rtt_ns"]
     assert len(found.samples()) == 0 == len(found.series())

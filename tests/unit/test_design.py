@@ -1,4 +1,4 @@
-"""The plan: complete blocks, replayable order, twins, refusals, identity."""
+"""The plan: complete blocks, replayable order, twins, infeasible, identity."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -49,10 +49,10 @@ def test_positions_are_balanced_over_many_blocks():
 
 
 def test_doubled_conditions_appear_twice_and_have_a_copy_number():
-    made = design.make_design(FACTORS, blocks=1, seed=1, doubled=[{"placement": bare()}])
+    made = design.make_design(FACTORS, blocks=1, seed=1, replicates=[{"placement": bare()}])
     twins = Counter(one.label for one in made.conditions)
     assert twins["bare clean | spin"] == 2 and twins["docker host | spin"] == 1
-    assert sorted(one.copy for one in made.conditions) == [1, 1, 1, 1, 2, 2]
+    assert sorted(one.replicate for one in made.conditions) == [1, 1, 1, 1, 2, 2]
     assert len({one.key for one in made.conditions}) == len(made.conditions)
 
 
@@ -61,20 +61,20 @@ def test_refusals_carry_the_reason_and_do_not_run():
         FACTORS,
         blocks=1,
         seed=1,
-        refuse=lambda levels: "no" if levels["wait"] == "spin" else None,
+        infeasible=lambda levels: "no" if levels["wait"] == "spin" else None,
     )
-    assert [one.reason for one in made.refusals] == ["no", "no"]
+    assert [one.reason for one in made.infeasible] == ["no", "no"]
     assert {one["wait"] for one in made.conditions} == {"block"}
 
 
 def test_keep_leaves_out_without_a_refusal():
     made = design.make_design(FACTORS, blocks=1, seed=1, keep=lambda x: x["wait"] == "spin")
-    assert len(made.conditions) == 2 and not made.refusals
+    assert len(made.conditions) == 2 and not made.infeasible
 
 
 def test_nothing_feasible_is_an_error_with_the_reasons():
     with pytest.raises(UsageError, match="no engine"):
-        design.make_design(FACTORS, blocks=1, seed=1, refuse=lambda levels: "no engine")
+        design.make_design(FACTORS, blocks=1, seed=1, infeasible=lambda levels: "no engine")
 
 
 @pytest.mark.parametrize("blocks", [0, -1, 2.0, "3"])
@@ -91,7 +91,7 @@ def test_factors_without_distinct_levels_are_refused(factors):
 
 def test_unknown_factor_in_doubled_is_named():
     with pytest.raises(UsageError, match="plaec"):
-        design.make_design(FACTORS, blocks=1, seed=1, doubled=[{"plaec": "x"}])
+        design.make_design(FACTORS, blocks=1, seed=1, replicates=[{"plaec": "x"}])
 
 
 json_values = st.recursive(

@@ -230,7 +230,7 @@ def test_fewer_than_five_blocks_are_a_pilot(tmp_path: Path) -> None:
     selection = _select(_study(write(tmp_path / "echo", blocks=1)), "rtt_ns")
     for name, view in VIEWS.items():
         assert name == "Rows" or "Fewer than 5 blocks: a pilot." in _text(view(selection))
-    assert set(quantile_shift(selection).tables[0][1]["verdict"]) == {"inconclusive"}
+    assert set(quantile_shift(selection).tables[0][1]["verdict"]) == {"undecided"}
 
 
 def test_blocks_that_span_sessions_are_shown_and_not_compared(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def conditions(without, two_hosts):
         if place in without or (chain == "5" and place not in ("docker host", "docker nat")):
             continue
         copies = 1 + (chain == "1" and place in ("bare clean", "docker host"))
-        for copy in range(1, copies + 1):
-            yield (place, "1", chain), copy
+        for replicate in range(1, copies + 1):
+            yield (place, "1", chain), replicate
     for place in KEPT if two_hosts else ():
         yield (place, "2", "21"), 1
 
@@ -62,8 +62,8 @@ def campaign(blocks, payloads=(28,), rest=0, without=(), failing=(), two_hosts=F
     cells = list(conditions(without, two_hosts))
     for block in range(1, blocks + 1):
         level = math.exp(rng.normal(0, 0.03))
-        for position, ((place, hosts, chain), copy) in enumerate(cells, start=1):
-            more = {"copy": copy, "n_samples": 0, "started_ns": 10**18}
+        for position, ((place, hosts, chain), replicate) in enumerate(cells, start=1):
+            more = {"replicate": replicate, "n_samples": 0, "started_ns": 10**18}
             first, *others = (
                 measured(rng, level, place, int(chain), size, rest) for size in payloads
             )
@@ -79,13 +79,16 @@ def campaign(blocks, payloads=(28,), rest=0, without=(), failing=(), two_hosts=F
             levels = dict(zip(FACTORS, (place, hosts, chain, str(payloads[0])), strict=True))
             records.append(record(block, position, levels, first, **more))
     names = [
-        {"levels": dict(zip(FACTORS, (*one, str(payloads[0])), strict=True)), "copy": copy}
-        for one, copy in cells
+        {
+            "levels": dict(zip(FACTORS, (*one, str(payloads[0])), strict=True)),
+            "replicate": replicate,
+        }
+        for one, replicate in cells
     ]
     plan = {"study": "forwarding-chains", "factors": FACTORS, "conditions": names, "seed": 1}
     rig = {"name": "made up", "shared_kernel": True, "capabilities": {}, "caveats": ["none"]}
     rig |= {"hosts": {"generator": {}, "sut": {"engine": True}}, "cpu_map": {"sut": "1"}}
-    plan |= {"refusals": [{"condition": "rkt host | 1 | 1 | 28", "reason": "rkt is not here"}]}
+    plan |= {"infeasible": [{"condition": "rkt host | 1 | 1 | 28", "reason": "rkt is not here"}]}
     settings = {"seconds": 1, "payloads": list(payloads), "latency_rate": 1000}
     return Campaign(plan | {"blocks": blocks, "settings": settings, "rig": rig}, records)
 
@@ -117,7 +120,7 @@ def test_what_was_put_in_is_found(monkeypatch):
     assert one["verdict"] == "different" and one["low"] < 0.5 < one["high"]
     hop = said["Docker's published port over its host network, 28 B, each hop"]
     assert hop["unit"] == "µs" and hop["low"] < 6 < hop["high"]
-    assert "rkt host | 1 | 1 | 28" in {one["condition"] for one in summary["refusals"]}
+    assert "rkt host | 1 | 1 | 28" in {one["condition"] for one in summary["infeasible"]}
     assert sum(isinstance(one, Figure) for one in shown) == 9
     assert "the captured window has 0.900 times the packets a second" in words(shown)
     assert set(names["waits"]["capture dropped"]) == {"0"}
@@ -169,16 +172,16 @@ def test_a_pilot_with_failures_decides_nothing(monkeypatch):
     shown, names = execute(monkeypatch, campaign(1, failing={(1, "lxc nat")}), NOTEBOOK)
     summary = summary_of(shown)
     assert summary["failed"] == 2 and summary["decidable_margin"] == "unknown (pilot)"
-    assert set(verdicts(names["packets"], "1").values()) == {"inconclusive"}
+    assert set(verdicts(names["packets"], "1").values()) == {"undecided"}
     assert not set(names["entries"]["result"]) & {"replicated", "contradicted", "error"}
-    assert "pilot" in words(shown) and names["nat"]["verdict"].tolist() == ["inconclusive"]
+    assert "pilot" in words(shown) and names["nat"]["verdict"].tolist() == ["undecided"]
 
 
 def test_a_rig_without_a_clean_host_has_a_page(monkeypatch):
     stand_in = campaign(5, without=("bare clean", "lxc host", "lxc nat", "lxc macvlan"))
     shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
     assert "Nothing was measured beside bare metal" in words(shown)
-    assert names["engines"] is None and names["nat"]["verdict"].iloc[0] != "inconclusive"
+    assert names["engines"] is None and names["nat"]["verdict"].iloc[0] != "undecided"
     assert summary_of(shown)["headlines"]
 
 

@@ -38,20 +38,20 @@ def kept(service, neighbour, case):
 
 
 def conditions(cases):
-    """The pairs that the study measures, each once, and what is doubled."""
+    """The pairs that the study measures, each once, and what is replicated."""
     for service, neighbour, case in itertools.product(SERVICES, ["none", *SERVICES], cases):
         alone = neighbour == "none"
         if alone != (case in ("1", "1u")):
             continue
         if not alone and SERVICES.index(service) > SERVICES.index(neighbour):
             continue
-        doubled = (service, neighbour, case) in (
+        replicates = (service, neighbour, case) in (
             ("linpack", "none", "1"),
             ("linpack", "stream", "3a"),
             ("bonnie", "netperf", "3a"),
         )
-        for copy in range(1, 2 + doubled):
-            yield (service, neighbour, case), copy
+        for replicate in range(1, 2 + replicates):
+            yield (service, neighbour, case), replicate
 
 
 SETTINGS = {
@@ -80,7 +80,7 @@ def evidence(block, service, neighbour, case):
         memory = str(group.count("bonnie") * 50 * 2**20) if "bonnie" in group else "max"
         found.append({"limits": {"cpuset.cpus": cpu, "memory.max": memory}})
     others = {"neighbour": found[1]} if len(found) > 1 else {}
-    return {"details": {"sides": sides}, "readback": found[0], "readbacks": others}
+    return {"details": {"sides": sides}, "verification": found[0], "verifications": others}
 
 
 def measured(rng, level, cut, service, neighbour, case):
@@ -120,8 +120,8 @@ def campaign(blocks, cases=CASES, failing=(), idle=0.1, empty=(), cut=(), record
     cells = list(conditions(cases))
     for block in range(1, blocks + 1):
         side = partial(measured, rng, math.exp(rng.normal(0, 0.03)), cut)
-        for position, (names, copy) in enumerate(cells, start=1):
-            more = {"copy": copy, "n_samples": 0, "started_ns": 10**18}
+        for position, (names, replicate) in enumerate(cells, start=1):
+            more = {"replicate": replicate, "n_samples": 0, "started_ns": 10**18}
             metrics = {"iterations": 2.0, "iterations_partly": 0.5, "iterations_cut": 0.5}
             if (block, *names[:2]) in failing:
                 more, metrics = more | {"status": "failed", "error": {"what": "no answer"}}, {}
@@ -130,8 +130,8 @@ def campaign(blocks, cases=CASES, failing=(), idle=0.1, empty=(), cut=(), record
                 metrics = metrics if (block, *names[:2]) in empty else side(*names)
             levels = dict(zip(FACTORS, names, strict=True))
             records.append(record(block, position, levels, metrics, **more))
-    names = [{"levels": dict(zip(FACTORS, x, strict=True)), "copy": n} for x, n in cells]
-    plan = {"study": "interference", "conditions": names, "seed": 1, "refusals": []}
+    names = [{"levels": dict(zip(FACTORS, x, strict=True)), "replicate": n} for x, n in cells]
+    plan = {"study": "interference", "conditions": names, "seed": 1, "infeasible": []}
     plan |= {"factors": FACTORS | {"case": list(cases)}, "blocks": blocks, "margin": 0.1}
     rig = {"name": "made up", "shared_kernel": True, "capabilities": {}, "caveats": ["none"]}
     rig |= {"hosts": {"generator": {}, "sut": {"engine": True}}, "cpu_map": {"sut": "1"}}
@@ -301,7 +301,7 @@ def test_a_contrast_of_few_blocks_in_a_longer_campaign_is_inconclusive(monkeypat
     assert not names["page"].pilot and "CPU 1 in 3, CPU 0 in 2" in words(shown)
     for name in ("netperf", "all"):
         row = found.loc[("3a", name)]
-        assert row["n_blocks"] == 4 and row["high"] < 1 and row["verdict"] == "inconclusive"
+        assert row["n_blocks"] == 4 and row["high"] < 1 and row["verdict"] == "undecided"
     assert found.loc[("3a", "stream"), "verdict"] == "different"
 
 

@@ -71,9 +71,13 @@ def test_the_estimate_is_that_of_compare() -> None:
 def test_a_claim_that_says_so_is_about_trials_that_were_not_captured(copies: int) -> None:
     captured = {**FACTORS, "capture": ["off", "on"]}
     found, plain = small(factors=captured, copies=copies), small(copies=copies)
-    at = {(one["block"], one["levels"]["placement"], one["copy"]): one for one in plain.records}
+    at = {
+        (one["block"], one["levels"]["placement"], one["replicate"]): one for one in plain.records
+    }
     for record in found.records:
-        of = at[record["block"], record["levels"]["placement"], record["copy"]]["metrics"]["rate"]
+        of = at[record["block"], record["levels"]["placement"], record["replicate"]]["metrics"][
+            "rate"
+        ]
         on = record["levels"]["capture"] == "on"
         # Capturing slows one of the two placements: averaged over, it would be another answer.
         slow = 3.0 if on and record["levels"]["placement"] == PLACEMENTS[1] else 1.0
@@ -232,5 +236,5 @@ def test_a_strict_level_takes_more_blocks_than_a_claim_asks() -> None:
     found = small(blocks=6)
     assert one(found)["result"] == "replicated" and one(found)["blocks_needed"] == 5
     strict = ledger(found, claims=claims(DIFFERS), alpha=0.001).iloc[0]
-    assert strict["result"] == "inconclusive" and strict["blocks_needed"] == 10
+    assert strict["result"] == "undecided" and strict["blocks_needed"] == 10
     assert "pilot: 6 complete blocks of the 10 that it takes" in strict["why"]

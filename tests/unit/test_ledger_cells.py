@@ -40,7 +40,7 @@ def test_no_trial_at_all() -> None:
 def test_why_a_cell_is_not_measured() -> None:
     refused = {"condition": "docker c | 4", "reason": "no such network"}
     factors = FACTORS | {"placement": PLACEMENTS[:2]}
-    found = campaign(higher, factors=factors, refusals=[refused])
+    found = campaign(higher, factors=factors, infeasible=[refused])
     found.plan["factors"] = FACTORS
 
     def why(cell: dict[str, Any]) -> str:
@@ -212,7 +212,7 @@ def test_what_is_left_out_is_said() -> None:
 def test_copies_of_which_one_is_0_are_averaged_without_logs() -> None:
     found = small(copies=2)
     for record in found.records:
-        if record["copy"] == 2 and record["levels"]["placement"] == PLACEMENTS[0]:
+        if record["replicate"] == 2 and record["levels"]["placement"] == PLACEMENTS[0]:
             record["metrics"]["rate"] = 0.0
     row = one(found)
     assert row["estimate"] == pytest.approx(4, rel=0.02)

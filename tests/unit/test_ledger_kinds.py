@@ -105,7 +105,7 @@ def given(wanted: str, holds: Any, fails: Any) -> dict[str, Any]:
     """Return a campaign, and fields of the claim, that lead to a result."""
     if wanted == "contradicted":
         return {"found": campaign(fails)}
-    if wanted == "inconclusive":
+    if wanted == "undecided":
         return {"found": campaign(holds, noise=1.0, seed=3)}
     if wanted == "not measured":
         found = campaign(holds)
@@ -123,9 +123,9 @@ def given(wanted: str, holds: Any, fails: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", CASES)
 def test_few_blocks_are_a_pilot_however_clear(kind: str) -> None:
     row = result_of(kind, campaign(CASES[kind][1], blocks=4))
-    assert row["result"] == "inconclusive" and row["why"].startswith("pilot: 4 complete blocks")
+    assert row["result"] == "undecided" and row["why"].startswith("pilot: 4 complete blocks")
     single = result_of(kind, campaign(CASES[kind][1], blocks=1))
-    assert single["result"] == "inconclusive" and not single["p_replicates"] < 0.05
+    assert single["result"] == "undecided" and not single["p_replicates"] < 0.05
     assert math.isnan(single["low"])
 
 
@@ -149,7 +149,7 @@ def test_values_without_variance_are_decided(kind: str) -> None:
         )
     row = result_of(kind, found)
     # A profile has no interval where nothing varies.
-    assert row["result"] == ("inconclusive" if kind == "knee" else "replicated"), row["why"]
+    assert row["result"] == ("undecided" if kind == "knee" else "replicated"), row["why"]
 
 
 @pytest.mark.parametrize("kind", CASES)
@@ -197,7 +197,7 @@ def test_what_decides_is_said() -> None:
 
 def test_a_place_of_a_knee_needs_a_knee() -> None:
     row = result_of("knee", campaign(lambda placement, size: 100 / size), low=0.5, high=40)
-    assert row["result"] == "inconclusive" and "that there is one was not shown" in row["why"]
+    assert row["result"] == "undecided" and "that there is one was not shown" in row["why"]
 
 
 def test_too_few_levels_of_a_curve_are_not_measured() -> None:
@@ -205,7 +205,7 @@ def test_too_few_levels_of_a_curve_are_not_measured() -> None:
     row = result_of("knee", campaign(CASES["knee"][1], factors=few))
     assert row["result"] == "not measured"
     row = result_of("linear", campaign(CASES["linear"][1], factors=few | {"size_b": ["1", "4"]}))
-    assert row["result"] == "inconclusive" and "two levels have no curvature" in row["why"]
+    assert row["result"] == "undecided" and "two levels have no curvature" in row["why"]
     row = result_of("monotone", campaign(CASES["monotone"][1], factors=few | {"size_b": ["4"]}))
     assert row["result"] == "not measured" and "1 level of size_b" in row["why"]
 
@@ -222,7 +222,7 @@ def test_a_quota_of_none_is_no_place_for_a_knee() -> None:
 
 def test_how_many_blocks_it_would_take_is_said_and_enough() -> None:
     row = result_of("difference", campaign(means(1.05), blocks=6, noise=0.05), at_least=1.0)
-    assert row["result"] == "inconclusive", row["why"]
+    assert row["result"] == "undecided", row["why"]
     blocks = int(row["why"].split("about ")[1].split()[0].replace(",", ""))
     assert blocks > 6
     truth = means(row["estimate"])

@@ -24,7 +24,7 @@ def test_the_ledger_of_several_studies(monkeypatch, tmp_path):
     measured = rows[rows["estimate"].notna()]
     assert set(measured["source"]) == {"rohprimardho2015"} and "error" not in set(rows["result"])
     assert measured["why"].str.contains("the last of 2 campaigns given").all()
-    assert {"replicated", "inconclusive"} <= set(measured["result"])
+    assert {"replicated", "undecided"} <= set(measured["result"])
     assert names["opened"]["blocks_needed"].notna().any()
     said = words(shown)
     assert "`rohprimardho2015`" in said and "No campaign was found" not in said

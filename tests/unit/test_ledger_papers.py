@@ -60,7 +60,7 @@ def everything(study: str, claims: Claims, blocks: int = 5) -> Campaign:
             drawn = 1e5 * rng.lognormal(0, 0.3, SAMPLES)
             samples[records[-1]["trial"]] = drawn.astype(np.int64)
     factors = {name: sorted({dict(one)[name] for one in conditions}) for name in levels}
-    plan = {"study": study, "factors": factors, "refusals": [], "settings": {}, "rig": REAL}
+    plan = {"study": study, "factors": factors, "infeasible": [], "settings": {}, "rig": REAL}
     return Campaign(plan, records, samples)
 
 

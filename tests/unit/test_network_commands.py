@@ -179,8 +179,10 @@ def test_nginx_serves_both_files_to_h2load(tmp_path: Path) -> None:
                     "127.0.0.1", file=file, rate=100, seconds=0.5, connections=5, port=port
                 )
                 ended = run(client.argv, tmp_path / file)
-                reading = client.parse(ended.stdout, (tmp_path / file).read_text())
-                assert reading.metrics["not_200"] == 0 and len(reading.samples["latency_ns"])
+                measurement = client.parse(ended.stdout, (tmp_path / file).read_text())
+                assert measurement.metrics["not_200"] == 0 and len(
+                    measurement.samples["latency_ns"]
+                )
         finally:
             server.terminate()
             server.wait()

@@ -33,8 +33,8 @@ def conditions():
         copies = (line or received) + (port and size in ("200", "1024", "102400"))
         if not (line or received):
             continue
-        for copy in range(1, copies + 1):
-            yield (place, sides, direction, size), copy
+        for replicate in range(1, copies + 1):
+            yield (place, sides, direction, size), replicate
 
 
 def campaign(blocks, share=0.0, n=400, without=(), failing=()):
@@ -43,13 +43,13 @@ def campaign(blocks, share=0.0, n=400, without=(), failing=()):
     cells = [one for one in conditions() if not set(one[0]) & set(without)]
     for block in range(1, blocks + 1):
         level = math.exp(rng.normal(0, 0.02))
-        for position, (levels, copy) in enumerate(cells, start=1):
+        for position, (levels, replicate) in enumerate(cells, start=1):
             place, sides, _, size = levels
             mean = 80_000 + 2 * int(size) + ADDED[place] * (2 if sides == "both" else 1)
             mean += share * int(size) * (place == "docker nat")
             mean *= level * math.exp(rng.normal(0, 0.001))
             failed = (block, place) in failing
-            more = {"copy": copy, "n_samples": 0 if failed else n}
+            more = {"replicate": replicate, "n_samples": 0 if failed else n}
             more |= {"status": "failed" if failed else "ok", "started_ns": 10**18}
             more |= {"error": {"what": "no answer"} if failed else None}
             more |= {"mechanisms": {"context_switches": 4.1, "softirqs": 2.0}}
@@ -58,13 +58,13 @@ def campaign(blocks, share=0.0, n=400, without=(), failing=()):
             values = mean * (1 + 0.02 * (rng.gamma(2, 0.5, n) - 1))
             samples[one["trial"]] = values.astype("int64")
             records.append(one)
-    names = [{"levels": dict(zip(FACTORS, x, strict=True)), "copy": n} for x, n in cells]
+    names = [{"levels": dict(zip(FACTORS, x, strict=True)), "replicate": n} for x, n in cells]
     plan = {"study": "network-isolation", "factors": FACTORS, "conditions": names, "seed": 1}
     rig = {"name": "made up", "shared_kernel": False, "capabilities": {}, "caveats": ["none"]}
     rig |= {"hosts": {"generator": {}, "sut": {"engine": True}}, "cpu_map": {"sut": "1"}}
-    refusals = [{"condition": name, "reason": "not here"} for name in without]
+    infeasible = [{"condition": name, "reason": "not here"} for name in without]
     plan |= {"blocks": blocks, "margin": 0.02, "settings": {"calls": n}, "rig": rig}
-    return Campaign(plan | {"refusals": refusals}, records, samples)
+    return Campaign(plan | {"infeasible": infeasible}, records, samples)
 
 
 def verdicts(names, value="median"):
@@ -113,7 +113,7 @@ def test_a_cost_that_grows_is_not_called_fixed(monkeypatch):
 def test_a_pilot_with_failures_decides_nothing(monkeypatch):
     failing = {(1, "docker bridge")}
     shown, names = execute(monkeypatch, campaign(1, failing=failing), NOTEBOOK)
-    assert set(verdicts(names).values()) == {"inconclusive"}
+    assert set(verdicts(names).values()) == {"undecided"}
     summary = summary_of(shown)
     assert summary["failed"] == 3 and summary["decidable_margin"] == "unknown (pilot)"
     assert not set(names["entries"]["result"]) & {"replicated", "contradicted", "error"}
@@ -126,5 +126,5 @@ def test_a_rig_without_a_second_engine_or_a_bridge_has_a_page(monkeypatch):
     assert "No client was in a container here" in words(shown)
     claims = names["entries"].set_index("id")
     assert claims.loc["latency2016-port-both-sides", "result"] == "not measured"
-    assert {one["condition"] for one in summary_of(shown)["refusals"]} >= {"both"}
+    assert {one["condition"] for one in summary_of(shown)["infeasible"]} >= {"both"}
     assert verdicts(names)[("send", "docker nat / docker host")] == "fixed"

@@ -63,7 +63,7 @@ def test_a_container_names_its_storage():
     assert docker("host", storage="bind").limited(shares=512).storage == "bind"
     for make in (
         lambda: docker("host", storage="floppy"),
-        lambda: Placement("bare", rung="clean", storage="bind"),
+        lambda: Placement("bare", baseline_level="clean", storage="bind"),
     ):
         with pytest.raises(UsageError, match="storage"):
             make()

@@ -36,7 +36,7 @@ def test_every_impossible_pair_has_a_reason() -> None:
     never = table[table["state"] == "impossible"]
     assert len(never) and (never["reason"].str.len() > 10).all()
     for row in never.itertuples():
-        assert RUNTIMES[row.engine].refusal(row.network) == row.reason
+        assert RUNTIMES[row.engine].infeasible(row.network) == row.reason
 
 
 def test_what_a_dataset_holds_is_measured_whatever_its_limits() -> None:

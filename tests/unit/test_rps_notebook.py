@@ -48,9 +48,9 @@ def campaign(blocks, applications=("postgresql 300/s",), places=tuple(LATENCY)[:
     cells += [(places[0], levels[0], 2), (places[-1], levels[-1], 2)]
     for block in range(1, blocks + 1):
         level = math.exp(rng.normal(0, 0.05))
-        for position, (place, rps, copy) in enumerate(cells, start=1):
+        for position, (place, rps, replicate) in enumerate(cells, start=1):
             first, *others = (measured(rng, level, place, one, rps) for one in applications)
-            more = {"copy": copy, "n_samples": 0, "started_ns": 10**18}
+            more = {"replicate": replicate, "n_samples": 0, "started_ns": 10**18}
             more["also"] = [
                 {"levels": {"application": name}, "metrics": values}
                 for name, values in zip(applications[1:], others, strict=True)
@@ -65,15 +65,18 @@ def campaign(blocks, applications=("postgresql 300/s",), places=tuple(LATENCY)[:
             named = dict(zip(FACTORS, (place, applications[0], rps), strict=True))
             records.append(record(block, position, named, first, **more))
     names = [
-        {"levels": dict(zip(FACTORS, (place, applications[0], rps), strict=True)), "copy": copy}
-        for place, rps, copy in cells
+        {
+            "levels": dict(zip(FACTORS, (place, applications[0], rps), strict=True)),
+            "replicate": replicate,
+        }
+        for place, rps, replicate in cells
     ]
     factors = FACTORS | {"application": list(applications[:1])}
     plan = {"study": "rps", "factors": factors, "conditions": names, "seed": 1, "margin": 0.05}
     rig = {"name": "made up", "shared_kernel": True, "capabilities": {}, "caveats": ["none"]}
     rig |= {"hosts": {"generator": {}, "sut": {"engine": True}, "peer": {"engine": True}}}
     refused = f"docker weave | {applications[0]} | on"
-    plan |= {"refusals": [{"condition": refused, "reason": "no Weave"}], "blocks": blocks}
+    plan |= {"infeasible": [{"condition": refused, "reason": "no Weave"}], "blocks": blocks}
     settings = {"applications": list(applications), "seconds": 2, "steer_to": "own"}
     return Campaign(plan | {"settings": settings, "rig": rig | {"cpu_map": {"sut": "1"}}}, records)
 
@@ -140,7 +143,7 @@ def test_a_pilot_with_failures_decides_nothing(monkeypatch):
     shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
     summary = summary_of(shown)
     assert summary["failed"] == 2 and summary["decidable_margin"] == "unknown (pilot)"
-    assert set(verdicts(names["effects"]["latency_ns_mean"]).values()) == {"inconclusive"}
+    assert set(verdicts(names["effects"]["latency_ns_mean"]).values()) == {"undecided"}
     assert not set(names["entries"]["result"]) & {"replicated", "contradicted", "error"}
     assert "pilot" in words(shown)
 
@@ -192,12 +195,12 @@ def test_the_profiles_plan_every_placement_with_and_without(profile, conditions)
         blocks=1,
         seed=1,
         keep=study.keep,
-        doubled=study.doubled,
-        refuse=lambda _: None,
+        replicates=study.replicates,
+        infeasible=lambda _: None,
     )
     assert len(made.conditions) == conditions
     assert {dict(one.levels)["rps"] for one in made.conditions} >= {"off", "on"}
-    copies = [dict(one.levels) for one in made.conditions if one.copy == 2]
+    copies = [dict(one.levels) for one in made.conditions if one.replicate == 2]
     assert [(one["placement"].label, one["rps"]) for one in copies] == [
         ("docker host", "off"),
         ("docker overlay", "on"),

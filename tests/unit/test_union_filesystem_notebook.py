@@ -59,14 +59,14 @@ def campaign(blocks=5, storages=tuple(SHARES), keep=lambda levels: True):
                 metrics |= {"call_ns_median": 4000.0 * noise, "close_ns_median": 900.0 * noise}
             more = {"n_samples": len(values), "started_ns": 10**18}
             more |= {"mechanisms": {"context_switches": 4.1, "group_cpu_use": 0.9}}
-            more |= {"readback": {"data": MEMORY, "inspect": {"storage_driver": "overlay2"}}}
+            more |= {"verification": {"data": MEMORY, "inspect": {"storage_driver": "overlay2"}}}
             one = record(block, position, levels, metrics, **more)
             samples[one["trial"]] = values
             records.append(one)
     names = ["storage", "operation", *PLAIN]
     factors = {name: list(dict.fromkeys(one[name] for one in chosen)) for name in names}
-    plan = {"study": "union-filesystem", "factors": factors, "seed": 1, "refusals": []}
-    plan |= {"conditions": [{"levels": one, "copy": 1} for one in chosen], "margin": 0.05}
+    plan = {"study": "union-filesystem", "factors": factors, "seed": 1, "infeasible": []}
+    plan |= {"conditions": [{"levels": one, "replicate": 1} for one in chosen], "margin": 0.05}
     rig = {"name": "made up", "shared_kernel": False, "capabilities": {}, "caveats": ["none"]}
     rig |= {"hosts": {"generator": {}, "sut": {"engine": True}}, "cpu_map": {"sut": "1"}}
     counts = {"flush": MANY, "further": FEW, "fsync": FEW}

@@ -99,26 +99,26 @@ class Bare(Runtime):
         self._groups: dict[str, str] = {}
 
     def start(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> Started:
         """Start the workload at its baseline level as a detached job."""
         argv = list(workload.argv)
-        if placement.rung in ("chroot", "cgroup"):
-            argv = ["chroot", rootfs_of(site, workload), *argv]
+        if placement.baseline_level in ("chroot", "cgroup"):
+            argv = ["chroot", rootfs_of(target, workload), *argv]
         argv = ["taskset", "-c", cpus, *argv]
-        if placement.rung == "cgroup":
-            group = f"{site.parent_group}/{label}"
+        if placement.baseline_level == "cgroup":
+            group = f"{target.parent_group}/{label}"
             self._groups[label] = group
             argv = join_argv(group, placement.limits, argv)
-        directory = f"{site.directory}/{label}"
+        directory = f"{target.directory}/{label}"
         # Registered first: interrupted while it starts, it is ended all the same.
-        self._jobs[label] = Job(site.host, directory)
-        job = start_job(site.host, argv, directory=directory, label=label)
-        return Started(job.pid, site.address)
+        self._jobs[label] = Job(target.host, directory)
+        job = start_job(target.host, argv, directory=directory, label=label)
+        return Started(job.pid, target.address)
 
     def enter(
         self,
-        site: Target,
+        target: Target,
         placement: Placement,
         workload: Workload,
         label: str,
@@ -126,39 +126,39 @@ class Bare(Runtime):
     ) -> list[str]:
         """Return the command in the chroot and the control group of its baseline level."""
         inside = list(argv)
-        if placement.rung in ("chroot", "cgroup"):
-            inside = ["chroot", rootfs_of(site, workload), *inside]
+        if placement.baseline_level in ("chroot", "cgroup"):
+            inside = ["chroot", rootfs_of(target, workload), *inside]
         if label in self._groups:
             inside = list(script(_ENTER, self._groups[label], *inside))
         return inside
 
-    def stop(self, site: Target, label: str) -> None:
+    def stop(self, target: Target, label: str) -> None:
         """End the job, and remove its control group and its directory."""
         job = self._jobs.pop(label, None)
         if job:
             job.stop()
         group = self._groups.pop(label, None)
         if group:
-            site.host.run(*script(LEAVE, group))
+            target.host.run(*script(LEAVE, group))
         if job:
-            site.host.run("rm", "-rf", "--", job.directory)
+            target.host.run("rm", "-rf", "--", job.directory)
 
-    def logs(self, site: Target, label: str) -> str:
+    def logs(self, target: Target, label: str) -> str:
         """Return what the job printed on both streams."""
         job = self._jobs.get(label)
         return job.stdout() + job.stderr() if job else ""
 
     def expect(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, started: Started
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
     ) -> Expectation:
         """Return what must be true of each baseline level."""
-        inside = placement.rung in ("chroot", "cgroup")
+        inside = placement.baseline_level in ("chroot", "cgroup")
         return Expectation(
             cpus=cpus,
-            engine_rules=placement.rung != "clean",
-            cgroup=f"{site.parent_group}/" if placement.rung == "cgroup" else "",
-            root=rootfs_of(site, workload) if inside else "/",
+            engine_rules=placement.baseline_level != "clean",
+            cgroup=f"{target.parent_group}/" if placement.baseline_level == "cgroup" else "",
+            root=rootfs_of(target, workload) if inside else "/",
             limits=placement.limits,
-            address=site.address,
+            address=target.address,
             service=workload.port,
         )

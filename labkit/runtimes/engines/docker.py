@@ -26,7 +26,7 @@ docker inspect --format "{{.Id}} {{.State.Pid}}" "$id"
 
 # A container comes, does its work, and goes; the next one follows at once, under the same name.
 # What fails says why and is not counted.
-_COME_AND_GO = """
+_CHURN = """
 name=$1
 shift
 while :; do
@@ -53,22 +53,22 @@ class Docker(Runtime):
     oci: ClassVar[str] = "runc"
 
     def start(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> Started:
         """Run the container detached; its affinity is set as a bare process sets it."""
-        if site.engine is None or workload.image not in site.images:
+        if target.engine is None or workload.image not in target.images:
             raise PlacementError(
                 f"no engine or no image {workload.image!r} on the host",
-                where=f"host {site.host.name}",
+                where=f"host {target.host.name}",
                 remedy="labkit rig up starts the engine and builds the image",
             )
-        options = self._options(site, placement, workload, cpus, label)
+        options = self._options(target, placement, workload, cpus, label)
         argv = script(_START, PREFIX + label, *options)
-        result = site.host.run(*argv, env=_env(site), check=False)
+        result = target.host.run(*argv, env=_env(target), check=False)
         if result.status != 0:
             raise PlacementError(
                 f"{placement.label} did not start",
-                where=f"host {site.host.name}",
+                where=f"host {target.host.name}",
                 why=result.stderr.strip()[-800:],
                 evidence={"argv": list(result.argv), "stderr": result.stderr},
             )
@@ -76,33 +76,33 @@ class Docker(Runtime):
         if pid == "0":
             raise PlacementError(
                 f"{placement.label} ended at once",
-                where=f"host {site.host.name}",
-                why=self.logs(site, label)[-800:],
+                where=f"host {target.host.name}",
+                why=self.logs(target, label)[-800:],
             )
-        return Started(int(pid), networks.reached_at(site, placement), container)
+        return Started(int(pid), networks.reached_at(target, placement), container)
 
-    def stop(self, site: Target, label: str) -> None:
+    def stop(self, target: Target, label: str) -> None:
         """Remove the container, running or not."""
         remove = ("docker", "rm", "--force", "--volumes", PREFIX + label)
-        result = site.host.run(*remove, env=_env(site), check=False)
+        result = target.host.run(*remove, env=_env(target), check=False)
         # What waits for a file system in user space that hangs cannot be killed before that ends.
-        release(site, label)
+        release(target, label)
         if result.status != 0 and "No such container" not in result.stderr:
-            again = site.host.run(*remove, env=_env(site), check=False)
+            again = target.host.run(*remove, env=_env(target), check=False)
             if "No such container" not in again.stderr:
                 again.check("is the engine still running? labkit clean removes what is left")
 
-    def logs(self, site: Target, label: str) -> str:
+    def logs(self, target: Target, label: str) -> str:
         """Return what the container printed on both streams."""
-        result = site.host.run("docker", "logs", PREFIX + label, env=_env(site), check=False)
+        result = target.host.run("docker", "logs", PREFIX + label, env=_env(target), check=False)
         return result.stdout + result.stderr if result.status == 0 else ""
 
     def expect(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, started: Started
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
     ) -> Expectation:
         """Return what must be true of a container on each network."""
-        storage = site.storage
-        image = site.images[workload.image]
+        storage = target.storage
+        image = target.images[workload.image]
         return Expectation(
             cpus=cpus,
             container=True,
@@ -115,46 +115,46 @@ class Docker(Runtime):
             driver=storage.driver if storage else "",
             filesystem=storage.filesystem if storage else "",
             source=data_source(storage, image, "") if storage else "",
-            **networks.expected(site, placement, workload),
+            **networks.expected(target, placement, workload),
         )
 
     def enter(
         self,
-        site: Target,
+        target: Target,
         placement: Placement,
         workload: Workload,
         label: str,
         argv: Sequence[str],
     ) -> list[str]:
         """Return the engine's command that runs `argv` in the container."""
-        return [*_with_engine(site), "docker", "exec", PREFIX + label, *argv]
+        return [*_with_engine(target), "docker", "exec", PREFIX + label, *argv]
 
-    def come_and_go(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
+    def churn(
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> list[str]:
         """Return a loop of containers; `stop` with the same label removes the last of them."""
-        options = self._options(site, placement, workload, cpus, label)
-        return [*_with_engine(site), *script(_COME_AND_GO, PREFIX + label, *options)]
+        options = self._options(target, placement, workload, cpus, label)
+        return [*_with_engine(target), *script(_CHURN, PREFIX + label, *options)]
 
     def _options(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> list[str]:
         """Return options, image and command of ``docker run``; affinity as a bare process has."""
         options = ["--runtime", self.oci, "--label", f"labkit={label}"]
-        options += ["--cgroup-parent", site.cgroup_parent]
-        options += self._network(site, placement, workload) + limit_options(placement.limits)
-        options += data_options(site, site.images[workload.image], label)
+        options += ["--cgroup-parent", target.cgroup_parent]
+        options += self._network(target, placement, workload) + limit_options(placement.limits)
+        options += data_options(target, target.images[workload.image], label)
         command = [*self.pinned(cpus), *workload.argv]
-        return [*options, site.images[workload.image].reference, *command]
+        return [*options, target.images[workload.image].reference, *command]
 
     @staticmethod
-    def _network(site: Target, placement: Placement, workload: Workload) -> list[str]:
+    def _network(target: Target, placement: Placement, workload: Workload) -> list[str]:
         if placement.network == "host":
             return ["--network", "host"]
         if placement.network != "nat":
-            network = networks.network_of(site, placement)
-            return ["--network", network.engine, "--ip", network.address(site.place)]
-        return ["--network", "bridge", *networks.published(site, workload)]
+            network = networks.network_of(target, placement)
+            return ["--network", network.engine, "--ip", network.address(target.place)]
+        return ["--network", "bridge", *networks.published(target, workload)]
 
 
 def limit_options(limits: Limits) -> list[str]:
@@ -169,9 +169,9 @@ def limit_options(limits: Limits) -> list[str]:
     return [text for name, value in pairs if value is not None for text in (name, str(value))]
 
 
-def _with_engine(site: Target) -> list[str]:
-    return ["env", f"DOCKER_HOST={site.engine}"]
+def _with_engine(target: Target) -> list[str]:
+    return ["env", f"DOCKER_HOST={target.engine}"]
 
 
-def _env(site: Target) -> dict[str, str]:
-    return {"DOCKER_HOST": str(site.engine)}
+def _env(target: Target) -> dict[str, str]:
+    return {"DOCKER_HOST": str(target.engine)}

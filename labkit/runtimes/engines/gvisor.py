@@ -64,7 +64,7 @@ class GVisor(Docker):
     oci = "runsc"
     own_stack = True
     # Containers in a loop cannot be pinned: an affinity set inside has no effect.
-    come_and_go = Runtime.come_and_go
+    churn = Runtime.churn
 
     @classmethod
     def unusable(cls, host: Host, docker_socket: str | None) -> str:
@@ -84,41 +84,41 @@ class GVisor(Docker):
         return ""
 
     def expect(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, started: Started
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
     ) -> Expectation:
         """Return what Docker's containers have; its process is the kernel, not the workload."""
-        return replace(super().expect(site, placement, workload, cpus, started), group=True)
+        return replace(super().expect(target, placement, workload, cpus, started), group=True)
 
     def start(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> Started:
         """Run the container detached, and pin its sandbox."""
         if placement.limits.fifo:
             raise PlacementError(
                 "gVisor does not support the real-time scheduling class",
-                where=f"host {site.host.name}",
+                where=f"host {target.host.name}",
                 why="it would apply to gVisor's kernel, not to the workload",
                 remedy="leave out the level fifo, or use another engine",
             )
-        started = super().start(site, placement, workload, cpus, label)
-        site.host.run(*script(_PIN, str(started.pid), cpus, started.container))
+        started = super().start(target, placement, workload, cpus, label)
+        target.host.run(*script(_PIN, str(started.pid), cpus, started.container))
         return started
 
     def pinned(self, cpus: str) -> list[str]:
         """Return the prefix that pins a command to as many CPUs: inside they count from 0."""
         return ["taskset", "-c", f"0-{len(cpu_set(cpus)) - 1}"]
 
-    def ready(self, site: Target, started: Started, workload: Workload) -> None:
+    def ready(self, target: Target, started: Started, workload: Workload) -> None:
         """Return as soon as a socket inside listens on the port."""
         if not workload.port:
             return
         where = (str(started.pid), started.container)
         argv = script(_READY, *where, f"{workload.port:04X}", workload.protocol, "200")
-        env = {"DOCKER_HOST": str(site.engine)}
-        result = site.host.run(*argv, env=env, timeout=180, check=False)
+        env = {"DOCKER_HOST": str(target.engine)}
+        result = target.host.run(*argv, env=env, timeout=180, check=False)
         if result.status != 0:
             raise PlacementError(
                 f"{workload.argv[0]} did not become ready",
-                where=f"host {site.host.name}, container {started.container[:12]}",
+                where=f"host {target.host.name}, container {started.container[:12]}",
                 why=result.stderr.strip()[-400:],
             )

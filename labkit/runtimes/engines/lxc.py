@@ -52,7 +52,7 @@ class Lxc(DaemonlessRuntime):
 
     def hold(
         self,
-        site: Target,
+        target: Target,
         placement: Placement,
         rootfs: str,
         network: Network | None,
@@ -60,40 +60,40 @@ class Lxc(DaemonlessRuntime):
         label: str,
     ) -> list[str]:
         """Return the command with the container's configuration."""
-        parent = site.parent_group.lstrip("/")
+        parent = target.parent_group.lstrip("/")
         lines = [
             f"lxc.uts.name = {label}",
-            f"lxc.rootfs.path = overlay:{rootfs}:{_folder(site, label)}/{label}/upper",
+            f"lxc.rootfs.path = overlay:{rootfs}:{_folder(target, label)}/{label}/upper",
             "lxc.mount.auto = proc:mixed sys:ro",
             f"lxc.seccomp.profile = {_SECCOMP}",
             "lxc.cap.drop = mac_admin mac_override sys_time sys_module sys_rawio",
             f"lxc.cgroup.dir.container = {parent}/{label}",
             f"lxc.cgroup.dir.monitor = {parent}/{label}-monitor",
-            f"lxc.console.logfile = {_folder(site, label)}/console",
-            *_interface(placement, network, site.place),
+            f"lxc.console.logfile = {_folder(target, label)}/console",
+            *_interface(placement, network, target.place),
             *_limits(placement.limits),
         ]
         link = (network.bridge or network.parent) if network else ""
-        return list(script(_RUN, _folder(site, label), label, "\n".join(lines), link, *command))
+        return list(script(_RUN, _folder(target, label), label, "\n".join(lines), link, *command))
 
-    def end(self, site: Target, label: str) -> None:
+    def end(self, target: Target, label: str) -> None:
         """Kill the container: its holder takes no notice of being told to end."""
-        site.host.run("lxc-stop", "-k", "-P", _folder(site, label), "-n", label, check=False)
+        target.host.run("lxc-stop", "-k", "-P", _folder(target, label), "-n", label, check=False)
 
-    def logs(self, site: Target, label: str) -> str:
+    def logs(self, target: Target, label: str) -> str:
         """Return what the container printed, which goes to its console, and what the holder did."""
-        shown = site.host.run("cat", f"{_folder(site, label)}/console", check=False)
-        return shown.stdout + super().logs(site, label)
+        shown = target.host.run("cat", f"{_folder(target, label)}/console", check=False)
+        return shown.stdout + super().logs(target, label)
 
-    def clear(self, site: Target, label: str) -> None:
+    def clear(self, target: Target, label: str) -> None:
         """Remove its configuration, and what is left in its control groups."""
         for name in (label, f"{label}-monitor"):
-            site.host.run(*script(LEAVE, f"{site.parent_group}/{name}"))
-        site.host.run("rm", "-rf", "--one-file-system", "--", _folder(site, label))
+            target.host.run(*script(LEAVE, f"{target.parent_group}/{name}"))
+        target.host.run("rm", "-rf", "--one-file-system", "--", _folder(target, label))
 
 
-def _folder(site: Target, label: str) -> str:
-    return f"{site.directory}/{label}-lxc"
+def _folder(target: Target, label: str) -> str:
+    return f"{target.directory}/{label}-lxc"
 
 
 def _interface(placement: Placement, network: Network | None, place: int) -> list[str]:

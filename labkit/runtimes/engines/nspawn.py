@@ -38,7 +38,7 @@ class Nspawn(DaemonlessRuntime):
 
     def hold(
         self,
-        site: Target,
+        target: Target,
         placement: Placement,
         rootfs: str,
         network: Network | None,
@@ -47,7 +47,7 @@ class Nspawn(DaemonlessRuntime):
     ) -> list[str]:
         """Return the command, in a control group of labkit's: without systemd it makes none."""
         options = ["--quiet", "--register=no", "--keep-unit", "--console=pipe"]
-        options += [f"--directory={rootfs}", f"--machine=labkit{site.place}"]
+        options += [f"--directory={rootfs}", f"--machine=labkit{target.place}"]
         options += ["--resolv-conf=off", "--timezone=off", "--link-journal=no"]
         if network and placement.network == "macvlan":
             options += ["--private-network"]
@@ -58,15 +58,15 @@ class Nspawn(DaemonlessRuntime):
         # Its lock would let one container alone have the root file system.
         lock = ["env", "SYSTEMD_NSPAWN_LOCK=0"]
         argv = [*lock, "systemd-nspawn", *options, "--", *command]
-        return join_argv(f"{site.parent_group}/{label}", placement.limits, argv)
+        return join_argv(f"{target.parent_group}/{label}", placement.limits, argv)
 
-    def attach(self, site: Target, network: Network, pid: int) -> None:
+    def attach(self, target: Target, network: Network, pid: int) -> None:
         """Give its interface the placement's addresses, and bring it up."""
-        own = f"{network.address(site.place)}/{network.prefix}"
-        values = (str(pid), network.hardware(site.place), own, network.gateway, network.parent)
-        site.host.run(*script(_ATTACH, *values))
+        own = f"{network.address(target.place)}/{network.prefix}"
+        values = (str(pid), network.hardware(target.place), own, network.gateway, network.parent)
+        target.host.run(*script(_ATTACH, *values))
 
-    def clear(self, site: Target, label: str) -> None:
+    def clear(self, target: Target, label: str) -> None:
         """End what is left in its control group, and remove that."""
-        group = f"{site.parent_group}/{label}"
-        site.host.run(*script(LEAVE, group))
+        group = f"{target.parent_group}/{label}"
+        target.host.run(*script(LEAVE, group))

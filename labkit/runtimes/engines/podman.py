@@ -79,47 +79,47 @@ class Podman(Runtime):
     package = "podman"
 
     def start(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, label: str
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
     ) -> Started:
         """Run the container detached, over the root file system that the image was unpacked to."""
-        options = ["--label", f"labkit={label}", "--cgroup-parent", site.cgroup_parent]
-        options += self._network(site, placement, workload) + limit_options(placement.limits)
-        command = ["--rootfs", f"{rootfs_of(site, workload)}:O"]
+        options = ["--label", f"labkit={label}", "--cgroup-parent", target.cgroup_parent]
+        options += self._network(target, placement, workload) + limit_options(placement.limits)
+        command = ["--rootfs", f"{rootfs_of(target, workload)}:O"]
         command += ["taskset", "-c", cpus, *workload.argv]
-        argv = self._argv(_START, site, label, *self._made(site, placement), *options, *command)
-        result = site.host.run(*argv, check=False)
+        argv = self._argv(_START, target, label, *self._made(target, placement), *options, *command)
+        result = target.host.run(*argv, check=False)
         words = result.stdout.split()
         if result.status != 0 or len(words) != 2 or words[1] == "0":
             raise PlacementError(
                 f"{placement.label} did not start",
-                where=f"host {site.host.name}",
-                why=(result.stderr.strip() or self.logs(site, label))[-800:],
+                where=f"host {target.host.name}",
+                why=(result.stderr.strip() or self.logs(target, label))[-800:],
                 evidence={"argv": list(result.argv), "stderr": result.stderr},
             )
-        return Started(int(words[1]), networks.reached_at(site, placement), words[0])
+        return Started(int(words[1]), networks.reached_at(target, placement), words[0])
 
-    def stop(self, site: Target, label: str) -> None:
+    def stop(self, target: Target, label: str) -> None:
         """Remove the container, running or not."""
-        site.host.run(*self._argv(_STOP, site, label, site.parent_group, _SUBNET))
+        target.host.run(*self._argv(_STOP, target, label, target.parent_group, _SUBNET))
 
-    def logs(self, site: Target, label: str) -> str:
+    def logs(self, target: Target, label: str) -> str:
         """Return what the container printed on both streams."""
-        result = site.host.run(*self._argv(_LOGS, site, label), check=False)
+        result = target.host.run(*self._argv(_LOGS, target, label), check=False)
         return result.stdout if result.status == 0 else ""
 
     def enter(
         self,
-        site: Target,
+        target: Target,
         placement: Placement,
         workload: Workload,
         label: str,
         argv: Sequence[str],
     ) -> list[str]:
         """Return the engine's command that runs `argv` in the container."""
-        return self._argv(_EXEC, site, label, *argv)
+        return self._argv(_EXEC, target, label, *argv)
 
     def expect(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, started: Started
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
     ) -> Expectation:
         """Return what must be true of a container on each network."""
         return Expectation(
@@ -127,32 +127,32 @@ class Podman(Runtime):
             container=True,
             cgroup=started.container,
             root="",
-            rootfs=rootfs_of(site, workload),
+            rootfs=rootfs_of(target, workload),
             limits=placement.limits,
             engine_process="conmon",
-            **networks.expected(site, placement, workload),
+            **networks.expected(target, placement, workload),
         )
 
     @staticmethod
-    def _argv(text: str, site: Target, label: str, *rest: str) -> list[str]:
-        return list(script(text, f"{site.directory}-podman", PREFIX + label, *rest))
+    def _argv(text: str, target: Target, label: str, *rest: str) -> list[str]:
+        return list(script(text, f"{target.directory}-podman", PREFIX + label, *rest))
 
     @staticmethod
-    def _made(site: Target, placement: Placement) -> list[str]:
+    def _made(target: Target, placement: Placement) -> list[str]:
         """Return name, parent and subnet of the network that must stand."""
         if placement.network == "host":
             return ["", "", ""]
         if placement.network == "nat":
             return [_NAT, "", _SUBNET]
-        network = networks.network_of(site, placement)
+        network = networks.network_of(target, placement)
         return [network.engine, network.parent, network.subnet]
 
     @staticmethod
-    def _network(site: Target, placement: Placement, workload: Workload) -> list[str]:
+    def _network(target: Target, placement: Placement, workload: Workload) -> list[str]:
         if placement.network == "host":
             return ["--network", "host"]
         if placement.network == "nat":
-            return ["--network", _NAT, *networks.published(site, workload)]
-        network = networks.network_of(site, placement)
-        addresses = ["--ip", network.address(site.place), "--mac-address"]
-        return ["--network", network.engine, *addresses, network.hardware(site.place)]
+            return ["--network", _NAT, *networks.published(target, workload)]
+        network = networks.network_of(target, placement)
+        addresses = ["--ip", network.address(target.place), "--mac-address"]
+        return ["--network", network.engine, *addresses, network.hardware(target.place)]

@@ -59,7 +59,7 @@ class Rkt(DaemonlessRuntime):
 
     def hold(
         self,
-        site: Target,
+        target: Target,
         placement: Placement,
         rootfs: str,
         network: Network | None,
@@ -67,23 +67,23 @@ class Rkt(DaemonlessRuntime):
         label: str,
     ) -> list[str]:
         """Return the command, in a control group of labkit's, with its network's file."""
-        conf = json.dumps(_network(placement, network, site.place)) if network else ""
+        conf = json.dumps(_network(placement, network, target.place)) if network else ""
         program = f"/usr/bin/{command[0]}"
-        values = (rootfs, _folder(site, label), json.dumps(_MANIFEST), conf, program)
+        values = (rootfs, _folder(target, label), json.dumps(_MANIFEST), conf, program)
         net = f"RKT_NET=--net={'labkit' if network else 'host'}"
         argv = ["env", net, *script(_RUN, *values, *command[1:])]
-        return join_argv(f"{site.parent_group}/{label}", placement.limits, argv)
+        return join_argv(f"{target.parent_group}/{label}", placement.limits, argv)
 
     def expect(
-        self, site: Target, placement: Placement, workload: Workload, cpus: str, started: Started
+        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
     ) -> Expectation:
         """Return what must be true on each network; the image is in a store of rkt's own."""
-        return replace(super().expect(site, placement, workload, cpus, started), rootfs="")
+        return replace(super().expect(target, placement, workload, cpus, started), rootfs="")
 
-    def clear(self, site: Target, label: str) -> None:
+    def clear(self, target: Target, label: str) -> None:
         """End the pod for sure, and remove it with its control group."""
-        site.host.run(*script(_CLEAR, _folder(site, label)), check=False, timeout=120)
-        site.host.run(*script(LEAVE, f"{site.parent_group}/{label}"))
+        target.host.run(*script(_CLEAR, _folder(target, label)), check=False, timeout=120)
+        target.host.run(*script(LEAVE, f"{target.parent_group}/{label}"))
 
 
 _MANIFEST = {
@@ -95,8 +95,8 @@ _MANIFEST = {
 }
 
 
-def _folder(site: Target, label: str) -> str:
-    return f"{site.directory}/rkt/{label}"
+def _folder(target: Target, label: str) -> str:
+    return f"{target.directory}/rkt/{label}"
 
 
 def _network(placement: Placement, network: Network, place: int) -> dict[str, object]:

@@ -62,6 +62,6 @@ def test_few_blocks_and_few_levels_decide_nothing(frame: pd.DataFrame) -> None:
     one = baseline_steps(
         frame[frame["block"] == 0], value="rtt", condition="baseline_level", levels=LEVELS
     )
-    assert set(one["verdict"].dropna()) == {"inconclusive"} and one["level_low"].isna().all()
+    assert set(one["verdict"].dropna()) == {"undecided"} and one["level_low"].isna().all()
     alone = baseline_steps(frame, value="rtt", condition="baseline_level", levels=["clean"])
     assert len(alone) == 1 and np.isnan(alone.loc[0, "estimate"])

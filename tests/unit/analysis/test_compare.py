@@ -15,7 +15,7 @@ from labkit.analysis.estimates import holm
 from labkit.analysis.trials import quantile_level, quantiles, reduce_trials
 from labkit.errors import UsageError
 
-VERDICTS = {"different", "equivalent", "different within margin", "inconclusive"}
+VERDICTS = {"different", "equivalent", "different within margin", "undecided"}
 
 
 def test_a_paired_t_test_on_logs():
@@ -73,10 +73,10 @@ def test_every_verdict():
 
 def test_copies_are_averaged_on_the_log_scale_and_said():
     frame = trials(np.random.default_rng(5))
-    doubled = pd.concat([frame, frame.assign(value=frame["value"] * 1.21)])
-    doubled = doubled[(doubled["condition"] == "base") | (doubled.index < 0)]
-    doubled = pd.concat([doubled, frame[frame["condition"] == "other"]])
-    row, plain = run(doubled).iloc[0], run(frame).iloc[0]
+    replicates = pd.concat([frame, frame.assign(value=frame["value"] * 1.21)])
+    replicates = replicates[(replicates["condition"] == "base") | (replicates.index < 0)]
+    replicates = pd.concat([replicates, frame[frame["condition"] == "other"]])
+    row, plain = run(replicates).iloc[0], run(frame).iloc[0]
     assert row["estimate"] == pytest.approx(plain["estimate"] / 1.1)
     assert "base: up to 2 trials a block, averaged on the log scale" in row["note"]
 
@@ -96,7 +96,7 @@ def test_missing_blocks_are_reported():
 @pytest.mark.parametrize("blocks", [1, 2, 4])
 def test_too_few_blocks_are_inconclusive(blocks):
     row = run(trials(np.random.default_rng(7), blocks, ratio=3.0, noise=1e-4)).iloc[0]
-    assert row["verdict"] == "inconclusive"
+    assert row["verdict"] == "undecided"
     assert not row["differs"] and not row["equivalent"]
     assert row["note"].startswith("pilot") and "at least 5" in row["note"]
     assert row["estimate"] == pytest.approx(3.0, rel=0.01)
@@ -109,7 +109,7 @@ def test_fewer_blocks_than_the_alpha_takes_are_inconclusive_however_small_p():
     frame = trials(np.random.default_rng(7), 5, ratio=3.0, noise=1e-4)
     assert run(frame).verdict[0] == "different"
     row = run(frame, alpha=1e-6).iloc[0]
-    assert row["p_value"] < 1e-6 and row["verdict"] == "inconclusive"
+    assert row["p_value"] < 1e-6 and row["verdict"] == "undecided"
     assert row["note"] == "too few: 5 blocks; a verdict at alpha=1e-06 takes at least 20"
     assert row["needed_blocks"] >= 20
     enough = trials(np.random.default_rng(7), 20, ratio=3.0, noise=1e-4)
@@ -136,7 +136,7 @@ def test_the_signed_rank_test_stands_beside_the_t_test():
     # One wild block hides from t what nine others show.
     changes = [0.01, 0.011, 0.012, 0.013, 0.014, 0.015, 0.016, 0.017, 0.018, 0.5]
     row = run(with_changes(changes)).iloc[0]
-    assert row["p_value"] > 0.05 and row["verdict"] == "inconclusive"
+    assert row["p_value"] > 0.05 and row["verdict"] == "undecided"
     assert row["note"] == "the signed-rank test disagrees (p = 0.002)"
     assert stats.wilcoxon(changes).pvalue == pytest.approx(0.002, abs=1e-4)
     # With five blocks it never reaches 5 %, so its silence says nothing.
@@ -187,7 +187,7 @@ def test_a_condition_that_always_failed_is_a_row():
     frame = trials(np.random.default_rng(12), others=("a", "b"))
     frame.loc[frame["condition"] == "a", "value"] = np.nan
     row = run(frame).set_index("condition").loc["a"]
-    assert row["n_blocks"] == 0 and row["verdict"] == "inconclusive"
+    assert row["n_blocks"] == 0 and row["verdict"] == "undecided"
     assert len(row["blocks_missing"]) == 10
     assert np.isnan(row["p_adjusted"])
 
@@ -278,8 +278,8 @@ def test_any_input_gives_a_verdict_or_a_clear_error(rows, paired):
         if np.isfinite(row["low"]):
             assert row["low"] <= row["estimate"] * (1 + 1e-9)
             assert row["estimate"] <= row["high"] * (1 + 1e-9)
-        assert (row["verdict"] == "inconclusive") == (not row["differs"] and not row["equivalent"])
-        assert row["n_blocks"] >= 5 or row["verdict"] == "inconclusive"
+        assert (row["verdict"] == "undecided") == (not row["differs"] and not row["equivalent"])
+        assert row["n_blocks"] >= 5 or row["verdict"] == "undecided"
         if paired:
             assert row["n_blocks"] + len(row["blocks_missing"]) == frame["block"].nunique()
 

@@ -16,7 +16,7 @@ from labkit.analysis.noise import noise_floor
 from labkit.analysis.summary import combined, summarise
 from labkit.errors import LabkitError, UsageError
 
-VERDICTS = {"different", "equivalent", "different within margin", "inconclusive"}
+VERDICTS = {"different", "equivalent", "different within margin", "undecided"}
 PAIRED = {"condition": "condition", "baseline": "base", "block": "block"}
 KEYS = ["trial", "block", "condition"]
 QUANTILES = ["median", "q0.9"]
@@ -34,7 +34,7 @@ COMPARISONS = {
     "compare, mean": of_samples("mean"),
     "compare, callable": of_samples(lambda ordered: float(ordered[0])),
     "factor_effect": lambda frame: factor_effect(
-        frame, "condition", ["base", "a", "nowhere"], ["copy"], value="value"
+        frame, "condition", ["base", "a", "nowhere"], ["replicate"], value="value"
     ),
     "shift": lambda frame: shift(
         frame, value="value", condition="condition", baseline="base", quantiles=QUANTILES
@@ -72,8 +72,8 @@ def sound(table):
     """Check what holds of every comparison."""
     assert set(table["verdict"]) <= VERDICTS
     for row in table.to_dict("records"):
-        assert (row["verdict"] == "inconclusive") == (not row["differs"] and not row["equivalent"])
-        assert row["n_blocks"] >= 5 or row["verdict"] == "inconclusive"
+        assert (row["verdict"] == "undecided") == (not row["differs"] and not row["equivalent"])
+        assert row["n_blocks"] >= 5 or row["verdict"] == "undecided"
         for name in ("p_value", "p_adjusted", "p_equivalence"):
             assert math.isnan(row[name]) or 0 <= row[name] <= 1
         if math.isfinite(row["low"]):
@@ -116,7 +116,7 @@ def frames(draw):
         "block": draw(st.sampled_from(NAMES))(draw(integers)),
         "condition": [["base", "a", "b"][n % 3] for n in draw(integers)],
         "trial": draw(integers),
-        "copy": [n % 3 for n in draw(integers)],
+        "replicate": [n % 3 for n in draw(integers)],
         "value": np.array(values, dtype="int64" if whole else "float64"),
     }, index=draw(st.sampled_from([range(size), [7] * size])))  # fmt: skip
     if draw(st.booleans()):
@@ -154,7 +154,7 @@ def campaign(blocks=6):
     rng = np.random.default_rng(1)
     frame = trials(rng, blocks, others=("a", "b"), noise=0.005)
     other = frame.assign(value=frame["value"] * np.exp(rng.normal(0, 0.005, len(frame))))
-    whole = pd.concat([frame.assign(copy=1), other.assign(copy=2)], ignore_index=True)
+    whole = pd.concat([frame.assign(replicate=1), other.assign(replicate=2)], ignore_index=True)
     return whole.assign(trial=np.arange(len(whole)))
 
 
@@ -184,11 +184,11 @@ def test_what_has_no_logarithm_is_an_error(name, bad):
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_all_failed_is_inconclusive(name):
     frame = campaign()
-    assert set(outcome(name, frame.assign(value=math.nan)).verdict) <= {"inconclusive"}
+    assert set(outcome(name, frame.assign(value=math.nan)).verdict) <= {"undecided"}
     frame.loc[frame["condition"] == "a", "value"] = math.nan
     table = outcome(name, frame)
     if name == "factor_effect":
-        assert set(table["n_blocks"]) == {0} and set(table["verdict"]) == {"inconclusive"}
+        assert set(table["n_blocks"]) == {0} and set(table["verdict"]) == {"undecided"}
     elif name != "shift":
         row = table.set_index("condition").loc["a"]
         assert row["n_blocks"] == 0 and row["blocks_missing"] == tuple(range(6))
@@ -198,7 +198,7 @@ def test_all_failed_is_inconclusive(name):
 def test_a_single_block_and_a_missing_one(name):
     frame = campaign()
     alone = outcome(name, frame[frame["block"] == 2])
-    assert set(alone["verdict"]) == {"inconclusive"} and alone["low"].isna().all()
+    assert set(alone["verdict"]) == {"undecided"} and alone["low"].isna().all()
     assert all("at least 5" in note or "nowhere" in note for note in alone["note"])
     without = outcome(name, frame[(frame["block"] != 2) | (frame["condition"] != "base")])
     rows = without[without["n_blocks"] > 0]
@@ -237,7 +237,7 @@ def test_unusable_options_are_refused_by_all_of_the_family(options):
     with pytest.raises(UsageError, match="invalid margin or alpha"):
         run(frame, **options)
     with pytest.raises(UsageError, match="invalid margin or alpha"):
-        factor_effect(frame, "condition", ["base", "a"], ["copy"], value="value", **options)
+        factor_effect(frame, "condition", ["base", "a"], ["replicate"], value="value", **options)
     with pytest.raises(UsageError, match="invalid margin or alpha"):
         shift(frame, value="value", condition="condition", baseline="base",
               quantiles=["median"], **options)  # fmt: skip

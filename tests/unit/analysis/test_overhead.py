@@ -82,7 +82,7 @@ def test_equal_conditions_cost_nothing():
 @pytest.mark.parametrize(("blocks", "sizes"), [(1, SIZES), (4, SIZES), (8, SIZES[:2])])
 def test_too_little_decides_nothing(blocks, sizes):
     table = fitted(trials(blocks=blocks, sizes=sizes))
-    assert set(table["verdict"]) == {"inconclusive"}
+    assert set(table["verdict"]) == {"undecided"}
     assert table["intercept"].notna().all()
 
 

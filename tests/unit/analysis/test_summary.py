@@ -22,13 +22,15 @@ def study(blocks=6, n=400, noise=0.01, seed=1, copies=2):
     rng, frames = np.random.default_rng(seed), []
     for block in range(blocks):
         for placement, wait in [("bare", "block"), ("bare", "spin"), ("docker", "block")]:
-            for copy in range(1, (copies if placement == "bare" and wait == "block" else 1) + 1):
+            for replicate in range(
+                1, (copies if placement == "bare" and wait == "block" else 1) + 1
+            ):
                 level = (
                     30_000 * (0.3 if wait == "spin" else 1) * (1.1 if placement == "docker" else 1)
                 )
                 values = level * math.exp(rng.normal(0, noise)) * (0.9 + rng.gamma(2, 0.05, n))
                 frame = pd.DataFrame({"rtt_ns": values.astype("int64")})
-                names = {"placement": placement, "wait": wait, "copy": copy}
+                names = {"placement": placement, "wait": wait, "replicate": replicate}
                 frames.append(frame.assign(trial=f"t{len(frames):03d}", block=block, **names))
     return pd.concat(frames, ignore_index=True)
 
@@ -74,7 +76,7 @@ def test_factor_effect_is_compare_in_each_cell_with_one_correction():
     assert row["estimate"] == alone["estimate"] and row["low"] == alone["low"]
     assert row["verdict"] == "different"
     assert absent["n_blocks"] == 0 and absent["note"] == "no trial with wait=spin"
-    assert absent["verdict"] == "inconclusive"
+    assert absent["verdict"] == "undecided"
 
 
 def test_factor_effect_without_other_factors_and_its_errors():
@@ -96,7 +98,7 @@ def test_mechanisms_are_means_and_absent_counters_are_nan():
 
 
 def test_noise_floor_recovers_the_spread():
-    trials = summarise(study(400, n=2, noise=0.02), by=["trial", "block", "copy", *CELL])
+    trials = summarise(study(400, n=2, noise=0.02), by=["trial", "block", "replicate", *CELL])
     trials["median"] = np.exp(np.random.default_rng(3).normal(10, 0.02, len(trials)))
     floor = noise_floor(trials, value="median", condition=CELL)
     assert len(floor) == 1 and floor["n_blocks"][0] == 400
@@ -221,7 +223,7 @@ def test_headlines_are_plain_json():
     row = factor_effect(samples, "wait", ["block", "spin"], ["placement"], **options).iloc[0]
     made = tables.headline(row, "spinning")
     assert json.loads(json.dumps(made, allow_nan=False)) == made
-    assert made["verdict"] == "inconclusive (pilot)" and made["low"] is None
+    assert made["verdict"] == "undecided (pilot)" and made["low"] is None
     floor = noise_floor(study(), condition=CELL, **options)
     lines = tables.noise_lines(floor, CELL)
     assert lines[0]["condition"] == "bare, block" and lines[0]["sd"] > 0

@@ -33,7 +33,7 @@ def test_one_baseline_goes_to_the_heading_and_what_was_not_run_is_said():
     shown = format_comparison(table)
     assert "ratio to base [95 %]" in shown.columns
     assert list(shown.index) == [("x", "other"), ("y", "other")]
-    assert shown.iloc[1].map(plain).to_list()[:4] == ["0", "", "inconclusive", ""]
+    assert shown.iloc[1].map(plain).to_list()[:4] == ["0", "", "undecided", ""]
     assert not_compared(table) == "Not compared: y, other / base (no trial with condition=other)."
     assert not_compared(table.iloc[:1]) == ""
 

@@ -117,10 +117,12 @@ def campaign(blocks=4, n=2_000):
     """A row a trial as `Dataset.series` gives it; the first condition runs twice a block."""
     rng, rows = np.random.default_rng(2), []
     for block in range(blocks):
-        for place, wait, copy in [("a", "x", 1), ("a", "x", 2), ("a", "y", 1), ("b", "x", 1)]:
+        for place, wait, replicate in [("a", "x", 1), ("a", "x", 2), ("a", "y", 1), ("b", "x", 1)]:
             values = 30_000 * rng.lognormal(rng.normal(0, 0.01), 0.1, n)
-            rows.append((f"t{len(rows)}", block, place, wait, copy, n, values.astype(np.int64)))
-    names = ["trial", "block", "placement", "wait", "copy", "n", "rtt_ns"]
+            rows.append(
+                (f"t{len(rows)}", block, place, wait, replicate, n, values.astype(np.int64))
+            )
+    names = ["trial", "block", "placement", "wait", "replicate", "n", "rtt_ns"]
     return pd.DataFrame(rows, columns=names)
 
 
@@ -145,7 +147,9 @@ def test_an_analysis_sorts_each_trial_once(monkeypatch):
         monkeypatch.setattr(np, name, noted(getattr(np, name)))
     series["condition"] = join_factors(series, ["placement", "wait"])
     samples = sort_trials(series)
-    trials = summarise(samples, by=["trial", "block", "placement", "wait", "condition", "copy"])
+    trials = summarise(
+        samples, by=["trial", "block", "placement", "wait", "condition", "replicate"]
+    )
     combined(samples, by=["condition"])
     names = {"condition": "condition", "baseline": "a + x", "block": "block"}
     shift(samples, condition="condition", baseline="a + x")

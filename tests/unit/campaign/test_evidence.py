@@ -1,4 +1,4 @@
-"""Reading what a host says: snapshots of evidence, and the readback of a placement.
+"""Reading what a host says: snapshots of evidence, and the verification of a placement.
 
 ``snapshot-before.txt`` and ``snapshot-after.txt`` were recorded around one run of sockperf against
 a spinning container with a CPU quota, which it exceeded.
@@ -24,7 +24,7 @@ from labkit.runtimes import observed
 CAPTURED = Path(__file__).parents[2] / "captured"
 BEFORE = (CAPTURED / "snapshot-before.txt").read_text()
 AFTER = (CAPTURED / "snapshot-after.txt").read_text()
-RAW = (CAPTURED / "readback-docker-nat.txt").read_text()
+RAW = (CAPTURED / "verification-docker-nat.txt").read_text()
 SECTIONS = ["stat", "softirqs", "idle", "sched", "task", "netstat", "snmp", "softnet"]
 SECTIONS += ["conntrack", "cpu.stat", "pressure", "latency"]
 
@@ -207,7 +207,9 @@ def test_a_window_fails_with_the_first_load_that_fails(tmp_path: Path) -> None:
 
 
 def test_the_script_s_output_is_parsed_as_it_was_recorded() -> None:
-    assert observed.parse(RAW) == json.loads((CAPTURED / "readback-docker-nat.json").read_text())
+    assert observed.parse(RAW) == json.loads(
+        (CAPTURED / "verification-docker-nat.json").read_text()
+    )
 
 
 @pytest.mark.parametrize("name", ["ns.net", "host.net", "status", "cgroup"])

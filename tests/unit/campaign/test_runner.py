@@ -49,7 +49,7 @@ def rig() -> Rig:
     return Nowhere("nowhere", "virtual", {}, {}, {}, cpus, shared_kernel=True)
 
 
-def reading(*values: int) -> Measurement:
+def measurement(*values: int) -> Measurement:
     return Measurement({"value_ns": np.array(values, dtype=np.int64)}, {"words": 1.0}, len(values))
 
 
@@ -73,7 +73,7 @@ class Protocol:
 
     def __call__(self, trial: Trial) -> Any:
         self.seen.append(trial.n)
-        outcome = self.script.get(len(self.seen), reading(trial.n))
+        outcome = self.script.get(len(self.seen), measurement(trial.n))
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -137,7 +137,7 @@ def test_a_second_boot_is_a_second_session(rig: Rig, tmp_path: Path) -> None:
         Measurement({"value_ns": np.array([1.5])}),
         Measurement({"a": np.array([1]), "b": np.array([1, 2])}),
     ],
-    ids=["any error", "labkit's error", "no reading", "no integers", "uneven columns"],
+    ids=["any error", "labkit's error", "no measurement", "no integers", "uneven columns"],
 )
 def test_what_a_protocol_does_wrong_is_a_failed_row(rig: Rig, tmp_path: Path, outcome: Any) -> None:
     found = run(plan_of(rig, Protocol(c2=outcome)), tmp_path)

@@ -33,7 +33,7 @@ class Nowhere(Rig):
     def facts(self) -> dict[str, Any]:
         return {"sut": {"stable": {}, "volatile": {"boot_id": "a"}}}
 
-    def refusal(self, placement: Any) -> str | None:
+    def infeasible(self, placement: Any) -> str | None:
         return "no engine" if placement.runtime == "docker" else None
 
 
@@ -47,7 +47,7 @@ def rig() -> Rig:
 def measured(trial: Trial) -> Measurement:
     """Return a few samples, as a tool would."""
     trial.record["commands"].append(["tool", "--level", str(trial.level)])
-    trial.record["readback"] = {"pid": 7, "status": {"Cpus_allowed_list": trial.cpus("sut")}}
+    trial.record["verification"] = {"pid": 7, "status": {"Cpus_allowed_list": trial.cpus("sut")}}
     trial.logs["tool.out"] = "\n".join(f"line {n}" for n in range(40))
     trial.flag("odd")
     return Measurement({"rtt_ns": np.arange(1, 201, dtype=np.int64)}, {"rate": 2.5}, 200)
@@ -73,15 +73,15 @@ def test_a_factor_s_name_alone_means_nothing(rig: Rig) -> None:
     odd |= {"scheduling": ["fifo"], "hosts": [2], "capture": ["on"], "storage": ["attic"]}
     odd |= {"rps": ["on"], "idle": ["held"]}
     plan = Study("odd", measured, odd).plan(rig, blocks=1, seed=1)
-    assert len(plan.design.conditions) == 1 and not plan.design.refusals
+    assert len(plan.design.conditions) == 1 and not plan.design.infeasible
 
 
 def test_a_treatment_says_where_its_level_is_infeasible(rig: Rig) -> None:
     plan = study_of(treatments={"level": Loud()}).plan(rig, blocks=1, seed=1)
-    assert [(one.condition, one.reason) for one in plan.design.refusals] == [("11", "too loud")]
+    assert [(one.condition, one.reason) for one in plan.design.infeasible] == [("11", "too loud")]
     places = {"placement": [bare("rules"), docker("host")]}
     plan = Study("places", measured, places).plan(rig, blocks=1, seed=1)
-    assert [one.reason for one in plan.design.refusals] == ["no engine"]
+    assert [one.reason for one in plan.design.infeasible] == ["no engine"]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_is_feasible(
 
 
 def test_a_placement_on_both_hosts_needs_two_with_an_engine(rig: Rig) -> None:
-    rig.sites = {"peer": None}  # type: ignore[dict-item]
+    rig.targets = {"peer": None}  # type: ignore[dict-item]
     both, spread = treatments.SecondHost(at=2), treatments.SecondHost(at=2, spread=True)
     assert both.feasibility(rig, 2, {"placement": bare("clean")}) is None
     assert spread.feasibility(rig, 2, {"placement": bare("rules")}) is None
@@ -170,7 +170,7 @@ def test_noise_is_of_the_outcomes_that_the_study_declares() -> None:
 
 def test_noise_takes_three_pairs_of_replicates_by_hand() -> None:
     rows = [(b, c, 2.0 if c == 1 and b == 3 else 1.0) for b in (1, 2, 3) for c in (1, 2)]
-    trials = pd.DataFrame(rows, columns=["block", "copy", "x"]).assign(level=1)
+    trials = pd.DataFrame(rows, columns=["block", "replicate", "x"]).assign(level=1)
     found = noise(trials, ["level"], ["x"])
     assert found is not None and found[1] == pytest.approx(np.std([0, 0, np.log(2)], ddof=1))
     assert noise(trials[trials.block < 3], ["level"], ["x"]) is None

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import ToolOutput, UsageError
-from labkit.hosts.packet_steering import parse_queues, refusal
+from labkit.hosts.packet_steering import infeasible, parse_queues
 from labkit.hosts.sysfs_values import cpu_mask, mask_cpus
 from labkit.placement import parse_cpus
 
@@ -98,16 +98,16 @@ def test_another_answer_is_an_error_that_shows_it(text: str) -> None:
 
 def test_what_a_device_cannot_do_is_refused_with_the_reason() -> None:
     one, four = parse_queues(ONE, "veth0"), parse_queues(FOUR, "veth1")
-    assert [refusal(one, what) for what in ("rps", "rfs")] == [None, None]
-    assert refusal(one, "xps") == "veth0 has a single transmit queue: XPS has nothing to choose"
-    assert refusal(one, "rss") == "veth0 has a single receive queue: RSS has nothing to choose"
-    assert [refusal(four, what) for what in ("rps", "rfs", "xps", "rss")] == [None] * 4
+    assert [infeasible(one, what) for what in ("rps", "rfs")] == [None, None]
+    assert infeasible(one, "xps") == "veth0 has a single transmit queue: XPS has nothing to choose"
+    assert infeasible(one, "rss") == "veth0 has a single receive queue: RSS has nothing to choose"
+    assert [infeasible(four, what) for what in ("rps", "rfs", "xps", "rss")] == [None] * 4
     absent = parse_queues("absent\nend\n", "eth7")
-    assert refusal(absent, "rps") == "there is no device eth7"
+    assert infeasible(absent, "rps") == "there is no device eth7"
     without = parse_queues("present\nend\n", "eth7")
-    assert refusal(without, "rps") == "eth7 has no receive queue"
-    assert refusal(without, "xps") == "eth7 has no transmit queue"
+    assert infeasible(without, "rps") == "eth7 has no receive queue"
+    assert infeasible(without, "xps") == "eth7 has no transmit queue"
     plain = parse_queues("present\nrx-0\ntx-0\nend\n", "eth7")
-    assert refusal(plain, "rps") == "rx-0 of eth7 has no rps_cpus in this kernel"
+    assert infeasible(plain, "rps") == "rx-0 of eth7 has no rps_cpus in this kernel"
     with pytest.raises(UsageError, match="unknown steering"):
-        refusal(four, "dns")
+        infeasible(four, "dns")

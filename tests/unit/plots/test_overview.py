@@ -43,7 +43,7 @@ def test_the_overview_has_every_result_and_says_what_it_rests_on():
 
 
 def test_the_bars_add_up_to_the_claims_of_a_source():
-    rows = [row("a"), row("b", "inconclusive"), row("c", "not measured", **NOTHING)]
+    rows = [row("a"), row("b", "undecided"), row("c", "not measured", **NOTHING)]
     rows.append(row("d", source="other"))
     drawn = ledger_overview(ledger(*rows))
     bars = drawn.axes[0].patches
@@ -53,7 +53,7 @@ def test_the_bars_add_up_to_the_claims_of_a_source():
 
 
 def test_ratios_without_interval_or_published_value_are_drawn_and_other_numbers_are_not():
-    pilot = row("pilot", "inconclusive", low=math.nan, high=math.nan, published_value=math.nan)
+    pilot = row("pilot", "undecided", low=math.nan, high=math.nan, published_value=math.nan)
     absolute = row("absolute", unit="ns", estimate=500.0)
     drawn = ledger_overview(ledger(pilot, absolute, row("negative", estimate=-1.0)))
     said = words(drawn)

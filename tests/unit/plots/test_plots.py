@@ -84,11 +84,11 @@ def test_interval_plot(samples):
     said = words(drawn)
     assert "ratio to bare clean" in said and "n = 3 blocks" in said
     assert "docker bridge" in said
-    assert any(word in said for word in ("inconclusive", "equivalent", "different"))
+    assert any(word in said for word in ("undecided", "equivalent", "different"))
 
 
 def test_interval_plot_of_a_pilot_and_of_absent_cells(samples):
-    assert "inconclusive" in words(
+    assert "undecided" in words(
         plots.interval_plot(compared(samples[samples["block"] == 0]), margin=0.02)
     )
     part = samples[(samples["placement"] == "bare clean") | (samples["wait"] == "block")]
@@ -135,7 +135,7 @@ def test_shift_plot(samples, relative):
     said = words(plots.shift_plot(table, baseline="bare clean", relative=relative))
     assert "quantile of a trial" in said and "n = 3 blocks" in said
     # What is decided about a median is said once, in the table of its family.
-    assert not any(word in said for word in ("different", "equivalent", "inconclusive"))
+    assert not any(word in said for word in ("different", "equivalent", "undecided"))
     assert ("ratio to bare clean" in said) == relative and ("µs" in said) != relative
 
 

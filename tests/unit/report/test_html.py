@@ -62,5 +62,5 @@ def test_tone_of_a_verdict(verdict: str | None, tone: str) -> None:
 
 
 def test_refusals_with_one_reason_are_one_line() -> None:
-    refusals = [{"condition": c, "reason": "r"} for c in ("a", "b", "a")]
-    assert html.by_reason(refusals) == [("r", "a; b")]
+    infeasible = [{"condition": c, "reason": "r"} for c in ("a", "b", "a")]
+    assert html.by_reason(infeasible) == [("r", "a; b")]

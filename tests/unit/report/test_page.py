@@ -38,9 +38,11 @@ def page_of(monkeypatch):
 
 def planned(blocks, cells, factors, **more):
     """Return a plan of some cells, each with its copy."""
-    conditions = [{"levels": dict(zip(factors, one, strict=True)), "copy": n} for one, n in cells]
+    conditions = [
+        {"levels": dict(zip(factors, one, strict=True)), "replicate": n} for one, n in cells
+    ]
     plan = {"factors": factors, "settings": {"size": 64}, "seed": 1, "blocks": blocks}
-    return plan | {"conditions": conditions, "refusals": [], "rig": dict(REAL)} | more
+    return plan | {"conditions": conditions, "infeasible": [], "rig": dict(REAL)} | more
 
 
 def services(blocks, **more):
@@ -48,11 +50,11 @@ def services(blocks, **more):
     rng, records = np.random.default_rng(3), []
     cells = [((s, c), n) for s in FACTORS["service"] for c in FACTORS["case"] for n in (1, 2)]
     for block in range(1, blocks + 1):
-        for position, ((service, case), copy) in enumerate(cells, 1):
+        for position, ((service, case), replicate) in enumerate(cells, 1):
             value = float(10 * (0.8 if case == "3b" else 1) * np.exp(rng.normal(0, 0.01)))
             levels = {"service": service, "case": case}
             found = {SERVICES[service]: value, "cpu_use": 0.5}
-            records.append(record(block, position, levels, found, copy=copy, n_samples=0))
+            records.append(record(block, position, levels, found, replicate=replicate, n_samples=0))
     plan = planned(blocks, cells, FACTORS, study="interference", margin=0.05)
     return Campaign(plan | more, records)
 
@@ -62,10 +64,10 @@ def calls(blocks, n=400, noise=0.01, **more):
     rng, records, samples = np.random.default_rng(5), [], {}
     cells = [((p, s), k) for p in PLACEMENTS for s in SIZES for k in (1, 2)]
     for block in range(1, blocks + 1):
-        for position, ((placement, size), copy) in enumerate(cells, 1):
+        for position, ((placement, size), replicate) in enumerate(cells, 1):
             level = 200_000 + 10 * float(size) + 20_000 * (placement == "docker nat")
             level *= math.exp(rng.normal(0, noise))
-            about = {"started_ns": 1_800_000_000 * 10**9, "n_samples": n, "copy": copy}
+            about = {"started_ns": 1_800_000_000 * 10**9, "n_samples": n, "replicate": replicate}
             about |= {"mechanisms": {"context_switches": 4.0}}
             levels = {"placement": placement, "size_b": size}
             one = record(block, position, levels, {}, **about)
@@ -154,11 +156,11 @@ def test_a_pilot_has_a_page_that_decides_nothing(page_of, shown, make):
 
 
 def test_every_headline_of_a_pilot_that_was_measured_says_so(page_of, shown):
-    lines = ["inconclusive (pilot)", "as counted", "from its tables"]
+    lines = ["undecided (pilot)", "as counted", "from its tables"]
     page = page_of(calls(1), value="latency_ns")
     page.conclusions([{"text": "x", "verdict": one, "estimate": None} for one in lines], title="t")
     told = [one["verdict"] for one in summary_of(shown)["headlines"]]
-    assert told == ["inconclusive (pilot)", "as counted (pilot)", "from its tables"]
+    assert told == ["undecided (pilot)", "as counted (pilot)", "from its tables"]
 
 
 def test_what_failed_is_counted_named_and_left_out(page_of, shown):
@@ -199,7 +201,7 @@ def test_a_block_over_two_sessions_is_blanked_for_comparisons_only(page_of, show
     assert page.spanned == [3]
     blanked = page.paired["block"] == 3
     assert page.paired.loc[blanked, ["gflops", "mbit_per_s", "cpu_use"]].isna().all(axis=None)
-    assert page.paired["copy"].notna().all() and page.paired["position"].notna().all()
+    assert page.paired["replicate"].notna().all() and page.paired["position"].notna().all()
     assert page.trials["cpu_use"].notna().all()
     page.validity("gflops", within={"service": "linpack"})
     assert "**Left out of every paired comparison: block 3**" in words(shown)
@@ -250,8 +252,8 @@ def test_a_margin_that_was_not_planned_is_said(page_of, shown):
 
 
 def test_refusals_and_counters_are_shown(page_of, shown):
-    refusals = [{"condition": "docker nat | 0", "reason": "no published ports here"}]
-    page = page_of(calls(2, refusals=refusals), value="latency_ns")
+    infeasible = [{"condition": "docker nat | 0", "reason": "no published ports here"}]
+    page = page_of(calls(2, infeasible=infeasible), value="latency_ns")
     page.what_was_run()
     Page.show_counters(page.trials, by=["placement"], columns=["context_switches", "softirqs"])
     assert "refused before anything was measured" in words(shown)
@@ -259,7 +261,7 @@ def test_refusals_and_counters_are_shown(page_of, shown):
     counters = [one for one in shown if isinstance(one, pd.DataFrame)][-1]
     assert list(counters["context_switches"]) == ["4", "4"]
     page.conclusions([], title="x")
-    assert summary_of(shown)["refusals"] == refusals
+    assert summary_of(shown)["infeasible"] == infeasible
 
 
 def test_a_column_that_was_never_sampled_is_an_error(page_of):

@@ -77,7 +77,7 @@ def built_twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], P
     folder = tmp_path_factory.mktemp("provenance")
     campaign = write_campaign(folder / "echo")
     plan = labkit.load(campaign).plan
-    more = {"settings": {"messages": 4}, "seed": 1, "blocks": 3, "refusals": []}
+    more = {"settings": {"messages": 4}, "seed": 1, "blocks": 3, "infeasible": []}
     (campaign / "plan.json").write_text(json.dumps(plan | more))
     first = nbformat.v4.new_code_cell("data = ''", metadata={"tags": ["parameters"]})
     cells = [first, *map(nbformat.v4.new_code_cell, CELLS)]

@@ -25,7 +25,7 @@ HOSTS = {
 LISTENS = {"collector": {"addresses": [], "cpus": "", "engine": False}}
 CPUS = {"softirq": "the sender's", "harness": "0", "generator": "0", "sut": "1-2", "all": "0-2"}
 FACTS = {"cpu": {"model": "Small 3", "isolated": ""}, "kernel": {"release": "6.1"}, "engine": None}
-RUNGS = ("bare clean", "bare rules", "docker host")
+BASELINE_LEVELS = ("bare clean", "bare rules", "docker host")
 
 
 def _campaign(folder: Path, kernel: str = "6.1", hosts: dict[str, Any] | None = None) -> Path:
@@ -105,7 +105,7 @@ def test_the_ladder_is_what_was_measured_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ladders_of(load(write_campaign(tmp_path / "short"))) == []
-    monkeypatch.setattr(small_datasets, "PLACEMENTS", RUNGS)
+    monkeypatch.setattr(small_datasets, "PLACEMENTS", BASELINE_LEVELS)
     (ladder,) = ladders_of(load(write_campaign(tmp_path / "long", blocks=6)))
     assert ladder.within == {"wait": "block"}
     rows = ladder.rows
@@ -114,7 +114,7 @@ def test_the_ladder_is_what_was_measured_of_it(
         ("bare rules", "bare clean"),
         ("docker host", "bare rules"),
     ]
-    assert [row["adds"] for row in rows] == [LADDER[name] for name in RUNGS]
+    assert [row["adds"] for row in rows] == [LADDER[name] for name in BASELINE_LEVELS]
     campaign = load(tmp_path / "long")
     assert len(campaign.ok.query(ladder.query)) == len(campaign.ok) == 18
     assert rows[1]["estimate"] == pytest.approx(1.5, rel=0.01)
@@ -122,17 +122,17 @@ def test_the_ladder_is_what_was_measured_of_it(
     assert rows[2]["lowest"] == pytest.approx(1, rel=0.01)
     assert rows[0]["level"] == pytest.approx(10.05, rel=0.02)
     (pilot,) = ladders_of(load(write_campaign(tmp_path / "pilot", blocks=1)))
-    assert [row["verdict"] for row in pilot.rows] == [None, *["inconclusive (pilot)"] * 2]
+    assert [row["verdict"] for row in pilot.rows] == [None, *["undecided (pilot)"] * 2]
     assert pilot.rows[1]["low"] is None and pilot.figure().axes
 
 
 def test_a_page_says_what_was_measured_and_what_is_not_stated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_datasets, "PLACEMENTS", RUNGS)
-    refusals = [{"condition": "x | y", "reason": "no <aufs>"}]
+    monkeypatch.setattr(small_datasets, "PLACEMENTS", BASELINE_LEVELS)
+    infeasible = [{"condition": "x | y", "reason": "no <aufs>"}]
     floors = [{"condition": "bare clean", "sd": 0.05, "low": 0.9, "high": 1.1}]
-    summary = {"title": "A study", "refusals": refusals, "noise_floor": floors}
+    summary = {"title": "A study", "infeasible": infeasible, "noise_floor": floors}
     pages = {_page(tmp_path, "10-a", summary): _campaign(tmp_path / "a")}
     counts = {"jha2018": {"not decidable on this rig": 3, "replicated": 1}}
     text = build_rig(pages, tmp_path / "rig.html", ledger=counts).read_text()

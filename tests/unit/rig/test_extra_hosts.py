@@ -13,11 +13,11 @@ from labkit.placement import bare, docker
 from labkit.rig import Rig
 
 
-def rig_with(**sites: Target) -> Rig:
-    return make_rig(sites=sites)
+def rig_with(**targets: Target) -> Rig:
+    return make_rig(targets=targets)
 
 
-def site(engine: str | None = "unix:///run/engine.sock") -> Target:
+def target(engine: str | None = "unix:///run/engine.sock") -> Target:
     return Target(LocalHost("peer"), "198.18.0.5", engine=engine)
 
 
@@ -30,30 +30,30 @@ def test_clients_in_containers_are_refused_with_the_reason(missing: dict[str, st
 
 
 def test_they_are_not_where_there_is_one() -> None:
-    rig = rig_with(peer=site())
+    rig = rig_with(peer=target())
     assert treatments.SecondHost(at="both").feasibility(rig, "both", {}) is None
 
 
 def test_another_host_than_the_placements_own() -> None:
-    sut, other = site(), site()
+    sut, other = target(), target()
     rig = rig_with(sut=sut, peer=other)
-    assert rig.site(docker("nat")) is sut
-    assert rig.site(docker("nat"), at="peer") is other
-    assert rig.site(bare("rules"), at="peer") is other
+    assert rig.target(docker("nat")) is sut
+    assert rig.target(docker("nat"), at="peer") is other
+    assert rig.target(bare("rules"), at="peer") is other
 
 
 @pytest.mark.parametrize(
-    ("sites", "missing", "why"),
+    ("targets", "missing", "why"),
     [
         ({}, {}, "no host 'peer'"),
-        ({"peer": site(engine=None)}, {}, "peer has no engine"),
-        ({"peer": site()}, {"docker": "no engine anywhere"}, "no engine anywhere"),
+        ({"peer": target(engine=None)}, {}, "peer has no engine"),
+        ({"peer": target()}, {"docker": "no engine anywhere"}, "no engine anywhere"),
     ],
 )
-def test_where_it_cannot_be(sites: dict[str, Target], missing: dict[str, str], why: str) -> None:
-    rig: Any = make_rig(sites=sites, missing=missing)
+def test_where_it_cannot_be(targets: dict[str, Target], missing: dict[str, str], why: str) -> None:
+    rig: Any = make_rig(targets=targets, missing=missing)
     with pytest.raises(RigError) as found:
-        rig.site(docker("nat"), at="peer")
+        rig.target(docker("nat"), at="peer")
     assert why in str(found.value.why)
 
 
@@ -61,4 +61,4 @@ def test_other_kinds_of_rig_go_on_without_it() -> None:
     rig = make_rig(kind="one-host")
     with rig.peer(images=["python"]):
         assert treatments.SecondHost(at="both").feasibility(rig, "both", {})
-        assert "peer" not in rig.sites
+        assert "peer" not in rig.targets

@@ -64,7 +64,7 @@ def _save(path: Path, references: tuple[str, ...]) -> None:
             out.addfile(info, io.BytesIO(data))
 
 
-def site(disk: Path) -> Target:
+def target(disk: Path) -> Target:
     images = {"minimal": BASE}
     return Target(LocalHost("sut"), "198.18.0.3", engine="own", images=images, disk=str(disk))
 
@@ -72,7 +72,7 @@ def site(disk: Path) -> Target:
 def test_each_engine_gets_what_it_lacks_and_only_once(tmp_path: Path) -> None:
     host, said = Engines(), list[str]()
     needs = {"a": [ONE, TWO], "b": [ONE, TWO], "c": [ONE]}
-    made = bring_images(host, site(tmp_path), needs, said.append)
+    made = bring_images(host, target(tmp_path), needs, said.append)
     assert set(made) == {"one", "two"} and len(said) == 1
     assert made["one"].reference == ONE.reference("sha256:base")
     assert made["one"].digest == host.stored["a"][made["one"].reference]
@@ -80,19 +80,19 @@ def test_each_engine_gets_what_it_lacks_and_only_once(tmp_path: Path) -> None:
     assert len(host.stored["c"]) == 2
     assert host.saved == [[BASE.reference]], "the base is saved once for all of them"
     assert list(tmp_path.rglob("*")) == []
-    assert bring_images(host, site(tmp_path), needs, said.append) == made
+    assert bring_images(host, target(tmp_path), needs, said.append) == made
     assert len(said) == 1 and len(host.saved) == 1
 
 
 def test_engines_must_have_the_same_under_one_name(tmp_path: Path) -> None:
     with pytest.raises(RigError, match="same images"):
-        bring_images(Engines(odd="b"), site(tmp_path), {"a": [ONE], "b": [ONE]})
+        bring_images(Engines(odd="b"), target(tmp_path), {"a": [ONE], "b": [ONE]})
     assert list(tmp_path.rglob("*")) == []
 
 
 def test_a_base_that_does_not_stand_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no image other"):
-        bring_images(Engines(), site(tmp_path), {"a": [LayeredImage("x", (), base="other")]})
+        bring_images(Engines(), target(tmp_path), {"a": [LayeredImage("x", (), base="other")]})
 
 
 def test_what_is_kept_between_runs_is_forgotten(

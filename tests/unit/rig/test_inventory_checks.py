@@ -130,8 +130,10 @@ def test_a_capture_host_without_a_mirror_says_which_key(tmp_path: Path) -> None:
 
 def test_an_engine_that_publishes_nothing_needs_the_bridge_laid_for_it() -> None:
     rig = make_rig(missing={"network:nat": "no key nat"})
-    assert rig.refusal(container("lxc", "nat")) == "no key nat"
-    assert rig.refusal(docker("nat")) is None and rig.refusal(container("podman", "nat")) is None
+    assert rig.infeasible(container("lxc", "nat")) == "no key nat"
+    assert (
+        rig.infeasible(docker("nat")) is None and rig.infeasible(container("podman", "nat")) is None
+    )
 
 
 def test_without_an_engine_or_a_bridge(tmp_path: Path) -> None:
@@ -197,10 +199,10 @@ def test_systemd_wants_a_slice() -> None:
 )  # fmt: skip
 def test_a_lacking_capability_refuses_what_needs_it(lacking: str, refused: set[str]) -> None:
     rig = make_rig(missing={lacking: "because"})
-    every = [bare(rung) for rung in ("clean", "rules", "chroot", "cgroup")]
+    every = [bare(level) for level in ("clean", "rules", "chroot", "cgroup")]
     every += [docker(network) for network in ("host", "bridge", "nat")]
-    assert {one.label for one in every if rig.refusal(one) == "because"} == refused
-    assert not [one for one in every if make_rig().refusal(one)]
+    assert {one.label for one in every if rig.infeasible(one) == "because"} == refused
+    assert not [one for one in every if make_rig().infeasible(one)]
 
 
 def test_ends_on_separate_machines_cannot_share_a_cpu() -> None:

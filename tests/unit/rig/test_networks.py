@@ -40,7 +40,7 @@ def test_what_is_no_network_is_named() -> None:
 def test_what_a_rig_lacks_is_left_out() -> None:
     rig = make_rig(missing={f"network:{name}": "because" for name in rigfile.NETWORK_NAMES})
     with rig.networks(list(rigfile.NETWORK_NAMES)):
-        assert rig.sites == {}
+        assert rig.targets == {}
 
 
 def test_a_peer_on_the_generator_s_machine_is_one_end_of_a_tunnel() -> None:
@@ -53,8 +53,8 @@ def test_a_peer_on_the_generator_s_machine_is_one_end_of_a_tunnel() -> None:
 
 def weave_link(bridge: str) -> list[str]:
     """Return what is wrong of a container whose interface is on a bridge."""
-    site = Target(LocalHost("sut"), "198.18.0.3", networks={"weave": networks.VIRTUAL["weave"]})
-    wanted = expected(site, docker("weave"), Workload(("server",), 80))
+    target = Target(LocalHost("sut"), "198.18.0.3", networks={"weave": networks.VIRTUAL["weave"]})
+    wanted = expected(target, docker("weave"), Workload(("server",), 80))
     links = [
         {"ifname": "vethwepl1", "ifindex": 9, "link_index": 8, "master": bridge},
         {"ifname": "vethwe-bridge", "ifindex": 4, "master": "weave"},

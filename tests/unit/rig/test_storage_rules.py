@@ -21,7 +21,7 @@ from labkit.runtimes.storage import data_options, data_source
 from labkit.runtimes.verify import Expectation, problems
 
 CAPTURED = Path(__file__).parents[2] / "captured"
-READ = json.loads((CAPTURED / "readback-storages.json").read_text())
+READ = json.loads((CAPTURED / "verification-storages.json").read_text())
 IMAGE = Image("layers-2", "labkit/layers-2:0", "sha256:0123456789abcdef", "")
 
 
@@ -29,31 +29,31 @@ def expected(name: str, **changes: Any) -> Expectation:
     """Return what must be true of the captured container with a storage."""
     wanted = READ[name]["expected"] | changes
     inside = {"host_network": True, "container": True, "root": ""}
-    return Expectation("1", cgroup=READ[name]["readback"]["inspect"]["id"], **inside, **wanted)
+    return Expectation("1", cgroup=READ[name]["verification"]["inspect"]["id"], **inside, **wanted)
 
 
 @pytest.mark.parametrize("name", list(READ))
 def test_each_storage_is_proven_by_what_was_read(name: str) -> None:
-    assert problems(expected(name), READ[name]["readback"]) == []
+    assert problems(expected(name), READ[name]["verification"]) == []
 
 
 @pytest.mark.parametrize("name", list(READ))
 @pytest.mark.parametrize("other", list(READ))
 def test_no_storage_passes_for_another(name: str, other: str) -> None:
-    wrong = problems(expected(name), READ[other]["readback"])
+    wrong = problems(expected(name), READ[other]["verification"])
     about = [problem for problem in wrong if "storage driver" in problem or "/data" in problem]
     assert bool(about) == (name != other)
 
 
 def test_a_mount_of_another_directory_is_seen() -> None:
     source = "/var/lib/labkit/storage/bind/another"
-    (wrong,) = problems(expected("bind", source=source), READ["bind"]["readback"])
+    (wrong,) = problems(expected("bind", source=source), READ["bind"]["verification"])
     assert wrong.startswith("its /data is /") and wrong.endswith(f"not {source}")
 
 
 def test_storage_is_no_matter_where_none_was_asked_for() -> None:
     plain = expected("vfs", driver="", filesystem="", source="")
-    read = READ["vfs"]["readback"]
+    read = READ["vfs"]["verification"]
     assert problems(plain, read) == [] == problems(plain, {**read, "data": {}})
 
 
@@ -122,9 +122,9 @@ def test_a_machine_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rig(**missing: str) -> Rig:
-    site = Target(LocalHost("sut"), "198.18.0.3", engine="unix:///none")
+    target = Target(LocalHost("sut"), "198.18.0.3", engine="unix:///none")
     found = {name.replace("_", ":", 1): why for name, why in missing.items()}
-    return Rig("r", "virtual", {}, {"sut": site}, {}, {}, True, missing=found)
+    return Rig("r", "virtual", {}, {"sut": target}, {}, {}, True, missing=found)
 
 
 def test_a_rig_refuses_what_it_lacks_and_says_how_to_have_a_storage_stand() -> None:
@@ -135,17 +135,17 @@ def test_a_rig_refuses_what_it_lacks_and_says_how_to_have_a_storage_stand() -> N
     assert ColdCache().feasibility(lab, "cold", {}) == "not root"
     assert ColdCache().feasibility(lab, "warm", {}) is None
     with pytest.raises(RigError, match="has not been set up"):
-        lab.site(docker("host", storage="bind"))
+        lab.target(docker("host", storage="bind"))
 
 
 def test_the_place_of_a_placement_has_its_storages_engine() -> None:
     lab = rig()
     there = Storage("btrfs", "unix:///btrfs", "btrfs", "btrfs")
-    site = Target(LocalHost("sut"), "198.18.0.3", engine="unix:///own", storages={"btrfs": there})
-    lab.sites = {"sut": site}
-    placed = lab.site(docker("host", storage="btrfs"))
+    target = Target(LocalHost("sut"), "198.18.0.3", engine="unix:///own", storages={"btrfs": there})
+    lab.targets = {"sut": target}
+    placed = lab.target(docker("host", storage="btrfs"))
     assert (placed.engine, placed.storage) == ("unix:///btrfs", there)
-    assert lab.site(docker("host")) is site
+    assert lab.target(docker("host")) is target
 
 
 def test_an_unknown_storage_is_refused() -> None:
@@ -156,12 +156,12 @@ def test_an_unknown_storage_is_refused() -> None:
 
 def test_a_rig_that_cannot_run_the_container_refuses_every_storage() -> None:
     lab = rig(docker="no engine")
-    assert lab.refusal(docker("host")) == "no engine"
+    assert lab.infeasible(docker("host")) == "no engine"
     assert {ContainerStorage().feasibility(lab, name, {}) for name in (*DRIVERS, *MOUNTS)} == {
         "no engine"
     }
     lab = rig(rules="no rules are read")
-    assert lab.refusal(bare("rules")) == "no rules are read"
+    assert lab.infeasible(bare("rules")) == "no rules are read"
     assert ColdCache().feasibility(lab, "cold", {}) == "no rules are read"
     assert ColdCache().feasibility(lab, "warm", {}) is None
     lab = rig()
@@ -171,9 +171,9 @@ def test_a_rig_that_cannot_run_the_container_refuses_every_storage() -> None:
 
 def test_a_rig_without_any_of_the_storages_asks_nothing_of_its_hosts() -> None:
     lab = rig(storage_vfs="no disk", storage_btrfs="no btrfs")
-    lab.sites = {}
+    lab.targets = {}
     with lab.storage({"vfs": [], "btrfs": []}):
-        assert lab.sites == {}
+        assert lab.targets == {}
 
 
 class Answering(LocalHost):
@@ -229,8 +229,8 @@ def test_directories_still_to_be_made_are_on_the_disk_of_what_stands(tmp_path: P
 def test_what_fills_a_mount_carries_the_label_of_its_trial(name: str) -> None:
     host = Answering("")
     stands = Storage(name, "unix:///e", "overlay2", "ext4", "/disk")
-    site = Target(host, "198.18.0.3", engine="unix:///e", storage=stands, cgroup_parent="/labkit")
-    data_options(site, IMAGE, "trial-77-b1")
+    target = Target(host, "198.18.0.3", engine="unix:///e", storage=stands, cgroup_parent="/labkit")
+    data_options(target, IMAGE, "trial-77-b1")
     ((*_, text, _, source, image, parent, label, disk),) = host.asked
     assert (image, parent, label, disk) == (IMAGE.reference, "/labkit", "trial-77-b1", "/disk")
     assert '--label "labkit=$label"' in text and source == data_source(stands, IMAGE, "")

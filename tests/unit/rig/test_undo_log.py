@@ -16,7 +16,7 @@ from labkit.rig.networks import UndoLog
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
-    return make_rig(sites={"sut": Target(LocalHost("sut"), "", directory=str(tmp_path / "jobs"))})
+    return make_rig(targets={"sut": Target(LocalHost("sut"), "", directory=str(tmp_path / "jobs"))})
 
 
 def left(folder: Path) -> list[str]:

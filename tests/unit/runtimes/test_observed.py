@@ -1,4 +1,4 @@
-"""What a readback keeps of the host, from the recorded output of the script."""
+"""What a verification keeps of the host, from the recorded output of the script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from labkit.runtimes import observed
 
-RAW = (Path(__file__).parents[2] / "captured" / "readback-docker-nat.txt").read_text()
+RAW = (Path(__file__).parents[2] / "captured" / "verification-docker-nat.txt").read_text()
 
 
 def test_a_readback_keeps_no_more_of_the_host_than_the_checks_need() -> None:

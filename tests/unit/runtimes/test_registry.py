@@ -25,7 +25,7 @@ import sys
 from labkit.runtimes import engines
 engines.__path__.append(sys.argv[1])
 from labkit.runtimes import _runtime
-print(_runtime("pilot").program, _runtime("pilot").refusal("overlay"))
+print(_runtime("pilot").program, _runtime("pilot").infeasible("overlay"))
 """
 
 

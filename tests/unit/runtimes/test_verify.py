@@ -1,6 +1,6 @@
-"""The manipulation check's rules, on readbacks recorded from real placements.
+"""The manipulation check's rules, on verifications recorded from real placements.
 
-``tests/captured/readback-*``: kernel 6.18, control groups v1 (hybrid), Docker 20.10, nft back end,
+``tests/captured/verification-*``: kernel 6.18, control groups v1 (hybrid), Docker 20.10, nft,
 gVisor of February 2025.
 """
 
@@ -28,7 +28,7 @@ from labkit.tools import sockperf
 CAPTURED = Path(__file__).parents[2] / "captured"
 LIMITS = Limits("1", 512, 10_000, 2_000, 64 << 20)
 PLACEMENTS = {
-    **{f"bare-{rung}": bare(rung) for rung in ("clean", "rules", "chroot", "cgroup")},
+    **{f"bare-{level}": bare(level) for level in ("clean", "rules", "chroot", "cgroup")},
     **{f"docker-{network}": docker(network) for network in ("host", "bridge", "nat")},
     **{f"gvisor-{network}": container("gvisor", network) for network in ("bridge", "nat")},
     "bare-cgroup-limits": bare("cgroup", LIMITS),
@@ -43,7 +43,7 @@ LIMITED = [name for name in PLACEMENTS if name.endswith("limits")]
 
 
 def recorded(name: str) -> dict[str, Any]:
-    return json.loads((CAPTURED / f"readback-{name}.json").read_text())
+    return json.loads((CAPTURED / f"verification-{name}.json").read_text())
 
 
 def expected(name: str, really: str = "") -> Expectation:
@@ -51,19 +51,19 @@ def expected(name: str, really: str = "") -> Expectation:
     placement, clean = PLACEMENTS[name], name == "bare-clean"
     digest = recorded(name)["inspect"].get("image", "")
     image = Image("net", "labkit/net", digest, recorded("bare-chroot")["root"])
-    site = Target(
+    target = Target(
         LocalHost(),
         "198.18.0.4" if clean else "198.18.0.3",
         networks={} if clean else {"bridge": LAYER2},
         images={"net": image},
     )
-    address = "198.18.1.10" if placement.network == "bridge" else site.address
+    address = "198.18.1.10" if placement.network == "bridge" else target.address
     identity = recorded(really or name)["inspect"].get("id", "")
     if placement.runtime != "bare":
         identity = identity or "0" * 64
     runtime = RUNTIMES[placement.runtime]()
     started = Started(1, address, identity)
-    return runtime.expect(site, placement, sockperf.server("spin"), "1", started)
+    return runtime.expect(target, placement, sockperf.server("spin"), "1", started)
 
 
 def check(name: str, change: Change | None = None) -> str:
@@ -230,7 +230,7 @@ def test_tables_without_a_rule_are_not_an_engine_s_rules(text: str) -> None:
 
 
 def unified(name: str, **limits: str) -> dict[str, Any]:
-    """Return a recorded readback as a host with control groups v2 alone would give it."""
+    """Return a recorded verification as a host with control groups v2 alone would give it."""
     found = recorded(name)
     path = found["cgroup"]["cpu"]
     files = {"cpuset.cpus": "", "cpu.weight": "100", "cpu.max": "max 100000", "memory.max": "max"}
@@ -302,7 +302,7 @@ def test_any_other_affinity_is_caught(allowed: str) -> None:
     assert bool(problems(expected("bare-clean"), found)) != same
 
 
-RAW = (CAPTURED / "readback-docker-nat.txt").read_text()
+RAW = (CAPTURED / "verification-docker-nat.txt").read_text()
 
 
 @given(st.integers(0, len(RAW)))

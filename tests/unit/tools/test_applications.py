@@ -45,7 +45,7 @@ def read(name: str) -> str:
     return (CAPTURED / name).read_text() if name else ""
 
 
-def reading(name: str) -> Measurement:
+def measurement(name: str) -> Measurement:
     one = APPLICATIONS[name]
     client = one.client(ADDRESS, seconds=1, **RECORDED.get(one.family, {}))
     return client.parse(*map(read, PRINTED[name]))
@@ -92,7 +92,7 @@ def test_a_load_is_what_the_paper_gave_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_what_an_application_says_is_in_the_words_of_the_studies(name: str) -> None:
-    found = reading(name)
+    found = measurement(name)
     assert set(found.metrics) <= set(METRICS)
     assert all(flag.startswith(f"{name}: ") for flag in found.flags)
     ends = {f"latency_ns_{one}" for one in ("mean", "min", "median", "p90", "p99", "p999", "max")}
@@ -103,13 +103,13 @@ def test_what_an_application_says_is_in_the_words_of_the_studies(name: str) -> N
 
 
 def test_each_family_has_its_own_words() -> None:
-    tcp, udp = reading("iperf3 tcp").metrics, reading("iperf3 udp").metrics
+    tcp, udp = measurement("iperf3 tcp").metrics, measurement("iperf3 udp").metrics
     assert tcp["throughput_mbit_per_s"] > 1000 and "lost_share" not in tcp
     assert 0 < udp["lost_share"] < 1 and "reached" not in udp
-    text = reading("memcached text").metrics
+    text = measurement("memcached text").metrics
     assert text["requests_per_s"] == text["operations_per_s"] and "reached" not in text
     assert {"set_latency_ns_mean", "get_latency_ns_p99"} <= set(text)
-    slow = reading("postgresql 500/s")
+    slow = measurement("postgresql 500/s")
     assert slow.metrics["offered_per_s"] == 500 and 0 < slow.metrics["reached"] < 0.5
     assert slow.flags[0].startswith("postgresql 500/s: rate not reached")
     took, lag = (slow.samples[one].mean() for one in ("latency_ns", "lag_ns"))
@@ -117,7 +117,7 @@ def test_each_family_has_its_own_words() -> None:
 
 
 def test_what_a_request_fetched_is_shown() -> None:
-    whole = reading("nginx 1 MB").metrics
+    whole = measurement("nginx 1 MB").metrics
     assert whole["body_b"] == 1_048_576 and whole["not_200"] == 0
     assert whole["throughput_mbit_per_s"] == pytest.approx(
         1_048_576 * 8e-6 * whole["requests_per_s"]
@@ -285,7 +285,7 @@ def checked(
     """Return the check of windows, after each of which the host shows the next rule set."""
     first, *later = rulesets
     shown = iter(later)
-    monkeypatch.setattr(record, "observe", lambda site, pid: next(shown))
+    monkeypatch.setattr(record, "observe", lambda target, pid: next(shown))
     server = Server(ADDRESS, 5201, 1, SITE.host, first, "1", list)
     return lambda protocols: record.check_published(SITE, server, protocols)
 

@@ -27,20 +27,20 @@ SHORT = (CAPTURED / "sockperf-throughput-short.txt").read_text()
 
 
 def test_what_was_sent_is_read_to_the_number() -> None:
-    reading = datagrams.parse(WHOLE, rate=2000)
+    measurement = datagrams.parse(WHOLE, rate=2000)
     words = WHOLE[WHOLE.index("Total of") :].split()
-    assert reading.messages == int(words[2]) == reading.metrics["sent"]
-    assert reading.metrics["send_seconds"] == float(words[6])
+    assert measurement.messages == int(words[2]) == measurement.metrics["sent"]
+    assert measurement.metrics["send_seconds"] == float(words[6])
     rate = int(WHOLE.split("Message Rate is ")[1].split()[0])  # the tool's own, rounded
-    assert reading.metrics["sent_per_s"] == pytest.approx(rate, abs=1.5)
-    assert not reading.samples and reading.flags == ()
+    assert measurement.metrics["sent_per_s"] == pytest.approx(rate, abs=1.5)
+    assert not measurement.samples and measurement.flags == ()
 
 
 def test_a_rate_that_was_not_reached_is_a_flag_and_no_error() -> None:
     asked = int(SHORT.split("mps=")[1].split(".")[0])
-    reading = datagrams.parse(SHORT, rate=asked)
-    (flag,) = reading.flags
-    reached = reading.metrics["sent_per_s"]
+    measurement = datagrams.parse(SHORT, rate=asked)
+    (flag,) = measurement.flags
+    reached = measurement.metrics["sent_per_s"]
     assert flag == f"rate not reached: {reached:,.0f} of {asked:,} datagrams a second"
     assert datagrams.parse(SHORT).flags == ()
     assert datagrams.parse(SHORT, rate=int(reached * 1.009)).flags == ()

@@ -110,8 +110,8 @@ def test_every_operation_is_counted_and_timed(server: int, protocol: str, tmp_pa
     client = load(server, protocol)
     ended = run(client, tmp_path / "log")
     assert ended.stderr == ""
-    reading = client.parse(ended.stdout, (tmp_path / "log").read_text())
-    found, samples = reading.metrics, reading.samples
+    measurement = client.parse(ended.stdout, (tmp_path / "log").read_text())
+    found, samples = measurement.metrics, measurement.samples
     assert found["sets"] + found["gets"] == len(samples["set"]) and found["hits"] == 1
     assert found["gets"] == pytest.approx(10 * found["sets"], abs=150)
     for kind, name in ((1, "set_"), (0, "get_")):
@@ -123,16 +123,16 @@ def test_every_operation_is_counted_and_timed(server: int, protocol: str, tmp_pa
         assert found[f"{name}latency_ns_median"] == middle
     assert (samples["start_ns"] >= 0).all() and (np.diff(samples["start_ns"]) >= 0).all()
     assert samples["start_ns"].max() < 200_000_000
-    assert reading.messages > 40 + len(samples["set"])
-    assert not [flag for flag in reading.flags if "CPUs" not in flag]
+    assert measurement.messages > 40 + len(samples["set"])
+    assert not [flag for flag in measurement.flags if "CPUs" not in flag]
 
 
 def test_rows_are_thinned_and_the_metrics_are_of_all(server: int, tmp_path: Path) -> None:
     client = load(server, "text", kept=50, inside=True)
     ended = run(client, tmp_path / "none")
-    reading = client.parse(ended.stdout, "")
-    operations = reading.metrics["sets"] + reading.metrics["gets"]
-    assert 50 <= len(reading.samples["set"]) < 110 < operations
+    measurement = client.parse(ended.stdout, "")
+    operations = measurement.metrics["sets"] + measurement.metrics["gets"]
+    assert 50 <= len(measurement.samples["set"]) < 110 < operations
     assert not (tmp_path / "none").exists() and client.samples_in_stdout
 
 
@@ -140,9 +140,9 @@ def test_rows_are_thinned_and_the_metrics_are_of_all(server: int, tmp_path: Path
 @pytest.mark.parametrize("protocol", memcached.PROTOCOLS)
 def test_gets_that_miss_are_told(server: int, protocol: str, tmp_path: Path) -> None:
     client = load(server, protocol)
-    reading = client.parse(run(client, tmp_path / "log").stdout, (tmp_path / "log").read_text())
-    assert reading.metrics["hits"] == 0
-    assert [flag for flag in reading.flags if flag.endswith("GETs found nothing")]
+    measurement = client.parse(run(client, tmp_path / "log").stdout, (tmp_path / "log").read_text())
+    assert measurement.metrics["hits"] == 0
+    assert [flag for flag in measurement.flags if flag.endswith("GETs found nothing")]
 
 
 @pytest.mark.parametrize("server", ["error", "close"], indirect=True)
@@ -170,13 +170,15 @@ def test_where_nobody_listens_the_load_fails_and_says_so(tmp_path: Path) -> None
 @pytest.mark.parametrize("protocol", memcached.PROTOCOLS)
 def test_recorded_operations_are_rows_of_integers(protocol: str) -> None:
     text, log = read(f"memcached-{protocol}.txt"), read(f"memcached-{protocol}.log")
-    reading = memcached.parse(text, log)
+    measurement = memcached.parse(text, log)
     rows = sorted(tuple(map(int, line.split(","))) for line in log.splitlines()[1:])
-    found = list(zip(*(reading.samples[name].tolist() for name in reading.samples), strict=True))
+    found = list(
+        zip(*(measurement.samples[name].tolist() for name in measurement.samples), strict=True)
+    )
     assert sorted(found) == rows
-    assert all(values.dtype == np.int64 for values in reading.samples.values())
-    assert reading.metrics["hits"] == 1 and 0 < reading.metrics["tool_cpu"] <= 1
-    assert memcached.parse(text + log, "").metrics == reading.metrics
+    assert all(values.dtype == np.int64 for values in measurement.samples.values())
+    assert measurement.metrics["hits"] == 1 and 0 < measurement.metrics["tool_cpu"] <= 1
+    assert memcached.parse(text + log, "").metrics == measurement.metrics
 
 
 def test_a_load_without_time_left_is_flagged() -> None:

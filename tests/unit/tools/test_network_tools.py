@@ -51,8 +51,8 @@ def test_iperf3_tells_what_was_received_and_what_it_cost() -> None:
 
 
 def test_iperf3_over_udp_tells_what_was_lost() -> None:
-    reading = iperf3.parse(read("iperf3-udp.json"), mbit_per_s=100)
-    found = reading.metrics
+    measurement = iperf3.parse(read("iperf3-udp.json"), mbit_per_s=100)
+    found = measurement.metrics
     assert found["sent_mbit_per_s"] == pytest.approx(100, rel=0.02)
     received = found["sent_mbit_per_s"] * (1 - found["loss"])
     assert found["throughput_mbit_per_s"] == pytest.approx(received, rel=0.02)
@@ -78,16 +78,16 @@ def test_iperf3_without_a_server_is_an_error_with_the_tools_words() -> None:
 
 def test_h2load_s_lines_are_samples_of_the_measured_time() -> None:
     text, log = pair("h2load")
-    reading = H2LOAD(text, log)
+    measurement = H2LOAD(text, log)
     lines = np.array([line.split("\t") for line in log.splitlines()], dtype=np.int64)
     lines = lines[np.argsort(lines[:, 0], kind="stable")]
     first = lines[0, 0] + 500_000
     kept = lines[(lines[:, 0] >= first) & (lines[:, 0] < first + 1_000_000)]
-    assert (reading.samples["latency_ns"] == kept[:, 2] * 1000).all()
-    assert (np.diff(reading.samples["start_ns"]) >= 0).all()
-    assert reading.metrics["achieved_per_s"] == pytest.approx(200, rel=0.02)
-    assert reading.metrics["not_200"] == reading.metrics["failed"] == 0
-    assert reading.messages == len(lines) == 300 and reading.flags == ()
+    assert (measurement.samples["latency_ns"] == kept[:, 2] * 1000).all()
+    assert (np.diff(measurement.samples["start_ns"]) >= 0).all()
+    assert measurement.metrics["achieved_per_s"] == pytest.approx(200, rel=0.02)
+    assert measurement.metrics["not_200"] == measurement.metrics["failed"] == 0
+    assert measurement.messages == len(lines) == 300 and measurement.flags == ()
 
 
 def test_h2load_s_requests_are_spread_over_the_interval() -> None:
@@ -98,18 +98,21 @@ def test_h2load_s_requests_are_spread_over_the_interval() -> None:
 
 def test_h2load_that_was_ended_has_its_lines_and_the_rate_is_flagged() -> None:
     text, log = pair("h2load-rate-not-reached")
-    reading = h2load.parse(text, log, rate=10_000, seconds=0.2, connections=100, warmup=0.1)
+    measurement = h2load.parse(text, log, rate=10_000, seconds=0.2, connections=100, warmup=0.1)
     assert "finished in" not in text
-    assert reading.metrics["achieved_per_s"] == 1410
-    assert reading.flags[0].startswith("rate not reached: ")
-    assert reading.metrics["held_up"] > 0 and "whose wait is in no latency" in reading.flags[-1]
+    assert measurement.metrics["achieved_per_s"] == 1410
+    assert measurement.flags[0].startswith("rate not reached: ")
+    assert (
+        measurement.metrics["held_up"] > 0
+        and "whose wait is in no latency" in measurement.flags[-1]
+    )
 
 
 def test_h2load_s_other_answers_are_flagged_and_kept() -> None:
-    reading = H2LOAD(*pair("h2load-404"))
-    answers = len(reading.samples["latency_ns"])
-    assert reading.metrics["not_200"] == answers > 0
-    assert reading.flags == (f"{answers} of {answers} answers were not the file",)
+    measurement = H2LOAD(*pair("h2load-404"))
+    answers = len(measurement.samples["latency_ns"])
+    assert measurement.metrics["not_200"] == answers > 0
+    assert measurement.flags == (f"{answers} of {answers} answers were not the file",)
 
 
 def test_h2load_without_a_server_is_an_error_with_the_tools_words() -> None:
@@ -122,22 +125,25 @@ def test_h2load_without_a_server_is_an_error_with_the_tools_words() -> None:
 
 def test_pgbench_s_lines_are_samples_in_the_order_of_their_ends() -> None:
     text, log = pair("pgbench")
-    reading = PGBENCH(text, log)
+    measurement = PGBENCH(text, log)
     lines = np.array([line.split() for line in log.splitlines()], dtype=np.int64)
-    assert sorted(reading.samples["latency_ns"]) == sorted(lines[:, 2] * 1000)
-    assert (np.diff(reading.samples["end_ns"]) >= 0).all()
-    assert (reading.samples["lag_ns"] <= reading.samples["latency_ns"]).all()
+    assert sorted(measurement.samples["latency_ns"]) == sorted(lines[:, 2] * 1000)
+    assert (np.diff(measurement.samples["end_ns"]) >= 0).all()
+    assert (measurement.samples["lag_ns"] <= measurement.samples["latency_ns"]).all()
     told = float(text.partition("latency average = ")[2].split()[0])
-    assert reading.metrics["latency_ns_mean"] == pytest.approx(told * 1e6, abs=600)
-    assert reading.metrics["requested_per_s"] == 100 and reading.flags == ()
+    assert measurement.metrics["latency_ns_mean"] == pytest.approx(told * 1e6, abs=600)
+    assert measurement.metrics["requested_per_s"] == 100 and measurement.flags == ()
 
 
 def test_pgbench_s_rate_is_flagged_beyond_what_a_draw_may_bring() -> None:
     text, log = pair("pgbench-rate-not-reached")
-    reading = pgbench.parse(text, log, rate=20_000)
-    assert reading.flags[0].startswith("rate not reached: ") and "of 20,000.0" in reading.flags[0]
+    measurement = pgbench.parse(text, log, rate=20_000)
+    assert (
+        measurement.flags[0].startswith("rate not reached: ")
+        and "of 20,000.0" in measurement.flags[0]
+    )
     # What waits for a connection is late, and its latency includes that.
-    assert reading.metrics["lag_ns_mean"] > 0.5 * reading.metrics["latency_ns_mean"]
+    assert measurement.metrics["lag_ns_mean"] > 0.5 * measurement.metrics["latency_ns_mean"]
     assert log_capture.shortfall(95, 100, chance=5) == ()
     assert log_capture.shortfall(93, 100, chance=5) == (
         "rate not reached: 93.0 of 100.0 per second",
@@ -147,9 +153,9 @@ def test_pgbench_s_rate_is_flagged_beyond_what_a_draw_may_bring() -> None:
 def test_pgbench_s_failed_transactions_are_counted_and_are_no_samples() -> None:
     text, log = pair("pgbench")
     text = text.replace("failed transactions: 0 (", "failed transactions: 2 (")
-    reading = PGBENCH(text, log + "5 3 failed 0 1795223951 5 7\n6 3 failed 0 1795223951 5 7\n")
-    assert reading.metrics["failed"] == 2 and "2 of" in reading.flags[0]
-    assert len(reading.samples["latency_ns"]) == log.count("\n")
+    measurement = PGBENCH(text, log + "5 3 failed 0 1795223951 5 7\n6 3 failed 0 1795223951 5 7\n")
+    assert measurement.metrics["failed"] == 2 and "2 of" in measurement.flags[0]
+    assert len(measurement.samples["latency_ns"]) == log.count("\n")
 
 
 def test_pgbench_without_a_server_is_an_error_with_the_tools_words() -> None:
@@ -163,20 +169,20 @@ def test_pgbench_without_a_server_is_an_error_with_the_tools_words() -> None:
 @pytest.mark.parametrize("protocol", ["text", "binary"])
 def test_memtier_s_histograms_give_the_quantiles_that_it_prints(protocol: str) -> None:
     name = f"memtier-memcache_{protocol}"
-    reading = memtier.parse(read(f"{name}.txt"), read(f"{name}.json"))
+    measurement = memtier.parse(read(f"{name}.txt"), read(f"{name}.json"))
     stats = json.loads(read(f"{name}.json"))["ALL STATS"]
     for prefix, key in (("set_", "Sets"), ("get_", "Gets"), ("", "Totals")):
         told = stats[key]["Percentile Latencies"]
         for mine, theirs in (("median", "p50.00"), ("p99", "p99.00"), ("p999", "p99.90")):
-            value = reading.metrics[f"{prefix}latency_ns_{mine}"]
+            value = measurement.metrics[f"{prefix}latency_ns_{mine}"]
             assert value == pytest.approx(told[theirs] * 1e6)
-    assert reading.metrics["sets"] == stats["Sets"]["Count"]
-    assert reading.metrics["operations_per_s"] == stats["Totals"]["Ops/sec"]
-    assert reading.metrics["latency_ns_mean"] == pytest.approx(
+    assert measurement.metrics["sets"] == stats["Sets"]["Count"]
+    assert measurement.metrics["operations_per_s"] == stats["Totals"]["Ops/sec"]
+    assert measurement.metrics["latency_ns_mean"] == pytest.approx(
         290e3 if protocol == "text" else 242e3, rel=0.01
     )
-    assert reading.messages == stats["Totals"]["Count"]
-    assert reading.flags == ("100% of the GETs found nothing",)
+    assert measurement.messages == stats["Totals"]["Count"]
+    assert measurement.flags == ("100% of the GETs found nothing",)
 
 
 def test_memtier_without_a_server_ends_well_and_is_an_error() -> None:
@@ -200,26 +206,26 @@ def test_a_histogram_of_another_format_is_not_guessed_at() -> None:
 
 
 def test_wrk2_s_quantiles_are_read_as_exactly_as_they_are_printed() -> None:
-    reading = WRK2(read("wrk2-1k.txt"))
-    found = reading.metrics
+    measurement = WRK2(read("wrk2-1k.txt"))
+    found = measurement.metrics
     assert found["latency_ns_median"] == 884_000 and found["latency_ns_p90"] == 1_455_000
     assert found["latency_ns_p99"] == 1_980_000 and found["latency_ns_p999"] == 2_790_000
     assert (found["latency_ns_mean"], found["latency_ns_max"]) == (894_000, 4_034_000)
-    assert found["achieved_per_s"] == 2935.69 and reading.messages == 14_677
+    assert found["achieved_per_s"] == 2935.69 and measurement.messages == 14_677
     # Its connections began one after the other: 2,926.5 a second were to be had.
-    assert reading.flags == ()
+    assert measurement.flags == ()
 
 
 def test_wrk2_s_rate_that_was_not_reached_is_flagged() -> None:
-    reading = WRK2(read("wrk2-1m-rate-not-reached.txt"))
-    assert reading.metrics["latency_ns_p999"] == 2.1e9
-    assert reading.metrics["latency_ns_median"] == 578_559_000
-    assert reading.flags == ("rate not reached: 1,965.0 of 2,926.5 per second",)
+    measurement = WRK2(read("wrk2-1m-rate-not-reached.txt"))
+    assert measurement.metrics["latency_ns_p999"] == 2.1e9
+    assert measurement.metrics["latency_ns_median"] == 578_559_000
+    assert measurement.flags == ("rate not reached: 1,965.0 of 2,926.5 per second",)
 
 
 def test_wrk2_s_other_answers_are_flagged() -> None:
-    reading = wrk2.parse(read("wrk2-404.txt"), rate=3000, seconds=3)
-    assert reading.flags == ("8678 of 8678 answers were not the file",)
+    measurement = wrk2.parse(read("wrk2-404.txt"), rate=3000, seconds=3)
+    assert measurement.flags == ("8678 of 8678 answers were not the file",)
 
 
 def test_wrk2_without_a_server_is_an_error_with_the_tools_words() -> None:

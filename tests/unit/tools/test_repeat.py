@@ -48,10 +48,12 @@ def captured():
 
 
 def test_every_iteration_is_read_by_the_tool_s_own_parser():
-    reading = repeat.parse(linpack.parse, captured())
-    whole = [one for one in reading.iterations if not one.cut]
+    measurement = repeat.parse(linpack.parse, captured())
+    whole = [one for one in measurement.iterations if not one.cut]
     rates = [one.metrics["gflops"] for one in whole]
-    assert len(rates) > 3 and reading.metrics["gflops"] == pytest.approx(sum(rates) / len(rates))
+    assert len(rates) > 3 and measurement.metrics["gflops"] == pytest.approx(
+        sum(rates) / len(rates)
+    )
     assert all(a.end_ns <= b.start_ns for a, b in pairwise(whole))
 
 
@@ -238,41 +240,41 @@ def test_without_an_iteration_wholly_beside_there_is_no_number_but_a_flag():
 
 
 def test_alone_every_iteration_that_ended_counts():
-    reading, sides = combine([("linpack", ran((0, 10, 4), (10, 20, 6), (20, 25, 0), cut=[2]))])
+    measurement, sides = combine([("linpack", ran((0, 10, 4), (10, 20, 6), (20, 25, 0), cut=[2]))])
     numbers = {"iterations": 2, "iterations_partly": 0, "iterations_cut": 1}
-    assert reading.metrics == {"rate": 5} | numbers
-    assert reading.also == () and len(sides) == 1 and reading.messages == 2
+    assert measurement.metrics == {"rate": 5} | numbers
+    assert measurement.also == () and len(sides) == 1 and measurement.messages == 2
 
 
 def test_a_pair_is_two_rows_each_with_the_other_s_rate():
     a, b = ran((0, 90, 4), name="gflops"), ran((0, 50, 2), (50, 100, 4), name="mbit_per_s")
-    reading, _ = combine([("linpack", a), ("netperf", b)])
-    assert reading.metrics["gflops"] == 4 and reading.metrics["neighbour_mbit_per_s"] == 3
-    ((levels, metrics),) = reading.also
+    measurement, _ = combine([("linpack", a), ("netperf", b)])
+    assert measurement.metrics["gflops"] == 4 and measurement.metrics["neighbour_mbit_per_s"] == 3
+    ((levels, metrics),) = measurement.also
     assert levels == {"service": "netperf", "neighbour": "linpack"}
     # Its second iteration outlasted the other: it is in the neighbour's rate alone.
     assert metrics["mbit_per_s"] == 2 and metrics["neighbour_gflops"] == 4
 
 
 def test_two_of_one_service_are_one_row_of_the_mean_of_both():
-    reading, sides = combine([("linpack", ran((0, 10, 4))), ("linpack", ran((0, 10, 6)))])
-    assert reading.metrics["rate"] == 5 and reading.also == () and len(sides) == 2
+    measurement, sides = combine([("linpack", ran((0, 10, 4))), ("linpack", ran((0, 10, 6)))])
+    assert measurement.metrics["rate"] == 5 and measurement.also == () and len(sides) == 2
 
 
 def test_two_alike_have_no_value_where_one_side_has_none():
-    reading, sides = combine([("bonnie", ran((0, 10, 4))), ("bonnie", ran((0, 40, 6)))])
-    assert "rate" not in reading.metrics and reading.also == ()
+    measurement, sides = combine([("bonnie", ran((0, 10, 4))), ("bonnie", ran((0, 40, 6)))])
+    assert "rate" not in measurement.metrics and measurement.also == ()
     assert sides[0].metrics["rate"] == 4 and "rate" not in sides[1].metrics
-    assert reading.flags == ("no iteration of bonnie overlapped its neighbour entirely",)
-    assert reading.metrics["iterations"] == reading.metrics["iterations_partly"] == 0.5
-    assert reading.metrics["overlap"] == pytest.approx((1 + 0.25) / 2)
+    assert measurement.flags == ("no iteration of bonnie overlapped its neighbour entirely",)
+    assert measurement.metrics["iterations"] == measurement.metrics["iterations_partly"] == 0.5
+    assert measurement.metrics["overlap"] == pytest.approx((1 + 0.25) / 2)
 
 
 def test_a_side_of_which_nothing_ended_leaves_the_pair_without_value_and_says_cut():
     late = ran((0, 90, 0), cut=[0])
-    reading, _ = combine([("bonnie", ran((0, 80, 4))), ("bonnie", late)])
-    assert "rate" not in reading.metrics and reading.metrics["iterations_cut"] == 0.5
-    assert len(reading.flags) == 1
+    measurement, _ = combine([("bonnie", ran((0, 80, 4))), ("bonnie", late)])
+    assert "rate" not in measurement.metrics and measurement.metrics["iterations_cut"] == 0.5
+    assert len(measurement.flags) == 1
 
 
 def test_flags_are_those_of_the_iterations_that_count():

@@ -63,17 +63,17 @@ def test_arrays_that_hold_something_else_are_an_error():
 
 
 def test_bonnie_s_kibibytes_become_megabytes_of_a_million_bytes():
-    reading = bonnie.parse(read("bonnie.txt"))
-    assert reading.metrics["block_output_mb_per_s"] == pytest.approx(545_626 * 1024 / 1e6)
-    assert reading.metrics["block_rewrite_mb_per_s"] == pytest.approx(588_740 * 1024 / 1e6)
-    assert reading.metrics["block_input_mb_per_s"] == pytest.approx(1_609_591 * 1024 / 1e6)
-    assert reading.metrics["seeks_per_s"] == 4881 and reading.flags == ()
+    measurement = bonnie.parse(read("bonnie.txt"))
+    assert measurement.metrics["block_output_mb_per_s"] == pytest.approx(545_626 * 1024 / 1e6)
+    assert measurement.metrics["block_rewrite_mb_per_s"] == pytest.approx(588_740 * 1024 / 1e6)
+    assert measurement.metrics["block_input_mb_per_s"] == pytest.approx(1_609_591 * 1024 / 1e6)
+    assert measurement.metrics["seeks_per_s"] == 4881 and measurement.flags == ()
 
 
 def test_a_phase_that_was_too_short_has_no_number():
-    reading = bonnie.parse(read("bonnie-short.txt"))
-    assert reading.metrics == {}
-    assert reading.flags == tuple(
+    measurement = bonnie.parse(read("bonnie-short.txt"))
+    assert measurement.metrics == {}
+    assert measurement.flags == tuple(
         f"bonnie++ found {name} too short to time"
         for name in ("block_output", "block_rewrite", "block_input", "seeks")
     )

@@ -30,19 +30,19 @@ def raw(name: str) -> np.ndarray:
 
 def test_whole_round_trips_are_taken_as_they_are() -> None:
     text, log = read("sfnt-udp--rtt.txt"), read("sfnt-udp--rtt-64.dat")
-    reading = sfnt.parse(text, log, size=64, messages=5000)
-    rtt = reading.samples["rtt_ns"]
+    measurement = sfnt.parse(text, log, size=64, messages=5000)
+    rtt = measurement.samples["rtt_ns"]
     assert rtt.dtype == np.int64 and (rtt == raw("sfnt-udp--rtt-64.dat")).all()
     row = sfnt.summary(text)[64]
     assert (len(rtt), rtt.min(), rtt.max()) == (row["iter"], row["min"], row["max"])
     assert int(rtt.mean()) == row["mean"] and np.sort(rtt)[2500] == row["median"]
-    assert reading.messages == 5000 + sfnt.WARMUP and reading.flags == ()
+    assert measurement.messages == 5000 + sfnt.WARMUP and measurement.flags == ()
 
 
 @pytest.mark.parametrize("name", ["sfnt-udp", "sfnt-udp--spin"])
 def test_halves_are_doubled(name: str) -> None:
-    reading = sfnt.parse(read(f"{name}.txt"), read(f"{name}-64.dat"), size=64)
-    assert (reading.samples["rtt_ns"] == 2 * raw(f"{name}-64.dat")).all()
+    measurement = sfnt.parse(read(f"{name}.txt"), read(f"{name}-64.dat"), size=64)
+    assert (measurement.samples["rtt_ns"] == 2 * raw(f"{name}-64.dat")).all()
 
 
 @pytest.mark.parametrize("name", ["sfnt-udp", "sfnt-udp--rtt"])
@@ -95,8 +95,8 @@ def test_output_cut_anywhere_gives_the_same_or_an_error(cut: int) -> None:
 
 
 def test_too_few_are_flagged() -> None:
-    reading = sfnt.parse(read("sfnt-udp.txt"), read("sfnt-udp-64.dat"), size=64, messages=6000)
-    assert reading.flags == ("short: 5000 of 6000 messages",)
+    measurement = sfnt.parse(read("sfnt-udp.txt"), read("sfnt-udp-64.dat"), size=64, messages=6000)
+    assert measurement.flags == ("short: 5000 of 6000 messages",)
 
 
 def test_commands_ask_for_whole_round_trips_and_pin_nothing() -> None:
@@ -164,8 +164,8 @@ def run(client: Client, folder: Path, **env: str) -> subprocess.CompletedProcess
 def test_the_tools_file_becomes_the_log_and_nothing_else_is_left(tmp_path: Path) -> None:
     client = sfnt.ping_pong(ADDRESS, messages=5000, size=64, wait="block")
     ended = run(client, tmp_path)
-    reading = client.parse(ended.stdout, (tmp_path / "tool.log").read_text())
-    assert (reading.samples["rtt_ns"] == raw("sfnt-udp--rtt-64.dat")).all()
+    measurement = client.parse(ended.stdout, (tmp_path / "tool.log").read_text())
+    assert (measurement.samples["rtt_ns"] == raw("sfnt-udp--rtt-64.dat")).all()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "tool.log"]
 
 
@@ -173,8 +173,8 @@ def test_inside_a_placement_the_file_follows_the_output(tmp_path: Path) -> None:
     client = sfnt.ping_pong(ADDRESS, messages=5000, size=64, wait="block", inside=True)
     assert "{log}" not in " ".join(client.argv) and client.samples_in_stdout
     ended = run(client, tmp_path)
-    reading = client.parse(ended.stdout, "")
-    assert (reading.samples["rtt_ns"] == raw("sfnt-udp--rtt-64.dat")).all()
+    measurement = client.parse(ended.stdout, "")
+    assert (measurement.samples["rtt_ns"] == raw("sfnt-udp--rtt-64.dat")).all()
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
@@ -188,11 +188,11 @@ def test_where_it_is_not_is_told_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    sites = {role: Target(LocalHost(role), ADDRESS) for role in ("generator", "sut")}
-    found = sfnt.lacking(sites)
+    targets = {role: Target(LocalHost(role), ADDRESS) for role in ("generator", "sut")}
+    found = sfnt.lacking(targets)
     assert list(found) == ["generator", "sut", "image"]
     assert "host generator" in found["generator"] and "containers/apps/local" in found["image"]
     tool = tmp_path / "sfnt-pingpong"
     tool.write_text("#!/bin/sh\necho '# version: 1.5.0'\n")
     tool.chmod(0o755)
-    assert list(sfnt.lacking(sites)) == ["image"]
+    assert list(sfnt.lacking(targets)) == ["image"]

@@ -22,15 +22,15 @@ def read(name):
 @pytest.mark.parametrize("name", ["block", "spin", "tcp"])
 def test_round_trips_are_exact_integers(name):
     log = read(f"sockperf-{name}.log")
-    reading = sockperf.parse(read(f"sockperf-{name}.txt"), log)
-    rtt = reading.samples["rtt_ns"]
+    measurement = sockperf.parse(read(f"sockperf-{name}.txt"), log)
+    rtt = measurement.samples["rtt_ns"]
     assert rtt.dtype == np.int64 and len(rtt) == 19
     # The tool prints half of the round trip in us with three digits: half a ns of rounding.
     rows = log[log.index("packet, tx") :].splitlines()[1:]
     halves = np.array([float(row.split(",")[3]) for row in rows])
     assert np.abs(rtt / 2000 - halves).max() <= 0.00051
-    assert reading.metrics["dropped"] == 0 and reading.flags == ()
-    assert reading.messages > 10_000  # all that were sent, warm-up included
+    assert measurement.metrics["dropped"] == 0 and measurement.flags == ()
+    assert measurement.messages > 10_000  # all that were sent, warm-up included
 
 
 def test_keeps_the_first_messages_and_flags_too_few():
@@ -69,8 +69,8 @@ def test_decimal_commas_and_rubbish_are_errors_that_show_the_line():
 
 def test_losses_are_flagged():
     text = read("sockperf-block.txt").replace("dropped messages = 0", "dropped messages = 7")
-    reading = sockperf.parse(text, read("sockperf-block.log"))
-    assert reading.flags == ("lossy: 7 dropped, 0 duplicated, 0 reordered",)
+    measurement = sockperf.parse(text, read("sockperf-block.log"))
+    assert measurement.flags == ("lossy: 7 dropped, 0 duplicated, 0 reordered",)
 
 
 def test_commands_are_argument_lists_with_the_ways_to_wait():
@@ -107,8 +107,8 @@ def test_what_is_kept_is_spread_evenly_over_the_window(tmp_path, want, rows):
     assert numbers == (rows or list(range(10)))
     head = read("sockperf-block.log").partition("packet, tx")[0]
     assert thinned.startswith(head) and len(numbers) == want
-    reading = sockperf.parse(read("sockperf-block.txt"), thinned, messages=want)
-    assert len(reading.samples["rtt_ns"]) == want and not reading.flags
+    measurement = sockperf.parse(read("sockperf-block.txt"), thinned, messages=want)
+    assert len(measurement.samples["rtt_ns"]) == want and not measurement.flags
 
 
 def test_a_missing_log_is_thinned_to_nothing(tmp_path):

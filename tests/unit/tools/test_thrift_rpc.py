@@ -35,40 +35,40 @@ def read(name: str) -> str:
 
 def test_every_call_is_an_exact_row_of_integers() -> None:
     log = read("thrift-closed.log")
-    reading = thrift_rpc.parse(read("thrift-closed.txt"), log, calls=40)
+    measurement = thrift_rpc.parse(read("thrift-closed.txt"), log, calls=40)
     rows = [list(map(int, line.split(","))) for line in log.splitlines()[1:]]
-    assert [list(row) for row in zip(*reading.samples.values(), strict=True)] == rows
-    assert all(values.dtype == np.int64 for values in reading.samples.values())
-    assert (reading.samples["lateness_ns"] == 0).all()
+    assert [list(row) for row in zip(*measurement.samples.values(), strict=True)] == rows
+    assert all(values.dtype == np.int64 for values in measurement.samples.values())
+    assert (measurement.samples["lateness_ns"] == 0).all()
     # A closed loop: the next call begins only when the answer is there.
-    ends = reading.samples["start_ns"] + reading.samples["latency_ns"]
-    assert (ends[:-1] <= reading.samples["start_ns"][1:]).all()
-    assert ends[-1] == reading.metrics["elapsed_ns"] == 7_363_121
-    assert reading.messages == 60 and reading.flags == ()
+    ends = measurement.samples["start_ns"] + measurement.samples["latency_ns"]
+    assert (ends[:-1] <= measurement.samples["start_ns"][1:]).all()
+    assert ends[-1] == measurement.metrics["elapsed_ns"] == 7_363_121
+    assert measurement.messages == 60 and measurement.flags == ()
 
 
 def test_slow_calls_are_counted_before_the_sample_and_in_it() -> None:
-    reading = thrift_rpc.parse(read("thrift-closed.txt"), read("thrift-closed.log"))
-    latency = reading.samples["latency_ns"]
-    assert reading.metrics["slow_warmup"] == 3
-    assert reading.metrics["warmup_ns"] == 7_046_816
-    assert reading.metrics["slow_calls"] == (latency > 1_000_000).sum()
+    measurement = thrift_rpc.parse(read("thrift-closed.txt"), read("thrift-closed.log"))
+    latency = measurement.samples["latency_ns"]
+    assert measurement.metrics["slow_warmup"] == 3
+    assert measurement.metrics["warmup_ns"] == 7_046_816
+    assert measurement.metrics["slow_calls"] == (latency > 1_000_000).sum()
     few = thrift_rpc.parse(read("thrift-closed.txt"), read("thrift-closed.log"), slow_ns=50_000)
     assert few.metrics["slow_calls"] == (latency > 50_000).sum() > 0
 
 
 def test_an_open_loop_counts_from_when_a_call_was_due_whatever_the_language() -> None:
-    reading = thrift_rpc.parse(read("thrift-open-de.txt"), read("thrift-open-de.log"))
-    assert (np.diff(reading.samples["start_ns"]) == 500_000).all()
-    assert (reading.samples["lateness_ns"] > 0).any()
-    assert (reading.samples["latency_ns"] > reading.samples["lateness_ns"]).all()
+    measurement = thrift_rpc.parse(read("thrift-open-de.txt"), read("thrift-open-de.log"))
+    assert (np.diff(measurement.samples["start_ns"]) == 500_000).all()
+    assert (measurement.samples["lateness_ns"] > 0).any()
+    assert (measurement.samples["latency_ns"] > measurement.samples["lateness_ns"]).all()
 
 
 def test_a_client_without_a_file_prints_its_samples() -> None:
     text = read("thrift-inside.txt")
-    reading = thrift_rpc.parse(text, "", calls=40)
-    assert len(reading.samples["latency_ns"]) == 40
-    assert reading.samples["latency_ns"][0] == 56_375
+    measurement = thrift_rpc.parse(text, "", calls=40)
+    assert len(measurement.samples["latency_ns"]) == 40
+    assert measurement.samples["latency_ns"][0] == 56_375
     with pytest.raises(ToolOutput, match="cannot read the output"):
         thrift_rpc.parse(text.splitlines()[0], "", calls=40)
 
@@ -120,8 +120,8 @@ def test_another_number_of_calls_than_was_asked_for_is_an_error() -> None:
 
 def test_the_slow_protocol_is_flagged() -> None:
     text = read("thrift-closed.txt").replace('"accelerated": true', '"accelerated": false')
-    reading = thrift_rpc.parse(text, read("thrift-closed.log"))
-    assert reading.flags == ("Thrift's compiled protocol was not used",)
+    measurement = thrift_rpc.parse(text, read("thrift-closed.log"))
+    assert measurement.flags == ("Thrift's compiled protocol was not used",)
 
 
 @pytest.mark.parametrize(
@@ -136,17 +136,17 @@ def test_the_slow_protocol_is_flagged() -> None:
 def test_the_clients_own_stalls_are_said(delay, slices, share, flagged) -> None:
     told = f'"delay_ns": {delay}, "slices": {slices}, "accelerated"'
     text = read("thrift-closed.txt").replace('"accelerated"', told)
-    reading = thrift_rpc.parse(text, read("thrift-closed.log"))
-    assert reading.metrics["client_delay_ns"] == delay
-    assert reading.metrics["client_delay"] == pytest.approx(share, rel=0.01)
-    assert any("waited for its CPU" in flag for flag in reading.flags) == flagged
+    measurement = thrift_rpc.parse(text, read("thrift-closed.log"))
+    assert measurement.metrics["client_delay_ns"] == delay
+    assert measurement.metrics["client_delay"] == pytest.approx(share, rel=0.01)
+    assert any("waited for its CPU" in flag for flag in measurement.flags) == flagged
 
 
 @pytest.mark.parametrize("told", ["", '"delay_ns": null, "slices": 0, '])
 def test_a_kernel_that_counts_no_delay_has_no_such_metric(told: str) -> None:
     text = read("thrift-closed.txt").replace('"accelerated"', told + '"accelerated"')
-    reading = thrift_rpc.parse(text, read("thrift-closed.log"))
-    assert "client_delay_ns" not in reading.metrics and reading.flags == ()
+    measurement = thrift_rpc.parse(text, read("thrift-closed.log"))
+    assert "client_delay_ns" not in measurement.metrics and measurement.flags == ()
 
 
 def test_commands_are_argument_lists_with_their_options() -> None:
@@ -221,11 +221,13 @@ def test_the_service_answers_every_call(call: str, served: str, tmp_path: Path) 
     client = thrift_rpc.closed_loop("127.0.0.1", calls=50, **options)
     ended = run(client, tmp_path / "log")
     assert ended.stderr == ""
-    reading = client.parse(ended.stdout, (tmp_path / "log").read_text())
-    assert len(reading.samples["latency_ns"]) == 50
+    measurement = client.parse(ended.stdout, (tmp_path / "log").read_text())
+    assert len(measurement.samples["latency_ns"]) == 50
     # How busy the machine is that runs the tests is not what is tested.
-    assert not any("protocol" in flag for flag in reading.flags)
-    assert 0 <= reading.metrics.get("client_delay_ns", 0) < 2 * reading.metrics["elapsed_ns"]
+    assert not any("protocol" in flag for flag in measurement.flags)
+    assert (
+        0 <= measurement.metrics.get("client_delay_ns", 0) < 2 * measurement.metrics["elapsed_ns"]
+    )
     inside = thrift_rpc.closed_loop("127.0.0.1", calls=50, inside=True, **options)
     assert inside.parse(run(inside, tmp_path / "none").stdout, "").messages == 550
     assert not (tmp_path / "none").exists()
@@ -249,9 +251,9 @@ def test_calls_that_come_too_fast_wait_and_their_wait_counts(served: str, tmp_pa
 def test_no_call_is_sent_before_it_is_due(served: str, tmp_path: Path) -> None:
     client = thrift_rpc.open_loop("127.0.0.1", calls=400, rate=1_000, transport=served, port=PORT)
     ended = run(client, tmp_path / "log")
-    reading = client.parse(ended.stdout, (tmp_path / "log").read_text())
-    assert (reading.samples["lateness_ns"] >= 0).all()
-    assert reading.metrics["client_delay"] < 1
+    measurement = client.parse(ended.stdout, (tmp_path / "log").read_text())
+    assert (measurement.samples["lateness_ns"] >= 0).all()
+    assert measurement.metrics["client_delay"] < 1
 
 
 @needs_thrift

@@ -51,11 +51,11 @@ def test_every_message_is_answered_and_timed(tmp_path: Path, wait: str, size: in
     port = free_port()
     with serving(wait, port):
         client = udp_tcp.ask(ADDRESS, messages=200, size=size, wait=wait, port=port)
-        reading = run(client, tmp_path)
-    rtt = reading.samples["rtt_ns"]
+        measurement = run(client, tmp_path)
+    rtt = measurement.samples["rtt_ns"]
     assert rtt.dtype == np.int64 and len(rtt) == 200 and rtt.min() > 0
-    assert reading.messages == 200 + udp_tcp.WARMUP and reading.flags == ()
-    assert reading.metrics == {"dropped": 0.0}
+    assert measurement.messages == 200 + udp_tcp.WARMUP and measurement.flags == ()
+    assert measurement.metrics == {"dropped": 0.0}
 
 
 def test_a_message_that_is_lost_is_counted_and_the_next_one_is_not_taken_for_it(
@@ -80,10 +80,10 @@ def test_a_message_that_is_lost_is_counted_and_the_next_one_is_not_taken_for_it(
         thread = threading.Thread(target=forgetful, daemon=True)
         thread.start()
         client = udp_tcp.ask(ADDRESS, messages=3, size=64, wait="block", port=port)
-        reading = run(client, tmp_path)
+        measurement = run(client, tmp_path)
         thread.join()
-    assert len(reading.samples["rtt_ns"]) == 2 and reading.metrics == {"dropped": 1.0}
-    assert reading.flags == (
+    assert len(measurement.samples["rtt_ns"]) == 2 and measurement.metrics == {"dropped": 1.0}
+    assert measurement.flags == (
         "lossy: 1 of 503 messages without an answer",
         "short: 2 of 3 messages",
     )
