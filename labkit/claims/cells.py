@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.estimates import join_notes
 from labkit.analysis.trials import quantile_level, reduce_trials, samples_needed, sort_trials
 from labkit.claims.schema import (
@@ -27,6 +27,10 @@ from labkit.claims.schema import (
 )
 from labkit.dataset import Dataset
 from labkit.errors import DatasetError
+
+#: A load generator that used more of its CPUs than this may be the bottleneck, and so may one that
+#: did not reach this share of the rate that was asked of it.
+SATURATED, REACHED = 0.9, 0.95
 
 
 class NotMeasured(Exception):
@@ -44,6 +48,8 @@ class Cells:
     samples: int
     #: What was averaged, failed or left out.
     note: str
+    #: Why the load generator, and not the server, may have set the values; empty where it did not.
+    limited: str = ""
 
     @property
     def positive(self) -> bool:
@@ -60,7 +66,8 @@ class Cells:
 class Measured:
     """What one campaign has for the claims on its study.
 
-    Samples are read and sorted once a metric, for all statistics that claims ask of it.
+    Samples are read and sorted once a metric, for all statistics that claims ask of it. Trials are
+    kept as arrays over all attempts: a ledger asks for hundreds of cells.
     """
 
     def __init__(self, dataset: Dataset, claims: Iterable[Claim]) -> None:
@@ -74,18 +81,25 @@ class Measured:
             for name, value in plan.get("settings", {}).items()
             if isinstance(value, str | int | float) and not isinstance(value, bool)
         } | {name: list(levels) for name, levels in plan["factors"].items()}
+        self._numeric = {
+            name: bool(np.isfinite(_numbers(levels)).all()) for name, levels in self.known.items()
+        }
         self._statistics: dict[str, dict[str, None]] = {}
         for claim in claims:
             self._statistics.setdefault(claim.metric, {})[claim.statistic] = None
         self._samples: dict[str, pd.DataFrame] = {}
-        self._values: dict[tuple[str, str], pd.DataFrame] = {}
-        trials = dataset.trials
-        wanted = ("trial", "block", "session", "status", "problems", *self.varied)
-        settings = self.known.keys() - set(wanted)
-        #: Every attempt, with its levels as the plan writes them; settings stand beside factors.
-        self.attempts = trials[[name for name in wanted if name in trials.columns]].assign(
-            **{name: self.known[name][0] for name in settings}
-        )
+        self._values: dict[tuple[str, str], _Values] = {}
+        self._masks: dict[frozenset[tuple[str, Level]], NDArray[np.bool_]] = {}
+        self._codes: dict[tuple[str, ...], NDArray[np.intp]] = {}
+        trials = dataset.trials.reset_index(drop=True)
+        self._trials = trials
+        self._ok = (trials.get("status", pd.Series(dtype=object)) == "ok").to_numpy(dtype=bool)
+        self._limited = _limited(trials)
+        self._blocks_sessions = trials.reindex(columns=["block", "session"]).to_numpy(dtype=int)
+        self._levels = {
+            name: _Levels.of(trials[name] if name in trials.columns else levels * len(trials))
+            for name, levels in self.known.items()
+        }
 
     def check(self, claim: Claim) -> None:
         """Raise `DatasetError` where a claim names a factor that the plan does not have.
@@ -103,7 +117,7 @@ class Measured:
             number = isinstance(level, int | float)
             if factor not in self.known:
                 said = f"unknown factor {factor!r}; known are {[*self.known]}"
-            elif self._numeric(factor) is number:
+            elif self._numeric[factor] is number:
                 continue
             elif isinstance(level, float) and math.isnan(level):
                 said = f"{factor} has no numbers; write levels"
@@ -125,54 +139,66 @@ class Measured:
         A factor of the campaign that no cell names is averaged over: the levels that all cells
         were measured at. Blocks that span sessions are left out.
         """
-        trials = self._trials(claim)
-        rows = [self._of(trials, cell, claim) for cell in cells]
+        data = self._data(claim)
+        rows = [self._of(data, cell, claim) for cell in cells]
         unnamed = [name for name in self.varied if not any(name in cell for cell in cells)]
-        alike, lost = _alike(rows, unnamed)
-        used = pd.concat(alike).drop_duplicates("trial")
-        split = blocks_across_sessions(used)
-        kept = [table[~table["block"].isin(split)] for table in alike]
+        codes = self._combined(unnamed)
+        shared, lost = _shared(rows, codes, unnamed)
+        blocks = self._trials["block"].to_numpy()
+        split = self._blocks_across_sessions(np.unique(np.concatenate(shared)))
+        kept = [indices[~np.isin(blocks[indices], split)] for indices in shared]
         if not any(map(len, kept)):
             raise NotMeasured("every block spans several sessions")
-        shared = _alike(kept, unnamed)[0]
-        values = pd.DataFrame(dict(enumerate(_averaged(shared, unnamed)))).sort_index()
-        failed = self.attempts[self.attempts["status"] != "ok"]
-        failures = sum(int(_matches(failed, cell).sum()) for cell in cells)
+        used, _ = _shared(kept, codes, unnamed)
+        positive = all(bool((data.value[indices] > 0).all()) for indices in used)
+        values = {
+            place: _block_means(data.value[indices], blocks[indices], codes[indices], positive)
+            for place, indices in enumerate(used)
+        }
+        members = [self._matches(cell) for cell in cells]
+        failures = sum(int((member & ~self._ok).sum()) for member in members)
+        valueless = sum(int((member & self._ok & np.isnan(data.value)).sum()) for member in members)
+        several = [
+            name for name in unnamed if len(np.unique(self._levels[name].codes[kept[0]])) > 1
+        ]
+        repeated = any(len(np.unique(blocks[indices])) < len(indices) for indices in kept)
+        name = f"{claim.statistic} of {claim.metric}" if claim.statistic else claim.metric
         note = join_notes(
             f"blocks {', '.join(map(str, split))} span sessions and are left out" if split else "",
-            _averages(kept, unnamed),
-            lost,
+            f"averaged over {', '.join(several)}" if several else "",
+            "averaged without logs, as a value is 0" if repeated and not positive else "",
+            f"{lost} trials left out: not every cell was measured at their {', '.join(unnamed)}"
+            if lost
+            else "",
             f"{failures} attempts failed" if failures else "",
-            _without(trials, cells, claim),
+            f"{valueless} trials have no {name}" if valueless else "",
         )
-        return Cells(values, int(used["n"].min()), note)
+        samples = int(data.n[np.concatenate(shared)].min())
+        return Cells(pd.DataFrame(values).sort_index(), samples, note, self._load_limit(used))
 
     def levels(self, claim: Claim, over: str, cells: Sequence[Cell]) -> list[float]:
         """Return the numbers of a factor at which every cell was measured."""
-        trials = self._trials(claim)
-        if over not in trials.columns:
+        data = self._data(claim)
+        if over not in self._levels:
             raise NotMeasured(f"this campaign does not vary {over}")
-        levels = [set(_numbers(self._of(trials, cell, claim)[over])) for cell in cells]
+        numbers = self._levels[over].numbers
+        levels = [set(map(float, numbers[self._of(data, cell, claim)])) for cell in cells]
         shared = sorted(set.intersection(*levels))
         if len(shared) < 2:
             raise NotMeasured(f"{len(shared)} level of {over} was measured; it takes several")
         return shared
 
-    def _numeric(self, factor: str) -> bool:
-        """Tell whether all levels of a factor are numbers."""
-        return bool(_numbers(pd.Series(self.known[factor], dtype=object)).notna().all())
-
-    def _trials(self, claim: Claim) -> pd.DataFrame:
-        """Return a row a successful trial with its ``value`` (NaN for none) and samples ``n``."""
+    def _data(self, claim: Claim) -> _Values:
+        """Return the value and the number of samples of every attempt."""
         key = claim.metric, claim.statistic
         if key not in self._values:
-            if not (self.attempts.get("status", pd.Series()) == "ok").any():
-                raise NotMeasured(f"no trial of {self.study} succeeded{_problems(self.attempts)}")
-            ok = self.attempts[self.attempts["status"] == "ok"]
+            if not self._ok.any():
+                raise NotMeasured(f"no trial of {self.study} succeeded{_problems(self._trials)}")
             reduced = self._reduced(claim.metric, claim.statistic).set_index("trial")
-            self._values[key] = ok.assign(
-                value=ok["trial"].map(reduced[claim.statistic]).astype(float),
-                n=ok["trial"].map(reduced["n"]).fillna(0).astype(int),
+            names = self._trials["trial"].where(self._ok)
+            self._values[key] = _Values(
+                names.map(reduced[claim.statistic]).to_numpy(dtype=np.float64),
+                names.map(reduced["n"]).fillna(0).to_numpy(dtype=np.int64),
             )
         return self._values[key]
 
@@ -194,10 +220,34 @@ class Measured:
             ).astype({"trial": str})
         return self._samples[metric]
 
-    def _of(self, trials: pd.DataFrame, cell: Cell, claim: Claim) -> pd.DataFrame:
-        """Return the trials of a cell that have a value."""
-        rows = trials[_matches(trials, cell)]
-        if rows.empty:
+    def _matches(self, cell: Cell) -> NDArray[np.bool_]:
+        """Return which attempts are of a cell."""
+        key = frozenset(cell.items())
+        if key not in self._masks:
+            every = np.full(len(self._trials), True)
+            masks = [self._levels[name].equal(level) for name, level in cell.items()]
+            self._masks[key] = np.logical_and.reduce([every, *masks])
+        return self._masks[key]
+
+    def _combined(self, names: Sequence[str]) -> NDArray[np.intp]:
+        """Return a number for each attempt that is the same where the levels of factors are."""
+        key = tuple(names)
+        if key not in self._codes:
+            columns = [self._levels[name].codes for name in names]
+            table = np.stack([*columns, np.zeros(len(self._trials), dtype=np.intp)])
+            self._codes[key] = np.unique(table, axis=1, return_inverse=True)[1].ravel()
+        return self._codes[key]
+
+    def _blocks_across_sessions(self, indices: NDArray[np.intp]) -> list[int]:
+        """Return the blocks whose trials ran in more than one session, in order."""
+        pairs = np.unique(self._blocks_sessions[indices], axis=0)
+        blocks, counts = np.unique(pairs[:, 0], return_counts=True)
+        return [int(block) for block in blocks[counts > 1]]
+
+    def _of(self, data: _Values, cell: Cell, claim: Claim) -> NDArray[np.intp]:
+        """Return the attempts of a cell that have a value."""
+        indices = np.flatnonzero(self._matches(cell) & self._ok)
+        if not len(indices):
             raise NotMeasured(f"{words(cell)}: {self._reason(cell)}")
         if not claim.statistic and claim.metric not in self.dataset.ok.columns:
             known = sorted({name for record in self.dataset.records for name in record["metrics"]})
@@ -206,26 +256,33 @@ class Measured:
                 why=f"the trials of {self.study} have {known}",
                 remedy="correct it, or write statistic where it has samples",
             )
-        values = rows["value"].to_numpy(dtype=np.float64)
+        values = data.value[indices]
         if np.isinf(values).any() or (values < 0).any():
             raise DatasetError(
                 f"{claim.metric} is negative or infinite in a trial", where=words(cell)
             )
         if np.isnan(values).all():
-            raise NotMeasured(f"{words(cell)}: {_no_value(rows, claim)}")
-        valued: pd.DataFrame = rows[~np.isnan(values)]
-        return valued
+            raise NotMeasured(f"{words(cell)}: {_no_value(int(data.n[indices].max()), claim)}")
+        return indices[~np.isnan(values)]
+
+    def _load_limit(self, cells: Sequence[NDArray[np.intp]]) -> str:
+        """Return why the load generator limits a cell, where it limits a tenth of its trials."""
+        for indices in cells:
+            reasons = [reason for reason in self._limited[indices] if reason]
+            if len(reasons) > 0.1 * len(indices):
+                return f"{reasons[0]}; it was the limit in {len(reasons)} of {len(indices)} trials"
+        return ""
 
     def _reason(self, cell: Cell) -> str:
         """Return why no trial of a cell succeeded."""
         infeasible = self.dataset.plan.get("infeasible", [])
         if reasons := [entry["reason"] for entry in infeasible if self._covers(entry, cell)]:
-            return f"refused: {'; '.join(dict.fromkeys(reasons))}"
+            return f"infeasible: {'; '.join(dict.fromkeys(reasons))}"
         for name, level in cell.items():
-            levels = pd.Series([*self.known[name], *self.attempts[name]], dtype=object)
-            if not _equals(levels, level).any():
+            planned = _Levels.of(self.known[name]).equal(level).any()
+            if not planned and not self._levels[name].equal(level).any():
                 return f"{name} {level_words(level)} is not in this campaign"
-        failed = self.attempts[_matches(self.attempts, cell)]
+        failed = self._trials[self._matches(cell)]
         if len(failed):
             return f"none of {len(failed)} attempts succeeded{_problems(failed)}"
         return "no trial of it was run"
@@ -233,73 +290,91 @@ class Measured:
     def _covers(self, entry: Mapping[str, str], cell: Cell) -> bool:
         levels = dict(zip(self.varied, entry["condition"].split(" | "), strict=False))
         return all(
-            _equals(pd.Series([levels[name]], dtype=object), cell[name]).all()
+            bool(_Levels.of([levels[name]]).equal(cell[name]).all())
             for name in cell.keys() & levels
         )
 
 
-def _numbers(column: pd.Series[Any]) -> pd.Series[float]:
-    return pd.to_numeric(column, errors="coerce").astype(float)
+@dataclass(frozen=True)
+class _Values:
+    """One number for each attempt (NaN for none), and the samples that it rests on."""
+
+    value: NDArray[np.float64]
+    n: NDArray[np.int64]
 
 
-def _equals(column: pd.Series[Any], level: Level) -> NDArray[np.bool_]:
-    """Return where a column has a level: a number as a number, text as text."""
-    matches = _numbers(column) == level if isinstance(level, int | float) else column == level
-    return matches.to_numpy(dtype=bool)
+@dataclass(frozen=True)
+class _Levels:
+    """A column of levels: as objects, as numbers, and numbered by their distinct values."""
+
+    objects: NDArray[np.object_]
+    numbers: NDArray[np.float64]
+    codes: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, column: Iterable[Any]) -> _Levels:
+        objects = np.array([*column, None], dtype=object)[:-1]
+        return cls(objects, _numbers(objects), pd.factorize(objects)[0])
+
+    def equal(self, level: Level) -> NDArray[np.bool_]:
+        """Return where the column has a level: a number as a number, text as text."""
+        column = self.numbers if isinstance(level, int | float) else self.objects
+        return np.asarray(column == level, dtype=bool)
 
 
-def _matches(table: pd.DataFrame, cell: Cell) -> NDArray[np.bool_]:
-    matches = np.ones(len(table), dtype=bool)
-    for name, level in cell.items():
-        matches &= _equals(table[name], level)
-    return matches
+def _numbers(column: Iterable[Any]) -> NDArray[np.float64]:
+    """Return levels as numbers, NaN where they are none."""
+    series = pd.to_numeric(pd.Series([*column], dtype=object), errors="coerce")
+    return series.to_numpy(dtype=np.float64)
 
 
-def _alike(rows: Sequence[pd.DataFrame], unnamed: list[str]) -> tuple[list[pd.DataFrame], str]:
-    """Return the trials at those levels of other factors that all cells have, and what is lost."""
-    if not unnamed:
-        return list(rows), ""
-    levels = [pd.MultiIndex.from_frame(table[unnamed]) for table in rows]
-    alike = [
-        table[np.all([own.isin(other) for other in levels], axis=0)]
-        for table, own in zip(rows, levels, strict=True)
+def _limited(trials: pd.DataFrame) -> NDArray[np.object_]:
+    """Return, for each attempt, why its load generator may have been the bottleneck."""
+    unknown = pd.Series(np.nan, index=trials.index)
+    cpu = trials.get("tool_cpu", unknown).astype(float)
+    sent = trials.get("sent_per_s", unknown) / trials.get("offered_per_s", unknown)
+    reached = trials.get("reached", sent).astype(float)
+    reasons = [
+        f"the load generator used {used:.0%} of its CPUs"
+        if used > SATURATED
+        else f"the load generator reached {share:.0%} of the rate asked for"
+        if share < REACHED
+        else ""
+        for used, share in zip(cpu, reached, strict=True)
     ]
-    if not all(map(len, alike)):
+    return np.array([*reasons, None], dtype=object)[:-1]
+
+
+def _shared(
+    rows: Sequence[NDArray[np.intp]], codes: NDArray[np.intp], unnamed: Sequence[str]
+) -> tuple[list[NDArray[np.intp]], int]:
+    """Return the trials at those levels of other factors that all cells have, and how many not."""
+    common = functools.reduce(np.intersect1d, [codes[indices] for indices in rows])
+    shared = [indices[np.isin(codes[indices], common)] for indices in rows]
+    if not all(map(len, shared)):
         raise NotMeasured(f"the cells have no level of {', '.join(unnamed)} in common")
-    lost = sum(map(len, rows)) - sum(map(len, alike))
-    said = f"{lost} trials left out: not every cell was measured at their {', '.join(unnamed)}"
-    return alike, said if lost else ""
+    return shared, sum(map(len, rows)) - sum(map(len, shared))
 
 
-def _averaged(rows: Sequence[pd.DataFrame], unnamed: list[str]) -> list[pd.Series[float]]:
-    """Return a number a block for each cell, averaged over replicates, then over other factors."""
-    positive = _positive(rows)
-    means = []
-    for table in rows:
-        value = np.log(table["value"]) if positive else table["value"]
-        cell = value.groupby([table["block"], *(table[name] for name in unnamed)]).mean()
-        # A block that lacks a level averaged over has no value: the others would bias it.
-        means.append(cell.unstack(unnamed).mean(axis=1, skipna=False) if unnamed else cell)
-    return [np.exp(mean) for mean in means] if positive else means
+def _block_means(
+    values: NDArray[np.float64],
+    blocks: NDArray[Any],
+    codes: NDArray[np.intp],
+    positive: bool,
+) -> pd.Series[float]:
+    """Return a number a block, averaged over replicates, then over the levels of other factors.
 
-
-def _positive(rows: Sequence[pd.DataFrame]) -> bool:
-    return all(bool((table["value"] > 0).all()) for table in rows)
-
-
-def _averages(rows: Sequence[pd.DataFrame], unnamed: list[str]) -> str:
-    several = [name for name in unnamed if rows[0][name].nunique() > 1]
-    plain = not _positive(rows) and any(table["block"].duplicated().any() for table in rows)
-    return join_notes(
-        f"averaged over {', '.join(several)}" if several else "",
-        "averaged without logs, as a value is 0" if plain else "",
-    )
-
-
-def _without(trials: pd.DataFrame, cells: Sequence[Cell], claim: Claim) -> str:
-    lost = sum(int(trials.loc[_matches(trials, cell), "value"].isna().sum()) for cell in cells)
-    name = f"{claim.statistic} of {claim.metric}" if claim.statistic else claim.metric
-    return f"{lost} trials have no {name}" if lost else ""
+    A block that lacks a level has no value: the other levels would bias it.
+    """
+    names, row = np.unique(blocks, return_inverse=True)
+    levels, column = np.unique(codes, return_inverse=True)
+    place, shape = row * len(levels) + column, (len(names), len(levels))
+    logs = np.log(values) if positive else values
+    sums = np.bincount(place, logs, minlength=math.prod(shape)).reshape(shape)
+    counts = np.bincount(place, minlength=math.prod(shape)).reshape(shape)
+    with np.errstate(invalid="ignore"):
+        mean = (sums / counts).mean(axis=1)
+    return pd.Series(np.exp(mean) if positive else mean, index=names)
 
 
 def _problems(attempts: pd.DataFrame) -> str:
@@ -309,9 +384,11 @@ def _problems(attempts: pd.DataFrame) -> str:
     return f": {'; '.join(said[:3])}" if said else ""
 
 
-def _no_value(rows: pd.DataFrame, claim: Claim) -> str:
+def _no_value(samples: int, claim: Claim) -> str:
     level = quantile_level(claim.statistic) if claim.statistic else None
     if level is not None:
-        has, needs = int(rows["n"].max()), samples_needed(level)
-        return f"{claim.statistic} takes {needs:,} samples a trial, and there are {has:,}"
+        return (
+            f"{claim.statistic} takes {samples_needed(level):,} samples a trial, "
+            f"and there are {samples:,}"
+        )
     return f"no trial has {claim.metric}"

@@ -37,7 +37,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
-import pandas as pd
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -52,7 +51,16 @@ from pydantic import (
 
 from labkit.analysis.trials import quantile_level
 from labkit.claims.published import published
-from labkit.claims.stated import Number, Stated, compute, load_stated, stated_path, with_unit
+from labkit.claims.stated import (
+    Columns,
+    Number,
+    Stated,
+    columns_of,
+    compute,
+    load_stated,
+    stated_path,
+    with_unit,
+)
 from labkit.claims.toml_file import Mistakes, read_toml
 from labkit.errors import DatasetError, UsageError
 from labkit.paths import project
@@ -505,7 +513,7 @@ class _Reader:
     def __init__(self, mistakes: Mistakes, root: Path | str | None) -> None:
         self.mistakes, self.root = mistakes, root
         self.names: set[str] = set()
-        self.tables: dict[str, pd.DataFrame | None] = {}
+        self.tables: dict[str, Columns | None] = {}
         self.stated: dict[str, dict[str, Stated]] = {}
         self.published: dict[str, PublishedValue] = {}
 
@@ -541,9 +549,7 @@ class _Reader:
         if source not in self.tables:
             self.tables[source] = None
             try:
-                table = published(source, self.root)
-                table.attrs = {}  # pandas would copy the schema with every comparison
-                self.tables[source] = table
+                self.tables[source] = columns_of(published(source, self.root))
             except DatasetError as error:
                 return [f"source: {error.what}; {error.why or error.remedy}"]
         table_or_none = self.tables[source]

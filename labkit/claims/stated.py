@@ -45,6 +45,8 @@ def _number(value: object) -> object:
 Number = Annotated[float | bool, BeforeValidator(_number)]
 #: What a name stands for: one number, or the numbers of several rows in the order of the file.
 Value = float | list[float]
+#: A published table, an array a column.
+Columns = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,7 @@ def stated_path(key: str, root: Path | str | None = None) -> Path:
 
 def load_stated(key: str, root: Path | str | None = None) -> tuple[Stated, ...]:
     """Return every statement of a document that its own tables can be held against."""
-    table = published(key, root)
-    table.attrs = {}  # pandas would copy the schema with every comparison
+    table = columns_of(published(key, root))
     path = stated_path(key, root)
     content, mistakes = read_toml(path, _File)
     if content.source != key:
@@ -157,7 +158,7 @@ def load_stated(key: str, root: Path | str | None = None) -> tuple[Stated, ...]:
     return tuple(statements)
 
 
-def _computed(entry: _Entry, key: str, table: pd.DataFrame, mistakes: Mistakes) -> list[Stated]:
+def _computed(entry: _Entry, key: str, table: Columns, mistakes: Mistakes) -> list[Stated]:
     shown = entry.shown or entry.compute
     try:
         computed, number = compute([entry.compute, shown], entry.names, table)
@@ -264,7 +265,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def compute(
-    expressions: Sequence[str], given: Mapping[str, Any], table: pd.DataFrame
+    expressions: Sequence[str], given: Mapping[str, Any], table: Columns
 ) -> list[float | bool]:
     """Return what expressions come to over the rows of a published table."""
     used = set().union(*map(names_in, expressions))
@@ -313,7 +314,17 @@ def evaluate(expression: str, names: Mapping[str, Value]) -> float | bool:
     return float(result)
 
 
-def select(table: pd.DataFrame, selector: Mapping[str, Any]) -> Value:
+def columns_of(table: pd.DataFrame) -> Columns:
+    """Return a published table as an array a column: numbers (NaN where empty), or text."""
+    return {
+        str(name): column.to_numpy(dtype=np.float64, na_value=np.nan)
+        if pd.api.types.is_numeric_dtype(column)
+        else column.to_numpy(dtype=object)
+        for name, column in table.items()
+    }
+
+
+def select(table: Columns, selector: Mapping[str, Any]) -> Value:
     """Return the value of the one row that a selector chooses, or those of ``rows = "all"``.
 
     With it a column may have a list of values. An empty string chooses what is empty.
@@ -321,40 +332,42 @@ def select(table: pd.DataFrame, selector: Mapping[str, Any]) -> Value:
     every = selector.get("rows") == "all"
     if "rows" in selector and not every:
         raise UsageError(f"rows = {selector['rows']!r} is unknown", why='it can only be "all"')
-    chosen = np.ones(len(table), dtype=bool)
+    chosen = np.full(len(table["value"]), True)
     for column, wanted in selector.items():
         if column == "rows":
             continue
-        if column not in table.columns:
-            raise UsageError(f"no column {column!r}", why=f"there are {list(table.columns)}")
+        if column not in table:
+            raise UsageError(f"no column {column!r}", why=f"there are {list(table)}")
         if isinstance(wanted, list) and not every:
             raise UsageError(f"{column} is a list", why='only with rows = "all"')
         options = wanted if isinstance(wanted, list) else [wanted]
-        matches = chosen & np.any([_equals(table[column], option) for option in options], axis=0)
+        matches = chosen & np.any([_equals(column, table[column], x) for x in options], axis=0)
         if not matches.any():
-            levels = sorted({str(item) for item in table.loc[chosen, column]})
+            levels = sorted({_text(item) for item in table[column][chosen]})
             raise UsageError(f"no row has {column} = {wanted!r}", why=f"there are {levels[:12]}")
         chosen = matches
-    values = [float(value) for value in table["value"].to_numpy()[chosen]]
+    values = [float(value) for value in table["value"][chosen]]
     if every:
         return values
     if len(values) != 1:
-        free = [c for c in table.columns if table.loc[chosen, c].nunique(dropna=False) > 1]
+        free = [name for name in table if len({_text(item) for item in table[name][chosen]}) > 1]
         raise UsageError(f"{len(values)} rows match", why=f"they differ in {free}; name one")
     return values[0]
 
 
-def _equals(column: pd.Series[Any], wanted: object) -> NDArray[np.bool_]:
+def _equals(name: str, column: NDArray[Any], value: object) -> NDArray[np.bool_]:
     """Return where a column has a value; numbers in a column of text are compared as text."""
-    number = pd.api.types.is_numeric_dtype(column)
-    if wanted == "":
-        return np.asarray(column.isna() if number else column == "", dtype=bool)
-    if not number:
-        return np.asarray(column == str(wanted), dtype=bool)
-    if isinstance(wanted, bool) or not isinstance(wanted, int | float):
-        raise UsageError(f"{column.name} is a number and not {wanted!r}")
-    # What is empty is NaN here, and equals nothing.
-    return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan) == wanted, dtype=bool)
+    if column.dtype == object:
+        return np.asarray(column == str(value), dtype=bool)
+    if value == "":
+        return np.asarray(np.isnan(column), dtype=bool)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"{name} is a number and not {value!r}")
+    return np.asarray(column == value, dtype=bool)
+
+
+def _text(item: Any) -> str:
+    return f"{item:g}" if isinstance(item, float) else str(item)
 
 
 def _constant(source: Any) -> Value:

@@ -49,7 +49,7 @@ def test_why_a_cell_is_not_measured() -> None:
         assert row["result"] == "not measured"
         return row["why"]
 
-    assert why(C) == "docker c | size_b 4: refused: no such network"
+    assert why(C) == "docker c | size_b 4: infeasible: no such network"
     assert why({"placement": "docker b", "size_b": 5}).endswith("size_b 5 is not in this campaign")
     assert why({"placement": "docker d", "size_b": 4}).endswith("no trial of it was run")
     failed(found, lambda one: one["levels"]["placement"] == "docker b", "no disk")

@@ -85,7 +85,7 @@ def test_every_claim_is_written_in_the_words_of_its_study(study: str, papers: Cl
         cells = cells_of(claim) if getattr(claim, "levels", True) else [claim.where]
         for name, level in {pair for cell in cells for pair in cell.items()}:
             # A level that the reference did not measure is one of those that the study declares.
-            known = {*map(words, measured.known[name]), *map(str, measured.attempts[name])}
+            known = {*map(words, measured.known[name]), *map(str, dataset.trials.get(name, []))}
             assert words(level) in known or words(level) in declared, (claim.id, name, level)
         # The observer is a treatment: a claim says whether it is about trials that were captured.
         assert (

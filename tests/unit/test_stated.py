@@ -12,6 +12,7 @@ from labkit.claims.stated import (
     FUNCTIONS,
     KINDS,
     Stated,
+    columns_of,
     compute,
     evaluate,
     load_stated,
@@ -279,7 +280,7 @@ TABLE = pd.DataFrame(
     ],
 )
 def test_selectors(selector, value):
-    assert select(TABLE, selector) == value
+    assert select(columns_of(TABLE), selector) == value
 
 
 @pytest.mark.parametrize(
@@ -302,5 +303,5 @@ def test_selectors(selector, value):
 )
 def test_selectors_that_choose_nothing(selector, said):
     with pytest.raises(UsageError) as caught:
-        compute(["name"], {"name": selector}, TABLE)
+        compute(["name"], {"name": selector}, columns_of(TABLE))
     assert caught.value.what.startswith("name: ") and re.search(said, caught.value.what)
