@@ -95,6 +95,18 @@ def holm(p_values: Floats) -> Floats:
     return adjusted
 
 
+def benjamini_hochberg(p_values: Floats) -> Floats:
+    """Return p-values adjusted for the false discovery rate; NaN stays NaN and counts for nothing.
+
+    Benjamini & Hochberg (1995), by scipy.
+    """
+    adjusted = np.full(len(p_values), np.nan)
+    known = np.flatnonzero(np.isfinite(p_values))
+    if len(known):
+        adjusted[known] = stats.false_discovery_control(p_values[known])
+    return adjusted
+
+
 def signed_rank(change: Floats) -> float:
     """Return the two-sided p of the signed-rank test that `change` lies around 0 (Wilcoxon 1945).
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,7 @@ from labkit.claims.schema import (
 from labkit.dataset import Dataset
 from labkit.errors import DatasetError
 
+_T = TypeVar("_T")
 #: A load generator that used more of its CPUs than this may be the bottleneck, and so may one that
 #: did not reach this share of the rate that was asked of it.
 SATURATED, REACHED = 0.9, 0.95
@@ -293,6 +294,45 @@ class Measured:
             bool(_Levels.of([levels[name]]).equal(cell[name]).all())
             for name in cell.keys() & levels
         )
+
+
+class Combined:
+    """Several campaigns of one plan on one rig: the blocks of all of them."""
+
+    def __init__(self, campaigns: Sequence[Measured]) -> None:
+        self.campaigns = campaigns
+        self.dataset = campaigns[-1].dataset
+
+    def check(self, claim: Claim) -> None:
+        """Raise `DatasetError` where a claim names a factor that the plan does not have."""
+        self.campaigns[-1].check(claim)
+
+    def cells(self, claim: Claim, cells: Sequence[Cell]) -> Cells:
+        """Return the values of cells, over the blocks of all campaigns."""
+        several = self._each(lambda campaign: campaign.cells(claim, cells))
+        return Cells(
+            pd.concat([each.values for each in several], ignore_index=True),
+            min(each.samples for each in several),
+            join_notes(*(each.note for each in several)),
+            next((each.limited for each in several if each.limited), ""),
+        )
+
+    def levels(self, claim: Claim, over: str, cells: Sequence[Cell]) -> list[float]:
+        """Return the numbers of a factor at which every cell was measured in every campaign."""
+        several = self._each(lambda campaign: campaign.levels(claim, over, cells))
+        return sorted(set(several[0]).intersection(*several[1:]))
+
+    def _each(self, read: Callable[[Measured], _T]) -> list[_T]:
+        """Return what is read of each campaign that has it."""
+        values, reasons = [], []
+        for campaign in self.campaigns:
+            try:
+                values.append(read(campaign))
+            except NotMeasured as reason:
+                reasons.append(reason)
+        if not values:
+            raise reasons[-1]
+        return values
 
 
 @dataclass(frozen=True)

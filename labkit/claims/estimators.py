@@ -19,7 +19,7 @@ from labkit.analysis.estimates import Estimate, Inference, join_notes, over_bloc
 from labkit.analysis.knee import fit_knee
 from labkit.analysis.models import fit_line, interaction
 from labkit.analysis.overhead import fit_overhead
-from labkit.claims.cells import Cells, Measured, NotMeasured
+from labkit.claims.cells import Cells, Combined, Measured, NotMeasured
 from labkit.claims.schema import (
     Bound,
     Cell,
@@ -70,11 +70,11 @@ class Evaluation:
     parts: tuple[Part, ...]
     #: Samples of the shortest trial; 0 where trials do not say.
     samples: int = 0
-    #: The number to show, where it is not that of the part which decides.
-    shown: Part | None = None
     #: The p-value of what has to be shown beside the parts; 0 where there is no such thing.
     also: float = 0.0
     note: str = ""
+    #: Why the load generator may have set the values; empty where it did not.
+    limited: str = ""
 
     @property
     def p_replicates(self) -> float:
@@ -86,6 +86,23 @@ class Evaluation:
         """The p-value that shows some part to fail; NaN where none is known."""
         known = [p for part in self.parts if not math.isnan(p := part.p_outside)]
         return min(1.0, len(self.parts) * min(known)) if known else math.nan
+
+    def p_direction(self, opposite: bool = False) -> float:
+        """Return the p-value that every ratio lies on the stated side of 1, or any on the other.
+
+        NaN for a claim without a direction: not of ratios, or of a region that 1 lies inside.
+        """
+        sides = {(1.0, math.inf) if part.low >= 1 else (-math.inf, 1.0) for part in self.parts}
+        directed = all(
+            part.unit == "1" and (part.low >= 1 or part.high <= 1) for part in self.parts
+        )
+        if not directed or len(sides) != 1:
+            return math.nan
+        (side,) = sides
+        if not opposite:
+            return float(np.max([part.estimate.p_within(*side) for part in self.parts]))
+        smallest = min(part.estimate.p_outside(*side) for part in self.parts)
+        return min(1.0, len(self.parts) * smallest)
 
     @property
     def weakest(self) -> Part:
@@ -109,7 +126,7 @@ class _Case:
 
     claim: Any
     at: Cell
-    measured: Measured
+    measured: Measured | Combined
 
     def cell(self, key: str = "") -> Cell:
         """Return a cell of the claim; what all its cells share, without a key."""
@@ -131,7 +148,7 @@ class _Case:
         return levels, [{**cell, over: level} for cell in cells for level in levels]
 
 
-def evaluate(claim: Claim, measured: Measured) -> Evaluation:
+def evaluate(claim: Claim, measured: Measured | Combined) -> Evaluation:
     """Return what a campaign says to a claim, at each combination of levels that it names."""
     measured.check(claim)
     estimate = ESTIMATORS.get(claim.kind, _compared)
@@ -146,9 +163,9 @@ def evaluate(claim: Claim, measured: Measured) -> Evaluation:
             for part in evaluation.parts
         ),
         min(evaluation.samples for evaluation in each),
-        max(each, key=lambda evaluation: np.nan_to_num(evaluation.p_replicates, nan=1.0)).shown,
         max(evaluation.also for evaluation in each),
         join_notes(*(evaluation.note for evaluation in each)),
+        next((evaluation.limited for evaluation in each if evaluation.limited), ""),
     )
 
 
@@ -173,7 +190,7 @@ def _ratios(case: _Case, pairs: Sequence[tuple[Cell, Cell]], region: Region) -> 
         top, bottom = places[2 * number : 2 * number + 2]
         label = f"{words(above, without=below)} / {words(below, without=above)}"
         parts.append(Part(label, _paired(data.values[top], data.values[bottom]), *region))
-    return Evaluation(tuple(parts), data.samples, note=data.note)
+    return Evaluation(tuple(parts), data.samples, note=data.note, limited=data.limited)
 
 
 def _paired(above: pd.Series[float], below: pd.Series[float]) -> Inference:
@@ -205,7 +222,7 @@ def _contrast(case: _Case) -> Evaluation:
         f"({words(a, without=b)} / {words(b, without=a)})" for a, b in (four[:2], four[2:])
     )
     part = Part(f"{first} / {second}", estimate, *beyond(claim.direction))
-    return Evaluation((part,), data.samples, note=data.note)
+    return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
 
 
 def _bound(case: _Case) -> Evaluation:
@@ -219,7 +236,7 @@ def _bound(case: _Case) -> Evaluation:
     else:
         estimate = over_blocks(values, note=join_notes(note, f"{_NO_LOGARITHM}: arithmetic mean"))
     part = Part(words(cell), estimate, *claim.region(), claim.unit or _unit(claim))
-    return Evaluation((part,), data.samples, note=data.note)
+    return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
 
 
 def _linear(case: _Case) -> Evaluation:
@@ -240,9 +257,11 @@ def _linear(case: _Case) -> Evaluation:
         # Below three levels there is one deviation, which is unknown.
         for level, deviation in zip(line.levels, line.deviations, strict=len(line.deviations) > 1)
     )
-    growth = Part("last / first level", line.growth, *beyond(claim.direction))
     return Evaluation(
-        (slope, *straight), data.samples, growth, note=join_notes(data.note, line.note)
+        (slope, *straight),
+        data.samples,
+        note=join_notes(data.note, line.note),
+        limited=data.limited,
     )
 
 
@@ -253,7 +272,7 @@ def _fixed_offset(case: _Case) -> Evaluation:
     unit = _unit(claim)
     if not data.positive:
         part = Part("added at size 0", _nothing(data), 0.0, math.inf, unit)
-        return Evaluation((part,), data.samples, note=data.note)
+        return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
     frame = _over(data, levels)
     frame["side"] = np.where(frame["cell"].to_numpy() < len(levels), "baseline", "condition")
     fit = fit_overhead(
@@ -267,7 +286,8 @@ def _fixed_offset(case: _Case) -> Evaluation:
     )
     offset = Part(f"added at {claim.over} 0", fit.intercept, 0.0, math.inf, unit)
     grown = Part("growth as a share of the baseline", fit.relative, -claim.margin, claim.margin)
-    return Evaluation((offset, grown), data.samples, offset, note=join_notes(data.note, fit.note))
+    note = join_notes(data.note, fit.note)
+    return Evaluation((offset, grown), data.samples, note=note, limited=data.limited)
 
 
 def _knee(case: _Case) -> Evaluation:
@@ -281,14 +301,14 @@ def _knee(case: _Case) -> Evaluation:
     label, unit = f"the knee over {claim.over}", _UNITS.get(claim.over.rpartition("_")[2], "1")
     if not data.positive:
         part = Part(label, _nothing(data), *claim.region(), unit)
-        return Evaluation((part,), data.samples, note=data.note)
+        return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
     frame = _over(data, [levels[place] for place in kept])
     fit = fit_knee(frame, value="value", over="level", block="block")
     misfit = f"a hinge fits badly (p = {fit.p_lack_of_fit:.2g})"
     note = join_notes(data.note, fit.note, misfit if fit.p_lack_of_fit < 0.05 else "")
     part = Part(label, fit.at, *claim.region(), unit)
     # A place of a knee is shown only where there is a knee.
-    return Evaluation((part,), data.samples, also=fit.p_knee, note=note)
+    return Evaluation((part,), data.samples, also=fit.p_knee, note=note, limited=data.limited)
 
 
 #: What estimates each kind that is not only ratios of cells.

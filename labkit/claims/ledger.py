@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis.estimates import Estimate, holm, join_notes
+from labkit.analysis.estimates import Estimate, benjamini_hochberg, holm, join_notes
 from labkit.analysis.power import MOST_BLOCKS, blocks_to_detect, least_blocks
-from labkit.claims.cells import Measured, NotMeasured
+from labkit.claims.cells import Combined, Measured, NotMeasured
 from labkit.claims.estimators import Evaluation, Part, evaluate
 from labkit.claims.schema import Claim, Claims, Needs, PublishedValue, load_claims
 from labkit.claims.stated import recompute, with_unit
 from labkit.dataset import Dataset, load
+from labkit.dataset.files import campaigns_within
 from labkit.errors import UsageError
 from labkit.paths import ROOT
 
@@ -34,14 +35,14 @@ RESULTS = (
 )
 SETTINGS = ("same", "analogue", "unsuitable")
 COLUMNS = (
-    *("id", "source", "place", "statement", "study", "kind", "metric", "statistic"),
+    *("id", "source", "tier", "place", "statement", "study", "kind", "metric", "statistic"),
     *("published", "published_value", "arithmetic", "arithmetic_detail"),
-    *("estimate", "low", "high", "unit", "n_blocks", "blocks_needed"),
+    *("estimate", "low", "high", "confidence", "unit", "n_blocks", "blocks_needed"),
     *("p_replicates", "p_contradicts", "p_replicates_adjusted", "p_contradicts_adjusted"),
-    *("setting", "setting_why", "result", "why", "dataset", "rig"),
+    *("setting", "setting_why", "result", "direction", "exploratory", "why", "dataset", "rig"),
 )
 _NUMBERS = (
-    *("published_value", "estimate", "low", "high"),
+    *("published_value", "estimate", "low", "high", "confidence"),
     *("p_replicates", "p_contradicts", "p_replicates_adjusted", "p_contradicts_adjusted"),
 )
 _HEAD = ("claim", "published", "measured [interval]", "setting", "result")
@@ -64,13 +65,13 @@ def ledger(
     Parameters
     ----------
     datasets : Dataset or path, or a sequence of them
-        A campaign a study; of several of one study the last one counts, and its rows say so.
-        Claims on other studies are not measured.
+        Campaigns, or folders with campaigns. Several campaigns of one plan on one rig are one
+        body of evidence: the blocks of all of them count. Campaigns of a study with another plan
+        than its last one are left out, and its rows say so.
     claims : Claims or path, optional
         By default those of ``data/claims.toml``.
     alpha : float
-        Level of each of the two corrected families of a source; intervals, which are not
-        adjusted, have 1 - `alpha`.
+        Level of each of the two corrected families of a source.
     root : path, optional
         Folder of the published tables; by default ``data/published``.
 
@@ -79,11 +80,14 @@ def ledger(
     DataFrame
         A row a claim, in the order of the file:
 
-        - ``id, source, place, statement, study, kind, metric, statistic``;
+        - ``id, source, place, statement, study, kind, metric, statistic``; ``tier``: ``headline``,
+          ``result``, or ``remark`` for what the source says and did not measure;
         - ``published``, in words, and ``published_value``; ``arithmetic``: ``follows``, ``does not
           follow`` or ``nothing to recompute``, with both numbers in ``arithmetic_detail``;
         - ``estimate, low, high`` in ``unit`` (``1`` for a ratio), of the part that decides where a
-          claim has several; ``n_blocks``, those that every part rests on; ``blocks_needed``, those
+          claim has several; ``confidence``, the level of the interval: the one that the verdict
+          rests on, with the correction for several claims and parts in it; ``n_blocks``, those
+          that every part rests on; ``blocks_needed``, those
           that would decide if the estimates are what is true;
         - ``p_replicates``, ``p_contradicts`` (see `labkit.claims.estimators`), and both adjusted
           where something can be decided;
@@ -91,6 +95,9 @@ def ledger(
           ``setting_why``;
         - ``result``: ``replicated``, ``contradicted``, ``undecided`` (too few blocks are always
           that), ``not decidable on this rig``, ``not measured`` or ``error``; ``why``;
+        - ``direction``: ``same`` or ``opposite`` where that is shown, ``open`` where it is not,
+          empty for a claim without one; ``exploratory``: the result by Benjamini and Hochberg
+          (1995) in place of Holm, which finds more and errs more often;
         - ``dataset``, ``rig``.
 
         What stops one claim is the ``error`` of its row, and no other row's.
@@ -107,16 +114,23 @@ def ledger(
     known = claims if isinstance(claims, Claims) else load_claims(claims, root)
     given = [datasets] if isinstance(datasets, Dataset | Path | str) else datasets
     campaigns = _campaigns(
-        [source if isinstance(source, Dataset) else load(source) for source in given], known
+        [
+            dataset
+            for source in given
+            for dataset in (
+                [source]
+                if isinstance(source, Dataset)
+                else map(load, campaigns_within(Path(source)))
+            )
+        ],
+        known,
     )
     entries = [_entry(claim, campaigns.get(claim.study)) for claim in known]
     rows: dict[str, dict[str, Any]] = {}
     for source in known.sources:
         family = [entry for entry in entries if entry.claim.source == source]
         for entry, decided in zip(family, _decided(family, alpha), strict=True):
-            rows[entry.claim.id] = (
-                _described(entry, alpha) | _published(entry.claim, known) | decided
-            )
+            rows[entry.claim.id] = _described(entry) | _published(entry.claim, known) | decided
     table = pd.DataFrame([rows[claim.id] for claim in known], columns=list(COLUMNS))
     counts: dict[str, Any] = dict.fromkeys(("n_blocks", "blocks_needed"), "Int64")
     return table.astype(counts | dict.fromkeys(_NUMBERS, float))
@@ -124,9 +138,9 @@ def ledger(
 
 @dataclass(frozen=True)
 class _Campaign:
-    """The campaign of a study, and which of several it is."""
+    """The campaigns of a study that count, and what is left out."""
 
-    measured: Measured
+    measured: Measured | Combined
     note: str
 
 
@@ -143,7 +157,7 @@ class _Entry:
 
 
 def _campaigns(datasets: Iterable[Dataset], claims: Claims) -> dict[str, _Campaign]:
-    """Return the last campaign of each study."""
+    """Return the campaigns of each study that have the plan and the rig of its last one."""
     grouped: dict[str, list[Dataset]] = {}
     for dataset in datasets:
         grouped.setdefault(str(dataset.plan["study"]), []).append(dataset)
@@ -151,13 +165,27 @@ def _campaigns(datasets: Iterable[Dataset], claims: Claims) -> dict[str, _Campai
         raise UsageError(
             f"no claim is about {', '.join(unknown)}", remedy=f"one of {', '.join(claims.studies)}"
         )
-    return {
-        name: _Campaign(
-            Measured(several[-1], [claim for claim in claims if claim.study == name]),
-            f"the last of {len(several)} campaigns given" if len(several) > 1 else "",
+    campaigns = {}
+    for name, several in grouped.items():
+        about = [claim for claim in claims if claim.study == name]
+        alike = [dataset for dataset in several if _plan(dataset) == _plan(several[-1])]
+        parts = [Measured(dataset, about) for dataset in alike]
+        other = len(several) - len(alike)
+        campaigns[name] = _Campaign(
+            Combined(parts) if len(parts) > 1 else parts[0],
+            join_notes(
+                f"{len(parts)} campaigns of one plan" if len(parts) > 1 else "",
+                f"{other} campaigns of another plan or rig are left out" if other else "",
+            ),
         )
-        for name, several in grouped.items()
-    }
+    return campaigns
+
+
+def _plan(dataset: Dataset) -> tuple[Any, ...]:
+    """Return what campaigns have to share for their blocks to count as one body of evidence."""
+    plan, identity, rig = dataset.plan, dataset.plan.get("identity", {}), dataset.rig
+    code = identity.get("protocol"), identity.get("measurement_version")
+    return plan["factors"], plan.get("settings"), code, rig.get("name"), rig.get("kind")
 
 
 def _entry(claim: Claim, campaign: _Campaign | None) -> _Entry:
@@ -183,36 +211,99 @@ def _said(error: Exception) -> str:
 
 def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
     """Return p-values, setting and result of the claims of one source."""
-    decidable = [entry for entry in family if _decidable(entry, alpha)]
-    adjusted = {
-        name: holm(
-            np.array([getattr(entry.evaluation, name) for entry in decidable], dtype=np.float64)
-        )
-        for name in ("p_replicates", "p_contradicts")
+    decidable = [entry.evaluation for entry in family if _decidable(entry, alpha)]
+    evaluations = [evaluation for evaluation in decidable if evaluation is not None]
+    p_values = {
+        "p_replicates": [evaluation.p_replicates for evaluation in evaluations],
+        "p_contradicts": [evaluation.p_contradicts for evaluation in evaluations],
+        "p_direction": [evaluation.p_direction() for evaluation in evaluations],
+        "p_opposite": [evaluation.p_direction(opposite=True) for evaluation in evaluations],
     }
-    pairs = iter(zip(*(map(float, values) for values in adjusted.values()), strict=True))
+    tests = pd.DataFrame(
+        {name: holm(np.array(values, dtype=np.float64)) for name, values in p_values.items()}
+        | {
+            f"{name}_bh": benjamini_hochberg(np.array(p_values[name], dtype=np.float64))
+            for name in ("p_replicates", "p_contradicts")
+        }
+    ).to_dict("records")
+    remaining = iter(tests)
     rows = []
     for entry in family:
         row: dict[str, Any] = {"setting": entry.setting[0], "setting_why": entry.setting[1]}
-        if entry.evaluation is None:
+        row.update(direction="", exploratory="")
+        evaluation = entry.evaluation
+        if evaluation is None:
             result = "error" if entry.error else "not measured"
             why = entry.error or entry.absent
         else:
-            pair = next(pairs) if _decidable(entry, alpha) else (math.nan, math.nan)
-            row |= {name: getattr(entry.evaluation, name) for name in adjusted}
-            row |= {f"{name}_adjusted": p for name, p in zip(adjusted, pair, strict=True)}
-            size, least = len(decidable), fewest(entry.claim, alpha)
+            adjusted = next(remaining) if _decidable(entry, alpha) else {}
+            pair = adjusted.get("p_replicates", math.nan), adjusted.get("p_contradicts", math.nan)
+            row |= {name: getattr(evaluation, name) for name in ("p_replicates", "p_contradicts")}
+            row |= {"p_replicates_adjusted": pair[0], "p_contradicts_adjusted": pair[1]}
+            size, least = len(tests), fewest(entry.claim, alpha)
             try:
-                needed = blocks_needed(entry.evaluation.parts, alpha / max(1, size), least)
+                needed = blocks_needed(evaluation.parts, alpha / max(1, size), least)
                 result, why = decide(
-                    entry.claim, entry.evaluation, pair, entry.setting, family=size, alpha=alpha
+                    entry.claim, evaluation, pair, entry.setting, family=size, alpha=alpha
                 )
-                row["blocks_needed"] = needed
+                row["blocks_needed"] = None if evaluation.limited else needed
             except Exception as error:  # as in `_entry`
                 result, why = "error", _said(error)
+            row |= _interval(evaluation, pair, result, alpha)
+            if adjusted:
+                row["direction"] = _direction(evaluation, adjusted, alpha)
+                row["exploratory"] = (
+                    "replicated"
+                    if adjusted["p_replicates_bh"] < alpha
+                    else "contradicted"
+                    if adjusted["p_contradicts_bh"] < alpha
+                    else "undecided"
+                )
+            if result == "contradicted" and row["direction"] == "same":
+                why = join_notes(why, "the published direction holds, its size does not")
         note = entry.campaign.note if entry.campaign else ""
         rows.append(row | {"result": result, "why": join_notes(why, note)})
     return rows
+
+
+def _direction(evaluation: Evaluation, adjusted: Mapping[Any, float], alpha: float) -> str:
+    """Return whether the direction of a claim is shown, apart from its size."""
+    if math.isnan(evaluation.p_direction()):
+        return ""
+    if adjusted["p_direction"] < alpha:
+        return "same"
+    return "opposite" if adjusted["p_opposite"] < alpha else "open"
+
+
+def _interval(
+    evaluation: Evaluation, adjusted: tuple[float, float], result: str, alpha: float
+) -> dict[str, Any]:
+    """Return the estimate to show, with the interval that its result rests on.
+
+    Holm's correction tests a claim at `alpha` times its p-value over its adjusted one. That a ratio
+    lies in a closed region is shown by two one-sided tests, which is an interval of twice that.
+    """
+    fails = evaluation.p_contradicts < evaluation.p_replicates
+    shown = evaluation.worst if fails else evaluation.weakest
+    levels = {
+        name: alpha * raw / corrected if corrected > 0 and raw > 0 else alpha
+        for name, raw, corrected in (
+            ("replicates", evaluation.p_replicates, adjusted[0]),
+            ("contradicts", evaluation.p_contradicts, adjusted[1]),
+        )
+    }
+    closed = math.isfinite(shown.low) and math.isfinite(shown.high)
+    within = levels["replicates"] * (2 if closed else 1)
+    outside = levels["contradicts"] / len(evaluation.parts)
+    level = {"replicated": within, "contradicted": outside}.get(result, min(within, outside))
+    low, high = shown.estimate.interval(level)
+    return {
+        "estimate": shown.estimate.value,
+        "low": low,
+        "high": high,
+        "confidence": 1 - level,
+        "unit": shown.unit,
+    }
 
 
 def _decidable(entry: _Entry, alpha: float) -> bool:
@@ -221,24 +312,24 @@ def _decidable(entry: _Entry, alpha: float) -> bool:
     Neither question depends on what came out: the rig and the number of blocks do not.
     """
     evaluation = entry.evaluation
-    fit = evaluation is not None and entry.setting[0] != "unsuitable"
-    return fit and evaluation is not None and evaluation.n_blocks >= fewest(entry.claim, alpha)
+    return (
+        evaluation is not None
+        and not evaluation.limited
+        and entry.setting[0] != "unsuitable"
+        and evaluation.n_blocks >= fewest(entry.claim, alpha)
+    )
 
 
-def _described(entry: _Entry, alpha: float) -> dict[str, Any]:
+def _described(entry: _Entry) -> dict[str, Any]:
     """Return a claim's own fields, what was measured, and where."""
     claim, evaluation = entry.claim, entry.evaluation
-    own = ("id", "source", "place", "statement", "study", "kind", "metric", "statistic")
+    own = ("id", "source", "tier", "place", "statement", "study", "kind", "metric", "statistic")
     row: dict[str, Any] = {name: getattr(claim, name) for name in own}
     row |= dict.fromkeys(_NUMBERS, math.nan) | {"unit": "", "dataset": "", "rig": ""}
     if entry.campaign is not None:
         dataset = entry.campaign.measured.dataset
         row |= {"dataset": _place(dataset.path), "rig": str(dataset.rig.get("name", ""))}
     if evaluation is not None:
-        fails = evaluation.p_contradicts < evaluation.p_replicates
-        shown = evaluation.shown or (evaluation.worst if fails else evaluation.weakest)
-        low, high = shown.estimate.interval(alpha)
-        row |= {"estimate": shown.estimate.value, "low": low, "high": high, "unit": shown.unit}
         row["n_blocks"] = evaluation.n_blocks
     return row
 
@@ -359,6 +450,8 @@ def decide(
     note = join_notes(evaluation.note, *(part.estimate.note for part in evaluation.parts))
     if setting[0] == "unsuitable":
         return "not decidable on this rig", join_notes(f"it takes {setting[1]}", note)
+    if evaluation.limited:
+        return "undecided", join_notes(f"no claim about the server: {evaluation.limited}", note)
     if evaluation.n_blocks < (least := fewest(claim, alpha)):
         pilot = f"pilot: {evaluation.n_blocks} complete blocks of the {least} that it takes"
         return "undecided", join_notes(pilot, note)

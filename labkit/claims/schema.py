@@ -158,6 +158,9 @@ class _Claim(_Model):
     source: _Name
     place: _Text
     statement: _Text
+    #: ``headline``: one of the few results that the source is cited for; ``remark``: said, and not
+    #: measured by the source.
+    tier: Literal["headline", "result", "remark"] = "result"
     study: _Text
     metric: _Text
     #: Of the samples of a trial; empty for a metric that has one number a trial.

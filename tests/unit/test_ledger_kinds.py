@@ -188,9 +188,7 @@ def test_what_decides_is_said() -> None:
     row = result_of("order", campaign(holds))
     assert row["why"].endswith("and so does the other (p < 0.0001)")
     row = result_of("fixed-offset", campaign(CASES["fixed-offset"][1]))
-    assert row["estimate"] == pytest.approx(30, rel=0.1)  # the offset, whatever decides
-    row = result_of("linear", campaign(CASES["linear"][1]))
-    assert row["estimate"] == pytest.approx(260 / 110, rel=0.02) and row["unit"] == "1"
+    assert "growth as a share of the baseline" in row["why"] and abs(row["estimate"]) < 0.02
     row = result_of("knee", campaign(CASES["knee"][1]))
     assert row["estimate"] == pytest.approx(6, rel=0.1) and row["unit"] == "B"
 

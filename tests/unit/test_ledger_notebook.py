@@ -23,7 +23,7 @@ def test_the_ledger_of_several_studies(monkeypatch, tmp_path):
     rows = names["rows"]
     measured = rows[rows["estimate"].notna()]
     assert set(measured["source"]) == {"rohprimardho2015"} and "error" not in set(rows["result"])
-    assert measured["why"].str.contains("the last of 2 campaigns given").all()
+    assert measured["why"].str.contains("2 campaigns of one plan").all()
     assert {"replicated", "undecided"} <= set(measured["result"])
     assert names["opened"]["blocks_needed"].notna().any()
     said = words(shown)
