@@ -33,6 +33,12 @@ RESULTS = (
     *("replicated", "contradicted", "undecided", "not decidable on this rig"),
     *("not measured", "error"),
 )
+#: The tiers of claims, each with what it is called where its results are counted.
+TIERS = {
+    "headline": "headlines",
+    "result": "other results",
+    "remark": "remarks that their papers did not measure",
+}
 SETTINGS = ("same", "analogue", "unsuitable")
 COLUMNS = (
     *("id", "source", "tier", "place", "statement", "study", "kind", "metric", "statistic"),
@@ -573,9 +579,18 @@ def format_rows(rows: pd.DataFrame) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
     lines += [f"{row['id']}: {row['why']}" for row in records if row["result"] == "error"]
-    counts = rows["result"].value_counts()
-    totals = [f"{counts[name]} {name}" for name in RESULTS if name in counts]
-    return [*lines, "", f"{len(rows)} claims: {', '.join(totals) or 'none'}"]
+    return [*lines, "", *_totals(rows)]
+
+
+def _totals(rows: pd.DataFrame) -> list[str]:
+    """Return how often there is each result: of headlines, of other results, and of remarks."""
+    lines, alone = [], rows["tier"].nunique() == 1
+    for tier, what in TIERS.items():
+        counts = rows.loc[rows["tier"] == tier, "result"].value_counts()
+        totals = [f"{counts[name]} {name}" for name in RESULTS if name in counts]
+        if totals:
+            lines.append(f"{counts.sum()} {'claims' if alone else what}: {', '.join(totals)}")
+    return lines or ["0 claims"]
 
 
 def format_arithmetic(sources: Iterable[str]) -> list[str]:

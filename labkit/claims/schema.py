@@ -58,6 +58,7 @@ from labkit.claims.stated import (
     columns_of,
     compute,
     load_stated,
+    standard_error,
     stated_path,
     with_unit,
 )
@@ -529,6 +530,7 @@ class _Reader:
         claim = self.mistakes.validate(name, entry, CLAIM)
         if claim is not None:
             self.mistakes.add(name, *claim.mistakes(), *self._checks(claim), *self._paper(claim))
+            claim = self._widened(claim)
         return claim
 
     def _checks(self, claim: Claim) -> list[str]:
@@ -566,6 +568,32 @@ class _Reader:
                 return [f"published: {error.what}" + (f": {error.why}" if error.why else "")]
         self.published[claim.id] = PublishedValue(paper.unit, paper.stated, computed)
         return []
+
+    def _widened(self, claim: Claim) -> Claim:
+        """Return a claim whose range is no narrower than the paper's own error.
+
+        The range takes in the 95 % interval of the ratio that is computed from the paper's means,
+        from the standard deviations and the numbers of runs that it prints.
+        """
+        paper, table = claim.published, self.tables.get(claim.source)
+        value = self.published.get(claim.id)
+        if (
+            not isinstance(claim, Ratio)
+            or not (math.isfinite(claim.low) and math.isfinite(claim.high))
+            or paper is None
+            or not paper.compute
+            or not paper.names
+            or table is None
+            or value is None
+            or isinstance(value.computed, bool | None)
+            or not all(isinstance(source, dict) for source in paper.names.values())
+        ):
+            return claim
+        half = 1.96 * standard_error(paper.compute, paper.names, table)
+        if math.isnan(half):
+            return claim
+        low, high = min(claim.low, value.computed - half), max(claim.high, value.computed + half)
+        return claim.model_copy(update={"low": max(low, 0.0), "high": high})
 
 
 def words(cell: Cell, *, without: Cell | None = None) -> str:

@@ -284,6 +284,30 @@ def compute(
     return [evaluate(expression, values) for expression in expressions]
 
 
+def standard_error(expression: str, given: Mapping[str, Any], table: Columns) -> float:
+    """Return the standard error of an expression of means; NaN where the table has none.
+
+    Each mean has the error of its standard deviation and its number of runs, as printed; errors
+    are independent and propagate linearly.
+    """
+    values = {name: select(table, source) for name, source in given.items()}
+    centre, variance = evaluate(expression, values), 0.0
+    for name, source in given.items():
+        if source.get("statistic") != "mean" or "rows" in source:
+            return math.nan
+        try:
+            spread = select(table, {**source, "statistic": "std"})
+        except UsageError:
+            return math.nan
+        runs = float(np.asarray(select(table, source, "n")))
+        if not runs > 0:
+            return math.nan
+        error = float(np.asarray(spread)) / math.sqrt(runs)
+        moved = evaluate(expression, {**values, name: float(np.asarray(values[name])) + error})
+        variance += (moved - centre) ** 2
+    return math.sqrt(variance)
+
+
 def names_in(expression: str) -> set[str]:
     """Return the names that an expression takes from outside; functions are not among them."""
     try:
@@ -324,10 +348,11 @@ def columns_of(table: pd.DataFrame) -> Columns:
     }
 
 
-def select(table: Columns, selector: Mapping[str, Any]) -> Value:
+def select(table: Columns, selector: Mapping[str, Any], read: str = "value") -> Value:
     """Return the value of the one row that a selector chooses, or those of ``rows = "all"``.
 
-    With it a column may have a list of values. An empty string chooses what is empty.
+    `read` is the column that is read. With ``rows = "all"`` a column may have a list of values.
+    An empty string chooses what is empty.
     """
     every = selector.get("rows") == "all"
     if "rows" in selector and not every:
@@ -346,7 +371,7 @@ def select(table: Columns, selector: Mapping[str, Any]) -> Value:
             levels = sorted({_text(item) for item in table[column][chosen]})
             raise UsageError(f"no row has {column} = {wanted!r}", why=f"there are {levels[:12]}")
         chosen = matches
-    values = [float(value) for value in table["value"][chosen]]
+    values = [float(value) for value in table[read][chosen]]
     if every:
         return values
     if len(values) != 1:

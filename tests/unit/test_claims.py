@@ -2,12 +2,23 @@
 
 import math
 
+import numpy as np
 import pytest
 from claim_files import HEAD, KINDS, loader, text_of
+from hypothesis import given
+from hypothesis import strategies as st
 
 from labkit.claims import schema
 from labkit.claims.published import keys
-from labkit.claims.schema import CAPABILITIES, Needs, Published, PublishedValue, load_claims
+from labkit.claims.schema import (
+    CAPABILITIES,
+    Needs,
+    Published,
+    PublishedValue,
+    Ratio,
+    load_claims,
+)
+from labkit.claims.stated import standard_error
 from labkit.errors import UsageError
 
 
@@ -148,3 +159,34 @@ def test_the_claims_of_the_project_load():
         name for claim in claims for name in claim.needs.capabilities + claim.same.capabilities
     }
     assert asked <= set(CAPABILITIES)
+
+
+def test_every_paper_has_five_to_eight_headlines_and_none_is_a_remark() -> None:
+    known = load_claims()
+    for source in known.sources:
+        headlines = [one for one in known if one.source == source and one.tier == "headline"]
+        assert 5 <= len(headlines) <= 8, source
+
+
+def test_a_range_is_never_narrower_than_the_papers_own_error() -> None:
+    claim = load_claims()["haruna2019-pg300-overlay"]
+    assert isinstance(claim, Ratio)
+    assert claim.low < 1.6 and claim.high > 2.1
+
+
+@given(st.tuples(*[st.floats(1, 100)] * 2), st.tuples(*[st.floats(0, 0.3)] * 2), st.integers(2, 50))
+def test_the_error_of_a_ratio_is_that_of_its_means(means, shares, n) -> None:
+    names = ["a", "a", "b", "b"]
+    rows = [means[0], means[0] * shares[0], means[1], means[1] * shares[1]]
+    table = {
+        "item": np.array(names, dtype=object),
+        "statistic": np.array(["mean", "std"] * 2, dtype=object),
+        "value": np.array(rows),
+        "n": np.full(4, float(n)),
+    }
+    selectors = {name: {"item": name, "statistic": "mean"} for name in ("a", "b")}
+    error = standard_error("a / b", selectors, table)
+    wanted = means[0] / means[1] * math.hypot(*shares) / math.sqrt(n)
+    assert error == pytest.approx(wanted, rel=0.3, abs=1e-9)
+    table["statistic"][3] = "max"
+    assert math.isnan(standard_error("a / b", selectors, table))
