@@ -39,6 +39,8 @@ TIERS = {
     "result": "other results",
     "remark": "remarks that their papers did not measure",
 }
+#: Sizes and durations within this factor of the paper's are the same setting.
+SIZE_FACTOR = 2
 SETTINGS = ("same", "analogue", "unsuitable")
 COLUMNS = (
     *("id", "source", "tier", "place", "statement", "study", "kind", "metric", "statistic"),
@@ -131,7 +133,7 @@ def ledger(
         ],
         known,
     )
-    entries = [_entry(claim, campaigns.get(claim.study)) for claim in known]
+    entries = [_entry(claim, campaigns.get(claim.study), known.sizes(claim)) for claim in known]
     rows: dict[str, dict[str, Any]] = {}
     for source in known.sources:
         family = [entry for entry in entries if entry.claim.source == source]
@@ -194,7 +196,7 @@ def _plan(dataset: Dataset) -> tuple[Any, ...]:
     return plan["factors"], plan.get("settings"), code, rig.get("name"), rig.get("kind")
 
 
-def _entry(claim: Claim, campaign: _Campaign | None) -> _Entry:
+def _entry(claim: Claim, campaign: _Campaign | None, sizes: Mapping[str, float]) -> _Entry:
     if campaign is None:
         return _Entry(claim, None, absent=f"no campaign of {claim.study}")
     try:
@@ -202,11 +204,10 @@ def _entry(claim: Claim, campaign: _Campaign | None) -> _Entry:
         try:
             evaluation = evaluate(claim, campaign.measured)
         except NotMeasured as reason:
-            where = setting(claim, dataset, None)
+            where = setting(claim, dataset, None, sizes)
             return _Entry(claim, campaign, absent=str(reason), setting=where)
-        return _Entry(
-            claim, campaign, evaluation, setting=setting(claim, dataset, evaluation.samples)
-        )
+        where = setting(claim, dataset, evaluation.samples, sizes)
+        return _Entry(claim, campaign, evaluation, setting=where)
     except Exception as error:  # whatever it is, it is this row's result, and the command fails
         return _Entry(claim, campaign, error=_said(error))
 
@@ -362,12 +363,34 @@ def _place(path: Path) -> str:
     return str(whole.relative_to(ROOT)) if whole.is_relative_to(ROOT) else whole.name
 
 
-def setting(claim: Claim, dataset: Dataset, samples: int | None) -> tuple[str, str]:
-    """Return the setting of a claim on the rig of a campaign, and what it lacks."""
-    for word, needs in (("unsuitable", claim.needs), ("analogue", claim.same)):
-        if lacking := list(_lacking(needs, dataset, samples)):
-            return word, "; ".join(lacking)
+def setting(
+    claim: Claim, dataset: Dataset, samples: int | None, sizes: Mapping[str, float]
+) -> tuple[str, str]:
+    """Return the setting of a claim on the rig of a campaign, and what it lacks.
+
+    ``unsuitable``: the rig cannot have what the claim is about, or a confounder on it is as large
+    as the effect. ``same``: host roles, hardware, and sizes and durations within `SIZE_FACTOR` of
+    the paper's. ``analogue``: the rest.
+    """
+    if lacking := list(_lacking(claim.needs, dataset, samples)):
+        return "unsuitable", "; ".join(lacking)
+    if lacking := [*_lacking(claim.same, dataset, samples), *_other_sizes(sizes, dataset)]:
+        return "analogue", "; ".join(lacking)
     return "same", ""
+
+
+def _other_sizes(sizes: Mapping[str, float], dataset: Dataset) -> Iterator[str]:
+    """Yield the sizes of a campaign that are not within `SIZE_FACTOR` of the paper's."""
+    for name, published in sizes.items():
+        value: Any = dataset.plan.get("settings", {})
+        try:
+            for key in name.split("."):
+                value = value[int(key)] if isinstance(value, list) else value[key]
+        except (KeyError, IndexError, TypeError, ValueError):
+            yield f"{name} is {published:,.10g} in the paper: the campaign does not state it"
+            continue
+        if not published / SIZE_FACTOR <= float(value) <= published * SIZE_FACTOR:
+            yield f"{name} is {published:,.10g} in the paper: here it is {value:,}"
 
 
 def _lacking(needs: Needs, dataset: Dataset, samples: int | None) -> Iterator[str]:
@@ -386,7 +409,12 @@ def _lacking(needs: Needs, dataset: Dataset, samples: int | None) -> Iterator[st
             yield f"{wanted:,} {what}: there are {available:,}"
     if needs.cores_at_most and not 0 < (available := _cores(facts)) <= needs.cores_at_most:
         yield f"at most {needs.cores_at_most} CPUs of the system under test: there are {available}"
-    if needs.link_gbit_per_s and (reason := _link(needs.link_gbit_per_s, rig, facts)):
+    shaped = dataset.plan.get("settings", {}).get("link_gbit_per_s")
+    if (
+        needs.link_gbit_per_s
+        and needs.link_gbit_per_s != shaped
+        and (reason := _link(needs.link_gbit_per_s, rig, facts))
+    ):
         yield f"a link of {needs.link_gbit_per_s:g} Gbit/s: {reason}"
     if needs.engine and not _ran(needs.engine, dataset):
         yield f"{needs.engine}: nothing ran under it"
@@ -399,8 +427,10 @@ def _capability(name: str, rig: Mapping[str, Any]) -> str:
         return "the rig does not state what it lacks"
     if name in lacking:
         return str(lacking[name])
-    if name == "separate-machines" and rig.get("shared_kernel", True):
+    if name in ("separate-kernels", "separate-machines") and rig.get("shared_kernel", True):
         return "the hosts share one kernel"
+    if name == "separate-machines" and rig.get("shared_machine", False):
+        return "the hosts are guests of one machine"
     if name in _OFFERED and name not in rig.get("offers", ()):
         return "the rig does not offer it"
     return ""

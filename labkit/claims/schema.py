@@ -68,7 +68,13 @@ from labkit.paths import project
 from labkit.placement import ENGINES
 
 Capability = Literal[
-    "separate-machines", "nic-hardware", "isolated-cpus", "busy-poll", "aufs", "residence-time"
+    "separate-kernels",
+    "separate-machines",
+    "nic-hardware",
+    "isolated-cpus",
+    "busy-poll",
+    "aufs",
+    "residence-time",
 ]
 CAPABILITIES = get_args(Capability)
 _STATISTICS = ("mean", "median", "min", "max", "std")
@@ -461,6 +467,7 @@ class Claims:
     stated: Mapping[str, Stated] = field(default_factory=dict)
     #: By the claim's id.
     published: Mapping[str, PublishedValue] = field(default_factory=dict)
+    workloads: tuple[Workload, ...] = ()
 
     def __iter__(self) -> Iterator[Claim]:
         return iter(self.claims)
@@ -474,6 +481,12 @@ class Claims:
                 return claim
         raise UsageError(f"no claim {name!r}", remedy="see the ids in data/claims.toml")
 
+    def sizes(self, claim: Claim) -> Mapping[str, float]:
+        """Return the sizes of the runs that a claim was published from."""
+        about = (claim.source, claim.study)
+        workloads = [one for one in self.workloads if (one.source, one.study) == about]
+        return workloads[0].sizes if workloads else {}
+
     @property
     def sources(self) -> tuple[str, ...]:
         """The documents that have claims, in the order of the file."""
@@ -485,11 +498,21 @@ class Claims:
         return tuple(dict.fromkeys(claim.study for claim in self.claims))
 
 
+class Workload(_Model):
+    """Sizes and durations of a source's own runs, by the settings of a study's plan."""
+
+    source: _Name
+    study: _Text
+    #: ``a.b`` is the key (or the place in a list) ``b`` of the setting ``a``.
+    sizes: Annotated[dict[str, _Positive], Field(min_length=1)]
+
+
 class _File(BaseModel):
     """A file of claims; they are checked one by one."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal[1]
+    workload: list[Workload] = []
     claim: list[dict[str, Any]] = []
 
 
@@ -508,7 +531,7 @@ def load_claims(path: Path | str | None = None, root: Path | str | None = None) 
     stated = {
         name: statement for several in reader.stated.values() for name, statement in several.items()
     }
-    return Claims(tuple(claims), stated, reader.published)
+    return Claims(tuple(claims), stated, reader.published, tuple(content.workload))
 
 
 class _Reader:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memory_campaigns import FACTS, MACHINE, PLACEMENTS, REAL, Campaign, campaign
 
 from labkit.claims.ledger import ledger, setting
-from labkit.claims.schema import CAPABILITIES, Needs
+from labkit.claims.schema import CAPABILITIES, Claims, Needs, Workload
 
 A = {"placement": PLACEMENTS[0], "size_b": 4}
 
@@ -29,7 +29,7 @@ def rig_of(rig: dict[str, Any], facts: Any = FACTS, needs: Needs = Needs(), **mo
     found = small(blocks=2)
     found = Campaign(found.plan | {"rig": rig}, found.records, None, facts)
     which = claim("bound", condition=A, high=2, needs=needs, **more)
-    return setting(which, found, 5000)
+    return setting(which, found, 5000, {})
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,43 @@ def test_what_a_rig_lacks_is_never_decided(
     )
     clear = small()
     row = one(Campaign(clear.plan | {"rig": rig}, clear.records), which)
-    unmet = asks & (lacks | ({"separate-machines"} if shared else set())) or samples > 5000
+    one_kernel = {"separate-kernels", "separate-machines"} if shared else set()
+    unmet = asks & (lacks | one_kernel) or samples > 5000
     decided = "replicated" if holds else "contradicted"
     assert row["result"] == ("not decidable on this rig" if unmet else decided)
     assert row["setting"] == ("unsuitable" if unmet else "same")
+
+
+@pytest.mark.parametrize(
+    ("settings", "word", "why"),
+    [
+        ({"size": {"n": [0, 900]}}, "same", ""),
+        ({"size": {"n": [0, 400]}}, "analogue", "size.n.1 is 1,000 in the paper: here it is 400"),
+        ({}, "analogue", "size.n.1 is 1,000 in the paper: the campaign does not state it"),
+    ],
+)
+def test_sizes_within_a_factor_of_two_are_the_same_setting(
+    settings: dict[str, Any], word: str, why: str
+) -> None:
+    which = claim(
+        "difference", condition=A | {"placement": PLACEMENTS[1]}, baseline=A, direction="higher"
+    )
+    workload = Workload(source="small", study="nets", sizes={"size.n.1": 1000.0})
+    known = Claims((which,), workloads=(workload,))
+    row = ledger(campaign(lambda *_: 1.0, settings=settings), claims=known).iloc[0]
+    assert (row["setting"], row["setting_why"]) == (word, why)
+
+
+def test_guests_of_one_machine_have_kernels_of_their_own_only() -> None:
+    rig = REAL | {"shared_machine": True}
+    for capability, word in (("separate-kernels", "same"), ("separate-machines", "unsuitable")):
+        needs = Needs(capabilities=(capability,))
+        which = claim(
+            "difference",
+            condition=A | {"placement": PLACEMENTS[1]},
+            baseline=A,
+            direction="higher",
+            needs=needs,
+        )
+        row = ledger(campaign(lambda *_: 1.0, rig=rig), claims=Claims((which,))).iloc[0]
+        assert row["setting"] == word
