@@ -16,7 +16,7 @@ import pytest
 from labkit import load
 from labkit.campaign import study as studies
 from labkit.campaign import treatments
-from labkit.campaign.one_trial import histogram
+from labkit.campaign.runner import histogram
 from labkit.campaign.study import Study, noise
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
