@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import pytest
 
-from labkit.errors import TuningConflict
+from labkit.errors import RigError
 from labkit.hosts import LocalHost, Tuning, labelled, restore, stop_labelled
 from labkit.hosts.host import Result
 from labkit.hosts.journal import Journal
-from labkit.hosts.sysfs_values import same
+from labkit.hosts.sysfs import same_value
 
 pytestmark = [
     pytest.mark.rig,
@@ -85,7 +85,7 @@ def test_a_value_that_the_kernel_refuses(host: NamespaceHost, book: str, label: 
 
 
 def test_a_sysctl_that_somebody_else_sets(host: NamespaceHost, book: str, label: str) -> None:
-    with pytest.raises(TuningConflict), Tuning(host, label, journal=book) as tuning:
+    with pytest.raises(RigError), Tuning(host, label, journal=book) as tuning:
         tuning.set_files({TTL: 77, RANGE: "20000 30000"})
         host.run("sh", "-c", f"echo 99 >{TTL}")
     assert value(host, TTL) == "99"
@@ -198,6 +198,6 @@ def test_interrupts_stay_where_they_already_are(book: str, label: str) -> None:
     before = {path: path.read_text() for path in paths}
     with Tuning(LocalHost(), label, journal=book) as tuning:
         moved = tuning.move_irqs("0")
-        there = [path for path in paths if same(path.read_text(), "0")]
+        there = [path for path in paths if same_value(path.read_text(), "0")]
         assert moved == len(there) == len(paths) - len(tuning.notes)
     assert {path: path.read_text() for path in paths} == before
