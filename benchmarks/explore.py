@@ -27,7 +27,7 @@ from labkit.explore import VIEWS, Choice, Study, render
 
 def steps(study: Study) -> Iterator[tuple[str, str, Choice]]:
     """Yield what a person does, in turn, each time to something that was not shown before."""
-    quantity = next(iter(study.quantities))
+    quantity = study.quantities[0]
     baselines = list(dict.fromkeys(study.trials["all factors"]))
     spin = {"wait": ("spin",)}
     for view in VIEWS:
@@ -37,7 +37,6 @@ def steps(study: Study) -> Iterator[tuple[str, str, Choice]]:
         yield f"conditions, {view}", view, Choice(quantity, levels=spin)
     yield "tail", "Distribution", Choice(quantity, tail=True)
     yield "no logarithmic axis", "Distribution", Choice(quantity, log=False)
-    yield "no single trials", "Distribution", Choice(quantity, single=False)
 
 
 def answers(study: Study) -> dict[str, list[tuple[float, float]]]:
@@ -68,7 +67,7 @@ def main() -> None:
         path = generate(Path(folder), given.samples, given.blocks)
         began = time.perf_counter()
         study = Study(load(path))
-        render(study, "Distribution", Choice(next(iter(study.quantities))))
+        render(study, "Distribution", Choice(study.quantities[0]))
         first = time.perf_counter() - began
         times = answers(study)
     print(
