@@ -79,7 +79,7 @@ def test_without_a_collector_capturing_is_refused_and_nothing_else(why: str) -> 
     assert set(said) == {
         f"{place} | split | spin | on" for place in ("bare clean", "docker host", "docker bridge")
     }
-    assert set(said.values()) == {why or "the rig has no host that listens at the switch"}
+    assert set(said.values()) == {why or "the rig has no collector"}
 
 
 def test_messages_of_several_packets_are_not_captured() -> None:

@@ -101,7 +101,7 @@ def test_a_treatment_says_where_its_level_is_infeasible(rig: Rig) -> None:
         (treatments.SecondHost(at="both"), "both", {}, {}, "no second host"),
         (treatments.SecondHost(at="both"), "both", {}, {"peer": "no memory"}, "no memory"),
         (treatments.SecondHost(at="both"), "server", {}, {}, None),
-        (treatments.PacketCapture(), "on", {}, {}, "no host that listens"),
+        (treatments.PacketCapture(), "on", {}, {}, "no collector"),
         (treatments.PacketCapture(), "off", {}, {}, None),
         (treatments.PacketSteering(), "on", {}, {}, "no host sut"),
     ],
