@@ -25,7 +25,7 @@ from labkit.errors import UsageError
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
-from labkit.runtimes import RUNTIMES, Runtime, Server, placed
+from labkit.runtimes import RUNTIMES, Instance, Runtime, Server, placed
 from labkit.runtimes.networks import reached_at
 from labkit.tools.base import Client, Measurement
 
@@ -269,7 +269,7 @@ class Trial:
         target, runtime = self._rig.target(placement), self._runtime(placement)
         self.record["commands"].append(brief(workload.argv))
         label, cpus = f"{self._label}-{name}", cpus or self.cpus(self._role(target))
-        argv = runtime.churn(target, placement, workload, cpus, label)
+        argv = runtime.churn(Instance(target, placement, workload, cpus, label))
         # The loop itself, outside the containers, runs on the harness's CPUs.
         argv = ["taskset", "-c", self._outside(), *argv]
         with background.churn(runtime, target, argv, label) as churn:

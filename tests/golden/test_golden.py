@@ -39,7 +39,7 @@ from labkit.placement import (
     bare,
     waiting,
 )
-from labkit.runtimes import RUNTIMES
+from labkit.runtimes import RUNTIMES, Instance
 
 HERE = Path(__file__).parent
 ROOT = labkit.project()
@@ -73,12 +73,11 @@ def life(
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield each step of a placement, with the commands that it runs or returns."""
     engine, label = RUNTIMES[placement.runtime](), "trial-b01-p02-a1"
+    instance = Instance(target, placement, workload, cpus, label)
     steps: dict[str, Callable[[], Any]] = {
-        "start": lambda: engine.start(target, placement, workload, cpus, label),
-        "enter": lambda: engine.enter(
-            target, placement, workload, label, [*engine.pinned(cpus), "true", "a b"]
-        ),
-        "come and go": lambda: engine.churn(target, placement, workload, cpus, label),
+        "start": lambda: engine.start(instance),
+        "enter": lambda: engine.enter(instance, [*engine.pinned(cpus), "true", "a b"]),
+        "come and go": lambda: engine.churn(instance),
         "stop": lambda: engine.stop(target, label),
     }
     for name, step in steps.items():

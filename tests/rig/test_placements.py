@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from labkit.hosts import script
 from labkit.hosts.target import Image, Target
 from labkit.placement import BASELINE_LEVELS, Limits, Placement, Workload, bare, container, docker
 from labkit.rig.base import Rig
-from labkit.runtimes import RUNTIMES, placed
+from labkit.runtimes import RUNTIMES, Instance, placed
 from labkit.runtimes.base import Started, wait_ready
 from labkit.runtimes.engines.bare import Bare
 from labkit.runtimes.engines.docker import Docker
@@ -122,14 +122,13 @@ class Otherwise:
         made, kind = self, RUNTIMES[placement.runtime]
 
         class Wrong(kind):  # type: ignore[misc, valid-type]
-            def start(
-                self, target: Target, asked: Placement, workload: Workload, cpus: str, label: str
-            ) -> Started:
-                where = Target(**vars(target) | {"images": made.images(target)})
-                started = super().start(where, made.really or asked, workload, cpus, label)
+            def start(self, instance: Instance) -> Started:
+                target = replace(instance.target, images=made.images(instance.target))
+                placement = made.really or instance.placement
+                started = super().start(replace(instance, target=target, placement=placement))
                 if made.after:
-                    made.after(target, started)
-                return Started(started.pid, started.address, started.container)
+                    made.after(instance.target, started)
+                return Started(started.pid, started.container)
 
             @staticmethod
             def _network(target: Target, asked: Placement, workload: Workload) -> list[str]:

@@ -23,7 +23,7 @@ from labkit.hosts.target import Target
 from labkit.placement import ENGINES as ALL_ENGINES
 from labkit.placement import Limits, Placement, Workload, container
 from labkit.rig.base import Rig
-from labkit.runtimes import RUNTIMES
+from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.base import Started
 from labkit.runtimes.networks import NEVER
 from labkit.tools import sockperf
@@ -152,13 +152,11 @@ def other(engine: str, network: str, after: Callable[[Target, Started], Any] | N
     kind = RUNTIMES[engine]
 
     class Wrong(kind):  # type: ignore[misc, valid-type]
-        def start(
-            self, target: Target, asked: Placement, workload: Workload, cpus: str, label: str
-        ) -> Started:
-            really = container(engine, network or asked.network)
-            started = super().start(target, really, workload, cpus, label)
+        def start(self, instance: Instance) -> Started:
+            really = container(engine, network or instance.placement.network)
+            started = super().start(replace(instance, placement=really))
             if after:
-                after(target, started)
+                after(instance.target, started)
             return started  # type: ignore[no-any-return]
 
     return Wrong()

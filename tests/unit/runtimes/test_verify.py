@@ -20,7 +20,7 @@ from labkit.hosts import LocalHost
 from labkit.hosts.target import Image, Target
 from labkit.placement import Limits, bare, container, cpu_set, docker
 from labkit.rig.engine import LAYER2
-from labkit.runtimes import RUNTIMES, observed
+from labkit.runtimes import RUNTIMES, Instance, observed
 from labkit.runtimes.base import Started
 from labkit.runtimes.verify import Expectation, problems
 from labkit.tools import sockperf
@@ -57,13 +57,11 @@ def expected(name: str, really: str = "") -> Expectation:
         networks={} if clean else {"bridge": LAYER2},
         images={"net": image},
     )
-    address = "198.18.1.10" if placement.network == "bridge" else target.address
     identity = recorded(really or name)["inspect"].get("id", "")
     if placement.runtime != "bare":
         identity = identity or "0" * 64
-    runtime = RUNTIMES[placement.runtime]()
-    started = Started(1, address, identity)
-    return runtime.expect(target, placement, sockperf.server("spin"), "1", started)
+    instance = Instance(target, placement, sockperf.server("spin"), "1", "trial")
+    return RUNTIMES[placement.runtime]().expect(instance, Started(1, identity))
 
 
 def check(name: str, change: Change | None = None) -> str:

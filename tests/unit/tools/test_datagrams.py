@@ -183,7 +183,7 @@ def sink() -> Iterator[tuple[int, int]]:
         pytest.skip("there is no /usr/bin/python3")
     workload = datagrams.sink(free_port())
     with started(workload.argv) as process:
-        wait_ready(LocalHost(), Started(process.pid, "127.0.0.1"), workload)
+        wait_ready(LocalHost(), Started(process.pid), workload)
         yield workload.port, process.pid
         process.kill()
 
@@ -243,7 +243,7 @@ def test_a_chain_of_hops_brings_every_datagram_to_the_sink(
         for _ in range(3):
             hop = socat.forwarder(free_port(), "127.0.0.1", following)
             processes.append(started(hop.argv))
-            wait_ready(host, Started(processes[-1].pid, "127.0.0.1"), hop)
+            wait_ready(host, Started(processes[-1].pid), hop)
             following = hop.port
         before = reading(pid)
         for _ in range(3):  # each from a port of its own: no hop keeps to one sender
@@ -262,7 +262,7 @@ def test_a_hop_goes_on_while_the_next_is_not_there(host: LocalHost) -> None:
     following = free_port()
     hop = socat.forwarder(free_port(), "127.0.0.1", following)
     with started(hop.argv) as process:
-        wait_ready(host, Started(process.pid, "127.0.0.1"), hop)
+        wait_ready(host, Started(process.pid), hop)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for _ in range(5):
                 sender.sendto(b"to nobody", ("127.0.0.1", hop.port))
@@ -281,7 +281,7 @@ def test_a_hop_whose_port_is_taken_says_so(host: LocalHost) -> None:
         hop = socat.forwarder(one.getsockname()[1], "127.0.0.1", free_port())
         with started(hop.argv) as process:
             with pytest.raises(PlacementError, match="did not become ready"):
-                wait_ready(host, Started(process.pid, "127.0.0.1"), hop)
+                wait_ready(host, Started(process.pid), hop)
             process.wait()
 
 
