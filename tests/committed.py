@@ -33,4 +33,4 @@ def report(folder: Path, *, execute: str = "", **given: Any) -> None:
             "no such profile", folder, measure=False, new=False, say=said.append
         )
     assert index == folder / "index.html" and headlines and not failures
-    assert "holding the claims against what was measured" in said
+    assert "evaluating the claims" in said

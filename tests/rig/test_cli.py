@@ -161,7 +161,7 @@ def test_clean_removes_what_a_dead_campaign_left_and_the_next_rig_starts_without
     ("argv", "words"),
     [
         (("run", "--profile", "nope"), "one of paper, quick, tiny"),
-        (("run", "nosuch"), "there is affinity-spinning"),
+        (("run", "nosuch"), "one of affinity-spinning"),
         (("run", "-P", "tiny", "-p", "nosuch", "1"), "it declares rig, blocks, messages"),
         (("run", "-p", "blocks"), "requires 2 arguments"),
         (("run", "-f", "none.yaml"), "does not exist"),

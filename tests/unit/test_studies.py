@@ -65,8 +65,8 @@ def test_a_file_replaces_the_profile_and_what_is_given_replaces_both(tmp_path: P
         ({"a.yaml": "seed: 1"}, {"mesages": 1}, "no parameter 'mesages'"),
         ({"a.yaml": "seed: 1", "b.yaml": "seed: 2"}, {"data": "data/x"}, "go to one folder"),
         ({"a.yaml": "seed: 1", "b.yaml": "data: data/local/a"}, {}, "go to one folder"),
-        ({"a.yaml": "- seed"}, {}, "holds no parameters"),
-        ({"a.yaml": ""}, {}, "holds no parameters"),
+        ({"a.yaml": "- seed"}, {}, "has no parameters"),
+        ({"a.yaml": ""}, {}, "has no parameters"),
         ({"a.yaml": "seed: [1"}, {}, "cannot be read"),
     ],
 )

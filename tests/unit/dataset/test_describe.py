@@ -204,7 +204,7 @@ def test_tables_that_are_not_as_their_schema_says_are_found(folder: Path) -> Non
     pd.read_parquet(renamed).add_suffix("_x").to_parquet(renamed)
     list_again(folder, short, renamed, table)
     found = verify(folder).problems
-    assert "not all there (3 rows, and 4" in found[short.relative_to(folder).as_posix()]
+    assert "are missing (3 rows, but 4" in found[short.relative_to(folder).as_posix()]
     assert "other columns than" in found[renamed.relative_to(folder).as_posix()]
     assert "constraint" in found["other/trials.csv"]
     assert len(found) == 3

@@ -173,7 +173,7 @@ def test_the_problems_are_named_with_what_is_whole(packed: Path, tmp_path: Path)
     assert verify(bad).lines() == [
         f"{bad}: 16 files, 3 problems",
         "echo/samples.parquet: altered",
-        "other/more.txt: not listed: labkit dataset describe takes in what was measured since",
+        "other/more.txt: not listed: `labkit dataset describe` adds files measured since",
         "other/trials.parquet: missing",
         "whole: echo: 3 of 4 trials",
         "whole: other: no trials",
@@ -199,12 +199,12 @@ def test_an_archive_is_not_verified_but_unpacked(archive: Path) -> None:
 
 @pytest.mark.parametrize("name", ["data.tar", "packed"])
 def test_the_output_does_not_lie_in_what_is_packed(folder: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot lie in"):
+    with pytest.raises(UsageError, match="cannot be in"):
         pack(folder, folder / name)
 
 
 def test_a_folder_is_not_overwritten(folder: Path, packed: Path) -> None:
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="exists already"):
         pack(folder, packed)
 
 
