@@ -18,14 +18,15 @@ from pathlib import Path
 from uuid import uuid4
 
 from labkit import Rig
-from labkit.hosts import LocalHost, start_job, stop_labelled
+from labkit.hosts import LocalHost, script, start_job, stop_labelled
 from labkit.paths import ROOT
-from labkit.rig import engine, images, virtual
+from labkit.rig import images
 
 LOCAL = LocalHost()
 NAME = f"lkt{uuid4().hex[:6]}"
 #: The images that these tests use: unpacking the others takes longer than all of them.
-IMAGES = [virtual.CONTAINERS / name for name in ("minimal", "net")]
+IMAGES = [ROOT / "containers" / name for name in ("minimal", "net")]
+AWAIT_ENGINE = "until docker info >/dev/null 2>&1; do sleep 0.1; done"
 #: Binds each pair of paths up to "--" in a mount namespace of its own, and runs the rest there.
 ENTER = (
     "unshare",
@@ -55,7 +56,7 @@ class User:
         script = self.home / "root.py"
         script.write_text(code)
         command = ["nsenter", f"--net=/run/netns/{NAME}", *ENTER, str(self.containers)]
-        command += [str(virtual.CONTAINERS), "--", sys.executable, str(script), *argv]
+        command += [str(ROOT / "containers"), "--", sys.executable, str(script), *argv]
         env = {**os.environ, "DOCKER_HOST": self.socket, "PYTHONPATH": str(ROOT)}
         return subprocess.run(
             command, cwd=ROOT, env=env, capture_output=True, text=True, check=False
@@ -164,7 +165,7 @@ def standing(place: Path) -> Iterator[User]:
         argv = ["nsenter", f"--net=/run/netns/{NAME}", "dockerd", *options]
         job = start_job(LOCAL, argv, directory=f"{place}/dockerd", label=NAME)
         try:
-            engine.await_daemon(LOCAL, socket, place / "dockerd" / "stderr")
+            LOCAL.run(*script(AWAIT_ENGINE), env={"DOCKER_HOST": socket})
             _give_images(socket)
             yield user
         finally:

@@ -40,7 +40,7 @@ class Engines(LocalHost):
         elif argv[:2] == ("docker", "load"):
             with tarfile.open(argv[-1]) as archive:
                 found = {
-                    name: f"sha256:{len(one.text)}" for name, one in read_saved(archive).items()
+                    name: f"sha256:{len(one.config)}" for name, one in read_saved(archive).items()
                 }
             wrong = dict.fromkeys(found, "sha256:odd") if engine == self.odd else {}
             self.stored.setdefault(engine, {}).update(found | wrong)
@@ -111,7 +111,7 @@ def test_what_is_kept_between_runs_is_forgotten(
         "branches/2.new",
     ):
         (place / name).mkdir(parents=True)
-    storage.remove_passing()
+    storage.remove_temporary()
     assert sorted(path.name for path in place.iterdir()) == ["branches", "vfs"]
     assert [path.name for path in (place / "branches").iterdir()] == ["1"]
     assert str(place) in storage.forget(LocalHost())

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
+from small_rig import make_rig
 
 from labkit.errors import UsageError
 from labkit.hosts import LocalHost, Tuning, restore
 from labkit.hosts.journal import Journal
-from labkit.rig import interrupts as module
-from labkit.rig import virtual
+from labkit.rig import Rig, base, virtual
 from labkit.version import MEASUREMENT_VERSION
 
 MAP = {"all": "0-3", "generator": "0", "sut": "3", "clean": "3"}
@@ -42,24 +41,19 @@ class Lever:
 
 @pytest.fixture(autouse=True)
 def asked(monkeypatch):
-    monkeypatch.setattr(module, "Tuning", Lever)
+    monkeypatch.setattr(base, "Tuning", Lever)
     monkeypatch.setattr(Lever, "asked", [])
     monkeypatch.setattr(Lever, "labels", [])
     return Lever.asked
 
 
-def rig(cpu_map, **options):
-    roles = ("generator", "sut", "clean")
-    return SimpleNamespace(
-        hosts={role: role for role in roles},
-        cpu_map=cpu_map,
-        cpus=lambda role, affinity: cpu_map[role],
-        **options,
-    )
+def rig(cpu_map: dict[str, str], shared_kernel: bool = True) -> Rig:
+    hosts: dict[str, Any] = {role: role for role in ("generator", "sut", "clean")}
+    return make_rig(hosts=hosts, cpu_map=cpu_map, shared_kernel=shared_kernel)
 
 
 def test_one_kernel_is_asked_once_and_put_back(asked) -> None:
-    with module.interrupts(rig(MAP, shared_kernel=True), "moved") as said:
+    with rig(MAP).interrupts("moved") as said:
         assert asked == ["sut to 0,1,2"]
     assert said == [
         "sut: 7 interrupts on CPUs 0,1,2",
@@ -69,24 +63,24 @@ def test_one_kernel_is_asked_once_and_put_back(asked) -> None:
 
 
 def test_machines_of_their_own_are_asked_each(asked) -> None:
-    with module.interrupts(rig(APART, shared_kernel=False), "moved"):
+    with rig(APART, shared_kernel=False).interrupts("moved"):
         assert asked == ["sut to 0,1,2", "clean to 0"]
     assert asked[2:] == ["clean put back", "sut put back"]
 
 
 def test_nothing_is_moved_where_there_is_nowhere_or_no_wish(asked) -> None:
-    with module.interrupts(rig(MAP, shared_kernel=True), "as found") as said:
+    with rig(MAP).interrupts("as found") as said:
         assert said == ["sut: interrupts as found"]
-    with module.interrupts(rig({"all": "0", "sut": "0"}, shared_kernel=True), "moved") as said:
+    with rig({"all": "0", "sut": "0"}).interrupts("moved") as said:
         assert "one CPU" in said[0]
     assert asked == []
-    with pytest.raises(UsageError), module.interrupts(rig(MAP, shared_kernel=True), "gone"):
+    with pytest.raises(UsageError), rig(MAP).interrupts("gone"):
         pass
 
 
 @pytest.mark.parametrize("standing", [True, False], ids=["a rig stands", "no rig"])
 def test_what_a_killed_campaign_moved_is_put_back(monkeypatch, tmp_path: Path, standing) -> None:
-    with module.interrupts(rig(MAP, shared_kernel=True), "moved"):
+    with rig(MAP).interrupts("moved"):
         (label,) = Lever.labels
     lever, book = tmp_path / "lever", str(tmp_path / "journal")
     lever.write_text("as found\n")
@@ -102,7 +96,7 @@ def test_what_a_killed_campaign_moved_is_put_back(monkeypatch, tmp_path: Path, s
         *((virtual, "stop_labelled"), (virtual.engine, "remove_containers")),
         # A rig of somebody else's may stand, with a peer and a collector.
         *((virtual.extra_hosts, "remove_peer"), (virtual.extra_hosts, "remove_collector")),
-        *((virtual.storage, "remove_daemons"), (virtual.storage, "remove_passing")),
+        *((virtual.storage, "remove_daemons"), (virtual.storage, "remove_temporary")),
         *((virtual.teardown, "remove_trial_leftovers"), (virtual.teardown, "remove_holds")),
     ):
         monkeypatch.setattr(where, name, lambda *given: [])

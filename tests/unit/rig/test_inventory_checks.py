@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ from test_rigfile import GOOD, write
 from labkit.campaign import treatments
 from labkit.errors import Interrupted, RigError, UsageError
 from labkit.placement import bare, container, docker, parse_cpus
-from labkit.rig import auto, inventory_checks, onehost, open_rig, rigfile, virtual
+from labkit.rig import Rig, auto, inventory_checks, onehost, rigfile, virtual
 from labkit.rig.rigfile import read_rigfile
 
 
@@ -35,9 +34,9 @@ def facts(boot: str = "a", **changes: Any) -> dict[str, Any]:
 
 def answers(*addresses: str, **changes: str) -> dict[str, str]:
     held = [{"ifname": "eth1", "addr_info": [{"local": one} for one in addresses]}]
-    way = {f"way {one}": json.dumps([{"dev": "eth1"}]) for one in ("198.18.0.2", "198.18.0.3")}
+    routes = {f"route {one}": json.dumps([{"dev": "eth1"}]) for one in ("198.18.0.2", "198.18.0.3")}
     rest = {"user": "0", "scratch": "writable", "rules": "table ip nat", "readers": "nft"}
-    return {"addresses": json.dumps(held), "processes": "pid:[1]", **way, **rest, **changes}
+    return {"addresses": json.dumps(held), "processes": "pid:[1]", **routes, **rest, **changes}
 
 
 @pytest.fixture
@@ -47,7 +46,10 @@ def book(tmp_path: Path) -> rigfile.Inventory:
 
 def test_a_host_as_described_passes(book: rigfile.Inventory) -> None:
     seen = answers("198.18.0.3")
-    assert inventory_checks.mismatch(book.machines["sut"], seen, facts(), ["198.18.0.2"]) is None
+    assert (
+        inventory_checks.mismatch("sut", book.machines["sut"], seen, facts(), ["198.18.0.2"])
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,19 +59,17 @@ def test_a_host_as_described_passes(book: rigfile.Inventory) -> None:
         ({"scratch": ""}, [], "scratch", "not writable"),
         ({"addresses": "[]"}, [], "interfaces", "no interface eth1"),
         ({"addresses": '[{"ifname": "eth1"}]'}, [], "addresses", "198.18.0.3 is not on eth1"),
-        ({"way 198.18.0.2": '[{"dev": "eth0"}]'}, ["198.18.0.2"], "interfaces", "leaves by eth0"),
-        ({"way 198.18.0.2": ""}, ["198.18.0.2"], "interfaces", "no interface"),
+        ({"route 198.18.0.2": '[{"dev": "eth0"}]'}, ["198.18.0.2"], "interfaces", "leaves by eth0"),
+        ({"route 198.18.0.2": ""}, ["198.18.0.2"], "interfaces", "no interface"),
     ],
 )
 def test_a_host_that_is_not_as_described(
     book: rigfile.Inventory, changes: dict[str, str], targets: list[str], key: str, why: str
 ) -> None:
     seen = answers("198.18.0.3", **changes)
-    found = inventory_checks.mismatch(book.machines["sut"], seen, facts(), targets)
+    found = inventory_checks.mismatch("sut", book.machines["sut"], seen, facts(), targets)
     assert found is not None
-    assert found[0] == key
-    assert why in found[1]
-    assert found[2]
+    assert found.key == key and why in found.why and found.remedy
 
 
 def missing(book: rigfile.Inventory, sut: dict[str, Any], **changes: str) -> dict[str, str]:
@@ -109,13 +109,14 @@ def test_what_is_lacking_has_its_reason(
 
 def test_what_the_file_does_not_give_has_the_key_in_its_reason(tmp_path: Path) -> None:
     book = read_rigfile(write(tmp_path, GOOD + '[networks]\nvxlan = "198.18.4.10/24"\n'))
-    root, user = {"generator": {"user": "0"}}, {"generator": {"user": "1000"}}
-    found = inventory_checks.networks(book, root)
+    found = inventory_checks.missing_networks(book, "0")
     assert "network:vxlan" not in found
     assert "no key overlay in its table [networks]" in found["network:overlay"]
-    assert "root on the generator" in inventory_checks.networks(book, user)["network:vxlan"]
+    assert (
+        "root on the generator" in inventory_checks.missing_networks(book, "1000")["network:vxlan"]
+    )
     bare_only = GOOD.partition("bridge_port")[0] + 'engine = "none"\n'
-    found = inventory_checks.networks(read_rigfile(write(tmp_path, bare_only)), root)
+    found = inventory_checks.missing_networks(read_rigfile(write(tmp_path, bare_only)), "0")
     assert set(found) == {f"network:{name}" for name in rigfile.NETWORK_NAMES}
     assert "sut has none" in found["network:macvlan"]
 
@@ -168,8 +169,8 @@ def test_the_harness_beside_a_generator_with_a_range_of_cpus_has_a_plain_list(
     here = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     sut, generator = facts(here), facts(here)
     machines = {
-        "generator": replace(book.machines["generator"], cpus="0-1"),
-        "sut": replace(book.machines["sut"], cpus="2-3"),
+        "generator": book.machines["generator"].model_copy(update={"cpus": "0-1"}),
+        "sut": book.machines["sut"].model_copy(update={"cpus": "2-3"}),
     }
     cpus, _ = inventory_checks.cpu_map(machines, {"generator": generator, "sut": sut}, shared=True)
     assert [int(cpu) for cpu in cpus["harness"].split(",")] == [0, 1]
@@ -226,7 +227,7 @@ def test_closing_undoes_before_it_disconnects() -> None:
 
 
 def test_an_unknown_rig_is_named() -> None:
-    with pytest.raises(UsageError, match="no rig called 'rack'") as caught, open_rig("rack"):
+    with pytest.raises(UsageError, match="no rig called 'rack'") as caught, Rig.open("rack"):
         pass
     assert "rig.toml" in caught.value.remedy
 
@@ -271,7 +272,7 @@ def test_an_interrupt_is_told_as_one_once_the_rig_is_down(
     monkeypatch.setattr("labkit.rig.inventory.InventoryRig.attach", attach)
     for name in ("LOCK", "MACHINE"):
         monkeypatch.setattr(f"labkit.rig.lock.{name}", tmp_path / "lock")
-    with pytest.raises(Interrupted) as caught, open_rig("rig.toml"):
+    with pytest.raises(Interrupted) as caught, Rig.open("rig.toml"):
         raise KeyboardInterrupt
     assert capsys.readouterr().out == ("taken down\n" if when == "stands" else "")
     assert str(caught.value).startswith("interrupted; what was measured is kept")
@@ -287,7 +288,7 @@ def test_an_engine_elsewhere_is_not_this_hosts(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("label", ["image", "trial-x", "trial-999999999-b01"])
 def test_a_label_without_a_living_owner_is_nobodys(label: str) -> None:
-    assert not onehost._of_another(label)
+    assert not onehost._is_of_another_user(label)
 
 
 def test_a_clean_host_that_is_another_machine_is_a_caveat():

@@ -49,7 +49,6 @@ def test_a_layer_is_the_same_archive_again_and_another_one_in_another_place() ->
     assert archive(lowest) == archive(layers.contents([TREE], 1))
     assert archive(lowest) != archive(above)  # a driver that compares times sees a new layer
     assert lowest.keys() == above.keys()
-    assert len(archive(lowest)) == layers.archive_size(lowest)
     assert layers.layer_name(lowest) != layers.layer_name(above)
 
 
@@ -66,21 +65,13 @@ def test_what_is_read_from_an_archive_is_what_is_written_to_a_folder(tmp_path: P
     assert sum(1 for _ in tmp_path.rglob("*")) == len(layer) - 1
 
 
-def test_a_stream_tells_the_digest_of_what_was_read() -> None:
-    layer = layers.contents([TREE], 1)
-    stream = layers.Stream(layer)
-    data = io.BufferedReader(stream, 999).read()
-    assert data == archive(layer)
-    assert stream.digest.hexdigest() == hashlib.sha256(data).hexdigest()
-
-
 def test_merging_keeps_what_is_seen() -> None:
     image = LayeredImage(
         "x", ((File("a", 10), File("b", 1)), (File("a", 20),), (File("c", 3),)), merged=True
     )
     (seen,) = image.contents()
-    assert seen["data/a"] == Entry(20, layers._BORN + 2)
-    assert seen["data/b"] == Entry(1, layers._BORN + 1)
+    assert seen["data/a"] == Entry(20, layers._EPOCH + 2)
+    assert seen["data/b"] == Entry(1, layers._EPOCH + 1)
     assert seen.keys() == {"data", "data/a", "data/b", "data/c"}
 
 
@@ -126,25 +117,24 @@ def test_layered_images_are_written_over_their_base(tmp_path: Path) -> None:
     config = saved(tmp_path / "bases.tar")
     one, two = LayeredImage("one", ((TREE,),)), LayeredImage("two", ((TREE,), (TREE,)))
     images = [(one, "one:1", "base:1"), (two, "two:1", "base:1")]
-    digests = write_images(tmp_path / "bases.tar", images, tmp_path / "out.tar")
+    digests = write_images(tmp_path / "bases.tar", ["base:1"], images, tmp_path / "out.tar")
     with tarfile.open(tmp_path / "out.tar") as out:
         found = read_saved(out)
         names = out.getnames()
         assert len(names) == len(set(names)) == 7  # 3 layers, 3 configurations, the manifest
-        assert found["base:1"].config == config
+        assert json.loads(found["base:1"].config) == config
         for image, reference, _ in images:
             whole = found[reference]
-            assert digests[reference] == "sha256:" + hashlib.sha256(whole.text).hexdigest()
-            assert whole.config["config"] == {"Cmd": ["sh"], "Labels": {"labkit.image": "layers"}}
-            assert len(whole.config["history"]) == 1 + len(image.layers)
-            for member, diff_id in zip(
-                whole.members, whole.config["rootfs"]["diff_ids"], strict=True
-            ):
+            assert digests[reference] == "sha256:" + hashlib.sha256(whole.config).hexdigest()
+            made = json.loads(whole.config)
+            assert made["config"] == {"Cmd": ["sh"], "Labels": {"labkit.image": "layers"}}
+            assert len(made["history"]) == 1 + len(image.layers)
+            for member, diff_id in zip(whole.members, made["rootfs"]["diff_ids"], strict=True):
                 handle = out.extractfile(member)
                 assert handle is not None
                 assert "sha256:" + hashlib.sha256(handle.read()).hexdigest() == diff_id
         assert found["two:1"].members[:2] == found["one:1"].members
-    again = write_images(tmp_path / "bases.tar", images, tmp_path / "again.tar")
+    again = write_images(tmp_path / "bases.tar", ["base:1"], images, tmp_path / "again.tar")
     assert again == digests
 
 

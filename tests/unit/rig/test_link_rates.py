@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.errors import UsageError
-from labkit.rig import netns, open_rig
+from labkit.rig import Rig, netns
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_rates_are_written_as_tc_writes_them(rate: str, found: int) -> None:
 
 @pytest.mark.parametrize("rate", ["1", "0gbit", "1 gbit", "1.5gbit", "1Gbit", "fast", "-1gbit"])
 def test_what_is_no_rate_is_refused_before_anything_is_made(rate: str) -> None:
-    with pytest.raises(UsageError, match="invalid rate") as caught, open_rig(f"virtual:{rate}"):
+    with pytest.raises(UsageError, match="invalid rate") as caught, Rig.open(f"virtual:{rate}"):
         pass
     assert "virtual:1gbit" in caught.value.remedy
     assert caught.value.exit_code == 2

@@ -21,7 +21,7 @@ from labkit.runtimes.verify import Expectation
 
 def test_the_virtual_rig_s_networks_are_in_its_lab_and_apart() -> None:
     subnets = {name: ipaddress.ip_network(one.subnet) for name, one in networks.VIRTUAL.items()}
-    assert set(subnets) == set(rigfile.NETWORK_NAMES) == set(networks._LAYERS)
+    assert set(subnets) == set(rigfile.NETWORK_NAMES) == set(networks._CREATE)
     assert all(one.subnet_of(ipaddress.ip_network(LAB)) for one in subnets.values())
     assert not [pair for pair in combinations(subnets.values(), 2) if pair[0].overlaps(pair[1])]
     for one in networks.VIRTUAL.values():
@@ -32,7 +32,7 @@ def test_the_virtual_rig_s_networks_are_in_its_lab_and_apart() -> None:
 def test_what_is_no_network_is_named() -> None:
     with (
         pytest.raises(UsageError, match="unknown network 'flannel'"),
-        networks.laid(make_rig(), ["flannel"]),
+        networks.created(make_rig(), ["flannel"]),
     ):
         pass
 
@@ -61,7 +61,7 @@ def weave_link(bridge: str) -> list[str]:
     ]
     own = [{"ifname": "ethwe0", "ifindex": 8, "link_index": 9}]
     fixed = Expectation(cpus="1", container=True, cgroup="", root="", **wanted)
-    return verify.check_bridge(fixed, {"host_links": links, "links": own})
+    return list(verify.check_bridge(fixed, {"host_links": links, "links": own}))
 
 
 def test_a_container_on_weave_net_is_on_its_bridge() -> None:

@@ -107,7 +107,7 @@ def test_a_rig_without_daemons_of_its_own_has_one_driver_and_two_mounts() -> Non
 
 def test_a_machine_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "_kernel_has", lambda name: name == "overlay")
-    monkeypatch.setattr(storage, "_tool", lambda name: None)
+    monkeypatch.setattr(storage, "find_tool", lambda name: None)
     found = storage.missing()
     assert found["storage:aufs"] == "the kernel has no aufs"
     assert found["storage:btrfs"] == "the kernel has no btrfs"
