@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.campaign import runner
-from labkit.campaign.record import brief, failure
 from labkit.campaign.run_log import VARIABLE
 from labkit.campaign.study import Plan, Study
 from labkit.campaign.study import _source as source_of
@@ -258,13 +257,6 @@ def test_levels_and_settings_are_attributes_of_a_trial(rig: Rig) -> None:
         _ = trial.sise
 
 
-def test_the_record_of_an_error_has_its_evidence() -> None:
-    kept = failure(CommandFailed("x", where="host", evidence={"status": 3}))
-    assert kept["type"] == "CommandFailed" and kept["evidence"] == {"status": 3}
-    assert failure(KeyError("name"))["what"] == "'name'"
-    assert failure(ValueError())["what"] == "ValueError"
-
-
 def test_the_harness_leaves_the_sut_during_a_run(rig: Rig) -> None:
     before = os.sched_getaffinity(0)
     with pytest.raises(KeyboardInterrupt), runner.off_the_sut(rig):
@@ -310,10 +302,3 @@ def test_the_identity_has_the_source_of_functions_that_the_protocol_calls() -> N
     assert "def protocol_with_helper" in found and "as a function of a notebook" in found
     assert found.count("def helper_of_protocol") == 1
     assert "class Trial" not in found
-
-
-def test_a_long_argument_is_recorded_by_its_digest() -> None:
-    text = "x" * 5000
-    assert brief(("python3", "-c", text)) == ["python3", "-c", brief([text])[0]]
-    assert brief([text])[0].startswith("<5000 characters, sha256 ")
-    assert brief([text + "y"]) != brief([text])
