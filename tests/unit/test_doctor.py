@@ -77,7 +77,7 @@ def test_weave_net_is_there_where_the_engine_has_its_plugin(
 def engines(monkeypatch: pytest.MonkeyPatch, *lacking: str) -> doctor.Check:
     absent = {f"runtime:{name}": f"no {name} here" for name in lacking}
     monkeypatch.setattr("labkit.runtimes.unavailable", lambda host, socket: absent)
-    monkeypatch.setattr("labkit.rig.virtual.find_tool", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("labkit.rig.kernel_probe.find_tool", lambda name: f"/usr/bin/{name}")
     return doctor._engines()
 
 
@@ -99,7 +99,7 @@ def test_an_engine_that_can_be_installed_has_its_remedy(monkeypatch: pytest.Monk
     monkeypatch.setattr(doctor, "NETAVARK", doctor.Path("/no/such/file"))
     found = engines(monkeypatch, "rkt", "lxc", "nspawn")
     assert not found.ok and not found.needed
-    assert "not podman: without netavark" in found.found
+    assert "not podman: it has no networks without netavark" in found.found
     asked = found.remedy.split("--no-install-recommends ")[1].split()
     assert set(asked) == {"lxc", "systemd-container", "podman", "netavark"}
 
@@ -107,7 +107,7 @@ def test_an_engine_that_can_be_installed_has_its_remedy(monkeypatch: pytest.Monk
 def test_without_docker_there_is_no_gvisor_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "NETAVARK", doctor.Path("/"))
     monkeypatch.setattr("labkit.runtimes.unavailable", lambda host, socket: {})
-    monkeypatch.setattr("labkit.rig.virtual.find_tool", lambda name: None)
+    monkeypatch.setattr("labkit.rig.kernel_probe.find_tool", lambda name: None)
     found = doctor._engines()
     assert "not docker: dockerd" in found.found and "not gvisor: dockerd" in found.found
     assert "docker.io" in found.remedy
