@@ -330,9 +330,14 @@ def shortened(command: Any, scripts: dict[str, list[str]]) -> str:
 
 
 def plans(every: bool = False) -> dict[str, Any]:
-    """Return ``plan.json`` of every study, without what depends on the environment."""
+    """Return ``plan.json`` of every study with a reference campaign.
+
+    What depends on the environment is left out.
+    """
     records = {}
     for notebook in sorted((ROOT / "notebooks" / "studies").glob("[0-9]*.ipynb")):
+        if not reference_of(notebook).is_dir():
+            continue
         record = plan_of(notebook)
         record.pop("labkit", None)
         for name in ("labkit", "measurement_version", "hosts", *([] if every else ["protocol"])):
@@ -341,10 +346,15 @@ def plans(every: bool = False) -> dict[str, Any]:
     return records
 
 
+def reference_of(notebook: Path) -> Path:
+    """Return the folder of a study's reference campaign, which a private study does not have."""
+    return REFERENCE / notebook.stem.partition("-")[2]
+
+
 def plan_of(notebook: Path) -> dict[str, Any]:
     """Return the plan of a study's quick profile on the rig of its reference campaign."""
     profile = ROOT / "notebooks" / "profiles" / f"{notebook.stem}.quick.yaml"
-    data = labkit.load(REFERENCE / notebook.stem.partition("-")[2])
+    data = labkit.load(reference_of(notebook))
     names: dict[str, Any] = {"In": [], "lab": recorded_rig(data)}
     for cell in nbformat.read(notebook, 4).cells:
         if cell.cell_type != "code":
