@@ -51,8 +51,8 @@ show: Any = display
 STATISTICS = ["median", "mean", "min", "p90", "p95", "p99", "p99.9", "max", "std"]
 #: Limits of the conditions chosen at first and drawn at once, and of the rows listed.
 MOST_CONDITIONS, MOST_ROWS = 12, 500
-#: Points of a curve, and inches of a figure.
-_POINTS, _SIZE = 300, (9.0, 4.2)
+#: Inches of a figure.
+_SIZE = (9.0, 4.2)
 _STYLE = """<style>.labkit-view .wide { max-height: 26em; overflow: auto }
 .labkit-view caption { text-align: left }
 .labkit-view :is(th, td) { white-space: nowrap }</style>"""
@@ -323,7 +323,6 @@ def distribution(selection: Selection) -> View:
         trials=sampled,
         tail=selection.choice.tail,
         log=log,
-        points=_POINTS,
     )
     sentences.append(
         "A thick curve is all trials of a condition together, each thin one a trial."

@@ -69,7 +69,7 @@ def execute(
             unfinished.replace(failed)
         if not isinstance(error, Exception):
             raise
-        # The time limit is in whole seconds, and interrupts a cell too.
+        # A cell that times out is interrupted, too; papermill counts whole seconds.
         timed_out = time.monotonic() - began > timeout - 1
         if getattr(error, "ename", "") in _INTERRUPTED and not timed_out:
             raise KeyboardInterrupt from error
@@ -87,7 +87,7 @@ def _run(
     cwd: Path,
     echo: TextIO | None,
 ) -> None:
-    """Execute a notebook; errors are those of papermill and of the kernel's client."""
+    """Execute a notebook with papermill; raises its errors and those of the kernel's client."""
     import papermill  # slow to import, and needed by nothing else
     from traitlets.config import Config
 
@@ -106,8 +106,8 @@ def _run(
         cwd=str(cwd),
         stdout_file=echo,
         stderr_file=echo,
-        # Passed on to the kernel's client: each cell may take the time that is left, and is
-        # interrupted at its end, so that it can still clean up.
+        # For the kernel's client: each cell may take the time that is left, and is then
+        # interrupted, so that it can still clean up.
         config=config,
         timeout_func=lambda cell: max(1, int(end - time.monotonic())),
         interrupt_on_timeout=True,

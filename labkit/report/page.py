@@ -563,7 +563,7 @@ class Page:
             Name of the paper in ``data/claims.toml``.
         """
         rows = ledger(self.campaign)
-        rows = rows[(rows["source"] == source) & (rows["study"] == self.plan["study"])]
+        rows = rows[(rows["source"] == source) & (rows["study"] == str(self.plan["study"]))]
         if self.entries is None:
             self.say(_CLAIMS)
         self.entries = rows if self.entries is None else pd.concat([self.entries, rows])

@@ -37,16 +37,16 @@ UNDECIDED = "not decidable on this rig"
 _WIDTH = 860
 #: Hosts that are up only for studies that ask for them.
 _TEMPORARY = ("peer", "collector")
-#: What a role is for.
+#: The purpose of each role.
 ROLES = {
     "generator": "sends the load and takes the time",
-    "sut": "holds the engine; containers, and processes beside it, are placed here",
-    "clean": "has no engine: the clean baseline is placed here",
+    "sut": "runs the engine; containers and bare processes are placed here",
+    "clean": "has no engine; the clean baseline is placed here",
     "peer": "a second host with an engine",
-    "collector": "listens at the switch, which mirrors ports to it while something is captured",
+    "collector": "captures packets at the switch, which mirrors ports to it",
     "softirq": "the kernel's network work",
-    "harness": "labkit itself, which sleeps while something is measured",
-    "all": "ends that the scheduler places (affinity free)",
+    "harness": "labkit itself, which sleeps during a measurement",
+    "all": "processes that the scheduler places (affinity free)",
 }
 #: Facts of a machine that are shown: the label, and the path in its facts.
 _FACTS: dict[str, tuple[str, ...]] = {
@@ -81,7 +81,7 @@ LADDER = {
     "docker host": "the container itself: namespaces, seccomp, capabilities; the host's network",
     "docker bridge": "a network of its own: a veth pair to a bridge",
 }
-#: A ladder has at least so many levels; of a campaign's equally full ladders so many are shown.
+#: The least levels of a ladder, and the most ladders shown of a campaign.
 _LEAST, _FEW = 3, 2
 
 
@@ -170,7 +170,7 @@ class MeasuredStudy:
 
     @property
     def key(self) -> str:
-        """What studies of one rig have in common: everything but its temporary hosts."""
+        """What identifies the rig: everything but its temporary hosts."""
         rig, sut = self.dataset.rig, self.dataset.facts.get("sut", {}).get("stable", {})
         stay = [
             {role: one for role, one in (rig.get(part) or {}).items() if role not in _TEMPORARY}
@@ -282,18 +282,18 @@ def _at(facts: Mapping[str, Any], path: Sequence[str]) -> Any:
     value: Any = facts
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
-    # An empty list of isolated CPUs was read, and means that there are none.
+    # An empty list of isolated CPUs means that there are none.
     return "none" if value == "" and path[-1] == "isolated" else value
 
 
 def _recorded(values: Iterable[Any]) -> str:
-    """Return what studies recorded as text; several where they differ."""
+    """Return what studies recorded as text, every distinct value."""
     known = [str(one) for one in values if one not in (None, "", {}, [])]
     return "; ".join(dict.fromkeys(known)) or UNSTATED
 
 
 def _engine(stable: Iterable[Mapping[str, Any]]) -> str:
-    """Return what is known of a host's engine, in words."""
+    """Return the recorded facts of a host's engine as text."""
     engines = [one.get("engine") or {} for one in stable]
     facts = {label: _recorded(one.get(key) for one in engines) for label, key in _ENGINE.items()}
     name = f"Docker Engine ({facts.pop('version')})"
