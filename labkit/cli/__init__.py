@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from labkit.cli import campaigns, dataset, lab, machine, reports, rig
+from labkit.cli import campaigns, dataset, lab, machine, reports
 from labkit.errors import Interrupted, LabkitError
 from labkit.version import VERSION
 
@@ -21,7 +21,7 @@ def app() -> None:
     """Measure the performance of containers on this machine, and evaluate published claims."""
 
 
-for _module in (machine, rig, reports, campaigns, dataset, lab):
+for _module in (machine, reports, campaigns, dataset, lab):
     for _command in _module.COMMANDS:
         app.add_command(_command)
 
