@@ -31,7 +31,7 @@ def probe(host: Host) -> str:
 def server() -> Workload:
     """Return the server, which takes one test after the other."""
     argv = (TOOL, "--server", "-4", "--port", str(PORT))
-    return Workload(argv, PORT, "tcp", "apps", beside="udp")
+    return Workload(argv, PORT, "tcp", "apps", second_protocol="udp")
 
 
 def tcp(address: str, *, seconds: int) -> Client:
