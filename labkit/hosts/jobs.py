@@ -46,7 +46,7 @@ show() {
     for pid in "$@"; do
         label=$(grep -szm1 '^LABKIT_LABEL=' /proc/"$pid"/environ | tr -d '\0') || :
         command=$(cat /proc/"$pid"/cmdline 2>/dev/null | tr '\0\n\t' '   ') || :
-        [ -n "$label" ] || continue  # it has ended meanwhile
+        [ -n "$label" ] || continue  # it has ended since
         printf '%s\t%s\t%s\n' "$pid" "${label#*=}" "$command"
     done
 }

@@ -70,32 +70,19 @@ else append; fi
 
 @dataclass(frozen=True)
 class Entry:
-    """A setting that labkit has changed or is about to change.
+    """A setting that labkit has changed or is about to change."""
 
-    Parameters
-    ----------
-    kind : {"file", "route", "job"}
-        What `target` is: a path, the words of a route, the directory of a job.
-    target : str
-        What is changed.
-    prior : str or None
-        Its value before; None if it did not exist.
-    value : str
-        The value to write.
-    label : str
-        Who changed it.
-    boot : str
-        Boot identifier of the host at that time.
-    read : str or None
-        The value read back, if the kernel changed it, for example by rounding.
-    """
-
+    #: "file", "route" or "job".
     kind: str
+    #: A path, the words of a route, or the directory of a job.
     target: str
+    #: The value before; None if the target did not exist.
     prior: str | None
     value: str
     label: str
+    #: Boot identifier of the host when it was changed.
     boot: str
+    #: The value read back, if the kernel changed it, for example by rounding.
     read: str | None = None
     id: str = field(default_factory=lambda: uuid4().hex)
 
@@ -207,16 +194,9 @@ _ROUTE_TYPES = {"unreachable", "blackhole", "prohibit", "throw", "local", "broad
 class Outcome:
     """What restoring did to one setting.
 
-    Parameters
-    ----------
-    state : str
-        ``restored``; ``unchanged``, it had its old value already; ``gone``, it no longer exists;
-        ``expired``, the host has rebooted since; ``conflict``, somebody else has changed it;
-        ``failed``, it could not be undone. The last two stay in the journal.
-    kind, target : str
-        As in the journal.
-    detail : str
-        What is unexpected.
+    `state` is ``restored``; ``unchanged``, it had its old value already; ``gone``, it no longer
+    exists; ``expired``, the host has rebooted since; ``conflict``, somebody else has changed it; or
+    ``failed``, it could not be undone. The last two stay in the journal.
     """
 
     state: str

@@ -11,91 +11,57 @@ from labkit.hosts.host import Host
 
 @dataclass(frozen=True)
 class Image:
-    """An image, as the engine stores it and as an unpacked directory.
+    """An image, as the engine stores it and as an unpacked directory on the host."""
 
-    Parameters
-    ----------
-    name : str
-        Its directory below ``containers/``.
-    reference : str
-        Its name for the engine.
-    digest : str
-        The engine's identifier of its content.
-    rootfs : str
-        The directory on the host with its root file system.
-    """
-
+    #: Its directory below ``containers/``.
     name: str
+    #: Its name for the engine, and the engine's identifier of its content.
     reference: str
     digest: str
+    #: The directory on the host with its root file system.
     rootfs: str
 
 
 @dataclass(frozen=True)
 class Storage:
-    """A place on a host where containers store ``/data``.
+    """A place on a host where containers store ``/data``."""
 
-    Parameters
-    ----------
-    name : str
-        One of ``labkit.placement.DRIVERS`` or ``MOUNTS``.
-    engine : str
-        The ``DOCKER_HOST`` of the engine that runs its containers.
-    driver : str
-        That engine's storage driver.
-    filesystem : str
-        The kernel's name of the file system of ``/data``.
-    directory : str
-        The directory on the host with what is mounted.
-    branches : mapping of str to tuple of str
-        For ``unionfs-fuse``: the directories of each image's layers, the lowest first.
-    """
-
+    #: One of ``labkit.placement.DRIVERS`` or ``MOUNTS``.
     name: str
+    #: The ``DOCKER_HOST`` of the engine that runs its containers, and that engine's driver.
     engine: str
     driver: str
+    #: The kernel's name of the file system of ``/data``.
     filesystem: str
+    #: The directory on the host with what is mounted.
     directory: str = ""
+    #: For ``unionfs-fuse``: the directories of each image's layers, the lowest first.
     branches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network of a host that containers can be attached to.
+    """A network of a host that containers can be attached to."""
 
-    Parameters
-    ----------
-    name : str
-        One of ``labkit.placement.NETWORKS``.
-    subnet : str
-        Its addresses, with prefix length.
-    first : str
-        The address of a trial's first placement; the others follow in order.
-    gateway : str
-        The host's own address in it, if any.
-    engine : str
-        Docker's name of it, if any.
-    bridge : str
-        The host's bridge for its interfaces, if any.
-    port : str
-        The device that connects the bridge to other hosts: a lab interface or a tunnel.
-    parent : str
-        The parent interface of a macvlan.
-    remotes : tuple of str
-        For a tunnel: the addresses of the other ends.
-    sandboxes : str
-        The directory of the namespaces in which an engine hides its tunnel.
-    """
-
+    #: One of ``labkit.placement.NETWORKS``.
     name: str
+    #: Its addresses, with prefix length.
     subnet: str
+    #: The address of a trial's first placement; the others follow in order.
     first: str
+    #: The host's own address in it, if any.
     gateway: str = ""
+    #: Docker's name of it, if any.
     engine: str = ""
+    #: The host's bridge for its interfaces, if any.
     bridge: str = ""
+    #: The device that connects the bridge to other hosts: a lab interface or a tunnel.
     port: str = ""
+    #: The parent interface of a macvlan.
     parent: str = ""
+    #: For a tunnel: the addresses of the other ends.
     remotes: tuple[str, ...] = ()
+    #: The directory of the namespaces in which an engine hides its tunnel.
     sandboxes: str = ""
 
     def address(self, place: int) -> str:
@@ -117,50 +83,31 @@ class Network:
 
 @dataclass(frozen=True)
 class Target:
-    """One host of a rig as a target for workloads.
-
-    Parameters
-    ----------
-    host : Host
-        The host.
-    address : str
-        Its address in the lab.
-    engine : str, optional
-        The ``DOCKER_HOST`` of its engine.
-    cgroup_parent : str
-        The parent of every control group created for a placement.
-    directory : str
-        A scratch directory on the host, created and removed by the rig.
-    sysfs : str
-        The mount point of the sysfs of the host's network namespace.
-    images : mapping of str to Image
-        The images on the host, by name.
-    disk : str
-        A directory on a disk of the host, for the data of storages.
-    storages : mapping of str to Storage
-        The storages that are set up, by name.
-    storage : Storage, optional
-        The storage of the placement.
-    networks : mapping of str to Network
-        The networks that are set up besides the host's own, by name.
-    place : int
-        The number of the placement in its trial, from 0.
-    sandboxes : str
-        The directory of the engine's network namespaces.
-    """
+    """One host of a rig as a target for workloads."""
 
     host: Host
+    #: Its address in the lab.
     address: str
+    #: The ``DOCKER_HOST`` of its engine, if it has one.
     engine: str | None = None
+    #: The parent of every control group created for a placement.
     cgroup_parent: str = "/labkit"
+    #: A scratch directory on the host, created and removed by the rig.
     directory: str = "/run/labkit"
+    #: The mount point of the sysfs of the host's network namespace.
     sysfs: str = "/sys"
+    #: The images on the host, by name.
     images: Mapping[str, Image] = field(default_factory=dict)
+    #: A directory on a disk of the host, for the data of storages.
     disk: str = ""
+    #: The storages that are set up, by name, and that of the placement.
     storages: Mapping[str, Storage] = field(default_factory=dict)
     storage: Storage | None = None
+    #: The networks that are set up besides the host's own, by name.
     networks: Mapping[str, Network] = field(default_factory=dict)
+    #: The number of the placement in its trial, from 0.
     place: int = 0
+    #: The directory of the engine's network namespaces.
     sandboxes: str = "/var/run/docker/netns"
 
     @property
