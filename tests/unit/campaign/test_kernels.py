@@ -60,12 +60,8 @@ def test_a_window_s_host_without_placements_is_read_too() -> None:
     ]
 
 
-def snapshot(kernel: record_module.Kernel, text: str) -> dict[str, Any]:
-    return record_module.snapshot(text, kernel)
-
-
 def test_drops_are_counted_on_every_host() -> None:
-    """Three hosts with a socket each, of which one drops what it gets."""
+    """The same socket is counted as that of three hosts."""
     mine = os.getpid()
     chain = {
         "sink": server(GENERATOR, mine),
@@ -76,16 +72,15 @@ def test_drops_are_counted_on_every_host() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel's least
         receiver.bind(("127.0.0.1", 0))
-        before = [snapshot(kernel, evidence.BEFORE) for kernel in chain_kernels]
+        before = [record_module.snapshot(evidence.BEFORE, kernel) for kernel in chain_kernels]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for _ in range(200):
                 sender.sendto(b"x" * 1000, receiver.getsockname())
-        after = [snapshot(kernel, evidence.AFTER) for kernel in chain_kernels]
-    pairs = tuple(zip(before, after, strict=True))
-    ends = record_module.Snapshots(tuple(zip(chain_kernels, pairs, strict=True)), "0", "0")
-    assert ends.here is pairs[0] and ends.server is pairs[1]
+        after = [record_module.snapshot(evidence.AFTER, kernel) for kernel in chain_kernels]
+    snapshots = list(zip(chain_kernels, zip(before, after, strict=True), strict=True))
     record: dict[str, Any] = {"mechanisms": {}, "flags": []}
-    record_module.account(record, ends, [Measurement({}, messages=200)], {})
+    measurements = [Measurement({}, messages=200)]
+    record_module.account(record, snapshots, ("0", "0"), measurements, [])
     counts = record["mechanisms"]
     # Each socket is counted once, on its host.
     assert 150 < counts["socket_drops"] < 200
