@@ -306,12 +306,12 @@ class InventoryRig(Rig):
                 say(f"images on {sut.ssh} (the first time takes about a minute)")
                 names = [folder.name for folder in images.folders()]
                 targets["sut"] = _with_images(targets["sut"], sut.scratch, names)
-            rig = cls._describe_machines(inventory, hosts, targets, answers, facts)
+            rig = cls._assemble(inventory, hosts, targets, answers, facts)
             rig.at_close = (stack.pop_all().close,)
             return rig
 
     @classmethod
-    def _describe_machines(
+    def _assemble(
         cls,
         inventory: Inventory,
         hosts: Mapping[str, Host],

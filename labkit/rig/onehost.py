@@ -264,12 +264,12 @@ class OneHostRig(Rig):
             stack.callback(_remove, local, reader)
             host = ReadingHost("sut", socket(), reader)
             _check_reader(host)
-            rig = cls._of(host, parent, images)
+            rig = cls._assemble(host, parent, images)
             rig.at_close = (stack.pop_all().close,)
             return rig
 
     @classmethod
-    def _of(cls, host: ReadingHost, parent: str, images: Mapping[str, Image]) -> OneHostRig:
+    def _assemble(cls, host: ReadingHost, parent: str, images: Mapping[str, Image]) -> OneHostRig:
         hosts: dict[str, Host] = {"generator": LocalHost("generator"), "sut": host}
         directory = str(scratch())
         sut = Target(

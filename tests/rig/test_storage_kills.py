@@ -1,4 +1,4 @@
-"""SIGKILL while storages stand: nothing of them is left, whether or not the rig stays."""
+"""SIGKILL while storages are in use: they are removed, whether or not the rig stays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def left() -> list[str]:
     return found + [f"control group {path}" for path in groups]
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["on a standing rig", "with a rig of its own"])
+@pytest.mark.parametrize("kept", [True, False], ids=["rig stays", "own rig"])
 def test_a_kill_leaves_nothing(kept: bool, tmp_path: Path) -> None:
     with lock.locked(PATIENCE):
         clean(say=print)
