@@ -50,7 +50,7 @@ def restore() -> None:
 
 
 @click.command(epilog="Examples: labkit clean | labkit clean --images")
-@click.option("--images", is_flag=True, help="Also what storage daemons keep between runs.")
+@click.option("--images", is_flag=True, help="Also remove what storage daemons keep between runs.")
 def clean(images: bool) -> None:
     """Remove what a killed campaign left on this machine, and nothing else."""
     from labkit.hosts import LocalHost
