@@ -54,11 +54,6 @@ EXTRA = {
 _ALL = PORTS | EXTRA
 
 
-def ports(role: str) -> tuple[Port, ...]:
-    """Return a host's lab interfaces."""
-    return _ALL[role]
-
-
 def address(role: str) -> str:
     """Return a host's first lab address."""
     return _ALL[role][0].addresses[0].partition("/")[0]
@@ -291,7 +286,7 @@ def limit_rate(local: LocalHost, rate: str, roles: Iterable[str]) -> None:
     burst = max(_BURST, bits_per_second(rate) // 8 // 2000) if rate else 0
     values = (rate, str(burst), f"{_QUEUE_MS}ms", _OVERHEAD)
     for role in roles:
-        for number, port in enumerate(ports(role)):
+        for number, port in enumerate(_ALL[role]):
             ends = ((SWITCH, plug(role, number)), (PREFIX + role, port.interface))
             for name, device in ends:
                 text = script(_SET_RATE, *values, device) if rate else script(_UNSET_RATE, device)

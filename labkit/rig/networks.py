@@ -99,7 +99,7 @@ APART = 96
 _PROTOCOL = ("proto", "198")
 
 #: Names on a host, by network; those of Weave Net are its own.
-_NAMES: dict[str, dict[str, Any]] = {
+NAMES: dict[str, dict[str, Any]] = {
     "macvlan": {"engine": "labkit-macvlan"},
     "routed": {"engine": "labkit-routed", "bridge": "labrt0"},
     "nat": {"bridge": "labnat0"},
@@ -150,13 +150,13 @@ def named(name: str, subnet: str, first: str) -> Network:
     """
     has_gateway = name in ("routed", "nat", "vxlan")
     gateway = str(ipaddress.ip_network(subnet)[1]) if has_gateway else ""
-    return Network(name, subnet, first, gateway, **_NAMES[name])
+    return Network(name, subnet, first, gateway, **NAMES[name])
 
 
 #: Networks of the virtual rig; macvlan shares the hosts' subnet.
 VIRTUAL = {"macvlan": named("macvlan", "198.18.0.0/24", "198.18.0.32")} | {
     name: named(name, f"198.18.{number}.0/24", f"198.18.{number}.10")
-    for number, name in enumerate(list(_NAMES)[1:], start=2)
+    for number, name in enumerate(list(NAMES)[1:], start=2)
 }
 
 

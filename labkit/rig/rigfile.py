@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 
 from labkit.errors import UsageError
 from labkit.hosts.target import Network
-from labkit.rig.networks import APART, named
+from labkit.rig.networks import APART, NAMES, named
 
 EXAMPLE = "rig.example.toml"
 #: The engine's default socket, as ``DOCKER_HOST`` expects it, and its default ``--exec-root``.
@@ -100,6 +100,11 @@ Socket = Annotated[
 Addresses = Annotated[tuple[Annotated[str, BeforeValidator(_address)], ...], BeforeValidator(_list)]
 Mirrored = Annotated[str, _matching("generator|sut", "one of generator, sut")]
 InSubnet = Annotated[tuple[str, str], BeforeValidator(_in_subnet)]
+#: Networks between containers that a file may describe.
+NETWORK_NAMES = tuple(NAMES)
+NetworkName = Annotated[
+    str, _matching("|".join(NETWORK_NAMES), f"one of {', '.join(NETWORK_NAMES)}")
+]
 FirstAddress = Annotated[tuple[str, str], BeforeValidator(_ipv4_in_subnet)]
 
 
@@ -161,27 +166,12 @@ class HostTables(_Table):
     collector: Machine | None = None
 
 
-class NetworkTable(_Table):
-    """Networks between containers, each with the address of its first placement."""
-
-    macvlan: FirstAddress | None = None
-    routed: FirstAddress | None = None
-    nat: FirstAddress | None = None
-    vxlan: FirstAddress | None = None
-    overlay: FirstAddress | None = None
-    encrypted: FirstAddress | None = None
-    weave: FirstAddress | None = None
-
-
 class RigFile(_Table):
     """The file."""
 
     name: Name
     hosts: HostTables
-    networks: NetworkTable = NetworkTable()
-
-
-NETWORK_NAMES = tuple(NetworkTable.model_fields)
+    networks: dict[NetworkName, FirstAddress] = {}
 
 
 @dataclass(frozen=True)
@@ -216,9 +206,7 @@ def read_rigfile(path: Path | str) -> Inventory:
         if machine is not None
     }
     networks = {
-        name: named(name, value[1], value[0])
-        for name, value in tables.networks
-        if value is not None
+        name: named(name, subnet, first) for name, (first, subnet) in tables.networks.items()
     }
     inventory = Inventory(path, tables.name, machines, networks)
     _check_addresses(inventory)
@@ -243,7 +231,7 @@ def _explain(path: Path, error: ValidationError) -> NoReturn:
         error.errors(), key=lambda one: (one["type"] != "extra_forbidden", len(one["loc"]))
     )
     mistake = mistakes[0]
-    parts = [part for part in mistake["loc"] if isinstance(part, str)][:3]
+    parts = [part for part in mistake["loc"] if isinstance(part, str) and part != "[key]"][:3]
     table, key = ".".join(parts[:-1]), parts[-1]
     value, expected = repr(mistake["input"]), mistake["msg"].removeprefix("Input should be ")
     if mistake["type"] == "extra_forbidden":
@@ -256,7 +244,8 @@ def _explain(path: Path, error: ValidationError) -> NoReturn:
         value, expected = "missing", [*levels, _REQUIRED][len(parts) - 1]
     elif mistake["type"] == "value_error":
         expected = str(mistake["ctx"]["error"])
-    elif mistake["type"] == "model_type":
+        value = "not a key that labkit knows" if "[key]" in mistake["loc"] else value
+    elif mistake["type"] in ("model_type", "dict_type"):
         expected = f"a table [{'.'.join(parts)}]"
     more = f" ({len(mistakes) - 1} further mistakes)" if len(mistakes) > 1 else ""
     _wrong(path, table, key, value, expected + more)
@@ -269,8 +258,7 @@ def _keys(parts: list[str]) -> list[str]:
     """Return the keys that the table of a key may have."""
     if len(parts) == 3:
         return [key for key in Machine.model_fields if parts[1] in _ROLES_WITH.get(key, parts)]
-    tables: dict[str, type[_Table]] = {"hosts": HostTables, "networks": NetworkTable}
-    return list((tables[parts[0]] if len(parts) == 2 else RigFile).model_fields)
+    return list((HostTables if len(parts) == 2 else RigFile).model_fields)
 
 
 def _complete(path: Path, role: str, machine: Machine) -> Machine:
