@@ -1,6 +1,6 @@
 """A load on memcached: connections that send again as soon as they are answered.
 
-The text of this file is the argument of ``python3 -c``; it needs Python's own library only::
+The text of this file is the argument of ``python3 -c``; it needs only Python's standard library::
 
     text address=A port=11211 seconds=5 warmup=0.5 workers=4 connections=50 size=32 keys=10000
          sets=1 gets=10 rows=50000
@@ -37,13 +37,13 @@ from typing import Any, BinaryIO
 
 #: Seconds without any answer after which a worker gives up.
 PATIENCE = 10.0
-#: Keys drawn beforehand, which a worker goes through again and again.
+#: Keys that a worker draws beforehand and cycles through.
 DRAWN = 65_537
 QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 # magic, opcode, length of the key, of extras, type, status, length of all that follows, opaque, cas
 HEADER = Struct("!BBHBBHIIQ")
 GET, SET = 0, 1
-#: Options that need not be whole numbers.
+#: Options that need not be integers.
 TIMES = ("seconds", "warmup")
 
 
@@ -141,12 +141,12 @@ class Worker:
             raise OSError("a request did not fit into its connection")
 
     def read(self, fd: int) -> bool:
-        """Read what has come, and tell whether an operation is over by that."""
-        came = os.read(fd, 65_536)
+        """Read what has arrived; return whether that completes an operation."""
+        received = os.read(fd, 65_536)
         now = monotonic_ns()
-        if not came:
+        if not received:
             raise ConnectionError("memcached closed a connection")
-        data = self.partial.pop(fd, b"") + came
+        data = self.partial.pop(fd, b"") + received
         status = self.answer(data, self.load.size)
         if status < 0:
             self.partial[fd] = data
@@ -162,7 +162,7 @@ class Worker:
         return True
 
     def run(self, begin: int, end: int) -> dict[str, Any]:
-        """Ask until the end and until all is answered; return what was measured from `begin`."""
+        """Send until the end and until all is answered; return what was measured from `begin`."""
         self.begin, self.end, began, poll = begin, end, monotonic_ns(), select.epoll()
         for fd in self.sockets:
             poll.register(fd, select.EPOLLIN)
@@ -188,27 +188,27 @@ class Worker:
 
 
 def connect(load: SimpleNamespace) -> socket.socket:
-    """Return a connection that delays nothing."""
+    """Return a connection with TCP_NODELAY."""
     one = socket.create_connection((load.address, load.port), timeout=PATIENCE)
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return one
 
 
-def fill(load: SimpleNamespace, one: socket.socket) -> None:
-    """Store every key, so that a GET finds what it asks for."""
+def fill(load: SimpleNamespace, connection: socket.socket) -> None:
+    """Store every key, so that every GET finds a value."""
     make_set, _, answer = PROTOCOLS[load.protocol]
     for number in range(load.keys):
-        one.sendall(make_set(key(number), b"x" * load.size))
+        connection.sendall(make_set(key(number), b"x" * load.size))
         data = b""
         while answer(data, load.size) < 0:
-            came = one.recv(65_536)
-            if not came:
+            received = connection.recv(65_536)
+            if not received:
                 raise ConnectionError("memcached closed a connection")
-            data += came
+            data += received
 
 
 def start(run: Callable[[], dict[str, Any]]) -> BinaryIO:
-    """Run something in a process of its own; return where its result, or why not, will come."""
+    """Run a function in another process; return the pipe of its result or error."""
     reading, writing = os.pipe()
     if os.fork():
         os.close(writing)
@@ -225,14 +225,14 @@ def start(run: Callable[[], dict[str, Any]]) -> BinaryIO:
 
 
 def summary(values: list[int]) -> dict[str, int]:
-    """Return how many latencies there are, and what they are like, in ns."""
+    """Return the number of latencies, and their statistics in ns."""
     if not values:
         return {"count": 0}
     values.sort()
     count = len(values)
-    found = {"count": count, "mean": round(sum(values) / count), "min": values[0]}
-    found |= {name: values[ceil(count * q) - 1] for name, q in QUANTILES.items()}
-    return found | {"max": values[-1]}
+    statistics = {"count": count, "mean": round(sum(values) / count), "min": values[0]}
+    statistics |= {name: values[ceil(count * q) - 1] for name, q in QUANTILES.items()}
+    return statistics | {"max": values[-1]}
 
 
 def report(load: SimpleNamespace, workers: list[dict[str, Any]]) -> None:
