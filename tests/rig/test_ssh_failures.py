@@ -1,4 +1,4 @@
-"""SSH hosts whose sshd cannot be reached or trusted, is dropped, or falls silent."""
+"""SSH hosts that cannot be reached or trusted, or whose connection drops or hangs."""
 
 from __future__ import annotations
 
@@ -63,14 +63,16 @@ def test_dropped_connection(server: Server, tmp_path: Path, gateway: str | None)
     assert evidence["argv"][0] == "sh"
     assert evidence["host"] == "loop"
     left = int(evidence["stdout"])
-    assert alive(left)  # nobody is there to end it but its own limit, which does
+    assert alive(left)  # only its own time limit ends it
     assert not outlives(left)
     assert host.run("echo", "again").stdout == "again\n"
     host.close()
 
 
 @pytest.mark.parametrize("gateway", [None, "socat - TCP:%h:%p"])
-def test_a_connection_lost_while_idle_is_made_again(server: Server, gateway: str | None) -> None:
+def test_reconnection_after_an_idle_connection_was_lost(
+    server: Server, gateway: str | None
+) -> None:
     known = set(children(server.pid))
     host = server.host(gateway=gateway)
     host.run("true")
@@ -82,7 +84,7 @@ def test_a_connection_lost_while_idle_is_made_again(server: Server, gateway: str
     host.close()
 
 
-def test_a_connection_that_falls_silent_is_given_up(
+def test_a_connection_that_hangs_is_replaced(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("labkit.hosts.ssh.OPEN_SECONDS", 1.0)
@@ -100,7 +102,7 @@ def test_a_connection_that_falls_silent_is_given_up(
         host.close()
 
 
-def test_a_host_that_falls_silent_in_mid_command(
+def test_a_host_that_hangs_during_a_command(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("labkit.hosts.ssh.PATIENCE", 0.5)
@@ -108,7 +110,7 @@ def test_a_host_that_falls_silent_in_mid_command(
     host = server.host()
     host.run("true")
     stopped = sessions(server, known)
-    # The command stops the processes that carry it, and so never ends for the harness.
+    # The command stops sshd's processes, so the harness never sees its end.
     text = 'echo begun; sleep 0.3; kill -STOP "$@"'
     try:
         with pytest.raises(HostUnreachable, match="dropped") as caught:
@@ -160,10 +162,8 @@ def test_wrong_user_key(server: Server, tmp_path: Path) -> None:
         server.host(key=tmp_path / "wrong").run("true")
 
 
-def test_no_key_at_all_is_refused_with_a_remedy(
-    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    # Neither the user's agent nor the user's keys: whoever runs this may well have a fitting one.
+def test_no_key(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Without the agent and the keys of the user who runs the tests.
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     host = server.host(key=None)

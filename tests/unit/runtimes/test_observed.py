@@ -1,4 +1,4 @@
-"""What a verification keeps of the host, from the recorded output of the script."""
+"""Parsing the recorded output of the observation script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORDED = Path(__file__).parents[2] / "captured" / "verification-docker-nat.txt
 RAW = RECORDED.read_text()
 
 
-def test_a_readback_keeps_no_more_of_the_host_than_the_checks_need() -> None:
+def test_only_the_fields_that_rules_need_are_kept() -> None:
     found = observed.parse(RAW)
     text = json.dumps(found)
     assert "link/ether" not in text and "ff:ff:ff:ff:ff:ff" not in text and "masquerade" not in text
@@ -27,13 +27,13 @@ def test_a_readback_keeps_no_more_of_the_host_than_the_checks_need() -> None:
     assert len(text) < 5000
 
 
-def test_a_process_in_the_host_network_has_no_addresses_of_its_own() -> None:
+def test_no_addresses_in_the_host_network() -> None:
     sections = observed.sections(RAW)
     shared = RAW.replace(sections["ns.net"], sections["host.net"])
     assert observed.parse(shared)["addresses"] == {}
 
 
-def test_the_digest_of_rules_is_that_of_the_rules_not_of_their_counters() -> None:
+def test_the_digest_of_rules_ignores_counters() -> None:
     def digest(text: str) -> str:
         return observed.reduced_rules("rules", text)["rules_size"]["sha256"]
 
