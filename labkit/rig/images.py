@@ -48,7 +48,7 @@ def ensure_images(local: LocalHost, say: Say) -> dict[str, Image]:
             for folder in missing:
                 ensure_image(local, socket, folder, store=str(engine.IMAGES), parent="/labkit")
     else:
-        say("images stand")
+        say("the images exist")
     images = {folder.name: stored(folder) for folder in folders()}
     return {name: image for name, image in images.items() if image}
 
@@ -209,7 +209,7 @@ def _need(target: Target, images: Sequence[LayeredImage | str]) -> _Need:
     names = sorted({image if isinstance(image, str) else image.base for image in images})
     if absent := [name for name in names if name not in target.images]:
         raise UsageError(
-            f"no image {', '.join(absent)} stands on the rig", remedy=f"one of {[*target.images]}"
+            f"the rig has no image {', '.join(absent)}", remedy=f"one of {[*target.images]}"
         )
     bases = {name: target.images[name] for name in names}
     layered = {

@@ -323,7 +323,7 @@ class InventoryRig(Rig):
         kernels = {role: inventory_checks.kernel(answers[role], facts[role]) for role in machines}
         shared = len(set(kernels.values())) == 1
         sut = targets["sut"]
-        apart = storage.apart(sut.host, sut.engine, sut.disk) if sut.engine else ""
+        difference = storage.disk_difference(sut.host, sut.engine, sut.disk) if sut.engine else ""
         driver = (facts["sut"]["stable"]["engine"] or {}).get("Driver")
         cpus, notes = inventory_checks.cpu_map(machines, facts, shared=shared)
         without = {
@@ -348,7 +348,7 @@ class InventoryRig(Rig):
             | runtimes.unavailable(sut.host, sut.engine)
             | inventory_checks.missing_networks(inventory, answers["generator"].get("user"))
             | without
-            | storage.missing_beside(driver, apart),
+            | storage.missing_without_daemons(driver, difference),
             possible_networks=inventory.networks,
             machines=machines,
             extra={role: targets[role] for role in targets if role in (PEER, COLLECTOR)},

@@ -49,16 +49,16 @@ def mismatch(
     if not answers.get("scratch"):
         why = f"{machine.scratch} is not writable"
         return Mismatch("scratch", why, "name another directory there")
-    held = {
+    addresses = {
         link["ifname"]: {row["local"] for row in link.get("addr_info", []) if "local" in row}
         for link in json.loads(answers.get("addresses") or "[]")
         if "ifname" in link
     }
     for interface in machine.interfaces:
-        if interface not in held:
+        if interface not in addresses:
             why = f"there is no interface {interface}"
             return Mismatch("interfaces", why, "correct the name")
-    lab = {address for name in machine.interfaces for address in held[name]}
+    lab = {address for name in machine.interfaces for address in addresses[name]}
     for address in machine.addresses:
         if address not in lab:
             why = f"{address} is not on {', '.join(machine.interfaces)}, which have {sorted(lab)}"

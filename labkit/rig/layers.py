@@ -241,8 +241,8 @@ def write_images(
                     diff_ids[names[-1]] = _add_layer(target, names[-1], layer, out.parent)
             base = stored[under]
             config = _config(json.loads(base.config), [diff_ids[name] for name in names])
-            whole = Saved(config, (*base.members, *names))
-            manifest.append(_manifest_row(target, reference, whole))
+            layered = Saved(config, (*base.members, *names))
+            manifest.append(_manifest_row(target, reference, layered))
             digests[reference] = "sha256:" + hashlib.sha256(config).hexdigest()
         _add(target, "manifest.json", io.BytesIO(json.dumps(manifest).encode()))
     return digests

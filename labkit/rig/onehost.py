@@ -195,7 +195,7 @@ def _missing(host: ReadingHost, gateway: str, cpus: Mapping[str, str]) -> dict[s
         "separate-machines": "generator and server are one machine",
         "nic-hardware": "the link is loopback",
         "busy-poll": "loopback has no queue that a socket could poll",
-        "clean-host": "the engine's rules are on this host, so no process here is beside none",
+        "clean-host": "the engine's rules are on this host, and apply to every process",
         "layer2": "a layer-2 bridge joins a second host, and there is none",
         "collector": "there is no separate capture host",
     }
@@ -218,9 +218,11 @@ def _missing(host: ReadingHost, gateway: str, cpus: Mapping[str, str]) -> dict[s
     on_demand = [name for name in NETWORKS if name not in ("host", "bridge", "nat")]
     reasons |= {f"network:{name}": second_host for name in on_demand}
     reasons["network:nat"] = docker_only
-    apart = storage.apart(host, host.socket, str(disk()))
+    difference = storage.disk_difference(host, host.socket, str(disk()))
     reasons |= virtual.missing_here(cpus)
-    return reasons | storage.missing_beside(storage.driver_of(host, host.socket), apart)
+    return reasons | storage.missing_without_daemons(
+        storage.driver_of(host, host.socket), difference
+    )
 
 
 class OneHostRig(Rig):
@@ -308,7 +310,7 @@ class OneHostRig(Rig):
                 "published port's: on the engine's bridge); there is no wire, no NIC and no driver",
                 f"one kernel, CPUs {cpus['all']} shared by load, server and engine; softirq runs "
                 "on the sender's CPU",
-                "nothing is set apart: what else this machine runs is measured with it",
+                "no CPU is reserved: whatever else this machine runs affects the numbers",
             ),
             missing=_missing(host, gateway, cpus),
         )

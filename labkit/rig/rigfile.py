@@ -228,7 +228,7 @@ def _wrong(path: Path, table: str, key: str, value: str, expected: str) -> NoRet
 def _explain(path: Path, error: ValidationError) -> NoReturn:
     """Raise the first mistake; unknown keys first, as one may be a missing key misspelt."""
     mistakes = sorted(
-        error.errors(), key=lambda one: (one["type"] != "extra_forbidden", len(one["loc"]))
+        error.errors(), key=lambda row: (row["type"] != "extra_forbidden", len(row["loc"]))
     )
     mistake = mistakes[0]
     parts = [part for part in mistake["loc"] if isinstance(part, str) and part != "[key]"][:3]

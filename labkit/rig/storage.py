@@ -204,7 +204,7 @@ done
 """
 
 
-def apart(host: Host, socket: str, disk: str) -> str:
+def disk_difference(host: Host, socket: str, disk: str) -> str:
     """Return why directories below `disk` cannot be compared with an engine's storage, or "".
 
     On another disk or file system, a bind mount would differ from a driver by the disk.
@@ -219,7 +219,7 @@ def apart(host: Host, socket: str, disk: str) -> str:
     return f"{disk} is on {own}, the engine's data ({root}) on {other}: two disks, not two storages"
 
 
-def missing_beside(driver: str | None, bind: str = "") -> dict[str, str]:
+def missing_without_daemons(driver: str | None, bind: str = "") -> dict[str, str]:
     """Return the storages that a rig without storage daemons lacks, as capabilities.
 
     `driver` is the engine's storage driver (None: there is no engine), `bind` why a bind mount

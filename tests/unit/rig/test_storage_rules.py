@@ -97,11 +97,11 @@ def test_sources_of_mounts_are_named_after_their_content() -> None:
 
 
 def test_without_storage_daemons_there_is_one_driver_and_two_mounts() -> None:
-    reasons = storage.missing_beside("btrfs")
+    reasons = storage.missing_without_daemons("btrfs")
     able = {name for name in (*DRIVERS, *MOUNTS) if f"storage:{name}" not in reasons}
     assert able == {"btrfs", "bind", "volume"}
     assert "btrfs" in reasons["storage:overlay2"]
-    without_engine = storage.missing_beside(None)
+    without_engine = storage.missing_without_daemons(None)
     assert set(without_engine) == {f"storage:{name}" for name in (*DRIVERS, *MOUNTS)}
 
 
@@ -143,9 +143,9 @@ class Answering(LocalHost):
     ],
 )
 def test_a_bind_mount_must_be_on_the_disk_of_the_engine(answers: tuple[str, ...], why: str) -> None:
-    reason = storage.apart(Answering(*answers), "unix:///e", "/disk")
+    reason = storage.disk_difference(Answering(*answers), "unix:///e", "/disk")
     assert why in reason and bool(reason) == bool(why)
-    reasons = storage.missing_beside("overlay2", reason)
+    reasons = storage.missing_without_daemons("overlay2", reason)
     assert ("storage:bind" in reasons) == bool(why)
     assert not {"storage:volume", "storage:overlay2"} & reasons.keys()
 
@@ -157,8 +157,8 @@ def test_a_missing_directory_is_on_the_disk_of_its_nearest_parent(tmp_path: Path
                 return Result(argv, "sut", 0, f"{tmp_path}/engine/data\n", "", 0.0)
             return super().run(*argv, **options)
 
-    assert storage.apart(Engine(), "unix:///e", f"{tmp_path}/not yet/made") == ""
-    assert "two disks" in storage.apart(Engine(), "unix:///e", "/proc")
+    assert storage.disk_difference(Engine(), "unix:///e", f"{tmp_path}/not yet/made") == ""
+    assert "two disks" in storage.disk_difference(Engine(), "unix:///e", "/proc")
 
 
 # Storages of a rig.
