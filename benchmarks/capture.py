@@ -1,11 +1,10 @@
-"""How long does it take to pair a packet capture? labkit beside tshark and a join in pandas.
+"""How long does it take to pair a packet capture? labkit against tshark and a join in pandas.
 
-Writes captures of a ping-pong by sockperf's header, both directions in one file, in which some
-replies are lost, come twice or overtake each other: one of packets of equal size, and one of four
-sizes. Each is read from the page cache and paired by labkit, and by what people type:
-``tshark -T fields``, and a join of its output in pandas. Where there is no tshark, a loop in plain
-Python over the records, with a dict, takes its place. Both must find the same residence times.
-Prints; it decides nothing by a time.
+Writes captures of a ping-pong with sockperf's header, both directions in one file, in which some
+replies are lost, duplicated or reordered: one of packets of equal size, and one of four sizes. Each
+is read from the page cache and paired by labkit, and by the usual ``tshark -T fields`` with a join
+of its output in pandas. Without tshark, a loop in plain Python over the records takes its place.
+Both must find the same residence times. Prints; it decides nothing by a time.
 
 Example: make bench, or: .venv/bin/python benchmarks/capture.py --packets 100000
 """
@@ -35,11 +34,11 @@ CLIENT, SERVER = "198.18.0.1", "198.18.0.2"
 #: UDP payloads; sockperf's header has 14 bytes of them.
 SIZES = {"one size": [64], "four sizes": [28, 64, 200, 512]}
 START, EVERY = 1_700_000_000_000_000_000, 20_000
-#: One reply of so many is lost, and one comes twice.
+#: One reply of so many is lost, and one is duplicated.
 RARE = 1_000
-#: A ratio to be reached, beside which the measured one is printed.
+#: The target of the ratio, printed with the measured one.
 AIM = 50
-#: Calls of labkit's in a run, of which the median counts: one of them is soon disturbed.
+#: labkit's calls in a run, of which the median counts: a single one is easily disturbed.
 TIMES = 5
 
 HEAD = np.dtype(
@@ -62,7 +61,7 @@ def say(text: str) -> None:
 
 
 def traffic(rng: np.random.Generator, messages: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (times, numbers, whether it is a reply) of all packets, in order of time."""
+    """Return times, message numbers and whether they are replies, of all packets by time."""
     numbers = np.arange(messages)
     sent = START + EVERY * numbers + rng.integers(0, EVERY // 4, messages)
     stays = (9_000 * rng.lognormal(0, 0.5, messages)).astype(np.int64)
@@ -155,42 +154,43 @@ def timed(function: Callable[[Path], Any], path: Path) -> tuple[float, Any]:
     return time.perf_counter() - began, made
 
 
-def beside(path: Path, plain: Callable[[Path], np.ndarray], repeats: int) -> list[tuple]:
-    """Time both ways on one capture, one after the other: (plain, labkit's several) a repeat."""
-    by_labkit(path)  # the first call is slower, and what it reads stays in the page cache
-    found = []
+def compare(path: Path, plain: Callable[[Path], np.ndarray], repeats: int) -> list[tuple]:
+    """Time both on one capture, one after the other: (plain, labkit's calls) of each repeat."""
+    by_labkit(path)  # the first call is slower, and brings the file into the page cache
+    times = []
     for number in range(repeats):
-        theirs, wanted = timed(plain, path)
+        theirs, expected = timed(plain, path)
         ours = []
         for _ in range(TIMES):
             took, made = timed(by_labkit, path)
             ours.append(took)
-            if not np.array_equal(made, wanted):
+            if not np.array_equal(made, expected):
                 raise SystemExit(f"{path.name}: labkit and the plain way differ")
-        found.append((theirs, ours))
+        times.append((theirs, ours))
         say(f"{path.name}: run {number + 1} of {repeats}, {theirs:.1f} s and {min(ours):.3f} s")
-    return found
+    return times
 
 
 def show(name: str, theirs: float, ours: list[float]) -> None:
-    """Print the times of one run; where tshark took part, beside the ratio to be reached."""
+    """Print the times of one run, and with tshark the target of their ratio."""
     spread = f"{1e3 * np.median(ours):.0f} ms ({1e3 * min(ours):.0f} to {1e3 * max(ours):.0f})"
     aim = f" (aim: {AIM})" if "tshark" in name else ""
     print(f"  {name} {theirs:.2f} s, labkit {spread}, ratio {theirs / np.median(ours):.0f}{aim}")
 
 
 def parts(path: Path) -> str:
-    """Return what measurement, headers and pairing take of labkit's time, in ms."""
-    began = time.perf_counter()
+    """Return labkit's time for reading, headers and pairing in ms, and its flags."""
+    clocks = [time.perf_counter()]
     packets = pcap.read(path)
-    read = time.perf_counter()
+    clocks.append(time.perf_counter())
     arrivals, departures = packets.where(dst=SERVER), packets.where(src=SERVER)
-    decoded = time.perf_counter()
+    clocks.append(time.perf_counter())
     paired = pcap.pair(arrivals, departures, pcap.number())
-    ended = time.perf_counter()
-    spans = zip(("reading", "headers", "pairing"), (began, read, decoded), strict=True)
-    took = zip(spans, (read, decoded, ended), strict=True)
-    shown = ", ".join(f"{name} {1e3 * (until - since):.0f}" for (name, since), until in took)
+    clocks.append(time.perf_counter())
+    names = ("reading", "headers", "pairing")
+    shown = ", ".join(
+        f"{name} {1e3 * span:.0f}" for name, span in zip(names, np.diff(clocks), strict=True)
+    )
     return f"{shown} ms\n    " + "\n    ".join(paired.flags)
 
 
@@ -201,7 +201,7 @@ def main() -> None:
         "--packets", type=int, default=1_000_000, help="packets of each capture (default 1000000)"
     )
     parser.add_argument("--repeats", type=int, default=1, help="runs of each (default 1)")
-    given = parser.parse_args()
+    options = parser.parse_args()
     plain, name = by_tshark, "tshark and pandas"
     if shutil.which("tshark") is None:
         plain, name = by_hand, "struct and a dict in plain Python"
@@ -211,11 +211,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="labkit-capture-") as folder:
         for kind, sizes in SIZES.items():
             path = Path(folder) / f"{kind.replace(' ', '-')}.pcap"
-            count = write(path, given.packets // 2, sizes)
-            found = beside(path, plain, given.repeats)
+            count = write(path, options.packets // 2, sizes)
+            times = compare(path, plain, options.repeats)
             size = path.stat().st_size / 2**20
             print(f"\n{count:,} packets of {kind} ({size:,.0f} MiB), the same residence times:")
-            for theirs, ours in found:
+            for theirs, ours in times:
                 show(name, theirs, ours)
             print(f"  of labkit's: {parts(path)}")
             path.unlink()

@@ -1,9 +1,8 @@
-"""Does the explorer answer at once? The time of each interaction, with a million samples a trial.
+"""Time each interaction with the explorer, with a million samples a trial.
 
-Makes a campaign of 6 conditions (and a second copy of the baseline) on disk as a study stores it,
-opens the explorer on it, and asks for one view after the other, as a person would. What is
-timed is the whole answer: numbers, figure, its picture, and the HTML that goes to the browser. The
-first answer reads and sorts the samples. Prints; it decides nothing by a time.
+It writes a campaign of 6 conditions (and an A/A replicate of the baseline), opens the explorer on
+it, and asks for one view after the other. The times include numbers, figure, image and HTML. The
+first answer reads and sorts the samples. Times are printed, and not judged.
 
 Example: make bench, or: .venv/bin/python benchmarks/explore.py --samples 100000 --blocks 3
 """
@@ -26,8 +25,8 @@ from labkit.explore import VIEWS, Choice, Study, render
 
 
 def steps(study: Study) -> Iterator[tuple[str, str, Choice]]:
-    """Yield what a person does, in turn, each time to something that was not shown before."""
-    quantity = next(iter(study.quantities))
+    """Yield interactions by name, each with a view and a choice that were not shown before."""
+    quantity = study.quantities[0]
     baselines = list(dict.fromkeys(study.trials["all factors"]))
     spin = {"wait": ("spin",)}
     for view in VIEWS:
@@ -37,11 +36,10 @@ def steps(study: Study) -> Iterator[tuple[str, str, Choice]]:
         yield f"conditions, {view}", view, Choice(quantity, levels=spin)
     yield "tail", "Distribution", Choice(quantity, tail=True)
     yield "no logarithmic axis", "Distribution", Choice(quantity, log=False)
-    yield "no single trials", "Distribution", Choice(quantity, single=False)
 
 
 def answers(study: Study) -> dict[str, list[tuple[float, float]]]:
-    """Return the seconds of every step, and those of CPU, by what it was."""
+    """Return the seconds of every interaction, elapsed and of CPU, by its name."""
     times: dict[str, list[tuple[float, float]]] = {}
     for name, view, choice in steps(study):
         began, busy = time.perf_counter(), time.process_time()
@@ -62,17 +60,18 @@ def main() -> None:
     parser.add_argument(
         "--blocks", type=int, default=6, help="blocks of 7 trials (default 6: 42 trials)"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="labkit-explore-") as folder:
-        say(f"writing {7 * given.blocks} trials of {given.samples:,} samples")
-        path = generate(Path(folder), given.samples, given.blocks)
+        say(f"writing {7 * options.blocks} trials of {options.samples:,} samples")
+        path = generate(Path(folder), options.samples, options.blocks)
         began = time.perf_counter()
         study = Study(load(path))
-        render(study, "Distribution", Choice(next(iter(study.quantities))))
+        render(study, "Distribution", Choice(study.quantities[0]))
         first = time.perf_counter() - began
         times = answers(study)
     print(
-        f"{7 * given.blocks} trials of {given.samples:,} samples, {os.cpu_count()} CPUs, ", end=""
+        f"{7 * options.blocks} trials of {options.samples:,} samples, {os.cpu_count()} CPUs, ",
+        end="",
     )
     print(f"load average {os.getloadavg()[0]:.1f}, ", end="")
     print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:,.0f} MiB.")

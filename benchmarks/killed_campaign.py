@@ -1,7 +1,7 @@
 """The campaign that `kills.py` kills; it prints each phase that it enters, and "/" on leaving.
 
-The phases are announced around the library's own functions, which are otherwise left as they are.
-With the name of a study it is that study: the cells of its notebook, with its smallest profile.
+It wraps functions of the library that correspond to phases. With the name of a study, it runs the
+cells of that study's notebook with the profile tiny.
 
 Example: .venv/bin/python benchmarks/killed_campaign.py FOLDER BLOCKS [STUDY]
 """
@@ -19,12 +19,12 @@ from labkit.campaign import runner, store, study, trial
 from labkit.rig import base, virtual
 from labkit.tools import sockperf
 
-#: Where the phases go; what a notebook's cells print must not be taken for one.
+#: The output for phases, apart from that of a notebook's cells.
 PHASES = sys.stdout
 
 
 def announced(phase, function):
-    """Return the function, which now says when it begins and ends."""
+    """Return a function that prints the phase around `function`."""
 
     def wrapper(*args, **kwargs):
         print(phase, file=PHASES, flush=True)
@@ -37,7 +37,7 @@ def announced(phase, function):
 
 
 def announced_entry(phase, function):
-    """Return the function that makes a context, which now says when its entry begins and ends."""
+    """Return a function whose context prints the phase while it is entered."""
 
     @contextmanager
     def wrapper(*args, **kwargs):
@@ -48,14 +48,14 @@ def announced_entry(phase, function):
 
 
 def ping(trial):
-    """Two hundred messages, so that a trial is short."""
+    """Measure two hundred messages, which is short."""
     with trial.serve(sockperf.server("spin"), trial.placement) as server:
         client = sockperf.ping_pong(server.address, messages=200, size=64, wait="spin")
         return trial.measure(client)
 
 
 def announce():
-    """Let the library say which phase it is in."""
+    """Make the library print its phases."""
     base.Rig.storage = announced_entry("setting up", base.Rig.storage)
     base.Rig.peer = announced_entry("setting up", base.Rig.peer)
     base.Rig.networks = announced_entry("setting up", base.Rig.networks)
@@ -71,7 +71,7 @@ def announce():
 
 
 def run_notebook(name, folder, blocks):
-    """Run the cells of a study's notebook in this process, as papermill would one after another."""
+    """Run the cells of a study's notebook in this process."""
     (path,) = studies.find([name])
     given = studies.profile_of(path, "tiny") | {"data": folder, "blocks": blocks}
     names = {"In": [], "__name__": "notebook"}
@@ -81,7 +81,7 @@ def run_notebook(name, folder, blocks):
         if cell.cell_type != "code":
             continue
         source, place = cell.source, f"<cell {number}>"
-        # A plan reads the source of its protocol.
+        # A plan reads the source of its protocol from here.
         linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
         exec(compile(source, place, "exec"), names)
         if "parameters" in cell.metadata.get("tags", []):

@@ -1,11 +1,10 @@
-"""Kill a campaign with SIGKILL in every phase, and see that nothing is lost and nothing left.
+"""Kill a campaign with SIGKILL in every phase, and check that no trial is lost and nothing left.
 
-Each kill starts the same campaign in a process of its own, waits until it is in the wanted phase,
-waits a random moment more, and kills it. What was dead, or in another phase, before the signal came
-is no kill and is tried again at another moment. The campaign is then resumed, killed again, and so
-on; at the end it runs to its end. Then every planned trial must be there once, no finished trial
-may have been lost or changed, and the machine must look as it did before. After every single kill
-the machine outside the lab must look so too.
+Each kill starts or resumes the same campaign in its own process, waits for the phase and a random
+time more, and kills it. If the process had ended or left the phase before the signal, the kill is
+repeated with another time. At the end the campaign runs to its end. Then every planned trial must
+be stored once, no finished trial may be lost or changed, and the machine must be as it was before.
+After every kill this must hold for the machine outside the lab.
 
 Examples: .venv/bin/python benchmarks/kills.py --kills 20
           .venv/bin/python benchmarks/kills.py --kills 6 --blocks 1 --study cpu-quota
@@ -32,8 +31,8 @@ from labkit.hosts.journal import DIRECTORY, Journal
 from labkit.rig import clean, engine, lock
 
 PHASES = ("planning", "placing", "measuring", "recording", "taking down", "restoring")
-#: How long after a phase has begun the signal comes, at most. A moment that was too late is tried
-#: again, within half of that time.
+#: The longest time in seconds from the beginning of a phase to the signal. It is halved each time
+#: that the signal comes too late.
 LONGEST = {
     "planning": 3.0,
     "placing": 0.15,
@@ -45,7 +44,7 @@ LONGEST = {
     "steering": 0.1,
 }
 TRIES = 12
-#: Studies that have more set up for them, or more set in a trial, and so more phases.
+#: Studies with further phases.
 FURTHER = {
     "network-isolation": ("setting up",),
     "union-filesystem": ("setting up",),
@@ -54,7 +53,7 @@ FURTHER = {
     "rps": ("setting up", "steering"),
 }
 
-#: What must be the same afterwards, each as a shell command.
+#: Shell commands whose output must be the same afterwards.
 STATE = {
     "namespaces": "ls /run/netns 2>/dev/null",
     "links": "ip -o link | sed 's/ qlen.*//; s/^[0-9]*: //' | grep -v veth",
@@ -66,7 +65,7 @@ STATE = {
     "control groups": "find /sys/fs/cgroup -type d -name 'labkit*' | sort",
     "processes": "ps -eo args | grep -E '[d]ockerd|[c]ontainerd|[l]abkit/(virtual|journal)|"
     "[s]ockperf|[s]ocat|[i]perf3|[m]emcached|[n]ginx|[p]ostgres|[s]leep infinity|"
-    # Those to this machine itself are no rig's.
+    # socat to this machine itself does not belong to a rig.
     "[u]nionfs|[f]use-overlayfs|[d]rop_caches' | grep -v 'socat - TCP:127'",
     "scratch": "find /run/labkit -mindepth 1 2>/dev/null | grep -v '^/run/labkit/lock$' | sort",
     "settings": "sysctl -a 2>/dev/null | grep -E '^(net.ipv4.(ip_forward|conf.all)|net.bridge|"
@@ -78,7 +77,7 @@ STATE = {
     "loop devices": "losetup --list --noheadings 2>/dev/null | grep labkit",
     "interrupts": "grep . /proc/irq/*/smp_affinity_list 2>/dev/null",
 }
-#: What no kill may change even for a while, each with the lines in which the standing lab shows.
+#: State that no kill may change, with the text of lines that a lab which is up adds.
 OUTSIDE = {
     "links": None,
     "routes": "unreachable 198.18.",
@@ -90,20 +89,20 @@ OUTSIDE = {
 
 
 def read(kind: str) -> str:
-    """Return one part of the machine's state, as text."""
+    """Return one part of the machine's state."""
     command = ["sh", "-c", STATE[kind]]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def machine() -> dict[str, str]:
-    """Return the state of the machine, as text by kind; the caller holds the rig."""
+    """Return the state of the machine by kind; the caller has locked the rig."""
     record = Journal(LocalHost()).load()
     pending = {"journal": "".join(f"{entry}\n" for entry in [*record.pending, *record.torn])}
     return pending | {kind: read(kind) for kind in STATE}
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """Return in words what differs between two states."""
+    """Return a text for each difference between two states."""
     return [
         f"{kind} differ:\n--- before\n{before[kind]}--- after\n{after[kind]}"
         for kind in before
@@ -111,11 +110,11 @@ def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
     ]
 
 
-def outside(whole: dict[str, str]) -> dict[str, str]:
-    """Return, of a state, what has nothing to do with the lab."""
+def outside(state: dict[str, str]) -> dict[str, str]:
+    """Return the part of a state that does not belong to the lab."""
     return {
         kind: "".join(
-            line for line in whole[kind].splitlines(keepends=True) if not (ours and ours in line)
+            line for line in state[kind].splitlines(keepends=True) if not (ours and ours in line)
         )
         for kind, ours in OUTSIDE.items()
     }
@@ -123,17 +122,17 @@ def outside(whole: dict[str, str]) -> dict[str, str]:
 
 def finished(folder: Path) -> dict[str, str]:
     """Return a digest of every finished trial."""
-    found = {}
+    digests = {}
     for path in sorted(folder.glob("*/*/trials/b*/trial.json")):
         if json.loads(path.read_text())["status"] == "ok":
-            whole = b"".join(one.read_bytes() for one in sorted(path.parent.iterdir()))
-            found[path.parent.name] = hashlib.sha256(whole).hexdigest()
-    return found
+            content = b"".join(file.read_bytes() for file in sorted(path.parent.iterdir()))
+            digests[path.parent.name] = hashlib.sha256(content).hexdigest()
+    return digests
 
 
 @dataclass
 class Campaign:
-    """A campaign's folder, and the finished trials that were seen in it."""
+    """A campaign's folder, and the finished trials that were last seen in it."""
 
     folder: Path
     blocks: int
@@ -141,7 +140,7 @@ class Campaign:
     seen: dict[str, str] = field(default_factory=dict)
 
     def run(self, phase: str | None, draw: random.Random, tried: int = 0) -> str:
-        """Run it, and kill it in a phase, tried before; return what became of it."""
+        """Run it and kill it in a phase, after `tried` attempts; return the outcome."""
         script = Path(__file__).with_name("killed_campaign.py")
         argv = [sys.executable, str(script), str(self.folder), str(self.blocks)]
         argv += [self.study] if self.study else []
@@ -158,12 +157,12 @@ class Campaign:
             if skip:
                 skip -= 1
                 continue
-            # A notebook brings the rig up before it plans, and so plans in a moment.
+            # A notebook brings the rig up before planning, which is short then.
             longest = 0.05 if line == "planning" and self.study else LONGEST[line]
             time.sleep(draw.uniform(0, longest / 2**tried))
             os.killpg(process.pid, signal.SIGKILL)
             break
-        for line in map(str.strip, process.stdout):  # what it still said before it was killed
+        for line in map(str.strip, process.stdout):  # lines before it was killed
             within.pop() if line == "/" else within.append(line)
         process.stdout.close()
         status = process.wait()
@@ -173,7 +172,7 @@ class Campaign:
         return "finished" if status == 0 else f"failed: {error}"
 
     def lost(self) -> list[str]:
-        """Return the finished trials that are lost or changed since this was last asked."""
+        """Return the finished trials that were lost or changed since the last call."""
         now = finished(self.folder)
         lost = [trial for trial, digest in self.seen.items() if now.get(trial) != digest]
         self.seen = now
@@ -183,9 +182,9 @@ class Campaign:
 def kill_in(
     phase: str, current: Campaign, draw: random.Random, before: dict[str, str]
 ) -> tuple[Campaign, str, list[str]]:
-    """Kill the campaign once in a phase; return what goes on, what happened, and what is wrong.
+    """Kill the campaign once in a phase; return the campaign, the outcome, and the problems.
 
-    A campaign that comes to its end first is checked, and another is begun.
+    If the campaign ends before, it is checked and another one is begun.
     """
     problems: list[str] = []
     for tried in range(TRIES):
@@ -207,7 +206,7 @@ def kill_in(
 
 
 def main() -> int:
-    """Kill, resume, compare; return 0 when nothing was lost and nothing is left."""
+    """Kill, resume and compare; return 0 if there is no problem."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
@@ -241,7 +240,7 @@ def main() -> int:
 
 
 def check_trials(folder: Path, seen: dict[str, str]) -> list[str]:
-    """Return what is wrong with the finished campaign."""
+    """Return the problems of a finished campaign."""
     plans = list(folder.glob("*/*/plan.json"))
     if len(plans) != 1:
         return [f"{len(plans)} campaigns instead of one"]

@@ -1,10 +1,9 @@
-"""Does the analysis keep up with 60 million samples? Time, memory, growth, and the plain way.
+"""Measure time and memory of the analysis of up to 60 million samples, and compare with pandas.
 
-Makes campaigns of 6 conditions x 10 blocks on disk as a study stores them (and a second copy of the
-baseline in each block, for the noise floor: a sixth more than the size says), then analyses each in
-a fresh process whose files the page cache has dropped: Parquet to summary tables, comparisons,
-intervals and drawn figures. Beside it, in this process, pandas on a size that it can do. Prints;
-it decides nothing by a time.
+Writes campaigns of 6 conditions x 10 blocks as a study stores them, with an A/A replicate of the
+baseline in each block (a sixth more samples than the size says). Each is analysed in a new process,
+with its files dropped from the page cache: from Parquet to summary tables, comparisons, intervals
+and figures. Then pandas makes the same tables of a smaller campaign. Prints; no time is a failure.
 
 Example: make bench, or: .venv/bin/python benchmarks/scale.py --most 6 --repeats 1
 """
@@ -87,18 +86,18 @@ def forget(folder: Path) -> None:
 
 
 def cold(folder: Path) -> dict:
-    """Analyse a campaign in a process of its own, with its files out of the page cache."""
+    """Analyse a campaign in a new process, with its files dropped from the page cache."""
     forget(folder)
     began = time.monotonic()
     argv = [sys.executable, str(CHILD), str(folder), str(began)]
     done = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True)
     ended, made = time.monotonic(), json.loads(done.stdout)
-    bounds = made["parts"].pop("bounds")  # measured there, but no part of the analysis
+    bounds = made["parts"].pop("bounds")  # not part of the analysis
     return made | {"wall": ended - began - bounds}
 
 
 def grow(most: int, repeats: int, scratch: Path) -> list[list[dict]]:
-    """Return, for each size, what its runs took."""
+    """Return the results of the runs of each size."""
     found = []
     for size in [size for size in SIZES if size <= most]:
         say(f"{size} M samples: writing")
@@ -113,14 +112,14 @@ def grow(most: int, repeats: int, scratch: Path) -> list[list[dict]]:
 
 
 def timed(function: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds that a call took, and what it returned."""
+    """Return the seconds of a call, and its result."""
     began = time.perf_counter()
     made = function()
     return time.perf_counter() - began, made
 
 
 def plain_tables(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read a campaign and summarise it a trial and a condition, by pandas alone."""
+    """Summarise a campaign by trial and by condition with pandas alone."""
     frames = []
     for one in load(path).records:
         frame = pd.read_parquet(path / "trials" / one["directory"] / "samples.parquet")
@@ -137,13 +136,13 @@ def plain_tables(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def our_tables(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Make the same tables by labkit."""
+    """Make the same tables with labkit."""
     samples = sort_trials(load(path).series(["rtt_ns"]))
     return summarise(samples, by=["trial"]), combined(samples, by=list(FACTORS))
 
 
 def table_ratio(repeats: int, scratch: Path) -> list[tuple[float, float]]:
-    """Time the summary tables of 6 M samples both ways: (plain, ours) a repeat."""
+    """Return the seconds of the summary tables of 6 M samples, (pandas, labkit) by repeat."""
     path, found = generate(scratch / "plain", 100_000), []
     for number in range(repeats):
         plain, theirs = timed(lambda: plain_tables(path))
@@ -166,7 +165,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def show_growth(found: list[list[dict]]) -> None:
-    """Print a row a size, and the line through all runs."""
+    """Print a column for each size, and the linear growth."""
     parts = list(found[0][0]["parts"])
     rows = {}
     for runs in found:
@@ -192,7 +191,7 @@ def show_growth(found: list[list[dict]]) -> None:
 
 
 def show_ratio(name: str, found: list[tuple[float, float]]) -> None:
-    """Print how much longer the plain way takes."""
+    """Print how much longer pandas takes."""
     ratios = [plain / ours for plain, ours in found]
     ours = spread([1e3 * ours for _, ours in found], 1)
     plain = spread([plain for plain, _ in found])

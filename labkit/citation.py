@@ -1,6 +1,6 @@
-"""What CITATION.cff says, as BibTeX and APA: of labkit, of a dataset, of the studies it repeats.
+"""Citations of labkit, of datasets and of the studies that labkit repeats, in BibTeX and APA.
 
-The kept converters read the software's entry alone, not its references.
+They come from CITATION.cff. Known converters read its entry of the software, not its references.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ import yaml
 from labkit.errors import LabkitError
 from labkit.paths import ROOT
 
-#: CITATION.cff wants an author; a document that states none has this one.
+#: The author in CITATION.cff, which requires one, of a document that states none.
 _NOBODY = "Authors not stated"
+_PUBLISHED = {"software": "Computer software", "dataset": "Data set"}
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing to cite.
+    """One entry of a bibliography.
 
     Parameters
     ----------
     key : str
         Its key in BibTeX.
     kind : {"software", "dataset", "thesis", "article"}
-        What it is.
+        The kind of work.
     title : str
         As printed.
     authors : sequence of mapping
-        Persons and entities as in the Citation File Format; empty where none is stated.
+        Persons and entities as in the Citation File Format; may be empty.
     year, month, version, form, institution, journal, doi, note : str
-        What is known; empty where it is not. `form` is the kind of a thesis.
+        Empty where unknown. `form` is the kind of a thesis.
     """
 
     key: str
@@ -55,12 +56,12 @@ class Entry:
     note: str = ""
 
     def apa(self) -> str:
-        """Return the reference in the style of APA, 7th edition, without its italics."""
-        what = {"software": "Computer software", "dataset": "Data set"}.get(self.kind, "")
-        bracket = what or ", ".join(filter(None, [self.form, self.institution]))
+        """Return the reference in the style of APA, 7th edition, without italics."""
+        thesis = ", ".join(filter(None, [self.form, self.institution]))
+        bracket = _PUBLISHED.get(self.kind, thesis)
         title = self.title + (f" (Version {self.version})" if self.version else "")
         title += f" [{bracket}]" if bracket else ""
-        names = _listed([_apa_name(one) for one in self.authors])
+        names = _listed([_apa_name(author) for author in self.authors])
         date = f"({self.year or 'n.d.'})."
         # Without an author the title takes its place.
         parts = [names + ("" if names.endswith(".") else "."), date, f"{title}."]
@@ -69,20 +70,19 @@ class Entry:
         return " ".join(parts + ([f"https://doi.org/{self.doi}"] if self.doi else []))
 
     def bibtex(self) -> str:
-        """Return the entry in BibTeX, of types that classic styles know."""
+        """Return the entry in BibTeX, with entry types of the classic styles."""
         article = "article" if self.journal else "unpublished"
         kinds = {"thesis": "mastersthesis", "article": article}
-        made = {"software": "Computer software", "dataset": "Data set"}.get(self.kind, "")
         version = f"version {self.version}" if self.version else ""
         fields = {
-            "author": " and ".join(_bibtex_name(one) for one in self.authors),
+            "author": " and ".join(_bibtex_name(author) for author in self.authors),
             "title": f"{{{_tex(self.title)}}}",
             "school": _tex(self.institution),
             "type": _tex(self.form),
             "journal": _tex(self.journal),
             "year": self.year,
             "month": self.month,
-            "howpublished": made,
+            "howpublished": _PUBLISHED.get(self.kind, ""),
             "doi": self.doi,
             "note": _tex("; ".join(filter(None, [version, self.note]))),
         }
@@ -92,19 +92,16 @@ class Entry:
 
 @cache
 def citation(path: Path = ROOT / "CITATION.cff") -> dict[str, Any]:
-    """Return what CITATION.cff says."""
+    """Return the content of CITATION.cff."""
     try:
         return dict(yaml.safe_load(path.read_text()))
     except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
         raise LabkitError("CITATION.cff cannot be read", where=str(path), why=str(error)) from None
 
 
-def authors() -> list[str]:
-    """Return the names of labkit's authors, as a person writes them."""
-    return [
-        one.get("name") or " ".join(filter(None, [one.get("given-names"), one["family-names"]]))
-        for one in citation()["authors"]
-    ]
+def full_name(author: Mapping[str, str]) -> str:
+    """Return the name of a person or entity."""
+    return author.get("name") or f"{author.get('given-names', '')} {author['family-names']}".strip()
 
 
 def software() -> Entry:
@@ -123,8 +120,8 @@ def software() -> Entry:
 
 
 def studies() -> list[Entry]:
-    """Return the entries of the studies that labkit measures again."""
-    return [_study(about) for about in citation()["references"]]
+    """Return the entries of the studies that labkit repeats."""
+    return [_study(reference) for reference in citation()["references"]]
 
 
 def _study(about: Mapping[str, Any]) -> Entry:

@@ -1,8 +1,8 @@
-"""The plan of a campaign, fixed before anything runs: conditions, seeded blocks, identity.
+"""The design of a campaign: conditions, the order of seeded blocks, and the plan's identity.
 
-Pure: no host, no engine and no clock. A randomised complete block design: each block holds every
-feasible condition once, in an order drawn from the seed; a few conditions run twice in each
-block (A/A replicates), so that every report can show the rig's own noise.
+A randomised complete block design: each block contains every feasible condition once, in an order
+drawn from the seed. A few conditions run twice in each block (A/A replicates), so that every report
+can show the rig's noise.
 """
 
 from __future__ import annotations
@@ -21,14 +21,9 @@ Levels = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Condition:
-    """One combination of levels; ``replicate`` is 2 for its A/A replicate.
+    """One combination of levels: pairs of factor and level, in the order of the factors.
 
-    Parameters
-    ----------
-    levels : tuple of (str, Any)
-        Factor names and levels, in the order in which the factors were declared.
-    replicate : int
-        1, or 2 for the A/A replicate.
+    ``replicate`` is 1, or 2 for the A/A replicate.
     """
 
     levels: tuple[tuple[str, Any], ...]
@@ -39,18 +34,18 @@ class Condition:
 
     @property
     def label(self) -> str:
-        """The levels in words, the same for both copies."""
+        """The levels as text, the same for both replicates."""
         return " | ".join(level_label(level) for _, level in self.levels)
 
     @property
     def key(self) -> str:
-        """A unique name inside a plan."""
+        """The unique name in a plan."""
         return self.label + (f" (replicate {self.replicate})" if self.replicate > 1 else "")
 
 
 @dataclass(frozen=True)
 class Infeasible:
-    """An infeasible condition, and why."""
+    """The label of an infeasible condition, and the reason."""
 
     condition: str
     reason: str
@@ -58,16 +53,9 @@ class Infeasible:
 
 @dataclass(frozen=True)
 class Design:
-    """Conditions, the order of each block, and what is infeasible.
+    """The feasible conditions, the order of each block, and the infeasible conditions.
 
-    Parameters
-    ----------
-    conditions : tuple of Condition
-        Feasible conditions, those with an A/A replicate twice.
-    order : tuple of tuple of int
-        For each block the indices into `conditions`, in the order of execution.
-    infeasible : tuple of Infeasible
-        What the rig cannot do.
+    `order` has for each block the indices into `conditions`, in the order of execution.
     """
 
     conditions: tuple[Condition, ...]
@@ -78,24 +66,24 @@ class Design:
         return sum(len(block) for block in self.order)
 
     def trials(self) -> Iterable[tuple[int, int, Condition]]:
-        """Yield (block, position, condition) in the order of execution; both count from 1."""
+        """Yield (block, position, condition) in the order of execution, counted from 1."""
         for block, indices in enumerate(self.order, start=1):
             for position, index in enumerate(indices, start=1):
                 yield block, position, self.conditions[index]
 
 
 def trial_name(block: int, position: int) -> str:
-    """Return the name of a planned trial; from 100 on, names sort otherwise than trials run."""
+    """Return the name of a trial, such as ``b01-p03``."""
     return f"b{block:02d}-p{position:02d}"
 
 
 def level_label(level: Any) -> str:
-    """Return the short text of a level: its ``label`` where it has one."""
+    """Return the text of a level: its ``label`` if it has one."""
     return str(getattr(level, "label", level))
 
 
-def cross(factors: Mapping[str, Sequence[Any]]) -> list[Condition]:
-    """Return every combination of levels, the last factor varying fastest."""
+def _conditions(factors: Mapping[str, Sequence[Any]]) -> list[Condition]:
+    """Return every combination of levels; the last factor varies fastest."""
     if not factors:
         raise UsageError("a study needs at least one factor")
     for name, levels in factors.items():
@@ -108,8 +96,8 @@ def cross(factors: Mapping[str, Sequence[Any]]) -> list[Condition]:
     ]
 
 
-def matches(condition: Condition, part: Levels) -> bool:
-    """Tell whether the condition has all the levels of `part`."""
+def _matches(condition: Condition, part: Levels) -> bool:
+    """Return whether the condition has all levels of `part`."""
     levels = dict(condition.levels)
     unknown = set(part) - set(levels)
     if unknown:
@@ -128,12 +116,16 @@ def make_design(
     replicates: Sequence[Levels] = (),
     infeasible: Callable[[Levels], str | None] | None = None,
 ) -> Design:
-    """Return the randomised complete block design of the factors."""
+    """Return the randomised complete block design of the factors.
+
+    `keep` selects combinations, `replicates` those with an A/A replicate, and `infeasible` returns
+    the reason why the rig cannot run a combination, or None.
+    """
     if not isinstance(blocks, int) or blocks < 1:
         raise UsageError(f"blocks={blocks!r}: a plan has at least one block")
     feasible: list[Condition] = []
     excluded: list[Infeasible] = []
-    for condition in cross(factors):
+    for condition in _conditions(factors):
         if keep is not None and not keep(dict(condition.levels)):
             continue
         reason = infeasible(dict(condition.levels)) if infeasible else None
@@ -141,10 +133,10 @@ def make_design(
             excluded.append(Infeasible(condition.label, reason))
             continue
         feasible.append(condition)
-        if any(matches(condition, part) for part in replicates):
+        if any(_matches(condition, part) for part in replicates):
             feasible.append(Condition(condition.levels, replicate=2))
     if not feasible:
-        reasons = "; ".join(sorted({one.reason for one in excluded}))
+        reasons = "; ".join(sorted({condition.reason for condition in excluded}))
         raise UsageError("this rig can run no condition of the study", why=reasons)
     order = tuple(_shuffled(feasible, seed, block) for block in range(1, blocks + 1))
     return Design(tuple(feasible), order, tuple(excluded))
@@ -159,7 +151,7 @@ def _shuffled(conditions: Sequence[Condition], seed: int, block: int) -> tuple[i
 
 
 def canonical(value: Any) -> Any:
-    """Return `value` as plain JSON data, the same for equal values."""
+    """Return `value` as JSON data, the same for equal values."""
     if is_dataclass(value) and not isinstance(value, type):
         return canonical(asdict(value))
     if isinstance(value, Mapping):
@@ -172,13 +164,13 @@ def canonical(value: Any) -> Any:
 
 
 def digest(identity: Mapping[str, Any]) -> str:
-    """Return the hexadecimal name of an identity (the first 12 digits of its SHA-256)."""
+    """Return the first 12 hexadecimal digits of the SHA-256 of an identity."""
     text = json.dumps(canonical(identity), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings and lists as one mapping with dotted names."""
+    """Return nested mappings and lists as one mapping with names joined by dots."""
     items: Iterable[tuple[Any, Any]]
     if isinstance(value, Mapping):
         items = value.items()
@@ -193,7 +185,7 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return (name, before, after) for every entry in which two identities differ."""
+    """Return (name, before, after) of every entry that differs between two identities."""
     old, new = flatten(canonical(before)), flatten(canonical(after))
     missing = object()
     names = [*old, *(name for name in new if name not in old)]
@@ -205,11 +197,11 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tupl
 
 
 def refuse_to_mix(stored: Mapping[str, Any], planned: Mapping[str, Any], where: str) -> None:
-    """Raise `PlanMismatch` with the differences unless the two identities are equal."""
+    """Raise `PlanMismatch` with the differences if two identities differ."""
     changes = difference(stored, planned)
     if not changes:
         return
-    # The order follows from the rest, so it would only bury the cause.
+    # Conditions and order follow from the other entries, so showing them would hide the cause.
     causes = [change for change in changes if not change[0].startswith(("order.", "conditions."))]
     lines = [f"{name}: {_short(old)} -> {_short(new)}" for name, old, new in causes or changes]
     shown = lines[:15] + ([f"... and {len(lines) - 15} more"] if len(lines) > 15 else [])

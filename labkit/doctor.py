@@ -1,4 +1,4 @@
-"""What this machine can and cannot do: each check is one titled rule with its remedy."""
+"""Checks of what this machine can do, each with a remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Check:
-    """One finding; ``needed`` marks what `make report` cannot measure without."""
+    """The result of one check; nothing can be measured if a `needed` one is not ok."""
 
     title: str
     ok: bool
@@ -33,198 +33,178 @@ class Check:
     needed: bool = False
 
     def line(self) -> str:
-        """Return the finding as a line, with its remedy where something is missing."""
+        """Return the result as a line of text, with the remedy if it is not ok."""
         mark = "ok  " if self.ok else "MISS" if self.needed else "note"
         text = f"{mark}  {self.title}: {self.found}"
         return text if self.ok or not self.remedy else f"{text}\n        -> {self.remedy}"
 
 
 def check_machine() -> list[Check]:
-    """Return every check of this machine, the needed ones first."""
-    rules = (_root, *(_tool(name, package) for name, package in virtual.TOOLS.items()))
-    rules += (
-        _bootstrap,
-        _storages,
-        _engines,
-        _networks,
-        _realtime,
-        _cpus,
-        _isolated,
-        _governor,
-        _idle,
-        _clock,
-        _virtual,
-        _cgroup,
-        _pressure,
-    )
-    return [rule() for rule in rules]
+    """Return the results of all checks of this machine."""
+    return [
+        _root(),
+        *(_tool(name, package) for name, package in virtual.TOOLS.items()),
+        _bootstrap(),
+        _storages(),
+        _engines(),
+        _networks(),
+        *_cpus(),
+        *_kernel(),
+    ]
 
 
 def _root() -> Check:
-    why = kernel_probe.no_namespaces()
+    reason = kernel_probe.no_namespaces()
     return Check(
         "root",
-        not why,
-        why or "root, who may make network namespaces",
+        not reason,
+        reason or "root, who may make network namespaces",
         "run as root (in a container with --privileged) for the virtual rig; without it reports "
         "show the reference dataset",
         needed=True,
     )
 
 
-def _tool(name: str, package: str) -> Callable[[], Check]:
-    def rule() -> Check:
-        found = virtual.find_tool(name)
-        remedy = f"apt-get install {package}"
-        return Check(name, found is not None, found or "not found", remedy, needed=True)
-
-    return rule
+def _tool(name: str, package: str) -> Check:
+    path = kernel_probe.find_tool(name)
+    remedy = f"apt-get install {package}"
+    return Check(name, path is not None, path or "not found", remedy, needed=True)
 
 
 def _bootstrap() -> Check:
-    found = shutil.which("mmdebstrap")
+    path = shutil.which("mmdebstrap")
     return Check(
         "base image",
-        found is not None,
-        "made by mmdebstrap" if found else "has to be pulled from a registry",
+        path is not None,
+        "made by mmdebstrap" if path else "has to be pulled from a registry",
         "apt-get install mmdebstrap, where no registry can be reached",
     )
 
 
 def _storages() -> Check:
-    lacking = {name.partition(":")[2]: why for name, why in storage.missing().items()}
-    # No current kernel has aufs: its absence is said and is nothing to mend.
-    return _choice(
+    missing = {name.partition(":")[2]: reason for name, reason in storage.missing().items()}
+    # No current kernel has aufs, so there is no remedy for that.
+    return _choices(
         "storages of containers",
         (*DRIVERS, *MOUNTS),
-        lacking,
-        mend=bool(set(lacking) - {"aufs"}),
+        missing,
+        ok=not set(missing) - {"aufs"},
         remedy="apt-get install fuse-overlayfs unionfs-fuse btrfs-progs; the study of union file "
-        "systems measures those that there are",
+        "systems leaves out what is missing",
     )
 
 
-#: Where Podman looks for the program that makes its networks.
+#: Where Podman looks for the program that sets up its networks.
 NETAVARK = Path("/usr/lib/podman/netavark")
 
 
 def _engines() -> Check:
-    lacking = {
-        name.partition(":")[2]: why for name, why in runtimes.unavailable(LocalHost(), None).items()
-    }
-    if virtual.find_tool("dockerd") is None:
-        absent = "dockerd is not on this machine; its package is docker.io"
-        lacking |= dict.fromkeys(("docker", "gvisor"), absent)
-    if "podman" not in lacking and not NETAVARK.exists():
-        lacking["podman"] = "without netavark, a package of its own, it has no networks"
-    wanted = [RUNTIMES[name].package for name in lacking if RUNTIMES[name].package]
-    wanted += ["netavark"] if "podman" in lacking else []
-    remedy = f"apt-get install --no-install-recommends {' '.join(wanted)}"
-    return _choice("container engines", ENGINES, lacking, mend=bool(wanted), remedy=remedy)
+    unavailable = runtimes.unavailable(LocalHost(), None)
+    missing = {name.partition(":")[2]: reason for name, reason in unavailable.items()}
+    if kernel_probe.find_tool("dockerd") is None:
+        reason = "dockerd is not on this machine; its package is docker.io"
+        missing |= dict.fromkeys(("docker", "gvisor"), reason)
+    if "podman" not in missing and not NETAVARK.exists():
+        missing["podman"] = "it has no networks without netavark, which is a separate package"
+    packages = [RUNTIMES[name].package for name in missing if RUNTIMES[name].package]
+    packages += ["netavark"] if "podman" in missing else []
+    remedy = f"apt-get install --no-install-recommends {' '.join(packages)}"
+    return _choices("container engines", ENGINES, missing, ok=not packages, remedy=remedy)
 
 
 def _networks() -> Check:
     title = "networks of containers"
     if kernel_probe.no_namespaces():
-        return Check(title, False, "not tried", "run as root: others may not ask the kernel")
-    lacking = {name.partition(":")[2]: why for name, why in kernel_probe.missing_networks().items()}
+        return Check(title, False, "not tried", "run as root, which testing the kernel requires")
+    reasons = kernel_probe.missing_networks()
+    missing = {name.partition(":")[2]: reason for name, reason in reasons.items()}
     names = [name for name in NETWORKS if name not in NEVER]
-    remedy = "use a kernel that has it; a study refuses what this one cannot have"
-    return _choice(title, names, lacking, mend=bool(set(lacking) - {"weave"}), remedy=remedy)
+    remedy = "use a kernel that supports them; studies leave out what is missing"
+    return _choices(title, names, missing, ok=not set(missing) - {"weave"}, remedy=remedy)
 
 
-def _choice(
-    title: str, names: Iterable[str], lacking: Mapping[str, str], *, mend: bool, remedy: str
+def _choices(
+    title: str, names: Iterable[str], missing: Mapping[str, str], *, ok: bool, remedy: str
 ) -> Check:
-    """Return what of several there is, and why the rest is not there."""
-    able = ", ".join(name for name in names if name not in lacking) or "none"
-    without = "; ".join(f"not {name}: {why}" for name, why in lacking.items())
-    return Check(title, not mend, able + (f" ({without})" if without else ""), remedy)
+    """Return a check that lists what is available, and why the rest is not."""
+    available = ", ".join(name for name in names if name not in missing) or "none"
+    reasons = "; ".join(f"not {name}: {reason}" for name, reason in missing.items())
+    return Check(title, ok, available + (f" ({reasons})" if reasons else ""), remedy)
 
 
-def _realtime() -> Check:
-    tried = LocalHost().run("chrt", "--fifo", "1", "true", check=False)
-    there = tried.status == 0
-    found = "available" if there else tried.stderr.strip()[-200:] or "chrt failed"
-    return Check("real-time class", there, found, "run as root; the level fifo is refused without")
-
-
-def _cpus() -> Check:
+def _cpus() -> list[Check]:
+    """Return the checks of scheduling, CPUs, frequency and idle states."""
+    chrt = LocalHost().run("chrt", "--fifo", "1", "true", check=False)
+    error = chrt.stderr.strip()[-200:] or "chrt failed"
     count = len(os.sched_getaffinity(1))
-    return Check(
-        "CPUs",
-        count > 1,
-        f"{count}; map: "
-        + ", ".join(f"{k} {v}" for k, v in (virtual.cpu_map() | virtual.CPU_NOTES).items()),
-        "with one CPU the two ends share it: conditions with pinned ends are refused",
-    )
-
-
-def _isolated() -> Check:
-    cpus = _read("/sys/devices/system/cpu/isolated")
-    return Check(
-        "isolated CPUs",
-        bool(cpus),
-        cpus or "none",
-        "boot with isolcpus= for claims about rare tails",
-    )
-
-
-def _governor() -> Check:
-    found = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    return Check(
-        "frequency governor",
-        found == "performance",
-        found or "the machine shows none (a virtual CPU's frequency is its host's matter)",
-        "set scaling_governor to performance" if found else "",
-    )
-
-
-def _idle() -> Check:
-    states = [
-        _read(str(path))
-        for path in sorted(Path("/sys/devices/system/cpu/cpu0/cpuidle").glob("*/name"))
+    cpu_map = (virtual.cpu_map() | virtual.CPU_NOTES).items()
+    isolated = _read("/sys/devices/system/cpu/isolated")
+    governor = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    names = sorted(Path("/sys/devices/system/cpu/cpu0/cpuidle").glob("*/name"))
+    states = ", ".join(_read(str(path)) for path in names) or "not shown"
+    latency = Path("/dev/cpu_dma_latency").exists()
+    return [
+        Check(
+            "real-time class",
+            chrt.status == 0,
+            "available" if chrt.status == 0 else error,
+            "run as root; without it, the level fifo is infeasible",
+        ),
+        Check(
+            "CPUs",
+            count > 1,
+            f"{count}; map: " + ", ".join(f"{role} {cpus}" for role, cpus in cpu_map),
+            "with one CPU, generator and SUT share it: conditions that pin them are infeasible",
+        ),
+        Check(
+            "isolated CPUs",
+            bool(isolated),
+            isolated or "none",
+            "boot with isolcpus= for claims about rare tails",
+        ),
+        Check(
+            "frequency governor",
+            governor == "performance",
+            governor or "not shown (the host of a virtual machine controls the frequency)",
+            "set scaling_governor to performance" if governor else "",
+        ),
+        Check(
+            "idle states",
+            latency,
+            f"{states}; {'can' if latency else 'cannot'} be held",
+            'without /dev/cpu_dma_latency the setting idle="held" is not possible',
+        ),
     ]
-    return Check(
-        "idle states",
-        Path("/dev/cpu_dma_latency").exists(),
-        f"{', '.join(states) or 'not shown'}; "
-        + ("can be held" if Path("/dev/cpu_dma_latency").exists() else "cannot be held"),
-        'without /dev/cpu_dma_latency the setting idle="held" is not possible',
-    )
 
 
-def _clock() -> Check:
-    found = _read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-    return Check(
-        "clock source", found in ("tsc", "arch_sys_counter"), found, "reading it may be slow"
-    )
-
-
-def _virtual() -> Check:
-    flags = _read("/proc/cpuinfo")
-    found = " hypervisor" in flags
-    return Check(
-        "bare machine",
-        not found,
-        "a virtual machine" if found else "no hypervisor is seen",
-        "claims that need separate machines or NIC hardware stay undecided here; see rig.toml",
-    )
-
-
-def _cgroup() -> Check:
+def _kernel() -> list[Check]:
+    """Return the checks of clock, virtualisation, control groups and pressure."""
+    clock = _read("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    hypervisor = " hypervisor" in _read("/proc/cpuinfo")
     unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     hybrid = Path("/sys/fs/cgroup/unified").exists()
-    found = "v2" if unified else "v1 with v2 beside it" if hybrid else "v1"
-    there = unified or Path("/sys/fs/cgroup/cpu").exists()
-    return Check(
-        "control groups", there, found, "mount the cpu and cpuset controllers", needed=True
-    )
-
-
-def _pressure() -> Check:
-    there = os.access("/proc/pressure/cpu", os.R_OK)
-    return Check("pressure (PSI)", there, "readable" if there else "not there", "boot with psi=1")
+    pressure = os.access("/proc/pressure/cpu", os.R_OK)
+    return [
+        Check(
+            "clock source", clock in ("tsc", "arch_sys_counter"), clock, "reading it may be slow"
+        ),
+        Check(
+            "bare machine",
+            not hypervisor,
+            "a virtual machine" if hypervisor else "no hypervisor is seen",
+            "claims that need separate machines or NIC hardware stay undecided here; see rig.toml",
+        ),
+        Check(
+            "control groups",
+            unified or Path("/sys/fs/cgroup/cpu").exists(),
+            "v2" if unified else "v1 and v2 (hybrid)" if hybrid else "v1",
+            "mount the cpu and cpuset controllers",
+            needed=True,
+        ),
+        Check(
+            "pressure (PSI)", pressure, "readable" if pressure else "not found", "boot with psi=1"
+        ),
+    ]
 
 
 def _read(path: str) -> str:
@@ -234,10 +214,10 @@ def _read(path: str) -> str:
         return ""
 
 
-#: Instead of a rig: nothing is measured, and the dataset that comes with labkit is read.
+#: The name of no rig: nothing is measured, and the reference dataset is shown.
 REFERENCE = "reference"
 
-#: Findings that say what a first study can compare, and what its numbers are worth.
+#: The checks that matter for a first study.
 _SHOWN = (
     *("root", "container engines", "networks of containers", "CPUs", "isolated CPUs"),
     *("clock source", "bare machine"),
@@ -245,36 +225,34 @@ _SHOWN = (
 
 
 def machine_table(checks: Iterable[Check] | None = None) -> str:
-    """Return in Markdown, as a short table, what this machine can and cannot do."""
-    found = list(check_machine() if checks is None else checks)
-    programs = [one for one in found if one.title in virtual.TOOLS]
-    absent = [one for one in programs if not one.ok]
-    rest = [one for one in found if one not in programs]
-    shown = [one for one in rest if one.title in _SHOWN or (one.needed and not one.ok)]
-    rows = [(one.title, _brief(one.found), "" if one.ok else one.remedy) for one in shown]
-    there = f"{len(programs) - len(absent)} of {len(programs)}"
-    there += f", not {', '.join(one.title for one in absent)}" if absent else ""
-    remedies = "; ".join(dict.fromkeys(one.remedy for one in absent))
-    rows.insert(1, ("programs of the virtual rig", there, remedies))
+    """Return a short Markdown table of what this machine can do."""
+    checks = list(check_machine() if checks is None else checks)
+    tools = [check for check in checks if check.title in virtual.TOOLS]
+    absent = [check for check in tools if not check.ok]
+    others = [check for check in checks if check not in tools]
+    shown = [check for check in others if check.title in _SHOWN or (check.needed and not check.ok)]
+    # Without the reasons of what is missing, and without the CPU map.
+    brief = [check.found.partition(" (not ")[0].partition("; map")[0] for check in shown]
+    rows = [
+        (check.title, found, "" if check.ok else check.remedy)
+        for check, found in zip(shown, brief, strict=True)
+    ]
+    names = f", not {', '.join(check.title for check in absent)}" if absent else ""
+    count = f"{len(tools) - len(absent)} of {len(tools)}{names}"
+    remedies = "; ".join(dict.fromkeys(check.remedy for check in absent))
+    rows.insert(1, ("programs of the virtual rig", count, remedies))
     lines = ["| | this machine | what to do, or what follows |", "| --- | --- | --- |"]
-    lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
-    left = len(rest) - len(shown)
+    for row in rows:
+        cells = (text.replace("|", r"\|").replace("<", "&lt;") for text in row)
+        lines.append("| " + " | ".join(cells) + " |")
+    hidden = len(others) - len(shown)
     return "\n".join(
-        [*lines, "", f"`labkit doctor` says more ({left} findings), with every reason."]
+        [*lines, "", f"`labkit doctor` says more ({hidden} findings), with every reason."]
     )
 
 
-def _brief(found: str) -> str:
-    """Return a finding without the reasons of what is absent, and without the CPU map."""
-    return found.partition(" (not ")[0].partition("; map")[0]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|").replace("<", "&lt;")
-
-
 def choose_rig(rig: str) -> tuple[str, str]:
-    """Return the rig to open, or `REFERENCE` with the reason why nothing is measured."""
+    """Return the rig to open, or `REFERENCE` and the reason why nothing can be measured."""
     if rig == REFERENCE:
         return REFERENCE, "the parameter `rig` asks for it"
     if rig != "auto":
@@ -284,8 +262,7 @@ def choose_rig(rig: str) -> tuple[str, str]:
 
 
 def timing(say: Say) -> list[str]:
-    """Measure what the rig's numbers rest on: clock, tick, steal, idle exits, noise of trials."""
-    lines = [f"clock read: {_clock_cost():.0f} ns (through Python)", *_second_of_spinning()]
+    """Measure clock, timer tick, steal time, idle exits, and the noise of trials."""
     from labkit.campaign.trial import Trial
     from labkit.design import Condition
     from labkit.placement import bare
@@ -299,12 +276,13 @@ def timing(say: Say) -> list[str]:
             client = sockperf.ping_pong(server.address, messages=2_000, size=64, wait=wait)
             return float(np.median(trial.measure(client).samples["rtt_ns"])) / 1000
 
+    lines = [f"clock read: {_clock_cost():.0f} ns (through Python)", *_busy_second()]
     with Rig.open("virtual", say=say) as rig:
         for wait in ("block", "spin"):
             say(f"six trials, {wait}")
-            found = [median(rig, wait, number) for number in range(6)]
-            spread = statistics.stdev(found) / statistics.mean(found)
-            shown = ", ".join(f"{one:.1f}" for one in found)
+            medians = [median(rig, wait, number) for number in range(6)]
+            spread = statistics.stdev(medians) / statistics.mean(medians)
+            shown = ", ".join(f"{value:.1f}" for value in medians)
             lines.append(f"round trip, {wait}: medians {shown} us; {spread:.1%} between trials")
         with rig.idle("held"):
             held = median(rig, "block", 9)
@@ -323,36 +301,30 @@ def _clock_cost() -> float:
 
 
 def most_timer_interrupts(before: str, after: str) -> int:
-    """Return the most timer interrupts of a CPU between two copies of ``/proc/interrupts``."""
+    """Return the largest increase of a CPU's timer interrupts between two ``/proc/interrupts``."""
 
     def counts(text: str) -> list[int]:
-        lines = (line.split() for line in text.splitlines())
-        return [
-            int(word)
-            for words in lines
-            if words[:1] == ["LOC:"]
-            for word in words
-            if word.isdigit()
-        ]
+        rows = [line.split() for line in text.splitlines() if line.split()[:1] == ["LOC:"]]
+        return [int(word) for row in rows for word in row if word.isdigit()]
 
     return max((b - a for a, b in zip(counts(before), counts(after), strict=False)), default=0)
 
 
-def _second_of_spinning() -> list[str]:
-    """Spin for a second: the timer's interrupts are its tick, and steal is what was taken."""
+def _busy_second() -> list[str]:
+    """Spin for a second and return its timer interrupts, steal time and longest gap."""
 
-    def stolen() -> int:
+    def steal_ticks() -> int:
         return int(_read("/proc/stat").split()[8])
 
-    before, steal, end = _read("/proc/interrupts"), stolen(), time.monotonic() + 1
-    gaps, last = 0, time.perf_counter_ns()
+    before, steal, end = _read("/proc/interrupts"), steal_ticks(), time.monotonic() + 1
+    gap, last = 0, time.perf_counter_ns()
     while time.monotonic() < end:
         now = time.perf_counter_ns()
-        gaps = max(gaps, now - last)
+        gap = max(gap, now - last)
         last = now
     ticks = most_timer_interrupts(before, _read("/proc/interrupts"))
-    hertz = os.sysconf("SC_CLK_TCK")
+    stolen = (steal_ticks() - steal) / os.sysconf("SC_CLK_TCK")
     return [
         f"timer: {ticks} interrupts in a busy second",
-        f"steal: {(stolen() - steal) / hertz:.2%} of a second; longest gap {gaps / 1000:.0f} us",
+        f"steal: {stolen:.2%} of a second; longest gap {gap / 1000:.0f} us",
     ]

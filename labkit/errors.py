@@ -1,8 +1,4 @@
-"""Every error of labkit: what went wrong, where, why, and what to do, with its evidence.
-
-An error that a person sees is one of these. ``evidence`` holds what was observed (a command, its
-output, a read-back value) so that a failed trial can keep it as a row.
-"""
+"""The errors of labkit: what went wrong, where, why, and what to do, with evidence."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import Any
 
 
 class LabkitError(Exception):
-    """Base of all errors; ``exit_code`` is what the command line returns for it.
+    """Base of all errors; ``exit_code`` is the exit status of the command line.
 
     Parameters
     ----------
@@ -20,11 +16,11 @@ class LabkitError(Exception):
     where : str, optional
         The host, file or trial concerned.
     why : str, optional
-        The cause as far as it is known.
+        The cause, as far as it is known.
     remedy : str, optional
         What the reader can do about it.
     evidence : mapping, optional
-        What was observed; JSON-serialisable values only.
+        What was observed, such as a command and its output; JSON-serialisable values only.
     """
 
     exit_code = 1
@@ -47,29 +43,19 @@ class LabkitError(Exception):
         return "\n".join([self.what, *(f"  {name}: {text}" for name, text in parts if text)])
 
     def as_record(self) -> dict[str, Any]:
-        """Return the error as JSON-serialisable fields, as a failed trial stores it."""
-        return {
-            "type": type(self).__name__,
-            "what": self.what,
-            "where": self.where,
-            "why": self.why,
-            "remedy": self.remedy,
-            "evidence": self.evidence,
-        }
+        """Return the error as a failed trial stores it: JSON-serialisable fields."""
+        names = ("what", "where", "why", "remedy", "evidence")
+        return {"type": type(self).__name__} | {name: getattr(self, name) for name in names}
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, or a kernel's interrupt, after what was up has been taken down.
-
-    A notebook shows it as one sentence: where the interrupt fell is nothing to mend.
-    """
+    """An interrupt by the user, after everything was taken down; IPython shows one sentence."""
 
     def __init__(self, kept: str = "") -> None:
         kept = kept or "what was measured is kept, and the same command goes on"
         super().__init__(f"interrupted; {kept}")
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows instead of a traceback."""
         return [str(self)]
 
 
@@ -80,7 +66,7 @@ class UsageError(LabkitError):
 
 
 class PlanMismatch(UsageError):
-    """A campaign on disk has another identity than the plan that asks to resume it."""
+    """A campaign on disk has another identity than the plan that is to resume it."""
 
 
 class CommandFailed(LabkitError):
@@ -88,47 +74,35 @@ class CommandFailed(LabkitError):
 
 
 class CommandTimeout(CommandFailed):
-    """A command was ended, on the host too, because its time was up."""
+    """A command exceeded its time limit and was ended, also on the host."""
 
 
 class HostUnreachable(LabkitError):
-    """No connection to a host could be made."""
-
-
-class HostKeyMismatch(HostUnreachable):
-    """A host showed an unknown or changed key."""
-
-
-class ConnectionLost(HostUnreachable):
-    """A connection dropped in mid-command; the evidence holds what had arrived."""
+    """A host cannot be reached or trusted, or its connection dropped during a command."""
 
 
 class ToolMissing(LabkitError):
-    """A program that is needed is not on the host."""
+    """A required program is not on the host."""
 
 
 class ToolOutput(LabkitError):
-    """A program printed something that cannot be read; the evidence holds what it printed."""
+    """The output of a program cannot be parsed; the evidence holds the output."""
 
 
 class PlacementError(LabkitError):
-    """A placement could not be started, or ended by itself."""
+    """A placement could not be started, or ended unexpectedly."""
 
 
 class ManipulationError(PlacementError):
-    """A placement is not what its label says: the manipulation check read something else."""
+    """A placement or treatment is not what its label says: verification found something else."""
 
 
 class RigError(LabkitError):
-    """A rig cannot be described, brought up or taken down."""
+    """A rig cannot be described, brought up, changed or restored."""
 
 
 class FenceError(LabkitError):
-    """Load was about to be sent to an address that the rig does not own."""
-
-
-class TuningConflict(LabkitError):
-    """A host setting was changed by somebody else, so it was not restored."""
+    """Load was to be sent to an address that does not belong to the rig."""
 
 
 class DatasetError(LabkitError):

@@ -19,7 +19,8 @@ def assigned(source: str) -> set[str]:
         return set()
     targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
     targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
+    names = [name for target in targets for name in ast.walk(target)]
+    return {name.id for name in names if isinstance(name, ast.Name)}
 
 
 def check_parameters(cells: Sequence[str]) -> None:

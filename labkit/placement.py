@@ -1,6 +1,6 @@
 """Where a workload runs, as a frozen value: runtime x network x baseline level x limits x storage.
 
-Pure: planning with placements needs no engine. ``labkit.runtimes`` makes them real, and proves it.
+Nothing here needs an engine; ``labkit.runtimes`` starts and verifies placements.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 
 from labkit.errors import UsageError
 
-#: The ladder of baselines, from the plainest process to the one nearest to a container.
+#: The ladder of baselines, from a plain process to one that is nearly a container.
 BASELINE_LEVELS = ("clean", "rules", "chroot", "cgroup")
-#: What starts a container; `bare` starts none.
+#: The runtimes that start containers, that is all but ``bare``.
 ENGINES = tuple(
     module.name
     for module in pkgutil.iter_modules([str(Path(__file__).parent / "runtimes" / "engines")])
     if module.name != "bare"
 )
-#: What the networks mean here; a study that uses a paper's word says which of these it is.
+#: The networks of placements.
 #:
 #: ========= ==============================================================================
 #: host      the host's own stack, shared
-#: bridge    layer 2: the container and a lab interface of the host on one bridge
-#: nat       a bridge of its own, reached through a port that the host publishes
-#: routed    a bridge of its own, which the host routes to, without address translation
-#: macvlan   an interface beside the host's own, on the same link
-#: vxlan     a bridge whose port is a VXLAN tunnel, laid by hand
-#: overlay   the VXLAN of Docker's Swarm, between engines
-#: encrypted the same, with its traffic between hosts in IPsec
+#: bridge    layer 2: a bridge of the container and a lab interface of the host
+#: nat       a separate bridge, reached through a port that the host publishes
+#: routed    a separate bridge, to which the host routes without address translation
+#: macvlan   a second interface on the link of a lab interface
+#: vxlan     a bridge whose port is a VXLAN tunnel set up by labkit
+#: overlay   the VXLAN of Docker Swarm
+#: encrypted the same, with IPsec between hosts
 #: weave     Weave Net
 #: none      no network; container: the network of another container
 #: ========= ==============================================================================
@@ -40,8 +40,8 @@ NETWORKS = (
     *("host", "bridge", "nat", "routed", "macvlan"),
     *("vxlan", "overlay", "encrypted", "weave", "none", "container"),
 )
-#: Where a container keeps what it writes below ``/data``: its own layer under a storage driver of
-#: an engine, or something mounted there. "" is its layer under the driver that the engine has.
+#: The storages of ``/data``: the container's own layer under a storage driver of the engine, or a
+#: mount. "" means the layer under the engine's default driver.
 DRIVERS = ("overlay2", "fuse-overlayfs", "btrfs", "vfs", "aufs")
 MOUNTS = ("bind", "volume", "unionfs-fuse")
 
@@ -53,42 +53,42 @@ class Workload:
     Parameters
     ----------
     argv : tuple of str
-        The command, found in the image and, for the bare levels, on the host.
+        The command, which exists in the image and, for bare placements, on the host.
     port : int
-        The port that it listens on; 0 for one that listens nowhere, and is ready once it runs.
+        The port that it listens on; 0 for none.
     protocol : {"udp", "tcp"}
-        Its transport.
+        The transport on which it listens when it is ready.
     image : str
-        The image that holds it.
-    beside : {"", "udp", "tcp"}
-        The other transport, where it takes that on the same port too once it is asked to.
+        The name of its image.
+    second_protocol : {"", "udp", "tcp"}
+        A transport that it uses later on the same port, if any.
     """
 
     argv: tuple[str, ...]
     port: int
     protocol: str = "udp"
     image: str = "net"
-    beside: str = ""
+    second_protocol: str = ""
 
     @property
     def protocols(self) -> tuple[str, ...]:
-        """Every transport on which a client may reach its port; the first says that it is ready."""
-        return (self.protocol, self.beside) if self.beside else (self.protocol,)
+        """All transports on which clients reach its port."""
+        return (self.protocol, *filter(None, [self.second_protocol]))
 
 
 def waiting(image: str) -> Workload:
-    """Return a workload that only waits, for what is then run inside its placement."""
+    """Return a workload that only sleeps, for commands that are run inside its placement."""
     return Workload(("sleep", "infinity"), 0, image=image)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a control group; None leaves a resource as the engine's default has it.
+    """Limits of a control group; None leaves a resource at the engine's default.
 
     Parameters
     ----------
     cpuset : str, optional
-        CPU list as the kernel prints it, ``"1"`` or ``"0-1"``.
+        CPU list, such as ``"1"`` or ``"0-1"``.
     shares : int, optional
         CPU weight on the scale of cgroup v1 (``cpu.shares``, default 1024).
     period_us, quota_us : int, optional
@@ -96,7 +96,7 @@ class Limits:
     memory : int, optional
         Memory limit in bytes.
     fifo : int, optional
-        Real-time class ``SCHED_FIFO`` with this priority, 1 to 99; the default class otherwise.
+        Priority in the real-time class ``SCHED_FIFO``, 1 to 99; without it, the default class.
     """
 
     cpuset: str | None = None
@@ -112,7 +112,7 @@ class Limits:
             if value is not None and (not isinstance(value, int) or value <= 0):
                 raise UsageError(f"limit {name}={value!r} is not a positive integer")
         if self.shares is not None and self.shares < 2:
-            raise UsageError("the kernel takes no fewer than 2 CPU shares")
+            raise UsageError("the kernel requires at least 2 CPU shares")
         if self.fifo is not None and self.fifo > 99:
             raise UsageError(f"invalid priority: fifo={self.fifo}", remedy="1 to 99")
         if (self.period_us is None) != (self.quota_us is None):
@@ -128,8 +128,8 @@ class Limits:
 
 #: ``0-3,5``: a CPU or a range of them, separated by commas.
 _CPUS = re.compile(r"\s*[0-9]{1,4}\s*(-\s*[0-9]{1,4}\s*)?(,\s*[0-9]{1,4}\s*(-\s*[0-9]{1,4}\s*)?)*")
-#: No kernel is built for more CPUs than this.
-_MOST_CPUS = 8192
+#: The largest number of CPUs that a kernel supports.
+_MAX_CPUS = 8192
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
@@ -137,8 +137,10 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     if not text.strip():
         return ()
     parts = text.split(",") if _CPUS.fullmatch(text) else []
-    pairs = [(int(low), int(high or low)) for low, _, high in (one.partition("-") for one in parts)]
-    if not pairs or any(not low <= high < _MOST_CPUS for low, high in pairs):
+    pairs = [
+        (int(low), int(high or low)) for low, _, high in (part.partition("-") for part in parts)
+    ]
+    if not pairs or any(not low <= high < _MAX_CPUS for low, high in pairs):
         raise UsageError(
             f"invalid CPU list: {text!r}", remedy='separate CPUs and ranges by commas: "0-3,5"'
         )
@@ -162,26 +164,26 @@ def cpu_set(text: str) -> frozenset[int]:
 
 
 def weight(shares: int) -> int:
-    """Return the weight of cgroup v2 for CPU shares, by runc's conversion; it is coarser."""
+    """Return the weight of cgroup v2 for CPU shares, as runc converts it."""
     return 1 + ((shares - 2) * 9999) // 262142
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a workload runs; make one with `bare`, `docker` or `container`.
+    """Where a workload runs; created by `bare`, `docker` or `container`.
 
     Parameters
     ----------
     runtime : str
-        ``bare``, or one of `ENGINES`: the module of ``labkit.runtimes`` that starts it.
+        ``bare``, or one of `ENGINES`.
     network : str
         One of `NETWORKS`.
     baseline_level : str
-        For a bare process, one of `BASELINE_LEVELS`; empty otherwise.
+        For the runtime ``bare``, one of `BASELINE_LEVELS`; otherwise "".
     limits : Limits
         Control-group limits and scheduling class.
     storage : str
-        One of `DRIVERS` or `MOUNTS`, for a container; "" for the engine's own driver.
+        For a container, one of `DRIVERS` or `MOUNTS`; "" for the engine's default driver.
     """
 
     runtime: str
@@ -191,30 +193,23 @@ class Placement:
     storage: str = ""
 
     def __post_init__(self) -> None:
-        if self.runtime not in ("bare", *ENGINES):
-            raise UsageError(
-                f"unknown runtime {self.runtime!r}", remedy=f"one of {('bare', *ENGINES)}"
-            )
-        if self.storage not in ("", *DRIVERS, *MOUNTS):
-            raise UsageError(
-                f"unknown storage {self.storage!r}", remedy=f"one of {(*DRIVERS, *MOUNTS)}"
-            )
-        if self.storage and self.runtime == "bare":
+        choices: list[tuple[str, str, tuple[str, ...]]] = [
+            ("runtime", self.runtime, ("bare", *ENGINES)),
+            ("storage", self.storage, ("", *DRIVERS, *MOUNTS)),
+            ("network", self.network, NETWORKS),
+        ]
+        if self.runtime == "bare":
+            choices.append(("baseline level", self.baseline_level, BASELINE_LEVELS))
+        for name, value, allowed in choices:
+            if value not in allowed:
+                raise UsageError(f"unknown {name} {value!r}", remedy=f"one of {allowed}")
+        if self.runtime != "bare":
+            return
+        if self.storage:
             raise UsageError(
                 f"a bare process has no storage {self.storage!r}", remedy="place it in a container"
             )
-        if self.network not in NETWORKS:
-            raise UsageError(f"unknown network {self.network!r}", remedy=f"one of {NETWORKS}")
-        if self.runtime == "bare" and self.baseline_level not in BASELINE_LEVELS:
-            raise UsageError(
-                f"unknown baseline level {self.baseline_level!r}",
-                remedy=f"one of {BASELINE_LEVELS}",
-            )
-        if (
-            self.runtime == "bare"
-            and self.baseline_level != "cgroup"
-            and set(self.limits.set()) - {"fifo"}
-        ):
+        if self.baseline_level != "cgroup" and set(self.limits.set()) - {"fifo"}:
             raise UsageError(
                 f"baseline level {self.baseline_level!r} has no control group to limit",
                 remedy='use bare("cgroup", limits=...)',
@@ -222,34 +217,31 @@ class Placement:
 
     @property
     def label(self) -> str:
-        """The short name that plans, datasets and figures show, such as ``docker bridge``."""
+        """The short name in plans, datasets and figures, such as ``docker bridge``."""
         parts = [self.runtime, self.baseline_level or self.network]
         parts += [f"storage={self.storage}"] if self.storage else []
         parts += [f"{name}={value}" for name, value in self.limits.set().items()]
         return " ".join(parts)
 
     def limited(self, **limits: Any) -> Placement:
-        """Return this placement with these limits of `Limits`; 0 and None leave one unset."""
-        return replace(
-            self,
-            limits=Limits(**{name: value for name, value in limits.items() if value}),
-        )
+        """Return this placement with other limits, named as in `Limits`; 0 and None unset one."""
+        return replace(self, limits=Limits(**{k: value for k, value in limits.items() if value}))
 
     def __str__(self) -> str:
         return self.label
 
 
 def bare(level: str = "clean", limits: Limits | None = None) -> Placement:
-    """Return the placement of a process without an engine, on a level of the ladder of baselines.
+    """Return the placement of a process without an engine, at a level of the ladder of baselines.
 
     Parameters
     ----------
     level : {"clean", "rules", "chroot", "cgroup"}
-        ``clean``: a host without an engine; ``rules``: beside an engine and its firewall rules;
-        ``chroot``: there, in the image's root file system; ``cgroup``: the chroot in a control
-        group equal to a container's.
+        ``clean``: on a host without an engine; ``rules``: on a host with an engine and its firewall
+        rules; ``chroot``: also in the image's root file system; ``cgroup``: also in a control group
+        like a container's.
     limits : Limits, optional
-        Only for the level ``cgroup``; a scheduling class for every level.
+        For the level ``cgroup``; the scheduling class for every level.
     """
     return Placement("bare", "host", level, limits or Limits())
 
@@ -264,7 +256,7 @@ def docker(network: str = "host", limits: Limits | None = None, storage: str = "
     limits : Limits, optional
         Control-group limits and scheduling class.
     storage : str
-        Where it keeps what it writes below ``/data``, of `DRIVERS` or `MOUNTS`.
+        Where ``/data`` is stored: one of `DRIVERS` or `MOUNTS`.
     """
     return Placement("docker", network, "", limits or Limits(), storage)
 
@@ -277,7 +269,7 @@ def container(runtime: str, network: str = "host", limits: Limits | None = None)
     runtime : str
         One of `ENGINES`.
     network : str
-        One of `NETWORKS`; a rig refuses a pair that cannot be, with the reason.
+        One of `NETWORKS`; pairs that are impossible are infeasible on every rig.
     limits : Limits, optional
         Control-group limits and scheduling class.
     """

@@ -1,4 +1,4 @@
-"""Processes: which one it was, whether it still runs, and how one is asked to end."""
+"""The boot identifier, and signals handled like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,33 +17,32 @@ def boot() -> str:
 
 @contextmanager
 def ended_as_by_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
-    """Have signals interrupt a ``with`` block as Ctrl-C does, and once.
+    """Let signals raise `KeyboardInterrupt` in a ``with`` block, as Ctrl-C does.
 
-    Schedulers send SIGTERM, a terminal that goes SIGHUP; both would end a process before it has
-    taken anything down. Where several processes are sent one, they interrupt each other too, so
-    everything after the first is let pass: what is taken down is taken down whole.
+    Schedulers send SIGTERM and a closed terminal SIGHUP, which by default end a process without any
+    cleanup. Further signals after the first are ignored, so that cleanup is not interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    mine = [one for one in numbers if signal.getsignal(one) is signal.SIG_DFL]
+    handled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
     interrupt = signal.getsignal(signal.SIGINT)
 
     def stop(number: int, frame: FrameType | None) -> None:
-        for one in (*mine, signal.SIGINT):
-            signal.signal(one, _pass)
+        for other in (*handled, signal.SIGINT):
+            signal.signal(other, _ignore)
         raise KeyboardInterrupt
 
-    for one in mine:
-        signal.signal(one, stop)
+    for number in handled:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        for one in mine:
-            signal.signal(one, signal.SIG_DFL)
-        if signal.getsignal(signal.SIGINT) is _pass:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) is _ignore:
             signal.signal(signal.SIGINT, interrupt)
 
 
-def _pass(number: int, frame: FrameType | None) -> None:
-    """Do nothing; unlike a signal that is ignored, that is not inherited by a program's start."""
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Do nothing; unlike SIG_IGN, a handler is not inherited by child processes."""

@@ -1,7 +1,7 @@
-"""How far campaigns are, as the progress files tell that lie beside a measurement.
+"""The state of campaigns, from the progress files that runs write.
 
-No host and no engine is asked, nothing is written or locked, and a file a campaign is read: looking
-must not show in what is measured.
+Only one small file of each campaign is read, so that looking does not disturb a measurement: no
+host or engine is asked, and nothing is written or locked.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ import psutil
 
 from labkit.paths import PROGRESS
 
-#: What a campaign can be, with what it means.
+#: The states of a campaign.
 STATES = {
-    "running": "its process lives",
+    "running": "its process is running",
     "elsewhere": "a process of another machine runs it, or was killed there",
     "finished": "every planned trial was measured",
-    "failed": "every planned trial was tried, and some did not succeed",
-    "stopped": "it was interrupted or gave up, and trials are left",
-    "dead": "its process was killed, and trials are left",
-    "unknown": "it has no progress file: running it again writes one",
+    "failed": "every planned trial was attempted, and some did not succeed",
+    "stopped": "it was interrupted or gave up before all trials were attempted",
+    "dead": "its process was killed before all trials were attempted",
+    "unknown": "it has no progress file; running it again writes one",
     "unreadable": "its progress file cannot be read",
 }
-#: The states that nobody has to look after.
+#: States that need no action.
 _GOOD = ("running", "elsewhere", "finished", "unknown")
-#: What a run says of itself, beside its process.
+#: What a progress file says of a run, besides its process.
 _RUN = ("log", "began_ns", "trial", "attempt", "condition", "trial_began_ns", "left_seconds")
 
 
 def process_identity() -> dict[str, Any]:
-    """Return what tells this process from every other: host, boot, process id, and its start."""
+    """Return host, boot, process id and start, which together identify this process."""
     pid = os.getpid()
     return {"host": platform.node(), "boot": _boot(), "pid": pid, "started": _started(pid)}
 
 
 def is_running(identity: Mapping[str, Any]) -> bool | None:
-    """Tell whether a process still runs; None where only its host can tell."""
+    """Return whether a process is running, or None for a process of another host."""
     if identity["host"] != platform.node():
         return None
     started = _started(identity["pid"])
@@ -55,7 +55,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> float | None:
-    """Return when a living process began, in seconds since the boot: process ids are used again."""
+    """Return the start of a running process in seconds since the boot, or None."""
     try:
         process = psutil.Process(pid)
         if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
@@ -67,7 +67,7 @@ def _started(pid: int) -> float | None:
 
 @dataclass(frozen=True)
 class Campaign:
-    """How far a campaign is.
+    """The state and progress of a campaign.
 
     Parameters
     ----------
@@ -76,15 +76,15 @@ class Campaign:
     study, state : str
         The study's name; one of `STATES`.
     planned, done, failed : int
-        Trials: planned, measured, and tried without success.
+        Numbers of trials: planned, measured, attempted without success.
     blocks, whole : int
-        Blocks: planned, and measured completely.
+        Numbers of blocks: planned, completely measured.
     ended_ns : int or None
         When the last attempt ended, in nanoseconds since 1970.
     run : mapping or None
-        What the run that goes on, or was killed, said last.
+        The last message of the run that is going on, or was killed.
     cpus : str
-        The harness's CPUs, where the hosts share a kernel with it; "" elsewhere.
+        The harness's CPUs where the hosts share a kernel with it, else "".
     problems : tuple of str
         What could not be read, and why.
     """
@@ -104,11 +104,11 @@ class Campaign:
 
     @property
     def good(self) -> bool:
-        """Whether nothing has failed, and nothing was left that no process goes on with."""
+        """Whether nothing failed, and no trials are left without a process that measures them."""
         return self.state in _GOOD and not self.failed and not self.problems
 
     def left(self, now_ns: int) -> float | None:
-        """Return the seconds that the run's progress bar says are left, or None."""
+        """Return the seconds left at `now_ns` by the run's estimate, or None."""
         if self.run is None or self.state == "dead" or self.run["left_seconds"] is None:
             return None
         passed = (now_ns - int(self.run["trial_began_ns"])) / 1e9
@@ -122,7 +122,10 @@ class Campaign:
 
 
 def look(folders: Iterable[Path], *, every: bool = False) -> list[Campaign]:
-    """Return the campaigns in folders, at any depth: the newest of each study, and what runs."""
+    """Return the newest campaign of each study and all running ones, in folders at any depth.
+
+    `every` adds the older campaigns.
+    """
     paths: set[Path] = set()
     errors: list[OSError] = []
     for top in folders:
@@ -137,8 +140,8 @@ def look(folders: Iterable[Path], *, every: bool = False) -> list[Campaign]:
         for campaign in [_campaign(path)]
         if every or path in newest or campaign.state in ("running", "elsewhere")
     ]
-    gone = FileNotFoundError  # nothing was measured yet, or it was removed meanwhile
-    errors = [error for error in errors if not isinstance(error, gone)]
+    # Before the first campaign, or after a folder was removed meanwhile, there is nothing to say.
+    errors = [error for error in errors if not isinstance(error, FileNotFoundError)]
     return campaigns + [_unreadable(Path(str(error.filename)), error) for error in errors]
 
 
@@ -193,7 +196,7 @@ _COLUMNS = ("state", "study", "trials", "failed", "blocks", "last trial ended", 
 
 
 def lines(campaigns: Sequence[Campaign], now_ns: int) -> list[str]:
-    """Return a table of campaigns, and below it what those say that run or need somebody."""
+    """Return a table of campaigns, and remarks on those that are running or need action."""
     rows = [_COLUMNS]
     remarks = []
     for one in campaigns:
@@ -215,12 +218,12 @@ def _run_text(one: Campaign, now_ns: int) -> list[str]:
     process = f"process {run['pid']}{where}"
     trial = f"{run['trial']}, attempt {run['attempt']} ({run['condition']})"
     if one.state == "dead":
-        return [f"{process} was killed in {trial}; the same command goes on. {log}"]
+        return [f"{process} was killed in {trial}; the same command resumes it. {log}"]
     since, taken = (
         duration_text((now_ns - run[key]) / 1e9) for key in ("began_ns", "trial_began_ns")
     )
     left = one.left(now_ns)
-    rest = "the time left is known after a trial"
+    rest = "the time left is known after the first trial"
     if left is not None:
         end = time_text(now_ns + round(left * 1e9))
         rest = f"about {duration_text(left)} left, until {end}"
@@ -245,13 +248,13 @@ def time_text(time_ns: int) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration in words."""
+    """Return a duration with its unit."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def short_path(path: Path) -> str:
-    """Return a path from the working directory where it is below that."""
+    """Return a path, relative to the working directory if it is inside."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

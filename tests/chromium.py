@@ -1,4 +1,4 @@
-"""Debian's Chromium for tests and benchmarks, with every request but those named refused."""
+"""Debian's Chromium for tests and benchmarks, with requests blocked unless they are allowed."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-def refuse(context: BrowserContext, *allowed: str) -> list[str]:
-    """Refuse requests, but for addresses that begin as `allowed`; return those that were asked."""
-    asked: list[str] = []
+def block_requests(context: BrowserContext, *allowed: str) -> list[str]:
+    """Block requests except to URLs with an allowed prefix; return the list of blocked ones."""
+    blocked: list[str] = []
 
     def decide(route: Any) -> None:
         url = route.request.url
         if url.startswith(allowed):
             route.continue_()
         else:
-            asked.append(url)
+            blocked.append(url)
             route.abort()
 
     context.route("**/*", decide)
-    return asked
+    return blocked

@@ -7,30 +7,42 @@ as they are tests all the rest.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labkit import studies
+from labkit.paths import project
 from labkit.report import execution
 
+_find = studies.find
 
-def report(folder: Path, *, execute: str = "", **given: Any) -> None:
-    """Write the report into a folder; of the notebooks one may be executed, by its name."""
+
+def published(names: Iterable[str] = ()) -> list[Path]:
+    """Return the notebooks of the named studies, or of all that have a reference campaign."""
+    notebooks = _find(names)
+    reference = project("data/reference")
+    return [path for path in notebooks if (reference / studies.name_of(path)).is_dir()]
+
+
+def report(folder: Path, *, execute: str = "", **replaced: Any) -> None:
+    """Write the report into a folder; one of the notebooks may be executed, by its name."""
 
     def executed(notebook: Path, output: Path, *more: Any, **options: Any) -> Path:
         if notebook.stem == execute:
             return execution.execute(notebook, output, *more, **options)
         return Path(shutil.copy(notebook, output))
 
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labkit.report.pages.execute", executed)
-        for name, value in given.items():
+        patch.setattr(studies, "find", published)
+        for name, value in replaced.items():
             patch.setattr(studies, name, value)
         index, headlines, failures = studies.report(
-            "no such profile", folder, measure=False, new=False, say=said.append
+            "no such profile", folder, measure=False, new=False, say=messages.append
         )
     assert index == folder / "index.html" and headlines and not failures
-    assert "holding the claims against what was measured" in said
+    assert "holding the claims against what was measured" in messages

@@ -1,7 +1,6 @@
-"""Notebooks in a real JupyterLab in a real browser: run all of their cells, and look.
+"""Run notebooks in JupyterLab in a browser, and read what they show.
 
-They are opened as copies, so that nothing is saved into the project, and the browser refuses what
-goes elsewhere than to JupyterLab.
+They are copies, so that nothing is saved into the project. The browser reaches JupyterLab only.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from chromium import refuse
+from chromium import block_requests
 from lab_server import PATIENCE, Server
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
@@ -77,37 +76,37 @@ class Notebook:
         self.choose("Kernel", "Interrupt Kernel")
 
     def prompts(self) -> list[str]:
-        """Return what is before each code cell: its number, a star while it is to run."""
-        found = self.panel.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()
-        return [text.strip().strip("[]:") for text in found]
+        """Return the prompt of each code cell: its number, or a star until it has run."""
+        prompts = self.panel.locator(".jp-CodeCell .jp-InputPrompt").all_inner_texts()
+        return [text.strip().strip("[]:") for text in prompts]
 
     def counts(self) -> list[int]:
         """Return the numbers of the cells that have run."""
         return [int(text) for text in self.prompts() if text.isdigit()]
 
     def is_over(self) -> bool:
-        """Tell whether what `run_all` began has ended, whatever came of it."""
+        """Tell whether the run that `run_all` started has ended, with or without an error."""
         prompts = self.prompts()
         ran = max(self.counts(), default=0) > self._before
         return ran and "*" not in prompts and self.server.state(self.name) == "idle"
 
-    def until(self, found: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-        """Wait until something is found, and return it.
+    def until(self, condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+        """Wait until a condition is true, and return its value.
 
         Raises
         ------
         TimeoutError
-            It was not in time.
+            It was not true in time.
         """
         deadline = time.monotonic() + seconds
-        while not (there := found()):
+        while not (value := condition()):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.name}: not within {seconds:.0f} s")
             self.page.wait_for_timeout(200)
-        return there
+        return value
 
     def whole(self) -> bool:
-        """Tell whether all code cells have run since `run_all`, in their order."""
+        """Tell whether all code cells have run since `run_all`, in order."""
         numbers = self.counts()
         return (
             len(numbers) == len(self.prompts())
@@ -119,23 +118,23 @@ class Notebook:
         """Return the outputs of all cells, as they would be saved."""
         model = "jupyterapp.shell.currentWidget.context.model.toJSON()"
         cells = self.page.evaluate(model)["cells"]
-        return [one for cell in cells for one in cell.get("outputs", ())]
+        return [output for cell in cells for output in cell.get("outputs", ())]
 
     def errors(self) -> list[str]:
         """Return the errors that cells ended with."""
-        found = [one for one in self.outputs() if one["output_type"] == "error"]
-        return [f"{one['ename']}: {one['evalue']}" for one in found]
+        errors = [output for output in self.outputs() if output["output_type"] == "error"]
+        return [f"{error['ename']}: {error['evalue']}" for error in errors]
 
     def complaints(self) -> str:
-        """Return what cells wrote to the standard error: warnings, and errors of what is shown."""
-        found = [one for one in self.outputs() if one.get("name") == "stderr"]
-        return "".join("".join(one["text"]) for one in found)
+        """Return the standard error of all cells."""
+        streams = [output for output in self.outputs() if output.get("name") == "stderr"]
+        return "".join("".join(stream["text"]) for stream in streams)
 
     def figures(self) -> int:
         """Return how many pictures the outputs show."""
         shown = "img => img.complete && img.naturalWidth > 0"
-        found = self.panel.locator(".jp-OutputArea-output img")
-        return sum(bool(image.evaluate(shown)) for image in found.all())
+        images = self.panel.locator(".jp-OutputArea-output img").all()
+        return sum(bool(image.evaluate(shown)) for image in images)
 
     def tables(self) -> int:
         """Return how many tables the outputs show."""
@@ -146,24 +145,24 @@ class Notebook:
         return self.panel.locator(".jp-OutputArea-output > .jupyter-widgets").count()
 
     def progress(self) -> str:
-        """Return what the last progress bar says; nothing before there is one."""
+        """Return the text of the last progress bar; an empty text if there is none."""
         bars = self.panel.locator(".jp-OutputArea-output > :has(.widget-hprogress)")
         return " ".join(bars.last.inner_text().split()) if bars.count() else ""
 
     def screenshots(self, path: Path) -> int:
-        """Keep pictures of the whole notebook from top to end, numbered; return how many."""
+        """Save numbered screenshots of the notebook from top to end; return how many."""
         path.parent.mkdir(parents=True, exist_ok=True)
         before = self.page.viewport_size or WINDOW
         self.page.set_viewport_size(TALL)
         self.page.wait_for_timeout(500)
         window = self.panel.locator(".jp-WindowedPanel-outer")
-        # JupyterLab lets the last cell scroll to the top: below it there is nothing to see.
+        # JupyterLab lets the last cell scroll to the top; below the cells nothing is visible.
         end = "all => Math.max(...all.map(one => one.offsetTop + one.offsetHeight))"
-        whole = int(self.panel.locator(".jp-Cell").evaluate_all(end))
-        seen = int(window.evaluate("one => one.clientHeight"))
-        count = -(-whole // seen)
+        height = int(self.panel.locator(".jp-Cell").evaluate_all(end))
+        visible = int(window.evaluate("one => one.clientHeight"))
+        count = -(-height // visible)
         for number in range(count):
-            window.evaluate("(one, top) => one.scrollTo(0, top)", number * seen)
+            window.evaluate("(one, top) => one.scrollTo(0, top)", number * visible)
             self.page.wait_for_timeout(300)
             self.page.screenshot(path=path.with_name(f"{path.name}-{number + 1:02}.png"))
         self.page.set_viewport_size(before)
@@ -172,9 +171,9 @@ class Notebook:
 
 @contextmanager
 def opened(server: Server, browser: Browser, name: str) -> Iterator[Notebook]:
-    """Open a notebook in JupyterLab, and wait for its kernel; no request may leave the machine."""
+    """Open a notebook in JupyterLab and wait for its kernel; fail on any other request."""
     context = browser.new_context(viewport=WINDOW)
-    asked = refuse(context, server.url, "data:", "blob:")
+    blocked = block_requests(context, server.url, "data:", "blob:")
     page = context.new_page()
     page.goto(f"{server.url}lab/tree/{name}?reset&token={server.token}")
     notebook = Notebook(server, page, name)
@@ -187,4 +186,4 @@ def opened(server: Server, browser: Browser, name: str) -> Iterator[Notebook]:
     finally:
         server.end_kernels()
         context.close()
-    assert asked == []
+    assert blocked == []

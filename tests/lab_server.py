@@ -1,4 +1,4 @@
-"""A real JupyterLab server for tests: with settings of its own, and on this machine only."""
+"""A JupyterLab server for tests, with separate settings, reachable on this machine only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from labkit.rig import lock
 
-#: All cells stay in the page, and nothing is asked of the world outside.
+#: All cells stay in the page, and no request leaves the machine.
 SETTINGS = {
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
     "@jupyterlab/apputils-extension:notification": {
@@ -38,75 +38,75 @@ OPTIONS = [
     "--no-browser",
     "--allow-root",
 ]
-#: Seconds for what takes a few: a server, a kernel, a page.
+#: Seconds to wait for a server, a kernel or a page.
 PATIENCE = 120.0
-#: Seconds that a campaign has to take down what it put up, once its kernel is interrupted.
+#: Seconds in which a campaign cleans up after its kernel was interrupted.
 TAKES_DOWN = 90.0
-#: So many looks in a row have to find an interrupted kernel idle, and the rig not used.
+#: An interrupted kernel must be idle, and the rig unused, in so many checks in a row.
 STEADY = 10
 
 
 @dataclass(frozen=True)
 class Server:
-    """A JupyterLab server that stands."""
+    """A running JupyterLab server."""
 
     url: str
     token: str
     process: subprocess.Popen[bytes]
 
     def ask(self, path: str, method: str = "GET") -> Any:
-        """Return what the server's API answers."""
-        asked = urllib.request.Request(f"{self.url}api/{path}", method=method)
-        asked.add_header("Authorization", f"token {self.token}")
-        with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+        """Return the answer of the server's API."""
+        request = urllib.request.Request(f"{self.url}api/{path}", method=method)
+        request.add_header("Authorization", f"token {self.token}")
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
     def state(self, name: str) -> str:
-        """Return what the kernel of a notebook does: ``busy``, ``idle``, or another word."""
+        """Return the state of a notebook's kernel, such as ``busy`` or ``idle``."""
         sessions = self.ask("sessions")
         return next(
-            (one["kernel"]["execution_state"] for one in sessions if one["path"] == name), ""
+            (entry["kernel"]["execution_state"] for entry in sessions if entry["path"] == name), ""
         )
 
     def end_kernels(self) -> None:
-        """End the kernels, each interrupted first: a campaign takes down what it put up.
+        """End the kernels, each interrupted first, so that a campaign can clean up.
 
-        Answers on its control channel make a kernel that works look idle, for moments or for long;
-        whether its campaign is over, the rig tells, which nobody uses then.
+        A busy kernel may report itself idle while it answers on its control channel, so the end of
+        a campaign is recognised by the rig being unused.
         """
-        kernels = [f"kernels/{one['id']}" for one in self.ask("kernels")]
+        kernels = [f"kernels/{kernel['id']}" for kernel in self.ask("kernels")]
         for path in kernels:
             self.ask(f"{path}/interrupt", "POST")
         deadline, free = time.monotonic() + TAKES_DOWN, 0
         while kernels and free < STEADY and time.monotonic() < deadline:
-            busy = [one for one in kernels if self.ask(one)["execution_state"] == "busy"]
+            busy = [path for path in kernels if self.ask(path)["execution_state"] == "busy"]
             free = 0 if busy or self._measures() else free + 1
             time.sleep(0.2)
         for path in kernels:
             self.ask(path, "DELETE")
 
     def _measures(self) -> bool:
-        """Tell whether one of its kernels holds the machine's rig."""
+        """Tell whether one of its kernels uses the machine's rig."""
         try:
             stat = Path(f"/proc/{lock.current_holder()}/stat").read_text()
-        except FileNotFoundError:  # nobody holds it, or who did has gone
+        except FileNotFoundError:  # nobody uses it, or the process has ended
             return False
         return int(stat.rpartition(")")[2].split()[1]) == self.process.pid
 
 
 @contextmanager
 def jupyterlab(folder: Path) -> Iterator[Server]:
-    """Have a JupyterLab server for the duration of a ``with`` block.
+    """Run a JupyterLab server for the duration of a ``with`` block.
 
     Parameters
     ----------
     folder : Path
-        An empty folder: ``notebooks`` is what the server shows, the rest its own.
+        An empty folder: the server shows ``notebooks`` in it, and keeps its files in ``jupyter``.
     """
-    places = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "share"}
-    places |= {"JUPYTER_RUNTIME_DIR": "runtime", "IPYTHONDIR": "ipython"}
-    own = {name: str(folder / "jupyter" / place) for name, place in places.items()}
+    folders = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "share"}
+    folders |= {"JUPYTER_RUNTIME_DIR": "runtime", "IPYTHONDIR": "ipython"}
+    settings = {name: str(folder / "jupyter" / path) for name, path in folders.items()}
     config = folder / "jupyter" / "config" / "labconfig"
     config.mkdir(parents=True)
     (config / "default_setting_overrides.json").write_text(json.dumps(SETTINGS))
@@ -119,10 +119,10 @@ def jupyterlab(folder: Path) -> Iterator[Server]:
     argv = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={shown}"]
     argv += [f"--ServerApp.port={port}", *OPTIONS]
     with log.open("wb") as output:
-        # A session of its own: Ctrl-C in a terminal is not to reach it, but through what ends it.
+        # In another session, so that Ctrl-C in a terminal does not reach it directly.
         process = subprocess.Popen(
             argv,
-            env=os.environ | own | {"JUPYTER_TOKEN": token},
+            env=os.environ | settings | {"JUPYTER_TOKEN": token},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -149,7 +149,7 @@ def _wait_until_it_answers(server: Server, log: Path) -> None:
 
 def _end(server: Server) -> None:
     """End the server's kernels and the server, by process id."""
-    # Where it does not answer, it is ended all the same, and a kernel goes when its server has.
+    # A server that does not answer is terminated, too, and its kernels end with it.
     with suppress(OSError):
         server.end_kernels()
     server.process.terminate()

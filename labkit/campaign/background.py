@@ -1,4 +1,4 @@
-"""Jobs that run beside a window: a pre-started client, a loop of containers, a packet capture."""
+"""Background jobs of a trial: a pre-started client, a loop of containers, a packet capture."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from labkit.hosts.target import Target
 from labkit.runtimes import Runtime
 from labkit.tools.base import Client
 
-# A client that sleeps before its first packet is started while nothing is measured yet, and stopped
-# (SIGSTOP) once it sleeps: the kernel goes on counting its sleep, and in its window it begins at
-# once. It sleeps when it has said so and runs no more; no earlier is it stopped.
+# A client that sleeps before its first packet is started before the window and stopped (SIGSTOP)
+# during its sleep. The kernel still counts the time of the sleep, so that the client sends as soon
+# as its window continues it. It sleeps once it has printed its message and its state is S.
 _PRESTART = r"""
-says=$1
+message=$1
 shift
 "$@" &
 pid=$!
-until grep -q "$says" stdout; do
+until grep -q "$message" stdout; do
     kill -0 "$pid" 2>/dev/null || { wait "$pid"; exit; }
     sleep 0.01
 done
@@ -60,13 +60,13 @@ exit "$status"
 
 @dataclass(frozen=True)
 class Prestarted:
-    """A client that was started and is stopped in its sleep; `prestart` makes it."""
+    """A client that was started, and stopped in its sleep."""
 
     client: Client
     job: Job
 
     def ready(self) -> Client:
-        """Wait until its sleep is over, and return a client that resumes the stopped process."""
+        """Wait until its sleep is over, and return the client that continues it."""
         host, directory = self.job.host, self.job.directory
         seconds = self.client.prestart.seconds if self.client.prestart else 0.0
         argv = script(_AWAIT, directory, f"{seconds:.2f}")
@@ -78,7 +78,8 @@ class Prestarted:
                 why=waited.stderr.strip()[-400:],
                 evidence={"argv": list(self.client.argv)},
             )
-        # Its own command follows, for whoever looks what runs and where it aims.
+        # The client's command is not used here; it is there for the record and the list of
+        # processes.
         argv = script(_RESUME, directory, *self.client.argv)
         return replace(self.client, argv=tuple(argv), prestart=None)
 
@@ -87,9 +88,9 @@ class Prestarted:
 def prestart(
     host: Host, directory: str, label: str, client: Client, command: Sequence[str]
 ) -> Iterator[Prestarted]:
-    """Start a client (`Client.prestart`) and stop it in its sleep, while a ``with`` block lasts.
+    """Start a client (`Client.prestart`) and stop it in its sleep, during a ``with`` block.
 
-    `command` is the client's, CPUs included.
+    `command` is the client's, with its CPUs.
     """
     job = Job(host, directory)
     try:
@@ -99,12 +100,12 @@ def prestart(
         )
         yield Prestarted(client, job)
     finally:
-        # A stopped process takes no notice of being asked to end.
+        # A stopped process does not react to SIGTERM.
         job.stop(grace=0.0)
         host.run("rm", "-rf", "--", directory)
 
 
-# A window is not to begin before the first has started; a loop in which none can start says why.
+# Waits until the loop has started the first container or printed an error.
 _FIRST = """
 tries=0
 while [ ! -s "$1/stdout" ] && [ ! -s "$1/stderr" ] && [ "$tries" -lt 500 ]; do
@@ -116,7 +117,7 @@ done
 
 @dataclass
 class Churn:
-    """How many containers started, and what failed; both are known once the block has ended."""
+    """How many containers started, and the loop's errors; both are set when the block ends."""
 
     count: int = 0
     why: str = ""
@@ -124,7 +125,7 @@ class Churn:
 
 @contextmanager
 def churn(runtime: Runtime, target: Target, argv: Sequence[str], label: str) -> Iterator[Churn]:
-    """Start containers in a loop (`Runtime.churn`); the block begins once one is running."""
+    """Start containers in a loop (`Runtime.churn`); the block begins with the first."""
     directory = f"{target.directory}/{label}"
     job, result = Job(target.host, directory), Churn()
     try:
@@ -139,13 +140,13 @@ def churn(runtime: Runtime, target: Target, argv: Sequence[str], label: str) -> 
         target.host.run("rm", "-rf", "--", directory)
 
 
-#: Bytes of each packet that are kept: headers, and a sequence number behind them.
+#: Bytes of each packet that are kept: the headers and a sequence number.
 SNAPLEN = 96
-#: The kernel's buffer, in KiB: a burst of packets waits there for the program.
+#: KiB of the kernel's buffer for bursts of packets.
 BUFFER = 65536
 
-#: Seconds for which the kernel may keep packets back until it has a block of them to hand over;
-#: what is in an unfinished block when the program ends is lost.
+#: Seconds after which the kernel has handed over every packet to tcpdump; packets that it still
+#: has when tcpdump ends are lost.
 _BLOCK = 1.2
 
 _LISTENS = """
@@ -158,20 +159,20 @@ done
 cat "$1/stderr" >&2
 exit 1
 """
-# A host's output is text.
+# The output of a host's command is text.
 _FETCH = 'gzip -1 -c "$1/packets.pcap" | base64 -w 0'
 
 
 @dataclass
 class Captured:
-    """What was captured; both are known once the block has ended.
+    """What was captured; both attributes are set when the block ends.
 
     Parameters
     ----------
     packets : bytes
-        The file, as the program wrote it.
+        tcpdump's file.
     summary : str
-        What the program said at its end: how many packets it took, and how many were dropped.
+        tcpdump's last messages: how many packets it captured, and how many were dropped.
     """
 
     packets: bytes = b""
@@ -182,15 +183,12 @@ class Captured:
 def capture_packets(
     target: Target, interface: str, label: str, cpus: str, expression: str
 ) -> Iterator[Captured]:
-    """Capture on an interface of the collector for the duration of a ``with`` block.
-
-    `expression` says which packets are kept, as tcpdump takes it.
-    """
+    """Capture on an interface of the collector during a ``with`` block, with tcpdump's filter."""
     directory = f"{target.directory}/{label}"
     job, captured = Job(target.host, directory), Captured()
     options = ["-i", interface, "-n", "-s", str(SNAPLEN), "-B", str(BUFFER)]
     options += ["--time-stamp-precision=nano", "-w", f"{directory}/packets.pcap"]
-    # It writes as root into a directory of root's.
+    # The directory is root's, so that tcpdump must not change its user.
     argv = ["taskset", "-c", cpus, "tcpdump", *options, "-Z", "root", expression]
     try:
         job = start_job(target.host, argv, directory=directory, label=label)

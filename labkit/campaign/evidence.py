@@ -1,4 +1,4 @@
-"""Mechanism evidence: a snapshot before a trial's window and one after, on the host's own clock."""
+"""Mechanism evidence: kernel counters before and after a window, and what they say of it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from labkit.hosts import sockets
 from labkit.placement import parse_cpus
 from labkit.runtimes.observed import sections
 
-# Files that a kernel does not have leave their section out; the mechanism is then missing (NaN) and
-# not zero. What counts for the whole machine is read last before the window and first after it, so
-# that the snapshots do not count each other.
+# A file that a kernel does not have leaves its section out; the mechanism is then missing (NaN),
+# not zero. Counters of the whole machine are read last before the window and first after it, so
+# that they do not count the work of the snapshot.
 SNAPSHOT = (
     sockets.SHOW
     + r"""
@@ -23,7 +23,7 @@ counters() {
     show softirqs /proc/softirqs
     echo "@@ idle"; grep . /sys/devices/system/cpu/cpu[0-9]*/cpuidle/state[0-9]*/usage || true
 }
-# A placement is named by its process: "PID" for the server, "NAME=PID" for what stands beside it.
+# A placement is given by a process: "PID" for the server, "NAME=PID" for any other.
 details() {
     for place in "$@"; do
         pid=${place#*=} name=${place%"${place#*=}"}
@@ -51,8 +51,8 @@ details() {
 """
 )
 
-#: The whole window of a trial: snapshot, the loads at once, snapshot. Nothing else is sent to the
-#: host while it runs. Arguments: folder, placements, then name and command line of each load.
+#: The window of a trial: snapshot, loads, snapshot; nothing else is sent to the host while it runs.
+#: Arguments: folder, placements, then name and command line of each load.
 WINDOW = (
     SNAPSHOT
     + r"""
@@ -73,7 +73,7 @@ exit $status
 """
 )
 
-#: The same snapshot alone, for the other hosts of a rig with more than one kernel.
+#: The snapshots alone, for the other hosts of a rig with several kernels.
 BEFORE = SNAPSHOT + 'details "$@"; counters; echo "@@ end"\n'
 AFTER = SNAPSHOT + 'counters; details "$@"; echo "@@ end"\n'
 
@@ -81,7 +81,7 @@ _SCHED = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return a snapshot as numbers; what the kernel does not offer is left out."""
+    """Return a snapshot as numbers, without those that the kernel does not have."""
     raw = sections(text)
     if "end" not in raw:
         raise ToolOutput(
@@ -89,36 +89,36 @@ def parse(text: str) -> dict[str, Any]:
             why=text[-200:].strip() or "it is empty",
             evidence={"snapshot": text[-4000:]},
         )
-    found = _machine(raw)
+    values = _machine(raw)
     for name, label in _SCHED.items():
         if "sched" in raw:
-            found[name] = _number(raw["sched"], rf"^{re.escape(label)}\s*:\s*(\d+)")
+            values[name] = _number(raw["sched"], rf"^{re.escape(label)}\s*:\s*(\d+)")
     if raw.get("task"):
-        found["last_cpu"] = int(raw["task"].rpartition(")")[2].split()[36])
-    found |= _counters(raw.get("netstat", ""), _WANTED["netstat"])
-    found |= _processor(raw, "")
-    beside = {name.partition("=")[0] for name in raw if "=" in name}
-    if beside:
-        found["beside"] = {name: _processor(raw, f"{name}=") for name in sorted(beside)}
+        values["last_cpu"] = int(raw["task"].rpartition(")")[2].split()[36])
+    values |= _counters(raw.get("netstat", ""), _COUNTERS["netstat"])
+    values |= _processor(raw, "")
+    others = {name.partition("=")[0] for name in raw if "=" in name}
+    if others:
+        values["beside"] = {name: _processor(raw, f"{name}=") for name in sorted(others)}
     if "pressure" in raw:
-        found["pressure_us"] = _number(raw["pressure"], r"^some .*total=(\d+)")
+        values["pressure_us"] = _number(raw["pressure"], r"^some .*total=(\d+)")
     if raw.get("conntrack"):
-        # The kernel's number of entries stands, in hexadecimal, in every CPU's row.
-        found["conntrack_entries"] = int(raw["conntrack"].splitlines()[1].split()[0], 16)
+        # The row of any CPU has the kernel's number of entries, in hexadecimal.
+        values["conntrack_entries"] = int(raw["conntrack"].splitlines()[1].split()[0], 16)
     if raw.get("softnet"):
         rows = (line.split() for line in raw["softnet"].splitlines())
-        found |= _softnet([[int(field, 16) for field in row] for row in rows])
+        values |= _softnet([[int(field, 16) for field in row] for row in rows])
     if raw.get("latency", "").strip().lstrip("-").isdigit():
-        found["latency_request_us"] = int(raw["latency"])
+        values["latency_request_us"] = int(raw["latency"])
     if raw.get("clock", "").isdigit():
-        found["clock_ns"] = int(raw["clock"])
-    return found
+        values["clock_ns"] = int(raw["clock"])
+    return values
 
 
 def _softnet(rows: list[list[int]]) -> dict[str, Any]:
-    """Return what the CPUs took from their queues of received packets, and what called them to."""
+    """Return drops, packets and RPS interrupts of the CPUs' queues of received packets."""
     found: dict[str, Any] = {"softnet_dropped": sum(row[1] for row in rows)}
-    # Not every kernel says which CPU a row is of.
+    # Older kernels do not name the CPU of a row.
     cpus = [row[12] if len(row) > 12 else number for number, row in enumerate(rows)]
     found["packets"] = {f"cpu{cpu}": row[0] for cpu, row in zip(cpus, rows, strict=True)}
     if all(len(row) > 9 for row in rows):
@@ -127,11 +127,11 @@ def _softnet(rows: list[list[int]]) -> dict[str, Any]:
 
 
 def _processor(raw: dict[str, str], prefix: str) -> dict[str, Any]:
-    """Return what one placement has used of the CPU so far, how it was throttled, and its drops."""
-    found: dict[str, Any] = _counters(raw.get(f"{prefix}snmp", ""), _WANTED["snmp"])
-    held = sockets.drops(raw.get(f"{prefix}sockets", ""))
-    # Without a UDP socket there is nothing that could drop, which is not the same as no drop.
-    found |= {"sockets": held} if held else {}
+    """Return CPU time, throttling and drops of one placement so far."""
+    found: dict[str, Any] = _counters(raw.get(f"{prefix}snmp", ""), _COUNTERS["snmp"])
+    drops = sockets.drops(raw.get(f"{prefix}sockets", ""))
+    # Without a UDP socket, drops are missing and not zero.
+    found |= {"sockets": drops} if drops else {}
     if raw.get(f"{prefix}ran"):
         rows = raw[f"{prefix}ran"].splitlines()
         found["ran_ns"] = sum(int(row.split()[0]) for row in rows)
@@ -167,14 +167,14 @@ def _machine(raw: dict[str, str]) -> dict[str, Any]:
 
 
 _SOFTNET = ("softnet_dropped", "rps_ipis")
-_WANTED = {
+_COUNTERS = {
     "netstat": ("TcpExt.BusyPollRxPackets",),
     "snmp": ("Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs", "Tcp.PassiveOpens"),
 }
 
 
 def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> dict[str, float]:
-    """Return what happened between two snapshots, per message where that is the scale."""
+    """Return what happened between two snapshots, some of it per message."""
     rates = {
         "context_switches": _change(before, after, "context_switches"),
         "server_switches": _change(before, after, "voluntary"),
@@ -189,7 +189,7 @@ def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> 
     }
     if {"softirq_net_rx", "softirq_net_tx"} <= set(found):
         found["softirqs"] = found["softirq_net_rx"] + found["softirq_net_tx"]
-    for name in ("migrations", "pressure_us", *_SOFTNET, *_WANTED["netstat"]):
+    for name in ("migrations", "pressure_us", *_SOFTNET, *_COUNTERS["netstat"]):
         value = _change(before, after, name)
         if value is not None:
             found[name] = value
@@ -208,12 +208,12 @@ def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> 
 
 
 def beside(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
-    """Return what the named placements of two snapshots used and lost, by their names."""
+    """Return what the named placements of two snapshots used and lost, prefixed by their names."""
     elapsed = _change(before, after, "clock_ns")
     found: dict[str, float] = {}
-    for place, used in after.get("beside", {}).items():
-        earlier = before.get("beside", {}).get(place, {})
-        found |= {f"{place}_{name}": x for name, x in _used(earlier, used, elapsed).items()}
+    for placement, used in after.get("beside", {}).items():
+        earlier = before.get("beside", {}).get(placement, {})
+        found |= {f"{placement}_{name}": x for name, x in _used(earlier, used, elapsed).items()}
     return found
 
 
@@ -221,7 +221,7 @@ def _used(before: dict[str, Any], after: dict[str, Any], elapsed: int | None) ->
     """Return what one placement used and lost between two snapshots.
 
     CPU time in ns and as a share of a CPU; ``socket_drops``, the datagrams that its own UDP sockets
-    dropped; and counters of its network namespace, which all have in common that share one.
+    dropped; and counters of its network namespace, which placements may share.
     """
     found: dict[str, float] = {}
     for name, column in (("ran_ns", "cpu"), ("group_ns", "group_cpu")):
@@ -231,7 +231,7 @@ def _used(before: dict[str, Any], after: dict[str, Any], elapsed: int | None) ->
             found |= {f"{column}_use": spent / elapsed} if elapsed else {}
     for name, value in after.get("throttling", {}).items():
         found[name] = float(value - before.get("throttling", {}).get(name, 0))
-    for name in _WANTED["snmp"]:
+    for name in _COUNTERS["snmp"]:
         value = _change(before, after, name)
         found |= {name: float(value)} if value is not None else {}
     if "sockets" in after:
@@ -247,8 +247,8 @@ def _change(before: dict[str, Any], after: dict[str, Any], name: str) -> int | N
 
 
 def _number(text: str, pattern: str) -> int | None:
-    found = re.search(pattern, text, re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(pattern, text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _total(text: str, name: str) -> int | None:
@@ -259,7 +259,7 @@ def _total(text: str, name: str) -> int | None:
     return None
 
 
-def _counters(text: str, wanted: tuple[str, ...]) -> dict[str, int]:
+def _counters(text: str, names_kept: tuple[str, ...]) -> dict[str, int]:
     """Read the kernel's tables of two lines each: names, then values."""
     lines = text.splitlines()
     found: dict[str, int] = {}
@@ -267,16 +267,15 @@ def _counters(text: str, wanted: tuple[str, ...]) -> dict[str, int]:
         table = names.partition(":")[0]
         pairs = zip(names.split()[1:], values.split()[1:], strict=False)
         found |= {f"{table}.{name}": int(value) for name, value in pairs}
-    return {name: found[name] for name in wanted if name in found}
+    return {name: found[name] for name in names_kept if name in found}
 
 
 # CPU time, in the categories of ``sar -u ALL``.
 #
-# The kernel counts in ticks of 10 ms (``/proc/stat``), for a CPU and not for a process: whatever
-# ran on a side's CPUs is that side's. Where both sides are namespaces of one kernel that is not all
-# of its work, and some of the other's: what a packet costs on its way in (softirq) runs where it
-# was sent, so that the sender is charged for the receiver. Only with a kernel for each side do the
-# categories say what an end costs.
+# The kernel counts ticks of 10 ms (``/proc/stat``) by CPU, not by process: a side's time is that of
+# its CPUs. Where both sides are namespaces of one kernel, the softirq that receives a packet runs
+# on the CPU that sent it, and counts for the sender. Only where each side has its own kernel do
+# the categories say what a side costs.
 
 KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 #: Ticks of each of `KINDS`, by the kernel's name of a CPU; "cpu" is the sum of all.
@@ -292,7 +291,7 @@ def cpu_ticks(text: str) -> dict[str, list[int]]:
 
 
 def cpu_shares(before: Ticks, after: Ticks) -> dict[str, float]:
-    """Return the share of all CPU time by kind, and each CPU's own idle share."""
+    """Return the share of all CPU time by kind, and the idle share of each CPU."""
     found: dict[str, float] = {}
     for name, counted in after.items():
         spent = [new - old for new, old in zip(counted, before.get(name, counted), strict=True)]
@@ -310,7 +309,7 @@ def cpu_shares(before: Ticks, after: Ticks) -> dict[str, float]:
 
 
 def cpu_sides(*, client: Side, server: Side) -> dict[str, float]:
-    """Return the CPU use of both ends by category, as shares of the time of a side's CPUs."""
+    """Return the CPU use of both sides by category, as shares of the time of a side's CPUs."""
     if client[1] is server[1] and _cpus(client) & _cpus(server):
         return {}
     found = _side("client", client) | _side("server", server)
@@ -332,7 +331,7 @@ def _side(name: str, side: Side) -> dict[str, float]:
     cpus = _cpus(side)
     if not cpus <= set(before) & set(after):
         return {}
-    # Waiting is counted where a task last ran, and its counter may go back.
+    # The kernel's counter of iowait may decrease.
     pairs = [zip(before[cpu], after[cpu], strict=True) for cpu in cpus]
     rows = [[max(0, new - old) for old, new in pair] for pair in pairs]
     spent = [sum(column) for column in zip(*rows, strict=True)]

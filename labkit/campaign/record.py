@@ -20,12 +20,12 @@ from labkit.tools.base import Client, Measurement
 
 Snapshot = dict[str, Any]
 
-#: Longer arguments are programs of ours, which the plan's identity holds as code.
+#: Longer arguments are labkit's own scripts.
 _LONGEST = 1000
 
 
 def brief(argv: Sequence[str]) -> list[str]:
-    """Return a command for the record, in which a long argument is its length and digest."""
+    """Return a command for the record, with length and digest instead of a long argument."""
     return [
         word
         if len(word) <= _LONGEST
@@ -36,60 +36,36 @@ def brief(argv: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A host that evidence is read from, and the processes of its placements.
+    """A host that evidence is read from, and its placements' processes.
 
-    Of the server at which a client aims ``PID``, of every other placement ``NAME=PID``.
+    ``PID`` is the server at which a client aims, ``NAME=PID`` any other placement.
     """
 
     host: Host
-    places: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Snapshots:
-    """The snapshots of a window by kernel, the window's own first; the CPU lists of both sides."""
-
-    by_kernel: tuple[tuple[Kernel, tuple[Snapshot, Snapshot]], ...]
-    client_cpus: str
-    server_cpus: str
-
-    @property
-    def here(self) -> tuple[Snapshot, Snapshot]:
-        """Before and after, of the window's own host."""
-        return self.by_kernel[0][1]
-
-    @property
-    def server(self) -> tuple[Snapshot, Snapshot]:
-        """Before and after, under the server's kernel; the same where there is one kernel."""
-        return next(
-            pair for one, pair in self.by_kernel if any("=" not in place for place in one.places)
-        )
+    processes: tuple[str, ...]
 
 
 def kernels(
     servers: Mapping[str, Server], main: Server, window: Host, *, shared: bool
 ) -> list[Kernel]:
-    """Return where the evidence of every placement is read: on its host, the window's first.
+    """Return the hosts on which evidence of the placements is read, the window's host first.
 
-    `main` is the server at which a client aims. With a shared kernel any host sees all processes.
+    `main` is the server at which a client aims. With a shared kernel one host sees all processes.
     """
-    places_of: dict[int, tuple[Host, list[str]]] = {id(window): (window, [])}
-    for name, one in servers.items():
-        host = window if shared else one.host
-        _, places = places_of.setdefault(id(host), (host, []))
-        places.append(str(one.pid) if one is main else f"{name}={one.pid}")
-    return [Kernel(host, tuple(places)) for host, places in places_of.values()]
+    by_host: dict[int, tuple[Host, list[str]]] = {id(window): (window, [])}
+    for name, server in servers.items():
+        host = window if shared else server.host
+        _, processes = by_host.setdefault(id(host), (host, []))
+        processes.append(str(server.pid) if server is main else f"{name}={server.pid}")
+    return [Kernel(host, tuple(processes)) for host, processes in by_host.values()]
 
 
 def aimed_at(clients: Sequence[Client], servers: Mapping[str, Server]) -> Server:
-    """Return the placement that the first client aims at, or else the first one.
-
-    Those that share an address differ in their port.
-    """
-    first = clients[0]
-    aimed = [one for one in servers.values() if one.address == first.target]
-    named = [one for one in aimed if one.port and str(one.port) in first.argv]
-    return next(iter([*named, *aimed, *servers.values()]))
+    """Return the placement that the first client aims at, by address and port, or the first."""
+    client = clients[0]
+    same_address = [server for server in servers.values() if server.address == client.target]
+    same_port = [one for one in same_address if one.port and str(one.port) in client.argv]
+    return [*same_port, *same_address, *servers.values()][0]
 
 
 def check_target(rig: Rig, servers: Iterable[Server], client: Client, inside: Any) -> None:
@@ -98,45 +74,51 @@ def check_target(rig: Rig, servers: Iterable[Server], client: Client, inside: An
         raise FenceError(
             "a client on the generator has no target", remedy="name the address that it sends to"
         )
-    addresses = {one.own_address for one in servers}
+    addresses = {server.own_address for server in servers}
     if client.target and not (inside is not None and client.target in addresses):
         rig.check_target(client.target)
 
 
 def snapshot(text: str, kernel: Kernel) -> Snapshot:
-    """Take a snapshot of the placements under a kernel."""
-    return evidence.parse(kernel.host.run(*script(text, *kernel.places)).stdout)
+    """Take a snapshot on a host."""
+    return evidence.parse(kernel.host.run(*script(text, *kernel.processes)).stdout)
 
 
 def account(
     record: dict[str, Any],
-    snapshots: Snapshots,
+    snapshots: Sequence[tuple[Kernel, tuple[Snapshot, Snapshot]]],
+    cpus: tuple[str, str],
     measurements: Sequence[Measurement],
-    treated: Iterable[tuple[Treatment, Any]],
+    treatments: Iterable[tuple[Treatment, Any]],
 ) -> None:
-    """Add to a trial's record what its window says; `treated`: treatments with their levels."""
-    server = snapshots.server
-    found = evidence.mechanisms(*server, sum(measurement.messages for measurement in measurements))
-    found |= evidence.cpu_sides(
-        client=(*snapshots.here, snapshots.client_cpus), server=(*server, snapshots.server_cpus)
+    """Add mechanisms, evidence and flags of a window to a trial's record.
+
+    `snapshots` are before and after the window, its own host's first; `cpus` the CPU lists of
+    client and server; `treatments` come with their levels.
+    """
+    client = snapshots[0][1]
+    server = next(
+        pair for kernel, pair in snapshots if any("=" not in one for one in kernel.processes)
     )
+    mechanisms = evidence.mechanisms(*server, sum(one.messages for one in measurements))
+    mechanisms |= evidence.cpu_sides(client=(*client, cpus[0]), server=(*server, cpus[1]))
     record["evidence"] = {"before": server[0], "after": server[1]}
-    for kernel, (before, after) in snapshots.by_kernel:
+    for kernel, (before, after) in snapshots:
         if after is not server[1]:
-            found |= evidence.beside(before, after)
+            mechanisms |= evidence.beside(before, after)
             record["evidence"][kernel.host.name] = {"before": before, "after": after}
-    broken = [flag for treatment, level in treated for flag in treatment.check(level, found)]
-    record["mechanisms"] |= found
+    flags = [flag for treatment, level in treatments for flag in treatment.check(level, mechanisms)]
+    record["mechanisms"] |= mechanisms
     record["flags"] += [flag for measurement in measurements for flag in measurement.flags]
-    record["flags"] += [*broken, *validity(found)]
+    record["flags"] += [*flags, *validity(mechanisms)]
 
 
-#: Steal on one CPU, as a share of a window whose load is about a third of it.
+#: Steal on one CPU, as a share of the window.
 _STEAL = 0.003
 
 
 def validity(mechanisms: Mapping[str, float]) -> list[str]:
-    """Return the validity rules of every study that a window breaks; it is flagged, not dropped."""
+    """Return the validity rules that a window breaks, of those that hold for every study."""
     flags = []
     if mechanisms.get("steal_worst", 0) > _STEAL:
         flags.append(f"steal {mechanisms['steal_worst']:.1%} of a CPU")
@@ -145,30 +127,32 @@ def validity(mechanisms: Mapping[str, float]) -> list[str]:
     return flags
 
 
+_TRANSPORTS = ("", "tcp", "udp")
+
+
 def check_published(target: Target, server: Server, protocols: Iterable[str] = ("",)) -> None:
     """Raise `ManipulationError` where no flow of a window took the rules of a published port.
 
-    The engine's own proxy answers on the port as well: what it carries went past the translation.
-    What the rules have taken so far stays with the verification, as ``taken``.
-    There must be a flow of each transport in `protocols`; "" is any.
+    The engine's proxy answers on the port too, and its traffic is not translated. There must be a
+    flow of each transport in `protocols`; "" is any. The verification keeps the counters.
     """
-    found = observe(target, server.pid)
+    observed = observe(target, server.pid)
     taken = server.verification.setdefault("taken", {})
     for protocol in protocols:
         before = taken.get(protocol, nat_flows(server.verification, server.port, protocol))
-        after = nat_flows(found, server.port, protocol)
+        after = nat_flows(observed, server.port, protocol)
         if after <= before:
             raise ManipulationError(
-                f"what was sent did not pass the address translation {protocol}".strip(),
+                f"the load did not pass the address translation {protocol}".strip(),
                 where=f"host {target.host.name}, port {server.port}",
-                why=f"its rules have taken {after} flows, as many as before",
+                why=f"its rules have counted {after} flows, as many as before the window",
                 remedy="is a proxy of the engine in the way?",
             )
-    taken |= {one: nat_flows(found, server.port, one) for one in ("", "tcp", "udp")}
+    taken |= {protocol: nat_flows(observed, server.port, protocol) for protocol in _TRANSPORTS}
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """Return an error as the record of a failed trial keeps it."""
+    """Return an error as JSON data."""
     if isinstance(error, LabkitError):
         return error.as_record()
     return {

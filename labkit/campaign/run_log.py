@@ -1,6 +1,6 @@
-"""What a run says of itself: its log, its progress file for ``labkit status``, its progress bar.
+"""The log of a run, its progress file for ``labkit status``, and its progress bar.
 
-All of it is written between trials, and is on the disk before the next one begins.
+All are written between trials, and synced before the next one begins.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG = logging.getLogger("labkit.campaign")
 class RunLog:
     """The log, progress file and progress bar of a run over a campaign's trials.
 
-    `outcomes` says of every trial that an earlier run attempted whether it was measured.
+    `outcomes` has the trials that earlier runs attempted, with whether they were measured.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RunLog:
         self._outcomes = dict(outcomes)
         ended = (one.stat().st_mtime_ns for one in (path / "trials").glob("b*"))
         self._ended_ns = max(ended, default=None)
-        #: What `labkit status` shows of the run that goes on; None between runs.
+        #: What `labkit status` shows of the current run; None between runs.
         self._run: dict[str, Any] | None = None
         self._trial = ""
 
@@ -49,7 +49,7 @@ class RunLog:
         return sum(self._outcomes.values())
 
     def begin(self, session: int) -> RunLog:
-        """Open the log of a run; use it as a ``with`` block, at whose end it says how it ended."""
+        """Open the log of a run, to be used as a ``with`` block around it."""
         folder = self._folder / "logs"
         folder.mkdir(exist_ok=True)
         number = max((int(path.stem) for path in folder.glob("[0-9]*.log")), default=0) + 1
@@ -103,14 +103,14 @@ class RunLog:
             LOG.error("gave up%s: %s", where, _line(error))
             return
         LOG.warning("interrupted%s", where)
-        # A notebook shows nothing but the error: it says what is kept and how to go on.
+        # A notebook shows only the error, so that its message says how to continue.
         kept = f"{self._done} of {len(self._design)} trials are measured and kept"
-        error.args = (f"{kept}; the same again goes on with the rest",)
-        # Where in a wait it came, deep in what measures, says nothing; the log names the trial.
+        error.args = (f"{kept}; run the same again to measure the rest",)
+        # The traceback would show some wait deep in labkit; the log names the trial.
         error.__traceback__ = None
 
     def begins(self, trial: str, block: int, attempt: int, condition: Condition) -> None:
-        """Say which trial comes next."""
+        """Log the start of an attempt, and write the progress file."""
         self._trial = trial
         self._bar.before(f"block {block}: {condition.label}")
         LOG.info("%s attempt %d begins: %s", trial, attempt, condition.label)
@@ -125,7 +125,7 @@ class RunLog:
         self.write_progress()
 
     def ended(self, record: Mapping[str, Any], label: str, error: Exception | None) -> None:
-        """Say how an attempt ended, which is stored."""
+        """Log how an attempt ended, after it was stored."""
         what, seconds = f"{record['trial']} attempt {record['attempt']}", record["seconds"]
         flags = f"; flags: {', '.join(record['flags'])}" if record.get("flags") else ""
         self._outcomes[record["trial"]] = error is None
@@ -138,15 +138,15 @@ class RunLog:
             self._bar.note(f"{record['trial']} ({label}) failed: {error}", bad=True)
 
     def over(self) -> None:
-        """Count a planned trial as over, however it ended."""
+        """Count a planned trial, successful or not."""
         self._trial = ""
         self._bar.after()
 
     def write_progress(self) -> None:
-        """Write the progress file; it appears complete or not at all."""
+        """Write the progress file atomically."""
         sizes = [len(block) for block in self._design.order]
         names = [[trial_name(b, p + 1) for p in range(n)] for b, n in enumerate(sizes, start=1)]
-        # The trial that runs is not failed yet.
+        # The running trial may still succeed.
         failed = [name for name, ok in self._outcomes.items() if not ok and name != self._trial]
         progress = {
             "study": self._study,
@@ -163,7 +163,7 @@ class RunLog:
 
 
 class _SyncedHandler(logging.FileHandler):
-    """A log that is synced line by line: the system must write nothing back during a window."""
+    """A log that is synced line by line, so that nothing is written back during a window."""
 
     def flush(self) -> None:
         super().flush()
@@ -172,7 +172,6 @@ class _SyncedHandler(logging.FileHandler):
 
 
 def _formatter() -> logging.Formatter:
-    """Format lines as the time (UTC, ISO 8601), the level and the message."""
     form = "%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s"
     formatter = logging.Formatter(form, "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
@@ -185,19 +184,19 @@ def _line(error: BaseException) -> str:
     return text or type(error).__name__
 
 
-#: Names a file (a terminal) that progress is drawn to; ``labkit run`` sets it, since the notebook's
-#: own output is not seen before it has ended. What is no terminal gets the lines of the log.
+#: Environment variable with the file that progress is written to: a bar on a terminal, else the
+#: lines of the log. ``labkit run`` sets it, as a notebook's output is seen only after its end.
 VARIABLE = "LABKIT_PROGRESS"
 
 
 class ProgressBar:
-    """A bar over the trials of a campaign; it is drawn between trials, never inside one."""
+    """A bar over the trials of a campaign, drawn between trials."""
 
     def __init__(self, total: int, done: int, title: str) -> None:
-        # The library's monitor is a thread that wakes up by the clock, also inside a window.
+        # tqdm's monitor is a thread that would wake up inside windows.
         tqdm.tqdm.monitor_interval = 0
         self._file = _open_terminal(os.environ.get(VARIABLE))
-        #: Where whole lines are written to instead of a bar: a file or pipe keeps what was drawn.
+        #: A file or pipe, which gets the log's lines instead of a bar.
         self.lines = self._file if self._file and not self._file.isatty() else None
         self._null = _open_terminal(os.devnull) if self.lines else None
         bar: Any = tqdm.tqdm if self._file or not _in_notebook() else tqdm.auto.tqdm
@@ -213,7 +212,7 @@ class ProgressBar:
         )
 
     def before(self, text: str) -> None:
-        """Say which trial comes next."""
+        """Show which trial comes next."""
         self._bar.set_postfix_str(text, refresh=True)
 
     def after(self) -> None:
@@ -221,14 +220,14 @@ class ProgressBar:
         self._bar.update(1)
 
     def left(self) -> float | None:
-        """Return how many seconds the bar says are left; None before the first trial has ended."""
+        """Return the seconds that are left, or None before the first trial has ended."""
         state = self._bar.format_dict
         measured = state["n"] - state["initial"]
         rate = state["rate"] or (measured / state["elapsed"] if measured else 0)
         return (state["total"] - state["n"]) / rate if rate else None
 
     def note(self, text: str, *, bad: bool = False) -> None:
-        """Print a line without breaking the bar; a notebook shows only errors in red."""
+        """Print a line without breaking the bar; in a notebook only errors go to stderr."""
         plain = sys.stdout if _in_notebook() and not bad else sys.stderr
         self._bar.write(text, file=self._file or plain)
 
@@ -244,7 +243,7 @@ def _open_terminal(name: str | None) -> TextIO | None:
     if not name:
         return None
     try:
-        # A kernel leads a session of its own: the terminal is not to become that session's.
+        # A kernel leads its own session, whose controlling terminal this must not become.
         return os.fdopen(os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "a")
     except OSError:
         return None

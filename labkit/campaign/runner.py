@@ -1,11 +1,14 @@
-"""The execution of a plan: every trial once, failures kept, nothing lost whatever is killed."""
+"""Running the trials of a plan, each until it succeeds once, or a single trial."""
 
 from __future__ import annotations
 
 import contextlib
+import html
+import math
 import os
+import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from labkit.analysis.trials import statistics_of
 from labkit.campaign.record import failure
 from labkit.campaign.run_log import RunLog
 from labkit.campaign.store import Store
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
 from labkit.campaign.window import drivers
-from labkit.design import Condition, Design, level_label, trial_name
+from labkit.design import Condition, Design, flatten, level_label, trial_name
 from labkit.errors import HostUnreachable, LabkitError
 from labkit.paths import PROGRESS
 from labkit.placement import parse_cpus
@@ -27,31 +31,17 @@ from labkit.rig import Rig
 from labkit.runtimes import Runtime
 from labkit.tools.base import Measurement
 
-#: A trial that failed is tried once more; both attempts are rows.
+#: Attempts at a trial in one run; each is a row.
 ATTEMPTS = 2
-#: So many planned trials that fail in a row are a broken rig, not bad luck.
+#: Planned trials failed in a row after which a run ends: the rig is broken.
 GIVE_UP = 5
+#: Lines of a tool's output that `OneTrial` shows, and bins of its histogram.
+_HEAD, _BINS = 12, 12
 
 
 @dataclass
 class Runner:
-    """Runs the trials of a plan.
-
-    Parameters
-    ----------
-    study : str
-        Its name.
-    rig : Rig
-        Where.
-    design : Design
-        Conditions and order.
-    protocol : callable
-        Runs one trial.
-    settings : mapping
-        The plan's.
-    treatments : mapping of str to Treatment
-        The study's.
-    """
+    """Runs the trials of a plan."""
 
     study: str
     rig: Rig
@@ -81,8 +71,8 @@ class Runner:
         with log.begin(session), off_the_sut(self.rig):
             for block, position, condition in todo:
                 name = trial_name(block, position)
-                place = {"trial": name, "block": block, "position": position, "session": session}
-                error = self._run_planned(store, condition, place, log)
+                planned = {"trial": name, "block": block, "position": position, "session": session}
+                error = self._run_planned(store, condition, planned, log)
                 failed = failed + 1 if error else 0
                 log.over()
                 if isinstance(error, HostUnreachable):
@@ -96,91 +86,88 @@ class Runner:
                     )
 
     def _run_planned(
-        self, store: Store, condition: Condition, place: dict[str, Any], log: RunLog
+        self, store: Store, condition: Condition, planned: dict[str, Any], log: RunLog
     ) -> Exception | None:
-        """Try one planned trial until it succeeds, or there is no use; each attempt is stored.
-
-        Returns the error of the last attempt, or None where one succeeded.
-        """
+        """Run a planned trial until an attempt succeeds; return the last attempt's error."""
         error: Exception | None = None
-        last = store.last_attempt(place["trial"])
+        last = store.last_attempt(planned["trial"])
         for attempt in range(last + 1, last + ATTEMPTS + 1):
-            log.begins(place["trial"], place["block"], attempt, condition)
+            log.begins(planned["trial"], planned["block"], attempt, condition)
             record = {
-                **place,
+                **planned,
                 "attempt": attempt,
                 "levels": {name: level_label(level) for name, level in condition.levels},
                 "replicate": condition.replicate,
                 "started_ns": time.time_ns(),
             }
-            label = f"trial-{os.getpid()}-{place['trial']}-a{attempt}"
+            label = f"trial-{os.getpid()}-{planned['trial']}-a{attempt}"
+            trial = Trial(
+                self.rig,
+                condition,
+                self.settings,
+                label,
+                self._runtimes,
+                planned["block"],
+                self.treatments,
+            )
             began = time.monotonic()
-            trial, measurement, error = self.attempt(condition, label, place["block"])
+            measurement, error = run_protocol(self.protocol, trial)
             record |= {"seconds": time.monotonic() - began, "status": "failed" if error else "ok"}
             record["error"] = failure(error) if error else None
-            samples = measurement.samples if measurement else {}
-            record["n_samples"] = max(map(len, samples.values()), default=0)
-            record["metrics"] = metrics_of(measurement) if measurement else {}
-            kept = trial.record["flags"]  # those of what was measured; a protocol may add its own
-            kept += [
-                flag for flag in (measurement.flags if measurement else ()) if flag not in kept
-            ]
+            result = measurement or Measurement({})
+            record["n_samples"] = max(map(len, result.samples.values()), default=0)
+            record["metrics"] = metrics_of(result)
+            flags = trial.record["flags"]  # of the windows; a protocol may add others
+            flags += [flag for flag in result.flags if flag not in flags]
             record["also"] = [
                 {"levels": {n: level_label(x) for n, x in levels.items()}, "metrics": dict(metrics)}
-                for levels, metrics in (measurement.also if measurement else ())
+                for levels, metrics in result.also
             ]
-            store.add(record | trial.record, samples, trial.logs)
+            store.add(record | trial.record, result.samples, trial.logs)
             log.ended(record | trial.record, condition.label, error)
             if not error or isinstance(error, HostUnreachable):
                 break
         return error
 
-    def attempt(
-        self, condition: Condition, label: str, block: int = 0
-    ) -> tuple[Trial, Measurement | None, Exception | None]:
-        """Run the protocol once; return the trial, with what it measured or why it failed."""
-        trial = Trial(
-            self.rig, condition, self.settings, label, self._runtimes, block, self.treatments
-        )
-        try:
-            measurement = self.protocol(trial)
-        except Exception as error:  # whatever a protocol does wrong is a failed row
-            return trial, None, error
-        if problem := _wrong_result(measurement):
-            return trial, None, problem
-        return trial, measurement, None
+
+def run_protocol(
+    protocol: Callable[[Trial], Measurement], trial: Trial
+) -> tuple[Measurement | None, Exception | None]:
+    """Return what a protocol measured, or why it failed."""
+    try:
+        measurement = protocol(trial)
+    except Exception as error:  # any mistake of a protocol is a failed row
+        return None, error
+    problem = _wrong_result(measurement)
+    return (None, problem) if problem else (measurement, None)
 
 
 def _wrong_result(measurement: Any) -> LabkitError | None:
-    """Return what is wrong with what a protocol returned, or None."""
+    """Return why a protocol's result cannot be stored, or None."""
     if not isinstance(measurement, Measurement):
         return LabkitError(
             f"the protocol returned {type(measurement).__name__}",
             remedy="return what trial.measure(...) returned",
         )
     arrays = measurement.samples.values()
-    if any(array.dtype != np.int64 for array in arrays) or len({len(one) for one in arrays}) > 1:
+    if any(array.dtype != np.int64 for array in arrays) or len(set(map(len, arrays))) > 1:
         shown = ", ".join(f"{k}: {v.dtype} x {len(v)}" for k, v in measurement.samples.items())
         return LabkitError("samples must be int64 columns of one length", why=shown)
     return None
 
 
 def metrics_of(measurement: Measurement) -> dict[str, float]:
-    """Return the tool's numbers and the quantiles that planning and quick looks need."""
+    """Return the tool's numbers, with median and p99 of each column that has enough samples."""
     metrics = dict(measurement.metrics)
     for name, values in measurement.samples.items():
-        if len(values):
-            for label, q in (("median", 0.5), ("p99", 0.99)):
-                metrics[f"{name}_{label}"] = float(np.quantile(values, q))
+        statistics = statistics_of(values, ["median", "p99"])
+        metrics |= {f"{name}_{key}": x for key, x in statistics.items() if not math.isnan(x)}
     return metrics
 
 
 @contextmanager
 def off_the_sut(rig: Rig) -> Iterator[None]:
-    """Keep the harness off the CPU of the system under test, where the two share a machine.
-
-    The processes that drive this one (papermill, ``labkit run``) go with it.
-    """
+    """Pin this process, and those that drive it, to the harness's CPUs on a shared machine."""
     if not rig.shared_kernel:
         yield
         return
@@ -197,8 +184,85 @@ def off_the_sut(rig: Rig) -> Iterator[None]:
 
 
 def _pin(pid: int, cpus: set[int]) -> None:
-    """Set the affinity of every thread of a process; one that ended meanwhile needs none."""
+    """Set the affinity of every thread of a process, unless it has ended."""
     with contextlib.suppress(FileNotFoundError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.sched_setaffinity(int(task.name), cpus)
+
+
+@dataclass(frozen=True)
+class OneTrial:
+    """One trial, run by `Study.try_one`; display it to see all that it did.
+
+    Parameters
+    ----------
+    condition : str
+        Its label.
+    measurement : Measurement
+        What its protocol returned.
+    record : mapping
+        As a campaign would store it: commands, verification, mechanisms, flags.
+    logs : mapping of str to str
+        The output of everything that ran, by file name.
+    """
+
+    condition: str
+    measurement: Measurement
+    record: Mapping[str, Any]
+    logs: Mapping[str, str]
+
+    def sections(self) -> dict[str, str]:
+        """Return the text of each section by its title."""
+        verification = flatten(self.record.get("verification", {}))
+        texts = {
+            "commands": "\n".join(" ".join(argv) for argv in self.record["commands"]),
+            "verification": "\n".join(
+                f"{name}: {value}"
+                for name, value in verification.items()
+                if value not in ("", None, [], {})
+            ),
+            **{f"output {name}": _head(text) for name, text in sorted(self.logs.items()) if text},
+            "metrics": "\n".join(f"{k}: {x:.6g}" for k, x in metrics_of(self.measurement).items()),
+            "flags": "\n".join([*self.record["flags"], *self.measurement.flags]),
+        }
+        texts |= {
+            f"samples of {name}": histogram(values)
+            for name, values in self.measurement.samples.items()
+        }
+        return {title: text for title, text in texts.items() if text}
+
+    def __str__(self) -> str:
+        parts = [
+            f"{title}\n{textwrap.indent(text, '    ')}" for title, text in self.sections().items()
+        ]
+        return "\n\n".join([self.condition, *parts])
+
+    def _repr_html_(self) -> str:
+        parts = [
+            f"<details{' open' if title != 'verification' else ''}><summary>{html.escape(title)}"
+            f"</summary><pre>{html.escape(text)}</pre></details>"
+            for title, text in self.sections().items()
+        ]
+        return f"<p><b>{html.escape(self.condition)}</b></p>{''.join(parts)}"
+
+
+def _head(text: str) -> str:
+    lines = text.strip().splitlines()
+    more = [f"... and {len(lines) - _HEAD} lines more"] if len(lines) > _HEAD else []
+    return "\n".join([*lines[:_HEAD], *more])
+
+
+def histogram(values: Sequence[int] | np.ndarray[Any, Any]) -> str:
+    """Return a histogram in text, whose last row counts samples above the 99th percentile."""
+    values = np.asarray(values)
+    if not len(values):
+        return "no samples"
+    high = np.quantile(values, 0.99)
+    counts, edges = np.histogram(values[values <= high], bins=_BINS)
+    rows = [(f"{edge:.6g}", int(count)) for edge, count in zip(edges, counts, strict=False)]
+    above = int((values > high).sum())
+    rows += [(f"> {high:.6g}", above)] if above else []
+    width, most = max(len(text) for text, _ in rows), max(count for _, count in rows)
+    lines = [f"{text:>{width}} {'#' * round(40 * n / most):<40} {n}" for text, n in rows]
+    return "\n".join([f"{len(values)} samples; from", *(line.rstrip() for line in lines)])

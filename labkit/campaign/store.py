@@ -1,4 +1,4 @@
-"""Writing a campaign: every file appears complete or not at all, whatever is killed when."""
+"""Writing a campaign, with every file and trial complete or absent whenever the process dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TIME = "%Y%m%d-%H%M%S"
 
 
 def sync(path: Path) -> None:
-    """Make a file or directory survive a power cut."""
+    """Write a file or directory through to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -52,7 +52,7 @@ def _plain(value: Any) -> Any:
 
 
 def write_samples(path: Path, columns: Mapping[str, NDArray[np.int64]]) -> None:
-    """Write integer columns; deltas of neighbours are small, so they pack to a fraction."""
+    """Write integer columns as deltas, which compress well."""
     table = pa.table(
         {name: values.astype(np.int64, casting="safe") for name, values in columns.items()}
     )
@@ -85,7 +85,7 @@ def _stamp(paths: Sequence[Path]) -> str:
     return now.strftime(_TIME)
 
 
-#: Longer without a trial than this, in seconds, and another session begins.
+#: Seconds without a trial after which another session begins.
 PAUSE = 1800
 
 
@@ -97,7 +97,15 @@ class Store:
 
     @classmethod
     def resume_or_begin(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Store:
-        """Return the newest campaign in a study's folder when it is this plan's, or a new one."""
+        """Return the newest campaign in a study's folder, or a new one.
+
+        Raises
+        ------
+        PlanMismatch
+            The newest campaign has another plan, and `new` is false.
+        UsageError
+            It is packed.
+        """
         for torn in folder.glob("*/.plan.json.tmp"):  # killed before it was a campaign
             if [path.name for path in torn.parent.iterdir()] == [torn.name]:
                 shutil.rmtree(torn.parent)
@@ -114,7 +122,7 @@ class Store:
         return store
 
     def sweep(self) -> None:
-        """Remove what an interrupted write left: it was never part of the dataset."""
+        """Remove the files of interrupted writes."""
         for path in [*self.path.rglob(".*.tmp"), *self.path.rglob(".*.part")]:
             if path.is_dir():
                 shutil.rmtree(path)
@@ -130,15 +138,14 @@ class Store:
         return statuses
 
     def last_attempt(self, trial: str) -> int:
-        """Return the highest number of an attempt at a trial that is there, or 0."""
+        """Return the number of the last attempt at a trial, or 0."""
         paths = (self.path / "trials").glob(f"{trial}-a*")
         return max((int(path.name.rpartition("-a")[2]) for path in paths), default=0)
 
     def session(self, facts: Mapping[str, Any], boot: str) -> int:
-        """Return the session's number, recording it and its facts when it is new.
+        """Return the session's number; write its facts if it is new.
 
-        A session ends with a boot, and with a pause of more than `PAUSE` seconds: what was measured
-        on another day is not the same circumstances.
+        A boot, or a pause of more than `PAUSE` seconds, begins another session.
         """
         folder = self.path / "sessions"
         numbers = sorted(int(path.stem) for path in folder.glob("[0-9]*.json"))
@@ -159,7 +166,7 @@ class Store:
         samples: Mapping[str, NDArray[np.int64]],
         logs: Mapping[str, str],
     ) -> Path:
-        """Store one attempt; its directory appears by a rename once all of it is on disk."""
+        """Store an attempt; its directory is renamed into place when all of it is on disk."""
         name = f"{record['trial']}-a{record['attempt']}"
         folder = self.path / "trials"
         folder.mkdir(parents=True, exist_ok=True)

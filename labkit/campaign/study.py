@@ -1,4 +1,4 @@
-"""A study and its plan: what a notebook declares, shows, and runs; what a plan promises."""
+"""A study, as a notebook declares it, and its plan on a rig."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ import pandas as pd
 
 from labkit import dataset, design
 from labkit.analysis.power import decidable_margin
-from labkit.campaign.one_trial import OneTrial
-from labkit.campaign.runner import Runner, off_the_sut
+from labkit.campaign.runner import OneTrial, Runner, off_the_sut, run_protocol
 from labkit.campaign.store import Store
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
@@ -46,23 +45,24 @@ class Study:
     factors : mapping of str to sequence
         What is varied, with its levels.
     settings : mapping
-        What is not, as the protocol reads it.
+        What all trials have in common.
     baseline : mapping
         Levels of the condition that the others are compared with.
     replicates : sequence of mapping
-        Conditions that run twice in each block, for the noise floor.
+        Conditions that run twice in each block (A/A), for the noise floor.
     keep : callable, optional
-        Which combinations of levels belong to the study.
+        Takes a combination of levels; returns whether it belongs to the study.
     tools : mapping of str to callable, optional
-        Version of each tool on a host: ``{"sockperf": sockperf.probe}``.
+        Takes a host, returns the version of the tool there: ``{"sockperf": sockperf.probe}``.
     margin : float
         Relative difference up to which two conditions count as equal; fixed with the plan.
     seconds : callable, optional
-        Expected duration of a trial's window with these levels, for the plan's estimate.
+        Takes a combination of levels; returns the expected seconds of its window.
     treatments : mapping of str to Treatment
-        What levels of factors and settings do to a trial, by their names (`labkit.treatments`).
+        Treatments by the name of their factor or setting (`labkit.treatments`).
     outcomes : sequence of str
-        Columns of trials, such as ``rtt_ns_median``, on whose noise the plan's margin is promised.
+        Columns of `Dataset.trials`, such as ``rtt_ns_median``, whose noise decides which margin a
+        plan expects to decide.
 
     Examples
     --------
@@ -98,10 +98,7 @@ class Study:
             )
 
     def infeasible(self, rig: Rig, levels: Levels) -> str | None:
-        """Return why a rig cannot run a condition, or None.
-
-        It is asked for every placement among the levels, and for every factor with a treatment.
-        """
+        """Return why a rig cannot run these placements and treatments, or None."""
         placements = (one for one in levels.values() if isinstance(one, Placement))
         reasons = itertools.chain(
             (rig.infeasible(one) for one in placements),
@@ -114,22 +111,21 @@ class Study:
         return next(filter(None, reasons), None)
 
     def try_one(self, rig: Rig, **levels: Any) -> OneTrial:
-        """Run one trial outside any campaign, and return what it did; display it to see all.
+        """Run one trial outside any campaign, and return all that it did.
 
         Parameters
         ----------
         rig : Rig
-            Where.
+            Where it runs.
         **levels
-            Levels of factors, also such as the study does not plan; the others are the
-            baseline's, or the first.
+            Levels of factors, planned or not; the baseline's, or the first level, when omitted.
 
         Raises
         ------
         UsageError
             There is no such factor, or the rig cannot run the condition.
-        LabkitError
-            Whatever the trial raised.
+        Exception
+            What the protocol raised.
         """
         if unknown := [name for name in levels if name not in self.factors]:
             raise UsageError(
@@ -139,16 +135,16 @@ class Study:
         condition = Condition(tuple((first | levels).items()))
         if reason := self.infeasible(rig, dict(condition.levels)):
             raise UsageError(f"{condition.label} is not possible here", why=reason)
-        runner = Runner(
-            self.name,
+        trial = Trial(
             rig,
-            design.Design((condition,), ((0,),), ()),
-            self.protocol,
+            condition,
             self.settings,
-            self.treatments,
+            f"trial-{os.getpid()}-try",
+            {},
+            treatments=self.treatments,
         )
         with off_the_sut(rig):
-            trial, measurement, error = runner.attempt(condition, f"trial-{os.getpid()}-try")
+            measurement, error = run_protocol(self.protocol, trial)
         if measurement is None:
             raise error or UsageError("the trial returned nothing")
         return OneTrial(condition.label, measurement, trial.record, trial.logs)
@@ -167,13 +163,13 @@ class Study:
         Parameters
         ----------
         rig : Rig
-            Where it is to run; it says which conditions it cannot.
+            Where it will run; conditions that it cannot run are left out, with the reason.
         blocks, seed : int
             Number of blocks, and the seed of their order.
         earlier : path, optional
-            A campaign that tells the noise, for the smallest decidable margin.
+            A campaign from whose noise the smallest decidable margin is estimated.
         infeasible : callable, optional
-            Returns why the study cannot measure a condition that the rig can run, or None.
+            Takes a combination of levels; returns why the study cannot measure it, or None.
         """
         for name, level in self.baseline.items():
             labels = [design.level_label(one) for one in self.factors.get(name, ())]
@@ -197,7 +193,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study on a rig, fixed; display it to see order, duration and what is infeasible."""
+    """A study's fixed plan on a rig; display it to see order, duration, infeasible conditions."""
 
     study: Study
     rig: Rig
@@ -206,30 +202,22 @@ class Plan:
     seed: int
     earlier: Path | str | None = None
 
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The study's settings."""
-        return self.study.settings
-
     @cached_property
-    def _facts(self) -> dict[str, Any]:
-        return self.rig.facts()
-
     def facts(self) -> dict[str, Any]:
-        """Return the facts of every host, read once a plan."""
-        return self._facts
+        """The facts of every host by role, read once."""
+        return self.rig.facts()
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that makes two campaigns the same one; a difference forbids mixing them."""
-        stable = {role: facts.get("stable", {}) for role, facts in self.facts().items()}
+        """What must be equal for a campaign to be resumed."""
+        stable = {role: facts.get("stable", {}) for role, facts in self.facts.items()}
         return {
             "study": self.study.name,
-            "settings": design.canonical(self.settings),
+            "settings": design.canonical(self.study.settings),
             "margin": self.study.margin,
             "blocks": self.blocks,
             "seed": self.seed,
-            "conditions": [one.key for one in self.design.conditions],
+            "conditions": [condition.key for condition in self.design.conditions],
             "order": [list(block) for block in self.design.order],
             "protocol": _source(self.study.protocol),
             "measurement_version": MEASUREMENT_VERSION,
@@ -253,7 +241,7 @@ class Plan:
             "study": self.study.name,
             "identity": self.identity,
             "labkit": VERSION,
-            "settings": design.canonical(self.settings),
+            "settings": design.canonical(self.study.settings),
             "factors": {
                 name: [design.level_label(level) for level in levels]
                 for name, levels in self.study.factors.items()
@@ -264,10 +252,10 @@ class Plan:
             "seed": self.seed,
             "conditions": [
                 {
-                    "levels": {n: design.level_label(x) for n, x in one.levels},
-                    "replicate": one.replicate,
+                    "levels": {name: design.level_label(x) for name, x in condition.levels},
+                    "replicate": condition.replicate,
                 }
-                for one in self.design.conditions
+                for condition in self.design.conditions
             ],
             "order": [list(block) for block in self.design.order],
             "infeasible": [vars(one) for one in self.design.infeasible],
@@ -275,33 +263,33 @@ class Plan:
         }
 
     def run(self, into: Path | str, *, new: bool = False) -> dataset.Dataset:
-        """Run what is left of the plan, and return its dataset.
+        """Run the trials of the plan that were not measured yet, and return the dataset.
 
         Parameters
         ----------
         into : path
-            Where data is kept; the campaign goes to ``<into>/<study>/<campaign>``.
+            The campaign's folder is ``<into>/<study>/<campaign>``.
         new : bool
-            Begin another campaign also where one of another identity, or this one, stands.
+            Begin another campaign instead of resuming the newest.
 
         Raises
         ------
         PlanMismatch
-            The newest campaign there has another plan.
+            The newest campaign there has another plan, and `new` is false.
         """
         store = Store.resume_or_begin(project(into) / self.study.name, self.as_record(), new=new)
         study = self.study
         runner = Runner(
-            study.name, self.rig, self.design, study.protocol, self.settings, study.treatments
+            study.name, self.rig, self.design, study.protocol, study.settings, study.treatments
         )
-        runner.run(store, self.facts())
+        runner.run(store, self.facts)
         return dataset.load(store.path)
 
     def estimate(self) -> Estimate:
-        """Return duration and smallest decidable margin, from the earlier campaign if any."""
+        """Return the expected duration, and the smallest margin that can be decided."""
         window = self.study.seconds or (lambda levels: 5.0)
-        planned = [window(dict(condition.levels)) for _, _, condition in self.design.trials()]
-        seconds = sum(planned) + OVERHEAD * len(planned)
+        windows = [window(dict(condition.levels)) for _, _, condition in self.design.trials()]
+        seconds = sum(windows) + OVERHEAD * len(windows)
         if self.earlier is None:
             return Estimate(seconds, None, "no earlier campaign was named")
         if not self.study.outcomes:
@@ -310,20 +298,20 @@ class Plan:
             earlier = dataset.load(project(self.earlier))
         except DatasetError as error:
             return Estimate(seconds, None, error.what)
-        found = noise(earlier.ok, list(self.study.factors), self.study.outcomes)
-        if found is None:
+        noisiest = noise(earlier.ok, list(self.study.factors), self.study.outcomes)
+        if noisiest is None:
             return Estimate(seconds, None, "the earlier campaign has too few A/A replicates")
-        column, sd = found
+        outcome, sd = noisiest
         margin = decidable_margin(sd, self.blocks) if self.blocks >= 2 else None
-        return Estimate(seconds, margin, f"campaign {earlier.path.name}", column)
+        return Estimate(seconds, margin, f"campaign {earlier.path.name}", outcome)
 
     def __str__(self) -> str:
-        promised = self.estimate()
+        estimate = self.estimate()
         counts = f"{len(self.design.conditions)} conditions x {self.blocks} blocks"
         lines = [
             f"{self.study.name}: {counts} = {len(self.design)} trials on rig {self.rig.name}",
-            f"expected duration: {promised.duration_text}",
-            f"smallest decidable margin: {promised.margin_text}",
+            f"expected duration: {estimate.duration_text}",
+            f"smallest decidable margin: {estimate.margin_text}",
             *([] if self.blocks >= 5 else ["fewer than 5 blocks: this is a pilot"]),
             *(f"infeasible: {one.condition}: {one.reason}" for one in self.design.infeasible),
         ]
@@ -342,14 +330,13 @@ class Plan:
         )
 
 
-#: Placing, checking, collecting and taking down one trial, in seconds; rounded up from what it
-#: took on the development machine.
+#: Seconds of one trial outside its window, rounded up from those of the development machine.
 OVERHEAD = 0.8
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Duration in seconds; smallest margin (a ratio minus 1), where from, and of which column."""
+    """Duration in seconds; smallest decidable margin (a ratio minus 1), its source and column."""
 
     seconds: float
     margin: float | None
@@ -358,13 +345,13 @@ class Estimate:
 
     @property
     def duration_text(self) -> str:
-        """The duration in words."""
+        """The duration with its unit."""
         minutes = self.seconds / 60
         return f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
     @property
     def margin_text(self) -> str:
-        """The margin in words."""
+        """The margin with its power and source."""
         if self.margin is None:
             return f"not known before a pilot ({self.source})"
         return f"{self.margin:.1%} on {self.outcome} (80 % power; from {self.source})"
@@ -373,10 +360,10 @@ class Estimate:
 def noise(
     trials: pd.DataFrame, factors: Sequence[str], outcomes: Sequence[str]
 ) -> tuple[str, float] | None:
-    """Return the noisiest outcome, with the SD of the log ratio of A/A replicates in a block.
+    """Return the noisiest outcome and its noise: the SD of the log ratio of A/A replicates.
 
-    Conditions differ in noise, so the largest of their values is the one that is promised. A
-    condition needs 3 pairs of replicates; None where no condition has them.
+    The noise of an outcome is that of its noisiest condition. A condition needs 3 pairs of
+    replicates; None where no condition has them.
     """
     if not {"replicate", "block", *factors} <= set(trials.columns):
         return None
@@ -392,33 +379,23 @@ def noise(
 
 
 def _source(function: Callable[..., Any]) -> str:
-    """Return the source of a protocol, and of what its notebook defines for it to call."""
-    return "\n".join(_one_source(one) for one in _called(function))
-
-
-def _called(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """Return a function and every other of its own module that it names, each once."""
+    """Return the source of a protocol and of the functions of its module that it calls."""
     functions = [function]
-    for one in functions:
-        inner = inspect.unwrap(one)
+    for caller in functions:  # grows while it is iterated
+        inner = inspect.unwrap(caller)
         names = getattr(getattr(inner, "__code__", None), "co_names", ())
-        known = [getattr(inner, "__globals__", {}).get(name) for name in names]
         functions += [
-            other
-            for other in known
-            if inspect.isfunction(other)
-            and inspect.unwrap(other).__module__ == inner.__module__
-            and other not in functions
+            called
+            for called in (getattr(inner, "__globals__", {}).get(name) for name in names)
+            if inspect.isfunction(called)
+            and inspect.unwrap(called).__module__ == inner.__module__
+            and called not in functions
         ]
-    return functions
-
-
-def _one_source(function: Callable[..., Any]) -> str:
     try:
-        return inspect.getsource(function)
+        return "\n".join(map(inspect.getsource, functions))
     except (OSError, TypeError):
         raise UsageError(
             f"the source of {function!r} cannot be read",
-            why="a plan's identity includes the protocol's own code",
+            why="a plan's identity includes the code of the protocol and of what it calls",
             remedy="define it with def, in the notebook or in a file",
         ) from None

@@ -1,8 +1,8 @@
-"""Treatments: what a level of a factor or setting does to a trial, as a study declares it.
+"""Treatments: settings that the level of a factor applies around a trial.
 
-A study names the treatments of its factors and settings: ``Study(treatments={"wait":
-BusyPolling()})``. Each says where it is feasible, is applied by the protocol, and is checked in
-every window. A factor or setting without a treatment is a value that only the protocol reads.
+A study declares them by factor or setting: ``Study(treatments={"wait": BusyPolling()})``. A
+treatment says which rigs are able to run it, is applied by the protocol, and is verified in every
+window. A factor or setting without a treatment is a value that only the protocol reads.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ Mechanisms = Mapping[str, float]
 
 
 class Treatment:
-    """A treatment that is feasible on every rig and changes nothing; subclasses say otherwise."""
+    """The base of treatments: feasible on every rig, without any effect."""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why a rig cannot run the level of a condition with these levels, or None."""
+        """Return why a rig cannot run `level` in a condition with `levels`, or None."""
         return None
 
     def apply(
         self, rig: Rig, level: Any, label: str, *args: Any, **options: Any
     ) -> AbstractContextManager[Any]:
-        """Return the context in which the level holds; `label` marks whatever is started."""
+        """Return the context in which the level is applied; `label` marks what it starts."""
         return nullcontext()
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
-        """Return the validity rules that a window at the level breaks.
+        """Return flags: the validity rules that a window at the level breaks.
 
         Raises
         ------
         ManipulationError
-            The level had no effect: the trial is not what its label says.
+            The level had no effect.
         """
         return []
 
 
 @dataclass(frozen=True)
 class Pinning(Treatment):
-    """The affinity of both ends: a level of `labkit.rig.base.AFFINITIES`.
+    """The affinity of server and client, a level of `labkit.rig.base.AFFINITIES`.
 
     Parameters
     ----------
     wait : str
-        The factor whose level "spin" has both ends spin: they cannot share a CPU.
+        The factor whose level "spin" makes both ends spin; they cannot share a CPU then.
     """
 
     wait: str = "wait"
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why the ends cannot be pinned so, or None."""
+        """Return why the rig lacks the CPUs, or None."""
         capability = {"split": "two-cpus", "same": "one-machine"}.get(level, "")
         if capability in rig.missing:
             return rig.missing[capability]
         if level == "same" and levels.get(self.wait) == "spin":
             return (
-                "two spinning ends on one CPU hand over at the timer tick: one message takes "
-                "milliseconds, and measures the scheduler"
+                "two spinning ends on one CPU alternate at the timer tick, so that a message takes "
+                "milliseconds and measures the scheduler"
             )
         return None
 
@@ -79,7 +79,7 @@ class Pinning(Treatment):
 
 
 class BusyPolling(Treatment):
-    """How the ends wait for a message; the kernel polls for them at the level "busy_poll"."""
+    """Busy polling by the kernel, at the level "busy_poll"."""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why the kernel cannot poll, or None."""
@@ -92,22 +92,22 @@ class BusyPolling(Treatment):
 
 
 class IdlePolicy(Treatment):
-    """The idle policy of the machines, which `Rig.idle` holds for a whole campaign."""
+    """The idle policy of the machines; `Rig.idle` applies it to a whole campaign."""
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
-        """Raise where the policy was not held to the end of the window."""
+        """Raise where the policy was not in effect at the end of the window."""
         request = mechanisms.get("latency_request_us")
         if level == "held" and request is not None and request > 0:
             raise ManipulationError(
                 "the idle policy was not held",
-                why=f"the machine was allowed {request:.0f} us to wake up",
-                remedy="did another program end the hold? labkit clean, then run again",
+                why=f"the machine was allowed wake-up latencies of {request:.0f} us",
+                remedy="another program may have ended it: labkit clean, then run again",
             )
         return []
 
 
 class ColdCache(Treatment):
-    """Whether a host's file caches are dropped, by a process of its own, at the level "cold"."""
+    """Dropping a host's file caches, at the level "cold"."""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why caches cannot be dropped, or None."""
@@ -117,7 +117,7 @@ class ColdCache(Treatment):
 
 
 class RealTime(Treatment):
-    """The scheduling class of the server; "fifo" is SCHED_FIFO."""
+    """The real-time scheduling class SCHED_FIFO of the server, at the level "fifo"."""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why there is no real-time class, or None."""
@@ -125,7 +125,7 @@ class RealTime(Treatment):
 
 
 class ContainerStorage(Treatment):
-    """The storage of Docker containers: a level of `labkit.placement.DRIVERS` or ``MOUNTS``."""
+    """The storage of Docker containers, a level of `labkit.placement.DRIVERS` or ``MOUNTS``."""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why the rig has no such storage, or None."""
@@ -139,9 +139,9 @@ class SecondHost(Treatment):
     Parameters
     ----------
     at : object
-        The level that takes the second host.
+        The level that needs the second host.
     spread : bool
-        Whether the condition's own placement is on both hosts.
+        Whether the condition's placement is then on both hosts.
     """
 
     at: Any
@@ -160,25 +160,25 @@ class SecondHost(Treatment):
 
 
 class PacketCapture(Treatment):
-    """Whether traffic is captured at the switch by the collector: "on" or "off"."""
+    """Capturing traffic at the switch on the collector, "on" or "off"."""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why nothing can be captured, or None."""
         if level != "on" or "collector" in rig.targets:
             return None
-        return rig.missing.get("collector", "the rig has no host that listens at the switch")
+        return rig.missing.get("collector", "the rig has no collector")
 
     @contextmanager
     def apply(
         self, rig: Rig, level: Any, label: str, *, expression: str = "udp"
     ) -> Iterator[Captured]:
-        """Capture packets that match a tcpdump expression; at "off" none."""
+        """Capture packets that match a filter of tcpdump; none at "off"."""
         if level == "off":
             yield Captured()
             return
         if "collector" not in rig.targets:
             raise RigError(
-                "the rig has no collector", remedy="with lab.collector(): ... has one listen"
+                "the rig has no collector", remedy="run inside `with lab.collector(): ...`"
             )
         target, interface = rig.targets["collector"], rig.interfaces["collector"][0]
         cpus = rig.cpu_map["collector"]
@@ -189,15 +189,15 @@ class PacketCapture(Treatment):
             yield captured
 
 
-#: Both hosts that receive: of the server, and of a client in a container.
+#: The hosts of the server, and of a client in a container.
 ENDS = ("sut", "peer")
 
 
 class PacketSteering(Treatment):
-    """Steering of received packets to CPUs: a level of `labkit.hosts.packet_steering.LEVELS`."""
+    """Steering received packets to CPUs, a level of `labkit.hosts.packet_steering.LEVELS`."""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why the lab's interfaces cannot be brought to the level, or None."""
+        """Return why the interfaces of the lab do not support the level, or None."""
         for role in ENDS:
             if role not in rig.targets:
                 return f"the rig has no host {role}"
@@ -212,40 +212,44 @@ class PacketSteering(Treatment):
     def apply(
         self, rig: Rig, level: Any, label: str, *, cpus: str = "own", at: Sequence[str] = ENDS
     ) -> Iterator[dict[str, Any]]:
-        """Steer what the hosts `at` receive, and yield what was read back from each interface.
+        """Steer packets that the hosts `at` receive; yield what was read back, by role.
 
         `cpus` is a CPU list: "own" for the CPUs of the receiving host, "all" for its machine's.
         """
         record: dict[str, Any] = {}
         with ExitStack() as stack:
-            own = [stack.enter_context(Tuning(LocalHost(), label))] if rig.kind == "virtual" else []
+            virtual = rig.kind == "virtual"
+            machine = stack.enter_context(Tuning(LocalHost(), label)) if virtual else None
             for role in at:
                 if role not in rig.targets:
-                    raise RigError(f"nothing is steered on {role}", why="the rig has no such host")
+                    raise RigError(
+                        f"cannot steer packets on {role}", why="the rig has no such host"
+                    )
                 tuning = stack.enter_context(Tuning(rig.hosts[role], label))
-                sysfs, machine = rig.targets[role].sysfs, own[0] if own else None
-                wanted = _steering_cpus(rig, role, cpus)
+                cpu_list, sysfs = _steering_cpus(rig, role, cpus), rig.targets[role].sysfs
                 record[role] = {
-                    one: steer(tuning, one, level, wanted, sysfs=sysfs, machine=machine).record()
-                    for one in rig.interfaces[role]
+                    device: steer(
+                        tuning, device, level, cpu_list, sysfs=sysfs, machine=machine
+                    ).record()
+                    for device in rig.interfaces[role]
                 }
             yield record
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
-        """Raise unless packets were steered; ``rps_ipis`` counts the calls from CPU to CPU."""
+        """Raise unless packets were steered: ``rps_ipis`` counts interrupts between CPUs."""
         if level != "off" and not mechanisms.get("rps_ipis"):
             raise ManipulationError(
                 "no packet was steered",
-                why="in the whole window RPS called no other CPU: it did nothing"
+                why="RPS interrupted no other CPU in the whole window"
                 if "rps_ipis" in mechanisms
-                else "this kernel does not count what RPS hands over",
-                remedy="steer to a CPU that does not receive anyway, on a device that receives",
+                else "this kernel does not count the interrupts of RPS",
+                remedy="steer to a CPU that does not receive the device's interrupts",
             )
         return []
 
 
 def _steering_cpus(rig: Rig, role: str, cpus: str) -> str:
-    """Return the CPU list that is meant; a host with a kernel of its own has all of its CPUs."""
+    """Return the CPU list; "own" are all CPUs where the host has its own kernel."""
     if cpus == "all" or (cpus == "own" and not rig.shared_kernel):
         return rig.cpus(role, "free")
     return rig.cpus(role, "split") if cpus == "own" else cpus

@@ -1,4 +1,4 @@
-"""One trial: the protocol of a study runs against this, and everything it did is kept."""
+"""The trial that a protocol runs: it places, treats and measures, and keeps a record of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from labkit.campaign import background, evidence
 from labkit.campaign.record import (
-    Snapshots,
     account,
     aimed_at,
     brief,
@@ -26,21 +25,21 @@ from labkit.errors import UsageError
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
-from labkit.runtimes import RUNTIMES, Runtime, Server, placed
+from labkit.runtimes import RUNTIMES, Instance, Runtime, Server, placed
 from labkit.runtimes.networks import reached_at
 from labkit.tools.base import Client, Measurement
 
 T = TypeVar("T")
 
-#: Contexts that are entered at the same time: an SSH server lets ten sessions into one connection.
+#: Contexts that are entered at the same time; an SSH server allows ten sessions a connection.
 AT_ONCE = 4
 
 
 class Trial:
-    """What a protocol sees: the levels of its condition, the settings, and a few verbs.
+    """One trial, as its protocol sees it.
 
-    Levels and settings are attributes: ``trial.placement``, ``trial.messages``. A protocol reads
-    nothing else, so that the plan is all that a trial depends on.
+    Levels and settings are attributes, such as ``trial.placement`` and ``trial.messages``. A
+    protocol reads nothing else, so that a trial depends on its plan alone.
 
     Parameters
     ----------
@@ -51,14 +50,13 @@ class Trial:
     settings : mapping
         The plan's settings.
     label : str
-        Marks whatever is started; unique to the attempt.
+        Marks everything that is started; unique to the attempt.
     runtimes : dict of str to Runtime
-        The campaign's engines.
+        The campaign's runtimes by name; those that are missing are added.
     turn : int
-        The number of its block: for what is taken in turns from block to block, such as which of
-        two CPUs, because it is to be balanced and is no factor.
+        The number of its block, for what alternates between blocks without being a factor.
     treatments : mapping of str to Treatment, optional
-        The study's, by the name of their factor or setting.
+        The study's treatments, by the name of their factor or setting.
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class Trial:
         self._values = {**settings, **dict(condition.levels)}
         self._rig, self._label, self._runtimes = rig, label, runtimes
         self.turn = turn
-        #: The treatments of the study with their levels in this trial.
+        #: The study's treatments with their levels in this trial.
         self._treatments = {
             name: (treatment, self._values[name])
             for name, treatment in (treatments or {}).items()
@@ -83,7 +81,7 @@ class Trial:
         self._affinity = str(self._declared(Pinning, "split")[1])
         self._placed = 0
         self._servers: dict[str, Server] = {}
-        self._places: dict[str, tuple[Target, Placement]] = {}
+        self._targets: dict[str, tuple[Target, Placement]] = {}
         self.record: dict[str, Any] = {"commands": [], "flags": [], "mechanisms": {}}
         self.logs: dict[str, str] = {}
 
@@ -96,17 +94,17 @@ class Trial:
         return values[name]
 
     def _declared(self, kind: type[Treatment], default: Any) -> tuple[Treatment, Any]:
-        """Return the study's treatment of a kind with its level, or one at the default level."""
-        pairs = (one for one in self._treatments.values() if isinstance(one[0], kind))
+        """Return the study's treatment of a kind with its level, or a new one with the default."""
+        pairs = (pair for pair in self._treatments.values() if isinstance(pair[0], kind))
         return next(pairs, (kind(), default))
 
     @property
     def mechanisms(self) -> dict[str, float]:
-        """What the evidence says of the window, once it was measured."""
+        """The mechanisms of the measured window, per message where they are rates."""
         return dict(self.record["mechanisms"])
 
     def flag(self, *texts: str) -> None:
-        """Flag the trial: it is kept, and shown with the reason."""
+        """Flag the trial with reasons; it is kept."""
         self.record["flags"] += texts
 
     def note(self, **details: Any) -> None:
@@ -114,7 +112,7 @@ class Trial:
         self.record.setdefault("details", {}).update(details)
 
     def cpus(self, role: str) -> str:
-        """Return the CPU list of a role under this trial's affinity; "all" is every CPU."""
+        """Return the CPU list of a role at this trial's affinity; "all" is every CPU."""
         if role == "all":
             return self._rig.cpu_map["all" if self._rig.shared_kernel else "all.sut"]
         return self._rig.cpus(role, self._affinity)
@@ -136,38 +134,38 @@ class Trial:
         Parameters
         ----------
         workload, placement : Workload, Placement
-            What, and where.
+            What runs, and where.
         name : str
-            Tells several placements apart. Evidence of the first at which a client aims is the
-            trial's own; columns of the others begin with their name.
+            Unique among the placements of the trial. The columns of the placement at which a
+            client aims have no prefix; those of the others begin with their name.
         cpus : str, optional
-            CPU list of its affinity; the role's own otherwise.
+            CPU list; that of the host's role when omitted.
         at : str, optional
-            The role of another host than the placement's own, such as ``peer`` (`Rig.peer`).
+            The role of another host than the placement's, such as ``peer`` (`Rig.peer`).
         """
         with self._placement(workload, placement, name=name, cpus=cpus, at=at) as server:
             self._keep(name, server)
             yield server
 
     @contextmanager
-    def serve_all(self, wanted: Sequence[Mapping[str, Any]]) -> Iterator[list[Server]]:
-        """Place workloads at the same time; each of `wanted` holds the arguments of `serve`.
+    def serve_all(self, placements: Sequence[Mapping[str, Any]]) -> Iterator[list[Server]]:
+        """Place workloads at the same time; each of `placements` has the arguments of `serve`.
 
-        All are ready and verified before the block begins. Their addresses are known beforehand:
-        see `address`.
+        All are ready and verified when the block begins. `address` returns their addresses
+        before.
         """
-        names = [one.get("name", "server") for one in wanted]
-        with at_once([self._placement(**one) for one in wanted]) as servers:
+        names = [arguments.get("name", "server") for arguments in placements]
+        with at_once([self._placement(**arguments) for arguments in placements]) as servers:
             for name, server in zip(names, servers, strict=True):
                 self._keep(name, server)
             yield servers
 
     def address(self, placement: Placement, *, after: int = 0, at: str = "") -> str:
-        """Return where a placement will be reached that is placed after so many others."""
+        """Return the address that a placement will have, `after` further ones."""
         return reached_at(self._target(placement, at, after), placement)
 
     def _target(self, placement: Placement, at: str, after: int = 0) -> Target:
-        # Each of several has an address of its own where its network gives it one.
+        # The number of the placement decides its address.
         return replace(self._rig.target(placement, at), place=self._placed + after)
 
     def _placement(
@@ -179,7 +177,7 @@ class Trial:
         cpus: str | None = None,
         at: str = "",
     ) -> AbstractContextManager[Server]:
-        """Count a placement at once, and return the context that makes it."""
+        """Count a placement, and return the context that makes it."""
         if name in self._servers:
             raise UsageError(f"two placements called {name!r} at once", remedy="name one of them")
         target = self._target(placement, at)
@@ -198,11 +196,11 @@ class Trial:
             with placed(
                 runtime, target, placement, workload, cpus=cpus, label=label, logs=logs
             ) as server:
-                self._places[name] = target, placement
+                self._targets[name] = target, placement
                 yield server
         finally:
             self._servers.pop(name, None)
-            self._places.pop(name, None)
+            self._targets.pop(name, None)
             self.logs |= {f"{name}.log": text for text in logs.values()}
 
     def _keep(self, name: str, server: Server) -> None:
@@ -223,31 +221,31 @@ class Trial:
     # Treatments and background jobs.
 
     def apply(self, name: str, **options: Any) -> AbstractContextManager[Any]:
-        """Return the context in which the treatment of a factor or setting holds its level."""
+        """Return the context in which the treatment of a factor or setting is applied."""
         if name not in self._treatments:
             declared = ", ".join(self._treatments) or "none"
             raise UsageError(
-                f"{name!r} has no treatment", remedy=f"declare it in the study; there is {declared}"
+                f"{name!r} has no treatment", remedy=f"the study's treatments are: {declared}"
             )
         treatment, level = self._treatments[name]
         return treatment.apply(self._rig, level, self._label, **options)
 
     def capture(self, expression: str = "udp") -> AbstractContextManager[background.Captured]:
-        """Capture at the switch, on the collector, for the duration of a ``with`` block.
+        """Capture packets at the switch, on the collector, during a ``with`` block.
 
-        Nothing is captured where the study declares the treatment `PacketCapture` and the trial is
-        at its level "off". `expression` says which packets are kept, as tcpdump takes it.
+        Nothing is captured at the level "off" of the study's treatment `PacketCapture`.
+        `expression` is a filter of tcpdump.
         """
         treatment, level = self._declared(PacketCapture, "on")
         return treatment.apply(self._rig, level, self._label, expression=expression)
 
     @contextmanager
     def steer(self, level: str, *, cpus: str = "own") -> Iterator[None]:
-        """Have what both hosts receive handed to CPUs, for the duration of a ``with`` block.
+        """Steer received packets to CPUs on both hosts, during a ``with`` block.
 
         `level` is one of `labkit.hosts.packet_steering.LEVELS`, `cpus` a CPU list: "own" for the
-        CPUs of the receiving host, "all" for those of its machine. Where the study declares the
-        treatment `PacketSteering`, every window must show that packets were steered.
+        CPUs of the receiving host, "all" for those of its machine. If the study declares the
+        treatment `PacketSteering`, a window in which no packet was steered is an error.
         """
         treatment, _ = self._declared(PacketSteering, level)
         with treatment.apply(self._rig, level, self._label, cpus=cpus) as steered:
@@ -263,17 +261,16 @@ class Trial:
         name: str = "churn",
         cpus: str | None = None,
     ) -> Iterator[background.Churn]:
-        """Start containers in a loop, one after the other, for the duration of a ``with`` block.
+        """Start containers in a loop, one after the other, during a ``with`` block.
 
-        The workload ends by itself. The block begins once the first is running; how many there
-        were is the column ``NAME_containers``, and none is a flag.
+        The workload must end by itself. The block begins when the first container has started.
+        The column ``NAME_containers`` counts them; none, or an error, is a flag.
         """
         target, runtime = self._rig.target(placement), self._runtime(placement)
-        where = cpus or self.cpus(self._role(target))
         self.record["commands"].append(brief(workload.argv))
-        label = f"{self._label}-{name}"
-        argv = runtime.churn(target, placement, workload, where, label)
-        # The loop that asks the engine for them stays beside the harness.
+        label, cpus = f"{self._label}-{name}", cpus or self.cpus(self._role(target))
+        argv = runtime.churn(Instance(target, placement, workload, cpus, label))
+        # The loop itself, outside the containers, runs on the harness's CPUs.
         argv = ["taskset", "-c", self._outside(), *argv]
         with background.churn(runtime, target, argv, label) as churn:
             yield churn
@@ -284,9 +281,9 @@ class Trial:
     def prepare(
         self, client: Client, *, name: str
     ) -> AbstractContextManager[background.Prestarted]:
-        """Start a client on the generator, and stop it while it sleeps before its first packet.
+        """Start a client that first sleeps on the generator, and stop it during its sleep.
 
-        For what sleeps before it begins: ``prepared.ready()`` is the client that its window runs.
+        ``prepared.ready()`` returns the client to measure, which continues it.
         """
         check_target(self._rig, self._servers.values(), client, None)
         self.record["commands"].append(brief(client.argv))
@@ -303,25 +300,26 @@ class Trial:
         Parameters
         ----------
         client : Client
-            What runs.
+            The load.
         inside : Server, optional
-            A placement that it runs in, on its CPUs; the generator otherwise.
+            The placement that it runs in, on its CPUs; the generator when omitted.
 
         Raises
         ------
         FenceError
-            The target is neither an address of the rig nor of a placement of the trial.
+            The target is no address of the rig or of a placement of the trial.
         CommandFailed, CommandTimeout, ToolOutput
-            The tool failed, took too long, or printed what cannot be read.
+            The tool failed, took too long, or its output cannot be read.
         """
         return self.measure_all({"tool": (client, inside)})["tool"]
 
     def measure_all(
         self, clients: Mapping[str, tuple[Client, Server | None]]
     ) -> dict[str, Measurement]:
-        """Run clients at once in one window, each inside a placement or on the generator.
+        """Run clients at the same time in one window, on one host.
 
-        All run on one host. Evidence per message counts the messages of all of them.
+        Each runs inside a placement or, for None, on the generator. Rates per message count the
+        messages of all clients.
 
         Returns
         -------
@@ -338,50 +336,52 @@ class Trial:
         window = Window(host, f"{directory}/{self._label}-client", self._label)
         loads = [self._load(window, name, *pair) for name, pair in clients.items()]
         main = aimed_at([client for client, _ in clients.values()], self._servers)
-        shared = self._rig.shared_kernel
-        here, *others = kernels(self._servers, main, host, shared=shared)
-        before = [snapshot(evidence.BEFORE, one) for one in others]
+        own, *others = kernels(self._servers, main, host, shared=self._rig.shared_kernel)
+        before = [snapshot(evidence.BEFORE, kernel) for kernel in others]
         try:
-            result = window.run(loads, here.places)
-            after = [snapshot(evidence.AFTER, one) for one in others]
+            result = window.run(loads, own.processes)
+            after = [snapshot(evidence.AFTER, kernel) for kernel in others]
             measurements = self._read(result, loads)
         finally:
             window.close()
-        # What the window's own snapshots hold is the closest to it.
-        own = evidence.parse(self.logs.pop("before")), evidence.parse(self.logs.pop("after"))
-        pairs = zip((here, *others), (own, *zip(before, after, strict=True)), strict=True)
-        inner = next((inside for _, inside in clients.values() if inside), None)
-        cpus = (inner.cpus if inner else self.cpus("generator"), main.cpus)
-        snapshots = Snapshots(tuple(pairs), *cpus)
-        treated = self._treatments.values()
-        account(self.record, snapshots, list(measurements.values()), treated)
+        inner = evidence.parse(self.logs.pop("before")), evidence.parse(self.logs.pop("after"))
+        snapshots = [(own, inner), *zip(others, zip(before, after, strict=True), strict=True)]
+        enclosing = next((inside for _, inside in clients.values() if inside), None)
+        cpus = enclosing.cpus if enclosing else self.cpus("generator"), main.cpus
+        account(
+            self.record,
+            snapshots,
+            cpus,
+            list(measurements.values()),
+            self._treatments.values(),
+        )
         self.record["verification"] = main.verification
         self._check_published(main, [client for client, _ in clients.values()])
         return measurements
 
     def _check_published(self, main: Server, clients: Sequence[Client]) -> None:
         for name, server in self._servers.items():
-            target, placement = self._places[name]
-            # Not one that a container of its own host reaches by its own address.
+            target, placement = self._targets[name]
+            # A client on the server's own host aims at the container's address, not at the port.
             aiming = [one for one in clients if server is main and one.target == server.address]
             if placement.network == "nat" and aiming and server.port:
-                used = dict.fromkeys(way for one in aiming for way in one.protocols)
-                check_published(target, server, used)
+                protocols = dict.fromkeys(name for client in aiming for name in client.protocols)
+                check_published(target, server, protocols)
 
     def _read(self, result: WindowResult, loads: list[Load]) -> dict[str, Measurement]:
-        """Keep what a window left, and read what the clients printed."""
+        """Keep a window's output, and parse that of its clients."""
         self.record["window_seconds"] = result.seconds
         self.record["mechanisms"]["harness_wakeups"] = result.wakeups
         self.logs |= {name: text for name, text in result.texts.items() if name[-4:] != ".log"}
-        errors = "\n".join(result.texts[f"{one.name}.err"] for one in loads).strip()
-        names = ", ".join(one.name for one in loads)
+        errors = "\n".join(result.texts[f"{load.name}.err"] for load in loads).strip()
+        names = ", ".join(load.name for load in loads)
         replace(result.job, stderr=errors).check(f"see {names} (.out and .err) of the trial")
         measurements = {}
-        for one in loads:
-            texts = result.texts[f"{one.name}.out"], result.texts[f"{one.name}.log"]
-            measurements[one.name] = one.client.parse(*texts)
-            if one.client.samples_in_stdout:
-                self.logs.pop(f"{one.name}.out")
+        for load in loads:
+            texts = result.texts[f"{load.name}.out"], result.texts[f"{load.name}.log"]
+            measurements[load.name] = load.client.parse(*texts)
+            if load.client.samples_in_stdout:
+                self.logs.pop(f"{load.name}.out")
         return measurements
 
     def _load(self, window: Window, name: str, client: Client, inside: Server | None) -> Load:
@@ -391,7 +391,7 @@ class Trial:
         show = thinned(log, client.log_rows)
         if inside is None:
             return Load(name, client, ["taskset", "-c", self.cpus("generator"), *argv], show)
-        # What brings the command in stays beside the harness; the command itself is pinned inside.
+        # What enters the placement runs on the harness's CPUs; the command is pinned inside.
         command = ["taskset", "-c", self._outside(), *inside.enter(argv)]
         return Load(name, client, command, inside.enter(show))
 
@@ -402,19 +402,18 @@ class Trial:
 
 @contextmanager
 def at_once(contexts: Sequence[AbstractContextManager[T]]) -> Iterator[list[T]]:
-    """Enter contexts several at a time, and leave them so; each is left that was entered.
+    """Enter and leave contexts several at a time, and yield their values in order.
 
-    Yields what each gave, in their order. The first error of entering is raised, once those that
-    were entered are left.
+    After an error of one, all that were entered are left before it is raised.
     """
     stacks = [ExitStack() for _ in contexts]
     try:
-        # Its end waits for what is under way, also where one has failed.
+        # The pool's end waits for all, also where one has failed.
         with ThreadPoolExecutor(AT_ONCE) as pool:
             entered = list(pool.map(ExitStack.enter_context, stacks, contexts))
         yield entered
     finally:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             leaving = [pool.submit(stack.close) for stack in stacks]
-        for one in leaving:
-            one.result()
+        for future in leaving:
+            future.result()

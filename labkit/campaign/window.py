@@ -1,15 +1,17 @@
-"""The measured window: one detached job that takes a snapshot, runs the loads, takes another."""
+"""The measured window: a detached job of snapshot, loads, snapshot."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import re
 import resource
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from labkit.campaign import evidence
 from labkit.errors import UsageError
@@ -18,8 +20,8 @@ from labkit.hosts.target import Target
 from labkit.runtimes import Server
 from labkit.tools.base import Client
 
-# A tool that runs for a set time may log far more than was asked for. What is kept is spread evenly
-# over the window, which the evidence covers too; the first part of it would be a sample of its own.
+# A tool that runs for a set time may log far more rows than are needed. The rows that are kept are
+# spread evenly over the window, as the evidence covers all of it.
 _THIN = """
 [ -e "$1" ] || exit 0
 [ "$2" -gt 0 ] || exec cat "$1"
@@ -34,7 +36,7 @@ awk -v want="$2" -v rows="$rows" '
 
 @dataclass(frozen=True)
 class Load:
-    """A client; the command of its host that runs it, CPUs and placement included; its log's."""
+    """A client, the command that runs it on its host, and the command that prints its log."""
 
     name: str
     client: Client
@@ -44,18 +46,10 @@ class Load:
 
 @dataclass(frozen=True)
 class WindowResult:
-    """What a window left.
+    """The job's result (the status of the first load that failed), its files, and its cost.
 
-    Parameters
-    ----------
-    job : Result
-        Of the job; its status is that of the first load that failed, or 0.
-    texts : dict of str to str
-        ``before`` and ``after``, the snapshots; ``NAME.out``, ``NAME.err`` and ``NAME.log``.
-    seconds : float
-        From the start of the job to its end, by the harness's clock.
-    wakeups : int
-        How often the harness ran meanwhile.
+    `texts` are the snapshots ``before`` and ``after``, and ``NAME.out``, ``NAME.err`` and
+    ``NAME.log`` of each load; `wakeups` says how often the harness ran meanwhile.
     """
 
     job: Result
@@ -65,23 +59,24 @@ class WindowResult:
 
 
 def thinned(log: str, rows: int | None) -> list[str]:
-    """Return the command that prints a log where it is: so many rows of it, all for None."""
+    """Return the command that prints `rows` rows of a log, or all for None."""
     return list(script(_THIN, log, str(rows or 0)))
 
 
 def host_of(targets: Mapping[str, Target], inside: Sequence[Server | None]) -> tuple[Host, str]:
-    """Return where the clients of a window run, each in a placement or on the generator."""
+    """Return the host on which clients run, and the lab's directory there."""
     hosts = [targets["generator"].host if one is None else one.host for one in inside]
     if any(host is not hosts[0] for host in hosts):
         raise UsageError(
             "clients of one window run on one host",
             why=", ".join(sorted({host.name for host in hosts})),
         )
-    return hosts[0], next(one.directory for one in targets.values() if one.host is hosts[0])
+    target = next(target for target in targets.values() if target.host is hosts[0])
+    return target.host, target.directory
 
 
 class Window:
-    """A window on a host; `folder` is a directory there for the time of it."""
+    """A window on a host; `folder` is a directory there that exists during the window."""
 
     def __init__(self, host: Host, folder: str, label: str) -> None:
         self.host, self.folder, self.label = host, folder, label
@@ -91,16 +86,16 @@ class Window:
         """Return the path of a load's own log."""
         return f"{self.folder}/{name}.log"
 
-    def run(self, loads: Sequence[Load], places: Sequence[str]) -> WindowResult:
-        """Run the loads at once and sleep until all have ended.
+    def run(self, loads: Sequence[Load], processes: Sequence[str]) -> WindowResult:
+        """Run the loads at the same time and sleep until all have ended.
 
-        Evidence is taken of `places`: ``PID`` of the server, ``NAME=PID`` of other placements.
+        Evidence is taken of `processes`: ``PID`` of the server, ``NAME=PID`` of other placements.
         """
-        lines = [text for one in loads for text in (one.name, shlex.join(one.argv))]
-        argv = script(evidence.WINDOW, self.folder, " ".join(places), *lines)
+        commands = [text for load in loads for text in (load.name, shlex.join(load.argv))]
+        argv = script(evidence.WINDOW, self.folder, " ".join(processes), *commands)
         self._job = start_job(self.host, argv, directory=self.folder, label=self.label)
         wakeups, began = harness_switches(), time.monotonic()
-        longest = max(one.client.seconds for one in loads)
+        longest = max(load.client.seconds for load in loads)
         result = self._job.wait(timeout=2 * longest + 20)
         seconds, wakeups = time.monotonic() - began, harness_switches() - wakeups
         return WindowResult(result, self._collect(loads), seconds, wakeups)
@@ -112,46 +107,31 @@ class Window:
 
     def _collect(self, loads: Sequence[Load]) -> dict[str, str]:
         names = ["before", "after", *(f"{one.name}.{x}" for one in loads for x in ("out", "err"))]
-        found = {
-            name: self.host.run("cat", f"{self.folder}/{name}", check=False, timeout=600).stdout
-            for name in names
+        commands = {name: ["cat", f"{self.folder}/{name}"] for name in names}
+        commands |= {f"{load.name}.log": list(load.log) for load in loads}
+        return {
+            name: self.host.run(*command, check=False, timeout=600).stdout
+            for name, command in commands.items()
         }
-        for one in loads:
-            text = self.host.run(*one.log, check=False, timeout=600).stdout
-            found[f"{one.name}.log"] = text
-        return found
 
 
 def drivers() -> list[int]:
-    """Return the processes that drive this one, nearest first: papermill, ``labkit run``."""
-    found = []
-    parent = os.getppid()
-    while parent > 1:
-        status = Path(f"/proc/{parent}/status").read_text()
-        name = _field(status, "Name")
-        if not name.startswith(("python", "papermill", "labkit")):
+    """Return the parents that wait for this process: papermill, ``labkit run``."""
+    pids = []
+    for process in psutil.Process().parents():
+        if not process.name().startswith(("python", "papermill", "labkit")):
             break
-        found.append(parent)
-        parent = int(_field(status, "PPid"))
-    return found
+        pids.append(process.pid)
+    return pids
 
 
 def harness_switches() -> int:
-    """Return how often this process and those that drive it were put on a CPU so far."""
+    """Return how often this process and its drivers were put on a CPU so far."""
     total = resource.getrusage(resource.RUSAGE_SELF)
     count = total.ru_nvcsw + total.ru_nivcsw
     for pid in drivers():
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
-                lines = (task / "status").read_text()
-                count += int(_field(lines, "voluntary_ctxt_switches"))
-                count += int(_field(lines, "nonvoluntary_ctxt_switches"))
+                status = (task / "status").read_text()
+                count += sum(map(int, re.findall(r"ctxt_switches:\s+(\d+)", status)))
     return count
-
-
-def _field(status: str, name: str) -> str:
-    for line in status.splitlines():
-        head, _, value = line.partition(":")
-        if head == name:
-            return value.strip()
-    return "0"

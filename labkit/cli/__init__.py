@@ -1,4 +1,4 @@
-"""The command line: a thin layer over the library. Exit codes: 0, 1 (failed), 2 (used wrongly)."""
+"""The command line. Exit codes: 0 success, 1 failure, 2 wrong use."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 import click
 
-from labkit.cli import campaigns, dataset, lab, machine, reports, rig
+from labkit.cli import campaigns, dataset, lab, machine, reports
 from labkit.errors import Interrupted, LabkitError
 from labkit.version import VERSION
 
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`make report` does everything once; `labkit COMMAND --help` has examples.",
+    epilog="`make report` runs everything once; `labkit COMMAND --help` shows examples.",
 )
 @click.version_option(VERSION, prog_name="labkit")
 def app() -> None:
-    """Measure what containers cost on this machine, and decide what was published about it."""
+    """Measure the performance of containers on this machine, and evaluate published claims."""
 
 
-for _module in (machine, rig, reports, campaigns, dataset, lab):
+for _module in (machine, reports, campaigns, dataset, lab):
     for _command in _module.COMMANDS:
         app.add_command(_command)
 

@@ -1,6 +1,6 @@
-"""Commands of campaigns: measure one or several, and look at what runs.
+"""Commands of campaigns: `run` measures them, `status` shows their progress.
 
-Both are light to import: whoever looks shares the machine with what is measured.
+Imports are light, as `status` shares the machine with a running measurement.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import click
 
-from labkit import status as campaigns
+from labkit import status as progress
 from labkit.cli.options import NEW, PROFILE, interruptible, say
 from labkit.errors import UsageError
 from labkit.paths import project
 from labkit.placement import parse_cpus
 
-#: Looking costs CPU time of the machine that measures: no oftener than this, in seconds.
-OFTEN = 5.0
+#: The shortest interval of `status --watch` in seconds, as looking costs CPU time.
+LEAST_WATCH = 5.0
 
 
 @click.command(
@@ -38,7 +38,7 @@ OFTEN = 5.0
     type=(str, str),
     multiple=True,
     metavar="NAME VALUE",
-    help="Set a parameter.",
+    help="Set a parameter of the notebooks.",
 )
 @click.option(
     "--file",
@@ -47,11 +47,11 @@ OFTEN = 5.0
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Parameters (YAML) that replace the profile's; of several each is a campaign.",
+    help="YAML file with parameters that replace the profile's; each file is a campaign.",
 )
 @NEW
 @click.option(
-    "--time-limit", default=1440.0, show_default=True, help="Minutes a notebook may take."
+    "--time-limit", default=1440.0, show_default=True, help="Minutes that a notebook may take."
 )
 def run(
     studies: tuple[str, ...],
@@ -61,35 +61,35 @@ def run(
     new: bool,
     time_limit: float,
 ) -> None:
-    """Measure STUDIES (all when omitted): execute their notebooks with a profile's parameters.
+    """Measure STUDIES (all when omitted) by executing their notebooks with a profile's parameters.
 
-    With -f each FILE is a campaign of each study; its data go to data/local/NAME-OF-FILE unless it
-    says `data`. Of several campaigns one that fails does not end the rest, and a table of all comes
-    last. Parameters are checked before the first begins.
+    With -f, each FILE is a campaign of each study; its data go to data/local/NAME-OF-FILE unless it
+    sets `data`. When one of several campaigns fails, the others are still measured, and a table of
+    all is printed at the end. Parameters are checked before the first campaign begins.
 
-    Ctrl-C, SIGTERM and SIGHUP end a run cleanly: what it put up is taken down, what was measured is
-    kept, and the same command goes on with the rest.
+    Ctrl-C, SIGTERM and SIGHUP end a run cleanly: the rig is taken down, measured trials are kept,
+    and the same command resumes with the rest.
 
-    Exit codes: 0 all was measured; 1 something failed or was interrupted; 2 wrong use, and nothing
-    was begun.
+    Exit codes: 0 everything was measured; 1 something failed or was interrupted; 2 wrong use,
+    nothing was measured.
     """
-    from labkit import studies as measured
+    from labkit import studies as library
 
-    given = measured.parameters(parameter, new=new)
-    runs = measured.plan_runs(studies, profile, files, given)
+    parameters = library.parameters(parameter, new=new)
+    runs = library.plan_runs(studies, profile, files, parameters)
     interruptible()
-    outcomes: list[measured.Outcome] = []
+    outcomes: list[library.Outcome] = []
     try:
-        for one in measured.measure_all(runs, seconds=60 * time_limit, say=say):
-            outcomes.append(one)
-            if one.output:
-                click.echo(f"{one.run.study}: {one.output}")
+        for outcome in library.measure_all(runs, seconds=60 * time_limit, say=say):
+            outcomes.append(outcome)
+            if outcome.output:
+                click.echo(f"{outcome.run.study}: {outcome.output}")
             elif len(runs) > 1:
-                say(f"{one.run.study} ({one.run.called}) failed: {one.error}")
+                say(f"{outcome.run.study} ({outcome.run.called}) failed: {outcome.error}")
     finally:
         if len(runs) > 1:
-            click.echo("\n".join(measured.run_table(runs, outcomes)))
-    errors = [one.error for one in outcomes if one.error]
+            click.echo("\n".join(library.run_table(runs, outcomes)))
+    errors = [outcome.error for outcome in outcomes if outcome.error]
     if errors and len(runs) == 1:
         raise errors[0]
     if errors:
@@ -101,71 +101,69 @@ def run(
     "--json"
 )
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path, exists=True))
-@click.option("--all", "every", is_flag=True, help="Also campaigns that a newer one followed.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; one line a look with --watch.")
+@click.option("--all", "every", is_flag=True, help="Also show older campaigns of a study.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch a line each time.")
 @click.option(
     "--watch",
-    type=click.FloatRange(min=OFTEN),
+    type=click.FloatRange(min=LEAST_WATCH),
     metavar="SECONDS",
-    help=f"Look again so often ({OFTEN:g} or more), until nothing runs.",
+    help=f"Repeat after so many seconds ({LEAST_WATCH:g} or more), until nothing runs.",
 )
 def status(folders: tuple[Path, ...], every: bool, as_json: bool, watch: float | None) -> None:
-    """Say which campaigns FOLDERS have (data/local when omitted), what runs, and how long yet.
+    """Show the campaigns in FOLDERS (data/local when omitted) and how long running ones will take.
 
-    Only small files are read, behind everything else, and beside the CPU of the system under test:
-    no host and no engine is asked, and no lock is taken. A look takes some 0.1 s of CPU time.
+    This does not disturb a running measurement: it reads a few small files at low priority, keeps
+    off the CPU of the system under test, asks no host or engine, and takes no lock. It uses about
+    0.1 s of CPU time.
 
-    Exit codes: 0 nothing has failed; 1 a campaign has failed trials, or was left unfinished and no
-    process goes on with it; 2 wrong use.
+    Exit codes: 0 nothing has failed; 1 a campaign has failed trials, or is unfinished and no
+    process continues it; 2 wrong use.
     """
     os.nice(19)
-    where = [one.resolve() for one in folders] or [project("data/local")]
+    paths = [folder.resolve() for folder in folders] or [project("data/local")]
     while True:
-        found, now = campaigns.look(where, every=every), time.time_ns()
-        running = [one for one in found if one.state == "running"]
+        campaigns, now = progress.look(paths, every=every), time.time_ns()
+        running = [campaign for campaign in campaigns if campaign.state == "running"]
         _leave_sut(running)
         if as_json:
-            _print_json(found, now, None if watch else 1)
+            record = {
+                "at": progress.time_text(now),
+                "campaigns": [campaign.as_record(now) for campaign in campaigns],
+                "rig": _rig(),
+            }
+            click.echo(json.dumps(record, indent=None if watch else 1))
         else:
-            click.echo("\n".join(campaigns.lines(found, now) if found else ["no campaign here"]))
-            click.echo(f"rig: {_rig_text(_rig())}")
+            lines = progress.lines(campaigns, now) if campaigns else ["no campaign here"]
+            click.echo("\n".join([*lines, f"rig: {_rig_text(_rig())}"]))
         if not (watch and running):
             break
         time.sleep(watch)
-    if not all(one.good for one in found):
+    if not all(campaign.good for campaign in campaigns):
         raise SystemExit(1)
 
 
-def _leave_sut(running: Sequence[campaigns.Campaign]) -> None:
-    """Run where the harness of a campaign does, off the CPUs that it measures."""
-    for one in [one for one in running if one.cpus]:
-        with contextlib.suppress(OSError, UsageError):
-            os.sched_setaffinity(0, parse_cpus(one.cpus))
-
-
-def _print_json(found: Sequence[campaigns.Campaign], now: int, indent: int | None) -> None:
-    record = {
-        "at": campaigns.time_text(now),
-        "campaigns": [one.as_record(now) for one in found],
-        "rig": _rig(),
-    }
-    click.echo(json.dumps(record, indent=indent))
+def _leave_sut(running: Sequence[progress.Campaign]) -> None:
+    """Move to the CPUs of a campaign's harness."""
+    for campaign in running:
+        if campaign.cpus:
+            with contextlib.suppress(OSError, UsageError):
+                os.sched_setaffinity(0, parse_cpus(campaign.cpus))
 
 
 def _rig() -> dict[str, Any]:
     """Return whether the virtual rig is up, and which process uses this machine's rig."""
-    from labkit.rig import lock  # with the rig's package, which a help text does not need
+    from labkit.rig import lock  # not for --help: it imports the rig's package
 
     state = lock.read_state()
-    stands = "no" if state is None else "yes" if state.get("ready") else "being made"
-    return {"virtual": stands, "used_by": lock.current_holder()}
+    virtual = "no" if state is None else "yes" if state.get("ready") else "being made"
+    return {"virtual": virtual, "used_by": lock.current_holder()}
 
 
-def _rig_text(state: Mapping[str, Any]) -> str:
-    words = {"yes": "the virtual rig is up", "no": "the virtual rig is down"}
-    stands = words.get(state["virtual"], "the virtual rig is coming up, or was left half made")
-    user = state["used_by"]
-    return f"{stands}, used by {f'process {user}' if user else 'nobody'}"
+def _rig_text(rig: Mapping[str, Any]) -> str:
+    texts = {"yes": "the virtual rig is up", "no": "the virtual rig is down"}
+    state = texts.get(rig["virtual"], "the virtual rig is coming up, or was interrupted doing so")
+    user = rig["used_by"]
+    return f"{state}, used by {f'process {user}' if user else 'nobody'}"
 
 
 COMMANDS = (run, status)

@@ -1,4 +1,4 @@
-"""Commands that describe, verify, pack, cite and compare datasets; `labkit.cli` adds them."""
+"""Commands that describe, verify, pack, cite and compare datasets."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
 @click.group()
 def dataset() -> None:
-    """Describe a dataset, verify that it is whole, pack it into a few files."""
+    """Describe a dataset, verify its files, or pack it into a few files."""
 
 
 @dataset.command(epilog="Example: labkit dataset describe data/local/quick")
 @click.argument("folder", type=_FOLDER)
 def describe(folder: Path) -> None:
-    """Write the description of the campaigns in FOLDER, beside the data, and say what they are.
+    """Write a description of the campaigns in FOLDER into that folder, and print a summary.
 
     datapackage.json has the schema of every table (Frictionless), ro-crate-metadata.json the
-    provenance, SHA256SUMS the digest of every file; trials.csv is the table of the trials.
+    provenance, SHA256SUMS the digest of every file, and trials.csv the table of trials.
     """
     from labkit.dataset.describe import describe as write_description
     from labkit.dataset.files import SUMS
@@ -36,9 +36,11 @@ def describe(folder: Path) -> None:
 @dataset.command(epilog="Example: labkit dataset verify data/reference")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True))
 def verify(folder: Path) -> None:
-    """Check every file of FOLDER, a described dataset; exit with 1 where one is damaged.
+    """Check every file of FOLDER, a described dataset.
 
-    Prints each problem with its file, then which trials are whole.
+    Prints each problem with its file, then how many trials of each campaign are undamaged.
+
+    Exit codes: 0 no problem; 1 a file is damaged, missing or not listed; 2 wrong use.
     """
     from labkit.dataset.package import verify as check
 
@@ -57,13 +59,13 @@ def verify(folder: Path) -> None:
     "--output",
     "-o",
     type=_ANY,
-    help="An archive (NAME.tar), or a new folder; FOLDER.tar beside FOLDER when omitted.",
+    help="A new archive (NAME.tar) or folder; FOLDER.tar when omitted.",
 )
 def pack(folder: Path, output: Path | None) -> None:
-    """Write the campaigns in FOLDER as a few files each, described: the same data, the same bytes.
+    """Pack each campaign in FOLDER into a few files, and describe them.
 
-    labkit.load reads the packed form as it reads FOLDER, which stays as it is; an archive is
-    unpacked first (tar -xf).
+    FOLDER is not changed. The same data give the same bytes. labkit.load reads the packed form too;
+    unpack an archive first (tar -xf).
     """
     from labkit.dataset.files import digest_of
     from labkit.dataset.package import pack as write
@@ -89,12 +91,12 @@ def pack(folder: Path, output: Path | None) -> None:
     type=click.Choice(["apa", "bibtex", "both"]),
     default="both",
     show_default=True,
-    help="Which style.",
+    help="Style of the citations.",
 )
 def cite(datasets: tuple[Path, ...], form: str) -> None:
-    """Print how to cite labkit, DATASETS (the reference when omitted) and the studies it repeats.
+    """Print citations of labkit, of DATASETS (the reference when omitted) and of repeated studies.
 
-    A described dataset is identified by the fingerprint of its files.
+    The version of a described dataset is the fingerprint of its files.
     """
     from labkit import citation
     from labkit.dataset.describe import read_description
@@ -103,7 +105,7 @@ def cite(datasets: tuple[Path, ...], form: str) -> None:
     folders = datasets or (project("data/reference"),)
     for folder in folders:
         refuse_archive(folder)
-    entries = [citation.software(), *(read_description(one).entry() for one in folders)]
+    entries = [citation.software(), *(read_description(folder).entry() for folder in folders)]
     entries += citation.studies()
     if form in ("apa", "both"):
         click.echo("\n\n".join(entry.apa() for entry in entries))
@@ -120,34 +122,40 @@ def cite(datasets: tuple[Path, ...], form: str) -> None:
 )
 @click.argument("first", type=_ANY, metavar="A")
 @click.argument("second", type=_ANY, metavar="B")
-@click.option("--value", multiple=True, metavar="NAME", help="What to compare; else the medians.")
-@click.option("--margin", default=0.02, show_default=True, help="Ratios within it count as equal.")
-@click.option("--csv", type=_ANY, help="Write the rows to a file, too.")
-@click.option("--all", "whole", is_flag=True, help="Show every difference between the rigs.")
+@click.option(
+    "--value", multiple=True, metavar="NAME", help="Column to compare; the medians when omitted."
+)
+@click.option(
+    "--margin", default=0.02, show_default=True, help="Relative difference that counts as equal."
+)
+@click.option("--csv", type=_ANY, help="Also write the rows to a file.")
+@click.option("--all", "every", is_flag=True, help="Show every difference between the rigs.")
 def compare_datasets(
-    first: Path, second: Path, value: tuple[str, ...], margin: float, csv: Path | None, whole: bool
+    first: Path, second: Path, value: tuple[str, ...], margin: float, csv: Path | None, every: bool
 ) -> None:
-    """Compare the same study of two rigs: the campaigns in the folders A and B.
+    """Compare two campaigns of a study on different rigs, in the folders A and B.
 
-    First the differences in rig, settings and versions; then each effect in both, with its
-    interval, and their ratio.
+    Prints the differences in rig, settings and versions, then each effect in both campaigns with
+    its interval, and the ratio of the effects.
     """
     from labkit.analysis import two_rigs
     from labkit.dataset import load
 
     data = [load(path) for path in (first, second)]
     table = two_rigs.compare_datasets(*data, values=value, margin=margin)
-    for side, path, one in zip("AB", (first, second), data, strict=True):
-        caveats = "; ".join(one.rig.get("caveats", []))
-        click.echo(f"{side}: {path}, rig {one.rig.get('name')}" + f" ({caveats})" * bool(caveats))
-    click.echo(
-        "\n".join(two_rigs.difference_lines(two_rigs.differences(*data), None if whole else 25))
-    )
-    click.echo("\n".join(two_rigs.table_lines(table)))
+    lines = []
+    for side, path, campaign in zip("AB", (first, second), data, strict=True):
+        caveats = "; ".join(campaign.rig.get("caveats", []))
+        name = campaign.rig.get("name")
+        lines.append(f"{side}: {path}, rig {name}" + (f" ({caveats})" if caveats else ""))
+    lines += two_rigs.difference_lines(two_rigs.differences(*data), None if every else 25)
+    lines += two_rigs.table_lines(table)
     if left_out := two_rigs.without_ratio(*data) if not value else []:
-        click.echo(
-            f"\nleft out, since values that may be zero have no ratio: {', '.join(left_out)}"
-        )
+        lines += [
+            "",
+            f"left out, since values that may be zero have no ratio: {', '.join(left_out)}",
+        ]
+    click.echo("\n".join(lines))
     if csv is not None:
         table.to_csv(csv, index=False, lineterminator="\n")
 

@@ -13,7 +13,7 @@ import click
 from labkit.errors import LabkitError
 from labkit.paths import ROOT
 
-#: The notebook that JupyterLab opens at, and its place in JupyterLab.
+#: The notebook that JupyterLab opens, and its path in JupyterLab.
 START = "notebooks/00-start.ipynb"
 URL = f"/lab/tree/{START}"
 
@@ -25,15 +25,15 @@ URL = f"/lab/tree/{START}"
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help="Listen there, or fail; by default on 8888, or on the next that is free.",
+    help="Port to listen on; by default the first free one from 8888.",
 )
-@click.option("--no-browser", is_flag=True, help="Open no browser: print the address only.")
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def lab(port: int | None, no_browser: bool, arguments: tuple[str, ...]) -> None:
-    """Open JupyterLab at the first notebook, which measures one small study and decides.
+    """Open JupyterLab at the first notebook, which measures a small study and evaluates claims.
 
-    ARGUMENTS after -- are JupyterLab's own. The address with its token is printed, and where there
-    is no display, as over SSH, no browser is opened. Ctrl-C ends it: JupyterLab asks first.
+    ARGUMENTS after -- are passed to JupyterLab. The address with its token is printed. Without a
+    display, as over SSH, no browser is opened. Ctrl-C ends JupyterLab, after a question.
 
     Exit codes: 0 it was ended; 1 it could not be started; 2 wrong use.
     """
@@ -41,7 +41,7 @@ def lab(port: int | None, no_browser: bool, arguments: tuple[str, ...]) -> None:
         raise LabkitError(
             "JupyterLab is not installed",
             why=f"{sys.executable} has no module jupyterlab",
-            remedy="make setup brings it, in .venv; then .venv/bin/labkit lab",
+            remedy="run make setup, then .venv/bin/labkit lab",
         )
     root = os.geteuid() == 0
     _become(command(arguments, port=port, browser=not no_browser, root=root, env=os.environ))
@@ -55,21 +55,20 @@ def command(
     root: bool,
     env: Mapping[str, str],
 ) -> list[str]:
-    """Return what starts JupyterLab."""
+    """Return the command that starts JupyterLab."""
     display = sys.platform == "darwin" or env.get("DISPLAY") or env.get("WAYLAND_DISPLAY")
-    found = [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url={URL}"]
-    # The address is the last that is printed, and stays in sight.
-    found += ["--log-level=WARN"]
-    found += [f"--port={port}", "--port-retries=0"] if port else []
-    found += [] if browser and display else ["--no-browser"]
-    found += ["--allow-root"] if root else []
-    given = {one.partition("=")[0] for one in arguments}
-    own = [one for one in found if one.partition("=")[0] not in given]
-    return [sys.executable, "-m", "jupyterlab", *own, *arguments]
+    options = [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url={URL}"]
+    options += ["--log-level=WARN"]  # so that the address is the last line
+    options += [f"--port={port}", "--port-retries=0"] if port else []
+    options += [] if browser and display else ["--no-browser"]
+    options += ["--allow-root"] if root else []
+    replaced = {argument.partition("=")[0] for argument in arguments}
+    options = [option for option in options if option.partition("=")[0] not in replaced]
+    return [sys.executable, "-m", "jupyterlab", *options, *arguments]
 
 
 def _become(argv: Sequence[str]) -> NoReturn:
-    """Replace this process: signals, the terminal and the exit code are JupyterLab's."""
+    """Replace this process, so that signals, terminal and exit code are JupyterLab's."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(argv[0], list(argv))

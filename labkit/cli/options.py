@@ -15,23 +15,23 @@ PROFILE = click.option(
     "-P",
     default="quick",
     show_default=True,
-    help="tiny (a pilot), quick or paper (hours).",
+    help="tiny (a pilot of minutes), quick or paper (hours).",
 )
 MEASURED = click.option(
     "--profile",
     "-P",
     default=None,
-    help="Whose campaigns: tiny, quick or paper; by default each study's most thorough.",
+    help="Take campaigns of this profile (tiny, quick, paper); the most thorough by default.",
 )
-NEW = click.option("--new", is_flag=True, help="Begin another campaign instead of resuming.")
+NEW = click.option("--new", is_flag=True, help="Begin a new campaign instead of resuming one.")
 
 
 def say(text: str) -> None:
-    """Print a line of progress, with the time, apart from results."""
+    """Print a line of progress with the time to standard error."""
     click.echo(f"labkit: {time_text(time.time_ns())} {text}", err=True)
 
 
 def interruptible() -> None:
-    """Have what schedulers and closed terminals send end this command as Ctrl-C does."""
+    """Make SIGTERM and SIGHUP end this command as Ctrl-C does."""
     stops = ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
     click.get_current_context().with_resource(stops)

@@ -1,4 +1,4 @@
-"""Commands that analyse: the report, and the ledger of claims."""
+"""Commands that analyse campaigns: the report and the ledger of claims."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from labkit.paths import project
 
 
 @click.command(epilog="Example: labkit report --measure --profile quick")
-@click.option("--measure", is_flag=True, help="Measure first what is missing (quick by default).")
+@click.option(
+    "--measure", is_flag=True, help="Measure every study first (profile quick by default)."
+)
 @MEASURED
 @NEW
 @click.option(
@@ -23,7 +25,13 @@ from labkit.paths import project
     help="Folder of the pages.",
 )
 def report(measure: bool, profile: str | None, new: bool, output: Path) -> None:
-    """Analyse what was measured and write reports/index.html."""
+    """Analyse the newest campaign of each study, and write the pages and their index.
+
+    A study that was not measured here is shown with the reference dataset. Prints the headlines
+    and the path of the index.
+
+    Exit codes: 0 every page was built; 1 a study or a page failed; 2 wrong use.
+    """
     interruptible()
     from labkit import studies
 
@@ -47,10 +55,14 @@ def report(measure: bool, profile: str | None, new: bool, output: Path) -> None:
 )
 @click.argument("datasets", nargs=-1, type=click.Path(path_type=Path))
 @MEASURED
-@click.option("--source", multiple=True, metavar="KEY", help="Only claims of this document.")
-@click.option("--result", multiple=True, metavar="WORDS", help="Only claims with this result.")
-@click.option("--csv", type=click.Path(path_type=Path), help="Write these rows to a file, too.")
-@click.option("--arithmetic", is_flag=True, help="List what the papers' own tables do not give.")
+@click.option("--source", multiple=True, metavar="KEY", help="Show only claims of this paper.")
+@click.option("--result", multiple=True, metavar="WORDS", help="Show only claims with this result.")
+@click.option("--csv", type=click.Path(path_type=Path), help="Also write these rows to a file.")
+@click.option(
+    "--arithmetic",
+    is_flag=True,
+    help="Also list numbers of the papers that their own tables do not give.",
+)
 def ledger(
     datasets: tuple[Path, ...],
     profile: str | None,
@@ -59,18 +71,23 @@ def ledger(
     csv: Path | None,
     arithmetic: bool,
 ) -> None:
-    """Hold every claim against DATASETS: the newest campaign of each study, or the reference."""
+    """Evaluate every published claim by DATASETS, and print the results.
+
+    When omitted, DATASETS are the newest campaign of each study, or its reference dataset.
+
+    Exit codes: 0 every claim was evaluated; 1 the evaluation of one failed; 2 wrong use.
+    """
     from labkit import studies
-    from labkit.claims import ledger as words
-    from labkit.claims.ledger import ledger as held
+    from labkit.claims import ledger as claim_ledger
     from labkit.claims.schema import load_claims
 
     claims = load_claims()
-    rows = held(datasets or studies.measured_here(profile, claims.studies), claims=claims)
-    shown = words.select_rows(rows, source, result)
-    lines = words.format_rows(shown)
+    paths = datasets or studies.measured_here(profile, claims.studies)
+    rows = claim_ledger.ledger(paths, claims=claims)
+    shown = claim_ledger.select_rows(rows, source, result)
+    lines = claim_ledger.format_rows(shown)
     if arithmetic:
-        lines += words.format_arithmetic(source or claims.sources)
+        lines += claim_ledger.format_arithmetic(source or claims.sources)
     click.echo("\n".join(lines))
     if csv is not None:
         shown.to_csv(csv, index=False, lineterminator="\n")

@@ -1,7 +1,7 @@
-"""Datasets on disk, read into tidy frames: a campaign as it is measured, or packed.
+"""Datasets on disk, read into tidy frames, as they were measured or packed.
 
-`labkit.dataset.storage` says which files there are. Each attempt at a trial is there completely or
-not at all, and a failed one is a row like any other.
+`labkit.dataset.storage` describes the files. An attempt at a trial is stored completely or not at
+all, and a failed attempt is a row too.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from labkit.errors import DatasetError
 
 __all__ = ["FORMAT", "Dataset", "campaigns", "in_threads", "load", "read_json"]
 
-#: As many metrics are named when a dataset is shown.
+#: Metrics that the representation of a dataset names.
 _SHOWN = 8
 
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """One campaign, read from disk; make one with `load`."""
+    """One campaign, read from disk by `load`."""
 
     path: Path
 
     def __repr__(self) -> str:
-        """Return study, rig, size, factors and metrics; or why that cannot be read."""
+        """Return study, rig, size, factors and metrics, or why they cannot be read."""
         try:
             return "\n  ".join([f"Dataset({str(self.path)!r})", *self._summary()])
         except DatasetError as error:
             return f"Dataset({str(self.path)!r}): {error}"
 
     def _summary(self) -> list[str]:
-        done = [one for one in self.records if one["status"] == "ok"]
+        done = [record for record in self.records if record["status"] == "ok"]
         failed, order = len(self.records) - len(done), self.plan.get("order")
         planned = f" of {sum(map(len, order))} planned" if order else ""
-        blocks = len({one["block"] for one in self.records})
+        blocks = len({record["block"] for record in self.records})
         factors = dict(self.plan["factors"])
         conditions = self.ok[[*factors]].drop_duplicates() if done else ()
-        metrics = list(dict.fromkeys(name for one in done for name in one.get("metrics", {})))
+        metrics = list(dict.fromkeys(name for record in done for name in record.get("metrics", {})))
         sampled = dict.fromkeys(name for names in self.sampled.values() for name in names)
         more = f", ... ({len(metrics)} in all)" if len(metrics) > _SHOWN else ""
         return [
@@ -90,63 +90,67 @@ class Dataset:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """Every attempt's record, in the order of the plan: what ran, evidence, outcome."""
-        found = self._storage.records()
-        return sorted(found, key=lambda one: (one["block"], one["position"], one["attempt"]))
+        """The record of every attempt in the order of the plan: commands, evidence, outcome."""
+        return sorted(
+            self._storage.records(),
+            key=lambda record: (record["block"], record["position"], record["attempt"]),
+        )
 
     @cached_property
     def trials(self) -> pd.DataFrame:
         """One row per attempt: condition, outcome, flags and mechanism evidence.
 
-        A trial that measured several conditions at once, such as both sides of a pair, has a row
-        for each; ``trial`` of the further ones ends in ``/1``, ``/2`` ...
+        A trial that measured several conditions, such as both sides of a pair, has a row for each;
+        the ``trial`` of the second and third row ends in ``/1`` and ``/2``.
         """
         return pd.DataFrame([row for record in self.records for row in _rows(record)])
 
     @property
     def ok(self) -> pd.DataFrame:
-        """The rows of `trials` whose measurement succeeded; one a planned trial at most."""
+        """The successful rows of `trials`: at most one attempt of each planned trial."""
         return self.trials[self.trials["status"] == "ok"] if len(self.trials) else self.trials
 
     @cached_property
     def sampled(self) -> dict[str, tuple[str, ...]]:
         """The measured columns of each successful trial with samples, by the trial's name."""
         records, parts = self._with_samples()
-        return {one["trial"]: tuple(part.types) for one, part in zip(records, parts, strict=True)}
+        return {
+            record["trial"]: tuple(part.types) for record, part in zip(records, parts, strict=True)
+        }
 
     def raw(self, trial: str, attempt: int | None = None) -> dict[str, str]:
-        """Return what the programs of a trial printed, by the name of the file.
+        """Return the output of a trial's programs by file name.
 
         Parameters
         ----------
         trial : str
-            Name of the trial, as in the column ``trial``.
+            Its name, as in the column ``trial``.
         attempt : int, optional
-            Which attempt; the last one when omitted.
+            The number of the attempt; the last one when omitted.
 
         Raises
         ------
         DatasetError
             There is no such trial or attempt, or the archive of raw output is damaged.
         """
-        attempts = [one["attempt"] for one in self.records if one["trial"] == trial]
+        attempts = [record["attempt"] for record in self.records if record["trial"] == trial]
         if not attempts or attempt not in (None, *attempts):
-            known = f"it has attempts {attempts}" if attempts else "see the column `trial`"
+            remedy = f"it has attempts {attempts}" if attempts else "see the column `trial`"
             where = f"{trial}, attempt {attempt or 'last'}, of {self.path}"
-            raise DatasetError("no such trial", where=where, remedy=known)
-        home = f"trials/{trial}-a{attempt or attempts[-1]}/"
+            raise DatasetError("no such trial", where=where, remedy=remedy)
+        folder = f"trials/{trial}-a{attempt or attempts[-1]}/"
         return {
-            name.removeprefix(home): content.decode(errors="replace")
+            name.removeprefix(folder): content.decode(errors="replace")
             for name, content in self._storage.raw()
-            if name.startswith(home)
+            if name.startswith(folder)
         }
 
-    def part(self, there: Callable[[Mapping[str, Any]], bool]) -> Dataset:
-        """Return the dataset with those records only for which `there` holds."""
+    def part(self, selected: Callable[[Mapping[str, Any]], bool]) -> Dataset:
+        """Return the dataset with only those records for which `selected` returns true."""
         part = copy(self)
-        for made in ("trials", "sampled"):
-            part.__dict__.pop(made, None)
-        part.__dict__["records"] = [one for one in self.records if there(one)]
+        for name in ("trials", "sampled"):
+            part.__dict__.pop(name, None)
+        part.__dict__["records"] = [record for record in self.records if selected(record)]
         return part
 
     def samples(self, columns: Iterable[str] | None = None) -> pd.DataFrame:
@@ -155,14 +159,14 @@ class Dataset:
         Parameters
         ----------
         columns : str or iterable of str, optional
-            Measured columns; those of every trial when omitted. Times are int64 nanoseconds.
+            Measured columns; those that all trials have when omitted. Times are int64 ns.
 
         Returns
         -------
         DataFrame
             ``trial``, ``block``, the factors and ``replicate``, then the columns. Trial and factors
-            are categories, in the order of the plan; block and replicate are small integers,
-            so that a row costs few bytes beside what was measured.
+            are categories in the order of the plan, block and replicate small integers, to save
+            memory.
         """
         records, counts, measured = self._measured(columns)
         return pd.DataFrame(self._keys(records, counts) | measured, copy=False)
@@ -170,19 +174,20 @@ class Dataset:
     def series(self, columns: Iterable[str] | None = None) -> pd.DataFrame:
         """Return the samples of all successful trials, one row a trial.
 
-        The numbers of `samples` in half of the memory and a fraction of the time. Functions of
-        ``labkit.analysis`` take either; ``reduce.sort_trials`` sorts them once for all of them.
+        The same numbers as `samples` in half of the memory and a fraction of the time. Functions of
+        ``labkit.analysis`` accept either; `labkit.analysis.trials.sort_trials` sorts them once.
 
         Parameters
         ----------
         columns : str or iterable of str, optional
-            Measured columns; those of every trial when omitted.
+            Measured columns; those that all trials have when omitted.
 
         Returns
         -------
         DataFrame
-            ``trial, block``, the factors and ``replicate`` as in `samples`; ``n`` samples; then
-            columns of arrays (times are int64 nanoseconds), in the order in which they were taken.
+            ``trial``, ``block``, the factors and ``replicate`` as in `samples`; ``n``, the number
+            of samples; then columns of arrays, shape (n,), in the order of measuring. Times are
+            int64 ns.
         """
         records, counts, measured = self._measured(columns)
         keys = self._keys(records, [1] * len(counts)) | {"n": np.array(counts, dtype=np.int64)}
@@ -197,19 +202,20 @@ class Dataset:
         self, columns: Iterable[str] | None
     ) -> tuple[list[dict[str, Any]], list[int], dict[str, NDArray[Any]]]:
         """Return the records of trials with samples, how many each has, and the samples."""
-        one_name = isinstance(columns, str)
-        wanted = [str(columns)] if one_name else None if columns is None else list(columns)
+        names = (
+            [columns] if isinstance(columns, str) else None if columns is None else list(columns)
+        )
         records, parts = self._with_samples()
         if not records:
-            return [], [], {name: np.empty(0, object) for name in wanted or []}
-        return records, *read_samples(parts, [int(one["n_samples"]) for one in records], wanted)
+            return [], [], {name: np.empty(0, object) for name in names or []}
+        return records, *read_samples(parts, [int(one["n_samples"]) for one in records], names)
 
     @cached_property
     def _storage(self) -> TrialFolders | PackedTables:
         return storage_of(self.path)
 
     def _with_samples(self) -> tuple[list[dict[str, Any]], list[Part]]:
-        """Return the records of trials that kept samples, and these samples, not yet read."""
+        """Return the records of trials with samples, and these samples, not read yet."""
         records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]
         return records, self._storage.parts(records) if records else []
 
@@ -220,15 +226,15 @@ class Dataset:
             return dict.fromkeys(
                 ["trial", "block", *factors, "replicate"], np.empty(0, dtype=object)
             )
-        for one in records:
-            if lacking := [name for name in factors if name not in one["levels"]]:
+        for record in records:
+            if missing := [name for name in factors if name not in record["levels"]]:
                 raise DatasetError(
                     "a trial has no level of a factor of the plan",
-                    where=self._storage.where(one),
-                    why=f"{lacking} of {self.path / 'plan.json'}, where it has {[*one['levels']]}",
+                    where=self._storage.where(record),
+                    why=f"{missing} of {self.path / 'plan.json'}; it has {[*record['levels']]}",
                     remedy=REST,
                 )
-        trial = [one["trial"] for one in records]
+        trial = [record["trial"] for record in records]
         keys: dict[str, Any] = {
             "trial": _category(trial, sorted(set(trial)), counts),
             "block": np.repeat(_small([one["block"] for one in records]), counts),
@@ -241,17 +247,18 @@ class Dataset:
 
 
 def load(path: Path | str) -> Dataset:
-    """Return the dataset at `path`: a campaign, or the newest campaign of a study's folder.
+    """Return a campaign, or the newest campaign of a study.
 
     Parameters
     ----------
     path : Path or str
-        A folder with a campaign, as it was measured or packed; an archive is unpacked first.
+        The folder of a campaign, measured or packed, or the folder of a study's campaigns.
 
     Raises
     ------
     DatasetError
-        There is none, there are several studies, its plan cannot be read, or `path` is a file.
+        There is no campaign, or those of several studies, its plan cannot be read, or `path` is an
+        archive.
     """
     folder = Path(path)
     refuse_archive(folder)
@@ -264,11 +271,11 @@ def load(path: Path | str) -> Dataset:
 
 def _newest(folder: Path) -> Path:
     """Return the newest campaign in a folder, whose campaigns must be of one study."""
-    inside = campaigns(folder)
-    if len({str(read_json(path / "plan.json").get("study", "")) for path in inside}) == 1:
-        return inside[-1]
+    paths = campaigns(folder)
+    if len({str(read_json(path / "plan.json").get("study", "")) for path in paths}) == 1:
+        return paths[-1]
     deeper = sorted({plan.parent.parent for plan in folder.glob("*/*/plan.json")})
-    if names := [str(path) for path in inside or deeper]:
+    if names := [str(path) for path in paths or deeper]:
         raise DatasetError(
             "campaigns of several studies are here",
             where=str(folder),
@@ -277,13 +284,13 @@ def _newest(folder: Path) -> Path:
     raise DatasetError(
         "no campaign here",
         where=str(folder),
-        why="neither plan.json nor a directory that holds one",
+        why="it has no plan.json, and no folder with one",
         remedy="measure one first: labkit run --profile tiny",
     )
 
 
 def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the row of an attempt, and of each further condition that it measured."""
+    """Return the row of an attempt, and those of further conditions that it measured."""
     rows = [_row(record)]
     for number, other in enumerate(record.get("also", []), start=1):
         changed = {
@@ -304,21 +311,21 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
         **{name: record[name] for name in ("seconds", "session")},
         "flags": "; ".join(record.get("flags", [])),
         "problems": error.get("what", ""),
-        # What a protocol says of a window of its own goes before what the last window was.
+        # A metric takes precedence over the mechanism of the last window of the same name.
         **record.get("mechanisms", {}),
         **record.get("metrics", {}),
     }
 
 
 def _small(values: list[int]) -> NDArray[Any]:
-    """Return integers in two bytes each, or more where they do not fit."""
+    """Return integers as int16, or as larger ones where they do not fit."""
     return np.array(values, dtype=np.result_type(np.int16, *map(np.min_scalar_type, values)))
 
 
 def _category(values: list[Any], order: Iterable[Any], counts: list[int]) -> pd.Categorical[Any]:
-    """Return a value a trial, repeated for each of its samples: those that occur, in order."""
-    there = set(values)
-    names = list(dict.fromkeys([name for name in order if name in there] + values))
-    place = {name: number for number, name in enumerate(names)}
-    codes = np.array([place[value] for value in values], dtype=np.min_scalar_type(-len(names)))
+    """Return each trial's value, repeated for its samples, with the categories that occur."""
+    occurring = set(values)
+    names = list(dict.fromkeys([name for name in order if name in occurring] + values))
+    code_of = {name: code for code, name in enumerate(names)}
+    codes = np.array([code_of[value] for value in values], dtype=np.min_scalar_type(-len(names)))
     return pd.Categorical.from_codes(np.repeat(codes, counts), pd.Index(names))

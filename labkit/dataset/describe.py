@@ -1,6 +1,6 @@
-"""The description of a dataset: tables with schemas, provenance, and the digest of every file.
+"""The description of a dataset: schemas of its tables, provenance, and digests.
 
-`describe` writes, beside the data and from nothing but them and CITATION.cff,
+From the data and CITATION.cff, `describe` writes
 
 - ``trials.csv`` in each campaign: `Dataset.trials`, one row an attempt;
 - ``datapackage.json``: a Frictionless data package with the schema of every table;
@@ -8,8 +8,8 @@
 - ``SHA256SUMS``: the digest of every other file, as ``sha256sum --check`` reads it.
 
 A column is a key of the row, a factor of the plan, a metric of `labkit.units`, or one of the
-counters below; with ``_median`` and its like it is a statistic of a trial's samples, and with the
-name of a placement before it (``hop01_cpu_ns``) it is that placement's.
+counters below. The suffix of a statistic (``_median``) means that statistic of a trial's samples;
+the name of a placement as a prefix (``hop01_cpu_ns``) means the column of that placement.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from labkit.citation import Entry, authors, citation, software
+from labkit.citation import Entry, citation, full_name, software
 from labkit.dataset import Dataset
 from labkit.dataset.files import (
     SUMS,
@@ -51,7 +51,7 @@ from labkit.units import METRICS, QUANTILES
 
 PACKAGE, CRATE, CSV = "datapackage.json", "ro-crate-metadata.json", "trials.csv"
 README, LICENSE = "README.md", "LICENSE"
-#: What is made from the rest, and so may change with labkit.
+#: Files that are derived from the data, and so may change with labkit.
 MADE = (PACKAGE, CRATE, CSV, SUMS, README)
 LICENCE = {
     "name": "CC-BY-4.0",
@@ -60,7 +60,7 @@ LICENCE = {
 }
 _APACHE = "https://www.apache.org/licenses/LICENSE-2.0"
 
-#: Columns that place a row, by name: unit and text.
+#: Unit and description of the columns that identify an attempt and its outcome.
 KEYS = {
     "trial": ("", "block and position of the trial; further conditions of it end in /1, /2 ..."),
     "attempt": ("1", "number of the attempt: one that failed is kept, and tried again"),
@@ -75,7 +75,7 @@ KEYS = {
     "flags": ("", "validity rules that it broke; the row is kept"),
     "problems": ("", "what failed"),
 }
-#: Counters and times beside the metrics: unit and text.
+#: Unit and description of counters and times that are not among `labkit.units.METRICS`.
 _COUNTERS = {
     "harness_wakeups": ("1", "wake-ups of the harness's process inside the window"),
     "softirq_net_rx": ("1/message", "receiving softirqs of all CPUs per message"),
@@ -161,7 +161,7 @@ _COUNTERS = {
 
 
 def about_column(column: str) -> tuple[str, str]:
-    """Return unit and text of a column; both are empty where nothing is known of it."""
+    """Return unit and description of a column; both are empty for an unknown one."""
     if column in METRICS and column not in KEYS:
         return METRICS[column].unit, METRICS[column].text
     if column in KEYS or column in _COUNTERS:
@@ -172,9 +172,9 @@ def about_column(column: str) -> tuple[str, str]:
     base, _, last = column.rpartition("_")
     if last in QUANTILES and (known := about_column(base))[1]:
         return known[0], f"{known[1]}, {QUANTILES[last]}"
-    place, _, rest = column.partition("_")
+    placement, _, rest = column.partition("_")
     if rest and rest not in KEYS and (known := about_column(rest))[1]:
-        return known[0], f"{known[1]}, of {place}"
+        return known[0], f"{known[1]}, of {placement}"
     return "", ""
 
 
@@ -202,7 +202,7 @@ _UNITS = {"us": "us", "ns": "ns", "b": "B", "s": "s", "per_s": "1/s"}
 
 
 def factor_field(plan: Mapping[str, Any], name: str, levels: Sequence[Any]) -> dict[str, Any]:
-    """Return what a schema says of a factor: what is varied, its levels, its baseline, its unit."""
+    """Return a factor's description, levels and unit for a schema."""
     planned = plan["factors"].get(name, [])
     words = name.replace("_", " ")
     baseline = plan.get("baseline", {}).get(name)
@@ -233,7 +233,7 @@ def _schema(
 
 @dataclass(frozen=True)
 class Campaign:
-    """A campaign inside of a described folder, and its folder's name from there (or nothing)."""
+    """A campaign in a described folder, and its path from there (empty for the folder itself)."""
 
     data: Dataset
     home: str
@@ -245,7 +245,7 @@ class Campaign:
 
     @property
     def name(self) -> str:
-        """What its tables are called."""
+        """The prefix of its tables' names."""
         return re.sub(r"[^a-z0-9._-]+", "-", (self.home or self.study).lower())
 
     @property
@@ -254,21 +254,21 @@ class Campaign:
         return (self.data.path / TRIALS).is_file()
 
     def at(self, name: str) -> str:
-        """Return a name inside of the campaign, from the described folder."""
+        """Return the path of one of its files from the described folder."""
         return f"{self.home}/{name}" if self.home else name
 
     @cached_property
     def span(self) -> tuple[datetime, datetime] | None:
         """When its first trial began and its last ended (UTC); None without trials."""
-        times = [(one["started_ns"] / 1e9, one["seconds"]) for one in self.data.records]
-        if not times:
+        records = self.data.records
+        if not records:
             return None
-        ends = (min(began for began, _ in times), max(map(math.fsum, times)))
-        began, ended = (datetime.fromtimestamp(int(second), UTC) for second in ends)
-        return began, ended
+        began = min(record["started_ns"] / 1e9 for record in records)
+        ended = max(math.fsum([one["started_ns"] / 1e9, one["seconds"]]) for one in records)
+        return datetime.fromtimestamp(int(began), UTC), datetime.fromtimestamp(int(ended), UTC)
 
     def counted(self) -> str:
-        """Return how much it holds, in words; nothing is left out of it."""
+        """Return its numbers of attempts, blocks, flags and samples as text."""
         records = self.data.records
         failed = sum(one["status"] != "ok" for one in records)
         flagged = sum(bool(one.get("flags")) for one in records)
@@ -281,7 +281,7 @@ class Campaign:
         )
 
     def files(self) -> dict[str, str]:
-        """Return the files and folders of the campaign that are there, each with what it is."""
+        """Return the description of each of its existing files and folders."""
         known = {
             "plan.json": "the plan, fixed before: conditions, order, settings, protocol, rig",
             CSV: "one row an attempt at a trial",
@@ -297,7 +297,7 @@ class Campaign:
 
 @dataclass(frozen=True)
 class Description:
-    """A described folder, as it is cited: title, last day of measuring, campaigns, fingerprint."""
+    """What is cited of a described folder; `fingerprint` is the digest of SHA256SUMS."""
 
     title: str
     day: str
@@ -305,7 +305,7 @@ class Description:
     fingerprint: str
 
     def entry(self) -> Entry:
-        """Return the dataset as something to cite; its version is its content's fingerprint."""
+        """Return the entry to cite, whose version is the fingerprint."""
         return Entry(
             f"labkit-data-{self.fingerprint[:8]}",
             "dataset",
@@ -329,7 +329,7 @@ def read_description(folder: Path) -> Description:
             "a dataset without a description, or with a damaged one",
             where=str(folder),
             why=str(error),
-            remedy=f"the data still read; labkit dataset describe {folder}",
+            remedy=f"labkit dataset describe {folder}",
         ) from None
 
 
@@ -342,7 +342,13 @@ def campaigns_of(folder: Path) -> list[Campaign]:
 
 
 def describe(folder: Path) -> Description:
-    """Write the description of a folder with campaigns, and return what it is."""
+    """Write and return the description of a folder with campaigns.
+
+    Raises
+    ------
+    DatasetError
+        There is no trial, or data that were described before are missing or altered.
+    """
     import frictionless
 
     refuse_changed(folder)
@@ -360,7 +366,9 @@ def describe(folder: Path) -> Description:
         "description": "\n".join(f"{one.home or one.study}: {one.counted()}" for one in campaigns),
         "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "licenses": [LICENCE],
-        "contributors": [{"title": name, "roles": ["author"]} for name in authors()],
+        "contributors": [
+            {"title": full_name(author), "roles": ["author"]} for author in citation()["authors"]
+        ],
         "resources": [one for campaign in campaigns for one in _resources(folder, campaign)],
     }
     frictionless.Package.from_descriptor(package)  # raises where the descriptor is not valid
@@ -390,7 +398,7 @@ def refuse_changed(folder: Path) -> None:
             f"{len(changed)} files are missing or altered since this was described",
             where=", ".join(str(folder / name) for name in changed[:5]),
             why="a new description would hide it",
-            remedy=f"labkit dataset verify {folder} says what is whole; where the change is meant, "
+            remedy=f"labkit dataset verify {folder} lists them; if the change is intended, "
             f"remove {SUMS}",
         )
 
@@ -408,8 +416,8 @@ def _resources(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
     infinite = {math.inf: "INF", -math.inf: "-INF"}  # as the Table Schema writes them
     csv = folder / campaign.at(CSV)
     csv.write_text(frame.replace(infinite).to_csv(index=False, lineterminator="\n"))
-    kinds = {"i": "integer", "u": "integer", "f": "number", "b": "boolean"}
-    types = {str(name): kinds.get(frame[name].dtype.kind, "string") for name in frame}
+    type_of = {"i": "integer", "u": "integer", "f": "number", "b": "boolean"}
+    types = {str(name): type_of.get(frame[name].dtype.kind, "string") for name in frame}
     factors = {
         name: factor_field(plan, name, list(dict.fromkeys([*levels, *frame[name]])))
         for name, levels in plan["factors"].items()
@@ -447,7 +455,7 @@ def _parquet(
 
 
 def _packed(_folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
-    """Return the resources of a packed campaign: its tables, and the archive of raw output."""
+    """Return the resources of a packed campaign: its tables and the archive of raw output."""
     files = campaign.files()
     resources = [
         _parquet(campaign, name, files[file], campaign.at(file), table_types(path))
@@ -462,7 +470,7 @@ def _packed(_folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
 
 
 def _samples(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
-    """Return a resource for each table of samples: trials that measured the same columns."""
+    """Return a resource for each set of columns, with the samples of the trials that have it."""
     tables: dict[tuple[tuple[str, str], ...], list[str]] = {}
     data = campaign.data
     records = [one for one in data.records if one["status"] == "ok" and one["n_samples"]]
@@ -483,25 +491,23 @@ def _samples(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
 
 
 def kinds_of(types: Mapping[str, Any]) -> dict[str, str]:
-    """Return the type of each column as a Table Schema calls it."""
+    """Return the type of each column in the words of the Table Schema."""
     return {name: _kind(kind) for name, kind in types.items()}
-
-
-def table_types(path: Path) -> dict[str, str]:
-    """Return the type of each column of a Parquet file, as a Table Schema calls it."""
-    try:
-        schema = parquet.read_schema(path)
-    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow's derive from
-        raise DatasetError("a table is damaged", where=str(path), why=str(error)) from None
-    return {field.name: _kind(field.type) for field in schema}
 
 
 def _kind(kind: Any) -> str:
     if pa.types.is_integer(kind):
         return "integer"
-    if pa.types.is_floating(kind):
-        return "number"
-    return "string"  # JSON too, which readers of Parquet give as text
+    return "number" if pa.types.is_floating(kind) else "string"  # JSON is text, too
+
+
+def table_types(path: Path) -> dict[str, str]:
+    """Return the type of each column of a Parquet file in the words of the Table Schema."""
+    try:
+        schema = parquet.read_schema(path)
+    except (OSError, ValueError, NotImplementedError) as error:  # the bases of pyarrow's errors
+        raise DatasetError("a table is damaged", where=str(path), why=str(error)) from None
+    return kinds_of({field.name: field.type for field in schema})
 
 
 # -- provenance
@@ -510,14 +516,14 @@ def _kind(kind: Any) -> str:
 def _crate(
     folder: Path, campaigns: Sequence[Campaign], title: str, created: datetime
 ) -> dict[str, Any]:
-    """Return the metadata of an RO-Crate: campaigns, the runs that made them, and what they used.
+    """Return the metadata of an RO-Crate: campaigns, the runs that measured them, their inputs.
 
-    The end of the last trial stands for the day of publication, which is not known here.
+    The day of the last trial serves as that of publication, which is not known here.
     """
     from rocrate.rocrate import ROCrate
 
     crate = ROCrate(version="1.3")
-    people = [_add_person(crate, one) for one in citation()["authors"]]
+    people = [_add_person(crate, author) for author in citation()["authors"]]
     root = crate.root_dataset
     root["name"] = title
     root["author"] = _list(people)
@@ -540,7 +546,7 @@ def _crate(
 
 
 def _add(crate: Any, entity: str, kind: str, **properties: Any) -> Any:
-    """Return an entity that is no file, adding it where it is new."""
+    """Return an entity that is no file; add it if it is new."""
     from rocrate.model.contextentity import ContextEntity
 
     new = {"@type": kind, **properties}
@@ -548,7 +554,7 @@ def _add(crate: Any, entity: str, kind: str, **properties: Any) -> Any:
 
 
 def _list(entities: list[Any]) -> Any:
-    """Return a list, or its only entity, as RO-Crate 1.3 wants it."""
+    """Return a list, or its only entity, as RO-Crate 1.3 requires."""
     return entities[0] if len(entities) == 1 else entities
 
 
@@ -557,39 +563,39 @@ def _add_licence(crate: Any, address: str, name: str, title: str) -> Any:
     return _add(crate, address, "CreativeWork", **text)
 
 
-def _add_person(crate: Any, one: Mapping[str, str]) -> Any:
-    if "name" in one:
-        name, kind = one["name"], "Organization"
-    else:
-        name, kind = f"{one.get('given-names', '')} {one['family-names']}".strip(), "Person"
-    return _add(crate, one.get("orcid") or f"#{name.replace(' ', '-')}", kind, name=name)
+def _add_person(crate: Any, author: Mapping[str, str]) -> Any:
+    name, kind = full_name(author), "Organization" if "name" in author else "Person"
+    return _add(crate, author.get("orcid") or f"#{name.replace(' ', '-')}", kind, name=name)
 
 
-def _add_campaign(crate: Any, one: Campaign, people: list[Any]) -> Any:
-    """Add a campaign's files, and what made them; return the run, or None without trials."""
+def _add_campaign(crate: Any, campaign: Campaign, people: list[Any]) -> Any:
+    """Add a campaign's files and run; return the run, or None without trials."""
     parts = []
-    for name, text in one.files().items():
-        path = one.at(name)
-        properties = {"name": path, "description": f"{one.study}: {text}"}
+    for name, text in campaign.files().items():
+        path = campaign.at(name)
+        properties = {"name": path, "description": f"{campaign.study}: {text}"}
         add = crate.add_directory if name.endswith("/") else crate.add_file
         if suffix := Path(name).suffix:
             properties["encodingFormat"] = _MEDIA[suffix]
         parts.append(add(dest_path=path, properties=properties))
     result: Any = parts
-    if one.home:
-        about = {"name": f"{one.home}/", "description": f"{one.study}: {one.counted()}"}
-        result = crate.add_directory(dest_path=f"{one.home}/", properties=about)
+    if campaign.home:
+        about = {
+            "name": f"{campaign.home}/",
+            "description": f"{campaign.study}: {campaign.counted()}",
+        }
+        result = crate.add_directory(dest_path=f"{campaign.home}/", properties=about)
         result["hasPart"] = parts
-    program = _add_program(crate, one)
-    used = [_add_rig(crate, one), *_add_images(crate, one)]
-    if one.span is None:
+    program = _add_program(crate, campaign)
+    used = [_add_rig(crate, campaign), *_add_images(crate, campaign)]
+    if campaign.span is None:
         return None
-    began, ended = (time.strftime("%Y-%m-%dT%H:%M:%SZ") for time in one.span)
+    began, ended = (time.strftime("%Y-%m-%dT%H:%M:%SZ") for time in campaign.span)
     return _add(
         crate,
-        f"#run-of-{one.name}",
+        f"#run-of-{campaign.name}",
         "CreateAction",
-        name=f"labkit run {one.study}",
+        name=f"labkit run {campaign.study}",
         description="Trials in the seeded order of the plan; the rig and images are inputs.",
         startTime=began,
         endTime=ended,
@@ -608,15 +614,15 @@ _MEDIA = {
 }
 
 
-def _add_program(crate: Any, one: Campaign) -> Any:
-    """Add labkit as it measured this campaign, which need not be the one that describes it."""
-    identity = one.data.plan["identity"]
+def _add_program(crate: Any, campaign: Campaign) -> Any:
+    """Add the version of labkit that measured a campaign."""
+    identity = campaign.data.plan["identity"]
     version = str(identity.get("labkit", "unknown"))
     measurement = str(identity.get("measurement_version", "not recorded"))
     return _add(
         crate,
         f"#labkit-{version}-{measurement.replace(' ', '-')}",
-        "CreativeWork",  # an application of RO-Crate has an address, which is not known
+        "CreativeWork",  # RO-Crate requires an address of a SoftwareApplication
         additionalType="https://schema.org/SoftwareApplication",
         name=software().title,
         version=version,
@@ -626,8 +632,8 @@ def _add_program(crate: Any, one: Campaign) -> Any:
     )
 
 
-def _add_images(crate: Any, one: Campaign) -> list[Any]:
-    images = one.data.plan["identity"].get("images") or {}
+def _add_images(crate: Any, campaign: Campaign) -> list[Any]:
+    images = campaign.data.plan["identity"].get("images") or {}
     return [
         _add(
             crate,
@@ -640,15 +646,15 @@ def _add_images(crate: Any, one: Campaign) -> list[Any]:
     ]
 
 
-def _add_rig(crate: Any, one: Campaign) -> Any:
-    """Add the rig: its kind, what limits it, and each host's machine, kernel and engine."""
-    rig, hosts = one.data.rig, one.data.plan["identity"].get("hosts") or {}
+def _add_rig(crate: Any, campaign: Campaign) -> Any:
+    """Add the rig: its kind, its caveats, and the machine, kernel and engine of each host."""
+    rig, hosts = campaign.data.rig, campaign.data.plan["identity"].get("hosts") or {}
     cpus = ", ".join(f"{name} {value}" for name, value in rig.get("cpu_map", {}).items())
     facts = [f"kind: {rig.get('kind', 'unknown')}", f"CPU map: {cpus}"]
-    facts += [f"host {role}: {_machine(found)}" for role, found in hosts.items()]
+    facts += [f"host {role}: {_machine(stable)}" for role, stable in hosts.items()]
     return _add(
         crate,
-        f"#rig-of-{one.name}",
+        f"#rig-of-{campaign.name}",
         "IndividualProduct",
         name=f"rig {rig.get('name', 'unknown')}",
         description="; ".join(facts),

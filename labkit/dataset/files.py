@@ -1,4 +1,4 @@
-"""The files of a dataset: JSON with a format's version, where campaigns lie, and their digests."""
+"""Files of a dataset: JSON with the version of the format, folders of campaigns, digests."""
 
 from __future__ import annotations
 
@@ -15,28 +15,26 @@ from labkit.errors import DatasetError
 FORMAT = 1
 #: The digest of every file, as ``sha256sum`` writes and checks them.
 SUMS = "SHA256SUMS"
-_RESTORE = "take it from a backup, or remove its directory: the same run measures it again"
+_RESTORE = "restore it from a backup, or remove its directory: the same run measures it again"
 _Item = TypeVar("_Item")
 
 
-def progress(items: Iterable[_Item], what: str, total: int | None = None) -> Iterable[_Item]:
-    """Go through files behind a bar on standard error, which appears when it takes seconds."""
+def progress(items: Iterable[_Item], title: str) -> Iterable[_Item]:
+    """Iterate behind a progress bar on standard error, which appears after two seconds."""
     import tqdm
 
-    # The library's monitor is a thread that would wake up beside a measurement of this process.
+    # tqdm's monitor is a thread that would wake up during a measurement of this process.
     tqdm.tqdm.monitor_interval = 0
-    title = f"labkit: {what}"
     bar: Iterable[_Item] = tqdm.tqdm(
-        items, title, total, unit="file", delay=2, leave=False, dynamic_ncols=True
+        items, f"labkit: {title}", unit="file", delay=2, leave=False, dynamic_ncols=True
     )
     return bar
 
 
 def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Return `function` of each item, a thread a CPU that this process may use.
+    """Return `function` of each item in order, computed by as many threads as there are CPUs.
 
-    For work that releases the interpreter's lock. Results, and which error is raised, are those of
-    a plain loop. At most 8 threads, because all wait for memory.
+    For functions that release the GIL. At most 8 threads, since memory limits them.
     """
     with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), 8)) as pool:
         return list(pool.map(function, items))
@@ -58,7 +56,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_format(data: Any, where: str) -> dict[str, Any]:
-    """Return a JSON object if it is of a format that this labkit reads, else raise."""
+    """Return a JSON object if this labkit reads its format, else raise `DatasetError`."""
     number = data.get("format") if isinstance(data, dict) else None
     if type(number) is not int:
         raise DatasetError("not a file of a labkit dataset", where=where, why="no format")
@@ -71,13 +69,13 @@ def check_format(data: Any, where: str) -> dict[str, Any]:
     return dict(data)
 
 
-def check_keys(data: dict[str, Any], needed: Sequence[str], where: str) -> dict[str, Any]:
+def check_keys(data: dict[str, Any], keys: Sequence[str], where: str) -> dict[str, Any]:
     """Return a JSON object if it has these keys, else raise `DatasetError`."""
-    if missing := [name for name in needed if name not in data]:
+    if missing := [name for name in keys if name not in data]:
         raise DatasetError(
             "a file of the dataset is damaged",
             where=where,
-            why=f"it lacks {', '.join(missing)}",
+            why=f"it has no {', '.join(missing)}",
             remedy=_RESTORE,
         )
     return data
@@ -89,33 +87,33 @@ def campaigns(folder: Path | str) -> list[Path]:
 
 
 def campaigns_within(folder: Path) -> list[Path]:
-    """Return every campaign directory in a folder, at any depth: the folder itself may be one."""
+    """Return every campaign directory in a folder, at any depth, and the folder itself."""
     refuse_archive(folder)
     paths = sorted(plan.parent for plan in folder.rglob("plan.json"))
     if not paths:
         raise DatasetError(
             "no campaign here",
             where=str(folder),
-            why="no plan.json in it, nor in a folder of it",
+            why="there is no plan.json at any depth",
             remedy="measure one first: labkit run --profile tiny",
         )
     return paths
 
 
 def refuse_archive(path: Path) -> None:
-    """Raise `DatasetError` where `path` is a file or leads into one: archives are unpacked."""
-    archive = next((one for one in (path, *path.parents) if one.is_file()), None)
+    """Raise `DatasetError` if `path` is a file or inside one, such as an archive."""
+    archive = next((part for part in (path, *path.parents) if part.is_file()), None)
     if archive is not None:
         folder = archive.name.partition(".tar")[0]
         raise DatasetError(
             "a dataset is read from a folder, and this is a file",
             where=str(archive),
-            remedy=f"unpack it first: tar -xf {archive}; then name the folder {folder}",
+            remedy=f"unpack it: tar -xf {archive}; then give the folder {folder}",
         )
 
 
 def files_of(folder: Path, within: Path) -> Iterator[str]:
-    """Yield the names, from `folder`, of the files in `within`; hidden files are not data."""
+    """Yield the names of the files in `within`, relative to `folder`, without hidden ones."""
     for path in within.rglob("*"):
         name = path.relative_to(folder)
         if path.is_file() and not any(part.startswith(".") for part in name.parts):
@@ -134,22 +132,22 @@ def read_sums(path: Path) -> dict[str, str]:
         text = path.read_text(errors="replace")
     except OSError as error:
         raise DatasetError(
-            "a dataset without a list of its files cannot be verified",
+            "a dataset without SHA256SUMS cannot be verified",
             where=str(path),
             why=error.strerror or str(error),
-            remedy=f"the data still read; labkit dataset describe {path.parent} makes the list",
+            remedy=f"labkit dataset describe {path.parent} writes it; the data can be read without",
         ) from None
     sums: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         digest, gap, name = line.partition("  ")
-        listed = PurePosixPath(name)
-        inside = name == listed.as_posix() and not listed.is_absolute() and ".." not in listed.parts
+        pure = PurePosixPath(name)
+        inside = name == pure.as_posix() and not pure.is_absolute() and ".." not in pure.parts
         if len(digest) != 64 or not gap or name in ("", ".") or not inside:
             raise DatasetError(
                 "the list of files is damaged",
                 where=f"{path}, line {number}",
                 why=f"{line[:100]!r} is not a digest and a name",
-                remedy="the files themselves still read: labkit.load takes each campaign's folder",
+                remedy="labkit.load still reads the folder of each campaign",
             )
         sums[name] = digest
     return sums

@@ -1,4 +1,4 @@
-"""Packing a dataset into a few files or an archive, and verifying that one is whole."""
+"""Packing a dataset into a few files or an archive, and verifying a described dataset."""
 
 from __future__ import annotations
 
@@ -51,27 +51,40 @@ from labkit.paths import project
 
 
 def pack(folder: Path, output: Path) -> Description:
-    """Write the packed form of the campaigns in a folder; the folder itself stays as it is.
+    """Write the packed form of the campaigns in a folder, with description, README and licence.
 
-    The same data and library versions give the same bytes. An archive is a plain tar, since its
-    files are compressed already: first the list of its files, then these by name; times, owners
-    and modes are fixed. With a description, a README and the text of the licence.
+    Equal data and library versions give equal bytes: times, owners and modes in an archive are
+    fixed, and its files sorted. It is a plain tar, as its files are compressed.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder with the campaigns, which is not changed.
+    output : Path
+        An archive if its name ends in ``.tar``, else a new folder.
+
+    Raises
+    ------
+    UsageError
+        The output exists already, or is in `folder`.
+    DatasetError
+        The output cannot be written, or data are missing or altered since they were described.
     """
     folder, output = folder.resolve(), output.resolve()
     if output.is_relative_to(folder):
-        raise UsageError("the output cannot lie in the folder that is packed", where=str(output))
+        raise UsageError("the output cannot be in the folder that is packed", where=str(output))
     if output.is_dir():
-        raise UsageError("the output is there already", where=str(output))
+        raise UsageError("the output exists already", where=str(output))
     refuse_changed(folder)
     part = output.with_name(f".{output.name}.part")
-    # The folder's name is part of its description.
-    inside = part / (folder.name if output.suffix == ".tar" else output.name)
+    # The name of the packed folder is part of its description.
+    packed = part / (folder.name if output.suffix == ".tar" else output.name)
     try:
         shutil.rmtree(part, ignore_errors=True)
-        inside.mkdir(parents=True)
-        description = _fill(folder, inside)
+        packed.mkdir(parents=True)
+        description = _fill(folder, packed)
         if output.suffix == ".tar":
-            _archive(inside, part / output.name)
+            _archive(packed, part / output.name)
         (part / output.name).rename(output)
     except OSError as error:
         raise DatasetError(
@@ -84,10 +97,9 @@ def pack(folder: Path, output: Path) -> Description:
 
 def _fill(folder: Path, target: Path) -> Description:
     campaigns = campaigns_of(folder)
-    for one in progress(campaigns, "packing"):
-        home = target / one.home
-        data = one.data
-        if one.packed:
+    for campaign in progress(campaigns, "packing"):
+        home, data = target / campaign.home, campaign.data
+        if campaign.packed:
             hidden = shutil.ignore_patterns(".*")
             shutil.copytree(data.path, home, dirs_exist_ok=True, ignore=hidden)
         else:
@@ -154,20 +166,20 @@ Licence: {LICENCE["title"]} ({LICENCE["name"]}), {LICENCE["path"]}; its text is 
 
 @dataclass
 class Verified:
-    """What was verified, the digest of every listed file, and what is wrong, by file."""
+    """The digest of every listed file, and the problems by file."""
 
     folder: Path
     sums: Mapping[str, str]
     problems: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """Return the findings as lines: each problem, then what can still be read."""
+        """Return a line for each problem, then one for each campaign."""
         problems = [f"{name}: {what}" for name, what in sorted(self.problems.items())]
         head = f"{self.folder}: {len(self.sums)} files, {len(problems) or 'no'} problem"
         return [head + "s" * (len(problems) != 1), *problems, *self._whole()]
 
     def _whole(self) -> Iterator[str]:
-        """Yield how many trials of each listed campaign are whole, a line a campaign."""
+        """Yield how many trials of each listed campaign are whole."""
         for plan in sorted(name for name in self.sums if name.rpartition("/")[2] == "plan.json"):
             home = plan.removesuffix("plan.json")
             packed = f"{home}{TRIALS}" in self.sums
@@ -189,7 +201,7 @@ class Verified:
         return len(trials), len(damaged & trials)
 
     def _tables(self, home: str) -> tuple[int | None, int]:
-        """Return the number of attempts, and of those whose samples do not read."""
+        """Return the number of attempts, and of those whose samples cannot be read."""
         storage = PackedTables(self.folder / home)
         try:
             records = storage.records()
@@ -210,7 +222,13 @@ class Verified:
 
 
 def verify(folder: Path) -> Verified:
-    """Check a folder that `describe` or `pack` described, file by file."""
+    """Check every file of a described folder: its digest, its contents, its schema.
+
+    Raises
+    ------
+    DatasetError
+        The folder was never described, its list of files is damaged, or it is an archive.
+    """
     refuse_archive(folder)
     verified = Verified(folder, read_sums(folder / SUMS))
     problems = verified.problems
@@ -218,7 +236,7 @@ def verify(folder: Path) -> Verified:
         if problem := _file_problem(folder / name, verified.sums[name]):
             problems[name] = problem
     for name in _unlisted(folder, verified.sums):
-        problems[name] = "not listed: labkit dataset describe takes in what was measured since"
+        problems[name] = "not listed: `labkit dataset describe` adds files measured since"
     resources = _resources(folder, verified)
     plans = [name for name in verified.sums if name.rpartition("/")[2] == "plan.json"]
     for plan in progress(plans, "contents"):
@@ -251,16 +269,16 @@ def _file_problem(path: Path, digest: str) -> str:
 
 
 def _unlisted(folder: Path, sums: Mapping[str, str]) -> set[str]:
-    """Return the files of campaigns that are not listed; other files are not looked at."""
+    """Return the files of campaigns that are not listed; other files may be anywhere."""
     try:
         homes = campaigns_within(folder)
-    except DatasetError:  # every plan is gone, which is a problem already
+    except DatasetError:  # every plan is missing, which is already a problem
         return set()
     return {name for one in homes for name in files_of(folder, one)} - {*sums, SUMS}
 
 
 def _resources(folder: Path, verified: Verified) -> dict[str, dict[str, Any]]:
-    """Return what the data package says of each file of a table, by its name."""
+    """Return the data package's resource of each file of a table, by its name."""
     if PACKAGE in verified.problems or PACKAGE not in verified.sums:
         return {}
     try:
@@ -281,19 +299,19 @@ _Schemas = Mapping[str, Mapping[str, Any]]
 
 
 def _check_types(name: str, types: Mapping[str, str], schemas: _Schemas) -> None:
-    """Raise `DatasetError` where a table's columns are not those of its schema."""
+    """Raise `DatasetError` if a table does not have the columns of its schema."""
     if name in schemas:
-        known = {one["name"]: one["type"] for one in schemas[name]["fields"]}
-        if known != types:
+        expected = {field["name"]: field["type"] for field in schemas[name]["fields"]}
+        if expected != types:
             raise DatasetError(
                 "the table has other columns than the data package says",
                 where=name,
-                why=f"{types} and {known}",
+                why=f"{types} and {expected}",
             )
 
 
 def _check_folders(home: str, verified: Verified, schemas: _Schemas) -> None:
-    """Read every record of a campaign, and hold its samples against record and schema."""
+    """Read every record of a campaign, and compare its samples with record and schema."""
     folder, storage = verified.folder, TrialFolders(verified.folder / home)
     names = [name for name in verified.sums if name.startswith(home)]
     for name in names:
@@ -315,7 +333,7 @@ def _check_folders(home: str, verified: Verified, schemas: _Schemas) -> None:
 
 
 def _check_tables(home: str, verified: Verified, schemas: _Schemas) -> None:
-    """Read the tables of a packed campaign, and hold them against each other and their schemas."""
+    """Read the tables of a packed campaign, and compare them with each other and their schemas."""
     storage, records = PackedTables(verified.folder / home), list[dict[str, Any]]()
     with _noted(verified, f"{home}{SESSIONS}"):
         storage.sessions()
@@ -337,17 +355,17 @@ def _check_tables(home: str, verified: Verified, schemas: _Schemas) -> None:
 
 
 def _check_csv(verified: Verified, resources: Mapping[str, Mapping[str, Any]]) -> None:
-    """Hold the tables that are text against their schemas."""
+    """Validate the CSV tables by their schemas."""
     import frictionless
 
-    text = [
+    names = [
         name
         for name, resource in resources.items()
         if resource.get("format") == "csv"
         and name in verified.sums
         and name not in verified.problems
     ]
-    for name in progress(text, "tables"):
+    for name in progress(names, "tables"):
         table = frictionless.Resource.from_descriptor(
             dict(resources[name]), basepath=str(verified.folder)
         )

@@ -1,17 +1,17 @@
-"""The two forms of a campaign on disk, which read alike.
+"""The two forms of a campaign on disk.
 
-As it is measured (`TrialFolders`): a directory an attempt, complete or not there at all::
+As it is measured (`TrialFolders`), a directory for each attempt::
 
     sessions/01.json                    facts of every host, one file a session
-    trials/b01-p03-a1/trial.json        what ran, what was verified, evidence, outcome
+    trials/b01-p03-a1/trial.json        commands, verification, evidence, outcome
     trials/b01-p03-a1/samples.parquet   integer columns, one row a sample
-    trials/b01-p03-a1/tool.out, ...     what the programs printed
-    logs/01.log                         what a run did, with times (UTC); one file a run
+    trials/b01-p03-a1/tool.out, ...     output of the programs
+    logs/01.log                         the log of a run, with times (UTC)
 
 Packed (`PackedTables`), as ``labkit dataset pack`` writes it::
 
     sessions.json      all sessions
-    trials.parquet     one row an attempt; what is nested is JSON
+    trials.parquet     one row an attempt; nested values are JSON
     samples.parquet    one row a sample, one row group an attempt; every page has a checksum
     raw.tar.xz         trials/*/tool.out and logs/*.log, by their names above
 
@@ -40,17 +40,17 @@ from labkit.errors import DatasetError
 
 Record = dict[str, Any]
 SESSIONS, TRIALS, SAMPLES, RAW = "sessions.json", "trials.parquet", "samples.parquet", "raw.tar.xz"
-#: What can be done about a trial whose samples do not read.
+#: The remedy where the samples of a trial cannot be read.
 REST = (
-    "every row of `trials`, and the samples of other trials, still read; take the file from a "
-    "backup, or remove its directory: the same run measures it again"
+    "`trials` and the samples of other trials can still be read; restore the file from a backup, "
+    "or remove its directory: the same run measures it again"
 )
-#: What every attempt's record has.
+#: Keys of every attempt's record.
 _RECORD = (
     *("trial", "attempt", "block", "position", "replicate", "levels", "session"),
     *("status", "n_samples", "started_ns", "seconds"),
 )
-#: Columns of trials.parquet that are no part of a record: the measured columns, in their order.
+#: The column of trials.parquet with the names of the measured columns, in their order.
 _SAMPLED = "sampled"
 _JSON = pa.json_()
 _TYPES = {pa.int64(), pa.float64(), pa.string(), _JSON}
@@ -60,7 +60,7 @@ KEYS = ("trial", "attempt")
 
 @dataclass(frozen=True)
 class Part:
-    """The samples of one attempt: their columns' types, how many, and how to read some columns."""
+    """The samples of one attempt: types by column, number of rows, function that reads columns."""
 
     where: str
     types: Mapping[str, Any]
@@ -69,7 +69,7 @@ class Part:
 
 
 class TrialFolders:
-    """A campaign as it is measured: a directory an attempt."""
+    """A campaign as it is measured, a directory for each attempt."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,12 +93,12 @@ class TrialFolders:
         return str(self.path / "trials" / record["directory"] / "trial.json")
 
     def parts(self, records: Sequence[Record]) -> list[Part]:
-        """Return the samples of attempts, of which nothing but the footers is read."""
+        """Return the samples of attempts, reading only the files' footers."""
         home = self.path / "trials"
         return in_threads(lambda one: _file(home / one["directory"] / SAMPLES), records)
 
     def raw(self) -> Iterator[tuple[str, bytes]]:
-        """Yield name and content of every file that is neither JSON of labkit nor samples."""
+        """Yield name and content of every output file and log."""
         for name in sorted(files_of(self.path, self.path)):
             if name.startswith("logs/") or (
                 name.startswith("trials/") and not name.endswith(("/trial.json", f"/{SAMPLES}"))
@@ -108,7 +108,7 @@ class TrialFolders:
 
 def _file(path: Path) -> Part:
     def read(names: list[str]) -> Any:
-        # not read_table, whose first call spends a second on imports
+        # The first call of read_table would spend a second on imports.
         return _reading(str(path), lambda: parquet.ParquetFile(path).read(names))
 
     metadata = _reading(str(path), lambda: parquet.read_metadata(path))
@@ -120,19 +120,19 @@ def _types(schema: Any) -> dict[str, Any]:
 
 
 def _reading(where: str, read: Callable[[], Any]) -> Any:
-    """Return what `read` does; an error names the file and what can be done about it."""
+    """Call `read`, and raise its errors as `DatasetError` with the file and a remedy."""
     try:
         return read()
     except FileNotFoundError:
         raise DatasetError("a trial has lost its samples", where=where, remedy=REST) from None
-    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow's derive from
+    except (OSError, ValueError, NotImplementedError) as error:  # the bases of pyarrow's errors
         raise DatasetError(
             "the samples of a trial are damaged", where=where, why=str(error), remedy=REST
         ) from None
 
 
 class PackedTables:
-    """A campaign of a few files, as ``labkit dataset pack`` writes it."""
+    """A campaign as ``labkit dataset pack`` writes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -162,7 +162,7 @@ class PackedTables:
                 "the table of trials is damaged",
                 where=str(path),
                 why=str(error),
-                remedy="take it from a backup; samples.parquet names the trial of each sample",
+                remedy="restore it from a backup; samples.parquet names the trial of each sample",
             ) from None
         for record, _ in rows:
             check_keys(check_format(record, str(path)), _RECORD, str(path))
@@ -170,11 +170,11 @@ class PackedTables:
         return rows
 
     def records(self) -> list[Record]:
-        """Return the record of every attempt, with the name that its directory had."""
+        """Return the record of every attempt, with the name of its former directory."""
         return [dict(record) for record, _ in self._rows]
 
     def where(self, record: Record) -> str:
-        """Return the place of a record."""
+        """Return the table and attempt of a record."""
         return f"{self.path / TRIALS}, {record['directory']}"
 
     @cached_property
@@ -184,14 +184,14 @@ class PackedTables:
 
     @cached_property
     def _groups(self) -> dict[str, tuple[int, tuple[str, ...]]]:
-        """Row group and measured columns of each attempt with samples, in the order of the rows."""
+        """Row group and measured columns of each attempt with samples."""
         named = [(record["directory"], sampled) for record, sampled in self._rows if sampled]
         return {name: (number, sampled) for number, (name, sampled) in enumerate(named)}
 
     def parts(self, records: Sequence[Record]) -> list[Part]:
-        """Return the samples of attempts, of which nothing but the footer is read."""
+        """Return the samples of attempts, reading only the file's footer."""
         types = _types(_reading(str(self.path / SAMPLES), self._footer.schema.to_arrow_schema))
-        return [self._part(one, types) for one in records]
+        return [self._part(record, types) for record in records]
 
     def _part(self, record: Record, types: Mapping[str, Any]) -> Part:
         path, footer = self.path / SAMPLES, self._footer
@@ -227,12 +227,12 @@ class PackedTables:
                 "the archive of raw output is damaged",
                 where=str(path),
                 why=str(error),
-                remedy="trials and samples still read; take the file from a backup",
+                remedy="restore it from a backup; trials and samples can still be read",
             ) from None
 
 
 def storage_of(path: Path) -> TrialFolders | PackedTables:
-    """Return how the campaign in a folder is stored."""
+    """Return the reader of the campaign in a folder."""
     return PackedTables(path) if (path / TRIALS).is_file() else TrialFolders(path)
 
 
@@ -242,22 +242,22 @@ def directory_of(record: Mapping[str, Any]) -> str:
 
 
 def read_samples(
-    parts: Sequence[Part], due: Sequence[int], wanted: Sequence[str] | None
+    parts: Sequence[Part], expected_rows: Sequence[int], columns: Sequence[str] | None
 ) -> tuple[list[int], dict[str, NDArray[Any]]]:
-    """Return the number of samples of each trial, and each measured column of all of them.
+    """Return the number of samples of each trial, and each column of all trials.
 
-    A column is allocated once, in large pages, and threads fill it: there is no second copy.
+    A column is allocated once and filled by threads, so that there is no second copy.
     """
-    shared = [name for name in parts[0].types if all(name in one.types for one in parts)]
-    names = shared if wanted is None else list(wanted)
-    for part, rows in zip(parts, due, strict=True):
+    shared = [name for name in parts[0].types if all(name in part.types for part in parts)]
+    names = shared if columns is None else list(columns)
+    for part, rows in zip(parts, expected_rows, strict=True):
         if missing := [name for name in names if name not in part.types]:
             raise DatasetError(
-                f"{missing} was not measured", where=part.where, remedy=f"there is {[*part.types]}"
+                f"{missing} was not measured", where=part.where, remedy=f"one of {[*part.types]}"
             )
         check_rows(part, rows)
     counts = [part.rows for part in parts]
-    columns: dict[str, NDArray[Any]] = {
+    arrays: dict[str, NDArray[Any]] = {
         name: np.empty(
             sum(counts), np.result_type(*[part.types[name].to_pandas_dtype() for part in parts])
         )
@@ -273,20 +273,20 @@ def read_samples(
                 raise DatasetError("samples are missing in a trial", where=where, why=name)
             start = ends[number] - len(table)
             for chunk in table[name].chunks:
-                columns[name][start : start + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
+                arrays[name][start : start + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
                 start += len(chunk)
 
     in_threads(fill, range(len(parts)))
-    return counts, columns
+    return counts, arrays
 
 
 def check_rows(part: Part, rows: int) -> None:
     """Raise `DatasetError` unless an attempt has as many samples as its record says."""
     if part.rows != rows:
         raise DatasetError(
-            "the samples of a trial are not all there",
+            "samples of a trial are missing",
             where=part.where,
-            why=f"{part.rows} rows, and {rows} in the trial's record",
+            why=f"{part.rows} rows, but {rows} in the trial's record",
             remedy=REST,
         )
 
@@ -297,7 +297,7 @@ def check_rows(part: Part, rows: int) -> None:
 def write_packed(
     source: TrialFolders | PackedTables, records: Sequence[Record], target: Path
 ) -> None:
-    """Write the packed form of a campaign, but for its plan: the same data give the same bytes."""
+    """Write the packed form of a campaign without its plan; equal data give equal bytes."""
     target.mkdir(parents=True, exist_ok=True)
     sessions = {"format": 1, "sessions": source.sessions()}
     (target / SESSIONS).write_text(json.dumps(sessions, indent=1) + "\n")
@@ -314,7 +314,7 @@ def write_packed(
 
 
 def _trials_table(records: Sequence[Record], sampled: Mapping[str, list[str]]) -> Any:
-    """Return records as a table: numbers and words as they are, everything else as JSON."""
+    """Return records as a table of numbers, strings, and JSON for other values."""
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(key for record in records for key in record if key != "directory"):
         kinds = {type(record[name]) for record in records if name in record}
@@ -322,8 +322,8 @@ def _trials_table(records: Sequence[Record], sampled: Mapping[str, list[str]]) -
         kind = plain.get(next(iter(kinds))) if len(kinds) == 1 else None
         values = [record.get(name) for record in records]
         if kind is None:
-            there = (json.dumps(record[name]) if name in record else None for record in records)
-            kind, values = _JSON, list(there)
+            kind = _JSON
+            values = [json.dumps(one[name]) if name in one else None for one in records]
         columns[name] = pa.array(values, kind)
     names = [json.dumps(sampled.get(directory_of(record), [])) for record in records]
     columns[_SAMPLED] = pa.array(names, _JSON)
@@ -331,7 +331,7 @@ def _trials_table(records: Sequence[Record], sampled: Mapping[str, list[str]]) -
 
 
 def _write_samples(records: Sequence[Record], parts: Sequence[Part], path: Path) -> None:
-    """Write the samples of all attempts, one row group each, reading one attempt at a time."""
+    """Write the samples of all attempts, one row group each, one attempt in memory at a time."""
     types: dict[str, Any] = {}
     for part in parts:
         for name, kind in part.types.items():
@@ -362,10 +362,10 @@ def _write_samples(records: Sequence[Record], parts: Sequence[Part], path: Path)
 
 
 def _encodings(parts: Sequence[Part], types: Mapping[str, Any]) -> dict[str, str]:
-    """Return how each column is written: times that only rise as deltas, others byte by byte."""
+    """Return the encoding of each column: deltas for increasing times, else byte streams."""
     encodings = {}
     for name in types:
-        part = next(one for one in parts if name in one.types)
+        part = next(part for part in parts if name in part.types)
         values = part.read([name])[name].to_numpy()
         rising = pa.types.is_integer(types[name]) and bool(np.all(values[1:] >= values[:-1]))
         encodings[name] = "DELTA_BINARY_PACKED" if rising else "BYTE_STREAM_SPLIT"
@@ -373,7 +373,7 @@ def _encodings(parts: Sequence[Part], types: Mapping[str, Any]) -> dict[str, str
 
 
 def _write_raw(files: Iterable[tuple[str, bytes]], path: Path) -> None:
-    """Write files into an archive whose bytes depend on nothing but their names and contents."""
+    """Write files into an archive whose bytes depend only on their names and contents."""
     with tarfile.open(path, "w:xz", format=tarfile.PAX_FORMAT, preset=9) as archive:
         for name, content in files:
             add_file(archive, name, content)
@@ -383,7 +383,7 @@ def _write_raw(files: Iterable[tuple[str, bytes]], path: Path) -> None:
 
 
 def add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file to an archive, root's, of 1970, of mode 0644."""
+    """Add a file to an archive with the owner root, the time 0 and the mode 0644."""
     info = tarfile.TarInfo(name)
     info.size = len(content)
     archive.addfile(info, io.BytesIO(content))

@@ -1,10 +1,9 @@
-"""Machines that the lab controls: run commands there, keep jobs, read facts, turn levers."""
+"""Machines under control: running commands, detached jobs, facts, and journalled settings."""
 
 from labkit.hosts.facts import collect_facts, parse_facts
-from labkit.hosts.host import Host, Result, script
+from labkit.hosts.host import Host, LocalHost, Result, script
 from labkit.hosts.jobs import Job, labelled, start_job, stop_labelled
 from labkit.hosts.journal import Outcome, conflict, restore
-from labkit.hosts.local import LocalHost
 from labkit.hosts.ssh import SshHost
 from labkit.hosts.tuning import Tuning
 

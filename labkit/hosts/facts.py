@@ -1,7 +1,7 @@
-"""What a host is: one command gathers it, one pure function reads it.
+"""Facts about a host: collected by one command, ``facts.sh``, and parsed by a pure function.
 
-Stable facts are those by which a campaign knows its machine again; volatile ones change by
-themselves. What a machine lacks is a note, never an error.
+A campaign recognises its machine by the stable facts; volatile ones change by themselves. What a
+machine lacks is a note, never an error.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from labkit.hosts.host import Facts, Host, script
-from labkit.hosts.sysfs_values import settable
+from labkit.hosts.host import Host, script
+from labkit.hosts.sysfs import written_value
+
+Facts = dict[str, Any]
 
 _TOOLS = ("containerd", "runc", "iptables", "nft", "sockperf")
-#: Tools that only set up or look: another version makes no other machine.
+#: Tools that only configure or inspect: another version is no other machine.
 _HELPERS = ("ip", "ethtool")
 _ETHTOOL = {"i": "driver", "k": "offloads", "g": "rings", "T": "timestamping"}
 
@@ -24,7 +26,7 @@ _ETHTOOL = {"i": "driver", "k": "offloads", "g": "rings", "T": "timestamping"}
 def collect_facts(
     host: Host, *, interfaces: Sequence[str] = (), engine_socket: str | None = None
 ) -> Facts:
-    """Return the facts of a host, with one command."""
+    """Return the facts of a host: ``stable``, ``volatile`` and ``notes``."""
     text = resources.files("labkit.hosts").joinpath("facts.sh").read_text("utf-8")
     engine = engine_socket or ""
     engine = f"unix://{engine}" if engine.startswith("/") else engine
@@ -32,10 +34,11 @@ def collect_facts(
 
 
 def parse_facts(text: str) -> Facts:
-    """Return the facts in what ``facts.sh`` printed; see `collect_facts`."""
+    """Return the facts in the output of ``facts.sh``."""
     parts = _sections(text)
     files = dict(_pairs(parts.get("files", "")))
     memory = dict(_pairs(parts.get("memory", ""), ":"))
+    distribution = dict(_pairs(parts.get("distribution", ""), "="))
     names = [name.removeprefix("interface ") for name in parts if name.startswith("interface ")]
     stable: Facts = {
         "cpu": _cpu(parts, files),
@@ -43,11 +46,11 @@ def parse_facts(text: str) -> Facts:
         "mitigations": _below(files, "vulnerabilities/"),
         "kernel": _kernel(parts, files),
         "cgroup": _cgroup(parts),
-        # Rounded: what a kernel keeps for itself differs from boot to boot.
+        # Rounded, because the kernel reserves a different amount at each boot.
         "memory_gib": round((_number(memory.get("MemTotal")) or 0) / (1 << 20)) or None,
         "dma_latency_us": _number(parts.get("dma_latency")),
         "virtualisation": _virtualisation(parts, files),
-        "distribution": _distribution(parts.get("distribution", "")),
+        "distribution": distribution.get("PRETTY_NAME", "").strip("\"'") or None,
         "interfaces": {name: _interface(parts, name) for name in names},
         "tools": _versions(parts, _TOOLS),
         "engine": _engine(parts) if "engine_version" in parts else None,
@@ -57,14 +60,14 @@ def parse_facts(text: str) -> Facts:
 
 
 def _sections(text: str) -> dict[str, str]:
-    found = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
-    return {name: body.strip() for name, body in zip(found[1::2], found[2::2], strict=True)}
+    parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
+    return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def _pairs(text: str, separator: str = " ") -> list[tuple[str, str]]:
     """Return names and values of lines; a line without a separator has an empty value."""
-    cut = (line.partition(separator) for line in text.splitlines() if line.strip())
-    return [(name.strip(), value.strip()) for name, _, value in cut]
+    pairs = (line.partition(separator) for line in text.splitlines() if line.strip())
+    return [(name.strip(), value.strip()) for name, _, value in pairs]
 
 
 def _below(files: Mapping[str, str], prefix: str) -> dict[str, str]:
@@ -72,8 +75,8 @@ def _below(files: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 def _number(text: str | None) -> int | None:
-    found = re.match(r"-?\d+", text or "")
-    return int(found.group()) if found else None
+    match = re.match(r"-?\d+", text or "")
+    return int(match.group()) if match else None
 
 
 def _versions(parts: Mapping[str, str], tools: Sequence[str]) -> dict[str, str | None]:
@@ -82,8 +85,8 @@ def _versions(parts: Mapping[str, str], tools: Sequence[str]) -> dict[str, str |
 
 def _each(files: Mapping[str, str], ending: str) -> dict[str, str]:
     """Return a file of every CPU, by CPU number."""
-    found = {re.fullmatch(rf"cpu(\d+)/{ending}", name): text for name, text in files.items()}
-    cpus = {int(match.group(1)): text for match, text in found.items() if match}
+    matches = {re.fullmatch(rf"cpu(\d+)/{ending}", name): text for name, text in files.items()}
+    cpus = {int(match.group(1)): text for match, text in matches.items() if match}
     return {str(cpu): cpus[cpu] for cpu in sorted(cpus)}
 
 
@@ -129,8 +132,8 @@ def _idle(files: Mapping[str, str]) -> Facts:
     }
 
 
-# Boot parameters that bear on timing. The rest is how a machine is set up and reached, which does
-# not belong into a dataset that is published.
+# Boot parameters that affect timing. The others can reveal how a machine is reached, so they are
+# not stored in datasets.
 _TIMING = re.compile(
     r"(isolcpus|nohz|rcu|mitigations|nosmt|idle|cpuidle|haltpoll|processor|intel_|amd_|psi"
     r"|transparent_hugepage|hugepages|irqaffinity|skew_tick|tsc|clocksource|preempt|maxcpus"
@@ -138,24 +141,20 @@ _TIMING = re.compile(
 )
 
 
-def _parameters(cmdline: str) -> list[str]:
-    ours = cmdline.partition(" -- ")[0].split()
-    return [word for word in ours if _TIMING.match(word)]
-
-
 def _kernel(parts: Mapping[str, str], files: Mapping[str, str]) -> Facts:
     release, version, machine = ([*parts.get("kernel", "").splitlines(), "", "", ""])[:3]
     config = dict(_pairs(parts.get("config", ""), "="))
+    parameters = parts.get("cmdline", "").partition(" -- ")[0].split()
     names = ("net/core/", "kernel/numa", "kernel/sched", "net/ipv4/", "net/bridge/")
     return {
         "release": release,
         "version": version,
         "machine": machine,
-        "parameters": _parameters(parts.get("cmdline", "")),
+        "parameters": [word for word in parameters if _TIMING.match(word)],
         "hz": _number(config.get("CONFIG_HZ")),
         "config": config,
         "clock_source": files.get("clocksource/clocksource0/current_clocksource"),
-        "thp": settable(files.get("kernel/mm/transparent_hugepage/enabled", "")) or None,
+        "thp": written_value(files.get("kernel/mm/transparent_hugepage/enabled", "")) or None,
         "psi": sorted(parts.get("pressure", "").split()),
         "sysctl": {name: text for name, text in files.items() if name.startswith(names)},
     }
@@ -176,31 +175,27 @@ def _cgroup(parts: Mapping[str, str]) -> Facts:
 def _virtualisation(parts: Mapping[str, str], files: Mapping[str, str]) -> Facts:
     flags = dict(_pairs(parts.get("cpu", ""), ":")).get("flags", "").split()
     detected = parts.get("virtualisation")
-    seen = "hypervisor" in flags or "hypervisor/type" in files
-    if seen and detected in (None, "", "none"):
+    hypervisor = "hypervisor" in flags or "hypervisor/type" in files
+    if hypervisor and detected in (None, "", "none"):
         detected = files.get("hypervisor/type") or "vm"
     return {
         "detected": detected or None,
-        "hypervisor": seen,
+        "hypervisor": hypervisor,
         "vendor": files.get("class/dmi/id/sys_vendor"),
         "product": files.get("class/dmi/id/product_name"),
     }
 
 
-def _distribution(text: str) -> str | None:
-    return dict(_pairs(text, "=")).get("PRETTY_NAME", "").strip("\"'") or None
-
-
-def _told(parts: Mapping[str, str], arguments: str) -> dict[str, str]:
-    """Return what ethtool told; a line without a value is a heading, "Unknown!" no value."""
-    told = _pairs(parts.get(f"ethtool {arguments}", ""), ":")
-    return {fact: text for fact, text in told if text and text[:7] != "Unknown"}
+def _ethtool(parts: Mapping[str, str], arguments: str) -> dict[str, str]:
+    """Return the values that ethtool printed; a line without a value is a heading."""
+    pairs = _pairs(parts.get(f"ethtool {arguments}", ""), ":")
+    return {name: text for name, text in pairs if text and not text.startswith("Unknown")}
 
 
 def _interface(parts: Mapping[str, str], name: str) -> Facts:
     files = dict(_pairs(parts.get(f"interface {name}", "")))
-    tools = {what: _told(parts, f"-{letter} {name}") for letter, what in _ETHTOOL.items()}
-    link = _told(parts, name)
+    tools = {what: _ethtool(parts, f"-{letter} {name}") for letter, what in _ETHTOOL.items()}
+    link = _ethtool(parts, name)
     driver = tools.pop("driver")
     stamps = parts.get(f"ethtool -T {name}", "").split("Capabilities:")[-1].split("PTP")[0]
     return tools | {
@@ -221,21 +216,21 @@ def _engine(parts: Mapping[str, str]) -> Facts | None:
     if not version or "ServerVersion" not in info:
         return None
     components = {part.get("Name"): part.get("Version") for part in version.get("Components") or []}
-    wanted = ("Driver", "CgroupDriver", "CgroupVersion", "DefaultRuntime", "SecurityOptions")
+    names = ("Driver", "CgroupDriver", "CgroupVersion", "DefaultRuntime", "SecurityOptions")
     return {
         "version": version.get("Version"),
         "components": components,
         "runtimes": sorted(info.get("Runtimes") or []),
-        **{name: info.get(name) for name in wanted},
+        **{name: info.get(name) for name in names},
     }
 
 
 def _object(text: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(text or "null")
+        value = json.loads(text or "null")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _volatile(parts: Mapping[str, str], names: Sequence[str]) -> Facts:
@@ -249,16 +244,16 @@ def _volatile(parts: Mapping[str, str], names: Sequence[str]) -> Facts:
         "memory_kib": _number(memory.get("MemTotal")),
         "memory_available_kib": _number(memory.get("MemAvailable")),
         "tools": _versions(parts, _HELPERS),
-        # Some drivers adapt it to the load.
-        "coalescing": {name: _told(parts, f"-c {name}") for name in names},
-        # Since boot, in ticks of all CPUs; guest time is part of user time.
+        # Some drivers adapt coalescing to the load.
+        "coalescing": {name: _ethtool(parts, f"-c {name}") for name in names},
+        # Since boot, in ticks of all CPUs. The ninth field, guest time, is part of user time.
         "steal_ticks": ticks[7] if len(ticks) > 7 else None,
         "cpu_ticks": sum(ticks[:8]) if ticks else None,
     }
 
 
 def _notes(stable: Facts, volatile: Facts, parts: Mapping[str, str]) -> list[str]:
-    lacks = {
+    expected = {
         "CPU topology": stable["cpu"]["siblings"],
         "frequency governor": stable["cpu"]["governor"],
         "turbo or boost switch": stable["cpu"]["boost"],
@@ -269,16 +264,16 @@ def _notes(stable: Facts, volatile: Facts, parts: Mapping[str, str]) -> list[str
         "control groups": stable["cgroup"]["version"],
         "steal time": len(parts.get("stat", "").split()) > 8,
     }
-    notes = [f"no {what} to be seen" for what, found in lacks.items() if not found]
+    notes = [f"no {name} to be seen" for name, value in expected.items() if not value]
     tools = stable["tools"] | volatile["tools"]
-    notes += [f"no {tool}" for tool, found in tools.items() if not found]
+    notes += [f"no {tool}" for tool, version in tools.items() if not version]
     for name, facts in stable["interfaces"].items():
         if facts["mtu"] is None:
             notes.append(f"no interface {name}")
         else:
-            told = {what: facts[what] for what in (*_ETHTOOL.values(), "speed")}
-            told["coalescing"] = volatile["coalescing"][name]
-            notes += [f"interface {name} tells no {what}" for what, got in told.items() if not got]
+            values = {key: facts[key] for key in (*_ETHTOOL.values(), "speed")}
+            values["coalescing"] = volatile["coalescing"][name]
+            notes += [f"interface {name} tells no {key}" for key, got in values.items() if not got]
     if "engine_version" in parts and stable["engine"] is None:
         notes.append("the engine does not answer")
     return notes

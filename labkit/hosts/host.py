@@ -1,27 +1,33 @@
-"""What a host can do, and the command line that every kind of host runs.
+"""The `Host` interface, and the local machine as a host.
 
-``timeout`` runs beside the command on the host, so the command ends in time even where nobody is
-left to ask for it, and the harness sleeps without looking at a clock.
+Every command runs under ``timeout`` on its host: it ends in time even if the harness has died, and
+the harness sleeps until then instead of polling.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
+import shutil
+import signal
+import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from labkit.errors import CommandFailed, CommandTimeout, UsageError
 
-#: How every `script` begins.
+#: The first words of every `script`.
 SCRIPT = ("sh", "-euc")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command did: ``status`` is None where it was not seen to end."""
+    """What a command did; ``status`` is None if its end was not observed."""
 
     argv: tuple[str, ...]
     host: str
@@ -33,7 +39,7 @@ class Result:
 
     @property
     def command(self) -> str:
-        """The command for a reader; of a `script` its arguments only."""
+        """The command as text; a `script` is shown by its arguments only."""
         if self.argv[:2] == SCRIPT:
             return " ".join(["(script)", *(a for a in self.argv[4:] if "\n" not in a)])
         return " ".join(self.argv)
@@ -67,7 +73,7 @@ class Host(Protocol):
         env: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> Result:
-        """Run a command and wait for it; a list of arguments, never a line for a shell."""
+        """Run a command, given as separate arguments, and wait for its end."""
         ...
 
     def put(self, local: Path | str, remote: str) -> None:
@@ -79,35 +85,32 @@ class Host(Protocol):
         ...
 
     def close(self) -> None:
-        """Drop the way to the host; detached jobs go on."""
+        """Close the connection; detached jobs keep running."""
         ...
 
 
 def script(text: str, *args: str) -> Sequence[str]:
     """Return the argument list that runs a POSIX shell script with positional arguments.
 
-    The text is a constant of the program; everything variable travels as ``$1``, ``$2``, ...,
-    so nothing that a user gives is ever read by the shell as code.
+    The text is a constant; everything variable is passed as ``$1``, ``$2``, ..., so the shell
+    never reads user input as code.
     """
     return (*SCRIPT, text, "labkit", *args)
 
 
-Facts = dict[str, Any]
-
-
-#: Seconds between asking a command to end (TERM) and ending it (KILL).
+#: Seconds between TERM and KILL.
 GRACE = 2.0
-#: Seconds that an answer may be late before the harness stops to wait for it.
+#: Seconds after its time limit for which the harness still waits for a command's result.
 PATIENCE = 10.0
-#: Exit statuses of a command that ran out of time; None where ``timeout`` fell with its group.
-ENDED_BY_LIMIT = (124, 137, None)
+#: Exit statuses of a command that timed out; None if ``timeout`` was killed with its group.
+_TIMED_OUT = (124, 137, None)
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-# The TERM trap keeps `timeout` waiting for the shell, so its KILL reaches the whole process group:
-# without it, a grandchild that ignores TERM would outlive a child that obeys. A trap, unlike an
-# ignored signal, is not inherited. `env` keeps the shell's builtins out of the way, and what the
-# shell itself says of a child that a signal ended stays out of the command's output.
+# The TERM trap makes `timeout` wait for the shell, so that its KILL reaches the process group:
+# otherwise a grandchild that ignores TERM would survive a child that obeys it. A trap, unlike an
+# ignored signal, is not inherited. `env` avoids the shell's builtins, and descriptor 3 keeps the
+# shell's own messages about killed children out of the command's output.
 _LIMITED = """
 trap "exec sleep 60" TERM
 exec 3>&2 2>/dev/null
@@ -135,10 +138,94 @@ def limited(
 
 
 def ran_out_of_time(status: int | None, seconds: float, timeout: float) -> bool:
-    """Tell whether a command that took `seconds` was ended by its limit."""
-    return seconds >= timeout and status in ENDED_BY_LIMIT
+    """Return whether a command that took `seconds` was ended by its time limit."""
+    return seconds >= timeout and status in _TIMED_OUT
 
 
 def decode(data: bytes) -> str:
-    """Return what a program printed as text; bytes that are not UTF-8 become U+FFFD."""
+    """Decode UTF-8; invalid bytes become U+FFFD."""
     return data.decode("utf-8", errors="replace")
+
+
+class LocalHost:
+    """The machine and the user that the harness runs on; `name` is shown in results and errors."""
+
+    def __init__(self, name: str = "local") -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"LocalHost({self.name!r})"
+
+    def run(
+        self,
+        *argv: str,
+        input: str | None = None,
+        timeout: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Result:
+        """Run a command and wait for its end; see `Host.run`.
+
+        A background child that keeps the command's output open delays the return until the time
+        limit: use `labkit.hosts.start_job` for what is to keep running.
+        """
+        line = limited(argv, timeout, env)
+        begin = time.monotonic()
+        process = subprocess.Popen(
+            line,
+            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        data = None if input is None else input.encode("utf-8", "surrogateescape")
+        out, err, ended = _finish(process, data, timeout + GRACE + PATIENCE)
+        seconds = time.monotonic() - begin
+        status = process.returncode if ended else None
+        if status is not None and status < 0:
+            status = 128 - status  # the convention of shells and of SSH
+        late = not ended or ran_out_of_time(status, seconds, timeout)
+        result = Result(argv, self.name, status, decode(out), decode(err), seconds, late)
+        return result.check() if check else result
+
+    def put(self, local: Path | str, remote: str) -> None:
+        """Copy a file; raise `CommandFailed` if that fails."""
+        self._copy(local, remote)
+
+    def get(self, remote: str, local: Path | str) -> None:
+        """Copy a file; raise `CommandFailed` if that fails."""
+        self._copy(remote, local)
+
+    def _copy(self, source: Path | str, target: Path | str) -> None:
+        try:
+            shutil.copy(source, target)
+        except shutil.SameFileError:
+            return
+        except OSError as error:
+            raise CommandFailed(
+                f"cannot copy {source} to {target}", where=f"host {self.name}", why=str(error)
+            ) from error
+
+    def close(self) -> None:
+        """Do nothing; there is no connection to close."""
+
+
+def _finish(
+    process: subprocess.Popen[bytes], data: bytes | None, patience: float
+) -> tuple[bytes, bytes, bool]:
+    """Wait for a process; return its output and whether it ended by itself."""
+    try:
+        out, err = process.communicate(data, timeout=patience)
+        return out, err, True
+    except subprocess.TimeoutExpired as error:
+        # Either `timeout` itself hangs, or it ended and an escaped child keeps the pipes open.
+        return error.output or b"", error.stderr or b"", process.poll() is not None
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()

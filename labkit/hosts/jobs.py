@@ -1,10 +1,10 @@
-"""Detached jobs, and finding and ending processes by their label.
+"""Detached jobs, and finding and ending processes by label.
 
-A supervising shell holds a lock on a file for as long as a job runs, so that waiting for the end is
-one command that blocks on that lock: no polling on either side.
+A supervising shell locks a file for as long as a job runs, so waiting for its end is one command
+that blocks on that lock, without polling.
 
-Programs forget their parents, groups and sessions, but not their environment: a daemon that forked
-twice still shows the label that it was started with.
+The label is an environment variable, which every descendant inherits: unlike by parent, group or
+session, even a daemon that forked twice is found by it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from labkit.hosts.host import Host, Result, limited, script
 
 LABEL = "LABKIT_LABEL"
 JOB = "LABKIT_JOB"
-#: Environment of the scripts here: a harness may carry a label itself, and what looks for marks,
-#: with every shell that it forks, is not to find itself.
-UNMARKED = {LABEL: "", JOB: ""}
+#: Environment of the scripts that look for labels, so that they do not find themselves.
+_UNLABELLED = {LABEL: "", JOB: ""}
 
 _LABEL_TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*\Z")
 
-# Shell functions. `stat_of PID` sets the fields of /proc/PID/stat that matter; the name in
-# parentheses may hold anything, so what counts is what follows its end. A zombie is gone. The
-# shell and its ancestors are spared: among them is what carries this very command.
-FUNCTIONS = r"""
+# Shell functions. `stat_of PID` reads /proc/PID/stat; the program's name in parentheses may contain
+# anything, so only what follows the last one is split. A zombie counts as ended. The shell itself
+# and its ancestors, which carry this very command, are spared.
+_FUNCTIONS = r"""
 fields() { state=$1 parent=$2 session=$4; shift 19; start=$1; }
 stat_of() {
     { read -r line </proc/"$1"/stat; } 2>/dev/null || return 1
@@ -65,37 +64,37 @@ end_them() {
 }
 """
 
-_LABELLED = FUNCTIONS + 'them() { marked "$pattern"; }\npattern=$1\n'
+_LABELLED = _FUNCTIONS + 'them() { marked "$pattern"; }\npattern=$1\n'
 _LIST = _LABELLED + "show $(others)"
 _STOP_LABELLED = _LABELLED + 'show $(others)\nend_them "$2"'
 
 
 def check_label(label: str) -> str:
-    """Return a label, or raise `UsageError` where it is empty or has odd characters."""
+    """Return the label; raise `UsageError` if it is empty or has other characters."""
     if not _LABEL_TEXT.match(label):
         raise UsageError(f"invalid label: {label!r}", remedy="use letters, digits and _ . : / -")
     return label
 
 
-def tries(grace: float) -> str:
-    """Return how often to look for the end of a process during `grace` seconds."""
+def _tries(grace: float) -> str:
+    """Return the number of checks, one each 50 ms, during `grace` seconds."""
     return str(max(0, round(grace * 20)))
 
 
 def labelled(host: Host, prefix: str) -> list[tuple[int, str, str]]:
     """Return pid, label and command of the processes whose label starts with `prefix`.
 
-    The caller's own command, and what it descends from, is left out. End a prefix with a
-    separator where one label may be the beginning of another.
+    The caller's ancestors are left out. End the prefix with a separator if one label may be the
+    beginning of another.
     """
-    return _rows(host.run(*script(_LIST, _pattern(prefix)), env=UNMARKED).stdout)
+    return _rows(host.run(*script(_LIST, _pattern(prefix)), env=_UNLABELLED).stdout)
 
 
 def stop_labelled(host: Host, prefix: str, *, grace: float = 2.0) -> list[str]:
-    """End every process whose label starts with `prefix`, daemons that ran away included."""
-    command = script(_STOP_LABELLED, _pattern(prefix), tries(grace))
-    found = host.run(*command, env=UNMARKED, timeout=60 + 10 * grace)
-    return [" ".join(map(str, row)) for row in _rows(found.stdout)]
+    """End every process whose label starts with `prefix`; return a line about each."""
+    command = script(_STOP_LABELLED, _pattern(prefix), _tries(grace))
+    stopped = host.run(*command, env=_UNLABELLED, timeout=60 + 10 * grace).stdout
+    return [" ".join(map(str, row)) for row in _rows(stopped)]
 
 
 def _pattern(prefix: str) -> str:
@@ -107,9 +106,9 @@ def _rows(text: str) -> list[tuple[int, str, str]]:
     return [(int(pid), label, command.strip()) for pid, label, command in rows]
 
 
-# The lock is taken before the job begins, and inherited by the supervisor as descriptor 9: there
-# is no moment at which a job that was started looks like one that has ended. `setsid -f` rather
-# than `&`: a shell's background job would ignore SIGINT for ever.
+# The lock is taken before the job begins and inherited by the supervisor as descriptor 9, so a job
+# that was just started never looks like one that has ended. `setsid -f` is used instead of `&`
+# because a shell's background job ignores SIGINT.
 _START = rf"""
 dir=$1 label=$2 supervise=$3 begin=$4; shift 4
 mkdir -p "$dir"
@@ -121,7 +120,7 @@ env {LABEL}="$label" {JOB}="$dir" setsid -f sh "$dir/supervise" "$dir" "$@" 2>&1
     {{ read -r line; printf '%s\n' "$line"; }}
 """
 
-# TERM is trapped, not ignored, so the job itself inherits nothing of it.
+# TERM is trapped, not ignored, because the job would inherit an ignored signal.
 _SUPERVISE = r"""
 trap : HUP INT TERM
 cd "$1" || exit
@@ -134,7 +133,7 @@ read -r ended rest </proc/uptime
 echo "$status $began $ended" >status.new && mv status.new status
 """
 
-# A shell says who it is and then becomes the job, so its pid is the job's.
+# The shell reports its own pid and then becomes the job by exec.
 _BEGIN = r"""
 fields() { shift 19; start=$1; }
 start_of() { read -r line </proc/"$1"/stat; fields ${line##*) }; }
@@ -155,9 +154,9 @@ echo "$state" $(cat "$dir/status" 2>/dev/null || :)
 [ ! -e "$dir/stderr" ] || cat "$dir/stderr" >&2
 """
 
-# A job that lost its supervisor holds no lock, but still runs.
+# A job that has lost its supervisor runs without holding the lock.
 _RUNNING = (
-    FUNCTIONS
+    _FUNCTIONS
     + r"""
 [ -e "$1/pid" ] || { echo no; exit 0; }
 code=0; flock -n -E 99 -s "$1/lock" true || code=$?
@@ -166,10 +165,11 @@ if [ "$code" = 99 ] || is_alive "$pid" "$began"; then echo yes; else echo no; fi
 """
 )
 
-# A session's number is not given away while one of its processes lives, so it is ours if the
-# supervisor or the job is still the one that was started. What left the session has the mark.
+# The kernel does not reuse a session's number while one of its processes lives, so the session is
+# ours if the supervisor or the job is still the process that was started. Descendants outside the
+# session are found by the environment variable.
 _STOP = (
-    FUNCTIONS
+    _FUNCTIONS
     + rf"""
 job=$1 ours=
 if [ -e "$job/pid" ]; then
@@ -191,18 +191,10 @@ end_them "$2"
 
 @dataclass(frozen=True)
 class Job:
-    """A job on a host; `start_job` makes it.
+    """A job on a host, created by `start_job`.
 
-    Parameters
-    ----------
-    host : Host
-        Where it runs.
-    directory : str
-        Its directory there: ``stdout``, ``stderr``, ``pid``, and ``status`` when it has ended.
-    pid : int
-        Its process; 0 for a job of which only the directory is known.
-    argv : tuple of str
-        What was started.
+    `directory` on the host contains ``stdout``, ``stderr``, ``pid``, and ``status`` after its end;
+    `pid` is 0 if only the directory is known.
     """
 
     host: Host
@@ -211,25 +203,25 @@ class Job:
     argv: tuple[str, ...] = ("job",)
 
     def wait(self, timeout: float) -> Result:
-        """Wait, asleep, for the end of the job; end it when `timeout` seconds are over."""
-        state, result = self._look(timeout)
+        """Wait for the end of the job; end it after `timeout` seconds."""
+        state, result = self._wait(timeout)
         if state == "ended":
             return result
         self.stop()
-        _, result = self._look(0.0, timed_out=state == "running")
+        _, result = self._wait(0.0, timed_out=state == "running")
         return result
 
     def running(self) -> bool:
-        """Tell whether the job runs."""
+        """Return whether the job is running."""
         return self.host.run(*script(_RUNNING, self.directory)).stdout.strip() == "yes"
 
     def stop(self, grace: float = 2.0) -> None:
-        """End the job and all it started (TERM, then KILL); return when they are gone.
+        """End the job and all its descendants (TERM, then KILL), and wait until they are gone.
 
-        A process that got the job's number after its end is left alone.
+        A later process with the job's pid is left alone.
         """
-        command = script(_STOP, self.directory, tries(grace))
-        self.host.run(*command, env=UNMARKED, timeout=60 + 10 * grace)
+        command = script(_STOP, self.directory, _tries(grace))
+        self.host.run(*command, env=_UNLABELLED, timeout=60 + 10 * grace)
 
     def stdout(self) -> str:
         """Return what the job has printed so far."""
@@ -242,17 +234,17 @@ class Job:
     def _read(self, name: str) -> str:
         return self.host.run("cat", posixpath.join(self.directory, name)).stdout
 
-    def _look(self, patience: float, *, timed_out: bool = False) -> tuple[str, Result]:
-        """Return the job's state after at most `patience` seconds, and its result so far."""
-        command = script(_WAIT, self.directory, f"{patience:.3f}")
-        seen = self.host.run(*command, timeout=patience + 60)
-        head, _, out = seen.stdout.partition("\n")
+    def _wait(self, seconds: float, *, timed_out: bool = False) -> tuple[str, Result]:
+        """Return the job's state after at most `seconds`, and its result so far."""
+        command = script(_WAIT, self.directory, f"{seconds:.3f}")
+        answer = self.host.run(*command, timeout=seconds + 60)
+        head, _, out = answer.stdout.partition("\n")
         state, *numbers = head.split()
-        status, seconds = None, 0.0
+        status, duration = None, 0.0
         if len(numbers) == 3:
-            status, seconds = int(numbers[0]), float(numbers[2]) - float(numbers[1])
+            status, duration = int(numbers[0]), float(numbers[2]) - float(numbers[1])
         name = self.host.name
-        return state, Result(self.argv, name, status, out, seen.stderr, seconds, timed_out)
+        return state, Result(self.argv, name, status, out, answer.stderr, duration, timed_out)
 
 
 def start_job(
@@ -263,14 +255,14 @@ def start_job(
     label: str,
     env: Mapping[str, str] | None = None,
 ) -> Job:
-    """Start a detached job, in one command, and return when it runs.
+    """Start a detached job by one command, and return when it runs.
 
-    It gets a session of its own, `directory` as working directory and for its output, no input,
-    and its label in the environment, by which `stop_labelled` finds it.
+    It has its own session, no input, `directory` as working directory and for its output, and the
+    label in its environment, by which `stop_labelled` finds it.
     """
     if not posixpath.isabs(directory) or "\n" in directory:
         raise UsageError(f"the job directory {directory!r} is not an absolute path")
-    limited(argv, 1.0, env)  # says what is wrong with the command, if anything is
+    limited(argv, 1.0, env)  # raises UsageError for an invalid command
     directory = posixpath.normpath(directory)
     variables = [f"{name}={value}" for name, value in (env or {}).items()]
     parts = (directory, check_label(label), _SUPERVISE, _BEGIN, *variables, *argv)

@@ -1,7 +1,7 @@
-"""A write-ahead journal of host settings, kept on the host, and restoring from it.
+"""A write-ahead journal of a host's settings, kept on that host, and restoring from it.
 
-An entry is locked, appended and synced before its setting is written, all in one command there:
-whatever is killed when, the journal knows of every value that may have been changed.
+One command on the host locks the journal, appends the entry, syncs it, and only then changes the
+setting: whatever is killed at any time, the journal lists every value that may have changed.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
-from labkit.errors import CommandFailed, DatasetError, TuningConflict
-from labkit.hosts.host import Host, script
+from labkit.errors import CommandFailed, DatasetError, RigError
+from labkit.hosts.host import Host, Result, script
 from labkit.hosts.jobs import Job
-from labkit.hosts.sysfs_values import read_files, same, settable
+from labkit.hosts.sysfs import read_files, same_value, written_value
 
 DIRECTORY = "/var/lib/labkit/journal"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -41,8 +41,8 @@ if [ -e "$file" ]; then stat -c %s "$file"; cat "$file"; else echo 0; fi
 """
 )
 
-# The value that is replaced is looked at again under the lock: what it was when the entry was
-# made is what a restoration will write. Answers end with NUL: a value may have several lines.
+# A file is written only if it still has the value that the entry was made with, since that is what
+# restoring will write. Answers end with NUL, because a value may have several lines.
 _WRITE = (
     _LOCKED
     + r"""
@@ -58,7 +58,7 @@ done
 """
 )
 
-# Where everything is undone and nobody has added anything, the journal goes as a whole.
+# The journal is deleted if everything is undone and nothing was added since it was read.
 _FINISH = (
     _LOCKED
     + r"""
@@ -70,47 +70,34 @@ else append; fi
 
 @dataclass(frozen=True)
 class Entry:
-    """A setting that is, or may be, ours.
+    """A setting that labkit has changed or is about to change."""
 
-    Parameters
-    ----------
-    kind : {"file", "route", "job"}
-        What `target` is: a path, the words of a route, the directory of a job.
-    target : str
-        What was set.
-    prior : str or None
-        What it was; None for what did not exist.
-    value : str
-        What was to be written.
-    label : str
-        On whose behalf.
-    boot : str
-        Boot identifier of the host at that time.
-    read : str or None
-        What the kernel made of the value, where that is another one.
-    """
-
+    #: "file", "route" or "job".
     kind: str
+    #: A path, the words of a route, or the directory of a job.
     target: str
+    #: The value before; None if the target did not exist.
     prior: str | None
     value: str
     label: str
+    #: Boot identifier of the host when it was changed.
     boot: str
+    #: The value read back, if the kernel changed it, for example by rounding.
     read: str | None = None
     id: str = field(default_factory=lambda: uuid4().hex)
 
-    def left(self, current: str) -> bool:
-        """Tell whether a lever holds what this entry has left there."""
-        return same(current, self.value if self.read is None else self.read)
+    def is_set(self, current: str) -> bool:
+        """Return whether `current` is the value that this entry has set."""
+        return same_value(current, self.value if self.read is None else self.read)
 
-    def undone(self, current: str) -> bool:
-        """Tell whether a lever holds what it held before this entry."""
-        return self.prior is not None and same(current, self.prior)
+    def is_undone(self, current: str) -> bool:
+        """Return whether `current` is the value before this entry."""
+        return self.prior is not None and same_value(current, self.prior)
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a journal holds: entries that are not done, in order, and what could not be read."""
+    """A journal as read: the entries not yet undone, in order, and the unreadable lines."""
 
     boot: str
     size: int
@@ -120,7 +107,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one write: whether it went well, why not, and what is there now."""
+    """The result of one write: whether it succeeded, why not, and the value now."""
 
     ok: bool
     why: str
@@ -130,7 +117,7 @@ class Answer:
 def parse_journal(text: str) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """Return the pending entries of a journal's text, and its unreadable lines.
 
-    A torn line is what a crash leaves of an append; its setting was never written.
+    A line is torn if a crash interrupted its append; its setting was never changed.
     """
     entries: dict[str, Entry] = {}
     torn = []
@@ -164,7 +151,7 @@ class Journal:
         self.host, self.directory = host, directory
 
     def load(self) -> Record:
-        """Return the boot identifier and what is pending."""
+        """Return the boot identifier and the pending entries."""
         text = self.host.run(*script(_LOAD, self.directory)).stdout
         boot, size, lines = text.split("\n", 2)
         return Record(boot, int(size), *parse_journal(lines))
@@ -172,7 +159,7 @@ class Journal:
     def write(
         self, entries: Iterable[Entry], changes: Sequence[tuple[str, str, str]] = ()
     ) -> list[Answer]:
-        """Append entries and sync them; then write files, each where it still holds its value."""
+        """Append and sync entries; then apply changes (path, prior, new) to files."""
         lines = "".join(_line(asdict(entry)) for entry in entries)
         words = [word for change in changes for word in change]
         parts = self.host.run(*script(_WRITE, self.directory, *words), input=lines).stdout
@@ -180,16 +167,16 @@ class Journal:
         rows = zip(*cells, strict=True)
         return [Answer(code == "0", why.strip(), now) for code, why, now in rows]
 
-    def amend(self, measurements: dict[str, str]) -> None:
-        """Add to entries, by their id, what the kernel made of the value."""
-        self._append(_line({"id": name, "read": value}) for name, value in measurements.items())
+    def amend(self, values: dict[str, str]) -> None:
+        """Add the values read back to entries, by their id."""
+        self._append(_line({"id": name, "read": value}) for name, value in values.items())
 
     def finish(self, done: dict[str, str], record: Record) -> None:
-        """Mark entries as done, by their id, with what was done; drop a journal that is over."""
-        over = {entry.id for entry in record.pending} <= done.keys()
+        """Mark entries as done, by id and state; delete the journal if nothing is pending."""
+        empty = {entry.id for entry in record.pending} <= done.keys()
         self._append(
             (_line({"id": name, "done": state}) for name, state in done.items()),
-            str(record.size) if over else "",
+            str(record.size) if empty else "",
         )
 
     def _append(self, lines: Iterable[str], size: str = "") -> None:
@@ -205,18 +192,11 @@ _ROUTE_TYPES = {"unreachable", "blackhole", "prohibit", "throw", "local", "broad
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one setting.
+    """What restoring did to one setting.
 
-    Parameters
-    ----------
-    state : str
-        ``restored``; ``unchanged``, it was as before; ``gone``, it does not exist any more;
-        ``expired``, the host has booted since; ``conflict``, somebody else has set it; ``failed``,
-        it could not be undone. The last two stay in the journal.
-    kind, target : str
-        As in the journal.
-    detail : str
-        What was found, where it is not as expected.
+    `state` is ``restored``; ``unchanged``, it had its old value already; ``gone``, it no longer
+    exists; ``expired``, the host has rebooted since; ``conflict``, somebody else has changed it; or
+    ``failed``, it could not be undone. The last two stay in the journal.
     """
 
     state: str
@@ -226,7 +206,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing of it is left on the host."""
+        """Whether nothing is left to undo."""
         return self.state not in ("conflict", "failed")
 
     def __str__(self) -> str:
@@ -241,50 +221,54 @@ def restore(
     ids: Collection[str] | None = None,
     boot: str | None = None,
 ) -> list[Outcome]:
-    """Undo the pending settings of a journal in reverse order, where they are still ours.
+    """Undo the pending settings of a journal, the last one first; return the outcome of each.
 
-    `label` is a prefix, and `ids` a selection, of what is undone. One outcome a setting is
-    returned, the last one set first; conflicts are reported, not raised: see `conflict`.
-
-    Doing it again does no harm, and it may be interrupted anywhere.
+    `label` (a prefix) and `ids` select settings. A conflict is reported, not raised (see
+    `conflict`). Restoring may be interrupted at any time and repeated.
     """
-    book = Journal(host, journal)
-    record = book.load()
-    wanted = [
+    settings = Journal(host, journal)
+    record = settings.load()
+    entries = [
         entry
         for entry in reversed(record.pending)
         if (label is None or entry.label.startswith(label)) and (ids is None or entry.id in ids)
     ]
-    if not wanted:
+    if not entries:
         return []
-    now = [entry for entry in wanted if entry.boot == (boot or record.boot)]
-    outcomes = {entry.id: _outcome(entry, "expired") for entry in wanted if entry not in now}
-    for entry in now:
+    current = [entry for entry in entries if entry.boot == (boot or record.boot)]
+    outcomes = {entry.id: _outcome(entry, "expired") for entry in entries if entry not in current}
+    for entry in current:
         if entry.kind == "route":
             outcomes[entry.id] = _undo_route(host, entry)
         elif entry.kind == "job":
-            outcomes[entry.id] = _undo_job(host, entry, book.directory)
-    outcomes |= _undo_files(book, [entry for entry in now if entry.kind == "file"])
+            outcomes[entry.id] = _undo_job(host, entry, journal)
+    outcomes |= _undo_files(settings, [entry for entry in current if entry.kind == "file"])
     done = {name: outcome.state for name, outcome in outcomes.items() if outcome.ok}
     if done:
-        book.finish(done, record)
-    return [outcomes[entry.id] for entry in wanted]
+        settings.finish(done, record)
+    return [outcomes[entry.id] for entry in entries]
 
 
-def conflict(host: Host, outcomes: Iterable[Outcome]) -> TuningConflict:
-    """Return the error that says which settings were not restored, and why."""
-    bad = [outcome for outcome in outcomes if not outcome.ok]
-    return TuningConflict(
-        f"{len(bad)} settings were not restored",
+def conflict(host: Host, outcomes: Iterable[Outcome]) -> RigError:
+    """Return the error that names the settings that were not restored."""
+    failures = [outcome for outcome in outcomes if not outcome.ok]
+    return RigError(
+        f"{len(failures)} settings were not restored",
         where=f"host {host.name}",
-        why="; ".join(map(str, bad)),
+        why="; ".join(map(str, failures)),
         remedy="set them by hand; an entry goes away when its prior value is back, or at a reboot",
-        evidence={"outcomes": [asdict(outcome) for outcome in bad]},
+        evidence={"outcomes": [asdict(outcome) for outcome in failures]},
     )
 
 
-def route_is_there(host: Host, spec: Sequence[str]) -> bool:
-    """Tell whether a host has a route with all the words of `spec`."""
+def ip_route(host: Host, spec: Sequence[str], *words: str) -> Result:
+    """Run ``ip route`` with these words, for the address family of a route."""
+    family = "-6" if any(":" in word for word in spec) else "-4"
+    return host.run("ip", family, "route", *words, check=False)
+
+
+def route_exists(host: Host, spec: Sequence[str]) -> bool:
+    """Return whether a host has a route with all the words of `spec`."""
     words = list(spec)
     table = ["table", "main"]
     if "table" in words[:-1]:
@@ -292,9 +276,8 @@ def route_is_there(host: Host, spec: Sequence[str]) -> bool:
         table = words[at : at + 2]
         del words[at : at + 2]
     target = next(word for word in words if word not in _ROUTE_TYPES)
-    family = "-6" if any(":" in word for word in words) else "-4"
-    seen = host.run("ip", family, "route", "show", *table, "exact", target, check=False)
-    return any(set(words) <= set(line.split()) for line in seen.stdout.splitlines())
+    routes = ip_route(host, spec, "show", *table, "exact", target).stdout.splitlines()
+    return any(set(words) <= set(route.split()) for route in routes)
 
 
 def _outcome(entry: Entry, state: str, detail: str = "") -> Outcome:
@@ -303,10 +286,9 @@ def _outcome(entry: Entry, state: str, detail: str = "") -> Outcome:
 
 def _undo_route(host: Host, entry: Entry) -> Outcome:
     spec = entry.target.split(" ")
-    if not route_is_there(host, spec):
+    if not route_exists(host, spec):
         return _outcome(entry, "unchanged")
-    family = "-6" if any(":" in word for word in spec) else "-4"
-    result = host.run("ip", family, "route", "del", *spec, check=False)
+    result = ip_route(host, spec, "del", *spec)
     if result.status != 0:
         return _outcome(entry, "failed", result.stderr.strip())
     return _outcome(entry, "restored")
@@ -315,54 +297,41 @@ def _undo_route(host: Host, entry: Entry) -> Outcome:
 def _undo_job(host: Host, entry: Entry, directory: str) -> Outcome:
     try:
         Job(host, entry.target).stop()
-    except CommandFailed as error:  # the rest is to be restored all the same
+    except CommandFailed as error:  # continue with the other settings
         return _outcome(entry, "failed", error.why)
-    if entry.target.startswith(f"{directory}/"):  # only what is in the journal's own directory
+    if entry.target.startswith(f"{directory}/"):  # delete nothing outside the journal's directory
         host.run("rm", "-rf", "--", entry.target)
     return _outcome(entry, "restored")
 
 
-def _undo_files(book: Journal, entries: list[Entry]) -> dict[str, Outcome]:
-    """Undo settings of files, the newest first; each file is written once, whatever its history."""
-    found = read_files(book.host, (entry.target for entry in entries))
+def _undo_files(journal: Journal, entries: list[Entry]) -> dict[str, Outcome]:
+    """Undo file settings, newest first; each file is written once, however often it was set."""
+    before = read_files(journal.host, (entry.target for entry in entries))
     outcomes: dict[str, Outcome] = {}
     final: dict[str, str] = {}
     for index, entry in enumerate(entries):
-        current = final.get(entry.target, found[entry.target])
+        current = final.get(entry.target, before[entry.target])
         older = [other for other in entries[index:] if other.target == entry.target]
         if current is None:
             outcomes[entry.id] = _outcome(entry, "gone")
-        elif entry.left(current):
+        elif entry.is_set(current):
             outcomes[entry.id] = _outcome(entry, "restored")
             final[entry.target] = entry.prior or ""
-        elif any(other.undone(current) or other.left(current) for other in older):
-            # Never written, or undone by a restoration that was killed before it could say so.
+        elif any(other.is_undone(current) or other.is_set(current) for other in older):
+            # Never written, or restored by a process that was killed before it could record that.
             outcomes[entry.id] = _outcome(entry, "unchanged")
         else:
-            what = f"it is {current!r}; {entry.value!r} was written, over {entry.prior!r}"
-            outcomes[entry.id] = _outcome(entry, "conflict", what)
-    return outcomes | _write_back(book, entries, outcomes, found, final)
-
-
-def _write_back(
-    book: Journal,
-    entries: list[Entry],
-    outcomes: dict[str, Outcome],
-    found: dict[str, str | None],
-    final: dict[str, str],
-) -> dict[str, Outcome]:
-    """Write the final values; return the outcomes of the settings for which that failed."""
+            detail = f"it is {current!r}; {entry.value!r} was written, over {entry.prior!r}"
+            outcomes[entry.id] = _outcome(entry, "conflict", detail)
     if not final:
-        return {}
-    changes = [(path, found[path] or "", settable(value)) for path, value in final.items()]
-    answers = zip(final.items(), book.write([], changes), strict=True)
+        return outcomes
+    changes = [(path, before[path] or "", written_value(value)) for path, value in final.items()]
     failed = {
         path: answer.why or f"it became {answer.now!r}"
-        for (path, value), answer in answers
-        if not (answer.ok and same(answer.now, value))
+        for (path, value), answer in zip(final.items(), journal.write([], changes), strict=True)
+        if not (answer.ok and same_value(answer.now, value))
     }
-    return {
-        entry.id: _outcome(entry, "failed", failed[entry.target])
-        for entry in entries
-        if entry.target in failed and outcomes[entry.id].state == "restored"
-    }
+    for entry in entries:
+        if entry.target in failed and outcomes[entry.id].state == "restored":
+            outcomes[entry.id] = _outcome(entry, "failed", failed[entry.target])
+    return outcomes

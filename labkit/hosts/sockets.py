@@ -1,8 +1,8 @@
-"""UDP sockets as the kernel tells of them: which a process holds, and what each has dropped.
+"""Datagrams dropped by UDP sockets, counted by the kernel for each socket.
 
-A datagram that finds its socket's queue full, or that the socket's filter lets not through, is
-counted at that socket: the last column of ``/proc/PID/net/udp`` (Linux, ``net/ipv4/udp.c``). The
-counters of ``/proc/PID/net/snmp`` hold the same for all sockets of a network namespace together.
+A datagram is dropped if its socket's queue is full or the socket's filter rejects it: the last
+column of ``/proc/PID/net/udp`` (Linux, ``net/ipv4/udp.c``). ``/proc/PID/net/snmp`` has the sum over
+all sockets of a network namespace.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from labkit.errors import ToolOutput
 
-#: A shell function for scripts: ``sockets PID`` prints what `drops` reads.
+#: A shell function for scripts: ``sockets PID`` prints the input of `drops`.
 SHOW = r"""
 sockets() {
     readlink "/proc/$1/fd/"* 2>/dev/null || true
@@ -20,18 +20,18 @@ sockets() {
 }
 """
 
-_HELD = re.compile(r"^socket:\[(\d+)\]$", re.MULTILINE)
+_OPEN = re.compile(r"^socket:\[(\d+)\]$", re.MULTILINE)
 _ROW = re.compile(r"^\s*\d+:\s.*$", re.MULTILINE)
-#: Fields of a row, and where the inode and the drops are among them.
+#: The number of fields of a row, and the indices of the inode and the drops.
 _FIELDS, _INODE, _DROPS = 13, 9, 12
-#: The kernel's counter wraps around here.
+#: The kernel's counter has 32 bits.
 _WRAP = 1 << 32
 
 
 def drops(text: str) -> dict[str, int]:
-    """Return how many datagrams each UDP socket of a process has dropped so far."""
-    held = set(_HELD.findall(text))
-    found = {}
+    """Return the datagrams dropped so far by each UDP socket of a process, by inode."""
+    inodes = set(_OPEN.findall(text))
+    counts = {}
     for line in _ROW.findall(text):
         row = line.split()
         if len(row) != _FIELDS or not (row[_INODE].isdigit() and row[_DROPS].isdigit()):
@@ -40,14 +40,14 @@ def drops(text: str) -> dict[str, int]:
                 why=f"not a row of it: {line.strip()!r}",
                 evidence={"sockets": text[-4000:]},
             )
-        if row[_INODE] in held:
-            found[row[_INODE]] = int(row[_DROPS])
-    return found
+        if row[_INODE] in inodes:
+            counts[row[_INODE]] = int(row[_DROPS])
+    return counts
 
 
 def dropped_between(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Return how many datagrams were dropped between two measurements of `drops`.
+    """Return the datagrams dropped between two results of `drops`.
 
-    A socket that was not there before counts from 0; what one dropped that is gone is not known.
+    A new socket counts from 0; the drops of a socket closed meanwhile are unknown.
     """
     return sum((count - before.get(inode, 0)) % _WRAP for inode, count in after.items())

@@ -1,4 +1,4 @@
-"""What a runtime needs to know of the place in which it puts a workload."""
+"""A host of a rig as a target for workloads, with its images, storages and networks."""
 
 from __future__ import annotations
 
@@ -11,165 +11,111 @@ from labkit.hosts.host import Host
 
 @dataclass(frozen=True)
 class Image:
-    """A root file system, as an engine knows it and unpacked.
+    """An image, as the engine stores it and as an unpacked directory on the host."""
 
-    Parameters
-    ----------
-    name : str
-        Directory below ``containers/`` that it is made from.
-    reference : str
-        Name under which the engine has it.
-    digest : str
-        The engine's identifier of its content.
-    rootfs : str
-        Directory on the host that holds the same files, for a chroot.
-    """
-
+    #: Its directory below ``containers/``.
     name: str
+    #: Its name for the engine, and the engine's identifier of its content.
     reference: str
     digest: str
+    #: The directory on the host with its root file system.
     rootfs: str
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Where containers keep what they write below ``/data``, as it stands on a host.
+    """A place on a host where containers store ``/data``."""
 
-    Parameters
-    ----------
-    name : str
-        One of ``labkit.placement.DRIVERS`` or ``MOUNTS``.
-    engine : str
-        The engine that runs its containers, as ``DOCKER_HOST`` wants it.
-    driver : str
-        That engine's storage driver.
-    filesystem : str
-        Type of the file system on which ``/data`` is, as the kernel names it.
-    directory : str
-        For a mount: where what is mounted is kept.
-    branches : mapping of str to tuple of str
-        For a union in user space: directories with an image's layers, the lowest first.
-    """
-
+    #: One of ``labkit.placement.DRIVERS`` or ``MOUNTS``.
     name: str
+    #: The ``DOCKER_HOST`` of the engine that runs its containers, and that engine's driver.
     engine: str
     driver: str
+    #: The kernel's name of the file system of ``/data``.
     filesystem: str
+    #: The directory on the host with what is mounted.
     directory: str = ""
+    #: For ``unionfs-fuse``: the directories of each image's layers, the lowest first.
     branches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network that containers can be put on, as it stands on a host.
+    """A network of a host that containers can be attached to."""
 
-    Parameters
-    ----------
-    name : str
-        One of ``labkit.placement.NETWORKS``.
-    subnet : str
-        Its addresses, with prefix length.
-    first : str
-        The address of the first placement of a trial; those beside it count up from there.
-    gateway : str
-        The host's own address in it; "" where it has none.
-    engine : str
-        The Docker Engine's name of it; "" where that has none.
-    bridge : str
-        The bridge that an interface is enslaved to; "" for no bridge.
-    port : str
-        What leads from that bridge to other hosts: a lab interface, or the device of a tunnel.
-    parent : str
-        The interface that a macvlan interface shares.
-    remotes : tuple of str
-        For a tunnel: the addresses of its other ends.
-    sandboxes : str
-        For a network whose tunnel an engine keeps in a namespace of its own: where those are named.
-    """
-
+    #: One of ``labkit.placement.NETWORKS``.
     name: str
+    #: Its addresses, with prefix length.
     subnet: str
+    #: The address of a trial's first placement; the others follow in order.
     first: str
+    #: The host's own address in it, if any.
     gateway: str = ""
+    #: Docker's name of it, if any.
     engine: str = ""
+    #: The host's bridge for its interfaces, if any.
     bridge: str = ""
+    #: The device that connects the bridge to other hosts: a lab interface or a tunnel.
     port: str = ""
+    #: The parent interface of a macvlan.
     parent: str = ""
+    #: For a tunnel: the addresses of the other ends.
     remotes: tuple[str, ...] = ()
+    #: The directory of the namespaces in which an engine hides its tunnel.
     sandboxes: str = ""
 
     def address(self, place: int) -> str:
-        """Return the address of a trial's placement of that number, from 0."""
+        """Return the address of the placement with this number, from 0."""
         return str(ipaddress.ip_address(self.first) + place)
 
     @property
     def prefix(self) -> int:
-        """The length of its prefix."""
+        """The prefix length."""
         return ipaddress.ip_network(self.subnet).prefixlen
 
     def hardware(self, place: int) -> str:
-        """Return the hardware address that goes with `address`, as Docker makes it.
+        """Return the MAC address derived from `address`, as Docker does.
 
-        An address keeps its own from trial to trial, so that no neighbour's table grows stale.
+        It is the same in each trial, so that no ARP cache of another host is outdated.
         """
         return "02:42:" + ipaddress.ip_address(self.address(place)).packed.hex(":")
 
 
 @dataclass(frozen=True)
 class Target:
-    """One host of a rig as a place for workloads.
-
-    Parameters
-    ----------
-    host : Host
-        The way to it.
-    address : str
-        Its address in the lab.
-    engine : str, optional
-        The Docker daemon's socket on that host, as ``DOCKER_HOST`` wants it.
-    cgroup_parent : str
-        Parent of every control group made here.
-    directory : str
-        Scratch directory on the host, made and removed by the rig.
-    sysfs : str
-        Where the sysfs of the host's own network namespace is mounted; levers of its interfaces
-        are found there.
-    images : mapping of str to Image
-        Root file systems that stand on the host.
-    disk : str
-        A directory on a disk of the host, for what the storages of containers keep.
-    storages : mapping of str to Storage
-        Those that were asked for, by name, while they stand.
-    storage : Storage, optional
-        The one of the placement that this is the place of.
-    networks : mapping of str to Network
-        Those that stand beside the host's own, by name.
-    place : int
-        The number of the placement among those of its trial, from 0.
-    sandboxes : str
-        Where the engine names the namespaces in which it keeps tunnels.
-    """
+    """One host of a rig as a target for workloads."""
 
     host: Host
+    #: Its address in the lab.
     address: str
+    #: The ``DOCKER_HOST`` of its engine, if it has one.
     engine: str | None = None
+    #: The parent of every control group created for a placement.
     cgroup_parent: str = "/labkit"
+    #: A scratch directory on the host, created and removed by the rig.
     directory: str = "/run/labkit"
+    #: The mount point of the sysfs of the host's network namespace.
     sysfs: str = "/sys"
+    #: The images on the host, by name.
     images: Mapping[str, Image] = field(default_factory=dict)
+    #: A directory on a disk of the host, for the data of storages.
     disk: str = ""
+    #: The storages that are set up, by name, and that of the placement.
     storages: Mapping[str, Storage] = field(default_factory=dict)
     storage: Storage | None = None
+    #: The networks that are set up besides the host's own, by name.
     networks: Mapping[str, Network] = field(default_factory=dict)
+    #: The number of the placement in its trial, from 0.
     place: int = 0
+    #: The directory of the engine's network namespaces.
     sandboxes: str = "/var/run/docker/netns"
 
     @property
     def parent_group(self) -> str:
-        """The parent group's path; an engine on systemd wants a slice's bare name for it."""
+        """The path of `cgroup_parent`, which for an engine on systemd is only a slice's name."""
         return "/" + self.cgroup_parent.strip("/")
 
     def with_storage(self, name: str) -> Target:
-        """Return this target for a placement with a storage: its engine is that storage's."""
+        """Return this target with a storage and its engine."""
         storage = self.storages[name]
         return replace(self, engine=storage.engine, storage=storage)

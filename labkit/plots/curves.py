@@ -21,6 +21,7 @@ from labkit.errors import UsageError
 from labkit.plots.figure import (
     canvas,
     count_text,
+    error_bars,
     footnote,
     legend,
     plain_log_ticks,
@@ -36,19 +37,18 @@ def curve_plot(
     over: str,
     label: str,
     hue: str | None = None,
-    block: str = "block",
     units: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
     references: Mapping[str, pd.DataFrame] | None = None,
     marks: Mapping[str, tuple[float, float, float]] | None = None,
     logarithmic: bool = True,
 ) -> Figure:
-    """Draw quantities of trials over a number, a panel each, one below the other.
+    """Draw quantities of trials over a number, one panel below the other.
 
     Parameters
     ----------
     trials : DataFrame
-        One row a trial.
+        One row a trial, with the column ``block``; trials of one block at one level are averaged.
     values : sequence of str
         Columns, a panel each; NaN (a failed trial) is left out.
     over : str
@@ -56,31 +56,28 @@ def curve_plot(
     label : str
         What the number is, with its unit.
     hue : str, optional
-        Column whose levels are curves of their own.
-    block : str
-        Column of the block; trials of one block at one level are averaged.
+        Column whose levels are separate curves.
     units, labels : mapping, optional
-        Of a value whose name does not say them: its unit as stored, and its axis label.
+        Stored unit and axis label by value, where the value's name does not tell them.
     references : mapping of str to DataFrame, optional
-        Curves of others, such as published ones, by name: the column `over`, and those of `values`
-        that there are.
+        Further curves, such as published ones, by name: the column `over` and some of `values`.
     marks : mapping of str to (low, middle, high), optional
-        Places on the number's axis by name, with intervals.
+        Vertical lines by name, with intervals.
     logarithmic : bool
         Logarithmic axes; where a value is 0 its axis is linear below 1.
 
     Returns
     -------
     Figure
-        A point a trial; a line through the means over blocks, from 5 blocks on with intervals (95
-        %, t over blocks; means and intervals are on logs where all values are positive).
+        A point a trial, and a line through the means over blocks, with 95 % intervals (t, on logs
+        where all values are positive) if there are at least 5 blocks.
 
     Raises
     ------
     UsageError
-        For missing columns, no rows, or a number that is none or not positive.
+        For missing columns, no rows, or levels of `over` that are not positive numbers.
     """
-    require_columns(trials, [*values, over, block, *([hue] if hue else [])])
+    require_columns(trials, [*values, over, "block", *([hue] if hue else [])])
     frame = numeric_levels(trials, over)
     if frame.empty or (frame[over] <= 0).any():
         raise UsageError(f"{over!r} has no rows, or levels that are not positive")
@@ -91,7 +88,7 @@ def curve_plot(
         factor, text = scale_and_label(value, (units or {}).get(value))
         for name in names:
             part = frame[frame[hue] == name] if hue else frame
-            _curve(axis, part, (value, over, block), factor, str(name) or "here", style[name])
+            _curve(axis, part, value, over, factor, str(name) or "here", style[name])
         _others(axis, value, over, factor, references or {})
         drawn = [frame, *(references or {}).values()]
         heights = pd.concat([table[value] * factor for table in drawn if value in table])
@@ -102,7 +99,7 @@ def curve_plot(
     _ticks(axes.flat[-1], sorted(set(frame[over])), label, logarithmic=logarithmic)
     shown = [str(name) or "here" for name in names]
     legend(figure, axes, hue or "", [*shown, *(references or {}), *(marks or {})])
-    blocks = frame[block].nunique()
+    blocks = frame["block"].nunique()
     note = "intervals over blocks" if blocks >= PILOT_BLOCKS else "too few blocks for intervals"
     footnote(figure, f"{count_text(blocks, len(frame))}; {note}")
     return figure
@@ -111,24 +108,23 @@ def curve_plot(
 def _curve(
     axis: Axes,
     part: pd.DataFrame,
-    columns: tuple[str, str, str],
+    value: str,
+    over: str,
     factor: float,
     name: str,
     look: dict[str, Any],
 ) -> None:
-    value, over, block = columns
     known = part[part[value].notna()]
     points: dict[str, Any] = {"s": 9, "alpha": 0.45, "linewidths": 0, "color": look["color"]}
     axis.scatter(known[over], known[value] * factor, marker=look["marker"], **points)
-    cells = known.groupby([over, block], observed=True)[value].mean().unstack(block).sort_index()
+    cells = (
+        known.groupby([over, "block"], observed=True)[value].mean().unstack("block").sort_index()
+    )
     rows = [
         _mean_over_blocks(row.dropna().to_numpy(dtype=np.float64)) for _, row in cells.iterrows()
     ]
     middle, low, high = (np.array(column) * factor for column in zip(*rows, strict=True))
-    reach = np.nan_to_num(np.array([middle - low, high - middle]))
-    line: dict[str, Any] = {"ls": look["linestyle"], "lw": 1.2, "capsize": 2, "label": name}
-    line |= {"marker": look["marker"], "ms": 4, "color": look["color"]}
-    axis.errorbar(cells.index, middle, yerr=reach, **line)
+    error_bars(axis, cells.index, middle, low, high, lw=1.2, ms=4, label=name, **look)
 
 
 def _mean_over_blocks(figures: NDArray[np.float64]) -> tuple[float, float, float]:
@@ -144,7 +140,7 @@ def _mean_over_blocks(figures: NDArray[np.float64]) -> tuple[float, float, float
 def _others(
     axis: Axes, value: str, over: str, factor: float, references: Mapping[str, pd.DataFrame]
 ) -> None:
-    """Draw what others have, in grey and without intervals."""
+    """Draw reference curves, in grey and without intervals."""
     for number, (name, table) in enumerate(references.items()):
         if value in table:
             rows = table.dropna(subset=[value]).sort_values(over)
@@ -153,7 +149,7 @@ def _others(
 
 
 def _mark(axis: Axes, marks: Mapping[str, tuple[float, float, float]]) -> None:
-    """Draw places on the number's axis; of one that is not known its name is all."""
+    """Draw vertical lines with their intervals; NaN is not drawn, but named in the legend."""
     for name, (low, middle, high) in marks.items():
         axis.axvline(middle, color="0.2", lw=0.9, ls="--", label=name)
         if np.isfinite(low) and np.isfinite(high):
@@ -162,7 +158,7 @@ def _mark(axis: Axes, marks: Mapping[str, tuple[float, float, float]]) -> None:
 
 
 def _stretch(axis: Axes, heights: NDArray[np.float64]) -> None:
-    """Make a logarithmic axis that ends where the values do, and not where intervals do."""
+    """Make a logarithmic axis with limits by the values, not by wide intervals."""
     zero, positive = (heights == 0).any(), heights[heights > 0]
     if zero:
         axis.set_yscale("symlog", linthresh=1)
@@ -187,51 +183,47 @@ def overhead_plot(
     *,
     over: str,
     label: str,
-    hue: str = "contrast",
     col: str | None = None,
-    scale: float = 1e-3,
-    unit: str = "µs",
     margin: float | None = None,
 ) -> Figure:
-    """Draw what is added over the size, with the fitted lines, and below it the ratios.
+    """Draw the added cost over the size with the fitted lines, and the ratios below it.
 
     Parameters
     ----------
     effects : DataFrame
-        What `labkit.analysis.compare.factor_effect` returns, with `over` among its cells.
+        What `labkit.analysis.factor_effect` returns, in nanoseconds, with the column `over`.
     lines : DataFrame
-        What `costs` returns, for the same contrasts; may have no rows.
+        What `labkit.analysis.overhead_table` returns for the same contrasts; may have no rows.
     over, label : str
         Column of the size, and what it is, with its unit.
-    hue, col : str
-        Columns for styles and for panels side by side.
-    scale, unit : float, str
-        From the stored unit of the differences to the one shown.
+    col : str, optional
+        Column of the panels side by side.
     margin : float, optional
-        Drawn as a band about a ratio of 1.
+        Drawn as a band around a ratio of 1.
     """
-    columns = [over, hue, *([col] if col else []), "estimate", "difference", "n_blocks"]
+    columns = [over, "contrast", *([col] if col else []), "estimate", "difference", "n_blocks"]
     require_columns(effects, columns)
     frame = numeric_levels(effects[effects["n_blocks"] > 0], over)
     panels = order_of(frame[col]) if col else [None]
-    style = styles(order_of(frame[hue]))
+    style = styles(order_of(frame["contrast"]))
     width = max(6.0, 4.2 * len(panels))
     figure, axes = canvas(2, len(panels), width=width, height=5.2, sharex=True, sharey="row")
     for number, panel in enumerate(panels):
         above, below = axes[:, number]
         for place, (name, look) in enumerate(style.items()):
-            part = _of(_of(frame, col, panel), hue, name).sort_values(over)
-            # Intervals of one size stand beside each other.
+            part = _of(_of(frame, col, panel), "contrast", name).sort_values(over)
+            # Intervals of one size must not cover each other.
             part["_at"] = part[over] + (place - (len(style) - 1) / 2) * 0.012 * frame[over].max()
             names = ("difference", "difference_low", "difference_high")
-            _points(above, part, names, look, str(name), scale)
-            _points(below, part, ("estimate", "low", "high"), look, str(name), 1.0)
-            _line(above, _of(_of(lines, col, panel), hue, name), part[over], look, scale)
+            points = look | {"linestyle": "none", "ms": 4.5, "lw": 1, "label": str(name)}
+            error_bars(above, part["_at"], *(part[column] / 1000 for column in names), **points)
+            error_bars(below, part["_at"], part["estimate"], part["low"], part["high"], **points)
+            _line(above, _of(_of(lines, col, panel), "contrast", name), part[over], look)
         above.set_title("" if panel is None else f"{col}: {panel}", fontsize=9)
         _frame(above, below, label, margin)
-    axes[0, 0].set_ylabel(f"added ({unit})")
+    axes[0, 0].set_ylabel("added (µs)")
     axes[1, 0].set_ylabel("ratio to the baseline")
-    legend(figure, axes, hue, list(style))
+    legend(figure, axes, "contrast", list(style))
     footnote(
         figure,
         f"{count_text(int(frame['n_blocks'].max()))}; 95 % intervals over blocks; lines fitted",
@@ -240,7 +232,7 @@ def overhead_plot(
 
 
 def _frame(above: Axes, below: Axes, label: str, margin: float | None) -> None:
-    """Draw what no cost would be, and the axis of the sizes."""
+    """Draw lines at no cost, and the axis of the sizes."""
     above.axhline(0, color="0.4", lw=0.8)
     below.axhline(1, color="0.4", lw=0.8)
     if margin:
@@ -254,26 +246,10 @@ def _of(table: pd.DataFrame, column: str | None, level: Any) -> pd.DataFrame:
     return table if column is None else table[(table[column] == level).to_numpy()]
 
 
-def _points(
-    axis: Axes,
-    part: pd.DataFrame,
-    names: tuple[str, str, str],
-    look: Mapping[str, Any],
-    label: str,
-    scale: float,
-) -> None:
-    middle, low, high = (part[name].to_numpy(dtype=np.float64) * scale for name in names)
-    reach = np.nan_to_num(np.array([middle - low, high - middle]))
-    options: dict[str, Any] = {"color": look["color"], "marker": look["marker"], "label": label}
-    axis.errorbar(part["_at"], middle, yerr=reach, ls="none", ms=4.5, capsize=2, lw=1, **options)
-
-
-def _line(
-    axis: Axes, rows: pd.DataFrame, sizes: pd.Series[Any], look: Mapping[str, Any], scale: float
-) -> None:
-    """Draw the line of one contrast where it was fitted."""
+def _line(axis: Axes, rows: pd.DataFrame, sizes: pd.Series[Any], look: Mapping[str, Any]) -> None:
+    """Draw the fitted line of one contrast."""
     for row in rows.to_dict("records"):
         if math.isfinite(row["intercept"]) and len(sizes):
             x = np.array([0.0, float(sizes.max())])
-            y = (row["intercept"] + row["slope"] * x) * scale
+            y = (row["intercept"] + row["slope"] * x) / 1000
             axis.plot(x, y, color=look["color"], ls=look["linestyle"], lw=1.2)

@@ -20,12 +20,10 @@ from labkit.analysis.trials import (
     require_columns,
     sort_trials,
 )
-from labkit.errors import UsageError
 from labkit.plots.figure import (
     canvas,
     count_text,
-    curve_levels,
-    few_markers,
+    error_bars,
     footnote,
     legend,
     plain_log_ticks,
@@ -33,6 +31,7 @@ from labkit.plots.figure import (
     styles,
 )
 
+#: Points of a curve.
 _POINTS = 600
 
 
@@ -42,46 +41,35 @@ def ecdf(
     value: str = "rtt_ns",
     hue: str,
     col: str | None = None,
-    trial: str = "trial",
-    block: str = "block",
-    combined: bool = True,
     trials: bool = True,
     tail: bool = False,
     log: bool = True,
-    points: int = _POINTS,
 ) -> Figure:
-    """Overlay the distribution functions of trials, thin, and of all of them together, thick.
+    """Draw the distribution functions of single trials, thin, and of all trials pooled, thick.
 
     Parameters
     ----------
     samples : DataFrame
-        One row a sample, or what `labkit.analysis.trials.sort_trials` made of them.
+        One row a sample, or the result of `labkit.analysis.sort_trials`, with the columns
+        ``trial`` and ``block``.
     value : str
         Column, positive where its axis is logarithmic; nanoseconds are shown in microseconds.
     hue, col : str
         Columns for line styles and for panels.
-    trial, block : str
-        Columns that name trial and block.
-    combined, trials : bool
-        Draw the pooled curve; draw the curves of single trials.
+    trials : bool
+        Draw the curves of single trials, too.
     tail : bool
-        Draw the share above each value on a logarithmic axis instead: the tail at full length.
+        Draw the share above each value on a logarithmic axis instead.
     log : bool
         Whether the axis of the values is logarithmic.
-    points : int
-        At most this many quantiles a curve (2,000 at most), however many samples: half evenly, the
-        others ever denser to both ends, where the last is the extreme itself. So pages stay small
-        and a tail keeps its length.
 
     Raises
     ------
     UsageError
-        For missing columns or an empty frame, or nothing to draw.
+        For missing columns or an empty frame.
     """
-    require_columns(samples, [value, hue, trial, block, *([col] if col else [])])
-    if not (combined or trials):
-        raise UsageError("neither trials nor the combined curve are to be drawn")
-    by = list(dict.fromkeys([trial, block, hue, *([col] if col else [])]))
+    require_columns(samples, [value, hue, "trial", "block", *([col] if col else [])])
+    by = list(dict.fromkeys(["trial", "block", hue, *([col] if col else [])]))
     frame = sort_trials(samples, value=value, by=by)
     style = styles(order_of(samples[hue]))
     figure, axes, panels = _panels(frame, col, height=3.1, sharex=True, sharey=True)
@@ -89,24 +77,21 @@ def ecdf(
     for axis, panel, shown in panels:
         for name in [name for name in style if (shown[hue] == name).any()]:
             look = {"color": style[name]["color"], "linestyle": style[name]["linestyle"]}
-            look |= {"tail": tail, "points": min(points, 2000), "factor": factor}
+            look |= {"tail": tail, "factor": factor}
             cells = list(shown.loc[shown[hue] == name, value])
             for ordered in cells if trials else []:
                 _curve(axis, ordered, alpha=0.4, lw=0.6, **look)
-            if combined:
-                look |= few_markers(style, name)
-                _curve(axis, pool(cells), lw=1.6, label=str(name), **look)
-        axis.set_title(f"{panel}{_counts(shown, value, trial, block)}", fontsize=8)
+            _curve(axis, pool(cells), lw=1.6, label=str(name), **look, **_few_markers(style, name))
+        axis.set_title(f"{panel}{_counts(shown, value)}", fontsize=8)
     _finish_ecdf(axes, len(panels), label, tail, log)
-    if combined:
-        legend(figure, axes, hue, list(style))
-    footnote(figure, _counts(frame, value, trial, block))
+    legend(figure, axes, hue, list(style))
+    footnote(figure, _counts(frame, value))
     return figure
 
 
-def _counts(trials: pd.DataFrame, value: str, trial: str, block: str) -> str:
-    n = sum(map(len, trials[value]))
-    return count_text(trials[block].nunique(), len(groups(trials, [trial, block])), n)
+def _counts(trials: pd.DataFrame, value: str) -> str:
+    samples = sum(map(len, trials[value]))
+    return count_text(trials["block"].nunique(), len(groups(trials, ["trial", "block"])), samples)
 
 
 def _panels(
@@ -127,14 +112,32 @@ def _panels(
     return figure, axes, panels
 
 
-def _curve(
-    axis: Axes, ordered: SortedSamples, tail: bool, points: int, factor: float, **look: Any
-) -> None:
+def _few_markers(style: dict[Hashable, dict[str, Any]], name: Hashable) -> dict[str, Any]:
+    """Return the markers of a curve, at other places than those of the other curves."""
+    apart = (0.02 + 0.2 * list(style).index(name) / len(style), 0.2)
+    look = {"marker": style[name]["marker"], "markevery": apart}
+    return look | {"markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.5}
+
+
+def curve_levels(n: int, points: int) -> NDArray[np.float64]:
+    """Return quantile levels for a curve of at most `points`, dense in both tails.
+
+    Half of them are even, the others at logarithmic distances from 0 and, twice as many, from 1,
+    so that the largest sample is always a point. Few points keep pages small.
+    """
+    if n <= points:
+        return np.linspace(0, 1, max(n, 2))
+    even = np.linspace(0, 1, points // 2)
+    near = np.geomspace(1 / (n - 1), 0.1, points // 6)
+    return np.unique(np.concatenate([even, near, 1 - np.geomspace(1 / (n - 1), 0.1, points // 3)]))
+
+
+def _curve(axis: Axes, ordered: SortedSamples, tail: bool, factor: float, **look: Any) -> None:
     if not len(ordered):
         return  # a failed trial
-    levels = curve_levels(len(ordered), points)
+    levels = curve_levels(len(ordered), _POINTS)
     at = ordered.quantiles(levels) * factor
-    # A sample counts as at or above itself, so the largest is drawn at 1/n, not at nothing.
+    # A sample is at or above itself, so the largest is drawn at 1/n, not at 0.
     share = 1 - levels * (len(ordered) - 1) / len(ordered) if tail else levels
     axis.plot(at, share, **look)
 
@@ -160,45 +163,44 @@ def block_plot(
     value: str,
     hue: str,
     col: str | None = None,
-    block: str = "block",
     flagged: str | None = None,
     unit: str | None = None,
 ) -> Figure:
-    """Draw each trial's summary over the blocks, in the order in which they ran.
+    """Draw each trial's summary over the blocks, in order of execution.
 
-    Drift, a jump or an odd block are seen here, and so is what pairing by block removes.
+    It shows drift, jumps and odd blocks, and the variation that pairing by block removes.
 
     Parameters
     ----------
     trials : DataFrame
-        One row a trial.
+        One row a trial, with the column ``block``.
     value : str
         Column of summaries; NaN (failed trials) is left out and counted in the title.
-    hue, col, block : str
-        Columns for markers, panels and the horizontal axis.
+    hue, col : str
+        Columns for markers and panels.
     flagged : str, optional
         Boolean column: trials to ring.
     unit : str, optional
         Unit of `value` as stored, where the column's name does not say it (``"ns"``).
     """
-    require_columns(trials, [value, hue, block, *([col] if col else [])])
+    require_columns(trials, [value, hue, "block", *([col] if col else [])])
     style = styles(order_of(trials[hue]))
     factor, label = scale_and_label(value, unit)
     figure, axes, panels = _panels(trials, col, height=2.6, sharex=True)
     for number, (axis, panel, shown) in enumerate(panels):
-        _strip(axis, shown, value=value, hue=hue, block=block, factor=factor, style=style)
+        _strip(axis, shown, value=value, hue=hue, factor=factor, style=style)
         if flagged:
             ringed = shown[shown[flagged].astype(bool)]
             ring: dict[str, Any] = {"s": 90, "facecolors": "none", "edgecolors": "black"}
-            axis.scatter(ringed[block], ringed[value] * factor, **ring)
+            axis.scatter(ringed["block"], ringed[value] * factor, **ring)
         failed = int(shown[value].isna().sum())
-        text = count_text(shown[block].nunique(), int(shown[value].notna().sum()))
+        text = count_text(shown["block"].nunique(), int(shown[value].notna().sum()))
         axis.set_title(f"{panel}{text}" + (f", {failed} failed" if failed else ""), fontsize=8)
         axis.set_xlabel("block, in order of execution")
         if number % axes.shape[1] == 0:
             axis.set_ylabel(label)
     legend(figure, axes, hue, list(style))
-    footnote(figure, count_text(trials[block].nunique(), int(trials[value].notna().sum())))
+    footnote(figure, count_text(trials["block"].nunique(), int(trials[value].notna().sum())))
     return figure
 
 
@@ -208,7 +210,6 @@ def _strip(
     *,
     value: str,
     hue: str,
-    block: str,
     factor: float,
     style: dict[Hashable, dict[str, Any]],
 ) -> None:
@@ -217,7 +218,7 @@ def _strip(
         if part.empty:
             continue
         axis.plot(
-            part[block],
+            part["block"],
             part[value] * factor,
             linestyle="none",
             marker=look["marker"],
@@ -227,7 +228,7 @@ def _strip(
             markeredgewidth=0.4,
             label=str(name),
         )
-        means = (part.groupby(block, observed=True)[value].mean() * factor).sort_index()
+        means = (part.groupby("block", observed=True)[value].mean() * factor).sort_index()
         axis.plot(means.index, means, color=look["color"], linestyle=look["linestyle"], lw=0.8)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -240,18 +241,18 @@ def shift_plot(
     conditions: Sequence[Hashable] | None = None,
     relative: bool = False,
 ) -> Figure:
-    """Draw by how much each quantile differs from the baseline's, with intervals over blocks.
+    """Draw the difference of each quantile from the baseline's, with intervals over blocks.
 
     Parameters
     ----------
     table : DataFrame
-        What `labkit.analysis.compare.shift` returns.
+        What `labkit.analysis.shift` returns.
     baseline : str
         The baseline's name, for the axis.
     value : str
         The column that was compared, for unit and label.
     conditions : sequence, optional
-        Which conditions to draw; all of them otherwise.
+        Conditions to draw; by default all.
     relative : bool
         Draw ratios instead of differences.
     """
@@ -266,15 +267,12 @@ def shift_plot(
     figure, axes = canvas(1, 1, width=7.5, height=3.4)
     axis = axes[0, 0]
     axis.axhline(1.0 if relative else 0.0, color="0.3", lw=0.8)
-    apart = min(0.12, 0.8 / max(len(names), 1))  # those of one quantile stay beside each other
+    apart = min(0.12, 0.8 / max(len(names), 1))  # of the points of one quantile
     for number, name in enumerate(names):
         part = table[table["condition"] == name].set_index("quantile").reindex(order)
         at = np.arange(len(order)) + apart * (number - (len(names) - 1) / 2)
-        centre = part[middle].to_numpy(dtype=np.float64) * factor
-        reach = np.abs(part[[low, high]].to_numpy(dtype=np.float64).T * factor - centre)
-        look = {"color": style[name]["color"], "marker": style[name]["marker"], "ms": 4}
-        line = style[name]["linestyle"]
-        axis.errorbar(at, centre, yerr=reach, lw=0.9, ls=line, capsize=2, label=str(name), **look)
+        ends = (part[column] * factor for column in (middle, low, high))
+        error_bars(axis, at, *ends, lw=0.9, ms=4, label=str(name), **style[name])
     axis.set_xticks(range(len(order)), order, rotation=45, ha="right")
     axis.set_xlabel("quantile of a trial")
     axis.set_ylabel(f"ratio to {baseline}" if relative else f"difference to {baseline},\n{label}")

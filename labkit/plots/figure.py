@@ -1,4 +1,4 @@
-"""What all figures share: axes with units, styles that survive grey print, text alternatives."""
+"""Shared by all figures: axes with units, styles that survive grey print, text alternatives."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib import figure as drawing
 from matplotlib.axes import Axes
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from labkit.units import METRICS
 
-#: A figure of more panels or rows than this says how many they are, and the first and the last.
+#: Of more panels or rows than this, the text alternative names the first and the last only.
 _NAMED = 8
 
 
@@ -25,13 +26,13 @@ class DescribedFigure(drawing.Figure):
     """A figure whose image carries `alt_text` of it wherever a notebook displays it."""
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return nothing but the image's own text: the image itself is IPython's to make."""
+        """Return the image's text alternative only: IPython makes the image."""
         return {}, {"image/png": {"alt": alt_text(self)}}
 
 
 def alt_text(figure: drawing.Figure) -> str:
-    """Return what a figure shows: panels, axes, rows with their results, series, counts."""
-    # The scale of a heat map is no panel, and its cells carry their numbers.
+    """Return what a figure shows as text: panels, axes, rows with results, series, counts."""
+    # The colour scale of a heat map is not a panel.
     axes = [axis for axis in figure.axes if axis.get_visible() and axis.get_label() != "<colorbar>"]
     scales = [axis.get_ylabel() for axis in figure.axes if axis.get_label() == "<colorbar>"]
     legends = [*figure.legends, *filter(None, (axis.get_legend() for axis in axes))]
@@ -51,7 +52,7 @@ def alt_text(figure: drawing.Figure) -> str:
 
 
 def _rows(axis: Axes) -> list[str]:
-    """Return the rows of a panel that names them, each with the words written beside it."""
+    """Return the row labels of a panel, each with the text to its right."""
     names = [label.get_text() for label in axis.get_yticklabels()]
     if not any(character.isalpha() for name in names for character in name):
         return []
@@ -62,7 +63,7 @@ def _rows(axis: Axes) -> list[str]:
 
 
 def _few(texts: list[str]) -> list[str]:
-    """Return texts that are few, or how many there are with the first and the last."""
+    """Return a few texts, or of many their number, the first and the last."""
     texts = _once(texts)
     if len(texts) <= _NAMED:
         return texts
@@ -70,7 +71,7 @@ def _few(texts: list[str]) -> list[str]:
 
 
 def _once(texts: Iterable[str]) -> list[str]:
-    """Return each text once, on one line; none that is empty."""
+    """Return the distinct texts that are not empty, each on one line."""
     return list(dict.fromkeys(line for text in texts if (line := " ".join(text.split()))))
 
 
@@ -78,7 +79,7 @@ def _once(texts: Iterable[str]) -> list[str]:
 _SCALES = {"ns": (1e-3, "µs"), "1": (1.0, "")}
 
 
-#: As unlike each other as dashes can be, also where lines are thin.
+#: Dashes that can be distinguished also in thin lines.
 _LINES: tuple[Any, ...] = (
     "-",
     (0, (7, 2)),
@@ -121,7 +122,7 @@ def scale_and_label(value: str, unit: str | None = None) -> tuple[float, str]:
 
 
 def styles(names: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
-    """Return colour, line style and marker a name: told apart without colour, too."""
+    """Return colour, line style and marker of each name, which differ also without colour."""
     # Luminance falls evenly along the palette, so the order survives a grey printer.
     colours = sns.color_palette("viridis", len(names) + 1)[: len(names)]
     return {
@@ -134,18 +135,25 @@ def styles(names: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
     }
 
 
-def few_markers(style: dict[Hashable, dict[str, Any]], name: Hashable) -> dict[str, Any]:
-    """Return a curve's marker, here and there: beside those of close curves, not on them."""
-    apart = (0.02 + 0.2 * list(style).index(name) / len(style), 0.2)
-    look = {"marker": style[name]["marker"], "markevery": apart}
-    return look | {"markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.5}
-
-
 def count_text(blocks: int | None, trials: int | None = None, samples: int | None = None) -> str:
-    """Return what a figure says about its numbers: ``n = 10 blocks, 60 trials, ...``."""
+    """Return the counts that a figure states: ``n = 10 blocks, 60 trials, ...``."""
     parts = [(blocks, "block"), (trials, "trial"), (samples, "sample")]
     texts = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in parts if n is not None]
     return "n = " + ", ".join(texts)
+
+
+def blocks_text(counts: pd.Series[Any]) -> str:
+    """Return how many blocks the rows of a table rest on, as a range where they differ."""
+    known = counts.dropna().astype(int)
+    low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
+    return count_text(high) if low == high else f"n = {low} to {high} blocks"
+
+
+def error_bars(axis: Axes, x: Any, middle: Any, low: Any, high: Any, **look: Any) -> None:
+    """Draw points with their intervals; a bound that is NaN is not drawn."""
+    middle, low, high = (np.asarray(values, dtype=np.float64) for values in (middle, low, high))
+    reach = np.abs(np.nan_to_num(np.array([middle - low, high - middle])))
+    axis.errorbar(x, middle, yerr=reach, capsize=2, **look)
 
 
 def footnote(figure: Figure, text: str) -> None:
@@ -154,7 +162,7 @@ def footnote(figure: Figure, text: str) -> None:
 
 
 def legend(figure: Figure, axes: NDArray[Any], title: str, order: Sequence[Hashable]) -> None:
-    """Put one legend beside the panels, with every name of `order` that any of them shows."""
+    """Put one legend right of the panels, with the names of `order` that any of them shows."""
     named = {
         name: handle
         for axis in axes.flat
@@ -166,27 +174,14 @@ def legend(figure: Figure, axes: NDArray[Any], title: str, order: Sequence[Hasha
 
 
 def plain_log_ticks(axes: Axes, which: str = "x") -> None:
-    """Write numbers (20, 50, 100) on a logarithmic axis, as many as there is room for."""
+    """Write plain numbers (20, 50, 100) on a logarithmic axis, as many as there is room for."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
     span = high / low if low > 0 else math.inf
     digits = "123456789" if span < 3 else "25" if span < 60 else ""
-    # The first digit that counts: 0.02 is written where 2 and 20 are.
+    # The first significant digit: 0.02 is labelled where 2 and 20 are.
     axis.set_minor_formatter(
         FuncFormatter(lambda number, _: f"{number:g}" if f"{number:.0e}"[0] in digits else "")
     )
     axes.tick_params(axis="x" if which == "x" else "y", which="both", labelsize=8)
-
-
-def curve_levels(n: int, points: int) -> NDArray[np.float64]:
-    """Return quantile levels for a curve of at most `points`, dense in both tails.
-
-    Half of them lie evenly, the others at logarithmic distance from 0 and, twice as many, from 1,
-    so that the worst sample keeps its own point however many there are.
-    """
-    if n <= points:
-        return np.linspace(0, 1, max(n, 2))
-    even = np.linspace(0, 1, points // 2)
-    near = np.geomspace(1 / (n - 1), 0.1, points // 6)
-    return np.unique(np.concatenate([even, near, 1 - np.geomspace(1 / (n - 1), 0.1, points // 3)]))

@@ -1,4 +1,4 @@
-"""Interval plots: estimates with intervals, the margin as a band, verdicts in words beside them."""
+"""Interval plots: estimates with intervals and verdicts, and the margin as a band."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.analysis.trials import order_of, require_columns
-from labkit.plots.figure import canvas, count_text, footnote, plain_log_ticks, styles
+from labkit.plots.figure import blocks_text, canvas, footnote, plain_log_ticks, styles
 from labkit.units import METRICS
 
 #: Beyond this span of ratios the axis is logarithmic.
@@ -57,33 +57,32 @@ def ladder_plot(
     *,
     margin: float,
     columns: Sequence[str],
-    label: str = "condition",
     level: str | None = None,
     baseline: str = "baseline",
     title: str = "",
 ) -> Figure:
-    """Draw an interval plot with the mechanisms that go with each row beside it.
+    """Draw an interval plot, and to its right the mechanism counters of each row.
 
     Parameters
     ----------
     table : DataFrame
-        What `compare` or `factor_effect` returns, a row a baseline level.
+        What `compare` returns, a row a baseline level.
     mechanisms : DataFrame
-        Counters, with the column `label`; rows that `table` lacks (the baseline) come first.
+        Counters, with the column ``condition``; conditions that `table` lacks (the baseline)
+        come first.
     columns : sequence of str
-        Which counters to draw, a panel each; those that were not recorded say so.
-    label : str
-        Column that names a row in both frames.
+        Counters, a panel each; a panel says so where one was not recorded.
     level : str, optional
-        Column of `mechanisms` whose values are told apart by markers (``wait``).
+        Column of `mechanisms` whose levels have different markers (``wait``).
     margin, baseline, title
         As for `interval_plot`.
     """
-    require_columns(table, [label, "n_blocks", "estimate", "low", "high", "verdict"])
-    require_columns(mechanisms, [label, *([level] if level else [])])
-    extra = [name for name in order_of(mechanisms[label]) if name not in set(table[label])]
-    order = [*extra, *table[label]]
-    rows = table.set_index(label).reindex(order).reset_index()
+    require_columns(table, ["condition", "n_blocks", "estimate", "low", "high", "verdict"])
+    require_columns(mechanisms, ["condition", *([level] if level else [])])
+    known = set(table["condition"])
+    extra = [name for name in order_of(mechanisms["condition"]) if name not in known]
+    order = [*extra, *table["condition"]]
+    rows = table.set_index("condition").reindex(order).reset_index()
     figure, axes = canvas(
         1,
         1 + len(columns),
@@ -92,10 +91,10 @@ def ladder_plot(
         sharey=True,
         width_ratios=[2.6, *([1] * len(columns))],
     )
-    _forest(axes[0, 0], rows, [label], margin)
+    _forest(axes[0, 0], rows, ["condition"], margin)
     axes[0, 0].set_xlabel(f"ratio to {baseline}")
     for column, axis in zip(columns, axes[0, 1:], strict=True):
-        _counter(axis, mechanisms, column, label=label, level=level, order=order)
+        _counter(axis, mechanisms, column, level=level, order=order)
     named = [axis for axis in axes[0, 1:] if axis.get_legend_handles_labels()[1]]
     if level and named:
         named[-1].legend(title=level, fontsize=6, title_fontsize=6, loc="best")
@@ -105,8 +104,7 @@ def ladder_plot(
 
 
 def _note_blocks(figure: Figure, table: pd.DataFrame) -> None:
-    low, high = int(table["n_blocks"].min()), int(table["n_blocks"].max())
-    text = count_text(high) if low == high else f"n = {low} to {high} blocks"
+    text = blocks_text(table["n_blocks"])
     footnote(figure, f"{text}; 95 % intervals paired by block; the band is the margin")
 
 
@@ -116,7 +114,7 @@ def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float)
     at = np.arange(len(rows))
     axis.axvspan(1 / (1 + margin), 1 + margin, color="0.88", zorder=0)
     axis.axvline(1, color="0.3", lw=0.8)
-    # An infinite or unknown bound is not drawn; the words beside it say what is known.
+    # An infinite or unknown bound is not drawn; the text of the row states it.
     left, right = (
         np.where(np.isfinite(low), low, estimate),
         np.where(np.isfinite(high), high, estimate),
@@ -153,7 +151,7 @@ def _ratio_scale(axis: Axes, shown: Any) -> None:
 
 
 def _words(row: dict[Any, Any]) -> str:
-    """Return what is written beside a row: number, interval, verdict."""
+    """Return the text of a row: number, interval, verdict."""
     verdict, estimate = row["verdict"], float(row["estimate"])
     if not isinstance(verdict, str):
         return "baseline"
@@ -169,7 +167,6 @@ def _counter(
     mechanisms: pd.DataFrame,
     column: str,
     *,
-    label: str,
     level: str | None,
     order: Sequence[Any],
 ) -> None:
@@ -178,8 +175,8 @@ def _counter(
     axis.set_xlabel(text, fontsize=7)
     axis.tick_params(axis="x", labelsize=7)
     axis.grid(visible=False, axis="y")
-    place = {name: number for number, name in enumerate(order)}
-    shown = mechanisms[mechanisms[label].isin(place)]
+    row_of = {name: number for number, name in enumerate(order)}
+    shown = mechanisms[mechanisms["condition"].isin(row_of)]
     values = pd.to_numeric(shown[column], errors="coerce") if column in shown else None
     if values is None or values.isna().all():
         axis.text(0.5, 0.5, "not recorded", transform=axis.transAxes, ha="center", fontsize=7)
@@ -187,7 +184,7 @@ def _counter(
     levels = order_of(shown[level]) if level else [None]
     for name, look in styles(levels).items():
         mask = (shown[level] == name) if level else pd.Series(True, index=shown.index)
-        at = [place[item] for item in shown.loc[mask, label]]
+        at = [row_of[name] for name in shown.loc[mask, "condition"]]
         axis.scatter(
             values[mask], at, s=26, color=look["color"], marker=look["marker"], label=str(name)
         )

@@ -13,11 +13,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from labkit.analysis.trials import order_of, require_columns
+from labkit.analysis.trials import is_categorical, order_of, require_columns
 from labkit.errors import UsageError
-from labkit.plots.figure import canvas, count_text, footnote, legend, plain_log_ticks
+from labkit.plots.figure import (
+    blocks_text,
+    canvas,
+    count_text,
+    footnote,
+    legend,
+    plain_log_ticks,
+)
 
-#: How a result is drawn: a grey and a hatch, so that no colour has to be told from another.
+#: The grey and the hatch of a result, which differ also without colour.
 FACES: dict[str, tuple[str, str]] = {
     "replicated": ("0.25", ""),
     "contradicted": ("1.0", "xxx"),
@@ -40,21 +47,21 @@ _MARKERS = {
 
 
 def ledger_overview(rows: pd.DataFrame, *, alpha: float = 0.05) -> Figure:
-    """Draw the results of each source, and published beside measured ratios.
+    """Draw the results of each source, and published and measured ratios.
 
     Parameters
     ----------
     rows : DataFrame
         What `labkit.ledger` returns: a row a claim.
     alpha : float
-        The level that `labkit.ledger` was given; intervals have 1 - `alpha`.
+        The `alpha` passed to `labkit.ledger`; intervals have the level 1 - `alpha`.
 
     Returns
     -------
     Figure
-        Left, bars of claims by result, a bar a source. Right, for every measured claim whose
-        estimate and published value are ratios, the interval measured here (a line with a marker
-        a result) and the published value (a diamond), on a logarithmic axis.
+        Left, for each source a bar of its claims by result. Right, for each measured claim about
+        a ratio, the interval measured here (a line, with a marker by result) and the published
+        value (a diamond), on a logarithmic axis.
 
     Raises
     ------
@@ -73,7 +80,7 @@ def ledger_overview(rows: pd.DataFrame, *, alpha: float = 0.05) -> Figure:
 
 
 def _bars(axes: Axes, rows: pd.DataFrame) -> None:
-    """Draw one bar a source, a part a result."""
+    """Draw a bar for each source, with a part for each result."""
     sources = list(dict.fromkeys(rows["source"]))
     left = np.zeros(len(sources))
     for result, (grey, hatch) in FACES.items():
@@ -111,19 +118,12 @@ def _ratios(axes: Axes, ratios: pd.DataFrame, alpha: float) -> None:
     plain_log_ticks(axes)
     axes.set_yticks(range(len(ratios)), ratios["id"], fontsize=7)
     axes.invert_yaxis()
-    note = f"{_blocks(ratios)}; {100 * (1 - alpha):g} % intervals"
+    note = f"{blocks_text(ratios['n_blocks'])}; {100 * (1 - alpha):g} % intervals"
     axes.set_xlabel(f"ratio to the claim's baseline ({note})")
     handles, names = axes.get_legend_handles_labels()
     known = dict(zip(names, handles, strict=True))
     options = {"fontsize": 7, "loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
     axes.legend(known.values(), known.keys(), ncols=len(known), frameon=False, **options)
-
-
-def _blocks(frame: pd.DataFrame) -> str:
-    """Return on how many blocks the rows rest."""
-    known = frame["n_blocks"].dropna().astype(int)
-    low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
-    return count_text(high) if low == high else f"n = {low} to {high} blocks"
 
 
 def heat_map(
@@ -133,11 +133,10 @@ def heat_map(
     rows: str,
     columns: str,
     label: str,
-    centre: float = 0.0,
     marked: str | None = None,
     note: str = "",
 ) -> Figure:
-    """Draw a quantity over two factors, such as the interference ratio of service and neighbour.
+    """Draw a quantity over two factors as cells with numbers and colours.
 
     Parameters
     ----------
@@ -147,19 +146,15 @@ def heat_map(
         Columns: the quantity, and the factors down and across.
     label : str
         What the quantity is, with its unit.
-    centre : float
-        The value that means no effect: the middle of the scale.
     marked : str, optional
-        Boolean column; cells where it holds are framed (a difference found, for instance).
+        Boolean column; cells where it is true are framed.
     note : str
-        Written below, such as ``n = 5 blocks``; by default the range of the column ``n_blocks``
-        where `frame` has it.
+        Text below the map; by default the range of the column ``n_blocks``, if `frame` has it.
 
     Returns
     -------
     Figure
-        Every cell carries its number, so that the map reads without its colours; one that was not
-        measured is grey and carries a dash.
+        A map whose colour scale is centred on 0. A cell that was not measured has a dash.
 
     Raises
     ------
@@ -172,13 +167,13 @@ def heat_map(
     if np.isinf(frame[value].to_numpy(dtype=float)).any():
         raise UsageError(f"{value!r} is infinite in a cell", remedy="leave it out, or give NaN")
     table = frame.pivot(index=rows, columns=columns, values=value).astype(float)
-    rows_at, columns_at = _order(frame[rows]), _order(frame[columns])
+    rows_at, columns_at = _levels(frame[rows]), _levels(frame[columns])
     table = table.reindex(index=rows_at, columns=columns_at)
     width, height = 1.1 * len(table.columns) + 2.5, max(0.45 * len(table) + 1.4, 3.0)
     figure, axes = canvas(1, 1, width=width, height=height)
     axis = axes[0, 0]
-    reach = float(np.nanmax(np.abs(table.to_numpy(dtype=float) - centre), initial=0)) or 1.0
-    limits: dict[str, Any] = {"vmin": centre - reach, "vmax": centre + reach}
+    reach = float(np.nanmax(np.abs(table.to_numpy(dtype=float)), initial=0)) or 1.0
+    limits: dict[str, Any] = {"vmin": -reach, "vmax": reach}
     sns.heatmap(table, annot=True, fmt=".3g", cmap="PuOr", ax=axis, **limits)
     axis.collections[0].colorbar.set_label(label, size=8)
     axis.grid(visible=False)
@@ -189,18 +184,16 @@ def heat_map(
         for cell in frame[frame[marked].eq(other=True).fillna(value=False)].to_dict("records"):
             place = (columns_at.index(cell[columns]), rows_at.index(cell[rows]))
             axis.add_patch(Rectangle(place, 1, 1, fill=False, edgecolor="0", linewidth=1.8))
-    footnote(figure, note or (_blocks(frame) if "n_blocks" in frame else ""))
+    footnote(figure, note or (blocks_text(frame["n_blocks"]) if "n_blocks" in frame else ""))
     return figure
 
 
-def _order(column: pd.Series[Any]) -> list[Any]:
-    """Return the levels in the order of a categorical, or of appearance."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return list(column.cat.categories)
-    return list(dict.fromkeys(column))
+def _levels(column: pd.Series[Any]) -> list[Any]:
+    """Return all categories of a categorical, also unused ones, or the values in order."""
+    return list(column.cat.categories) if is_categorical(column) else order_of(column)
 
 
-#: Beside the colour, so that parts are told apart in grey, too.
+#: So that parts differ also without colour.
 _HATCHES = ("", "///", "", "...", "xxx", "\\\\\\")
 
 
@@ -211,28 +204,25 @@ def stacked_plot(
     label: str,
     row: str,
     unit: str,
-    block: str = "block",
 ) -> Figure:
-    """Draw the mean shares of trials, of a whole of 1, as stacked bars.
+    """Draw the mean shares of trials as stacked bars.
 
     Parameters
     ----------
     trials : DataFrame
-        One row a trial; a share that is missing counts as not there.
+        One row a trial, with the column ``block``; a missing share counts as 0.
     panels : mapping of str to mapping
-        A panel each, side by side: its title, and its columns with what they are called. Parts of
-        the same name look the same in all panels.
+        Panels side by side: by title, the columns with their names in the legend. Parts of the
+        same name look the same in all panels.
     label : str
         Column whose levels are bars.
     row : str
         Column whose levels are rows of panels.
     unit : str
-        What the whole is, for the axis.
-    block : str
-        Column of the block.
+        Label of the axis.
     """
     columns = [column for parts in panels.values() for column in parts]
-    require_columns(trials, [*columns, label, row, block])
+    require_columns(trials, [*columns, label, row, "block"])
     bars, rows = order_of(trials[label]), order_of(trials[row])
     names = list(dict.fromkeys(name for parts in panels.values() for name in parts.values()))
     colours = sns.color_palette("viridis", len(names) + 1)
@@ -260,5 +250,5 @@ def stacked_plot(
     for axis in axes[-1]:
         axis.set_xlabel(unit, fontsize=8)
     legend(figure, axes, "", names)
-    footnote(figure, f"{count_text(trials[block].nunique(), len(trials))}; means over trials")
+    footnote(figure, f"{count_text(trials['block'].nunique(), len(trials))}; means over trials")
     return figure

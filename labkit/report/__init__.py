@@ -10,7 +10,7 @@ and ``high``, the interval of the ratio of a condition to itself), ``decidable_m
 carry it along, so that the index is made from pages alone.
 """
 
-from labkit.report.execution import check_parameters, declared_parameters, execute
+from labkit.report.execution import check_parameters, execute
 from labkit.report.html import SUMMARY_MIME
 from labkit.report.ledger_page import build_ledger, counted
 from labkit.report.pages import build_index, build_page, read_summary
@@ -24,7 +24,6 @@ __all__ = [
     "build_rig",
     "check_parameters",
     "counted",
-    "declared_parameters",
     "execute",
     "read_summary",
 ]

@@ -10,7 +10,7 @@ from itertools import count
 
 from bs4 import BeautifulSoup, Tag
 
-#: A table or figure is named after the heading above it, and a paragraph that leads to it.
+#: A table or figure is named after the heading and the paragraph above it.
 _NAMING = ("h1", "h2", "h3", "h4", "h5", "h6", "p")
 _NAMED = ("table", "img", "pre")
 #: The alternative text that nbconvert gives to an image without any.
@@ -21,9 +21,9 @@ def make_accessible(body: str) -> str:
     """Return the cells' HTML with named tables, described images and focusable boxes.
 
     Each table gets a caption for screen readers, scopes on its headings, one row of headings where
-    pandas gives two, and a scrolling box that can be focused; each image a text that says under
-    which heading it stands; each id is unique. The styles that pandas repeats with each table are
-    left out.
+    pandas has two, and a scrolling box that can be focused. The alternative text of an image names
+    the heading above it. Ids become unique. The styles that pandas repeats with each table are
+    removed.
     """
     soup = BeautifulSoup(body, "html.parser")
     for style in soup.select(".output_html style"):
@@ -46,18 +46,18 @@ def make_accessible(body: str) -> str:
 
 
 def _words(tag: Tag) -> str:
-    """Return the text of an element, without the sign of a heading's own link."""
+    """Return the text of an element, without the link sign of a heading."""
     return " ".join(tag.get_text().removesuffix("¶").split())
 
 
 def _name(kind: str, number: int, heading: str, lead: str) -> str:
-    """Return what a table or figure is called: where it stands, and what led to it."""
+    """Return the name of a table or figure: its heading, and a lead that ends in ":"."""
     where = f"{kind} {number}" + (f" of {heading}" if heading else "")
     return f"{where}: {lead.removesuffix(':')}" if lead.endswith(":") else where
 
 
 def _make_ids_unique(soup: BeautifulSoup) -> None:
-    """Number repeated ids: sections of a page may share their headings."""
+    """Number repeated ids: headings of a page may have the same text."""
     known: set[str] = set()
     for tag in soup.find_all(id=True):
         name = first = str(tag["id"])
@@ -79,8 +79,7 @@ def _table(soup: BeautifulSoup, table: Tag, name: str) -> None:
         _one_row(head)
         for cell in head.find_all("th"):
             cell["scope"] = "colgroup" if cell.has_attr("colspan") else "col"
-            if not _words(cell):
-                # An empty cell is no heading.
+            if not _words(cell):  # an empty cell is not a heading
                 cell.name = "td"
                 del cell["scope"]
     for cell in body.find_all("th") if isinstance(body, Tag) else []:
@@ -115,7 +114,7 @@ def _one_row(head: Tag) -> None:
 
 
 def _breakable(soup: BeautifulSoup, cell: Tag) -> None:
-    """Let the name of a column break after its underscores: a narrow table fits on paper."""
+    """Allow line breaks after the underscores of a heading, so that tables fit on paper."""
     for text in list(cell.find_all(string=True)):
         first, *others = str(text).split("_")
         if others:
@@ -124,7 +123,7 @@ def _breakable(soup: BeautifulSoup, cell: Tag) -> None:
 
 
 def _image(image: Tag, name: str) -> None:
-    """Say where an image stands before what it shows, and let it scroll where it is wide."""
+    """Put the name of an image before its description, and let a wide image scroll."""
     description = str(image.get("alt") or "")
     described = description not in ("", _NO_DESCRIPTION)
     image["alt"] = f"{name}. {description}" if described else name
@@ -135,5 +134,5 @@ def _image(image: Tag, name: str) -> None:
 
 
 def _focusable(tag: Tag, name: str) -> None:
-    """Let a box that may scroll be reached by keyboard, under a name."""
+    """Make a scrolling box reachable by keyboard, with a name."""
     tag["tabindex"], tag["role"], tag["aria-label"] = "0", "group", name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import logging
 import time
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any, TextIO
 import nbformat
 
 from labkit.errors import Interrupted, LabkitError, UsageError
+from labkit.parameters import assigned
 
 #: Seconds that a notebook may take by default.
 TIMEOUT = 3600.0
@@ -21,23 +21,14 @@ GRACE = 60.0
 _INTERRUPTED = (Interrupted.__name__, KeyboardInterrupt.__name__)
 
 
-def parameter_statements(notebook: Path) -> list[ast.stmt]:
-    """Return the statements of a notebook's parameters cell."""
+def parameters_source(notebook: Path) -> str:
+    """Return the source of a notebook's parameters cell."""
     try:
         cells = nbformat.read(notebook, as_version=4).cells
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"cannot read the notebook {notebook}", why=str(error)) from error
     tagged = (c.source for c in cells if "parameters" in c.get("metadata", {}).get("tags", []))
-    return ast.parse(next(tagged, "")).body
-
-
-def declared_parameters(notebook: Path) -> list[str]:
-    """Return the names that a notebook's parameters cell assigns, in their order."""
-    names: list[str] = []
-    for node in parameter_statements(notebook):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        names += [target.id for target in targets if isinstance(target, ast.Name)]
-    return names
+    return str(next(tagged, ""))
 
 
 def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:
@@ -45,13 +36,13 @@ def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:
 
     papermill itself only warns, and a misspelt parameter would measure something else.
     """
-    declared = declared_parameters(notebook)
+    declared = assigned(parameters_source(notebook))
     unknown = [name for name in parameters if name not in declared]
     if unknown:
         raise UsageError(
             f"{notebook.name} has no parameter {', '.join(map(repr, unknown))}",
             where=str(notebook),
-            remedy=f"it declares {', '.join(declared) or 'none'}",
+            remedy=f"it declares {', '.join(sorted(declared)) or 'none'}",
         )
 
 
@@ -78,7 +69,7 @@ def execute(
             unfinished.replace(failed)
         if not isinstance(error, Exception):
             raise
-        # The time limit is in whole seconds, and interrupts a cell too.
+        # A cell that times out is interrupted, too; papermill counts whole seconds.
         timed_out = time.monotonic() - began > timeout - 1
         if getattr(error, "ename", "") in _INTERRUPTED and not timed_out:
             raise KeyboardInterrupt from error
@@ -96,7 +87,7 @@ def _run(
     cwd: Path,
     echo: TextIO | None,
 ) -> None:
-    """Execute a notebook; errors are those of papermill and of the kernel's client."""
+    """Execute a notebook with papermill; raises its errors and those of the kernel's client."""
     import papermill  # slow to import, and needed by nothing else
     from traitlets.config import Config
 
@@ -115,8 +106,8 @@ def _run(
         cwd=str(cwd),
         stdout_file=echo,
         stderr_file=echo,
-        # Passed on to the kernel's client: each cell may take the time that is left, and is
-        # interrupted at its end, so that it can still clean up.
+        # For the kernel's client: each cell may take the time that is left, and is then
+        # interrupted, so that it can still clean up.
         config=config,
         timeout_func=lambda cell: max(1, int(end - time.monotonic())),
         interrupt_on_timeout=True,

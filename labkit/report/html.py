@@ -1,4 +1,4 @@
-"""What every page is made with: templates and their filters, the frame, and checked writing."""
+"""Shared by all pages: templates and their filters, the frame, and writing to a file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from bs4 import BeautifulSoup
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -25,13 +25,13 @@ TEMPLATES = Path(__file__).parent / "templates"
 #: The type of the output in which an analysis notebook hands its summary to the index.
 SUMMARY_MIME = "application/vnd.labkit.summary+json"
 UNSTATED = "not stated"
-#: Verdicts that decide nothing come first: "not decidable" also holds the word "decidable".
+#: Undecided verdicts come first: "not decidable" also holds the word "decidable".
 TONES = {
     "open": ("not decidable", "undecid", "undecided", "pilot", "not stated", "unsuitable"),
     "bad": ("contradict", "not replicated", "refuted", "failed"),
     "good": ("replicated", "different", "equivalent", "supported", "confirmed"),
 }
-#: Elements that load what their attribute names as soon as a page is opened.
+#: The attribute by which an element loads something as soon as a page is opened.
 _LOADING = {
     **dict.fromkeys(("img", "script", "iframe", "embed", "source", "video", "audio"), "src"),
     "link": "href",
@@ -39,6 +39,7 @@ _LOADING = {
     "image": "href",
     "use": "href",
 }
+_CSS_RESOURCE = re.compile(r"""@import[^;]*|url\(\s*['"]?(?!data:|#)[^)]*\)""")
 
 
 def environment() -> jinja2.Environment:
@@ -55,7 +56,7 @@ def render(template: str, title: str, embedded: Mapping[str, Any], **values: Any
 
 
 def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what every page's frame shows; the embedded data cannot end its own element."""
+    """Return what every page's frame shows; "<" is escaped, so data cannot end its element."""
     data = json.dumps(embedded, ensure_ascii=True, default=str).replace("<", "\\u003c")
     return {
         "title": title,
@@ -67,14 +68,14 @@ def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def picture(figure: Figure) -> str:
-    """Return a figure as the data of an image; the same bytes for the same figure."""
+    """Return a figure as a data URL; the same bytes for the same figure."""
     png = BytesIO()
     figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
     return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
 
 
 def _now() -> datetime:
-    """Return the time, or that of SOURCE_DATE_EPOCH, which makes pages equal byte for byte."""
+    """Return the time, or that of SOURCE_DATE_EPOCH, for reproducible pages."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "").strip()
     if not epoch:
         return datetime.now(UTC)
@@ -102,41 +103,18 @@ def write(output: Path, text: str) -> None:
 
 
 def external_resources(text: str) -> list[str]:
-    """Return whatever a browser would fetch on opening a page, as it stands in the page."""
-    finder = _ResourceFinder()
-    finder.feed(text)
-    return finder.resources
-
-
-class _ResourceFinder(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.resources: list[str] = []
-        self._in_style = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a loading element, and styles written on an element."""
-        self._in_style = tag == "style"
-        values = dict(attrs)
-        names = {_LOADING.get(tag, ""), "srcset", "poster", "xlink:href" if tag != "a" else ""}
-        for name in names & values.keys():
-            target = values[name] or ""
+    """Return everything that a browser would load from elsewhere when it opens a page."""
+    resources = []
+    for tag in BeautifulSoup(text, "html.parser").find_all(True):
+        names = [_LOADING.get(tag.name, ""), "srcset", "poster"]
+        names += ["xlink:href"] if tag.name != "a" else []
+        for name in names:
+            target = str(tag.get(name) or "")
             if target and not target.startswith(("data:", "#")):
-                self.resources.append(f"<{tag} {name}={target[:80]}>")
-        self._styles(values.get("style") or "")
-
-    def handle_data(self, data: str) -> None:
-        """Note what a style sheet loads."""
-        if self._in_style:
-            self._styles(data)
-
-    def handle_endtag(self, tag: str) -> None:
-        """Leave a style sheet."""
-        self._in_style = False
-
-    def _styles(self, css: str) -> None:
-        urls = re.findall(r"""@import[^;]*|url\(\s*['"]?(?!data:|#)[^)]*\)""", css)
-        self.resources += [f"style {url[:80]}" for url in urls]
+                resources.append(f"<{tag.name} {name}={target[:80]}>")
+        css = str(tag.get("style") or "") + (tag.get_text() if tag.name == "style" else "")
+        resources += [f"style {url[:80]}" for url in _CSS_RESOURCE.findall(css)]
+    return resources
 
 
 def stated(value: Any) -> str:
@@ -149,7 +127,7 @@ def stated(value: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """Return a number with three significant digits, as a person writes it."""
+    """Return a number with three significant digits and no exponent."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return stated(value)
     if not math.isfinite(value):

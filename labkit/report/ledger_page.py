@@ -1,4 +1,4 @@
-"""The ledger's page, with filters, sorting and links to each claim, and its rows as CSV."""
+"""The page of the ledger, with filters, sorting and a link to each claim, and its rows as CSV."""
 
 from __future__ import annotations
 
@@ -45,10 +45,9 @@ def build_ledger(
     *,
     title: str = "The ledger: every claim, published and measured",
 ) -> Path:
-    """Write the ledger's page, and ``ledger.csv`` and ``arithmetic.csv`` beside it.
+    """Write the page of the ledger, with ``ledger.csv`` and ``arithmetic.csv`` in its folder.
 
-    `rows` is what `labkit.ledger` returns, and `arithmetic` what `labkit.claims.stated.recompute`
-    does: the papers' words against their own tables.
+    `rows` is the result of `labkit.ledger`, and `arithmetic` that of `labkit.claims.recompute`.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     rows.to_csv(output.with_suffix(".csv"), index=False, lineterminator="\n")
@@ -60,7 +59,7 @@ def build_ledger(
         title,
         {"page_title": title},
         script=Markup(script),
-        # Only this script may run: its digest stands in the page's security policy.
+        # The page's security policy allows only the script with this digest.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         claims=[_claim(row, datasets, output.parent) for row in rows.to_dict("records")],
         choices={
@@ -86,20 +85,18 @@ def counted(rows: pd.DataFrame) -> dict[str, dict[str, int]]:
 
 
 def _provenance_of(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """Return the provenance of each dataset that a claim was evaluated on, by its place."""
-    places = dict.fromkeys(rows.loc[rows["estimate"].notna(), "dataset"])
-    # A campaign outside of the project has only its name here, and cannot be read again.
+    """Return the provenance of each dataset that a claim was evaluated on, by its path."""
+    paths = dict.fromkeys(rows.loc[rows["estimate"].notna(), "dataset"])
+    # Of a campaign outside of the project only the name is known here.
     return {
-        place: provenance(load(project(place)))
-        for place in places
-        if place and project(place).is_dir()
+        path: provenance(load(project(path))) for path in paths if path and project(path).is_dir()
     }
 
 
 def _claim(
     row: Mapping[Any, Any], datasets: Mapping[str, Mapping[str, str]], folder: Path
 ) -> dict[str, Any]:
-    """Return a row as the page shows it: numbers as text, and its provenance."""
+    """Return a row as the page shows it, with numbers as text and its provenance."""
     estimate = _number(row["estimate"])
     if estimate:
         unit = "" if row["unit"] in ("", "1") else f" {row['unit']}"
@@ -124,7 +121,7 @@ def _statement(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> str:
-    """Return a number as text, and nothing where there is none."""
+    """Return a number as text; an empty text where there is none."""
     if value is None or isinstance(value, bool | str):
         return "" if value is None else str(value)
     return number(float(value)) if math.isfinite(float(value)) else ""

@@ -1,9 +1,9 @@
-"""The page of an analysis notebook: one campaign, prepared, and the sections all studies share.
+"""`Page`: one campaign prepared for analysis, and the report sections that all studies share.
 
-A notebook makes one `Page` of its campaign and asks it for the report sections in order: what was
-run, the rig, validity, claims, conclusions. What the study itself asks stands between them. The
-sections hold for a campaign of any size: with one block they say that nothing can be decided, and
-what failed or is infeasible is counted and named.
+A notebook makes one `Page` and calls its sections in order (what was run, the rig, validity,
+claims, conclusions), with the analysis of the study itself between them. The sections work for a
+campaign of any size: with one block they say that nothing can be decided, and failed trials and
+infeasible conditions are counted and named.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +39,11 @@ from labkit.report.provenance import provenance, provenance_html
 
 #: Functions without types, looked up when they are called.
 _notebook: Any = ipython_display
-#: Numeric columns of trials that name or describe a trial; every other number was measured.
-_KEYS = (
-    "trial",
-    "attempt",
-    "block",
-    "position",
-    "replicate",
-    "session",
-    "started_ns",
-    "n",
-    "n_samples",
-)
+#: Numeric columns that identify a trial; every other numeric column was measured.
+_KEYS = [
+    *("trial", "attempt", "block", "position", "replicate", "session", "started_ns"),
+    *("n", "n_samples"),
+]
 #: What the table of hosts shows of their facts.
 _FACTS = {
     "cpu": ["model", "count", "smt", "governor", "isolated"],
@@ -61,88 +53,84 @@ _FACTS = {
     "engine": ["version"],
 }
 _FLOOR = ("n_blocks", "ratio", "low", "high", "sd", "decidable_margin", "detectable_difference")
-_PLURAL = {"median": "medians", "mean": "means", "p99": "99 % quantiles", "std": "deviations"}
 #: Results that do not come from what was measured: more blocks would not change them.
 _UNMEASURED = ("not decidable on this rig", "not measured", "from its tables")
 _SESSIONS = """### Sessions
 
-A session is one life of the rig. Where a campaign was interrupted inside a block and resumed on a \
-rig made anew, conditions of that block differ by more than what they are: such a block is in the \
-tables and distributions, and in no paired comparison."""
+A session is the time between setting the rig up and taking it down. Where a campaign was \
+interrupted inside a block and resumed on a rig that was set up again, differences inside that \
+block may be differences between sessions. Tables and distributions include such a block; paired \
+comparisons leave it out."""
 _NOISE = """### The noise floor
 
-Some conditions ran twice in every block. Their ratio to themselves is what this laboratory \
-reports where there is nothing to find; its spread between blocks (`sd`, of the log ratio of a \
-pair) says what can be decided. `decidable_margin` is the smallest margin within which equal \
-conditions are found equivalent with 80 % power, `detectable_difference` the smallest difference \
-that is found."""
-_GROUPS = """ Groups of conditions may differ in noise, so both are said for each of them; a \
-comparison between two groups is as good as the noisier of them."""
+Some conditions ran twice in every block (A/A replicates). Their ratio to themselves shows what \
+this rig reports where there is no difference; its spread between blocks (`sd`, of the log ratio \
+of a pair) determines what can be decided. `decidable_margin` is the smallest margin within which \
+equal conditions are found equivalent with 80 % power, `detectable_difference` the smallest \
+difference that is found."""
+_GROUPS = """ Groups of conditions may differ in noise, so both are stated for each group; a \
+comparison between two groups is as precise as the noisier one."""
 _DRIFT = """### Drift, dependence, odd trials
 
-Drift over the campaign is the slope of the log value on the order of the blocks. What all \
-conditions share is removed by pairing; a drift of one condition alone is not."""
-_INSIDE = """`effective` is how many independent samples a trial is worth. A trial changes inside \
-when the medians of its batches differ between its first half and its second (5 %, corrected by \
-Holm over the trials); a trial that is worth too few independent samples cannot be asked, and is \
-not among those that were. Changes are shares of the level, whatever their sign. Such a change is \
-no reason to leave a trial out: what a trial is summed up as is compared between trials, whose \
-spread holds it."""
+Drift over the campaign is the slope of the log value on the order of the blocks. Pairing removes \
+drift that all conditions share, but not the drift of one condition alone."""
+_INSIDE = """`effective` is the number of independent samples that a trial is worth. A trial \
+changes inside when the medians of its batches differ between its first and second half (5 %, \
+corrected by Holm over the trials); trials with too few independent samples are not tested. \
+Changes are shares of the level, without sign. A change inside a trial is no reason to leave it \
+out: comparisons use one number a trial, and the spread between trials includes such changes."""
 _FLAGS = """### Flags
 
-Flags by the laboratory's validity rules, and attempts that failed. They are counted and shown, \
-and nothing is removed because of its outcome."""
-_CLAIMS = """Every testable claim of the paper about this study, from the ledger of all papers \
-(`data/claims.toml`), in our words: what the paper has, whether that follows from its own tables, \
-and what was measured here, with an interval of 95 %.
+Flags set by labkit's validity rules, and attempts that failed. They are counted and shown; \
+nothing is removed because of its outcome."""
+_CLAIMS = """Every testable claim of the paper about this study, in our words, from the ledger of \
+all papers (`data/claims.toml`): what the paper reports, whether its own tables support it, and \
+what was measured here, with 95 % intervals.
 
-`setting` is what a claim asks of a rig against what this one has: `same`, `analogue` (it can be \
-decided, but the paper's rig had more), or `unsuitable`. `result` is what the measurement says: \
-`replicated` and `contradicted` are each shown by a test of their own, corrected by Holm over the \
-paper's claims that can be decided; `undecided` is neither, with the number of blocks that it \
-would take; on an unsuitable rig the result is `not decidable on this rig`, whatever the numbers \
-beside it are."""
+`setting` compares this rig with the paper's: `same`, `analogue` (the claim can be decided, but \
+the paper's rig had more), or `unsuitable`. `result` is what the measurement says: `replicated` \
+and `contradicted` each rest on a test, corrected by Holm over the paper's claims that can be \
+decided; `undecided` is neither, with the number of blocks needed; on an unsuitable rig the \
+result is `not decidable on this rig`, whatever was measured."""
 
 
 class Page:
-    """One campaign as an analysis notebook reads it, and the sections that all studies share.
+    """One campaign prepared for analysis, and the report sections that all studies share.
 
     Parameters
     ----------
     data : str or Path
-        A campaign, or the folder of a study, whose newest campaign is read; from the project's
-        folder when relative.
+        A campaign, or the folder of a study, of which the newest campaign is read. A relative
+        path starts at the project's folder.
     factors : sequence of str, optional
-        Factors that name a condition, in the order of tables; the plan's by default.
+        Factors that name a condition, in the order of tables; by default all of the plan.
     value : str
-        What the study is about: a column of samples (``rtt_ns``), or a metric that each trial has
-        one number of.
+        What the study measures: a column of samples (``rtt_ns``), or a metric with one number a
+        trial.
     margin : float, optional
-        Relative difference up to which two conditions count as equal; the plan's by default.
-    columns : sequence of str, optional
-        Columns of samples that `series` has beside `value`.
+        Relative difference up to which two conditions count as equal; by default the plan's.
     within : mapping, optional
-        Only conditions with these levels (one level, or a list); a factor that the plan does not
-        have leaves all of them.
+        Only conditions with these levels (one level, or a list); factors that the plan does not
+        have are ignored.
 
     Attributes
     ----------
     campaign : Dataset
-        The campaign; ``plan`` and ``rig`` are its own.
+        The campaign, also available as its ``plan`` and ``rig``.
     attempts : DataFrame
-        Every attempt, failed ones too.
+        Every attempt, including failed ones.
     trials : DataFrame
-        One row a successful trial: ``trial, block``, the factors in the order of the plan,
-        ``replicate``; of a sample column ``n`` and the statistics of `labkit.analysis.summary`;
-        every metric and counter.
+        One row a successful trial: ``trial, block``, the factors (categorical, in the order of
+        the plan), ``replicate``, every metric and counter, and of a column of samples ``n`` and
+        the statistics of `labkit.analysis.summarise`.
     paired : DataFrame
-        `trials`, with NaN for what was measured in blocks that span sessions.
+        `trials`, with NaN for measured values of blocks that span sessions.
     samples : DataFrame or None
-        The samples of each trial, sorted once for all tables and figures; None without samples.
+        The sorted samples of each trial, for all tables and figures; None without samples.
     summary : str
-        The column of `trials` that stands for a trial: ``median``, or `value` itself.
-    margin, planned_margin : float
-        The margin of this page, and the plan's.
+        The column of `trials` that represents a trial: ``median``, or `value` itself.
+    margin : float
+        The margin of this page.
     n_blocks, failed : int
         Blocks with a successful trial; attempts that failed.
     pilot : bool
@@ -157,64 +145,59 @@ class Page:
         factors: Sequence[str] | None = None,
         value: str = "rtt_ns",
         margin: float | None = None,
-        columns: Sequence[str] | None = None,
         within: Mapping[str, Any] | None = None,
     ) -> None:
         self.data = str(data)
-        self._whole = dataset.load(project(data))
-        self.campaign = _select(self._whole, within or {})
+        self._all = dataset.load(project(data))
+        self.campaign = _select(self._all, within or {})
         self.plan, self.rig = self.campaign.plan, self.campaign.rig
         self.factors = list(self.plan["factors"] if factors is None else factors)
-        self.value, self._columns = value, [value, *(columns or [])]
-        self.attempts = self._attempts()
-        self.planned_margin = float(self.plan.get("margin", 0.02))
-        self.margin = self.planned_margin if margin is None else float(margin)
+        self.value = value
+        self.margin = self._planned_margin if margin is None else float(margin)
+        columns = [*_KEYS, *self.factors, "status", "flags", "problems"]
+        attempts = self.campaign.trials
+        self.attempts = attempts if len(attempts) else pd.DataFrame(columns=columns, dtype=object)
         self._joined: dict[str, list[str]] = {}
-        self.samples = self._sorted()
-        self.summary = value if self.samples is None else "median"
+        ok = [record for record in self.campaign.records if record["status"] == "ok"]
+        self._ok, self.failed = len(ok), len(self.campaign.records) - len(ok)
+        sampled = any(record["n_samples"] for record in ok) and value not in self.attempts
+        self.samples = sort_trials(self.series, value=value) if sampled else None
+        self.summary = "median" if sampled else value
         self.trials = self._trials()
-        self.failed = sum(one["status"] != "ok" for one in self.campaign.records)
         self.n_blocks = int(self.trials["block"].nunique())
         self.pilot = self.n_blocks < PILOT_BLOCKS
         self.spanned = checks.blocks_across_sessions(self.trials) if len(self.trials) else []
-        self.paired = self._paired()
-        #: What the sections computed so far, for the conclusions.
+        self.paired = self.trials.copy()
+        numbers = self.paired.select_dtypes("number").columns.difference([*_KEYS, *self.factors])
+        spans = self.paired["block"].isin(self.spanned)
+        self.paired[list(numbers)] = self.paired[list(numbers)].mask(spans, math.nan)
+        #: Collected by the sections, for the conclusions.
         self.floors: list[pd.DataFrame] = []
         self.margins: dict[str, float] = {}
         self.entries: pd.DataFrame | None = None
-        self._checked: set[str] = set()
+        self._validated = False
 
-    @cached_property
+    @property
+    def _planned_margin(self) -> float:
+        return float(self.plan.get("margin", 0.02))
+
+    @property
     def series(self) -> pd.DataFrame:
-        """The samples of each trial in the order in which they were taken, a row a trial.
+        """The samples of each trial in the order they were taken, one row a trial.
 
-        Read when it is asked for; `validity` lets go of it, as it is as large as `samples`.
+        They are read from the dataset at each access, and not kept: they may be large.
         """
-        table = self._ordered(self.campaign.series(self._columns))
+        table = self._ordered(self.campaign.series([self.value]))
         return table.assign(**{name: join_factors(table, of) for name, of in self._joined.items()})
 
-    def _sorted(self) -> pd.DataFrame | None:
-        successful = [one for one in self.campaign.records if one["status"] == "ok"]
-        if not any(one["n_samples"] for one in successful) or self.value in self.attempts.columns:
-            return None
-        ordered = sort_trials(self.series, value=self.value)
-        self.__dict__.pop("series")
-        return ordered
-
     def _ordered(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Return a table whose factors have the levels of the plan, in its order."""
+        """Return a table whose factors are categorical, with the plan's order of levels."""
         for name in self.factors:
             levels = list(self.plan["factors"].get(name, []))
             column = table[name] if name in table else pd.Series(dtype=object)
             levels += [level for level in pd.unique(column.dropna()) if level not in levels]
             table[name] = pd.Categorical(column, levels)
         return table
-
-    def _attempts(self) -> pd.DataFrame:
-        """Return every attempt; of a campaign without any, the columns that are asked for."""
-        names = [*_KEYS, *self.factors, "status", "flags", "problems"]
-        trials = self.campaign.trials
-        return trials if len(trials) else pd.DataFrame(columns=names, dtype=object)
 
     def _trials(self) -> pd.DataFrame:
         ok = self.attempts[self.attempts["status"] == "ok"].reset_index(drop=True)
@@ -225,18 +208,10 @@ class Page:
         each = each[["trial", "n", *STATISTICS, "note"]]
         return ok.merge(each, on="trial", how="left", validate="one_to_one")
 
-    def _paired(self) -> pd.DataFrame:
-        paired = self.trials.copy()
-        numbers = paired.select_dtypes("number").columns.difference([*_KEYS, *self.factors])
-        paired[list(numbers)] = paired[list(numbers)].mask(
-            paired["block"].isin(self.spanned), math.nan
-        )
-        return paired
-
     def join(self, name: str, factors: Sequence[str]) -> None:
         """Add several factors as one column, such as ``free + block``, to every table."""
         self._joined[name] = list(factors)
-        for table in (self.trials, self.paired, self.samples, self.__dict__.get("series")):
+        for table in (self.trials, self.paired, self.samples):
             if table is not None and len(table):
                 table[name] = join_factors(table, factors)
 
@@ -263,14 +238,14 @@ class Page:
 
     @staticmethod
     def show_comparison(table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs") -> None:
-        """Display a comparison: what was measured as a table, what was not in words.
+        """Display a comparison: what was measured as a table, what was not as a sentence.
 
         Parameters
         ----------
         table : DataFrame
             What `compare`, `factor_effect` or `shift` returns.
         scale, unit : float, str
-            From the stored unit of the differences to the one shown; nanoseconds to microseconds.
+            From the stored unit of the differences to the one shown.
         """
         Page.show(format_comparison(Page.measured(table), scale=scale, unit=unit))
         if not_compared(table):
@@ -287,7 +262,7 @@ class Page:
         trials : DataFrame
             `trials` of the page, or part of it.
         by, columns : sequence of str
-            Factors, and counters; one that this rig does not have is said in words.
+            Factors, and counters; counters that were not recorded are named in a sentence.
         digits : int
             Decimals.
         """
@@ -306,14 +281,14 @@ class Page:
 
     @staticmethod
     def headlines(table: pd.DataFrame, text: str, **levels: Any) -> list[dict[str, Any]]:
-        """Return the headline of one row of a comparison, or none where it was not measured.
+        """Return the headline of one row of a comparison; an empty list if it was not measured.
 
         Parameters
         ----------
         table : DataFrame
             What `compare` or `factor_effect` returns.
         text : str
-            What the row is about, in words.
+            What the row compares, in words.
         **levels
             Column and level of the row, such as ``contrast="docker host / bare clean"``.
         """
@@ -321,20 +296,6 @@ class Page:
         for name, level in levels.items():
             rows = rows[rows[name].astype("str") == str(level)]
         return [headline(row, text) for _, row in rows.head(1).iterrows()]
-
-    @staticmethod
-    def headline_text(line: Mapping[str, Any]) -> str:
-        """Return a headline as a line of a list: text, number with interval, verdict."""
-
-        def text(value: float) -> str:
-            return f"{value:.3f}" if line["unit"] == "times" else number(value)
-
-        estimate = ""
-        if line.get("estimate") is not None:
-            estimate = f" {text(line['estimate'])} {line['unit']}"
-            if line.get("low") is not None and line.get("high") is not None:
-                estimate += f" [{text(line['low'])}, {text(line['high'])}]"
-        return f"- {line['text']}:{estimate} **{line['verdict']}**"
 
     # Section: what was run, and on what
 
@@ -348,47 +309,43 @@ class Page:
         """
         plan, by = self.plan, list(by or self.factors)
         planned = len(plan["conditions"]) * plan["blocks"]
-        done = sum(one["status"] == "ok" for one in self.campaign.records)
         count = int(self.samples["n"].sum()) if self.samples is not None else 0
         samples = f" {count:,} samples;" if count else ""
         pilot = " **Fewer than 5 blocks: this is a pilot.**" if self.pilot else ""
         blocks = f"{self.n_blocks} block{'' if self.n_blocks == 1 else 's'}"
-        counts = f"{done} of {planned} planned trials in {blocks};{samples}"
+        counts = f"{self._ok} of {planned} planned trials in {blocks};{samples}"
         self.say(f"{counts} {self.failed} attempts failed.{pilot}")
         pd.options.display.max_colwidth = None
         settings = pd.Series({**plan["settings"], "seed": plan["seed"]}).astype(str)
         self.show(settings.to_frame("setting"))
         if len(self.trials):
-            counted = self.trials.groupby(by, observed=True).size()
-            several = len(by) > 1
+            trials = self.trials.groupby(by, observed=True).size()
             self.show(
-                counted.unstack(by[-1], fill_value=0) if several else counted.to_frame("trials")
+                trials.unstack(by[-1], fill_value=0) if len(by) > 1 else trials.to_frame("trials")
             )
-        self.say(self._margin_text())
+        source = "as planned" if "margin" in plan else "labkit's default"
+        text = f"Margin: {self.margin:.1%}, {source}."
+        if self.margin != self._planned_margin:
+            text = (
+                f"**Margin: {self.margin:.1%}, chosen after the plan, which has "
+                f"{self._planned_margin:.1%}.** Verdicts of equality below hold for a margin that "
+                "was not fixed before measuring."
+            )
+        self.say(text)
         infeasible = pd.DataFrame(plan["infeasible"], columns=["condition", "reason"])
         if len(infeasible):
-            self.say("What the rig cannot run was refused before anything was measured:")
-        self.show(infeasible, empty="Nothing was refused.")
-
-    def _margin_text(self) -> str:
-        if self.margin != self.planned_margin:
-            return (
-                f"**Margin: {self.margin:.1%}, chosen after the plan, which has "
-                f"{self.planned_margin:.1%}.** Verdicts of equality below hold for a margin that "
-                "was not fixed before looking."
-            )
-        source = "as planned" if "margin" in self.plan else "labkit's default"
-        return f"Margin: {self.margin:.1%}, {source}."
+            self.say("Infeasible on this rig, and therefore not measured:")
+        self.show(infeasible, empty="Every condition is feasible on this rig.")
 
     def the_rig(self) -> None:
         """Show the rig's caveats, what it lacks, its CPUs and its hosts."""
         caveats = "\n".join(f"- {caveat}" for caveat in self.rig.get("caveats", []))
-        self.say(caveats or "The rig names no caveat.")
+        self.say(caveats or "The rig states no caveats.")
         lacking = pd.Series(self.rig.get("capabilities", {}), dtype="object").astype(str)
-        self.show(lacking.to_frame("why it cannot be had here"), empty="The rig lacks nothing.")
+        self.show(lacking.to_frame("why it is missing here"), empty="No capability is missing.")
         cpus = pd.Series(self.rig.get("cpu_map", {}), dtype="object").astype(str)
         self.show(cpus.to_frame("CPUs"))
-        self.show(self._hosts(), empty="No facts of the hosts were kept.")
+        self.show(self._hosts(), empty="No facts of the hosts were recorded.")
 
     def _hosts(self) -> pd.DataFrame:
         """Return the facts of each host in the last session, a column a host."""
@@ -401,7 +358,7 @@ class Page:
             for name in names
         }
         table = pd.DataFrame.from_dict(rows, orient="index").dropna(how="all")
-        # No CPU may be isolated, hosts may have no engine; an unknown fact is an empty mapping.
+        # An empty text means that no CPU is isolated; an unknown fact is an empty mapping.
         words = {"": "none", "nan": "none", "None": "none", "{}": "not stated"}
         return table.map(lambda value: words.get(str(value), str(value)))
 
@@ -415,8 +372,8 @@ class Page:
     ) -> None:
         """Show sessions, noise floor, drift, dependence, odd trials and flags.
 
-        For a study whose conditions have different metrics it is asked once a metric; sessions and
-        flags, which all of them share, are shown the first time.
+        A study whose conditions have different metrics calls it once a metric; sessions and flags
+        are shown the first time only.
 
         Parameters
         ----------
@@ -425,11 +382,11 @@ class Page:
         within : mapping, optional
             Only trials with these levels: ``{"service": "linpack"}``; a list names several levels.
         by : str, optional
-            Column (a factor or one that `join` made) whose groups may differ in noise.
+            Column (a factor, or one made by `join`) whose groups may differ in noise.
         """
         value = value or self.summary
-        first = not self._checked
-        self._checked.add(value)
+        first = not self._validated
+        self._validated = True
         if first:
             self.say(_SESSIONS)
             self.say(self._sessions_text())
@@ -438,9 +395,8 @@ class Page:
             for name, level in (within or {}).items()
         )
         self.say(_NOISE + (_GROUPS if by else "") if first else f"### `{value}`{which}")
-        paired, trials = (
-            self.part(_with_logs(table, value), within) for table in (self.paired, self.trials)
-        )
+        paired = self.part(_positive(self.paired, value), within)
+        trials = self.part(_positive(self.trials, value), within)
         if not trials[value].notna().any():
             self.say(f"No trial has a value of `{value}` that could be compared{which}.")
         else:
@@ -449,16 +405,15 @@ class Page:
         if first:
             self.say(_FLAGS)
             self._show_flags(by)
-        self.__dict__.pop("series", None)
 
     def _sessions_text(self) -> str:
         if not self.spanned:
             return "Every block was measured within one session; all are compared."
-        left, which = self.n_blocks - len(self.spanned), ", ".join(map(str, self.spanned))
+        which = ", ".join(map(str, self.spanned))
         return (
             f"**Left out of every paired comparison: block {which}**, whose trials span more than "
-            "one session, so that a difference inside it may be one between sessions. "
-            f"{left} of {self.n_blocks} blocks are compared."
+            f"one session. {self.n_blocks - len(self.spanned)} of {self.n_blocks} blocks are "
+            "compared."
         )
 
     def _show_noise(self, paired: pd.DataFrame, value: str, by: str | None, which: str) -> None:
@@ -476,28 +431,27 @@ class Page:
         self.floors.append(floor.assign(of=value))
         decidable = margins(floor, by) if by else {"": floor["decidable_margin"].max()}
         finite = {str(name): one for name, one in decidable.items() if math.isfinite(one)}
-        unknown = [f"`{name}`" for name, one in decidable.items() if by and not math.isfinite(one)]
+        unknown = [f"`{name}`" for name in decidable if by and str(name) not in finite]
         self.margins |= {f"{value}{which}, {name}": one for name, one in finite.items()}
         self.say(self._decidable_text(floor, value, finite, unknown))
 
     def _decidable_text(
         self, floor: pd.DataFrame, value: str, decidable: dict[str, float], unknown: list[str]
     ) -> str:
-        """Return which margins these blocks decide, and how many blocks the page's margin takes."""
+        """Return which margins these blocks decide, and how many blocks the page's margin needs."""
         if not decidable:
-            return (
-                "No spread is known: a margin cannot be stated before a campaign with more blocks."
-            )
+            return "The spread is not known: a decidable margin needs a campaign with more blocks."
         sd = floor["sd"].max()
         needed = power.blocks_for(self.margin, sd) if sd > 0 else 2
         needed = needed and max(needed, power.least_blocks())
         each = " of each group" if len(decidable) + len(unknown) > 1 else ""
         parts = [f"`{name}` {one:.1%}" if name else f"{one:.1%}" for name, one in decidable.items()]
-        text = f"Decidable margins on {_PLURAL.get(value, f'`{value}`')} (80 % power, "
-        text += f"{floor['n_blocks'].max()} blocks, the noisiest condition{each} that ran twice): "
-        text += f"{', '.join(parts)}. "
-        text += f"The largest, {max(decidable.values()):.1%}, is the one in the report's index; "
-        text += f"{self.margin:.1%} everywhere takes {needed or 'too many'} blocks."
+        text = (
+            f"Decidable margins on `{value}` (80 % power, {floor['n_blocks'].max()} blocks, the "
+            f"noisiest condition{each} that ran twice): {', '.join(parts)}. The largest, "
+            f"{max(decidable.values()):.1%}, is the one in the report's index; "
+            f"{self.margin:.1%} everywhere takes {needed or 'too many'} blocks."
+        )
         if unknown:
             text += f" Not known for {', '.join(unknown)}: no condition ran twice in enough blocks."
         return text
@@ -525,10 +479,10 @@ class Page:
             self._show_inside(series, by or self.factors[0])
         odd = checks.outliers(trials, value=value, condition=self.factors)
         count = int(odd["outlier"].sum())
-        self.say(f"{count} of {len(odd)} trials are unlike the others of their kind.")
+        self.say(f"{count} of {len(odd)} trials are unlike the others of their condition.")
 
     def _show_inside(self, series: pd.DataFrame, by: str) -> None:
-        """Show how far samples of a trial depend on each other, and changes inside trials."""
+        """Show how much the samples of a trial depend on each other, and changes inside trials."""
         options: dict[str, Any] = {"by": ["trial", by], "value": self.value}
         dependence = checks.dependence(series, **options)
         worth = dependence.groupby(by, observed=True)[["n", "lag1", "effective"]]
@@ -540,7 +494,7 @@ class Page:
         table = pd.DataFrame(
             {
                 "trials": groups["trial"].size(),
-                "asked": groups["stationary"].count(),
+                "tested": groups["stationary"].count(),
                 "changing": groups["changing"].sum(),
                 "median_change": groups["size"].median(),
                 "largest_change": groups["size"].max(),
@@ -580,10 +534,10 @@ class Page:
         hue, col : str, optional
             Columns for markers and panels; the first factor, and no panels, by default.
         unit : str, optional
-            Unit of `value` as stored; by default what `value` of the page or its name says.
+            Unit of `value` as stored; by default that of the page's `value`, or by its name.
         """
         value = value or self.summary
-        trials = self.part(_with_logs(self.trials, value), within)
+        trials = self.part(_positive(self.trials, value), within)
         if not trials[value].notna().any():
             self.say(f"No trial has `{value}`.")
             return
@@ -600,18 +554,16 @@ class Page:
         """Return every table value of a paper; see `labkit.claims.published.published`."""
         return published(source)
 
-    def claims(self, source: str, study: str | None = None) -> pd.DataFrame:
-        """Show the claims of a paper and what was measured; return their rows of the ledger.
+    def claims(self, source: str) -> pd.DataFrame:
+        """Show a paper's claims about this study and their results; return the ledger's rows.
 
         Parameters
         ----------
         source : str
             Name of the paper in ``data/claims.toml``.
-        study : str, optional
-            The claims' study; the campaign's by default.
         """
         rows = ledger(self.campaign)
-        rows = rows[(rows["source"] == source) & (rows["study"] == (study or self.plan["study"]))]
+        rows = rows[(rows["source"] == source) & (rows["study"] == str(self.plan["study"]))]
         if self.entries is None:
             self.say(_CLAIMS)
         self.entries = rows if self.entries is None else pd.concat([self.entries, rows])
@@ -623,7 +575,7 @@ class Page:
         return rows
 
     def conclusions(self, lines: Sequence[Mapping[str, Any]], *, title: str) -> None:
-        """List headlines, results of claims and provenance; hand all to the report's index.
+        """List headlines, results of claims and provenance, and pass them to the report's index.
 
         Parameters
         ----------
@@ -633,10 +585,9 @@ class Page:
             The study, as the index names it.
         """
         lines = [self._marked(line) for line in [*lines, *self._claim_headlines()]]
-        text = "\n".join(map(self.headline_text, lines))
-        self.say(text or "Nothing was measured that could be concluded from.")
-        about = self._about()
-        source = provenance(self._whole)
+        text = "\n".join(map(headline_text, lines))
+        self.say(text or "Nothing was measured, so there are no conclusions.")
+        source = provenance(self._all)
         summary = tables.json_value(
             {
                 "study": self.plan["study"],
@@ -646,7 +597,7 @@ class Page:
                 "decidable_margin": max(self.margins.values(), default="unknown (pilot)"),
                 "infeasible": self.plan["infeasible"],
                 "rig": self.rig,
-                **about,
+                **self._about(),
                 "provenance": source,
             }
         )
@@ -658,14 +609,14 @@ class Page:
         _notebook.display(shown, raw=True)
 
     def _marked(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a headline whose verdict says that it is a pilot's, where it is one."""
+        """Return a headline, with "(pilot)" after its verdict where this is a pilot."""
         verdict = str(line["verdict"])
         if not self.pilot or verdict.endswith("(pilot)") or verdict in _UNMEASURED:
             return line
         return {**line, "verdict": f"{verdict} (pilot)"}
 
     def _claim_headlines(self) -> list[dict[str, Any]]:
-        """Return a headline for each claim that was decided, and one a paper that counts them."""
+        """Return a headline for each decided claim, and for each paper one with all counts."""
         if self.entries is None:
             return []
         lines: list[dict[str, Any]] = []
@@ -693,7 +644,7 @@ class Page:
         return lines
 
     def _noise_lines(self) -> list[dict[str, Any]]:
-        """Return the noise floors; with several values, each line says whose it is."""
+        """Return the noise floors; with several values, each line names its value."""
         several = len({str(name) for floor in self.floors for name in floor["of"]}) > 1
         names = [*(["of"] if several else []), *self.factors]
         return [line for floor in self.floors for line in tables.noise_lines(floor, names)]
@@ -706,7 +657,7 @@ class Page:
             started = datetime.fromtimestamp(first, UTC).date().isoformat()
         return {
             "blocks": self.n_blocks,
-            "trials": sum(one["status"] == "ok" for one in self.campaign.records),
+            "trials": self._ok,
             "failed": self.failed,
             "dataset": Path(self.data).name if Path(self.data).is_absolute() else self.data,
             "measured": started,
@@ -715,30 +666,41 @@ class Page:
         }
 
 
+def headline_text(line: Mapping[str, Any]) -> str:
+    """Return a headline as a line of a list: text, number with interval, verdict."""
+
+    def text(value: float) -> str:
+        return f"{value:.3f}" if line["unit"] == "times" else number(value)
+
+    estimate = ""
+    if line.get("estimate") is not None:
+        estimate = f" {text(line['estimate'])} {line['unit']}"
+        if line.get("low") is not None and line.get("high") is not None:
+            estimate += f" [{text(line['low'])}, {text(line['high'])}]"
+    return f"- {line['text']}:{estimate} **{line['verdict']}**"
+
+
 def _levels(level: Any) -> set[str]:
-    """Return one level, or several, as a set of text."""
     return set(map(str, level)) if isinstance(level, list | tuple | set) else {str(level)}
 
 
 def _select(campaign: dataset.Dataset, within: Mapping[str, Any]) -> dataset.Dataset:
     """Return the part of a campaign whose conditions have some levels."""
-    wanted = {
-        name: _levels(level) for name, level in within.items() if name in campaign.plan["factors"]
-    }
-    if not wanted:
+    levels = {n: _levels(level) for n, level in within.items() if n in campaign.plan["factors"]}
+    if not levels:
         return campaign
 
-    def selected(one: Mapping[str, Any]) -> bool:
-        return all(str(one["levels"][name]) in levels for name, levels in wanted.items())
+    def selected(entry: Mapping[str, Any]) -> bool:
+        return all(str(entry["levels"][name]) in chosen for name, chosen in levels.items())
 
-    plan = campaign.plan | {"conditions": list(filter(selected, campaign.plan["conditions"]))}
     part = campaign.part(selected)
-    part.__dict__["plan"] = plan
+    conditions = list(filter(selected, campaign.plan["conditions"]))
+    part.__dict__["plan"] = campaign.plan | {"conditions": conditions}
     return part
 
 
-def _with_logs(table: pd.DataFrame, value: str) -> pd.DataFrame:
-    """Return a table whose value is a positive number or missing: only these have a ratio."""
+def _positive(table: pd.DataFrame, value: str) -> pd.DataFrame:
+    """Return a table in which a value that is not a positive number is NaN: it has no ratio."""
     if value not in table:
         return table.assign(**{value: math.nan})
     numbers = pd.to_numeric(table[value], errors="coerce").astype(float)

@@ -36,8 +36,8 @@ def build_page(
     """Execute an analysis notebook and write it as one self-contained HTML page.
 
     `title` is the page's heading, and its name in the index where the summary has none; `timeout`
-    and `cwd` are those of `execute`. The executed notebook is kept beside the page only if it
-    fails; the page then shows how far it came, and the error is raised.
+    and `cwd` are passed to `execute`. If the notebook fails, the page shows its output up to the
+    error, the executed notebook is kept in the same folder, and the error is raised.
     """
     parameters = dict(parameters or {})
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -62,8 +62,8 @@ def build_page(
 def read_summary(path: Path) -> dict[str, Any]:
     """Return the summary that a notebook displayed, from the notebook or from its page.
 
-    It is empty where there is none. A page adds ``page_title`` and, of a notebook that failed,
-    ``error``.
+    It is empty where there is none. A page adds ``page_title``, and ``error`` if the notebook
+    failed.
     """
     if path.suffix == ".ipynb":
         return _displayed_summary(nbformat.read(path, as_version=4))
@@ -156,11 +156,11 @@ def _displayed_summary(document: Any) -> dict[str, Any]:
 
 
 def _render_cells(document: Any, title: str) -> str:
-    """Return the cells of a notebook as an HTML fragment that goes below the heading `title`."""
+    """Return the cells of a notebook as an HTML fragment for a page with the heading `title`."""
     from nbconvert import HTMLExporter  # slow to import
 
     document.metadata.pop("widgets", None)
-    # papermill inserts a cell that points at an error; the page does so itself.
+    # papermill inserts a cell that points at an error, as the page already does.
     document.cells = [
         cell
         for cell in document.cells
@@ -168,7 +168,7 @@ def _render_cells(document: Any, title: str) -> str:
     ]
     _lower_title(document.cells, title)
     for place, cell in enumerate(document.cells):
-        # papermill draws the id of the cell that it injects: two pages would never be equal.
+        # papermill gives the cell that it injects a random id: pages would not be reproducible.
         cell["id"] = f"cell-{place}"
         for output in cell.get("outputs", []):
             _keep_static(output)
@@ -183,7 +183,7 @@ def _render_cells(document: Any, title: str) -> str:
 
 
 def _lower_title(cells: list[Any], title: str) -> None:
-    """Leave the page one main heading: drop the notebook's own, or lower it if it differs."""
+    """Remove the notebook's main heading, or lower it if it differs from the page's."""
     for cell in cells[:3]:
         match = re.match(r"# +(.+)\n*", cell.source) if cell.cell_type == "markdown" else None
         if match:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,24 +14,24 @@ from markupsafe import Markup
 from labkit.dataset import Dataset
 from labkit.design import digest
 from labkit.paths import ROOT, project
-from labkit.report.execution import parameter_statements
+from labkit.report.execution import parameters_source
 from labkit.report.html import environment
 
-#: In the order in which they are tried: the first that fits best is named.
+#: Of profiles that fit equally well, the first is named.
 _PROFILES = ("quick", "paper", "tiny")
 
 
 def provenance(campaign: Dataset) -> dict[str, str]:
-    """Return what a page says of where its numbers come from, by the label of each line."""
+    """Return the provenance of a campaign, a line of text by its label."""
     plan, rig, path = campaign.plan, campaign.rig, campaign.path
-    place = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+    dataset = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
     identity = plan.get("identity") or {}
     version = f"labkit {identity.get('labkit', 'of an unknown version')}"
     if "measurement_version" in identity:
         version += f", measurement version {identity['measurement_version']}"
     design = f"{plan.get('blocks')} blocks of {len(plan.get('conditions', []))} conditions"
     return {
-        "Dataset": place,
+        "Dataset": dataset,
         "Fingerprint": fingerprint(campaign),
         "Plan": f"{plan['study']}, {design}, seed {plan.get('seed')}, identity {digest(identity)}",
         "Rig": f"{rig.get('name', 'unnamed')} ({rig.get('kind', 'of an unknown kind')})",
@@ -49,10 +47,7 @@ def provenance_html(lines: Mapping[str, str], *, anchor: str = "") -> Markup:
 
 
 def fingerprint(campaign: Dataset) -> str:
-    """Return 16 hexadecimal digits that change with the plan and with any attempt's record.
-
-    They are the same however the campaign is stored.
-    """
+    """Return a digest of the plan and all records, the same wherever the campaign is stored."""
     records = [
         {name: value for name, value in record.items() if name != "directory"}
         for record in campaign.records
@@ -62,16 +57,17 @@ def fingerprint(campaign: Dataset) -> str:
 
 
 def measure_command(plan: Mapping[str, Any]) -> str:
-    """Return the command that runs the plan's study with the plan's seed, blocks and settings.
+    """Return the command that runs the plan's study with its seed, blocks and settings.
 
-    It names the closest profile; whatever the plan has otherwise is a parameter of the command.
-    Empty where this clone has no notebook of the study.
+    It names the closest profile, and the plan's other values as parameters. It is empty where the
+    project has no notebook of the study.
     """
     study = str(plan["study"])
     notebooks = sorted(project("notebooks/studies").glob(f"[0-9]*-{study}.ipynb"))
     if not notebooks:
         return ""
-    declared = _declared(notebooks[0])
+    declared: dict[str, Any] = {}
+    exec(parameters_source(notebooks[0]), {}, declared)  # assignments of the project's own
     planned = {**plan.get("settings", {}), "blocks": plan.get("blocks"), "seed": plan.get("seed")}
     planned = {name: planned[name] for name in declared if planned.get(name) is not None}
     different = {}
@@ -82,37 +78,12 @@ def measure_command(plan: Mapping[str, Any]) -> str:
         }
     best = min(different, key=lambda profile: len(different[profile]))
     parts = ["labkit", "run", study, "--profile", best]
-    # The seed draws the order of the trials: it is named even where it is the notebook's own.
+    # The seed draws the order of the trials, so it is always named.
     for name, value in {"seed": planned.get("seed"), **different[best]}.items():
         if value is not None:
             text = yaml.safe_dump(value, default_flow_style=True, width=10**6).strip()
             parts += ["-p", name, text.removesuffix("...").strip()]
     return shlex.join(parts)
-
-
-def _declared(notebook: Path) -> dict[str, Any]:
-    """Return the parameters of a notebook with their values; None for what is computed."""
-    values: dict[str, Any] = {}
-    for node in parameter_statements(notebook):
-        if isinstance(node, ast.Assign):
-            values |= _assigned(node.targets[0], node.value)
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            before, more = values[node.target.id], ast.literal_eval(node.value)
-            values[node.target.id] = before | more if isinstance(more, dict) else before + more
-    return values
-
-
-def _assigned(target: ast.expr, value: ast.expr) -> dict[str, Any]:
-    """Return what an assignment gives to a name, or to several at once."""
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        pairs = zip(target.elts, value.elts, strict=True)
-        return {name: item for pair in pairs for name, item in _assigned(*pair).items()}
-    if not isinstance(target, ast.Name):
-        return {}
-    try:
-        return {target.id: ast.literal_eval(value)}
-    except ValueError:
-        return {target.id: None}
 
 
 def _profile(stem: str, name: str) -> dict[str, Any]:

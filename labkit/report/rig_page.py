@@ -1,6 +1,6 @@
-"""The rig's page: hosts and CPUs, the ladder of baselines, noise, and what cannot be decided.
+"""The page of the rig: hosts and CPUs, ladder of baselines, noise, what cannot be decided.
 
-All of it is read from the datasets of the studies that were measured on the rig.
+Everything is read from the datasets of the studies that were measured on the rig.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.compare import compare
-from labkit.analysis.noise import baseline_steps as steps
+from labkit.analysis.noise import baseline_steps
 from labkit.analysis.summary import summarise
 from labkit.analysis.tables import headline
 from labkit.analysis.trials import sort_trials
@@ -37,16 +36,16 @@ UNDECIDED = "not decidable on this rig"
 _WIDTH = 860
 #: Hosts that are up only for studies that ask for them.
 _TEMPORARY = ("peer", "collector")
-#: What a role is for.
+#: The purpose of each role.
 ROLES = {
     "generator": "sends the load and takes the time",
-    "sut": "holds the engine; containers, and processes beside it, are placed here",
-    "clean": "has no engine: the clean baseline is placed here",
+    "sut": "runs the engine; containers and bare processes are placed here",
+    "clean": "has no engine; the clean baseline is placed here",
     "peer": "a second host with an engine",
-    "collector": "listens at the switch, which mirrors ports to it while something is captured",
+    "collector": "captures packets at the switch, which mirrors ports to it",
     "softirq": "the kernel's network work",
-    "harness": "labkit itself, which sleeps while something is measured",
-    "all": "ends that the scheduler places (affinity free)",
+    "harness": "labkit itself, which sleeps during a measurement",
+    "all": "processes that the scheduler places (affinity free)",
 }
 #: Facts of a machine that are shown: the label, and the path in its facts.
 _FACTS: dict[str, tuple[str, ...]] = {
@@ -81,7 +80,7 @@ LADDER = {
     "docker host": "the container itself: namespaces, seccomp, capabilities; the host's network",
     "docker bridge": "a network of its own: a veth pair to a bridge",
 }
-#: A ladder has at least so many levels; of a campaign's equally full ladders so many are shown.
+#: The least levels of a ladder, and the most ladders shown of a campaign.
 _LEAST, _FEW = 3, 2
 
 
@@ -99,11 +98,7 @@ def build_rig(
         title,
         {"page_title": title},
         rigs=[_shown_rig(rig) for rig in rigs_of(studies)],
-        ladders=[
-            _shown_ladder(study, ladder)
-            for study in studies
-            for ladder in ladders_of(study.dataset)
-        ],
+        ladders=[(study, ladder) for study in studies for ladder in ladders_of(study.dataset)],
         studies=studies,
         undecided=UNDECIDED,
         counts={
@@ -140,25 +135,6 @@ def _shown_rig(rig: Rig) -> dict[str, Any]:
     }
 
 
-def _shown_ladder(study: MeasuredStudy, ladder: Ladder) -> dict[str, Any]:
-    """Return what the template shows of one ladder."""
-    steps = [
-        f"{row['condition']} over {row['below']} {number(row['estimate'])}"
-        f" [{number(row['low'])} to {number(row['high'])}], {row['verdict']}"
-        for row in ladder.rows
-        if row["below"]
-    ]
-    return {
-        "study": study,
-        "within": ", ".join(f"{name} {level}" for name, level in ladder.within.items()),
-        "margin": ladder.margin,
-        "query": ladder.query,
-        "rows": ladder.rows,
-        "figure": picture(ladder.figure()),
-        "alt": f"Round trips, each level over the one below: {'; '.join(steps)}.",
-    }
-
-
 @dataclass(frozen=True)
 class MeasuredStudy:
     """A study on the page of its rig: what its page says, and its dataset."""
@@ -170,20 +146,15 @@ class MeasuredStudy:
 
     @property
     def key(self) -> str:
-        """What studies of one rig have in common: everything but its temporary hosts."""
+        """What identifies the rig: everything but its temporary hosts."""
         rig, sut = self.dataset.rig, self.dataset.facts.get("sut", {}).get("stable", {})
-        stay = [
-            {role: one for role, one in (rig.get(part) or {}).items() if role not in _TEMPORARY}
+        permanent = [
+            {role: host for role, host in (rig.get(part) or {}).items() if role not in _TEMPORARY}
             for part in ("hosts", "cpu_map")
         ]
         words = [rig.get(name) for name in ("name", "kind", "links", "caveats")]
         machine = [_at(sut, _FACTS[name]) for name in ("Processor", "Kernel", "Memory, GiB")]
-        return json.dumps([*stay, *words, *machine], sort_keys=True)
-
-    @property
-    def tools(self) -> dict[str, str]:
-        """The tools that measured, with their versions."""
-        return dict(self.dataset.plan["identity"].get("tools") or {})
+        return json.dumps([*permanent, *words, *machine], sort_keys=True)
 
 
 @dataclass
@@ -194,20 +165,22 @@ class Rig:
 
     @property
     def described(self) -> dict[str, Any]:
-        """What `labkit.rig.Rig.describe` gave, with the hosts of every study."""
-        rigs = [one.dataset.rig for one in self.studies]
-        found = dict(rigs[0])
+        """The description of the rig, with the hosts of every study."""
+        rigs = [study.dataset.rig for study in self.studies]
+        merged = dict(rigs[0])
         for part in ("hosts", "cpu_map", "capabilities"):
-            every = [one.get(part) or {} for one in reversed(rigs)]
-            found[part] = in_order({role: what for one in every for role, what in one.items()})
-        return found
+            merged[part] = {}
+            for rig in reversed(rigs):
+                merged[part] |= rig.get(part) or {}
+            merged[part] = in_order(merged[part])
+        return merged
 
     def hosts(self) -> list[dict[str, Any]]:
         """Return each host: role, purpose, addresses, CPUs, engine, interfaces, its studies."""
         rig, hosts = self.described, []
         for role, host in rig["hosts"].items():
-            studies = [one for one in self.studies if role in (one.dataset.rig.get("hosts") or {})]
-            stable = [one.dataset.facts.get(role, {}).get("stable", {}) for one in studies]
+            studies = [s for s in self.studies if role in (s.dataset.rig.get("hosts") or {})]
+            stable = [study.dataset.facts.get(role, {}).get("stable", {}) for study in studies]
             hosts.append(
                 {
                     "role": role,
@@ -234,18 +207,18 @@ class Rig:
         return machines
 
     def _facts(self, role: str) -> dict[str, str]:
-        datasets = [one.dataset for one in self.studies if role in one.dataset.facts]
+        datasets = [study.dataset for study in self.studies if role in study.dataset.facts]
         stable = [dataset.facts[role].get("stable", {}) for dataset in datasets]
         facts = {
-            label: _recorded(_at(one, path) for one in stable) for label, path in _FACTS.items()
+            label: _recorded(_at(known, path) for known in stable) for label, path in _FACTS.items()
         }
-        for name in sorted({name for one in stable for name in one.get("tools") or {}}):
-            versions = ((one.get("tools") or {}).get(name) for one in stable)
+        for name in sorted({name for known in stable for name in known.get("tools") or {}}):
+            versions = ((known.get("tools") or {}).get(name) for known in stable)
             facts[f"{name} (tool)"] = _recorded(versions)
         return facts
 
     def cpu_map(self) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return the CPUs, and a row a role: which of them it may run on, or words instead."""
+        """Return the CPUs, and for each role those it may run on, or a text instead."""
         rig = self.described
         roles = dict(rig["cpu_map"])
         for role, host in rig["hosts"].items():
@@ -282,30 +255,32 @@ def _at(facts: Mapping[str, Any], path: Sequence[str]) -> Any:
     value: Any = facts
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
-    # An empty list of isolated CPUs was read, and means that there are none.
+    # An empty list of isolated CPUs means that there are none.
     return "none" if value == "" and path[-1] == "isolated" else value
 
 
 def _recorded(values: Iterable[Any]) -> str:
-    """Return what studies recorded as text; several where they differ."""
-    known = [str(one) for one in values if one not in (None, "", {}, [])]
+    """Return what studies recorded as text, every distinct value."""
+    known = [str(value) for value in values if value not in (None, "", {}, [])]
     return "; ".join(dict.fromkeys(known)) or UNSTATED
 
 
 def _engine(stable: Iterable[Mapping[str, Any]]) -> str:
-    """Return what is known of a host's engine, in words."""
-    engines = [one.get("engine") or {} for one in stable]
-    facts = {label: _recorded(one.get(key) for one in engines) for label, key in _ENGINE.items()}
+    """Return the recorded facts of a host's engine as text."""
+    engines = [known.get("engine") or {} for known in stable]
+    facts = {
+        label: _recorded(engine.get(key) for engine in engines) for label, key in _ENGINE.items()
+    }
     name = f"Docker Engine ({facts.pop('version')})"
     known = [f"{label} {value}" for label, value in facts.items() if value != UNSTATED]
     return ", ".join([name, *known])
 
 
 def _interfaces(stable: Mapping[str, Any]) -> str:
-    """Return the lab interfaces of a host, with driver, rate and largest packet."""
+    """Return the lab interfaces of a host, with driver, rate and MTU."""
     interfaces = []
-    for name, one in (stable.get("interfaces") or {}).items():
-        parts = [one.get("driver"), one.get("speed"), f"MTU {one['mtu']}" if "mtu" in one else ""]
+    for name, nic in (stable.get("interfaces") or {}).items():
+        parts = [nic.get("driver"), nic.get("speed"), f"MTU {nic['mtu']}" if "mtu" in nic else ""]
         interfaces.append(f"{name} ({', '.join(filter(None, parts))})")
     return ", ".join(interfaces)
 
@@ -314,8 +289,8 @@ def _interfaces(stable: Mapping[str, Any]) -> str:
 class Ladder:
     """One ladder of baselines; the other factors have the levels `within`.
 
-    `steps` is what `labkit.analysis.noise.baseline_steps` returns, in µs; ``lowest, lowest_low,
-    lowest_high`` are the ratio to the lowest level. `margin` is the plan's.
+    `steps` is the result of `labkit.analysis.noise.baseline_steps` in µs, with the ratio to the
+    lowest level as ``lowest, lowest_low, lowest_high``. `margin` is the plan's.
     """
 
     within: dict[str, Any]
@@ -323,8 +298,13 @@ class Ladder:
     margin: float
 
     @property
+    def title(self) -> str:
+        """The levels of the other factors."""
+        return ", ".join(f"{name} {level}" for name, level in self.within.items())
+
+    @property
     def query(self) -> str:
-        """The expression for `DataFrame.query` that selects the ladder's rows of `Dataset.ok`."""
+        """The expression for `Dataset.ok.query` that selects the trials."""
         levels = {**self.within, "placement": self.steps["condition"].to_list()}
         return " and ".join(f"{name} == {level!r}" for name, level in levels.items())
 
@@ -344,15 +324,28 @@ class Ladder:
             for row in rows
         ]
 
-    def figure(self) -> Figure:
-        """Return each level's ratio to the one below, with intervals and verdicts."""
+    @property
+    def alt(self) -> str:
+        """The figure as text."""
+        steps = [
+            f"{row['condition']} over {row['below']} {number(row['estimate'])}"
+            f" [{number(row['low'])} to {number(row['high'])}], {row['verdict']}"
+            for row in self.rows
+            if row["below"]
+        ]
+        return f"Round trips, each level over the one below: {'; '.join(steps)}."
+
+    @property
+    def image(self) -> str:
+        """Each level's ratio to the one below, with intervals and verdicts, as a data URL."""
         table = self.steps[self.steps["below"].notna()]
         table = table.assign(step=table["condition"] + " / " + table["below"])
-        return interval_plot(table, margin=self.margin, label="step", baseline="the level below")
+        figure = interval_plot(table, margin=self.margin, label="step", baseline="the level below")
+        return picture(figure)
 
 
 def ladders_of(campaign: Dataset) -> list[Ladder]:
-    """Return the fullest ladders of a campaign, at most two; none where it measured none."""
+    """Return the ladders of a campaign with most levels, at most two."""
     factors = dict(campaign.plan["factors"])
     placements = set(map(str, factors.pop("placement", [])))
     planned = [name for name in LADDER if name in placements]
@@ -367,12 +360,12 @@ def ladders_of(campaign: Dataset) -> list[Ladder]:
         measured = [name for name in planned if name in set(part["placement"])]
         if len(measured) >= _LEAST:
             ladders.append(Ladder(within, _steps(part, measured, margin), margin))
-    most = max((len(one.steps) for one in ladders), default=0)
-    return [one for one in ladders if len(one.steps) == most][:_FEW]
+    most = max((len(ladder.steps) for ladder in ladders), default=0)
+    return [ladder for ladder in ladders if len(ladder.steps) == most][:_FEW]
 
 
 def _trials(campaign: Dataset) -> pd.DataFrame:
-    """Return a row a trial with its median round trip in µs; none of blocks that span sessions."""
+    """Return the median round trip of each trial in µs, without blocks that span sessions."""
     ordered = sort_trials(campaign.series([VALUE]), value=VALUE)
     medians = summarise(ordered, by=["trial"], value=VALUE, statistics=["median"])
     trials = campaign.ok.merge(medians.astype({"trial": "str"})[["trial", "median"]], on="trial")
@@ -383,7 +376,7 @@ def _trials(campaign: Dataset) -> pd.DataFrame:
 def _steps(trials: pd.DataFrame, levels: Sequence[str], margin: float) -> pd.DataFrame:
     options: dict[str, Any] = {"value": "median", "condition": "placement", "margin": margin}
     trials = trials[trials["placement"].isin(levels)]
-    table = steps(trials, levels=levels, **options)
+    table = baseline_steps(trials, levels=levels, **options)
     lowest = compare(trials, baseline=levels[0], block="block", **options)
     ends = {name: f"lowest_{name}" for name in ("low", "high")} | {"estimate": "lowest"}
     lowest = lowest[["condition", *ends]].rename(columns=ends)

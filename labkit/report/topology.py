@@ -12,7 +12,7 @@ GAP = 14
 LINE = 17
 #: The order in which roles are shown, others after them.
 ROLES = ("generator", "sut", "clean", "peer", "collector", "softirq", "harness", "all")
-#: The host that takes no part: the switch mirrors packets to it.
+#: The host that sends nothing: the switch mirrors packets to it.
 LISTENER = "collector"
 #: Padding inside the frame of a machine whose hosts share one kernel.
 INSET = 12
@@ -34,13 +34,13 @@ def _words(value: Any) -> str:
 
 
 def _fit(text: str, width: float) -> str:
-    """Shorten text that is wider than its box; the whole of it is in the box's title."""
+    """Shorten text that is wider than its box; the box's title has the full text."""
     most = int(width / 6.6)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def addresses_of(role: str, host: Mapping[str, Any]) -> list[str]:
-    """Return a host's addresses; for the collector, which has none, what it listens to."""
+    """Return a host's addresses; for the collector, which may have none, what it listens to."""
     listed = host.get("addresses") or []
     if not listed and role == LISTENER:
         whose = _words(host.get("mirrors"))
@@ -49,7 +49,7 @@ def addresses_of(role: str, host: Mapping[str, Any]) -> list[str]:
 
 
 def cpus_of(role: str, host: Mapping[str, Any], rig: Mapping[str, Any]) -> str:
-    """Return a host's CPUs; where the collector has none of its own, it has the harness's."""
+    """Return a host's CPUs; a collector without CPUs runs on those of the harness."""
     own, harness = _words(host.get("cpus")), _words((rig.get("cpu_map") or {}).get("harness"))
     return own or (f"{harness} (harness)" if role == LISTENER and harness else "")
 
@@ -88,7 +88,7 @@ def _host(x: float, y: float, size: tuple[float, float], role: str, lines: list[
 
 
 def _network(y: float, left: float, right: float, words: list[str], middle: float) -> str:
-    """Return the network as a bar with the words of its links beneath."""
+    """Return the network as a bar with the text of its links below."""
     parts = [f'<line x1="{left:.1f}" y1="{y}" x2="{right:.1f}" y2="{y}" class="bus"/>']
     for number, line in enumerate(words):
         parts.append(_text(middle, y + 18 + number * 15, line, "note"))
@@ -96,7 +96,7 @@ def _network(y: float, left: float, right: float, words: list[str], middle: floa
 
 
 def _links(links: Any, several: bool, width: int) -> list[str]:
-    """Return the words of the links, wrapped; they may be text, pairs or mappings."""
+    """Return the links, which may be text, pairs or mappings, as lines of text."""
     if isinstance(links, str):
         links = [links]
     said = []

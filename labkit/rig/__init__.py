@@ -1,19 +1,11 @@
 """Rigs: the hosts of an experiment, whatever they are made of."""
 
-# Every kind of rig registers itself as a subclass of `Rig`; ``auto`` tries them in this order.
-from labkit.rig.base import AFFINITIES, Rig, auto, open_rig
+# Each kind of rig is a subclass of `Rig`, and registered by its import; ``auto`` tries them in
+# this order.
+from labkit.rig.base import AFFINITIES, Rig, auto
 
 from labkit.rig.virtual import VirtualRig, clean  # isort: skip
 from labkit.rig.onehost import OneHostRig  # isort: skip
 from labkit.rig.inventory import InventoryRig  # isort: skip
 
-__all__ = [
-    "AFFINITIES",
-    "InventoryRig",
-    "OneHostRig",
-    "Rig",
-    "VirtualRig",
-    "auto",
-    "clean",
-    "open_rig",
-]
+__all__ = ["AFFINITIES", "InventoryRig", "OneHostRig", "Rig", "VirtualRig", "auto", "clean"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,43 +13,19 @@ from typing import Any, ClassVar
 from labkit.errors import FenceError, Interrupted, RigError, UsageError
 from labkit.hosts import Host, Tuning, collect_facts
 from labkit.hosts.target import Network, Target
-from labkit.placement import Placement
+from labkit.placement import Placement, cpu_set
 from labkit.process import ended_as_by_ctrl_c
-from labkit.rig import interrupts, lock, networks, storage
+from labkit.rig import lock, networks, storage
+from labkit.rig.images import Say
 from labkit.rig.layers import LayeredImage
 from labkit.runtimes import RUNTIMES
 
-#: How the two ends are pinned: left to the scheduler, a CPU each, or both on the server's CPU.
+#: CPUs of the two ends: the scheduler's choice, one each, or both on the server's CPU.
 AFFINITIES = ("free", "split", "same")
-Say = Callable[[str], None]
 
 #: The capability that a baseline level or a network requires; other networks: their name.
 _NEEDS = {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgroup"}
 _NEEDS |= {"host": "", "bridge": "layer2", "nat": "nat"}
-
-
-@contextmanager
-def open_rig(
-    spec: str | Path = "virtual", *, say: Say = print, patience: float = 0.0
-) -> Iterator[Rig]:
-    """Open a rig for the duration of a ``with`` block; SIGTERM ends it as Ctrl-C does."""
-    name = auto() if str(spec) == "auto" else str(spec)
-    kind = next((kind for kind in Rig.__subclasses__() if kind.accepts(name)), None)
-    if kind is None:
-        raise UsageError(
-            f"no rig called {name!r}",
-            remedy='use "virtual", "virtual:1gbit" (any rate), "one-host", "auto", or the path of '
-            "an inventory (rig.toml)",
-        )
-    try:
-        with (
-            ended_as_by_ctrl_c(signal.SIGTERM),
-            lock.locked(patience),
-            kind.opened(name, say) as rig,
-        ):
-            yield rig
-    except KeyboardInterrupt as error:
-        raise Interrupted(str(error)) from error
 
 
 def auto() -> str:
@@ -70,41 +46,37 @@ def auto() -> str:
 
 @dataclass
 class Rig:
-    """Hosts by role, as every kind of rig gives them; each kind is a subclass.
+    """The hosts of an experiment by role; `Rig.open` returns one.
 
     Parameters
     ----------
     name, kind : str
-        What the user called it, and ``virtual``, ``inventory`` or ``one-host``.
+        The specification, and ``virtual``, ``inventory`` or ``one-host``.
     hosts : mapping of str to Host
-        ``generator`` sends the load, ``sut`` holds the engine, ``clean`` has none.
+        ``generator`` sends the load, ``sut`` has the engine, ``clean`` has none.
     targets : mapping of str to Target
-        Places for workloads, by role.
-    addresses : mapping of str to tuple of str
-        Lab addresses of each role.
-    interfaces : mapping of str to tuple of str
-        Lab interfaces of each role.
+        Hosts as places for workloads, by role.
+    addresses, interfaces : mapping of str to tuple of str
+        Lab addresses and interfaces of each role.
     cpu_map : mapping of str to str
-        CPU list of ``generator``, ``sut``, ``clean`` and ``harness``; and, for ends that the
-        scheduler places, ``all``, or ``all.<role>`` where the hosts have a kernel each.
+        CPU lists of ``generator``, ``sut``, ``clean`` and ``harness``; for ends that the scheduler
+        places, ``all``, or ``all.<role>`` where each host has its own kernel.
     cpu_notes : mapping of str to str
-        What is known in words only: where ``softirq`` runs, or that the harness is elsewhere.
+        What has no CPU list: where ``softirq`` runs, or that the harness is elsewhere.
     shared_kernel : bool
         Whether the hosts are namespaces of one kernel.
-    links : tuple of str
-        How they are joined, in words.
-    caveats : tuple of str
-        What its numbers cannot say.
+    links, caveats : tuple of str
+        How the hosts are connected, and what the rig's numbers cannot show, as text.
     missing : mapping of str to str
-        Capabilities that it lacks, with the reason.
+        Capabilities that the rig lacks, with the reason.
     at_close : tuple of callable
-        What is to be undone on the hosts while they can still be reached.
+        What to undo on the hosts before the connections are closed.
     rate : str
-        The rate that labkit gave to its links, as ``tc`` writes it; "" for none.
-    layable : mapping of str to Network
-        Networks that can be made between its containers, by name, with this rig's addresses.
+        The rate that labkit gave its links, as ``tc`` writes it; "" for none.
+    possible_networks : mapping of str to Network
+        Networks between containers that `networks` can create, with this rig's addresses.
     mirrored : mapping of str to tuple of str
-        For a host that listens at the switch, the roles whose ports are mirrored to it.
+        For a capture host, the roles whose ports the switch mirrors to it.
     """
 
     name: str
@@ -120,19 +92,58 @@ class Rig:
     missing: Mapping[str, str] = field(default_factory=dict)
     at_close: tuple[Callable[[], object], ...] = ()
     rate: str = ""
-    layable: Mapping[str, Network] = field(default_factory=dict)
+    possible_networks: Mapping[str, Network] = field(default_factory=dict)
     mirrored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cpu_notes: Mapping[str, str] = field(default_factory=dict)
 
     #: The specification by which ``auto`` opens this kind; "" where a file has to name the hosts.
     auto_spec: ClassVar[str] = ""
-    #: Whether storage drivers get a Docker daemon each, on this machine.
+    #: Whether each storage driver gets a Docker daemon on this machine.
     own_daemons: ClassVar[bool] = False
 
     @staticmethod
-    def open(spec: str | Path = "virtual", **options: Any) -> AbstractContextManager[Rig]:
-        """Return a context in which the rig stands; see `labkit.rig.open_rig`."""
-        return open_rig(spec, **options)
+    @contextmanager
+    def open(
+        spec: str | Path = "virtual", *, say: Say = print, patience: float = 0.0
+    ) -> Iterator[Rig]:
+        """Open a rig for the duration of a ``with`` block.
+
+        SIGTERM ends the block as Ctrl-C does.
+
+        Parameters
+        ----------
+        spec : str or Path
+            ``"virtual"``, ``"virtual:1gbit"`` (any rate), ``"one-host"``, ``"auto"``, or the path
+            of an inventory (``rig.toml``).
+        say : callable
+            Receives a line before each step that takes seconds.
+        patience : float
+            Seconds to wait for another process that uses this machine's rig.
+
+        Raises
+        ------
+        UsageError
+            There is no such rig.
+        RigError
+            The rig is in use, or this machine cannot have it.
+        """
+        name = auto() if str(spec) == "auto" else str(spec)
+        kind = next((kind for kind in Rig.__subclasses__() if kind.accepts(name)), None)
+        if kind is None:
+            raise UsageError(
+                f"no rig called {name!r}",
+                remedy='use "virtual", "virtual:1gbit" (any rate), "one-host", "auto", or the path '
+                "of an inventory (rig.toml)",
+            )
+        try:
+            with (
+                ended_as_by_ctrl_c(signal.SIGTERM),
+                lock.locked(patience),
+                kind.opened(name, say) as rig,
+            ):
+                yield rig
+        except KeyboardInterrupt as error:
+            raise Interrupted(str(error)) from error
 
     @classmethod
     def accepts(cls, spec: str) -> bool:
@@ -141,7 +152,7 @@ class Rig:
 
     @classmethod
     def unavailable(cls) -> str:
-        """Return why this machine and user cannot have this kind of rig; "" where they can."""
+        """Return why this machine and user cannot have this kind of rig, or ""."""
         return ""
 
     @classmethod
@@ -161,74 +172,69 @@ class Rig:
 
     @contextmanager
     def changed(self, **attributes: Any) -> Iterator[None]:
-        """Have other attributes for the duration of a ``with`` block."""
+        """Set attributes for the duration of a ``with`` block."""
         before = {name: getattr(self, name) for name in attributes}
         try:
-            for name, value in attributes.items():
-                setattr(self, name, value)
+            vars(self).update(attributes)
             yield
         finally:
-            for name, value in before.items():
-                setattr(self, name, value)
+            vars(self).update(before)
 
     def target(self, placement: Placement, at: str = "") -> Target:
-        """Return where a placement goes: a clean baseline has a host without an engine.
+        """Return where a placement goes; a clean baseline goes to a host without an engine.
 
         Parameters
         ----------
         placement : Placement
-            What is to be placed.
         at : str, optional
             The role of another host to place it on, such as ``peer``.
+
+        Raises
+        ------
+        RigError
+            The rig cannot run the placement there.
         """
-        if at:
-            return self._target_at(placement, at)
-        role = "clean" if placement.baseline_level == "clean" else "sut"
-        # Where a published port needs another address than the host's own (one-host).
-        role = "nat" if placement.network == "nat" and "nat" in self.targets else role
         reason = self.infeasible(placement)
+        role = at or ("clean" if placement.baseline_level == "clean" else "sut")
+        if not at and placement.network == "nat" and "nat" in self.targets:
+            role = "nat"  # where a published port has another address than the host's own
+        target = self.targets.get(role)
+        if at and target is None:
+            reason = f"the rig has no host {at!r}; with lab.peer(...): ... makes a second one"
+        elif at and target and not target.engine:
+            # Any host without an engine is clean; the verification checks that it has no rules.
+            clean = placement.baseline_level == "clean"
+            reason = (
+                None if clean else reason if placement.runtime == "bare" else f"{at} has no engine"
+            )
         if reason:
-            raise RigError(f"{placement.label} is not possible here", why=reason)
-        if placement.storage and placement.storage not in self.targets[role].storages:
+            raise RigError(
+                f"{placement.label} is not possible {f'on {at}' if at else 'here'}", why=reason
+            )
+        target = self.targets[role]
+        if at or not placement.storage:
+            return target
+        if placement.storage not in target.storages:
             raise RigError(
                 f"the storage {placement.storage} has not been set up",
                 remedy=f'with lab.storage(["{placement.storage}"], images=[...]): ...',
             )
-        target = self.targets[role]
-        return target.with_storage(placement.storage) if placement.storage else target
-
-    def _target_at(self, placement: Placement, role: str) -> Target:
-        reason = self.infeasible(placement)
-        clean = (
-            placement.baseline_level == "clean"
-            and role in self.targets
-            and not self.targets[role].engine
-        )
-        # Any host without an engine is a clean one; what is placed there is checked to be beside
-        # no rules.
-        reason = None if clean else reason
-        if role not in self.targets:
-            reason = f"the rig has no host {role!r}; with lab.peer(...): ... makes a second one"
-        elif placement.runtime != "bare" and not self.targets[role].engine:
-            reason = f"{role} has no engine"
-        if reason:
-            raise RigError(f"{placement.label} is not possible on {role}", why=reason)
-        return self.targets[role]
+        return target.with_storage(placement.storage)
 
     def infeasible(self, placement: Placement) -> str | None:
         """Return why this rig cannot run a placement, or None."""
         runtime = RUNTIMES[placement.runtime]
         if reason := runtime.infeasible(placement.network):
             return reason
-        way = placement.baseline_level or placement.network
-        # Whatever is not on a clean host is beside an engine's rules, and is checked to be so.
-        asked = ["rules"] if way != "clean" else []
-        asked += [*runtime.needs]
-        asked += [f"runtime:{placement.runtime}", _NEEDS.get(way, f"network:{way}")]
-        asked += [f"storage:{placement.storage}"] if placement.storage else []
-        asked += ["realtime"] if placement.limits.fifo else []
-        asked += ["network:nat"] if way == "nat" and not runtime.publishes_ports else []
-        return next((self.missing[name] for name in asked if name in self.missing), None)
+        level = placement.baseline_level or placement.network
+        # Everything but a clean baseline runs under an engine's rules, which are verified.
+        needs = ["rules"] if level != "clean" else []
+        needs += runtime.needs
+        needs += [f"runtime:{placement.runtime}", _NEEDS.get(level, f"network:{level}")]
+        needs += [f"storage:{placement.storage}"] if placement.storage else []
+        needs += ["realtime"] if placement.limits.fifo else []
+        needs += ["network:nat"] if level == "nat" and not runtime.publishes_ports else []
+        return next((self.missing[name] for name in needs if name in self.missing), None)
 
     def cpus(self, role: str, affinity: str) -> str:
         """Return the CPU list of a role under an affinity of `AFFINITIES`."""
@@ -239,17 +245,17 @@ class Rig:
         return self.cpu_map["sut" if affinity == "same" else role]
 
     def owns(self, address: str) -> bool:
-        """Tell whether an address belongs to a host of this rig."""
+        """Tell whether an address belongs to a host or a network of this rig."""
         try:
             wanted = ipaddress.ip_address(address)
         except ValueError:
             return False
-        held = [one for addresses in self.addresses.values() for one in addresses]
-        subnets = {
-            one.subnet for target in self.targets.values() for one in target.networks.values()
-        }
-        return any(wanted == ipaddress.ip_address(one) for one in held) or any(
-            wanted in ipaddress.ip_network(one) for one in subnets
+        addresses = {text for texts in self.addresses.values() for text in texts}
+        networks = [
+            network for target in self.targets.values() for network in target.networks.values()
+        ]
+        return any(wanted == ipaddress.ip_address(text) for text in addresses) or any(
+            wanted in ipaddress.ip_network(network.subnet) for network in networks
         )
 
     def check_target(self, address: str) -> None:
@@ -263,16 +269,13 @@ class Rig:
             )
 
     def images(self) -> dict[str, str]:
-        """Return the digest of every image that stands on the rig, by name.
-
-        Where hosts have made it each for itself, the further ones have the host in their name.
-        """
-        found: dict[str, str] = {}
+        """Return the digest of every image by name; where hosts differ, also by host."""
+        digests: dict[str, str] = {}
         for role, target in self.targets.items():
             for name, image in target.images.items():
-                other = found.get(name, image.digest) != image.digest
-                found[f"{name} on {role}" if other else name] = image.digest
-        return found
+                other = digests.get(name, image.digest) != image.digest
+                digests[f"{name} on {role}" if other else name] = image.digest
+        return digests
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of every host, by role."""
@@ -307,67 +310,78 @@ class Rig:
         }
 
     def _cpu_table(self) -> dict[str, str]:
-        """Return CPU lists, with the notes in front of what is not a host's."""
-        hosts = [key for key in self.cpu_map if not key.startswith(("harness", "all"))]
-        shared = next((key for key in self.cpu_map if key not in hosts), None)
-        table: dict[str, str] = {}
-        for key, cpus in self.cpu_map.items():
-            table |= self.cpu_notes if key == shared else {}
-            table[key] = cpus
-        return table | dict(self.cpu_notes)
+        """Return the CPU lists, with the notes before the first that is not a host's."""
+        rows = list(self.cpu_map.items())
+        shared = (n for n, (key, _) in enumerate(rows) if key.startswith(("harness", "all")))
+        first = next(shared, len(rows))
+        return dict([*rows[:first], *self.cpu_notes.items(), *rows[first:]])
 
     @contextmanager
     def peer(self, images: Sequence[str]) -> Iterator[None]:
-        """Have a second host with an engine, ``peer``, for the duration of a ``with`` block.
+        """Add a second host with an engine, ``peer``, for the duration of a ``with`` block.
 
-        For placements of clients, beside a generator that stays without firewall rules. Where a
-        rig cannot have one, plans refuse what needs it.
+        It is for clients in containers: the generator stays without firewall rules. Where a rig
+        cannot have one, what needs it is infeasible.
 
         Parameters
         ----------
         images : sequence of str
-            Names of ``containers/`` that its engine is to have.
+            Names of ``containers/`` that its engine needs.
         """
         yield
 
     @contextmanager
     def collector(self, *roles: str) -> Iterator[None]:
-        """Have a host that can listen to the traffic of roles (``sut``) inside a ``with`` block.
+        """Add a host that captures the traffic of roles (``sut``) for a ``with`` block.
 
-        Where a rig cannot have one, `missing` says why, and plans refuse what needs it.
+        Where a rig cannot have one, `missing` has the reason, and what needs it is infeasible.
         """
         yield
 
     @contextmanager
     def mirror(self) -> Iterator[None]:
-        """Show the collector what passes, where the rig does that, inside a ``with`` block."""
+        """Mirror ports to the collector inside a ``with`` block, if labkit controls the mirror."""
         yield
 
     @contextmanager
     def networks(self, names: Sequence[str]) -> Iterator[None]:
-        """Have networks for containers for the duration of a ``with`` block.
+        """Create networks between containers for the duration of a ``with`` block.
 
-        Those that this rig cannot have are left out; `missing` says why, and plans refuse them. A
-        peer whose containers are to be on them has to be there before: ``with lab.peer(...):``
-        first.
+        Networks that this rig cannot have are left out; `missing` has the reason, and what needs
+        them is infeasible. Add a peer whose containers use them first: ``with lab.peer(...):``.
 
         Parameters
         ----------
         names : sequence of str
-            Of ``labkit.placement.NETWORKS``; ``nat`` is the one for engines that publish no ports
-            by themselves.
+            Of ``labkit.placement.NETWORKS``; ``nat`` is for engines that publish no ports.
         """
-        with networks.laid(self, names):
+        with networks.created(self, names):
             yield
 
-    def interrupts(self, policy: str) -> AbstractContextManager[list[str]]:
-        """Hold interrupts off the server's CPU inside a ``with`` block, and say what was moved.
+    @contextmanager
+    def interrupts(self, policy: str) -> Iterator[list[str]]:
+        """Keep interrupts off the server's CPU for a ``with`` block; yield what was moved, as text.
 
         Parameters
         ----------
         policy : {"as found", "moved"}
         """
-        return interrupts.interrupts(self, policy)
+        if policy not in ("as found", "moved"):
+            raise UsageError(f"unknown interrupt policy {policy!r}", remedy='"as found" or "moved"')
+        roles = ["sut"] if self.shared_kernel else [r for r in ("sut", "clean") if r in self.hosts]
+        lines = [f"{role}: interrupts as found" for role in roles if policy == "as found"]
+        with ExitStack() as stack:
+            for role in roles if policy == "moved" else []:
+                others = cpu_set(self.cpus(role, "free")) - cpu_set(self.cpus(role, "split"))
+                if not others:
+                    lines.append(f"{role}: interrupts as found, since there is one CPU only")
+                    continue
+                # By its label `restore` finds a trial's settings after a kill.
+                tuning = stack.enter_context(Tuning(self.hosts[role], "trial-interrupts"))
+                cpus = ",".join(map(str, sorted(others)))
+                lines.append(f"{role}: {tuning.move_irqs(cpus)} interrupts on CPUs {cpus}")
+                lines += [f"{role}: {note}" for note in tuning.notes]
+            yield lines
 
     @contextmanager
     def idle(self, policy: str) -> Iterator[None]:
@@ -376,13 +390,13 @@ class Rig:
         Parameters
         ----------
         policy : {"as found", "held"}
-            ``held`` keeps CPUs from any idle state that takes time to leave. The machine goes back
-            by itself, since what holds it is an open file.
+            ``held`` keeps CPUs from idle states that take time to leave. An open file holds it, so
+            the kernel reverts it even after a kill.
 
         Raises
         ------
         RigError
-            The machine cannot be held.
+            The policy cannot be held.
         """
         if policy not in ("as found", "held"):
             raise UsageError(f"unknown idle policy {policy!r}", remedy='"as found" or "held"')
@@ -403,15 +417,16 @@ class Rig:
     def storage(
         self, wanted: Mapping[str, Sequence[LayeredImage | str]], *, say: Say = print
     ) -> Iterator[None]:
-        """Have storages for containers for the duration of a ``with`` block.
+        """Prepare storages of containers for the duration of a ``with`` block.
 
-        Those that this rig cannot have are left out; `missing` says why, and plans refuse them.
+        Storages that this rig cannot have are left out; `missing` has the reason, and what needs
+        them is infeasible.
 
         Parameters
         ----------
         wanted : mapping of str to sequence of LayeredImage or str
-            Storages of ``labkit.placement.DRIVERS`` and ``MOUNTS``, each with the images that its
-            containers are made of: a name of ``containers/``, or layers over one.
+            Storages of ``labkit.placement.DRIVERS`` and ``MOUNTS``, each with the images of its
+            containers: a name of ``containers/``, or layers over one.
         say : callable
             Receives a line before each step that takes seconds.
         """
@@ -419,16 +434,15 @@ class Rig:
         if not able:
             yield
             return
-        before = self.targets["sut"]
-        with storage.ready(before, able, own_daemons=self.own_daemons, say=say) as target:
-            self.targets = {**self.targets, "sut": target}
-            try:
-                yield
-            finally:
-                self.targets = {**self.targets, "sut": before}
+        sut, own_daemons = self.targets["sut"], self.own_daemons
+        with (
+            storage.ready(sut, able, own_daemons=own_daemons, say=say) as target,
+            self.changed(targets={**self.targets, "sut": target}),
+        ):
+            yield
 
     def close(self) -> None:
-        """Undo what only this rig needed, and drop the connections."""
+        """Undo what only this rig needed, and close the connections."""
         with ExitStack() as stack:
             for host in self.hosts.values():
                 stack.callback(host.close)

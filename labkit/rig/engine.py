@@ -1,4 +1,4 @@
-"""The rig's own Docker daemon."""
+"""The Docker daemons of the virtual rig, and networks on any Docker Engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.errors import RigError
-from labkit.hosts import Host, LocalHost, start_job
+from labkit.hosts import Host, Job, LocalHost, start_job
 from labkit.hosts.target import Network
 from labkit.rig import netns
 from labkit.rig.lock import KEEP
@@ -19,59 +19,69 @@ IMAGES = KEEP / "images"
 #: Data of the daemons with other storage drivers.
 STORAGES = KEEP / "storage"
 SOCKET = f"unix://{netns.DIRECTORY}/docker.sock"
-#: The containers' layer-2 network; the lab's second interface is the port of its bridge.
+#: The containers' layer-2 network; the lab's second interface is a port of its bridge.
 LAYER2 = Network(
     "bridge", "198.18.1.0/24", "198.18.1.10", "198.18.1.1", "labkit-layer2", "labbr0", "lab1"
 )
 NETWORK = LAYER2.engine
 
-
-def start_daemon(local: LocalHost) -> None:
-    """Start the engine in the namespace of the system under test, and wait until it answers."""
-    # Its own address pools: the default ones are private networks that the machine may be in.
-    forget_networks(DATA_ROOT)
-    pools = ["--bip", "198.19.0.1/24", "--default-address-pool", "base=198.19.0.0/16,size=24"]
-    argv = [*netns.inside("sut"), "dockerd", *daemon_options("docker", SOCKET), *pools]
-    start_job(local, argv, directory=str(netns.DIRECTORY / "dockerd"), label=netns.LABEL)
-    await_daemon(local, SOCKET, netns.DIRECTORY / "dockerd" / "stderr")
+#: Options of a second daemon in a namespace: it touches neither firewall nor interfaces.
+WITHOUT_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
+#: The engine's own addresses: Docker's defaults are private networks that the machine may be in.
+_POOLS = ("--bip", "198.19.0.1/24", "--default-address-pool", "base=198.19.0.0/16,size=24")
 
 
-def forget_networks(data_root: Path) -> None:
-    """Remove what an engine remembers of networks: a killed one would lay them again at its start.
-
-    The lab's are made anew each time, and those of a study while it asks for them.
-    """
-    for name in ("network", "swarm"):
-        shutil.rmtree(data_root / name, ignore_errors=True)
+def socket_of(name: str) -> str:
+    """Return the socket of a daemon of the rig, as ``DOCKER_HOST`` expects it."""
+    return f"unix://{netns.DIRECTORY}/{name}.sock"
 
 
-def daemon_options(name: str, socket: str, data_root: Path = DATA_ROOT) -> list[str]:
-    """Return the options of a daemon that has places of its own, called `name`."""
-    directory = netns.DIRECTORY / name
-    options = ["--data-root", str(data_root), "--exec-root", str(directory), "--host", socket]
-    options += ["--pidfile", f"{directory}.pid", "--exec-opt", "native.cgroupdriver=cgroupfs"]
-    # What one container sends to a port that its own host publishes for another would be carried by
-    # a process, and a chain of such ports would measure that instead of the address translation.
-    options += ["--userland-proxy=false"]
-    # The runtimes that it is to know beside its own.
-    runsc = shutil.which("runsc")
-    return options + (["--add-runtime", f"runsc={runsc}"] if runsc else [])
+def daemon_job(local: LocalHost, name: str) -> Job:
+    """Return the job that a daemon runs as."""
+    return Job(local, str(netns.DIRECTORY / f"{name}-daemon"))
 
 
-#: For a daemon beside the lab's engine: it touches neither firewall nor interfaces.
-WITHOUT_NETWORK = (
-    "--iptables=false",
-    "--ip6tables=false",
-    "--ip-forward=false",
-    "--bridge=none",
-)
+def start_engine(local: LocalHost) -> None:
+    """Start the engine of the system under test, with its layer-2 network."""
+    start_daemon(local, "docker", *_POOLS)
+    await_daemon(local, "docker")
+    remove_containers(local)
+    make_network(local)
 
 
-def await_daemon(local: LocalHost, socket: str, log: Path, seconds: float = 60.0) -> None:
-    """Return as soon as a daemon answers; raise `RigError` with its log where it does not."""
+def start_daemon(
+    local: LocalHost,
+    name: str,
+    *options: str,
+    data_root: Path = DATA_ROOT,
+    role: str = "sut",
+    label: str = netns.LABEL,
+) -> None:
+    """Start a Docker daemon in a host's namespace, or outside the lab where `role` is ""."""
+    # After a kill the daemon would restore networks; those of the lab are made anew each time.
+    for folder in ("network", "swarm"):
+        shutil.rmtree(data_root / folder, ignore_errors=True)
+    files = netns.DIRECTORY / name
+    argv = netns.inside(role) if role else ["taskset", "-c", netns.all_cpus()]
+    argv += ["dockerd", "--data-root", str(data_root), "--exec-root", str(files)]
+    argv += ["--host", socket_of(name), "--pidfile", f"{files}.pid"]
+    argv += ["--exec-opt", "native.cgroupdriver=cgroupfs"]
+    # Otherwise a process would relay what one container sends to a port that its own host publishes
+    # for another, and a chain of such ports would measure that instead of address translation.
+    argv += ["--userland-proxy=false"]
+    if runsc := shutil.which("runsc"):
+        argv += ["--add-runtime", f"runsc={runsc}"]
+    directory = str(netns.DIRECTORY / f"{name}-daemon")
+    start_job(local, [*argv, *options], directory=directory, label=label)
+
+
+def await_daemon(local: LocalHost, name: str, seconds: float = 60.0) -> None:
+    """Return as soon as a daemon of the rig answers; raise `RigError` with its log otherwise."""
     deadline = time.monotonic() + seconds
-    while local.run("docker", "info", env={"DOCKER_HOST": socket}, check=False).status != 0:
+    env = {"DOCKER_HOST": socket_of(name)}
+    while local.run("docker", "info", env=env, check=False).status != 0:
         if time.monotonic() > deadline:
+            log = netns.DIRECTORY / f"{name}-daemon" / "stderr"
             raise RigError(
                 "the Docker daemon does not answer",
                 why=log.read_text()[-1200:] if log.exists() else "it printed nothing",
@@ -81,22 +91,22 @@ def await_daemon(local: LocalHost, socket: str, log: Path, seconds: float = 60.0
 
 
 def remove_containers(local: LocalHost, socket: str = SOCKET) -> list[str]:
-    """Remove the trials' containers where the engine answers, and return their identifiers.
+    """Remove the trials' containers and return their identifiers; [] if no engine answers.
 
-    The caller holds the rig, so none of them has an owner. An engine remembers containers beyond
-    its own end: those of a killed campaign come back with the next one.
+    The caller holds the rig's lock, so no container has an owner. An engine that was killed
+    restores its containers when it starts again.
     """
     env = {"DOCKER_HOST": socket}
     argv = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit")
-    found = local.run(*argv, env=env, check=False).stdout.split()
-    for container in found:
-        # One that cannot be removed must not keep the rest of the rig from being taken down.
+    containers = local.run(*argv, env=env, check=False).stdout.split()
+    for container in containers:
+        # A container that cannot be removed must not prevent taking down the rest of the rig.
         local.run("docker", "rm", "--force", "--volumes", container, env=env, check=False)
-    return found
+    return containers
 
 
 def make_network(local: LocalHost) -> None:
-    """Make the layer-2 network, and enslave the second lab interface to its bridge."""
+    """Create the layer-2 network, with the second lab interface on its bridge."""
     options = ("--subnet", LAYER2.subnet, "--gateway", LAYER2.gateway)
     create_network(local, SOCKET, NETWORK, LAYER2.bridge, *options)
     port = ("link", "set", LAYER2.port, "master", LAYER2.bridge)
@@ -104,32 +114,26 @@ def make_network(local: LocalHost) -> None:
 
 
 def create_network(host: Host, socket: str, network: str, bridge: str, *options: str) -> None:
-    """Make a network for layer-2 placements: a bridge of that name, without translation."""
+    """Create a network for layer-2 placements: a bridge without address translation."""
     argv = ("docker", "network", "create", *bridge_options(bridge), *options, network)
     host.run(*argv, env={"DOCKER_HOST": socket})
 
 
 def bridge_options(bridge: str) -> tuple[str, ...]:
-    """Return the options of a network that is a bridge of that name, without translation."""
+    """Return the options of a network that is a bridge without address translation."""
     named = ("--driver", "bridge", "--opt", f"com.docker.network.bridge.name={bridge}")
     return (*named, "--opt", "com.docker.network.bridge.enable_ip_masquerade=false")
 
 
 @contextmanager
 def building_daemon(local: LocalHost) -> Iterator[str]:
-    """Run an engine outside the lab, which has no way out to the packages that a build needs.
+    """Run a daemon outside the lab, which cannot reach the packages that a build needs.
 
-    It shares the lab engine's images.
+    It shares the images of the lab's engine. Yields its socket.
     """
-    socket = f"unix://{netns.DIRECTORY}/build.sock"
-    argv = ["taskset", "-c", netns.all_cpus(), "dockerd", *daemon_options("build", socket)]
-    argv += WITHOUT_NETWORK
-    # It would let the networks that it remembers, of the lab's engine, stand outside the lab.
-    forget_networks(DATA_ROOT)
-    directory = netns.DIRECTORY / "build-daemon"
-    job = start_job(local, argv, directory=str(directory), label=netns.LABEL)
+    start_daemon(local, "build", *WITHOUT_NETWORK, role="")
     try:
-        await_daemon(local, socket, directory / "stderr")
-        yield socket
+        await_daemon(local, "build")
+        yield socket_of("build")
     finally:
-        job.stop(grace=10.0)
+        daemon_job(local, "build").stop(grace=10.0)

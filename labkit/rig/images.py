@@ -1,4 +1,4 @@
-"""Images on engines: built from ``containers/``, and layered ones brought to every engine."""
+"""Images on engines: built from ``containers/``, and layered images loaded into every engine."""
 
 from __future__ import annotations
 
@@ -15,65 +15,86 @@ from pathlib import Path
 from labkit.errors import CommandFailed, RigError, UsageError
 from labkit.hosts import Host, LocalHost, script
 from labkit.hosts.target import Image, Target
+from labkit.paths import project
 from labkit.rig import engine
 from labkit.rig.layers import LayeredImage, write_images
 
 BASE = "debian:bookworm-slim"
+Say = Callable[[str], None]
+
+
+def folders() -> list[Path]:
+    """Return the directories of ``containers/`` that an image is built from."""
+    return [path.parent for path in sorted(project("containers").glob("*/Dockerfile"))]
 
 
 def tag(folder: Path) -> str:
-    """Return the name of the image made from a folder: it changes with any file in it."""
+    """Return the name of the image built from a directory; it changes with any file in it."""
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in _files(folder):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     return f"labkit/{folder.name}:{digest.hexdigest()[:12]}"
 
 
-def ensure_images(local: LocalHost, containers: Path) -> dict[str, Image]:
-    """Return every image below ``containers/``, building those that do not stand yet."""
-    folders = [path.parent for path in sorted(containers.glob("*/Dockerfile"))]
-    missing = [folder for folder in folders if stored(folder) is None]
-    if missing:
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def ensure_images(local: LocalHost, say: Say) -> dict[str, Image]:
+    """Return every image of ``containers/`` on this machine, building those that are missing."""
+    if missing := [folder for folder in folders() if stored(folder) is None]:
+        say("building images (the first time takes about a minute)")
         with engine.building_daemon(local) as socket:
             for folder in missing:
                 ensure_image(local, socket, folder, store=str(engine.IMAGES), parent="/labkit")
-    found = {folder.name: stored(folder) for folder in folders}
-    return {name: image for name, image in found.items() if image}
+    else:
+        say("the images exist")
+    images = {folder.name: stored(folder) for folder in folders()}
+    return {name: image for name, image in images.items() if image}
 
 
 def stored(folder: Path) -> Image | None:
-    """Return the image made from a folder as it is now, or None where it is still to be built."""
-    record = engine.IMAGES / tag(folder).replace("/", "-").replace(":", "-") / "image.json"
+    """Return the image of a directory as it is now, or None where it has not been built."""
+    record = Path(_store(str(engine.IMAGES), tag(folder)), "image.json")
     return Image(**json.loads(record.read_text())) if record.is_file() else None
+
+
+def _store(store: str, reference: str) -> str:
+    """Return the directory of an unpacked image."""
+    return f"{store}/{reference.replace('/', '-').replace(':', '-')}"
 
 
 def ensure_image(
     host: Host, socket: str, folder: Path, *, store: str = "", parent: str = ""
 ) -> Image:
-    """Return an image that an engine has, building it there where it is still to be built."""
+    """Return an image of an engine, building it there where it is missing.
+
+    With a `store`, a directory on the host, the image's root file system is unpacked there too.
+    `parent` is the control group that the build runs in.
+    """
     reference, env = tag(folder), {"DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"}
     inspect = ("docker", "image", "inspect", "-f", "{{.Id}}", reference)
-    found = host.run(*inspect, env=env, check=False)
-    if found.status != 0:
+    result = host.run(*inspect, env=env, check=False)
+    if result.status != 0:
         ensure_base(host, socket)
         options = ["--network", "host", "--tag", reference]
         options += ["--cgroup-parent", parent] if parent else []
         host.run("docker", "build", *options, "-", input=_context(folder), env=env, timeout=1200)
-        found = host.run(*inspect, env=env)
-    image = Image(folder.name, reference, found.stdout.strip(), "")
+        result = host.run(*inspect, env=env)
+    image = Image(folder.name, reference, result.stdout.strip(), "")
     return _unpacked(host, env, image, store) if store else image
 
 
 def _context(folder: Path) -> str:
-    """Return a folder as an archive that only a change of its content changes."""
+    """Return a directory as a tar archive, the same for the same files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        for path in _files(folder):
             info = tarfile.TarInfo(path.relative_to(folder).as_posix())
             data = path.read_bytes()
             info.size, info.mode = len(data), 0o755 if path.stat().st_mode & 0o111 else 0o644
             archive.addfile(info, io.BytesIO(data))
-    # A host's input is text, in which any byte is preserved like this.
+    # The input of a host's command is text, which preserves any byte in this encoding.
     return buffer.getvalue().decode("utf-8", "surrogateescape")
 
 
@@ -89,28 +110,36 @@ _RECORD = 'cat >"$1.tmp" && sync "$1.tmp" && mv "$1.tmp" "$1"'
 
 def _unpacked(host: Host, env: dict[str, str], image: Image, store: str) -> Image:
     """Unpack an image's root file system on its host, unless that was done before."""
-    place = f"{store}/{image.reference.replace('/', '-').replace(':', '-')}"
-    whole = replace(image, rootfs=f"{place}/rootfs")
-    record = json.dumps(whole.__dict__)
-    if host.run("cat", f"{place}/image.json", check=False).stdout == record:
-        return whole
-    host.run(*script(_UNPACK, place, image.reference), env=env, timeout=600)
-    host.run(*script(_RECORD, f"{place}/image.json"), input=record)
-    return whole
+    folder = _store(store, image.reference)
+    unpacked = replace(image, rootfs=f"{folder}/rootfs")
+    record = json.dumps(unpacked.__dict__)
+    if host.run("cat", f"{folder}/image.json", check=False).stdout != record:
+        host.run(*script(_UNPACK, folder, image.reference), env=env, timeout=600)
+        host.run(*script(_RECORD, f"{folder}/image.json"), input=record)
+    return unpacked
+
+
+_BOOTSTRAP = """
+archive=$(mktemp --suffix=.tar)
+trap 'rm -f "$archive"' EXIT
+mmdebstrap --quiet --variant=minbase bookworm "$archive"
+docker import "$archive" "$1"
+"""
 
 
 def ensure_base(host: Host, socket: str) -> None:
-    """Bring the base image: made from the machine's own Debian mirror, or else pulled."""
+    """Make or pull the base image where an engine lacks it."""
     env = {"DOCKER_HOST": socket}
     if host.run("docker", "image", "inspect", BASE, env=env, check=False).status == 0:
         return
-    # On Debian no registry is needed, so none is asked; elsewhere the keys for it may be missing.
-    debian = "ID=debian" in host.run("cat", "/etc/os-release").stdout.splitlines()
-    ways = [_bootstrap, _pull] if debian else [_pull, _bootstrap]
+    attempts = [script(_BOOTSTRAP, BASE), ("docker", "pull", BASE)]
+    # Debian has the keys to bootstrap without a registry; elsewhere they may be missing.
+    if "ID=debian" not in host.run("cat", "/etc/os-release").stdout.splitlines():
+        attempts.reverse()
     reasons = []
-    for way in ways:
+    for argv in attempts:
         try:
-            way(host, env)
+            host.run(*argv, env=env, timeout=600)
             return
         except CommandFailed as error:
             reasons.append(error.why or error.what)
@@ -122,41 +151,20 @@ def ensure_base(host: Host, socket: str) -> None:
     )
 
 
-_BOOTSTRAP = """
-archive=$(mktemp --suffix=.tar)
-trap 'rm -f "$archive"' EXIT
-mmdebstrap --quiet --variant=minbase bookworm "$archive"
-docker import "$archive" "$1"
-"""
-
-
-def _bootstrap(host: Host, env: dict[str, str]) -> None:
-    host.run(*script(_BOOTSTRAP, BASE), env=env, timeout=600)
-
-
-def _pull(host: Host, env: dict[str, str]) -> None:
-    host.run("docker", "pull", BASE, env=env, timeout=300)
-
-
-Say = Callable[[str], None]
-#: An image, its own reference, and its base's.
-Referred = tuple[LayeredImage, str, str]
-
-
 @dataclass(frozen=True)
 class _Need:
-    """What an engine is to have.
+    """The images that an engine needs.
 
     Parameters
     ----------
     bases : tuple of str
         References of images of ``containers/``.
     layered : tuple
-        Layered images, each with its own reference and its base's.
+        Layered images, each with its reference and its base's.
     """
 
     bases: tuple[str, ...]
-    layered: tuple[Referred, ...]
+    layered: tuple[tuple[LayeredImage, str, str], ...]
 
     @property
     def references(self) -> list[str]:
@@ -170,43 +178,50 @@ def bring_images(
     needs: Mapping[str, Sequence[LayeredImage | str]],
     say: Say = lambda text: None,
 ) -> dict[str, Image]:
-    """See that engines have images, and return the layered ones by name."""
-    asked = {socket: _need(target, images) for socket, images in needs.items()}
-    lacking = {one: need for one, need in asked.items() if not _digests(host, one, need.references)}
+    """Load images into engines that lack them; return the layered ones by name.
+
+    `needs` holds the images of each engine by its socket; a text names one of ``containers/``.
+    """
+    needed = {socket: _need(target, images) for socket, images in needs.items()}
+    lacking: dict[_Need, list[str]] = {}
+    for socket, need in needed.items():
+        if not _digests(host, socket, need.references):
+            lacking.setdefault(need, []).append(socket)
     if lacking:
-        say(f"layered images go to {len(lacking)} engine(s); later runs find them there")
-        _load_each(host, target, lacking)
-    found: dict[str, str] = {}
-    for socket, need in asked.items():
-        digests = _digests(host, socket, need.references)
-        known = {name: found[name] for name in digests if name in found}
-        if not digests or any(digests[name] != digest for name, digest in known.items()):
-            raise RigError("engines do not have the same images", where=socket, why=str(digests))
-        found |= digests
-    layered = {one[0].name: one for need in asked.values() for one in need.layered}
+        count = sum(map(len, lacking.values()))
+        say(f"layered images go to {count} engine(s); later runs find them there")
+        _load(host, target, lacking)
+    digests: dict[str, str] = {}
+    for socket, need in needed.items():
+        loaded = _digests(host, socket, need.references)
+        if not loaded or any(
+            digests.setdefault(name, loaded[name]) != loaded[name] for name in loaded
+        ):
+            raise RigError("engines do not have the same images", where=socket, why=str(loaded))
     return {
-        name: Image(name, reference, found[reference], "")
-        for name, (_, reference, _) in layered.items()
+        image.name: Image(image.name, reference, digests[reference], "")
+        for need in needed.values()
+        for image, reference, _ in need.layered
     }
 
 
 def _need(target: Target, images: Sequence[LayeredImage | str]) -> _Need:
-    bases = sorted({one if isinstance(one, str) else one.base for one in images})
-    if absent := [name for name in bases if name not in target.images]:
+    names = sorted({image if isinstance(image, str) else image.base for image in images})
+    if absent := [name for name in names if name not in target.images]:
         raise UsageError(
-            f"no image {', '.join(absent)} stands on the rig", remedy=f"one of {[*target.images]}"
+            f"the rig has no image {', '.join(absent)}", remedy=f"one of {[*target.images]}"
         )
-    under = {name: target.images[name] for name in bases}
+    bases = {name: target.images[name] for name in names}
     layered = {
-        one.name: (one, one.reference(under[one.base].digest), under[one.base].reference)
-        for one in images
-        if not isinstance(one, str)
+        image.name: (image, image.reference(base.digest), base.reference)
+        for image in images
+        if not isinstance(image, str) and (base := bases[image.base])
     }
-    return _Need(tuple(one.reference for one in under.values()), tuple(layered.values()))
+    return _Need(tuple(base.reference for base in bases.values()), tuple(layered.values()))
 
 
 def _digests(host: Host, socket: str, references: Sequence[str]) -> dict[str, str]:
-    """Return the digest of each image that an engine has; nothing where it lacks one."""
+    """Return the digests of an engine's images by reference; {} where it lacks one."""
     argv = ("docker", "image", "inspect", "--format", "{{.Id}}", *references)
     result = host.run(*argv, env={"DOCKER_HOST": socket}, check=False)
     if result.status != 0:
@@ -214,49 +229,37 @@ def _digests(host: Host, socket: str, references: Sequence[str]) -> dict[str, st
     return dict(zip(references, result.stdout.split(), strict=True))
 
 
-def _load_each(host: Host, target: Target, lacking: Mapping[str, _Need]) -> None:
-    """Load what engines lack; those that need the same share an archive."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for socket, need in lacking.items():
-        groups.setdefault(tuple(need.references), []).append(socket)
-    place, saved = f"{target.disk}/archives", set[tuple[str, ...]]()
+def _load(host: Host, target: Target, lacking: Mapping[_Need, Sequence[str]]) -> None:
+    """Load what engines lack; engines with the same needs share an archive."""
+    folder = f"{target.disk}/archives"
+    saved = f"{folder}/bases.tar"
+    bases = sorted({reference for need in lacking for reference in need.bases})
     try:
+        host.run("mkdir", "-p", folder)
+        argv = ("docker", "save", "--output", saved, *bases)
+        host.run(*argv, env={"DOCKER_HOST": str(target.engine)}, timeout=600)
         with ThreadPoolExecutor(2) as pool:
             loads = []
-            for number, engines in enumerate(groups.values()):
-                archive = f"{place}/{number}.tar"
-                need = lacking[engines[0]]
-                bases = f"{place}/{'-'.join(one.rpartition(':')[2] for one in need.bases)}.bases"
-                if need.bases not in saved:
-                    _save(host, target, need.bases, bases)
-                    saved.add(need.bases)
-                _write(host, need, bases, archive)
-                loads += [pool.submit(_load, host, socket, archive) for socket in engines]
-            for one in loads:
-                one.result()
+            for number, (need, sockets) in enumerate(lacking.items()):
+                archive = f"{folder}/{number}.tar"
+                _write(host, need, saved, archive)
+                load = ("docker", "load", "--quiet", "--input", archive)
+                for socket in sockets:
+                    env = {"DOCKER_HOST": socket}
+                    loads.append(pool.submit(host.run, *load, env=env, timeout=7200))
+            for job in loads:
+                job.result()
     finally:
-        host.run("rm", "-rf", "--", place)
+        host.run("rm", "-rf", "--", folder)
 
 
-def _save(host: Host, target: Target, bases: Sequence[str], archive: str) -> None:
-    """Save images of the target's own engine."""
-    host.run("mkdir", "-p", str(Path(archive).parent))
-    argv = ("docker", "save", "--output", archive, *bases)
-    host.run(*argv, env={"DOCKER_HOST": str(target.engine)}, timeout=600)
-
-
-def _write(host: Host, need: _Need, bases: str, archive: str) -> None:
-    """Put layers over saved images, in an archive on the host."""
+def _write(host: Host, need: _Need, saved: str, archive: str) -> None:
+    """Write the archive of what an engine needs on the host."""
     if isinstance(host, LocalHost):
-        write_images(Path(bases), need.layered, Path(archive))
+        write_images(Path(saved), need.bases, need.layered, Path(archive))
         return
     with tempfile.TemporaryDirectory() as folder:
-        saved, whole = Path(folder) / "bases.tar", Path(folder) / "images.tar"
-        host.get(bases, saved)
-        write_images(saved, need.layered, whole)
-        host.put(whole, archive)
-
-
-def _load(host: Host, socket: str, archive: str) -> None:
-    argv = ("docker", "load", "--quiet", "--input", archive)
-    host.run(*argv, env={"DOCKER_HOST": socket}, timeout=7200)
+        source, out = Path(folder) / "bases.tar", Path(folder) / "images.tar"
+        host.get(saved, source)
+        write_images(source, need.bases, need.layered, out)
+        host.put(out, archive)

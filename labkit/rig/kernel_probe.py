@@ -1,15 +1,14 @@
-"""Which engines and networks a host can have, and why it cannot have the others.
-
-Networks are tried in a temporary namespace.
-"""
+"""What a host can have: programs, namespaces, and networks, which are tried in a namespace."""
 
 from __future__ import annotations
 
+import os
+import shutil
+
 from labkit.hosts import Host, LocalHost, script
-from labkit.placement import NETWORKS
 from labkit.rig.lock import is_root
 
-#: What a network stands on, each with what the kernel lacks where it cannot be made.
+#: What a network needs of the kernel: the probe, and how a message names what it tries.
 _NEEDS = {
     "macvlan": {"macvlan": "macvlan devices"},
     "vxlan": {"vxlan": "VXLAN devices"},
@@ -17,69 +16,72 @@ _NEEDS = {
     "encrypted": {"vxlan": "VXLAN devices", "esp": "IPsec with AES-GCM, which Swarm encrypts by"},
 }
 
-# Nothing is sent: the namespace has no link to anywhere, and ends with the script.
-_TRY = r"""
+# Nothing is sent: the namespace has no link to another, and ends with the script.
+_PROBE = r"""
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
-tried() {
+try() {
     name=$1
     shift
-    if said=$("$@" 2>&1); then echo "$name yes"; else echo "$name no" $said; fi
+    if error=$("$@" 2>&1); then echo "$name yes"; else echo "$name no" $error; fi
 }
 ip link add lkt0 type veth peer name lkt1
-tried macvlan ip link add lkt2 link lkt0 type macvlan mode bridge
-tried vxlan ip link add lkt3 type vxlan id 1 local 127.0.0.1 dstport 4789
+try macvlan ip link add lkt2 link lkt0 type macvlan mode bridge
+try vxlan ip link add lkt3 type vxlan id 1 local 127.0.0.1 dstport 4789
 key=0x000102030405060708090a0b0c0d0e0f10111213
-tried esp ip xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 256 \
+try esp ip xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 256 \
     mode transport aead 'rfc4106(gcm(aes))' $key 64
 """
 
 _PLUGINS = ("docker", "info", "--format", "{{range .Plugins.Network}}{{.}} {{end}}")
 
 
-def no_namespaces() -> str:
-    """Return why this process cannot make network namespaces here, or an empty string.
+def find_tool(name: str) -> str | None:
+    """Return the path of a program, also in the directories of root's PATH."""
+    path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
+    return shutil.which(name, path=path)
 
-    Root is not enough: in a container it may lack the right to, so it is tried. A namespace that
-    has a name is a mount, hence both.
+
+def no_namespaces() -> str:
+    """Return why this process cannot create network namespaces, or "".
+
+    Root in a container may lack the right to. A named namespace is a mount, hence both options.
     """
     if not is_root():
         return "this is not root"
-    tried = LocalHost().run("unshare", "--net", "--mount", "true", check=False)
-    if tried.status == 0:
+    result = LocalHost().run("unshare", "--net", "--mount", "true", check=False)
+    if result.status == 0:
         return ""
-    said = tried.stderr.strip()[-200:] or f"unshare ended with status {tried.status}"
-    return f"this is root without the right to make network namespaces ({said})"
+    error = result.stderr.strip()[-200:] or f"unshare ended with status {result.status}"
+    return f"this is root without the right to make network namespaces ({error})"
 
 
 def missing_networks(host: Host | None = None, socket: str | None = None) -> dict[str, str]:
-    """Return the networks that a machine cannot have, as capabilities with their reason.
+    """Return the networks that a host cannot have, as capabilities with the reason.
 
-    Root alone can ask the kernel.
+    Only root can try. Without a socket the host has no engine.
     """
     host = host or LocalHost()
-    found = parse_missing_networks(host.run("unshare", "--net", *script(_TRY), check=False).stdout)
-    env = {"DOCKER_HOST": socket or ""}
-    plugins = host.run(*_PLUGINS, env=env, check=False).stdout if socket else ""
-    there = "weavemesh" in plugins.split()
-    return found if there else found | {"network:weave": "no Weave Net plugin in the engine"}
+    missing = parse_missing_networks(
+        host.run("unshare", "--net", *script(_PROBE), check=False).stdout
+    )
+    if socket:
+        plugins = host.run(*_PLUGINS, env={"DOCKER_HOST": socket}, check=False).stdout.split()
+        if "weavemesh" in plugins:
+            return missing
+    return missing | {"network:weave": "no Weave Net plugin in the engine"}
 
 
 def parse_missing_networks(text: str) -> dict[str, str]:
-    """Return what the answers of the kernel rule out; nothing is known of what was not asked."""
-    said = {}
+    """Return the networks that the answers of the probe exclude, each with the reason."""
+    errors = {}
     for line in text.splitlines():
         name, _, answer = line.partition(" ")
         if answer.startswith("no"):
-            said[name] = answer.removeprefix("no").strip()
+            errors[name] = answer.removeprefix("no").strip()
     return {
-        f"network:{network}": f"the kernel has no {text}" + (f" ({said[one]})" if said[one] else "")
-        for network, needs in _NEEDS.items()
-        for one, text in reversed(needs.items())
-        if one in said
+        f"network:{network}": f"the kernel has no {what}"
+        + (f" ({errors[probe]})" if errors[probe] else "")
+        for network, probes in _NEEDS.items()
+        for probe, what in reversed(probes.items())
+        if probe in errors
     }
-
-
-def networks_missing_because(reason: str) -> dict[str, str]:
-    """Return every network that is made on demand as missing for one reason."""
-    always = ("host", "bridge", "nat")
-    return {f"network:{name}": reason for name in NETWORKS if name not in always}

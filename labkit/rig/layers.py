@@ -1,8 +1,8 @@
-"""Images of many layers, whose files are generated: the same bytes on every machine.
+"""Images of many layers of generated files: the same bytes on every machine.
 
-An image is written as ``docker load`` takes it, so that every engine gets the same layers under the
-same digest, whatever its storage driver, and none of them has to run a build. A Dockerfile gives
-neither: the build writes times of its own into every layer, so digests differ between engines.
+An image is written in the format of ``docker load``, so that every engine gets the same layers
+with the same digests, whatever its storage driver. ``docker build`` would write its own times into
+every layer, so that digests would differ between engines.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ import hashlib
 import io
 import json
 import tarfile
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from labkit.errors import RigError, UsageError
 
-#: Part of each image's name. Raise it when the files of an image change.
+#: Part of each image's name; raise it when the files of an image change.
 _FORMAT = 1
-#: Where the files of layers are: what is measured is below it, whatever is mounted there.
+#: Directory of the files of layers, which storages mount.
 ROOT = "data"
-#: Seconds since the epoch of the lowest layer's files. Each layer's are a second younger: a driver
-#: that compares a layer with the one below must see that all of it is new.
-_BORN = 1_000_000_000
+#: Modification time of the layer below the lowest, in seconds. Each layer's files are a second
+#: younger, so that a driver that compares a layer with the one below sees that all files are new.
+_EPOCH = 1_000_000_000
 _FAN_OUT = 8
 
 
@@ -45,9 +47,9 @@ class Tree:
     path : str
         Its root, below `ROOT`.
     directories, files : int
-        How many of each, the root included; a directory has at most 8 others directly in it.
+        Number of each, the root included; a directory has at most 8 subdirectories.
     size_b : int
-        Bytes of all files together; single ones differ, up to about twice the mean.
+        Total size of the files in bytes; a file has up to about twice the mean size.
     """
 
     path: str
@@ -68,13 +70,13 @@ class LayeredImage:
     Parameters
     ----------
     name : str
-        By which a workload asks for it.
+        The image name in a workload.
     layers : tuple of tuples of `File` and `Tree`
-        Lowest first. A path that a layer has too hides that of the layers below.
+        Lowest first. A file hides a file of the same path in a lower layer.
     base : str
-        The image below them.
+        The image of ``containers/`` below them.
     merged : bool
-        Whether one layer is made of them, with what would be seen of them all.
+        Whether the image has one layer instead, with the visible files of all of them.
     """
 
     name: str
@@ -83,53 +85,53 @@ class LayeredImage:
     merged: bool = False
 
     def contents(self) -> list[Contents]:
-        """Return the layers as they are made, lowest first."""
-        every = [contents(parts, number) for number, parts in enumerate(self.layers, start=1)]
+        """Return the contents of its layers, lowest first."""
+        layers = [contents(parts, number) for number, parts in enumerate(self.layers, start=1)]
         if not self.merged:
-            return every
-        seen: Contents = {}
-        for layer in every:
-            seen |= layer
-        return [seen]
+            return layers
+        visible: Contents = {}
+        for layer in layers:
+            visible |= layer
+        return [visible]
 
     def reference(self, base_digest: str) -> str:
-        """Return the name that engines have it under: it changes with anything in the image."""
-        made = (self.layers, self.merged, base_digest, _FORMAT)
-        return f"labkit/{self.name}:{hashlib.sha256(repr(made).encode()).hexdigest()[:12]}"
+        """Return its name on an engine, which changes with anything in the image."""
+        content = (self.layers, self.merged, base_digest, _FORMAT)
+        return f"labkit/{self.name}:{hashlib.sha256(repr(content).encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is at a path: its size in bytes (None: a directory) and its time of change."""
+    """A path of a layer: its size in bytes (None for a directory) and its modification time."""
 
     size_b: int | None
     changed: int
 
 
-#: Entries by path; those that hold others come before them.
+#: The entries of a layer by path; a directory comes before what is in it.
 Contents = dict[str, Entry]
 
 
 def contents(parts: Iterable[File | Tree], number: int) -> Contents:
-    """Return what the layer of that number (the lowest is 1) holds."""
-    found: Contents = {ROOT: Entry(None, _BORN + number)}
+    """Return the contents of a layer; the lowest has the number 1."""
+    changed = _EPOCH + number
+    layer: Contents = {ROOT: Entry(None, changed)}
     for part in parts:
         files = [(part.path, part.size_b)] if isinstance(part, File) else _files(part)
         folders = _folders(part) if isinstance(part, Tree) else []
         for path, size in [*((path, None) for path in folders), *files]:
-            above = Path(ROOT, path).parents
-            for folder in [one.as_posix() for one in reversed(above) if one.as_posix() != "."]:
-                found.setdefault(folder, Entry(None, _BORN + number))
-            found[f"{ROOT}/{path}"] = Entry(size, _BORN + number)
-    return found
+            for folder in reversed(Path(ROOT, path).parents[:-1]):
+                layer.setdefault(folder.as_posix(), Entry(None, changed))
+            layer[f"{ROOT}/{path}"] = Entry(size, changed)
+    return layer
 
 
 def _folders(tree: Tree) -> list[str]:
-    """Return the directories: each holds at most eight others, and those above come first."""
-    found = [tree.path]
+    """Return the directories, each after its parent."""
+    folders = [tree.path]
     for number in range(1, tree.directories):
-        found.append(f"{found[(number - 1) // _FAN_OUT]}/d{number:04}")
-    return found
+        folders.append(f"{folders[(number - 1) // _FAN_OUT]}/d{number:04}")
+    return folders
 
 
 def _files(tree: Tree) -> list[tuple[str, int]]:
@@ -137,24 +139,16 @@ def _files(tree: Tree) -> list[tuple[str, int]]:
     folders = _folders(tree)
     names = [f"{folders[n % len(folders)]}/f{n:05}" for n in range(tree.files)]
     weights = [1 + hashlib.sha256(name.encode()).digest()[0] for name in names]
-    ends, total, seen = [0], sum(weights), 0
-    for weight in weights:
-        seen += weight
-        ends.append(tree.size_b * seen // total)
+    total = sum(weights)
+    ends = [0, *(tree.size_b * part // total for part in accumulate(weights))]
     return [(name, ends[n + 1] - ends[n]) for n, name in enumerate(names)]
 
 
 def _bytes(path: str, size: int, piece: int = 1 << 20) -> Iterator[bytes]:
-    """Yield a file's bytes: a pattern that only its path decides."""
+    """Yield a file's bytes: a pattern that depends on the path only."""
     pattern = hashlib.sha256(path.encode()).digest() * (min(size, piece) // 32 + 1)
     for start in range(0, size, piece):
         yield pattern[: min(piece, size - start)]
-
-
-def archive_size(layer: Contents) -> int:
-    """Return how many bytes a layer's archive has."""
-    whole = (-(-(entry.size_b or 0) // 512) for entry in layer.values())
-    return 512 * (len(layer) + sum(whole) + 2)
 
 
 def archive_bytes(layer: Contents) -> Iterator[bytes]:
@@ -171,40 +165,15 @@ def archive_bytes(layer: Contents) -> Iterator[bytes]:
     yield b"\0" * 1024
 
 
-class Stream(io.RawIOBase):
-    """A layer's archive as a file to read once; `digest` is that of what was read."""
-
-    def __init__(self, layer: Contents) -> None:
-        self._pieces, self._left = archive_bytes(layer), b""
-        self.digest = hashlib.sha256()
-
-    def readable(self) -> bool:
-        """Tell that it can be read."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as the next piece reaches."""
-        while not self._left:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return 0
-            self._left = piece
-        count = min(len(buffer), len(self._left))
-        buffer[:count], self._left = self._left[:count], self._left[count:]
-        self.digest.update(buffer[:count])
-        return count
-
-
 def write_folder(layer: Contents, folder: Path) -> None:
-    """Write a layer's files into a folder; `ROOT` itself is the folder."""
+    """Write a layer's files into a directory, which takes the place of `ROOT`."""
     for path, entry in layer.items():
-        place = folder / Path(path).relative_to(ROOT)
+        target = folder / Path(path).relative_to(ROOT)
         if entry.size_b is None:
-            place.mkdir(parents=True, exist_ok=True)
+            target.mkdir(parents=True, exist_ok=True)
             continue
-        with place.open("wb") as out:
-            for data in _bytes(path, entry.size_b):
-                out.write(data)
+        with target.open("wb") as out:
+            out.writelines(_bytes(path, entry.size_b))
 
 
 def layer_name(layer: Contents) -> str:
@@ -215,115 +184,109 @@ def layer_name(layer: Contents) -> str:
 
 #: Marks layered images in every engine.
 LABEL = {"labkit.image": "layers"}
+#: Time of everything that is written here, so that equal images have equal digests.
+_CREATED = "1970-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
 class Saved:
-    """An image in an archive of ``docker save``: its configuration and its layers' members."""
+    """An image in an archive of ``docker save``: its configuration and the names of its layers."""
 
-    config: Mapping[str, Any]
-    text: bytes
+    config: bytes
     members: tuple[str, ...]
 
 
 def read_saved(archive: tarfile.TarFile) -> dict[str, Saved]:
     """Return the images of an archive of ``docker save`` by reference."""
+    images: dict[str, Saved] = {}
     try:
-        found: dict[str, Saved] = {}
-        for one in json.loads(_member(archive, "manifest.json")):
-            text = _member(archive, one["Config"])
-            saved = Saved(json.loads(text), text, tuple(one["Layers"]))
-            found |= dict.fromkeys(one["RepoTags"] or (), saved)
-        return found
+        for row in json.loads(_member(archive, "manifest.json").read()):
+            saved = Saved(_member(archive, row["Config"]).read(), tuple(row["Layers"]))
+            images |= dict.fromkeys(row["RepoTags"] or (), saved)
     except (KeyError, ValueError, TypeError) as error:
         raise RigError("the engine's saved image cannot be read", why=str(error)) from None
+    return images
 
 
-def _member(archive: tarfile.TarFile, name: str) -> bytes:
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    """Return a file of an archive; a link is followed."""
     handle = archive.extractfile(name)
     if handle is None:
         raise KeyError(name)
-    return handle.read()
+    return handle
 
 
 def write_images(
-    bases: Path, images: Sequence[tuple[LayeredImage, str, str]], out: Path
+    saved: Path, bases: Sequence[str], images: Sequence[tuple[LayeredImage, str, str]], out: Path
 ) -> dict[str, str]:
-    """Write an archive for ``docker load``: base images, and layered ones over them."""
+    """Write an archive for ``docker load``; return the digests of the layered images.
+
+    It holds the images `bases` of the archive `saved`, and layered images over them, each given
+    with its reference and that of its base.
+    """
     manifest, digests = [], {}
-    made: dict[str, tuple[str, str]] = {}
-    with tarfile.open(bases) as saved, tarfile.open(out, "w", format=tarfile.GNU_FORMAT) as archive:
-        found = read_saved(saved)
-        for reference, base in found.items():
-            for member in base.members:
-                _copy(saved, archive, member)
-            manifest.append(_entry(archive, reference, base.text, base.members))
+    diff_ids: dict[str, str] = {}
+    with tarfile.open(saved) as source, tarfile.open(out, "w", format=tarfile.GNU_FORMAT) as target:
+        stored = read_saved(source)
+        for reference in bases:
+            for member in stored[reference].members:
+                if member not in target.getnames():
+                    _add(target, member, _member(source, member))
+            manifest.append(_manifest_row(target, reference, stored[reference]))
         for image, reference, under in images:
-            names, ids = [], []
+            names = []
             for layer in image.contents():
-                key = layer_name(layer)
-                if key not in made:
-                    made[key] = (f"labkit-{key}.tar", _add_layer(archive, key, layer))
-                names.append(made[key][0])
-                ids.append(made[key][1])
-            text = _config(found[under].config, ids)
-            manifest.append(_entry(archive, reference, text, (*found[under].members, *names)))
-            digests[reference] = "sha256:" + hashlib.sha256(text).hexdigest()
-        _add(archive, "manifest.json", json.dumps(manifest).encode())
+                names.append(f"labkit-{layer_name(layer)}.tar")
+                if names[-1] not in diff_ids:
+                    diff_ids[names[-1]] = _add_layer(target, names[-1], layer, out.parent)
+            base = stored[under]
+            config = _config(json.loads(base.config), [diff_ids[name] for name in names])
+            layered = Saved(config, (*base.members, *names))
+            manifest.append(_manifest_row(target, reference, layered))
+            digests[reference] = "sha256:" + hashlib.sha256(config).hexdigest()
+        _add(target, "manifest.json", io.BytesIO(json.dumps(manifest).encode()))
     return digests
 
 
-def _copy(saved: tarfile.TarFile, archive: tarfile.TarFile, member: str) -> None:
-    """Copy a layer; one that several images share may be a link to the first."""
-    if member in archive.getnames():
-        return
-    handle = saved.extractfile(member)
-    if handle is None:
-        raise RigError(f"the engine's saved image has no layer {member}")
-    info = tarfile.TarInfo(member)
-    info.size = handle.seek(0, io.SEEK_END)
-    handle.seek(0)
-    archive.addfile(info, handle)
-
-
-def _entry(
-    archive: tarfile.TarFile, reference: str, config: bytes, members: Sequence[str]
-) -> dict[str, Any]:
-    name = hashlib.sha256(config).hexdigest() + ".json"
+def _manifest_row(archive: tarfile.TarFile, reference: str, image: Saved) -> dict[str, Any]:
+    """Add an image's configuration to an archive, and return its row of the manifest."""
+    name = hashlib.sha256(image.config).hexdigest() + ".json"
     if name not in archive.getnames():
-        _add(archive, name, config)
-    return {"Config": name, "RepoTags": [reference], "Layers": list(members)}
+        _add(archive, name, io.BytesIO(image.config))
+    return {"Config": name, "RepoTags": [reference], "Layers": list(image.members)}
 
 
-def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+def _add(archive: tarfile.TarFile, name: str, data: IO[bytes]) -> None:
     info = tarfile.TarInfo(name)
-    info.size = len(data)
-    archive.addfile(info, io.BytesIO(data))
+    info.size = data.seek(0, io.SEEK_END)
+    data.seek(0)
+    archive.addfile(info, data)
 
 
-def _add_layer(archive: tarfile.TarFile, key: str, layer: Contents) -> str:
-    """Stream a layer, whose size is known beforehand, into the archive; return its digest."""
-    info, stream = tarfile.TarInfo(f"labkit-{key}.tar"), Stream(layer)
-    info.size = archive_size(layer)
-    archive.addfile(info, io.BufferedReader(stream, 1 << 20))
-    return "sha256:" + stream.digest.hexdigest()
+def _add_layer(archive: tarfile.TarFile, name: str, layer: Contents, scratch: Path) -> str:
+    """Add a layer to an archive, by a temporary file in `scratch`; return its digest."""
+    digest = hashlib.sha256()
+    with tempfile.TemporaryFile(dir=scratch) as data:
+        for piece in archive_bytes(layer):
+            digest.update(piece)
+            data.write(piece)
+        _add(archive, name, data)
+    return "sha256:" + digest.hexdigest()
 
 
-def _config(base: Mapping[str, Any], ids: Sequence[str]) -> bytes:
+def _config(base: Mapping[str, Any], diff_ids: Sequence[str]) -> bytes:
     """Return the configuration of an image with further layers; the same for the same layers."""
-    inner = {**base.get("config", {})}
-    inner["Labels"] = {**(inner.get("Labels") or {}), **LABEL}
-    history = [*base.get("history", [])]
-    history += [
-        {"created": "1970-01-01T00:00:00Z", "created_by": f"labkit layer {number}"}
-        for number, _ in enumerate(ids, start=1)
+    settings = {**base.get("config", {})}
+    settings["Labels"] = {**(settings.get("Labels") or {}), **LABEL}
+    history = [
+        {"created": _CREATED, "created_by": f"labkit layer {number}"}
+        for number, _ in enumerate(diff_ids, start=1)
     ]
-    kept = {name: base[name] for name in ("architecture", "os") if name in base}
-    whole = {
-        **kept,
-        "created": "1970-01-01T00:00:00Z",
-        "config": inner,
-        "history": history,
-        "rootfs": {"type": "layers", "diff_ids": [*base["rootfs"]["diff_ids"], *ids]},
+    config = {
+        **{name: base[name] for name in ("architecture", "os") if name in base},
+        "created": _CREATED,
+        "config": settings,
+        "history": [*base.get("history", []), *history],
+        "rootfs": {"type": "layers", "diff_ids": [*base["rootfs"]["diff_ids"], *diff_ids]},
     }
-    return json.dumps(whole, sort_keys=True).encode()
+    return json.dumps(config, sort_keys=True).encode()

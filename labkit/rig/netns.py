@@ -1,14 +1,13 @@
 """Several hosts on one machine: network namespaces on a switch, each with its own SSH server.
 
-A link may have a rate: a token bucket at both ends of each link, in the way out of it. A link
-between a host and the switch is full duplex, so each end has a bucket of its own. Frames are
-counted with the 24 bytes that Ethernet adds to each on the wire (preamble, check sum and gap).
+A link may have a rate: a token bucket (tbf) at each end, for what leaves by it, since a link is
+full duplex. Frames count with the 24 bytes that Ethernet adds on the wire (preamble, check sum and
+gap).
 
-A bucket is not a wire. A frame that finds tokens passes at once: its own time on the link is not
-added to its latency, and nothing is to be taken off for it. Only what comes faster than the rate
-waits, or is dropped where `_QUEUE_MS` of frames wait already. A frame that the kernel carries for
-several is counted as one. A capture at the switch sees a frame after its sender's bucket, and
-before that of the port that it leaves by.
+A token bucket is not a wire. A frame that finds tokens passes at once: no serialisation delay is
+added. Only what exceeds the rate waits, or is dropped when `_QUEUE_MS` of frames already wait. A
+frame that the kernel handles for several (GSO) counts as one. A capture at the switch sees a frame
+after its sender's bucket and before the bucket of the port that it leaves by.
 """
 
 from __future__ import annotations
@@ -39,30 +38,25 @@ class Port:
     addresses: tuple[str, ...]
 
 
-#: The whole lab. The address range is set aside for benchmarking (RFC 2544, 198.18.0.0/15). The
-#: layer-2 network of containers has a subnet of its own, so that no host has two ways to one place;
-#: the system under test has a second port for it, which is enslaved to the containers' bridge.
+#: The hosts that every virtual rig has. Addresses are from the range for benchmarking (RFC 2544,
+#: 198.18.0.0/15). The containers' layer-2 network has another subnet, so that routes stay unique;
+#: the system under test has a second port for it, on the containers' bridge.
 PORTS = {
     "generator": (Port("lab0", ("198.18.0.2/24", "198.18.1.2/24")),),
     "sut": (Port("lab0", ("198.18.0.3/24",)), Port("lab1", ())),
     "clean": (Port("lab0", ("198.18.0.4/24",)),),
 }
-#: Hosts that exist only while a study asks for them (`labkit.rig.extra_hosts`).
-PASSING = {
+#: Hosts that exist only while a study needs them (`labkit.rig.extra_hosts`).
+EXTRA = {
     "peer": (Port("lab0", ("198.18.0.5/24",)),),
     "collector": (Port("lab0", ("198.18.0.6/24",)),),
 }
-_EVERY = PORTS | PASSING
-
-
-def ports(role: str) -> tuple[Port, ...]:
-    """Return a host's lab interfaces."""
-    return _EVERY[role]
+_ALL = PORTS | EXTRA
 
 
 def address(role: str) -> str:
     """Return a host's first lab address."""
-    return _EVERY[role][0].addresses[0].partition("/")[0]
+    return _ALL[role][0].addresses[0].partition("/")[0]
 
 
 def namespace(role: str) -> str:
@@ -71,29 +65,31 @@ def namespace(role: str) -> str:
 
 
 def existing() -> list[str]:
-    """Return the names of the lab's namespaces that stand on this machine."""
-    names = [SWITCH, *(PREFIX + role for role in _EVERY)]
+    """Return the names of the lab's namespaces that exist on this machine."""
+    names = [SWITCH, *(PREFIX + role for role in _ALL)]
     return [name for name in names if Path("/run/netns", name).exists()]
 
 
 def build(local: LocalHost) -> None:
-    """Make the switch and the hosts, and join them."""
+    """Create the switch and the hosts, and connect them."""
     local.run("ip", "netns", "add", SWITCH)
     local.run("ip", "-n", SWITCH, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
-    _quiet(local, SWITCH)
+    _disable_ipv6(local, SWITCH)
     local.run("ip", "-n", SWITCH, "link", "set", "br0", "up")
     for role in PORTS:
         make_host(local, role)
 
 
 def make_host(local: LocalHost, role: str) -> None:
-    """Make a host's namespace, and join it to the switch."""
+    """Create a host's namespace, and connect it to the switch."""
     name = PREFIX + role
     local.run("ip", "netns", "add", name)
-    _quiet(local, name)
-    _one_way(local, name)
+    _disable_ipv6(local, name)
+    # An interface answers only for its own addresses. Otherwise a host with two ports answers on
+    # both, and packets for its first port may arrive through the containers' bridge on the second.
+    _sysctl(local, name, "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2")
     local.run("ip", "-n", name, "link", "set", "lo", "up")
-    for index, port in enumerate(_EVERY[role]):
+    for index, port in enumerate(_ALL[role]):
         _plug(local, name, port, plug(role, index))
     sysfs(role).mkdir(parents=True, exist_ok=True)
     mount = ("mount", "-t", "sysfs", "sysfs", str(sysfs(role)))
@@ -101,14 +97,14 @@ def make_host(local: LocalHost, role: str) -> None:
 
 
 def sysfs(role: str) -> Path:
-    """Return where a host's own sysfs is: the machine's shows the machine's interfaces only."""
+    """Return the mount point of a host's sysfs, which shows the interfaces of its namespace."""
     return DIRECTORY / "sys" / role
 
 
 def unhook_switch(local: LocalHost) -> None:
-    """Keep the switch's bridged frames from visiting a firewall, and see that it holds.
+    """Keep frames that the switch forwards from passing a firewall, and check that they do not.
 
-    Done once the engine runs: it may be the engine that loads the hooks, for every namespace.
+    Call it once the engine runs, since the engine may load the hooks for every namespace.
     """
     text = """
     for hook in /proc/sys/net/bridge/bridge-nf-call-*; do
@@ -124,21 +120,15 @@ def unhook_switch(local: LocalHost) -> None:
         )
 
 
-def _quiet(local: LocalHost, name: str) -> None:
-    """Leave out IPv6: its neighbour and router messages would be traffic that nobody asked for."""
-    argv = ("nsenter", f"--net=/run/netns/{name}", "sysctl", "-qw")
-    local.run(*argv, "net.ipv6.conf.all.disable_ipv6=1", check=False)
-    local.run(*argv, "net.ipv6.conf.default.disable_ipv6=1", check=False)
+def _disable_ipv6(local: LocalHost, name: str) -> None:
+    """Disable IPv6, whose neighbour and router messages would be traffic that nobody asked for."""
+    for scope in ("all", "default"):
+        _sysctl(local, name, f"net.ipv6.conf.{scope}.disable_ipv6=1", check=False)
 
 
-def _one_way(local: LocalHost, name: str) -> None:
-    """Let each interface answer for its own addresses only.
-
-    A host with two ports on the switch would answer on both for each of its addresses, so that what
-    is sent to its first port arrives, at times, through the containers' bridge behind the second.
-    """
-    argv = ("nsenter", f"--net=/run/netns/{name}", "sysctl", "-qw")
-    local.run(*argv, "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2")
+def _sysctl(local: LocalHost, name: str, *settings: str, check: bool = True) -> None:
+    argv = ("nsenter", f"--net=/run/netns/{name}", "sysctl", "-qw", *settings)
+    local.run(*argv, check=check)
 
 
 def plug(role: str, index: int = 0) -> str:
@@ -147,22 +137,22 @@ def plug(role: str, index: int = 0) -> str:
 
 
 def _plug(local: LocalHost, name: str, port: Port, plug: str) -> None:
-    # A host that comes again while the others stand is known to them by the same address still.
-    mac = ":".join(["02", *(f"{one:02x}" for one in hashlib.sha256(plug.encode()).digest()[:5])])
+    # A host that is removed and added again keeps its address, which the others have cached.
+    mac = ":".join(["02", *(f"{byte:02x}" for byte in hashlib.sha256(plug.encode()).digest()[:5])])
     ends = ("link", "add", port.interface, "address", mac, "netns", name, "type", "veth")
     local.run("ip", *ends, "peer", "name", plug, "netns", SWITCH)
     local.run("ip", "-n", SWITCH, "link", "set", plug, "master", "br0", "up")
-    for one in port.addresses:
-        local.run("ip", "-n", name, "addr", "add", one, "dev", port.interface)
+    for address in port.addresses:
+        local.run("ip", "-n", name, "addr", "add", address, "dev", port.interface)
     local.run("ip", "-n", name, "link", "set", port.interface, "up")
 
 
 def make_keys(local: LocalHost) -> None:
-    """Make one host key a host and one user key, and the list of the host keys known."""
+    """Create a host key for each host, a user key, and the file of known host keys."""
     keys = DIRECTORY / "keys"
     keys.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = []
-    for name in ("user", *_EVERY):
+    for name in ("user", *_ALL):
         path = keys / name
         path.unlink(missing_ok=True)
         local.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(path))
@@ -172,7 +162,7 @@ def make_keys(local: LocalHost) -> None:
     (keys / "known_hosts").write_text("".join(lines))
 
 
-# Version 2 has one hierarchy, whose children look like the mounts of version 1.
+# Version 2 has one hierarchy; its subdirectories look like the hierarchies of version 1.
 _TO_ROOT_GROUP = """
 if [ -e /sys/fs/cgroup/cgroup.procs ]; then
     echo $$ >/sys/fs/cgroup/cgroup.procs
@@ -183,21 +173,13 @@ exec "$@"
 """
 
 
-def in_root_group() -> list[str]:
-    """Return the head of a command that runs outside the control groups of who started it.
-
-    What a host of the rig runs must not inherit the limits of whoever brought the rig up.
-    """
-    return list(script(_TO_ROOT_GROUP))
-
-
 def inside(role: str) -> list[str]:
-    """Return the head of a command that runs in a host's namespace, on any CPU.
+    """Return the prefix of a command that runs in a host's namespace.
 
-    It inherits neither the control groups nor the CPUs of who started it.
+    The command inherits neither control groups nor CPUs of the process that brings the rig up.
     """
     enter = ["nsenter", f"--net={namespace(role)}"]
-    return [*in_root_group(), "taskset", "-c", all_cpus(), *enter]
+    return [*script(_TO_ROOT_GROUP), "taskset", "-c", all_cpus(), *enter]
 
 
 def start_sshd(local: LocalHost, role: str, label: str = LABEL) -> None:
@@ -214,8 +196,8 @@ def start_sshd(local: LocalHost, role: str, label: str = LABEL) -> None:
         "UseDNS": "no",
         "PasswordAuthentication": "no",
         "Subsystem": "sftp internal-sftp",
-        # A shell level makes bash take the session for a nested one, so that it does not read the
-        # user's start-up files for every command: they cost up to 0.1 s, and may print.
+        # bash takes the session for a nested shell and skips the user's start-up files, which cost
+        # up to 0.1 s per command and may print.
         "SetEnv": "SHLVL=1",
     }
     argv = [*inside(role), "/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null"]
@@ -224,15 +206,14 @@ def start_sshd(local: LocalHost, role: str, label: str = LABEL) -> None:
 
 
 def connect(role: str, seconds: float = 10.0) -> SshHost:
-    """Return the way to a host, as soon as its SSH server answers."""
+    """Return a connection to a host, as soon as its SSH server answers."""
     keys = DIRECTORY / "keys"
-    place = address(role)
     host = SshHost(
         role,
-        place,
+        address(role),
         key=str(keys / "user"),
         known_hosts=str(keys / "known_hosts"),
-        gateway=f"nsenter --net={namespace(role)} socat - TCP:{place}:22,nodelay",
+        gateway=f"nsenter --net={namespace(role)} socat - TCP:{address(role)}:22,nodelay",
     )
     deadline = time.monotonic() + seconds
     while True:
@@ -248,29 +229,29 @@ def connect(role: str, seconds: float = 10.0) -> SshHost:
 
 
 def all_cpus() -> str:
-    """Return every CPU that is online, as a list: daemons must not inherit the harness's own."""
+    """Return the list of online CPUs; daemons must not inherit the harness's affinity."""
     return Path("/sys/devices/system/cpu/online").read_text().strip()
 
 
 def pids(names: Sequence[str] | None = None) -> set[int]:
-    """Return every process that lives in some of the lab's namespaces, or in any of them."""
-    wanted = existing() if names is None else names
-    inodes = {Path("/run/netns", name).stat().st_ino for name in wanted}
-    found = set()
+    """Return the processes in some of the lab's namespaces; by default, in any of them."""
+    names = existing() if names is None else names
+    inodes = {Path("/run/netns", name).stat().st_ino for name in names}
+    members = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if (process / "ns" / "net").stat().st_ino in inodes:
-                found.add(int(process.name))
+                members.add(int(process.name))
         except OSError:
             continue
-    return found
+    return members
 
 
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-#: What passes without waiting: as much as the kernel carries at once, and half a millisecond.
+#: Least size of a bucket: what the kernel handles at once (GSO). It holds at least 0.5 ms.
 _BURST = 65536
 _QUEUE_MS = 10
-#: Bytes that a frame takes on the wire beside those that the kernel counts.
+#: Bytes of a frame on the wire that the kernel does not count.
 _OVERHEAD = "24"
 
 _SET_RATE = """
@@ -291,21 +272,21 @@ done
 
 def bits_per_second(rate: str) -> int:
     """Return a rate such as ``"1gbit"`` in bits per second."""
-    found = re.fullmatch(r"([1-9]\d*)(kbit|mbit|gbit)", rate)
-    if not found:
+    match = re.fullmatch(r"([1-9]\d*)(kbit|mbit|gbit)", rate)
+    if not match:
         raise UsageError(
             f"invalid rate of virtual links: {rate!r}",
             remedy='a whole number with kbit, mbit or gbit, such as "virtual:1gbit"',
         )
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def limit_rate(local: LocalHost, rate: str, roles: Iterable[str]) -> None:
-    """Give the links of some hosts a rate; "" takes it away again."""
+    """Set the rate of some hosts' links; "" removes it."""
     burst = max(_BURST, bits_per_second(rate) // 8 // 2000) if rate else 0
-    values = (f"{rate}", f"{burst}", f"{_QUEUE_MS}ms", _OVERHEAD)
+    values = (rate, str(burst), f"{_QUEUE_MS}ms", _OVERHEAD)
     for role in roles:
-        for number, port in enumerate(ports(role)):
+        for number, port in enumerate(_ALL[role]):
             ends = ((SWITCH, plug(role, number)), (PREFIX + role, port.interface))
             for name, device in ends:
                 text = script(_SET_RATE, *values, device) if rate else script(_UNSET_RATE, device)
@@ -321,21 +302,19 @@ def limit_rate(local: LocalHost, rate: str, roles: Iterable[str]) -> None:
 
 
 def rate_text(rate: str) -> str:
-    """Return what a rig says of its links' rate; "" where they have none."""
-    return (
-        f", {bits_per_second(rate) / 1e6:g} Mbit/s each way, by a token bucket at each end"
-        if rate
-        else ""
-    )
+    """Return how a rig describes the rate of its links; "" where they have none."""
+    if not rate:
+        return ""
+    mbit = bits_per_second(rate) / 1e6
+    return f", {mbit:g} Mbit/s each way, by a token bucket at each end"
 
 
 def rate_caveats(rate: str) -> tuple[str, ...]:
-    """Return what numbers of links with a rate cannot say; none where they have none."""
+    """Return what numbers of links with a rate cannot show; () where they have none."""
     if not rate:
         return ()
-    text = (
+    return (
         f"the links' {bits_per_second(rate) / 1e6:g} Mbit/s are token buckets, not wires: a frame "
         "that finds tokens takes no time of its own, and a capture at the switch sees a frame "
-        "before it waits in the port that it leaves by"
+        "before it waits in the port that it leaves by",
     )
-    return (text,)

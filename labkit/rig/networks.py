@@ -1,24 +1,27 @@
-"""Networks for containers that exist while a study asks for them, beside the layer-2 bridge.
+"""Networks between containers that exist while a study needs them, besides the layer-2 bridge.
 
-Each is made on every host that has an engine, by commands of that host, and removed again. The ends
-of a VXLAN tunnel are configured by hand: on the generator, which ends it in an interface of its
-own, and on a peer, whose containers are on it as the server's are.
+Each is created on every host with an engine, by commands on that host, and removed again. The ends
+of a VXLAN tunnel are configured by hand: on the generator as an interface of its own, on a peer
+with a bridge for containers, as on the system under test.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from labkit.errors import RigError, UsageError
 from labkit.hosts import Host, Result, script
 from labkit.hosts.target import Network, Target
 from labkit.rig import engine
+
+if TYPE_CHECKING:
+    from labkit.rig.base import Rig
 
 _TAKE = """
 folder=$1 undo=$2
@@ -30,7 +33,7 @@ sync "$note.tmp"
 mv "$note.tmp" "$note"
 exec "$@"
 """
-# What was never taken cannot be undone, and is no error: the note was written before.
+# Undoing a step that was never taken fails, which is no error: its note is written first.
 _UNDO = """
 for folder in "$1"*; do
     [ -d "$folder" ] || continue
@@ -44,70 +47,59 @@ done
 """
 
 
-class NetworkHosts(Protocol):
-    """What networks need of a rig; `labkit.rig.Rig` has it."""
-
-    hosts: Mapping[str, Host]
-    targets: Mapping[str, Target]
-    addresses: Mapping[str, tuple[str, ...]]
-    interfaces: Mapping[str, tuple[str, ...]]
-    missing: Mapping[str, str]
-    layable: Mapping[str, Network]
-
-
 class UndoLog:
-    """Steps on hosts of a rig, undone at the end, or by who opens the rig after a kill.
+    """Steps on hosts of a rig that are undone at the end, or by the next user after a kill.
 
-    How a step is undone is written down on its host before it is taken. `name` tells the steps of
-    one purpose from those of others at the same time.
+    The command that undoes a step is written to a file on its host before the step is taken.
+    `name` distinguishes logs that exist at the same time.
     """
 
-    def __init__(self, rig: NetworkHosts, name: str) -> None:
+    def __init__(self, rig: Rig, name: str) -> None:
         self._rig, self._name = rig, name
         self._folders: dict[str, tuple[Host, str]] = {}
 
     def take(self, role: str, *argv: str, undo: tuple[str, ...], timeout: float = 60.0) -> Result:
-        """Run a command on a host, after the one that undoes it was written down there."""
+        """Run a command on a host, after recording the one that undoes it there."""
         target = self._rig.targets[role]
-        # Ends with a point, so that no name is the beginning of another one.
+        # The dot keeps one name from being the beginning of another.
         folder = f"{undo_folders(target.directory, role)}{self._name}."
         self._folders[role] = target.host, folder
         return target.host.run(*script(_TAKE, folder, shlex.join(undo), *argv), timeout=timeout)
 
     def undo(self) -> None:
-        """Undo all of them, the last one on each host first."""
+        """Undo all steps, on each host the last one first."""
         for host, folder in reversed(self._folders.values()):
             undo_steps(host, folder)
 
 
 def undo_folders(directory: str, role: str) -> str:
-    """Return the prefix of the folders of a host's undo log, beside the directory of its trials.
+    """Return the path prefix of a host's undo logs, next to the directory of its trials.
 
-    Hosts of one machine may share that directory.
+    It has the role in it, since hosts of one machine may share that directory.
     """
     return f"{PurePosixPath(directory).parent}/undo-{role}-"
 
 
 def undo_steps(host: Host, folders: str) -> list[str]:
-    """Undo the steps in folders whose names begin so; return the folder of each step."""
+    """Undo the steps in all logs with a path prefix; return the log of each step."""
     return host.run(*script(_UNDO, folders), timeout=300).stdout.splitlines()
 
 
 #: Label of the networks on an engine.
 LABEL = "labkit=network"
-#: Number of the tunnel laid by hand, and the port that IANA gave to VXLAN.
+#: Identifier of the tunnel that is configured by hand, and the port that IANA assigned to VXLAN.
 VNI, VXLAN_PORT = "5150", "4789"
-#: What a VXLAN header takes off a frame of 1500 bytes.
+#: 1500 bytes without the VXLAN header.
 VXLAN_MTU = "1450"
 #: The Swarm's own networks.
 _POOL = ("--default-addr-pool", "198.19.64.0/18", "--default-addr-pool-mask-length", "24")
-#: Where a peer's placements begin, so that the two hosts never give the same address.
+#: Offset of the peer's addresses, so that the two hosts never assign the same one.
 APART = 96
-#: Whose routes are labkit's own (a number without a name in iproute2).
+#: Marks labkit's routes (a number without a name in iproute2).
 _PROTOCOL = ("proto", "198")
 
-#: What each is called on a host, by network. Weave Net gives its own names.
-_NAMES: dict[str, dict[str, Any]] = {
+#: Names on a host, by network; those of Weave Net are its own.
+NAMES: dict[str, dict[str, Any]] = {
     "macvlan": {"engine": "labkit-macvlan"},
     "routed": {"engine": "labkit-routed", "bridge": "labrt0"},
     "nat": {"bridge": "labnat0"},
@@ -117,8 +109,8 @@ _NAMES: dict[str, dict[str, Any]] = {
     "weave": {"engine": "labkit-weave", "bridge": "weave", "port": "vethwe-bridge"},
 }
 
-# What a network without published ports needs to reach the outside, and to be reached: rules are
-# added for each placement; these are what they stand on. Docker's own policy is to forward nothing.
+# A bridge with address translation for engines that publish no ports; each placement adds its own
+# rules to these. Docker's policy is to forward nothing.
 _NAT_UP = """
 ip link add "$1" type bridge
 ip addr add "$2" dev "$1"
@@ -144,38 +136,38 @@ for remote in "$@"; do
 done
 ip link set "$device" up
 """
-# Of this name and with the label: a network of the user's stays.
+# By name and label, so that a network of the user's stays.
 _REMOVE = """
 docker network rm $(docker network ls --quiet --filter "name=^$1\\$" --filter "label=$2")
 """
 
 
 def named(name: str, subnet: str, first: str) -> Network:
-    """Return a network with the names that labkit gives, and with a rig's addresses.
+    """Return a network with labkit's names for it and a rig's addresses.
 
-    Where a host has an address in it, that is the first of the subnet; in a tunnel laid by hand the
-    peer and the generator have the next ones.
+    Where the host has an address in it, that is the first of the subnet; in the tunnel that is
+    configured by hand, the peer and the generator have the next ones.
     """
-    own = name in ("routed", "nat", "vxlan")
-    gateway = str(ipaddress.ip_network(subnet)[1]) if own else ""
-    return Network(name, subnet, first, gateway, **_NAMES[name])
+    has_gateway = name in ("routed", "nat", "vxlan")
+    gateway = str(ipaddress.ip_network(subnet)[1]) if has_gateway else ""
+    return Network(name, subnet, first, gateway, **NAMES[name])
 
 
-#: Those of the virtual rig; macvlan shares the hosts' own subnet.
+#: Networks of the virtual rig; macvlan shares the hosts' subnet.
 VIRTUAL = {"macvlan": named("macvlan", "198.18.0.0/24", "198.18.0.32")} | {
     name: named(name, f"198.18.{number}.0/24", f"198.18.{number}.10")
-    for number, name in enumerate(list(_NAMES)[1:], start=2)
+    for number, name in enumerate(list(NAMES)[1:], start=2)
 }
 
 
 @contextmanager
-def laid(rig: NetworkHosts, names: Sequence[str]) -> Iterator[None]:
-    """Make networks on a rig, whose targets know them, for the duration of a ``with`` block."""
-    if unknown := [name for name in names if name not in _LAYERS]:
+def created(rig: Rig, names: Sequence[str]) -> Iterator[None]:
+    """Create networks on a rig, and add them to its targets, for a ``with`` block."""
+    if unknown := [name for name in names if name not in _CREATE]:
         raise UsageError(
             f"unknown network {unknown[0]!r}",
             why="it cannot be made on demand",
-            remedy=f"one of {', '.join(_LAYERS)}",
+            remedy=f"one of {', '.join(_CREATE)}",
         )
     before, steps = rig.targets, UndoLog(rig, "-".join(names))
     with ExitStack() as stack:
@@ -183,12 +175,12 @@ def laid(rig: NetworkHosts, names: Sequence[str]) -> Iterator[None]:
         stack.callback(steps.undo)
         for name in names:
             if f"network:{name}" not in rig.missing:
-                _LAYERS[name](rig, steps, rig.layable[name])
+                _CREATE[name](rig, steps, rig.possible_networks[name])
         yield
 
 
-def _give(rig: NetworkHosts, role: str, network: Network) -> None:
-    """Tell a target of a network; a peer's placements have addresses of their own on it."""
+def _add_to_target(rig: Rig, role: str, network: Network) -> None:
+    """Add a network to a target; placements on a peer have other addresses on it."""
     if role == "peer":
         network = replace(network, first=network.address(APART))
     target = rig.targets[role]
@@ -196,92 +188,88 @@ def _give(rig: NetworkHosts, role: str, network: Network) -> None:
     rig.targets = {**rig.targets, role: target}
 
 
-def _engines(rig: NetworkHosts) -> list[str]:
+def _engines(rig: Rig) -> list[str]:
     return [role for role in ("sut", "peer") if role in rig.targets and rig.targets[role].engine]
 
 
-def _others(rig: NetworkHosts) -> list[str]:
-    """Return the hosts that the system under test is reached from; a peer may be the generator."""
-    return list(_machines(rig, ["generator", *_engines(rig)[1:]]).values())
-
-
-def _machines(rig: NetworkHosts, roles: Sequence[str]) -> dict[str, str]:
-    """Return the first of the roles that each machine has, by the machine's address."""
-    found: dict[str, str] = {}
+def _machines(rig: Rig, roles: Sequence[str]) -> dict[str, str]:
+    """Return one role for each machine, by the machine's address: a peer may be the generator."""
+    machines: dict[str, str] = {}
     for role in roles:
-        found.setdefault(rig.addresses[role][0], role)
-    return found
+        machines.setdefault(rig.addresses[role][0], role)
+    return machines
 
 
 def _engine(target: Target) -> tuple[str, ...]:
+    """Return the prefix of a docker command for a target's engine."""
     return ("env", f"DOCKER_HOST={target.engine}")
 
 
-def _create(rig: NetworkHosts, role: str, steps: UndoLog, network: Network, *options: str) -> None:
-    """Make a network of an engine."""
+def _create(rig: Rig, role: str, steps: UndoLog, network: Network, *options: str) -> None:
+    """Create a network of an engine."""
     head = _engine(rig.targets[role])
     argv = ("docker", "network", "create", "--label", LABEL, "--subnet", network.subnet, *options)
     undo = (*head, *script(_REMOVE, network.engine, LABEL))
     steps.take(role, *head, *argv, network.engine, undo=undo)
 
 
-def _macvlan(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
+def _macvlan(rig: Rig, steps: UndoLog, network: Network) -> None:
     for role in _engines(rig):
         parent = rig.interfaces[role][0]
         network = replace(network, parent=parent)
         _create(rig, role, steps, network, "--driver", "macvlan", "--opt", f"parent={parent}")
-        _give(rig, role, network)
+        _add_to_target(rig, role, network)
 
 
-def _bridged(rig: NetworkHosts, role: str, steps: UndoLog, network: Network, *options: str) -> None:
+def _bridged(rig: Rig, role: str, steps: UndoLog, network: Network, *options: str) -> None:
     fixed = (*engine.bridge_options(network.bridge), "--gateway", network.gateway)
     _create(rig, role, steps, network, *fixed, *options)
 
 
-def _routed(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
-    """Lay it on the system under test alone: a peer would need other addresses and ways."""
+def _routed(rig: Rig, steps: UndoLog, network: Network) -> None:
+    """Only on the system under test: a peer would need other addresses and routes."""
     _bridged(rig, "sut", steps, network)
-    # The engine's rules let nothing in that it did not publish.
+    # The engine's rules admit only what it published.
     rule = ("DOCKER-USER", "-o", network.bridge, "-j", "ACCEPT")
     steps.take("sut", "iptables", "-I", *rule, undo=("iptables", "-D", *rule))
-    way = (network.subnet, "via", rig.targets["sut"].address, *_PROTOCOL)
-    for role in _others(rig):
-        steps.take(role, "ip", "route", "add", *way, undo=("ip", "route", "del", *way))
-    _give(rig, "sut", network)
+    route = (network.subnet, "via", rig.targets["sut"].address, *_PROTOCOL)
+    for role in _machines(rig, ["generator", *_engines(rig)[1:]]).values():
+        steps.take(role, "ip", "route", "add", *route, undo=("ip", "route", "del", *route))
+    _add_to_target(rig, "sut", network)
 
 
-def _nat(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
-    """Lay the bridge for engines that publish nothing by themselves; Docker has its own."""
+def _nat(rig: Rig, steps: UndoLog, network: Network) -> None:
+    """A bridge for engines that publish no ports; Docker has its own."""
     values = (network.bridge, f"{network.gateway}/{network.prefix}", network.subnet)
     for role in _engines(rig):
         undo = tuple(script(_NAT_DOWN, *values))
         steps.take(role, *script(_NAT_UP, *values), undo=undo)
-        _give(rig, role, network)
+        _add_to_target(rig, role, network)
 
 
-def _vxlan(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
-    """Lay a mesh of tunnels between the generator and every host with an engine."""
+def _vxlan(rig: Rig, steps: UndoLog, network: Network) -> None:
+    """A mesh of tunnels between the generator and every host with an engine."""
     with_engine = _engines(rig)
-    ends = _machines(rig, [*with_engine, "generator"])
-    for number, (here, role) in enumerate(ends.items()):
-        others = tuple(there for there in ends if there != here)
-        remove = ("ip", "link", "del", network.port)
-        # Each host's bridge has an address of its own: two of one would answer for each other.
-        own = str(ipaddress.ip_address(network.gateway) + number)
-        end = replace(network, remotes=others, gateway=own)
+    machines = _machines(rig, [*with_engine, "generator"])
+    for number, (local, role) in enumerate(machines.items()):
+        remotes = tuple(address for address in machines if address != local)
+        # Each bridge has another address: with the same one, both would answer for it.
+        gateway = str(ipaddress.ip_address(network.gateway) + number)
+        end = replace(network, remotes=remotes, gateway=gateway)
         if role in with_engine:
             _bridged(rig, role, steps, end, "--opt", f"com.docker.network.driver.mtu={VXLAN_MTU}")
             join = ("ip", "link", "set", network.port, "master", network.bridge)
-            _give(rig, role, end)
+            _add_to_target(rig, role, end)
         else:
-            join = ("ip", "addr", "add", f"{own}/{network.prefix}", "dev", network.port)
+            join = ("ip", "addr", "add", f"{gateway}/{network.prefix}", "dev", network.port)
         text = f"VNI={VNI} PORT={VXLAN_PORT} MTU={VXLAN_MTU}\n{_TUNNEL}"
-        steps.take(role, *script(text, network.port, here, *others), undo=remove)
+        undo = ("ip", "link", "del", network.port)
+        steps.take(role, *script(text, network.port, local, *remotes), undo=undo)
         rig.hosts[role].run(*join)
 
 
-def _swarm(rig: NetworkHosts, steps: UndoLog) -> None:
-    """Join the engines of the rig to a Swarm, unless they are in one."""
+def _swarm(rig: Rig, steps: UndoLog) -> None:
+    """Join the rig's engines to a Swarm, unless that of the sut is in one."""
     sut = rig.targets["sut"]
     if _membership(sut) == "active":
         return
@@ -290,8 +278,8 @@ def _swarm(rig: NetworkHosts, steps: UndoLog) -> None:
     token = sut.host.run(*_engine(sut), "docker", "swarm", "join-token", "--quiet", "worker")
     for role in _engines(rig)[1:]:
         join = ("docker", "swarm", "join", "--token", token.stdout.strip())
-        own = ("--advertise-addr", rig.targets[role].address)
-        _enter(rig, role, steps, *join, *own, f"{sut.address}:2377")
+        advertised = ("--advertise-addr", rig.targets[role].address)
+        _enter(rig, role, steps, *join, *advertised, f"{sut.address}:2377")
 
 
 def _membership(target: Target) -> str:
@@ -299,8 +287,8 @@ def _membership(target: Target) -> str:
     return target.host.run(*_engine(target), *argv).stdout.strip()
 
 
-def _enter(rig: NetworkHosts, role: str, steps: UndoLog, *argv: str) -> None:
-    """Enter a Swarm, which is left again; one that somebody else entered is not touched."""
+def _enter(rig: Rig, role: str, steps: UndoLog, *argv: str) -> None:
+    """Enter a Swarm, to be left again; an engine that is in another one is an error."""
     target = rig.targets[role]
     if (member := _membership(target)) != "inactive":
         raise RigError(
@@ -309,45 +297,44 @@ def _enter(rig: NetworkHosts, role: str, steps: UndoLog, *argv: str) -> None:
             remedy="have both in one Swarm, or neither",
         )
     head = _engine(target)
-    # The engine makes a bridge for what leaves a Swarm's containers, and keeps it.
+    # The engine creates this bridge for traffic that leaves a Swarm's containers, and keeps it.
     bridge = ("docker", "network", "inspect", "docker_gwbridge")
     if target.host.run(*head, *bridge, check=False).status != 0:
-        undo = (*head, "docker", "network", "rm", "docker_gwbridge")
-        steps.take(role, "true", undo=undo)
-    leave = (*head, "docker", "swarm", "leave", "--force")
-    steps.take(role, *head, *argv, undo=leave)
+        steps.take(role, "true", undo=(*head, "docker", "network", "rm", "docker_gwbridge"))
+    steps.take(role, *head, *argv, undo=(*head, "docker", "swarm", "leave", "--force"))
 
 
-def _overlay(rig: NetworkHosts, steps: UndoLog, network: Network, *options: str) -> None:
+def _overlay(rig: Rig, steps: UndoLog, network: Network, *options: str) -> None:
     _swarm(rig, steps)
     sut = rig.targets["sut"]
     _create(rig, "sut", steps, network, "--driver", "overlay", "--attachable", *options)
     for role in _engines(rig):
-        # What the server's end knows of others comes with their first container.
+        # The server's end learns of others with their first container.
         ends = () if role == "sut" else (sut.address,)
-        _give(rig, role, replace(network, remotes=ends, sandboxes=rig.targets[role].sandboxes))
+        _add_to_target(
+            rig, role, replace(network, remotes=ends, sandboxes=rig.targets[role].sandboxes)
+        )
 
 
-def _encrypted(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
+def _encrypted(rig: Rig, steps: UndoLog, network: Network) -> None:
     _overlay(rig, steps, network, "--opt", "encrypted")
 
 
-def _weave(rig: NetworkHosts, steps: UndoLog, network: Network) -> None:
-    """Lay a network of Weave Net's plugin, whose routers their owner has launched and peered.
+def _weave(rig: Rig, steps: UndoLog, network: Network) -> None:
+    """A network of Weave Net's plugin, whose routers the user has launched and connected.
 
-    Written from its documentation, and never run here: the driver ``weavemesh`` with its own
-    management of addresses is told the same subnet on each host, one within the range that the
-    routers were launched with. Its containers are on the bridge ``weave``, and leave it by
-    ``vethwe-bridge`` to its data path, whether that is in the kernel or in user space; what that
-    does with the packets is not read back. It does not stand beside a Swarm.
+    Written from its documentation and never run. The driver ``weavemesh`` with its own address
+    management is given the same subnet on each host, within the range that the routers were
+    launched with. Containers are on the bridge ``weave`` and leave it by ``vethwe-bridge`` to the
+    data path, in the kernel or in user space, which is not verified. It excludes a Swarm.
     """
-    ways = ("--driver", "weavemesh", "--ipam-driver", "weavemesh")
+    driver = ("--driver", "weavemesh", "--ipam-driver", "weavemesh")
     for role in _engines(rig):
-        _create(rig, role, steps, network, *ways)
-        _give(rig, role, network)
+        _create(rig, role, steps, network, *driver)
+        _add_to_target(rig, role, network)
 
 
-_LAYERS: dict[str, Callable[[NetworkHosts, UndoLog, Network], None]] = {
+_CREATE: dict[str, Callable[[Rig, UndoLog, Network], None]] = {
     "macvlan": _macvlan,
     "routed": _routed,
     "nat": _nat,

@@ -1,7 +1,7 @@
-"""One host: this machine as both ends, over loopback, for who has a Docker Engine but not root.
+"""The one-host rig: this machine as both ends, over loopback, for users of Docker without root.
 
-Load and server share a kernel and its CPUs, and no packet passes an interface: it shows what a
-placement costs on the way through the host's own stack, and nothing of a network.
+Load and server share a kernel and its CPUs, and no packet passes an interface: the rig shows what a
+placement costs in the host's network stack, and nothing about a network.
 """
 
 from __future__ import annotations
@@ -19,42 +19,43 @@ from labkit.errors import CommandFailed, RigError
 from labkit.hosts import Host, LocalHost, Result, collect_facts, restore, script, stop_labelled
 from labkit.hosts.host import SCRIPT, limited
 from labkit.hosts.target import Image, Target
-from labkit.paths import project
+from labkit.placement import NETWORKS
 from labkit.rig import images as image_store
-from labkit.rig import inventory_checks, kernel_probe, lock, storage, virtual
-from labkit.rig.base import Rig, Say
+from labkit.rig import inventory_checks, lock, storage, virtual
+from labkit.rig.base import Rig
+from labkit.rig.images import Say
 from labkit.rig.rigfile import ENGINE
 from labkit.runtimes import RUNTIMES, base, observed
 
 ADDRESS = "127.0.0.1"
-#: What an engine's default bridge is called, and its default parent of control groups.
+#: An engine's default bridge, and its default parent of control groups.
 BRIDGE, PARENT = "docker0", "/docker"
-#: The image of the container that reads: it has nsenter.
+#: The image of the reading container, which has nsenter.
 READER = "net"
-#: Scripts that look into processes of other users: what must be read as root to be proof.
+#: Scripts that read about processes of other users, for which the verification needs root.
 READS = frozenset({base.LISTENS, base.RUNS, observed.OBSERVE})
 
-# No power but to look: into processes, namespaces and firewall tables.
-_POWERS = ("SYS_ADMIN", "SYS_PTRACE", "SYS_CHROOT", "NET_ADMIN", "DAC_READ_SEARCH")
+# Only to read: processes, namespaces and firewall tables.
+_CAPABILITIES = ("SYS_ADMIN", "SYS_PTRACE", "SYS_CHROOT", "NET_ADMIN", "DAC_READ_SEARCH")
 _OPTIONS = ("--pid", "host", "--network", "host", "--userns", "host", "--cap-drop", "ALL")
 _RULES = "{ nft list ruleset; iptables-legacy-save; } 2>/dev/null | head -n 1"
 
 
 class ReadingHost(LocalHost):
-    """The machine as its user sees it, with what only root may read read through a container.
+    """A machine as its user sees it, except for what only root may read.
 
-    Who may start containers may do this anyway; it makes nothing possible that was not. The
-    container sees the machine's processes, enters the harness's own namespaces for each of the
-    `READS`, with the machine's own tools, and sleeps otherwise.
+    That is read through a container, which a user of Docker may do anyway. The container sees the
+    machine's processes, enters the harness's namespaces for each of the `READS`, uses the machine's
+    tools, and sleeps otherwise.
 
     Parameters
     ----------
     name : str
-        The name that results and errors carry.
+        The name in results and errors.
     socket : str
-        The engine, as ``DOCKER_HOST`` wants it.
+        The engine, as ``DOCKER_HOST`` expects it.
     reader : str
-        The container, which `start_reader` makes.
+        The container, see `start_reader`.
     """
 
     def __init__(self, name: str, socket: str, reader: str) -> None:
@@ -81,7 +82,7 @@ class ReadingHost(LocalHost):
         """Run a command in the container, as root in this process's namespaces."""
         enter = ("nsenter", "--target", str(os.getpid()), "--mount", "--net", "--uts", "--ipc")
         into = ("docker", "exec", self.reader, *enter, "--", *limited(argv, timeout, env))
-        # The inner limit ends what runs in there; the outer one would end only its messenger.
+        # The inner time limit ends the command; the outer one would end only `docker exec`.
         outer = {"DOCKER_HOST": self.socket}
         return replace(
             super().run(*into, timeout=timeout + 15, env=outer, check=False), argv=tuple(argv)
@@ -89,25 +90,25 @@ class ReadingHost(LocalHost):
 
 
 def socket() -> str:
-    """Return the engine that the user has, as ``DOCKER_HOST`` wants it."""
+    """Return the user's engine, as ``DOCKER_HOST`` expects it."""
     return os.environ.get("DOCKER_HOST") or ENGINE
 
 
 def unreachable() -> str:
-    """Return why no engine of this user answers, or an empty string."""
+    """Return why no engine of this user answers, or ""."""
     if shutil.which("docker") is None:
         return "there is no docker command"
     if not socket().startswith("unix://"):
         return f"DOCKER_HOST is {socket()}: the engine must be on this machine"
-    answer = LocalHost().run("docker", "info", env={"DOCKER_HOST": socket()}, check=False)
-    return "" if answer.status == 0 else answer.stderr.strip()[-400:] or "docker info fails"
+    result = LocalHost().run("docker", "info", env={"DOCKER_HOST": socket()}, check=False)
+    return "" if result.status == 0 else result.stderr.strip()[-400:] or "docker info fails"
 
 
 def start_reader(host: Host, image: str) -> str:
-    """Start the container that reads, and return its name."""
+    """Start the reading container, and return its name."""
     name = f"labkit-reader-{os.getpid()}-{secrets.token_hex(3)}"
-    options = [*_OPTIONS, *(text for power in _POWERS for text in ("--cap-add", power))]
-    # The profile of AppArmor for containers forbids to look into other processes.
+    options = [*_OPTIONS, *(f"--cap-add={capability}" for capability in _CAPABILITIES)]
+    # AppArmor's profile for containers forbids reading about other processes.
     options += ["--security-opt", "apparmor=unconfined"]
     options += ["--label", f"labkit=reader-{os.getpid()}", "--name", name]
     argv = ("docker", "run", "--detach", "--pull", "never", *options, image, "sleep", "infinity")
@@ -122,40 +123,40 @@ def start_reader(host: Host, image: str) -> str:
     return name
 
 
-def _prove(host: ReadingHost) -> None:
-    """Raise `RigError` unless the container sees this very process: elsewhere it proves nothing."""
-    mine = str(Path("/proc/self/ns/mnt").readlink())
-    seen = host.read("readlink", f"/proc/{os.getpid()}/ns/mnt")
-    if seen.status != 0 or seen.stdout.strip() != mine:
+def _check_reader(host: ReadingHost) -> None:
+    """Raise `RigError` unless the container sees this process, and so runs on this machine."""
+    expected = str(Path("/proc/self/ns/mnt").readlink())
+    result = host.read("readlink", f"/proc/{os.getpid()}/ns/mnt")
+    if result.status != 0 or result.stdout.strip() != expected:
         raise RigError(
             "where a placement really runs cannot be read here without root",
-            why=seen.stderr.strip()[-400:]
-            or f"process {os.getpid()} is in {mine} here and in {seen.stdout.strip()} there",
+            why=result.stderr.strip()[-400:]
+            or f"process {os.getpid()} is in {expected} here, in {result.stdout.strip()} there",
             remedy="use an engine that runs as root on this same machine (neither rootless nor in "
             "a virtual machine), or the virtual rig as root",
         )
 
 
 def _sweep(host: Host, say: Say) -> None:
-    """Remove what a dead campaign of this user left."""
-    done = [f"process {line}" for line in stop_labelled(host, "trial-")]
+    """Remove what a killed campaign of this user left."""
+    removed = [f"process {line}" for line in stop_labelled(host, "trial-")]
     if lock.is_root():
-        done += [str(outcome) for outcome in restore(host, label="trial-")]
-    form = '{{.ID}} {{.Label "labkit"}}'
-    listing = ("docker", "ps", "--all", "--filter", "label=labkit", "--format", form)
+        removed += [str(outcome) for outcome in restore(host, label="trial-")]
+    columns = '{{.ID}} {{.Label "labkit"}}'
+    listing = ("docker", "ps", "--all", "--filter", "label=labkit", "--format", columns)
     for line in host.run(*listing, env={"DOCKER_HOST": socket()}).stdout.splitlines():
         container, _, label = line.partition(" ")
-        if not _of_another(label):
+        if not _is_of_another_user(label):
             _remove(host, container)
-            done.append(f"container {container} ({label})")
+            removed.append(f"container {container} ({label})")
     shutil.rmtree(scratch(), ignore_errors=True)
     storage.clear(host, socket(), str(disk()))
-    for line in done:
+    for line in removed:
         say(f"removed {line}")
 
 
-def _of_another(label: str) -> bool:
-    """Tell whether a label names a living process of another user, whose lock is not ours."""
+def _is_of_another_user(label: str) -> bool:
+    """Tell whether a label names a running process of another user, who has another lock."""
     pid = next((part for part in label.split("-") if part.isdigit()), "")
     try:
         return bool(pid) and Path(f"/proc/{pid}").stat().st_uid != os.geteuid()
@@ -168,15 +169,15 @@ def _remove(host: Host, container: str) -> None:
 
 
 def scratch() -> Path:
-    """Return where trials keep their files: in memory where the user has such a place."""
+    """Return the directory of trials, in memory where possible."""
     if lock.is_root():
         return lock.RUN / "one-host"
-    given = os.environ.get("XDG_RUNTIME_DIR", "")
-    return (Path(given) / "labkit" if given else lock.LOCK.parent) / "one-host"
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return (Path(runtime) / "labkit" if runtime else lock.LOCK.parent) / "one-host"
 
 
 def disk() -> Path:
-    """Return where storages keep what is not to be in memory."""
+    """Return the directory of storages, on a disk."""
     return (lock.KEEP if lock.is_root() else lock.LOCK.parent) / "one-host-storage"
 
 
@@ -184,46 +185,44 @@ def _gateway(host: ReadingHost) -> str:
     """Return the host's address on the engine's default bridge; "" where it has none."""
     shown = host.run("ip", "-j", "-4", "addr", "show", "dev", BRIDGE, check=False)
     links = json.loads(shown.stdout or "[]") if shown.status == 0 else []
-    held = [one["local"] for link in links for one in link.get("addr_info", [])]
-    return str(held[0]) if held else ""
+    addresses = [row["local"] for link in links for row in link.get("addr_info", [])]
+    return str(addresses[0]) if addresses else ""
 
 
 def _missing(host: ReadingHost, gateway: str, cpus: Mapping[str, str]) -> dict[str, str]:
     root = "the one-host rig without root cannot"
-    found = {
+    reasons = {
         "separate-machines": "generator and server are one machine",
         "nic-hardware": "the link is loopback",
         "busy-poll": "loopback has no queue that a socket could poll",
-        "clean-host": "the engine's rules are on this host, so no process here is beside none",
+        "clean-host": "the engine's rules are on this host, and apply to every process",
         "layer2": "a layer-2 bridge joins a second host, and there is none",
         "collector": "there is no separate capture host",
     }
     if not gateway:
-        found["nat"] = f"the engine has no bridge {BRIDGE} with an address to publish on"
+        reasons["nat"] = f"the engine has no bridge {BRIDGE} with an address to publish on"
     if not lock.is_root():
-        found["chroot"] = f"{root} enter a chroot of the image"
-        found["cgroup"] = f"{root} make a control group equal to a container's"
-        found["realtime"] = f"{root} put a process into a real-time class"
-    if not Path("/sys/devices/system/cpu/isolated").read_text().strip():
-        found["isolated-cpus"] = "no CPU was isolated at boot (isolcpus)"
-    if cpus["generator"] == cpus["sut"]:
-        found["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
+        reasons["chroot"] = f"{root} enter a chroot of the image"
+        reasons["cgroup"] = f"{root} make a control group equal to a container's"
     readers = "command -v nft || command -v iptables-legacy-save"
     if host.read("sh", "-c", readers).status != 0:
-        found["rules"] = "neither nft nor iptables-legacy-save is here to read firewall rules with"
+        reasons["rules"] = (
+            "neither nft nor iptables-legacy-save is here to read firewall rules with"
+        )
     elif not host.read("sh", "-c", _RULES).stdout.strip():
-        found["rules"] = "the engine has put no firewall rules here (is it run without iptables?)"
-    if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
-        found["cold-cache"] = f"{root} drop the caches (/proc/sys/vm/drop_caches)"
-    apart = storage.apart(host, host.socket, str(disk()))
-    found["network:nat"] = "this rig places containers of its Docker Engine only"
-    found |= kernel_probe.networks_missing_because("there is no second host that it could lead to")
-    found |= {
-        f"runtime:{name}": "this rig places containers of its Docker Engine only"
-        for name in RUNTIMES
-        if name not in ("bare", "docker")
-    }
-    return found | storage.missing_beside(storage.driver_of(host, host.socket), apart)
+        reasons["rules"] = "the engine has put no firewall rules here (is it run without iptables?)"
+    docker_only = "this rig places containers of its Docker Engine only"
+    others = [name for name in RUNTIMES if name not in ("bare", "docker")]
+    reasons |= {f"runtime:{name}": docker_only for name in others}
+    second_host = "there is no second host that it could lead to"
+    on_demand = [name for name in NETWORKS if name not in ("host", "bridge", "nat")]
+    reasons |= {f"network:{name}": second_host for name in on_demand}
+    reasons["network:nat"] = docker_only
+    difference = storage.disk_difference(host, host.socket, str(disk()))
+    reasons |= virtual.missing_here(cpus)
+    return reasons | storage.missing_without_daemons(
+        storage.driver_of(host, host.socket), difference
+    )
 
 
 class OneHostRig(Rig):
@@ -252,28 +251,27 @@ class OneHostRig(Rig):
             say("images (the first time takes about a minute)")
             parent = inventory_checks.cgroup_parent(facts)
             if root:
-                stack.callback(local.run, *script(inventory_checks.TIDY))
+                stack.callback(local.run, *script(inventory_checks.REMOVE_PARENT))
             elif parent.startswith("/"):
-                parent = PARENT  # one of labkit's own could not be removed again without root
-            folders = [path.parent for path in sorted(project("containers").glob("*/Dockerfile"))]
-            # A root file system with its owners can be unpacked by root only.
+                parent = PARENT  # labkit's own could not be removed again without root
+            # Only root can unpack a root file system with its owners.
             store = str(lock.KEEP / "one-host") if root else ""
             images = {
                 folder.name: image_store.ensure_image(
                     local, socket(), folder, store=store, parent=parent
                 )
-                for folder in folders
+                for folder in image_store.folders()
             }
             reader = start_reader(local, images[READER].reference)
             stack.callback(_remove, local, reader)
             host = ReadingHost("sut", socket(), reader)
-            _prove(host)
-            rig = cls._of(host, parent, images)
+            _check_reader(host)
+            rig = cls._assemble(host, parent, images)
             rig.at_close = (stack.pop_all().close,)
             return rig
 
     @classmethod
-    def _of(cls, host: ReadingHost, parent: str, images: Mapping[str, Image]) -> OneHostRig:
+    def _assemble(cls, host: ReadingHost, parent: str, images: Mapping[str, Image]) -> OneHostRig:
         hosts: dict[str, Host] = {"generator": LocalHost("generator"), "sut": host}
         directory = str(scratch())
         sut = Target(
@@ -291,8 +289,8 @@ class OneHostRig(Rig):
         }
         gateway = _gateway(host)
         if gateway:
-            # To 127.0.0.1 the engine's own proxy would carry what is published, past its NAT rule;
-            # the host's address on the engine's bridge is local too, and goes through the rule.
+            # On 127.0.0.1 the engine's proxy would relay a published port, past the NAT rule. The
+            # host's address on the engine's bridge is local too, and passes the rule.
             targets["nat"] = replace(sut, address=gateway)
         cpus = {name: value for name, value in virtual.cpu_map().items() if name != "clean"}
         published = f"; published ports are reached at {gateway}, on {BRIDGE}" if gateway else ""
@@ -312,7 +310,7 @@ class OneHostRig(Rig):
                 "published port's: on the engine's bridge); there is no wire, no NIC and no driver",
                 f"one kernel, CPUs {cpus['all']} shared by load, server and engine; softirq runs "
                 "on the sender's CPU",
-                "nothing is set apart: what else this machine runs is measured with it",
+                "no CPU is reserved: whatever else this machine runs affects the numbers",
             ),
             missing=_missing(host, gateway, cpus),
         )

@@ -1,6 +1,6 @@
-"""Reading a ``rig.toml``: real machines by role; every mistake says where it is and what to do.
+"""Reading a ``rig.toml``, which describes machines by role; it connects to nothing.
 
-Nothing here connects to anything: `labkit.rig.inventory` makes a rig of what is read.
+Every error says where the mistake is and what was expected.
 """
 
 from __future__ import annotations
@@ -8,26 +8,26 @@ from __future__ import annotations
 import ipaddress
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
 
 from labkit.errors import UsageError
 from labkit.hosts.target import Network
-from labkit.rig.networks import APART, named
+from labkit.rig.networks import APART, NAMES, named
 
 EXAMPLE = "rig.example.toml"
-#: The engine's usual socket, as ``DOCKER_HOST`` wants it, and where it keeps what runs.
+#: The engine's default socket, as ``DOCKER_HOST`` expects it, and its default ``--exec-root``.
 ENGINE = "unix:///var/run/docker.sock"
 EXEC_ROOT = "/var/run/docker"
 SCRATCH = "/var/lib/labkit/inventory"
 
 
 def _matching(pattern: str, expected: str) -> BeforeValidator:
-    """Accept a string that matches a pattern; `expected` is what the error says."""
+    """Accept a text that matches a pattern; an error says what was `expected`."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
@@ -35,22 +35,6 @@ def _matching(pattern: str, expected: str) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
-
-
-def _one_of(*names: str) -> BeforeValidator:
-    return _matching("|".join(names), f"one of {', '.join(names)}")
-
-
-def _port(value: Any) -> int:
-    if type(value) is not int or not 0 < value < 65536:
-        raise ValueError("a TCP port, 1 to 65535")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
 
 
 def _address(value: Any) -> str:
@@ -66,19 +50,19 @@ def _address(value: Any) -> str:
 def _in_subnet(value: Any) -> tuple[str, str]:
     """Return an address and its subnet."""
     try:
-        found = ipaddress.ip_interface(value if isinstance(value, str) else "")
+        interface = ipaddress.ip_interface(value if isinstance(value, str) else "")
     except ValueError:
-        found = None
-    if found is None or found.ip in (found.network[0], found.network[-1]):
+        interface = None
+    if interface is None or interface.ip in (interface.network[0], interface.network[-1]):
         raise ValueError('a host\'s address with its prefix length, such as "198.18.1.10/24"')
-    return str(found.ip), str(found.network)
+    return str(interface.ip), str(interface.network)
 
 
 def _ipv4_in_subnet(value: Any) -> tuple[str, str]:
-    found, subnet = _in_subnet(value)
-    if ":" in found:
+    address, subnet = _in_subnet(value)
+    if ":" in address:
         raise ValueError('an IPv4 address with its prefix length, such as "198.18.4.10/24"')
-    return found, subnet
+    return address, subnet
 
 
 def _list(value: Any) -> tuple[Any, ...]:
@@ -114,7 +98,13 @@ Socket = Annotated[
     ),
 ]
 Addresses = Annotated[tuple[Annotated[str, BeforeValidator(_address)], ...], BeforeValidator(_list)]
+Mirrored = Annotated[str, _matching("generator|sut", "one of generator, sut")]
 InSubnet = Annotated[tuple[str, str], BeforeValidator(_in_subnet)]
+#: Networks between containers that a file may describe.
+NETWORK_NAMES = tuple(NAMES)
+NetworkName = Annotated[
+    str, _matching("|".join(NETWORK_NAMES), f"one of {', '.join(NETWORK_NAMES)}")
+]
 FirstAddress = Annotated[tuple[str, str], BeforeValidator(_ipv4_in_subnet)]
 
 
@@ -122,113 +112,71 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class HostTable(_Table):
-    """The keys of every host."""
+class Machine(_Table):
+    """One host of a rig; the fields are the keys of its table."""
 
     ssh: Text
     user: Text = "root"
-    port: Annotated[int, BeforeValidator(_port)] = 22
+    port: Annotated[int, Field(strict=True, gt=0, lt=65536)] = 22
     key: Text | None = None
     known_hosts: Text | None = None
     gateway: Text | None = None
-    sudo: Annotated[bool, BeforeValidator(_flag)] = False
-    addresses: Addresses
+    sudo: StrictBool = False
+    addresses: Addresses = ()
     interfaces: Annotated[tuple[Interface, ...], BeforeValidator(_list)]
     cpus: Cpus
     scratch: Directory = SCRATCH
-
-
-class PeerTable(HostTable):
-    """The keys of a host with an engine."""
-
-    engine: Socket = ENGINE
+    # Keys of some roles only, see `_ROLES_WITH`.
+    engine: Socket | None = None
     exec_root: Directory = EXEC_ROOT
-
-
-class SutTable(PeerTable):
-    """The keys of the system under test."""
-
     bridge: Interface = "labbr0"
     bridge_port: Interface | None = None
     bridge_network: Name = "labkit-layer2"
     bridge_address: InSubnet | None = None
+    mirrors: Annotated[tuple[Mirrored, ...], BeforeValidator(_list)] = ()
+
+    @property
+    def layer2(self) -> Network | None:
+        """The network of layer-2 placements, where the file describes one."""
+        if self.bridge_port is None or self.bridge_address is None:
+            return None
+        first, subnet = self.bridge_address
+        return Network(
+            "bridge",
+            subnet,
+            first,
+            engine=self.bridge_network,
+            bridge=self.bridge,
+            port=self.bridge_port,
+        )
 
 
-class CollectorTable(HostTable):
-    """The keys of a capture host; a mirror needs no address."""
-
-    addresses: Addresses = ()
-    mirrors: Annotated[
-        tuple[Annotated[str, _one_of("generator", "sut")], ...], BeforeValidator(_list)
-    ] = ()
+#: The roles that may have a key; all other keys are for every role.
+_ROLES_WITH = {"engine": ("sut", "peer"), "exec_root": ("sut", "peer"), "mirrors": ("collector",)}
+_ROLES_WITH |= {key: ("sut",) for key in Machine.model_fields if key.startswith("bridge")}
 
 
 class HostTables(_Table):
     """The hosts of a rig by role."""
 
-    generator: HostTable
-    sut: SutTable
-    clean: HostTable | None = None
-    peer: PeerTable | None = None
-    collector: CollectorTable | None = None
-
-
-class NetworkTable(_Table):
-    """Networks between containers, each with the address of its first placement."""
-
-    macvlan: FirstAddress | None = None
-    routed: FirstAddress | None = None
-    nat: FirstAddress | None = None
-    vxlan: FirstAddress | None = None
-    overlay: FirstAddress | None = None
-    encrypted: FirstAddress | None = None
-    weave: FirstAddress | None = None
+    generator: Machine
+    sut: Machine
+    clean: Machine | None = None
+    peer: Machine | None = None
+    collector: Machine | None = None
 
 
 class RigFile(_Table):
-    """A whole file."""
+    """The file."""
 
     name: Name
     hosts: HostTables
-    networks: NetworkTable = NetworkTable()
-
-
-#: The table of each role that a file may name; the first two it must.
-HOST_TABLES: dict[str, type[HostTable]] = {
-    "generator": HostTable,
-    "sut": SutTable,
-    "clean": HostTable,
-    "peer": PeerTable,
-    "collector": CollectorTable,
-}
-NETWORK_NAMES = tuple(NetworkTable.model_fields)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """One host of an inventory; the fields are the keys of its table in ``rig.toml``."""
-
-    role: str
-    ssh: str
-    user: str
-    port: int
-    key: str | None
-    known_hosts: str | None
-    gateway: str | None
-    sudo: bool
-    addresses: tuple[str, ...]
-    interfaces: tuple[str, ...]
-    cpus: str
-    scratch: str
-    engine: str | None = None
-    bridge: Network | None = None
-    exec_root: str = ""
-    mirrors: tuple[str, ...] = ()
+    networks: dict[NetworkName, FirstAddress] = {}
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a ``rig.toml`` says: machines by role, and networks that may be made, by name."""
+    """What a ``rig.toml`` describes: machines by role, and networks by name."""
 
     path: Path
     name: str
@@ -237,7 +185,7 @@ class Inventory:
 
 
 def read_rigfile(path: Path | str) -> Inventory:
-    """Return what an inventory file says."""
+    """Return what an inventory file describes."""
     path = Path(path)
     try:
         data = tomllib.loads(path.read_text("utf-8"))
@@ -253,153 +201,146 @@ def read_rigfile(path: Path | str) -> Inventory:
     except ValidationError as error:
         _explain(path, error)
     machines = {
-        role: _machine(path, role, table)
-        for role in HOST_TABLES
-        if (table := getattr(tables.hosts, role))
+        role: _complete(path, role, machine)
+        for role, machine in tables.hosts
+        if machine is not None
     }
     networks = {
-        key: named(key, value[1], value[0]) for key, value in tables.networks if value is not None
+        name: named(name, subnet, first) for name, (first, subnet) in tables.networks.items()
     }
-    book = Inventory(path, tables.name, machines, networks)
-    _check_addresses(book)
+    inventory = Inventory(path, tables.name, machines, networks)
+    _check_addresses(inventory)
     for network in networks.values():
-        _check_room(book, network)
-    return book
+        _check_room(inventory, network)
+    return inventory
 
 
-def _wrong(path: Path, table: str, key: str, found: str, expected: str) -> NoReturn:
-    place = f"{path}, table [{table}]" if table else f"{path}, top level"
+def _wrong(path: Path, table: str, key: str, value: str, expected: str) -> NoReturn:
+    where = f"{path}, table [{table}]" if table else f"{path}, top level"
     raise UsageError(
-        f"{'.'.join(filter(None, (table, key)))} is {found}",
-        where=f"{place}, key {key}",
+        f"{'.'.join(filter(None, (table, key)))} is {value}",
+        where=f"{where}, key {key}",
         why=f"expected {expected}",
         remedy=f"correct it; {EXAMPLE} explains every key",
     )
 
 
 def _explain(path: Path, error: ValidationError) -> NoReturn:
-    """Raise the first mistake; unknown keys come first, as what is missing may be one of them."""
+    """Raise the first mistake; unknown keys first, as one may be a missing key misspelt."""
     mistakes = sorted(
-        error.errors(), key=lambda one: (one["type"] != "extra_forbidden", len(one["loc"]))
+        error.errors(), key=lambda row: (row["type"] != "extra_forbidden", len(row["loc"]))
     )
     mistake = mistakes[0]
-    parts = [part for part in mistake["loc"] if isinstance(part, str)][:3]
+    parts = [part for part in mistake["loc"] if isinstance(part, str) and part != "[key]"][:3]
     table, key = ".".join(parts[:-1]), parts[-1]
-    further = f" ({len(mistakes) - 1} further mistakes)" if len(mistakes) > 1 else ""
+    value, expected = repr(mistake["input"]), mistake["msg"].removeprefix("Input should be ")
     if mistake["type"] == "extra_forbidden":
-        found, expected = _unknown_key(parts)
+        value, expected = "not a key that labkit knows", f"one of {', '.join(_keys(parts))}"
     elif mistake["type"] == "missing":
-        found, expected = "missing", "it to be given for every host"
-        if len(parts) == 1:
-            expected = "a table for each host, such as [hosts.sut]"
-        elif len(parts) == 2:
-            expected = f"a table [hosts.{key}]: every rig has one"
+        levels = (
+            "a table for each host, such as [hosts.sut]",
+            f"a table [{'.'.join(parts)}]: every rig has one",
+        )
+        value, expected = "missing", [*levels, _REQUIRED][len(parts) - 1]
     elif mistake["type"] == "value_error":
-        found, expected = repr(mistake["input"]), str(mistake["ctx"]["error"])
-    else:
-        found, expected = repr(mistake["input"]), f"a table [{'.'.join(parts)}]"
-    _wrong(path, table, key, found, expected + further)
+        expected = str(mistake["ctx"]["error"])
+        value = "not a key that labkit knows" if "[key]" in mistake["loc"] else value
+    elif mistake["type"] in ("model_type", "dict_type"):
+        expected = f"a table [{'.'.join(parts)}]"
+    more = f" ({len(mistakes) - 1} further mistakes)" if len(mistakes) > 1 else ""
+    _wrong(path, table, key, value, expected + more)
 
 
-def _unknown_key(parts: list[str]) -> tuple[str, str]:
-    """Return what is wrong with a key that its table does not have, and what is expected."""
-    tables: dict[str, type[_Table]] = {"": RigFile, "hosts": HostTables, "networks": NetworkTable}
-    tables |= {f"hosts.{role}": table for role, table in HOST_TABLES.items()}
-    owners = [role for role, table in HOST_TABLES.items() if parts[-1] in table.model_fields]
-    if len(parts) == 3 and owners:
-        return "not a key of this role", f"only {' and '.join(owners)} to have it"
-    known = tables[".".join(parts[:-1])].model_fields
-    return "not a key that labkit knows", f"one of {', '.join(known)}"
+_REQUIRED = "it to be given for every host"
 
 
-def _machine(path: Path, role: str, found: HostTable) -> Machine:
-    table, values = f"hosts.{role}", dict(found)
+def _keys(parts: list[str]) -> list[str]:
+    """Return the keys that the table of a key may have."""
+    if len(parts) == 3:
+        return [key for key in Machine.model_fields if parts[1] in _ROLES_WITH.get(key, parts)]
+    return list((HostTables if len(parts) == 2 else RigFile).model_fields)
+
+
+def _complete(path: Path, role: str, machine: Machine) -> Machine:
+    """Check a machine's keys for its role, and fill in what depends on the role or the file."""
+    table = f"hosts.{role}"
+    for key in sorted(machine.model_fields_set):
+        if role not in (roles := _ROLES_WITH.get(key, (role,))):
+            expected = f"only {' and '.join(roles)} to have it"
+            _wrong(path, table, key, "not a key of this role", expected)
+    if role != "collector" and not machine.addresses:
+        _wrong(path, table, "addresses", "missing", _REQUIRED)
+    changes: dict[str, Any] = {}
     for key in ("key", "known_hosts"):
-        if values[key] is not None:  # relative to the file that names it, wherever it is read from
-            values[key] = str(path.resolve().parent / Path(values[key]).expanduser())
-    if values.get("engine") == "none":
-        values["engine"] = None
-        if role == "peer":
+        if value := getattr(machine, key):  # relative to the file, wherever it is read from
+            changes[key] = str(path.resolve().parent / Path(value).expanduser())
+    if role in _ROLES_WITH["engine"]:
+        changes["engine"] = None if machine.engine == "none" else machine.engine or ENGINE
+        if role == "peer" and changes["engine"] is None:
             _wrong(path, table, "engine", "'none'", "an engine: its containers are what it is for")
-    if isinstance(found, SutTable):
-        values["bridge"] = _bridge(path, table, found)
-    kept = {key: value for key, value in values.items() if not key.startswith("bridge_")}
-    return Machine(role=role, **kept)
-
-
-def _bridge(path: Path, table: str, sut: SutTable) -> Network | None:
-    port, address = sut.bridge_port, sut.bridge_address
-    if port is None and address is None:
-        return None
+    port, address = machine.bridge_port, machine.bridge_address
     for key, value in (("bridge_port", port), ("bridge_address", address)):
-        if value is None:
+        if value is None and (port or address):
             _wrong(path, table, key, "missing", "both bridge_port and bridge_address, or neither")
-    if sut.engine == "none":
+    if port and changes["engine"] is None:
         _wrong(path, table, "engine", "'none'", "an engine, since there is a bridge for containers")
-    if port in sut.interfaces:
+    if port in machine.interfaces:
         _wrong(path, table, "bridge_port", repr(port), "another one than the host's own interfaces")
-    assert port is not None and address is not None
-    return Network(
-        "bridge",
-        address[1],
-        address[0],
-        engine=sut.bridge_network,
-        bridge=sut.bridge,
-        port=port,
-    )
+    return machine.model_copy(update=changes)
 
 
-def _check_room(book: Inventory, network: Network) -> None:
-    """Check that a network's addresses are its own, and enough."""
-    mine, first = ipaddress.IPv4Network(network.subnet), ipaddress.IPv4Address(network.first)
-    where = (book.path, "networks", network.name, repr(f"{first}/{network.prefix}"))
-    hosts = 2 if "peer" in book.machines else 1
-    if first <= mine[3] or first + hosts * APART > mine[-1]:
+def _check_room(inventory: Inventory, network: Network) -> None:
+    """Check that a network has enough addresses, and shares none."""
+    subnet, first = ipaddress.IPv4Network(network.subnet), ipaddress.IPv4Address(network.first)
+    where = (inventory.path, "networks", network.name, repr(f"{first}/{network.prefix}"))
+    end = first + APART * (2 if "peer" in inventory.machines else 1)
+    if first <= subnet[3] or end > subnet[-1]:
         _wrong(*where, f"{APART} addresses a host with an engine from there, and 3 before")
-    held = {role: _of(mine, one.addresses) for role, one in book.machines.items()}
+    hosts = {
+        role: [
+            address
+            for text in machine.addresses
+            if (address := ipaddress.ip_address(text)).version == 4 and address in subnet
+        ]
+        for role, machine in inventory.machines.items()
+    }
     if network.name == "macvlan":
-        if not held["generator"]:
+        if not hosts["generator"]:
             _wrong(*where, "the subnet of the generator: macvlan has no router")
-        if any(first <= a < first + hosts * APART for found in held.values() for a in found):
+        if any(int(first) <= int(address) < int(end) for role in hosts for address in hosts[role]):
             _wrong(*where, "addresses that no host has")
         return
-    bridge = book.machines["sut"].bridge
-    beside = [*book.networks.values(), *([bridge] if bridge else [])]
-    others = [ipaddress.ip_network(one.subnet) for one in beside if one is not network]
-    if any(mine.overlaps(one) for one in others if one.version == 4) or any(held.values()):
+    layer2 = inventory.machines["sut"].layer2
+    networks = [*inventory.networks.values(), *([layer2] if layer2 else [])]
+    others = [ipaddress.ip_network(other.subnet) for other in networks if other is not network]
+    if any(subnet.overlaps(other) for other in others if other.version == 4) or any(hosts.values()):
         _wrong(*where, "a subnet of its own, in which no host and no other network is")
 
 
-def _of(subnet: ipaddress.IPv4Network, addresses: Iterable[str]) -> list[ipaddress.IPv4Address]:
-    found = [ipaddress.ip_address(one) for one in addresses]
-    return [one for one in found if isinstance(one, ipaddress.IPv4Address) and one in subnet]
-
-
-def _check_addresses(book: Inventory) -> None:
-    """Check what one table alone cannot tell."""
-    seen: dict[str, str] = {}
-    bridge = book.machines["sut"].bridge
-    generator, peer = book.machines["generator"], book.machines.get("peer")
-    # A peer may be another role of the generator's machine.
-    same = ["peer"] if peer and peer.ssh == generator.ssh and peer.port == generator.port else []
+def _check_addresses(inventory: Inventory) -> None:
+    """Check the addresses of all machines together."""
+    machines = inventory.machines
+    generator, peer, layer2 = machines["generator"], machines.get("peer"), machines["sut"].layer2
+    # The peer may be another role of the generator's machine.
+    same = peer is not None and (peer.ssh, peer.port) == (generator.ssh, generator.port)
     if peer and same and peer.addresses[0] != generator.addresses[0]:
         expected = f"the generator's, {generator.addresses[0]}: it is the same machine"
-        _wrong(book.path, "hosts.peer", "addresses", repr(list(peer.addresses)), expected)
-    held = [
-        (role, "addresses", one)
-        for role, machine in book.machines.items()
-        for one in machine.addresses
-        if role not in same
+        _wrong(inventory.path, "hosts.peer", "addresses", repr(list(peer.addresses)), expected)
+    addresses = [
+        (role, "addresses", address)
+        for role, machine in machines.items()
+        for address in machine.addresses
+        if not (same and role == "peer")
     ]
-    held += [("sut", "bridge_address", bridge.first)] if bridge else []
-    for role, key, address in held:
-        if seen.setdefault(address, f"{role}.{key}") != f"{role}.{key}":
-            expected = f"an address of its own: {seen[address]} has this one"
-            _wrong(book.path, f"hosts.{role}", key, repr(address), expected)
-    if bridge is None:
-        return
-    near = ipaddress.ip_network(bridge.subnet)
-    if not any(ipaddress.ip_address(one) in near for one in generator.addresses):
-        expected = f"an address in {near} too, since layer 2 has no router"
-        found = repr(list(generator.addresses))
-        _wrong(book.path, "hosts.generator", "addresses", found, expected)
+    addresses += [("sut", "bridge_address", layer2.first)] if layer2 else []
+    owners: dict[str, str] = {}
+    for role, key, address in addresses:
+        if owners.setdefault(address, f"{role}.{key}") != f"{role}.{key}":
+            expected = f"an address of its own: {owners[address]} has this one"
+            _wrong(inventory.path, f"hosts.{role}", key, repr(address), expected)
+    if layer2:
+        subnet = ipaddress.ip_network(layer2.subnet)
+        if not any(ipaddress.ip_address(address) in subnet for address in generator.addresses):
+            expected = f"an address in {subnet} too, since layer 2 has no router"
+            found = repr(list(generator.addresses))
+            _wrong(inventory.path, "hosts.generator", "addresses", found, expected)

@@ -1,13 +1,12 @@
-"""Where containers can keep what they write: which of it a machine can have, and having it stand.
+"""Storages of containers: which of them a machine can have, and preparing them.
 
-A storage is a storage driver of a Docker daemon, or something mounted at ``/data``: a directory of
-the host, a named volume, a union of directories in user space. On the virtual rig each driver has
-a daemon of its own ; elsewhere there is the engine with its driver.
+A storage is the storage driver of a Docker daemon, or something mounted at ``/data``: a directory
+of the host, a named volume, a union of directories in user space. On the virtual rig each driver
+has a daemon of its own; other rigs have the engine with its driver.
 
-Those daemons are in the network namespace of the system under test, so that a container on the
-host's network is where the engine's own would be. One with the driver that the engine has too runs
-as well: storages are then compared between daemons that differ in nothing else. Their data stays
-between runs.
+These daemons are in the network namespace of the system under test, so that the host's network is
+that of the engine. The engine's own driver gets such a daemon too, so that the compared daemons
+differ in nothing but the driver. Their data is kept between runs.
 """
 
 from __future__ import annotations
@@ -15,26 +14,27 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from labkit.errors import UsageError
-from labkit.hosts import Host, Job, LocalHost, script, start_job, stop_labelled
+from labkit.hosts import Host, LocalHost, script, stop_labelled
 from labkit.hosts.target import Storage, Target
 from labkit.placement import DRIVERS, MOUNTS
 from labkit.rig import engine, netns, teardown
-from labkit.rig.images import bring_images
+from labkit.rig.images import Say, bring_images
+from labkit.rig.kernel_probe import find_tool
 from labkit.rig.layers import LayeredImage, layer_name, write_folder
 
 #: Label of the daemons' processes.
 DAEMON_LABEL = "labkit-storage"
-#: Size of the file that holds btrfs; it is sparse, and takes what is written to it.
+#: Size of the sparse file that holds btrfs.
 BTRFS_SIZE = "64G"
 _PREFIX = "storage-"
 
-# The file system is made beside and moved there, so that one that was not finished is not used.
+# The file gets its name last, so that an unfinished file system is never used.
 _BTRFS = """
 file=$1 place=$2 size=$3
 mkdir -p "$place"
@@ -48,26 +48,25 @@ fi
 mount -o loop "$file" "$place"
 """
 
-# A daemon without a bridge removes the interface of this name as it starts, whosever it is: the
-# lab's engine would publish no port any more. So it goes by another name until all of them stand.
-_HIDE = """
+# A daemon without a bridge removes docker0 as it starts, even that of another daemon; the lab's
+# engine could then publish no port. So docker0 has another name until all daemons run.
+_HIDE_BRIDGE = """
 if ip link show docker0 >/dev/null 2>&1; then
     ip link set docker0 down
-    ip link set docker0 name "$1"
+    ip link set docker0 name labkit-docker0
 fi
 """
-_SHOW = """
-if ip link show "$1" >/dev/null 2>&1; then
-    ip link set "$1" name docker0
+_SHOW_BRIDGE = """
+if ip link show labkit-docker0 >/dev/null 2>&1; then
+    ip link set labkit-docker0 name docker0
     ip link set docker0 up
 fi
 """
-_HIDDEN = "labkit-docker0"
 
 
 def daemon_socket(driver: str) -> str:
-    """Return where the daemon with a driver listens, as ``DOCKER_HOST`` wants it."""
-    return f"unix://{netns.DIRECTORY}/{_PREFIX}{driver}.sock"
+    """Return the socket of the daemon with a driver, as ``DOCKER_HOST`` expects it."""
+    return engine.socket_of(_PREFIX + driver)
 
 
 def daemon_data_root(driver: str) -> Path:
@@ -77,74 +76,60 @@ def daemon_data_root(driver: str) -> Path:
 
 @contextmanager
 def running_daemons(local: LocalHost, drivers: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Run a daemon for each driver; yields their sockets by driver."""
+    """Run a daemon for each driver; yield their sockets by driver."""
     with ExitStack() as stack:
         bridge = stack.enter_context(ExitStack())
-        local.run(*netns.inside("sut"), *script(_HIDE, _HIDDEN))
-        bridge.callback(local.run, *netns.inside("sut"), *script(_SHOW, _HIDDEN))
+        local.run(*netns.inside("sut"), *script(_HIDE_BRIDGE))
+        bridge.callback(local.run, *netns.inside("sut"), *script(_SHOW_BRIDGE))
         for driver in drivers:
-            stack.callback(_unmount_daemon, driver)
+            root = daemon_data_root(driver)
+            stack.callback(teardown.unmount, (str(root),))
             if driver == "btrfs":
-                file = engine.STORAGES / "btrfs.img"
-                local.run(*script(_BTRFS, str(file), str(daemon_data_root(driver)), BTRFS_SIZE))
-            directory = netns.DIRECTORY / f"{_PREFIX}{driver}-daemon"
-            stack.callback(_stop_daemon, local, driver, Job(local, str(directory)))
-            start_job(local, _daemon_command(driver), directory=str(directory), label=DAEMON_LABEL)
+                local.run(*script(_BTRFS, f"{engine.STORAGES}/btrfs.img", str(root), BTRFS_SIZE))
+            stack.callback(_stop_daemon, local, driver)
+            options = ("--storage-driver", driver, *engine.WITHOUT_NETWORK)
+            engine.start_daemon(
+                local, _PREFIX + driver, *options, data_root=root, label=DAEMON_LABEL
+            )
         for driver in drivers:
-            log = netns.DIRECTORY / f"{_PREFIX}{driver}-daemon" / "stderr"
-            engine.await_daemon(local, daemon_socket(driver), log)
-            # It remembers those of a killed campaign, which would come back with it.
+            engine.await_daemon(local, _PREFIX + driver)
+            # A daemon that was killed restores its containers.
             engine.remove_containers(local, daemon_socket(driver))
         bridge.close()
         yield {driver: daemon_socket(driver) for driver in drivers}
 
 
-def _daemon_command(driver: str) -> tuple[str, ...]:
-    options = engine.daemon_options(
-        _PREFIX + driver, daemon_socket(driver), daemon_data_root(driver)
-    )
-    return (
-        *netns.inside("sut"),
-        *("dockerd", *options, "--storage-driver", driver, *engine.WITHOUT_NETWORK),
-    )
-
-
-def _stop_daemon(local: LocalHost, driver: str, job: Job) -> None:
+def _stop_daemon(local: LocalHost, driver: str) -> None:
     engine.remove_containers(local, daemon_socket(driver))
-    job.stop(grace=10.0)
-
-
-def _unmount_daemon(driver: str) -> None:
-    """Unmount what a daemon left, and the file system that it was on."""
-    teardown.unmount((str(daemon_data_root(driver)),))
+    engine.daemon_job(local, _PREFIX + driver).stop(grace=10.0)
 
 
 def unremoved_drivers() -> list[str]:
-    """Return the drivers whose daemon was begun and not taken down."""
-    return sorted(
+    """Return the drivers whose daemon was started and not taken down."""
+    drivers = [
         path.name.removeprefix(_PREFIX).removesuffix("-daemon")
         for path in netns.DIRECTORY.glob(f"{_PREFIX}*-daemon")
-        if (path / "lock").exists() and _daemon_remains(path)
+        if (path / "lock").exists()
+    ]
+    return sorted(
+        driver
+        for driver in drivers
+        if (netns.DIRECTORY / f"{_PREFIX}{driver}.pid").exists()
+        or teardown.mounted((str(daemon_data_root(driver)),))
     )
 
 
-def _daemon_remains(directory: Path) -> bool:
-    driver = directory.name.removeprefix(_PREFIX).removesuffix("-daemon")
-    pidfile = netns.DIRECTORY / f"{_PREFIX}{driver}.pid"
-    return pidfile.exists() or bool(teardown.mounted((str(daemon_data_root(driver)),)))
-
-
 def remove_daemons(local: LocalHost) -> list[str]:
-    """Take down the daemons of a dead campaign on a standing rig; return them in words."""
-    found = unremoved_drivers()
-    for driver in found:
+    """Take down the daemons of a killed campaign on a running rig; return descriptions of them."""
+    drivers = unremoved_drivers()
+    for driver in drivers:
         engine.remove_containers(local, daemon_socket(driver))
-    if found:
+    if drivers:
         teardown.stop_engine(f"{_PREFIX}*.pid")
-    # Also one that was begun only: it stands nowhere yet, and would go on in removed folders.
+    # Also a daemon that had only just been started, which would go on in removed directories.
     stop_labelled(local, DAEMON_LABEL)
-    if found:
-        # Containers whose daemon was killed; those of the engine are removed already.
+    if drivers:
+        # Containers of killed daemons; those of the engine have been removed.
         teardown.kill(teardown.grouped)
         teardown.remove_groups(keep_roots=True)
     teardown.unmount((str(engine.STORAGES),))
@@ -153,22 +138,21 @@ def remove_daemons(local: LocalHost) -> list[str]:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    return [f"daemon with the storage driver {driver}" for driver in found]
+    return [f"daemon with the storage driver {driver}" for driver in drivers]
 
 
-Say = Callable[[str], None]
-#: The type of file system that a driver's containers see; the others show that of the data.
-_OWN_TYPE = {
+#: The file system type that a storage's containers see; others show that of the data.
+_FILESYSTEMS = {
     "overlay2": "overlay",
     "fuse-overlayfs": "fuse.fuse-overlayfs",
     "btrfs": "btrfs",
     "aufs": "aufs",
     "unionfs-fuse": "fuse.unionfs",
 }
-#: What is made for a while, below a rig's disk: sources of mounts, archives, unions.
-_PASSING = ("bind", "unions", "archives")
+#: What is below a rig's disk only for a while: sources of mounts, unions, archives.
+_TEMPORARY = ("bind", "unions", "archives")
 
-# Files that a container made belong to its users: who is not root removes them as it made them.
+# Files that a container made belong to its users, so without root a container removes them.
 _CLEAR = """
 disk=$1 image=$2
 shift 2
@@ -177,7 +161,7 @@ for name in $(docker volume ls --quiet --filter "label=labkit.disk=$disk"); do
     docker volume rm --force "$name" >/dev/null
 done
 for part in "$@"; do
-    # A union that hangs is let go, and never walked into.
+    # Lazily, and before anything looks into it: a union may hang.
     awk -v place="$disk/$part/" 'index($2, place) == 1 { print $2 }' /proc/self/mounts |
         while read -r mount; do umount -l "$mount" 2>/dev/null || true; done
     [ -e "$disk/$part" ] || continue
@@ -189,29 +173,29 @@ done
 
 
 def missing() -> dict[str, str]:
-    """Return the storages that this machine cannot have beside each other, as capabilities."""
-    found: dict[str, str] = {}
+    """Return the storages that this machine cannot have, as capabilities with the reason."""
+    reasons: dict[str, str] = {}
     if not _kernel_has("overlay"):
-        found["overlay2"] = "the kernel has no overlay file system"
+        reasons["overlay2"] = "the kernel has no overlay file system"
     if not _kernel_has("aufs"):
-        found["aufs"] = "the kernel has no aufs"
+        reasons["aufs"] = "the kernel has no aufs"
     elif _engine_version() >= 24:
-        found["aufs"] = "Docker has no driver for aufs since version 24"
+        reasons["aufs"] = "Docker has no driver for aufs since version 24"
     if not _kernel_has("btrfs"):
-        found["btrfs"] = "the kernel has no btrfs"
-    elif not _tool("mkfs.btrfs"):
-        found["btrfs"] = "mkfs.btrfs is not installed (package btrfs-progs)"
+        reasons["btrfs"] = "the kernel has no btrfs"
+    elif not find_tool("mkfs.btrfs"):
+        reasons["btrfs"] = "mkfs.btrfs is not installed (package btrfs-progs)"
     elif not Path("/dev/loop-control").exists():
-        found["btrfs"] = "the kernel has no loop devices to hold it"
+        reasons["btrfs"] = "the kernel has no loop devices to hold it"
     for name, tool in (("fuse-overlayfs", "fuse-overlayfs"), ("unionfs-fuse", "unionfs")):
         if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-            found[name] = "there is no /dev/fuse that this user may open"
-        elif not _tool(tool):
-            found[name] = f"{tool} is not installed (package {name})"
-    return {f"storage:{name}": reason for name, reason in found.items()}
+            reasons[name] = "there is no /dev/fuse that this user may open"
+        elif not find_tool(tool):
+            reasons[name] = f"{tool} is not installed (package {name})"
+    return {f"storage:{name}": reason for name, reason in reasons.items()}
 
 
-# A directory that is still to be made is on the file system of the first above it that stands.
+# A directory that does not exist yet will be on the file system of its nearest existing parent.
 _DISKS = """
 for place in "$@"; do
     while [ ! -e "$place" ]; do place=$(dirname "$place"); done
@@ -220,168 +204,159 @@ done
 """
 
 
-def apart(host: Host, socket: str, disk: str) -> str:
-    """Return why directories below `disk` are no match for an engine's own storage, or "".
+def disk_difference(host: Host, socket: str, disk: str) -> str:
+    """Return why directories below `disk` cannot be compared with an engine's storage, or "".
 
-    On another disk or file system a bind mount would be compared with a driver by what these do.
+    On another disk or file system, a bind mount would differ from a driver by the disk.
     """
-    root = _data_root(host, socket)
-    said = host.run(*script(_DISKS, disk, root), check=False).stdout.splitlines() if root else []
-    if len(said) != 2:
+    root = _engine_info(host, socket, "DockerRootDir")
+    lines = host.run(*script(_DISKS, disk, root), check=False).stdout.splitlines() if root else []
+    if len(lines) != 2:
         return f"whether {disk} is on the disk of the engine's data is unknown"
-    own, other = (" ".join(line.split()) for line in said)
+    own, other = (" ".join(line.split()) for line in lines)
     if own == other:
         return ""
     return f"{disk} is on {own}, the engine's data ({root}) on {other}: two disks, not two storages"
 
 
-def missing_beside(own: str | None, bind: str = "") -> dict[str, str]:
-    """Return the storages that a rig without daemons of its own lacks, as capabilities."""
-    if own is None:
-        reason = "there is no engine"
-        return {f"storage:{name}": reason for name in (*DRIVERS, *MOUNTS)}
-    reason = f"the engine has the storage driver {own}; only the virtual rig starts a daemon "
+def missing_without_daemons(driver: str | None, bind: str = "") -> dict[str, str]:
+    """Return the storages that a rig without storage daemons lacks, as capabilities.
+
+    `driver` is the engine's storage driver (None: there is no engine), `bind` why a bind mount
+    cannot be compared with it.
+    """
+    if driver is None:
+        return {f"storage:{name}": "there is no engine" for name in (*DRIVERS, *MOUNTS)}
+    reason = f"the engine has the storage driver {driver}; only the virtual rig starts a daemon "
     reason += "for each"
-    found = {f"storage:{name}": reason for name in DRIVERS if name != own}
-    found |= {"storage:bind": bind} if bind else {}
-    return found | {"storage:unionfs-fuse": "only the virtual rig mounts a union in user space"}
+    missing = {f"storage:{name}": reason for name in DRIVERS if name != driver}
+    missing |= {"storage:bind": bind} if bind else {}
+    return missing | {"storage:unionfs-fuse": "only the virtual rig mounts a union in user space"}
 
 
 def _kernel_has(name: str) -> bool:
-    """Tell whether the kernel has a file system, or has a module for it."""
+    """Tell whether the kernel has a file system, or a module for it."""
     if name in Path("/proc/filesystems").read_text().split():
         return True
     return LocalHost().run("modprobe", "--dry-run", "--quiet", name, check=False).status == 0
 
 
 def _engine_version() -> int:
-    """Return the major version of this machine's daemon, 0 where it has none."""
-    said = LocalHost().run("dockerd", "--version", check=False).stdout
-    found = re.search(r"version (\d+)", said)
-    return int(found[1]) if found else 0
-
-
-def _tool(name: str) -> str | None:
-    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
+    """Return the major version of this machine's dockerd, 0 where it has none."""
+    text = LocalHost().run("dockerd", "--version", check=False).stdout
+    match = re.search(r"version (\d+)", text)
+    return int(match[1]) if match else 0
 
 
 @contextmanager
 def ready(
     target: Target,
-    wanted: Mapping[str, Sequence[LayeredImage | str]],
+    storages: Mapping[str, Sequence[LayeredImage | str]],
     *,
     own_daemons: bool,
     say: Say = lambda text: None,
 ) -> Iterator[Target]:
-    """Have storages stand on a host, each with images, for the duration of a ``with`` block."""
-    if unknown := set(wanted) - {*DRIVERS, *MOUNTS}:
+    """Prepare storages on a host, each with its images; yield the target that has them."""
+    if unknown := set(storages) - {*DRIVERS, *MOUNTS}:
         raise UsageError(
             f"no storage called {', '.join(sorted(unknown))}",
             remedy=f"one of {(*DRIVERS, *MOUNTS)}",
         )
     host: Host = LocalHost() if own_daemons else target.host
     with ExitStack() as stack:
-        carrier = _carrier(wanted) if own_daemons else driver_of(host, str(target.engine))
-        under = {name: name if name in DRIVERS else carrier for name in wanted}
+        # The driver of the engine that runs the containers with something mounted.
+        if own_daemons:
+            drivers = [name for name in storages if name in DRIVERS]
+            carrier = "overlay2" if "storage:overlay2" not in missing() else [*drivers, "vfs"][0]
+        else:
+            carrier = driver_of(host, str(target.engine))
+        driver = {name: name if name in DRIVERS else carrier for name in storages}
         sockets = {carrier: str(target.engine)}
         if own_daemons:
-            drivers = list(dict.fromkeys(under.values()))
+            drivers = list(dict.fromkeys(driver.values()))
             say(f"starting a Docker daemon each for {', '.join(drivers)}")
             sockets = stack.enter_context(running_daemons(LocalHost(), drivers))
         needs: dict[str, list[LayeredImage | str]] = {}
-        for name, images in wanted.items():
-            needs.setdefault(sockets[under[name]], []).extend(images)
-        made = bring_images(host, target, needs, say)
-        whole = replace(target, images={**target.images, **made})
-        mounts = [name for name in MOUNTS if name in wanted]
-        if mounts:
-            tidy = (host, sockets[carrier], target.disk, _any_image(wanted[mounts[0]], whole))
-            clear(*tidy)
-            stack.callback(clear, *tidy)
-        stands = {name: _storage(host, whole, name, sockets, under[name]) for name in wanted}
-        if "unionfs-fuse" in stands:
-            branches = _branches(wanted["unionfs-fuse"])
-            stands["unionfs-fuse"] = replace(stands["unionfs-fuse"], branches=branches)
-        yield replace(whole, storages=stands)
-
-
-def _any_image(images: Sequence[LayeredImage | str], target: Target) -> str:
-    one = images[0]
-    return target.images[one if isinstance(one, str) else one.name].reference
-
-
-def _carrier(wanted: Iterable[str]) -> str:
-    """Return the driver whose daemon runs the containers that have something mounted."""
-    drivers = [name for name in wanted if name in DRIVERS]
-    return "overlay2" if "storage:overlay2" not in missing() else [*drivers, "vfs"][0]
+        for name, images in storages.items():
+            needs.setdefault(sockets[driver[name]], []).extend(images)
+        loaded = bring_images(host, target, needs, say)
+        target = replace(target, images={**target.images, **loaded})
+        if mounts := [name for name in MOUNTS if name in storages]:
+            image = storages[mounts[0]][0]
+            reference = target.images[image if isinstance(image, str) else image.name].reference
+            arguments = (host, sockets[carrier], target.disk, reference)
+            clear(*arguments)
+            stack.callback(clear, *arguments)
+        prepared = {}
+        for name in storages:
+            socket, disk = sockets[driver[name]], target.disk if name in MOUNTS else ""
+            kind = _FILESYSTEMS.get(name) or _data_filesystem(host, socket, name, disk)
+            prepared[name] = Storage(name, socket, driver[name], kind, directory=disk)
+        if "unionfs-fuse" in prepared:
+            branches = _branches(storages["unionfs-fuse"])
+            prepared["unionfs-fuse"] = replace(prepared["unionfs-fuse"], branches=branches)
+        yield replace(target, storages=prepared)
 
 
 def driver_of(host: Host, socket: str) -> str:
     """Return the storage driver of an engine."""
-    argv = ("docker", "info", "--format", "{{.Driver}}")
+    return _engine_info(host, socket, "Driver")
+
+
+def _engine_info(host: Host, socket: str, field: str) -> str:
+    argv = ("docker", "info", "--format", f"{{{{.{field}}}}}")
     return host.run(*argv, env={"DOCKER_HOST": socket}).stdout.strip()
 
 
-def _data_root(host: Host, socket: str) -> str:
-    """Return where an engine keeps images, containers and volumes."""
-    argv = ("docker", "info", "--format", "{{.DockerRootDir}}")
-    return host.run(*argv, env={"DOCKER_HOST": socket}).stdout.strip()
-
-
-def _storage(
-    host: Host, target: Target, name: str, sockets: Mapping[str, str], driver: str
-) -> Storage:
-    socket = sockets[driver]
-    where = target.disk
-    if name in DRIVERS or name == "volume":
-        where = _data_root(host, socket)
-    kind = _OWN_TYPE.get(name)
-    if kind is None:
-        if name == "bind":
-            host.run("mkdir", "-p", where)
-        kind = host.run("findmnt", "-n", "-o", "FSTYPE", "-T", where).stdout.strip()
-    return Storage(name, socket, driver, kind, directory=target.disk if name in MOUNTS else "")
+def _data_filesystem(host: Host, socket: str, name: str, disk: str) -> str:
+    """Return the type of the file system that holds a storage's data."""
+    if name == "bind":
+        host.run("mkdir", "-p", disk)
+        path = disk
+    else:
+        path = _engine_info(host, socket, "DockerRootDir")
+    return host.run("findmnt", "-n", "-o", "FSTYPE", "-T", path).stdout.strip()
 
 
 def _branches(images: Sequence[LayeredImage | str]) -> dict[str, tuple[str, ...]]:
-    """Write each layer as a directory of this machine; one that stands is used again."""
-    found = {}
+    """Write the layers of images as directories of this machine, which are kept."""
+    branches = {}
     for image in images:
         if isinstance(image, str):
             continue
         folders = []
         for layer in image.contents():
-            place = engine.STORAGES / "branches" / layer_name(layer)
-            if not place.is_dir():
-                unfinished = place.with_suffix(".new")
+            folder = engine.STORAGES / "branches" / layer_name(layer)
+            if not folder.is_dir():
+                unfinished = folder.with_suffix(".new")
                 shutil.rmtree(unfinished, ignore_errors=True)
                 write_folder(layer, unfinished)
-                unfinished.rename(place)
-            folders.append(str(place))
-        found[image.name] = tuple(folders)
-    return found
+                unfinished.rename(folder)
+            folders.append(str(folder))
+        branches[image.name] = tuple(folders)
+    return branches
 
 
 def clear(host: Host, socket: str, disk: str, image: str = "") -> None:
     """Remove what was made for mounts: volumes, and directories below the rig's disk.
 
-    `image` is one that the engine has, for what only a container may remove; a layered one by
-    default, as without one nothing was made.
+    A container of `image` removes what this user may not; by default of any layered image, since
+    without one nothing was made.
     """
-    argv = script(_CLEAR, disk, image, *_PASSING)
+    argv = script(_CLEAR, disk, image, *_TEMPORARY)
     host.run(*argv, env={"DOCKER_HOST": socket}, timeout=600)
 
 
-def remove_passing() -> None:
-    """Remove what is below this machine's disk for a while only; its owner is gone."""
-    for name in _PASSING:
+def remove_temporary() -> None:
+    """Remove what a killed campaign left below this machine's disk for storages."""
+    for name in _TEMPORARY:
         shutil.rmtree(engine.STORAGES / name, ignore_errors=True)
     for path in [*engine.STORAGES.glob("*.new"), *engine.STORAGES.glob("branches/*.new")]:
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
 def forget(local: LocalHost) -> str:
-    """Remove everything that the daemons keep between runs; return what it was, in words.
+    """Remove everything that the daemons keep between runs; return a description of it.
 
     The caller holds the machine's lock, and no daemon runs.
     """

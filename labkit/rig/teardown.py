@@ -1,4 +1,4 @@
-"""How what a rig consists of is ended for sure: engine, processes, mounts, control groups."""
+"""Taking down the parts of the virtual rig: daemons, processes, mounts, control groups."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from labkit.errors import RigError
 from labkit.hosts import LocalHost, stop_labelled
 from labkit.hosts.journal import DIRECTORY as JOURNAL
 from labkit.hosts.journal import Journal
 from labkit.rig import engine, netns
 
+#: Where daemons of the rig mount something.
+_MOUNTS = tuple(map(str, (netns.DIRECTORY, engine.DATA_ROOT, engine.IMAGES, engine.STORAGES)))
+
 
 def stop_engine(pattern: str = "*.pid") -> None:
-    """Let the engines stop by themselves: they remove containers' mounts and interfaces."""
+    """Ask daemons to stop, so that they remove their containers' mounts and interfaces."""
     for path in netns.DIRECTORY.glob(pattern):
         text = path.read_text().strip()
         if text.isdigit() and _is_daemon(int(text)):
             os.kill(int(text), signal.SIGTERM)
-            _gone({int(text)}, 10.0)
+            _await_end({int(text)}, 10.0)
 
 
 def _is_daemon(pid: int) -> bool:
@@ -33,7 +38,7 @@ def _is_daemon(pid: int) -> bool:
 
 
 def kill(find: Callable[[], set[int]], seconds: float = 10.0) -> None:
-    """Kill what `find` finds until it finds nothing: the dying may leave children behind."""
+    """Kill the processes that `find` returns until there are none: they may leave children."""
     deadline = time.monotonic() + seconds
     while pids := find() - {os.getpid()}:
         for pid in pids:
@@ -41,21 +46,21 @@ def kill(find: Callable[[], set[int]], seconds: float = 10.0) -> None:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        _gone(pids, 2.0)
+        _await_end(pids, 2.0)
         if time.monotonic() > deadline:
             raise RigError(f"processes of the lab do not end: {sorted(pids)}")
 
 
-def _gone(pids: set[int], seconds: float) -> None:
+def _await_end(pids: set[int], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while any(_alive(pid) for pid in pids) and time.monotonic() < deadline:
+    while any(_is_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -66,69 +71,64 @@ def group_roots() -> list[Path]:
 
 
 def grouped() -> set[int]:
-    """Return every process in a control group of the lab."""
-    found: set[int] = set()
+    """Return the processes in control groups of the lab."""
+    pids: set[int] = set()
     for root in group_roots():
         for listing in root.rglob("cgroup.procs"):
             try:
-                found |= {int(line) for line in listing.read_text().split()}
+                pids |= {int(line) for line in listing.read_text().split()}
             except OSError:
                 continue
-    return {pid for pid in found if _alive(pid)}
+    return {pid for pid in pids if _is_alive(pid)}
 
 
 def remove_groups(*, keep_roots: bool = False) -> None:
-    """Remove the lab's control groups, the innermost first."""
+    """Remove the lab's control groups."""
     for root in group_roots():
-        folders = sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True)
-        for folder in [*folders, *([] if keep_roots else [root])]:
-            folder.rmdir()
+        _remove_group(root, keep=keep_roots)
 
 
-#: Where engines of the lab mount something.
-_MOUNTING = tuple(map(str, (netns.DIRECTORY, engine.DATA_ROOT, engine.IMAGES, engine.STORAGES)))
+def _remove_group(group: Path, *, keep: bool = False) -> None:
+    """Remove a control group and those below it, the innermost first."""
+    for path in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
+        path.rmdir()
+    if not keep:
+        group.rmdir()
 
 
-def mounted(below: tuple[str, ...] = _MOUNTING) -> list[str]:
+def mounted(below: tuple[str, ...] = _MOUNTS) -> list[str]:
     """Return the mount points at or below some paths, the deepest first."""
-    lines = Path("/proc/self/mounts").read_text().splitlines()
-    points = [line.split()[1].encode().decode("unicode_escape") for line in lines]
-    inside = tuple(f"{path}/" for path in below)
-    return sorted((p for p in points if p in below or p.startswith(inside)), reverse=True)
+    points = [partition.mountpoint for partition in psutil.disk_partitions(all=True)]
+    folders = tuple(f"{path}/" for path in below)
+    return sorted((p for p in points if p in below or p.startswith(folders)), reverse=True)
+
+
+def unmount(below: tuple[str, ...] = _MOUNTS) -> None:
+    """Unmount what a killed daemon left; a loop device is freed with its mount."""
+    for point in mounted(below):
+        LocalHost().run("umount", "--lazy", point)
 
 
 def remove_host(local: LocalHost, role: str, label: str, *, below: tuple[str, ...] = ()) -> None:
-    """Take down a host that stands only while a study asks for it.
+    """Remove a host that was added for a study.
 
-    `label` is that of its processes; what is mounted below `below` goes with its sysfs.
+    Its processes carry `label`; its sysfs is unmounted, and what is mounted below `below`.
     """
     name = netns.PREFIX + role
     stop_labelled(local, label)
     kill(lambda: netns.pids([name]))
     unmount((*below, str(netns.sysfs(role))))
-    # A namespace goes some time after its name: its plug must not stand on the switch meanwhile.
-    for number in range(len(netns.PASSING[role])):
-        plug = ("ip", "-n", netns.SWITCH, "link", "del", netns.plug(role, number))
-        local.run(*plug, check=False)
+    # The kernel removes a namespace some time after its name, so the link is removed first.
+    local.run("ip", "-n", netns.SWITCH, "link", "del", netns.plug(role), check=False)
     local.run("ip", "netns", "del", name)
     shutil.rmtree(netns.DIRECTORY / "sshd" / role, ignore_errors=True)
 
 
-def unmount(below: tuple[str, ...] = _MOUNTING) -> None:
-    """Unmount what a killed engine left, the deepest first; a loop device goes with its mount."""
-    local = LocalHost()
-    for point in mounted(below):
-        local.run("umount", "--lazy", point)
-
-
 def remove_trial_leftovers() -> list[str]:
-    """Remove the control groups and job folders of trials whose campaign is dead."""
+    """Remove the control groups and job directories of trials whose campaign was killed."""
     groups = [path for root in group_roots() for path in root.glob("trial-*")]
     for group in groups:
-        # An engine's containers may have made groups of their own in there.
-        inner = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
-        for folder in [*inner, group]:
-            folder.rmdir()
+        _remove_group(group)
     jobs = list((netns.DIRECTORY / "jobs").glob("trial-*"))
     for job in jobs:
         shutil.rmtree(job)
@@ -136,7 +136,7 @@ def remove_trial_leftovers() -> list[str]:
 
 
 def remove_holds(local: LocalHost) -> None:
-    """Remove the folders of idle holds that no pending entry of the journal speaks of."""
+    """Remove directories of idle holds that no pending entry of the journal refers to."""
     pending = {entry.target for entry in Journal(local).load().pending}
     for folder in Path(JOURNAL).glob("hold-*"):
         if str(folder) not in pending:

@@ -1,9 +1,8 @@
-"""The virtual rig: this machine as several hosts, brought up and taken down without a trace."""
+"""The virtual rig: this machine as several hosts, removed again completely."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -14,7 +13,6 @@ from labkit import runtimes
 from labkit.errors import RigError
 from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
 from labkit.hosts.target import Image, Target
-from labkit.paths import project
 from labkit.placement import parse_cpus
 from labkit.rig import (
     engine,
@@ -27,13 +25,14 @@ from labkit.rig import (
     storage,
     teardown,
 )
-from labkit.rig.base import Rig, Say
+from labkit.rig.base import Rig
+from labkit.rig.images import Say
+from labkit.rig.kernel_probe import find_tool as find_tool
 from labkit.runtimes.engines.docker import PREFIX
 from labkit.version import MEASUREMENT_VERSION
 
 LAB = "198.18.0.0/15"
-CONTAINERS = project("containers")
-#: What the virtual rig needs, with the package that has it.
+#: The programs that the virtual rig needs, with their packages.
 TOOLS = {
     "ip": "iproute2",
     "tc": "iproute2",
@@ -55,12 +54,6 @@ def missing_tools() -> dict[str, str]:
     return {tool: name for tool, name in TOOLS.items() if find_tool(tool) is None}
 
 
-def find_tool(name: str) -> str | None:
-    """Return where a program is, also where only root looks for it."""
-    path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
-    return shutil.which(name, path=path)
-
-
 def up(*, keep: bool, say: Say = lambda text: None) -> None:
     """Bring the rig up; the caller holds `labkit.rig.lock.locked`."""
     if why := kernel_probe.no_namespaces():
@@ -69,8 +62,7 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
             why=why,
             remedy="run as root, in a container with --privileged, or use the one-host rig",
         )
-    lacking = missing_tools()
-    if lacking:
+    if lacking := missing_tools():
         raise RigError(
             f"the virtual rig needs {', '.join(sorted(lacking))}",
             remedy=f"apt-get install {' '.join(sorted(set(lacking.values())))}",
@@ -78,43 +70,31 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
     local = LocalHost()
     lock.write_state(ready=False, keep=False)
     try:
-        _settings(local)
-        say(
-            "building images (the first time takes about a minute)"
-            if _to_build()
-            else "images stand"
-        )
-        built = images.ensure_images(local, CONTAINERS)
+        _change_settings(local)
+        built = images.ensure_images(local, say)
         say("joining hosts and switch")
         netns.build(local)
         netns.make_keys(local)
         for role in netns.PORTS:
             netns.start_sshd(local, role)
         say("starting the Docker Engine")
-        engine.start_daemon(local)
-        engine.remove_containers(local)
-        engine.make_network(local)
+        engine.start_engine(local)
         netns.unhook_switch(local)
         for role in netns.PORTS:
             netns.connect(role).close()
     except BaseException:
         down(say=say)
         raise
-    pack = {name: image.__dict__ for name, image in built.items()}
-    lock.write_state(ready=True, keep=keep, images=pack, version=MEASUREMENT_VERSION)
+    records = {name: image.__dict__ for name, image in built.items()}
+    lock.write_state(ready=True, keep=keep, images=records, version=MEASUREMENT_VERSION)
 
 
-def _to_build() -> bool:
-    folders = (path.parent for path in CONTAINERS.glob("*/Dockerfile"))
-    return any(images.stored(folder) is None for folder in folders)
-
-
-def _settings(local: LocalHost) -> None:
-    """Change, through the journal, the few settings that are not in a namespace."""
+def _change_settings(local: LocalHost) -> None:
+    """Change the few settings that are not in a namespace; the journal restores them."""
     tuning = Tuning(local, netns.LABEL)
-    # Nothing that is sent to the lab from outside its namespaces may leave the machine.
+    # No packet to the lab from outside its namespaces may leave the machine.
     tuning.add_route("unreachable", LAB)
-    # The engine raises these limits and never puts them back; so they are raised before it does.
+    # The engine raises these limits and does not restore them, so they are raised before.
     for name, value in (("root_maxkeys", "1000000"), ("root_maxbytes", "25000000")):
         path = Path("/proc/sys/kernel/keys") / name
         if path.is_file() and int(path.read_text()) < int(value):
@@ -122,17 +102,16 @@ def _settings(local: LocalHost) -> None:
 
 
 def down(say: Say = lambda text: None) -> None:
-    """Take down whatever of the rig stands; nothing standing is fine.
+    """Take down whatever exists of the rig.
 
-    The state goes last: killed before, the next start finds it and begins here again.
+    The state is removed last: after a kill the next start finds it and calls this again.
     """
     local = LocalHost()
     if lock.read_state() is not None or netns.existing():
         say("taking the rig down")
-    if (netns.DIRECTORY / "docker.pid").exists():
-        engine.remove_containers(local)
-    if (netns.DIRECTORY / f"{extra_hosts.PEER}.pid").exists():
-        engine.remove_containers(local, extra_hosts.PEER_SOCKET)
+    for name in ("docker", extra_hosts.PEER):
+        if (netns.DIRECTORY / f"{name}.pid").exists():
+            engine.remove_containers(local, engine.socket_of(name))
     for driver in storage.unremoved_drivers():
         engine.remove_containers(local, storage.daemon_socket(driver))
     teardown.stop_engine()
@@ -141,7 +120,7 @@ def down(say: Say = lambda text: None) -> None:
     teardown.kill(netns.pids)
     teardown.kill(teardown.grouped)
     teardown.unmount()
-    storage.remove_passing()
+    storage.remove_temporary()
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
     teardown.remove_groups()
@@ -152,7 +131,7 @@ def down(say: Say = lambda text: None) -> None:
 
 
 class VirtualRig(Rig):
-    """One machine as several hosts: network namespaces on a switch, with an own engine."""
+    """One machine as several hosts: network namespaces on a switch, with their own engine."""
 
     auto_spec = "virtual"
     own_daemons = True
@@ -160,10 +139,8 @@ class VirtualRig(Rig):
     @classmethod
     def accepts(cls, spec: str) -> bool:
         """Accept ``virtual``, and ``virtual:1gbit`` for links with a rate."""
-        name, separator, rate = spec.partition(":")
-        if name != cls.auto_spec:
-            return False
-        return not separator or netns.bits_per_second(rate) > 0
+        name, colon, rate = spec.partition(":")
+        return name == cls.auto_spec and (not colon or netns.bits_per_second(rate) > 0)
 
     @classmethod
     def unavailable(cls) -> str:
@@ -176,7 +153,7 @@ class VirtualRig(Rig):
     @classmethod
     @contextmanager
     def opened(cls, spec: str, say: Say) -> Iterator[Rig]:
-        """Use the rig that stands, or bring one up for the duration of a ``with`` block."""
+        """Use the rig that is up, or bring one up for the duration of a ``with`` block."""
         with ExitStack() as stack:
             clean(say=say)
             state = lock.read_state()
@@ -189,7 +166,7 @@ class VirtualRig(Rig):
 
     @classmethod
     def attach(cls, spec: str | Path = "virtual", say: Say = lambda text: None) -> VirtualRig:
-        """Return the standing rig, connected; its links have a rate until it is closed.
+        """Return the rig that is up, connected; its links have the rate until it is closed.
 
         A rate that a killed campaign left is removed.
         """
@@ -208,9 +185,11 @@ class VirtualRig(Rig):
             rate=rate,
             at_close=(partial(netns.limit_rate, local, "", netns.PORTS),) if rate else (),
             hosts=hosts,
-            targets=_targets(hosts, {name: Image(**one) for name, one in state["images"].items()}),
+            targets=_targets(
+                hosts, {name: Image(**record) for name, record in state["images"].items()}
+            ),
             addresses={
-                role: tuple(one.partition("/")[0] for port in ports for one in port.addresses)
+                role: tuple(text.partition("/")[0] for port in ports for text in port.addresses)
                 for role, ports in netns.PORTS.items()
             },
             interfaces={
@@ -232,12 +211,12 @@ class VirtualRig(Rig):
             missing=_missing(cpus)
             | kernel_probe.missing_networks(*engine_host)
             | runtimes.unavailable(*engine_host),
-            layable=networks.VIRTUAL,
+            possible_networks=networks.VIRTUAL,
         )
 
     @contextmanager
     def peer(self, images: Sequence[str]) -> Iterator[None]:
-        """Run a second host with an engine; what runs on it shares the generator's CPU."""
+        """Run a second host with an engine; its workloads share the generator's CPU."""
         role = extra_hosts.PEER
         available = self.targets["sut"].images
         with (
@@ -246,10 +225,7 @@ class VirtualRig(Rig):
                 hosts={**self.hosts, role: target.host},
                 targets={**self.targets, role: target},
                 addresses={**self.addresses, role: (target.address,)},
-                interfaces={
-                    **self.interfaces,
-                    role: tuple(port.interface for port in netns.ports(role)),
-                },
+                interfaces={**self.interfaces, role: ("lab0",)},
                 cpu_map={**self.cpu_map, role: self.cpu_map["generator"]},
             ),
         ):
@@ -257,9 +233,9 @@ class VirtualRig(Rig):
 
     @contextmanager
     def collector(self, *roles: str) -> Iterator[None]:
-        """Run a host that listens; ports of roles are mirrored to it while something captures.
+        """Run a host that captures, on the harness's CPU; `mirror` mirrors ports of roles to it.
 
-        It has no lab address, as nothing is sent to it; what captures runs where the harness does.
+        It has no lab address, as nothing is sent to it.
         """
         role = extra_hosts.COLLECTOR
         with (
@@ -285,35 +261,34 @@ class VirtualRig(Rig):
 
     @contextmanager
     def networks(self, names: Sequence[str]) -> Iterator[None]:
-        """Make networks; a kept rig that is killed meanwhile is made anew by the next user."""
+        """Create networks; if this process is killed, the next user takes the rig down."""
         with ExitStack() as stack:
             if state := lock.read_state():
-                lock.write_state(**state | {"laid": list(names)})
-                stack.callback(lock.write_state, **state | {"laid": []})
+                lock.write_state(**state | {"networks": list(names)})
+                stack.callback(lock.write_state, **state | {"networks": []})
             stack.enter_context(super().networks(names))
             yield
 
 
 def _targets(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, Target]:
-    scratch = str(netns.DIRECTORY / "jobs")
-    found = {
+    targets = {
         role: Target(
             host,
             netns.address(role),
-            directory=scratch,
+            directory=str(netns.DIRECTORY / "jobs"),
             sysfs=str(netns.sysfs(role)),
             images={} if role == "generator" else images,
         )
         for role, host in hosts.items()
     }
-    found["sut"] = replace(
-        found["sut"],
+    targets["sut"] = replace(
+        targets["sut"],
         engine=engine.SOCKET,
         networks={"bridge": engine.LAYER2},
         disk=str(engine.STORAGES),
         sandboxes=str(netns.DIRECTORY / "docker" / "netns"),
     )
-    return found
+    return targets
 
 
 def _cpus() -> list[int]:
@@ -321,23 +296,23 @@ def _cpus() -> list[int]:
 
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
-#: What is known of CPUs in words only.
+#: What has no CPU list.
 CPU_NOTES = {"softirq": "the sender's"}
 
 
 def cpu_map() -> dict[str, str]:
-    """Return which CPU does what; with two, the harness shares the generator's and sleeps there.
+    """Return the CPU of each role; with two CPUs, the harness sleeps on the generator's.
 
-    Two ends on threads of one core would take turns at it, so cores come before threads.
+    Two threads of one core slow each other down, so CPUs of different cores come first.
     """
     cpus = sorted(_cpus(), key=lambda cpu: (_thread(cpu), cpu))
     generator, sut = cpus[0], cpus[1 % len(cpus)]
-    spare = cpus[2] if len(cpus) > 2 else generator
+    harness = cpus[2] if len(cpus) > 2 else generator
     return {
         "generator": str(generator),
         "sut": str(sut),
         "clean": str(sut),
-        "harness": str(spare),
+        "harness": str(harness),
         "all": netns.all_cpus(),
     }
 
@@ -361,6 +336,12 @@ def _missing(cpus: dict[str, str]) -> dict[str, str]:
     }
     if int(cpus["sut"]) in _siblings(int(cpus["generator"])) and cpus["generator"] != cpus["sut"]:
         reasons["two-cores"] = "the two ends run on threads of one core"
+    return reasons | missing_here(cpus) | storage.missing()
+
+
+def missing_here(cpus: Mapping[str, str]) -> dict[str, str]:
+    """Return what a rig on this machine lacks for this machine and user, with the reasons."""
+    reasons = {}
     if cpus["generator"] == cpus["sut"]:
         reasons["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
     if not Path("/sys/devices/system/cpu/isolated").read_text().strip():
@@ -370,36 +351,37 @@ def _missing(cpus: dict[str, str]) -> dict[str, str]:
         reasons["realtime"] = f"no real-time class here: {real_time.stderr.strip()[-200:]}"
     if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         reasons["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
-    return reasons | storage.missing()
+    return reasons
 
 
 def clean(say: Say = print) -> list[str]:
-    """Remove what a dead campaign left, and only that; return what was removed, in words.
+    """Remove what a killed campaign left, and nothing else; return descriptions of it.
 
-    The caller holds the machine's lock, so whatever carries a campaign's label has lost its owner.
+    The caller holds the machine's lock, so nothing with a campaign's label has an owner.
     """
     if not lock.is_root():
         return []
     local = LocalHost()
     state = lock.read_state()
+    remains = ""
     if (state is None and netns.existing()) or (state and not (state["ready"] and state["keep"])):
+        remains = "a virtual rig whose owner is gone"
+    elif state and state.get("version") != MEASUREMENT_VERSION:
+        say("the rig was brought up by another version of labkit")
+        remains = "a virtual rig made by another version of labkit"
+    elif state and state.get("networks"):
+        remains = f"a virtual rig with {', '.join(state['networks'])}, whose owner is gone"
+    if remains:
         down(say=say)
-        return ["a virtual rig whose owner is gone"]
-    if state and state.get("version") != MEASUREMENT_VERSION:
-        say("the standing rig was made by another version of labkit")
-        down(say=say)
-        return ["a virtual rig made by another version of labkit"]
-    if state and state.get("laid"):
-        down(say=say)
-        return [f"a virtual rig with {', '.join(state['laid'])}, whose owner is gone"]
-    done = [f"process {line}" for line in stop_labelled(local, "trial-")]
+        return [remains]
+    removed = [f"process {line}" for line in stop_labelled(local, "trial-")]
     if state:
-        done += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
-        done += extra_hosts.remove_peer(local) + extra_hosts.remove_collector(local)
-        done += storage.remove_daemons(local)
-        storage.remove_passing()
-        done += teardown.remove_trial_leftovers()
-    # The settings of a standing rig are its own; those of trials have lost their owner.
-    done += [str(outcome) for outcome in restore(local, label="trial-" if state else None)]
+        removed += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
+        removed += extra_hosts.remove_peer(local) + extra_hosts.remove_collector(local)
+        removed += storage.remove_daemons(local)
+        storage.remove_temporary()
+        removed += teardown.remove_trial_leftovers()
+    # While a rig is up, only settings of trials have lost their owner.
+    removed += [str(outcome) for outcome in restore(local, label="trial-" if state else None)]
     teardown.remove_holds(local)
-    return done
+    return removed

@@ -1,4 +1,4 @@
-"""Placements made real: the engines, their common life cycle, and its verification."""
+"""Running workloads in placements: the engines, their life cycle, and its verification."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pkgutil
 
 from labkit.hosts import Host, script
 from labkit.runtimes import engines
-from labkit.runtimes.base import Runtime, Server, placed
+from labkit.runtimes.base import Instance, Runtime, Server, placed
 
-__all__ = ["RUNTIMES", "Runtime", "Server", "placed", "unavailable"]
+__all__ = ["RUNTIMES", "Instance", "Runtime", "Server", "placed", "unavailable"]
 
-_LOOK = """
+_MISSING = """
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 for program in "$@"; do command -v "$program" >/dev/null || echo "$program"; done
 """
@@ -32,7 +32,7 @@ def _runtime(name: str) -> type[Runtime]:
     return classes[0]
 
 
-#: Every runtime by name: ``bare``, and the files of `labkit.runtimes.engines`.
+#: Every runtime by the name of its file.
 RUNTIMES: dict[str, type[Runtime]] = {
     module.name: _runtime(module.name) for module in pkgutil.iter_modules(engines.__path__)
 }
@@ -43,15 +43,15 @@ def unavailable(host: Host, docker_socket: str | None) -> dict[str, str]:
 
     Docker is not among them: whether it runs is the rig's own capability ``docker``.
     """
-    wanted = {
+    candidates = {
         name: runtime
         for name, runtime in RUNTIMES.items()
         if runtime.program and runtime.program not in runtime.needs
     }
-    programs = [runtime.program for runtime in wanted.values()]
-    absent = host.run(*script(_LOOK, *programs)).stdout.split()
+    programs = [runtime.program for runtime in candidates.values()]
+    absent = host.run(*script(_MISSING, *programs)).stdout.split()
     reasons = {}
-    for name, runtime in wanted.items():
+    for name, runtime in candidates.items():
         if runtime.program in absent:
             remedy = runtime.source or f"its package is {runtime.package}"
             reasons[f"runtime:{name}"] = f"{runtime.program} is not on the host; {remedy}"

@@ -1,7 +1,7 @@
-"""The `Runtime` interface, and the life cycle of every placement: start, ready, verified, stopped.
+"""The `Runtime` interface, and the life cycle of a placement: start, ready, verified, stopped.
 
-What was started is never trusted by its label: `labkit.runtimes.observed` reads where the process
-really runs, and `labkit.runtimes.verify` compares that with the placement.
+`labkit.runtimes.observed` reads where the process really runs, and `labkit.runtimes.verify`
+compares that with the placement.
 """
 
 from __future__ import annotations
@@ -14,19 +14,51 @@ from typing import Any, ClassVar
 
 from labkit.errors import ManipulationError, PlacementError
 from labkit.hosts import Host, script
-from labkit.hosts.target import Target
+from labkit.hosts.target import Network, Target
 from labkit.placement import Placement, Workload
-from labkit.runtimes.networks import NEVER
+from labkit.runtimes.networks import NEVER, network_of, reached_at
 from labkit.runtimes.observed import observe
 from labkit.runtimes.verify import Expectation, problems
 
 
 @dataclass(frozen=True)
+class Instance:
+    """A workload to run in a placement on a target.
+
+    `cpus` is the CPU list of its affinity; `label` names its container, job and files.
+    """
+
+    target: Target
+    placement: Placement
+    workload: Workload
+    cpus: str
+    label: str
+
+    @property
+    def network(self) -> Network | None:
+        """The placement's network, None for the host's; `PlacementError` if it is not set up."""
+        if self.placement.network == "host":
+            return None
+        return network_of(self.target, self.placement)
+
+    @property
+    def rootfs(self) -> str:
+        """The directory of the image's root file system; `PlacementError` if there is none."""
+        image = self.target.images.get(self.workload.image)
+        if image is None or not image.rootfs:
+            raise PlacementError(
+                f"the root file system of image {self.workload.image!r} is missing",
+                where=f"host {self.target.host.name}",
+                remedy="labkit rig up builds it from containers/",
+            )
+        return image.rootfs
+
+
+@dataclass(frozen=True)
 class Started:
-    """A started workload: its process on the host, its address, and its container's identifier."""
+    """A started workload: its process on the host, and the engine's identifier of its container."""
 
     pid: int
-    address: str
     container: str = ""
 
 
@@ -39,7 +71,7 @@ class Server:
     address, port : str, int
         Where a client reaches it.
     pid : int
-        Its process, as the host sees it.
+        Its process, as seen by the host.
     host : Host
         Where it runs.
     verification : dict
@@ -47,8 +79,8 @@ class Server:
     cpus : str
         CPU list of its affinity.
     enter : callable
-        Takes the argument list of a command; returns the one that runs it inside this placement,
-        on the same CPUs, from its host.
+        Takes the argument list of a command; returns the host's command that runs it inside this
+        placement, on the same CPUs.
     """
 
     address: str
@@ -61,72 +93,61 @@ class Server:
 
     @property
     def own_address(self) -> str:
-        """Its address in its own network namespace; the host's where it shares that."""
+        """Its address in its own network namespace, or the host's if it shares that."""
         addresses = self.verification["addresses"]
         own = (ip for name in sorted(addresses) if name != "lo" for ip in addresses[name])
         return next(own, self.address)
 
 
 class Runtime(ABC):
-    """One engine: how to start and end a workload, and what must then be true of it.
+    """One engine: how to start and stop a workload, and what must be true of it then.
 
-    An engine is one file of ``labkit/runtimes/engines`` with one class derived from this; the
-    file's name is the engine's. Nothing else has to be changed for it.
+    An engine is one file of ``labkit/runtimes/engines`` with one class derived from this, named
+    after the file. An object of it serves a whole campaign.
     """
 
-    #: Networks that it can have on no rig, with the reason, besides those in `NEVER`.
+    #: Networks that it cannot have on any rig, with the reason, besides those in `NEVER`.
     impossible: ClassVar[Mapping[str, str]] = {}
     #: The program that a host needs for it; "" for none.
     program: ClassVar[str] = ""
-    #: The Debian package of that program; where there is none, `source` says how to get it.
+    #: The Debian package of that program, or else how to get it.
     package: ClassVar[str] = ""
     source: ClassVar[str] = ""
     #: Capabilities that a rig needs for it besides ``runtime:NAME``.
     needs: ClassVar[tuple[str, ...]] = ()
-    #: Whether it publishes ports itself; the rig adds a network for address translation otherwise.
+    #: Whether it publishes ports itself; otherwise the rig sets up a network for that.
     publishes_ports: ClassVar[bool] = True
-    #: Whether its containers have a network stack that only commands inside them see.
+    #: Whether its containers have a network stack that is visible only from inside.
     own_stack: ClassVar[bool] = False
 
     @classmethod
     def infeasible(cls, network: str) -> str:
-        """Return why it can have a network nowhere; "" where it can."""
+        """Return why it can never have a network; "" if it can."""
         return NEVER.get(network, "") or cls.impossible.get(network, "")
 
     @classmethod
     def unusable(cls, host: Host, docker_socket: str | None) -> str:
-        """Return why a host that has `program` cannot use it; "" where it can."""
+        """Return why a host that has `program` cannot use it; "" if it can."""
         return ""
 
     @abstractmethod
-    def start(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
-    ) -> Started:
-        """Start the workload on the host and return its process."""
+    def start(self, instance: Instance) -> Started:
+        """Start the workload on the host."""
 
     @abstractmethod
     def stop(self, target: Target, label: str) -> None:
-        """End it, and whatever is left of it; nothing to do is fine."""
+        """Stop it and remove everything that belongs to it, if there is anything."""
 
     @abstractmethod
     def logs(self, target: Target, label: str) -> str:
         """Return what it printed."""
 
     @abstractmethod
-    def enter(
-        self,
-        target: Target,
-        placement: Placement,
-        workload: Workload,
-        label: str,
-        argv: Sequence[str],
-    ) -> list[str]:
-        """Return the command of the host that runs `argv` inside the placement."""
+    def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
+        """Return the host's command that runs `argv` inside the placement."""
 
     @abstractmethod
-    def expect(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
-    ) -> Expectation:
+    def expect(self, instance: Instance, started: Started) -> Expectation:
         """Return what verification must find."""
 
     def pinned(self, cpus: str) -> list[str]:
@@ -134,36 +155,22 @@ class Runtime(ABC):
         return ["taskset", "-c", cpus]
 
     def ready(self, target: Target, started: Started, workload: Workload) -> None:
-        """Return as soon as the workload serves; raise `PlacementError` where it does not."""
+        """Return as soon as the workload serves; raise `PlacementError` if it does not."""
         wait_ready(target.host, started, workload)
 
-    def churn(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
-    ) -> list[str]:
+    def churn(self, instance: Instance) -> list[str]:
         """Return a command that starts, awaits and removes placements in an endless loop.
 
         It prints a line for each that was started.
         """
         raise PlacementError(
-            f"{placement.runtime} does not support starting containers in a loop",
+            f"{instance.placement.runtime} does not support starting containers in a loop",
             remedy="use docker(...)",
         )
 
 
-def rootfs_of(target: Target, workload: Workload) -> str:
-    """Return where a workload's root file system is unpacked; raise `PlacementError` otherwise."""
-    image = target.images.get(workload.image)
-    if image is None or not image.rootfs:
-        raise PlacementError(
-            f"the root file system of image {workload.image!r} is missing",
-            where=f"host {target.host.name}",
-            remedy="labkit rig up builds it from containers/",
-        )
-    return image.rootfs
-
-
-# Ready means that this very process holds a socket on the port: another server that still listens
-# there, or a process that died at once, is not taken for it.
+# The workload is ready if its own process has a socket on the port: another server that listens
+# there does not count.
 LISTENS = """
 pid=$1 port=$2 table=/proc/$1/net/$3 tries=0
 while [ "$tries" -lt "$4" ]; do
@@ -181,8 +188,7 @@ echo "nothing listens on the port yet" >&2
 exit 4
 """
 
-
-# One that listens nowhere is ready once the process is the workload and no longer what started it.
+# A workload without a port is ready once its process is no longer the program that started it.
 RUNS = """
 pid=$1 tries=0 wanted=$3
 while [ "$tries" -lt "$2" ]; do
@@ -195,8 +201,8 @@ echo "process $pid runs $(tr '\\0' ' ' <"/proc/$pid/cmdline")" >&2
 exit 4
 """
 
-# With real-time groups (cgroup v1) a group may run so only for the time that it was given, and its
-# children for no more than that: it is handed down from the root, which keeps what it has.
+# With real-time groups (cgroup v1), a group needs real-time budget, at most that of its parent: the
+# budget is passed down from the root.
 _FIFO = """
 path=$(awk -F: '$2 ~ /(^|,)cpu(,|$)/ { print $3 }' "/proc/$1/cgroup")
 for base in /sys/fs/cgroup/cpu /sys/fs/cgroup/cpu,cpuacct; do
@@ -214,7 +220,7 @@ chrt --all-tasks --fifo --pid "$2" "$1"
 
 
 def set_fifo(host: Host, pid: int, priority: int) -> None:
-    """Put every thread of a process into the real-time class; raise `PlacementError` otherwise."""
+    """Put every thread of a process into the real-time class, or raise `PlacementError`."""
     result = host.run(*script(_FIFO, str(pid), str(priority)), check=False)
     if result.status != 0:
         raise PlacementError(
@@ -226,7 +232,7 @@ def set_fifo(host: Host, pid: int, priority: int) -> None:
 
 
 def wait_ready(host: Host, started: Started, workload: Workload, seconds: float = 10.0) -> None:
-    """Return as soon as the process listens on its port, or runs where it has none."""
+    """Return as soon as the process listens on its port, or runs if it has none."""
     pid, tries = str(started.pid), str(int(seconds * 100))
     argv = script(LISTENS, pid, f"{workload.port:04X}", workload.protocol, tries)
     if not workload.port:
@@ -240,20 +246,13 @@ def wait_ready(host: Host, started: Started, workload: Workload, seconds: float 
         )
 
 
-def _verified(
-    runtime: Runtime,
-    target: Target,
-    placement: Placement,
-    workload: Workload,
-    cpus: str,
-    started: Started,
-) -> dict[str, Any]:
-    """Return what was observed of the placement; raise `ManipulationError` if it is another one."""
-    expectation = runtime.expect(target, placement, workload, cpus, started)
+def _verified(runtime: Runtime, instance: Instance, started: Started) -> dict[str, Any]:
+    """Return what was observed of the process; raise `ManipulationError` if it is not expected."""
+    target, placement = instance.target, instance.placement
     network = target.networks.get(placement.network)
-    hidden = network.sandboxes if network else ""
-    observed = observe(target, started.pid, started.container, hidden, inside=runtime.own_stack)
-    differences = problems(expectation, observed)
+    sandboxes = network.sandboxes if network else ""
+    observed = observe(target, started.pid, started.container, sandboxes, inside=runtime.own_stack)
+    differences = problems(runtime.expect(instance, started), observed)
     if differences:
         raise ManipulationError(
             f"this is not {placement.label}: {'; '.join(differences)}",
@@ -275,23 +274,22 @@ def placed(
     label: str,
     logs: dict[str, str] | None = None,
 ) -> Iterator[Server]:
-    """Run a workload where its placement says, for the duration of a ``with`` block."""
+    """Run a workload in its placement for the duration of a ``with`` block."""
+    instance = Instance(target, placement, workload, cpus, label)
     try:
-        started = runtime.start(target, placement, workload, cpus, label)
+        started = runtime.start(instance)
         runtime.ready(target, started, workload)
         if placement.limits.fifo:
             set_fifo(target.host, started.pid, placement.limits.fifo)
-        observed = _verified(runtime, target, placement, workload, cpus, started)
+        observed = _verified(runtime, instance, started)
         yield Server(
-            started.address,
+            reached_at(target, placement),
             workload.port,
             started.pid,
             target.host,
             observed,
             cpus,
-            lambda argv: runtime.enter(
-                target, placement, workload, label, [*runtime.pinned(cpus), *argv]
-            ),
+            lambda argv: runtime.enter(instance, [*runtime.pinned(cpus), *argv]),
         )
     finally:
         try:

@@ -1,7 +1,7 @@
-"""Engines without a daemon: a program holds each container, as a job that labkit starts and ends.
+"""Engines without a daemon: each container is held by a program, which runs as a detached job.
 
-The process is found among the descendants of its holder, labkit assigns its address, and ports are
-published by rules that are removed with the placement, since these engines publish none.
+The workload's process is searched for among the descendants of that program. These engines publish
+no ports, so labkit does that with firewall rules.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import ClassVar
 
 from labkit.errors import PlacementError
 from labkit.hosts import Job, script, start_job
-from labkit.hosts.target import Network, Target
-from labkit.placement import Placement, Workload
+from labkit.hosts.target import Target
 from labkit.runtimes import networks
-from labkit.runtimes.base import Runtime, Started, rootfs_of
+from labkit.runtimes.base import Instance, Runtime, Started
 from labkit.runtimes.verify import Expectation
 
-# The workload is what runs below the holder under the command line that it was given, with a root
-# of its own: what still prepares it has another one.
+# The workload is the descendant with the workload's command line and another mount namespace than
+# the host's, which the programs that prepare the container do not have yet.
 _FIND = """
 holder=$1 wanted=$2 tries=0
 below() {
@@ -48,7 +47,7 @@ echo "the container does not run its command" >&2
 exit 4
 """
 
-# With a comment by which they are taken away again, whatever else is in the tables by then.
+# The rules are found again by their comment.
 _PUBLISH = """
 label=$1 host=$2 protocol=$3 port=$4 to=$5
 set -- -m comment --comment "labkit=$label"
@@ -62,9 +61,9 @@ iptables -w -t nat -S PREROUTING | grep -E -- "labkit=$1"'"?( |$)' | sed 's/^-A/
 
 
 class DaemonlessRuntime(Runtime):
-    """Starts each container by a program that holds it; one instance a campaign."""
+    """Starts each container by a program that holds it."""
 
-    #: The program that holds it, as the host sees it.
+    #: The name of that program's process.
     holder: ClassVar[str] = ""
     publishes_ports = False
 
@@ -73,50 +72,39 @@ class DaemonlessRuntime(Runtime):
         self._published: set[str] = set()
 
     @abstractmethod
-    def hold(
-        self,
-        target: Target,
-        placement: Placement,
-        rootfs: str,
-        network: Network | None,
-        command: Sequence[str],
-        label: str,
-    ) -> list[str]:
-        """Return the command of the host that starts and holds a container."""
+    def hold(self, instance: Instance, command: Sequence[str]) -> list[str]:
+        """Return the host's command that runs a command in a container, in the foreground."""
 
-    def attach(self, target: Target, network: Network, pid: int) -> None:
-        """Give the container its address, where its engine does not do that."""
+    def attach(self, instance: Instance, pid: int) -> None:
+        """Assign the container's address, if its engine does not."""
 
     def end(self, target: Target, label: str) -> None:
-        """End a container whose holder would not do that when it is told to end."""
+        """End a container whose holder does not end it on TERM."""
 
     def clear(self, target: Target, label: str) -> None:
-        """Remove what is left of a container once its holder has ended."""
+        """Remove what is left of a container after its holder has ended."""
 
-    def start(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
-    ) -> Started:
-        """Start the holder as a detached job, and find the workload below it."""
-        network = self._network(target, placement)
-        command = ["taskset", "-c", cpus, *workload.argv]
-        rootfs = rootfs_of(target, workload)
-        argv = self.hold(target, placement, rootfs, network, command, label)
+    def start(self, instance: Instance) -> Started:
+        """Start the holder as a detached job, and find the workload's process."""
+        target, workload, label = instance.target, instance.workload, instance.label
+        network = instance.network
+        argv = self.hold(instance, ["taskset", "-c", instance.cpus, *workload.argv])
         directory = f"{target.directory}/{label}"
-        # Registered first: interrupted while it starts, it is ended all the same.
+        # Stored before it starts, so that `stop` ends it if starting is interrupted.
         self._jobs[label] = Job(target.host, directory)
         job = start_job(target.host, argv, directory=directory, label=label)
-        pid = self._find(target, job, workload, placement)
+        pid = self._find(instance, job)
         if network:
-            self.attach(target, network, pid)
-        if placement.network == "nat" and workload.port and network:
+            self.attach(instance, pid)
+        if network and instance.placement.network == "nat" and workload.port:
             self._published.add(label)
             for protocol in workload.protocols:
                 values = (label, target.address, protocol, str(workload.port))
                 target.host.run(*script(_PUBLISH, *values, network.address(target.place)))
-        return Started(pid, networks.reached_at(target, placement))
+        return Started(pid)
 
     def stop(self, target: Target, label: str) -> None:
-        """End the holder, and remove rules, control groups and files of the container."""
+        """End the holder, and remove the container's rules, control groups and files."""
         try:
             if label in self._published:
                 target.host.run(*script(_WITHDRAW, label))
@@ -134,50 +122,37 @@ class DaemonlessRuntime(Runtime):
         job = self._jobs.get(label)
         return job.stdout() + job.stderr() if job else ""
 
-    def enter(
-        self,
-        target: Target,
-        placement: Placement,
-        workload: Workload,
-        label: str,
-        argv: Sequence[str],
-    ) -> list[str]:
-        """Raise `PlacementError`: clients run in a container of Docker, or on a host."""
+    def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
+        """Raise `PlacementError`: commands run inside containers of Docker or Podman only."""
         raise PlacementError(
-            f"cannot run a client inside a container of {placement.runtime}",
+            f"cannot run a client inside a container of {instance.placement.runtime}",
             remedy="place the client with docker(...)",
         )
 
-    def expect(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
-    ) -> Expectation:
+    def expect(self, instance: Instance, started: Started) -> Expectation:
         """Return what must be true of a container on each network."""
-        facts = networks.expected(target, placement, workload)
-        network = self._network(target, placement)
+        target, placement, network = instance.target, instance.placement, instance.network
+        facts = networks.expected(target, placement, instance.workload)
         if placement.network == "nat" and network:
             facts |= {"bridge": network.bridge, "address": network.address(target.place)}
         return Expectation(
-            cpus=cpus,
+            cpus=instance.cpus,
             container=True,
             cgroup=target.parent_group,
             root="",
-            rootfs=rootfs_of(target, workload),
+            rootfs=instance.rootfs,
             limits=placement.limits,
             engine_process=self.holder,
             **facts,
         )
 
-    @staticmethod
-    def _network(target: Target, placement: Placement) -> Network | None:
-        return None if placement.network == "host" else networks.network_of(target, placement)
-
-    def _find(self, target: Target, job: Job, workload: Workload, placement: Placement) -> int:
-        wanted = "".join(f"{word} " for word in workload.argv)
-        result = target.host.run(*script(_FIND, str(job.pid), wanted, "500"), check=False)
+    def _find(self, instance: Instance, job: Job) -> int:
+        command = "".join(f"{word} " for word in instance.workload.argv)
+        result = job.host.run(*script(_FIND, str(job.pid), command, "500"), check=False)
         if result.status != 0:
             raise PlacementError(
-                f"{placement.label} did not start",
-                where=f"host {target.host.name}",
+                f"{instance.placement.label} did not start",
+                where=f"host {job.host.name}",
                 why=(job.stderr().strip() or result.stderr.strip())[-800:],
             )
         return int(result.stdout)

@@ -1,4 +1,4 @@
-"""What a placement's network needs of its host, and what verification must then find."""
+"""The network of a placement: where clients reach it, and what verification must find."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from labkit.errors import PlacementError
 from labkit.hosts.target import Network, Target
 from labkit.placement import Placement, Workload
 
-#: Why nothing can be measured over these, whatever the engine.
+#: Networks that cannot be measured with any engine, and why.
 NEVER = {
     "none": "a container without a network cannot be reached",
     "container": "it is the network of another container: measure that one",
 }
-#: What a network needs that labkit neither has nor makes.
+#: What a network needs that labkit cannot set up.
 EXTERNAL = {
     "weave": "Weave Net is packaged nowhere any more: launch it on both hosts with an engine",
 }
 
 
 def no_swarm(reason: str) -> dict[str, str]:
-    """Return the networks that only Docker has as impossible, those of Swarm for a reason."""
+    """Return the networks that only Docker has, with the reason why another engine has none."""
     weave = "Weave Net is laid by its plugin of the Docker Engine"
     return {"overlay": reason, "encrypted": reason, "weave": weave}
 
 
 def network_of(target: Target, placement: Placement) -> Network:
-    """Return the network of a placement; raise `PlacementError` where it is not set up."""
+    """Return the network of a placement; raise `PlacementError` if it is not set up."""
     network = target.networks.get(placement.network)
     if network is None:
         raise PlacementError(
@@ -39,10 +39,10 @@ def network_of(target: Target, placement: Placement) -> Network:
 
 
 def published(target: Target, workload: Workload) -> list[str]:
-    """Return the options that publish a workload's port on its host; none for one without."""
+    """Return the options that publish a workload's port, if it has one, on the host."""
     port = f"{target.address}:{workload.port}:{workload.port}"
-    ways = workload.protocols if workload.port else ()
-    return [text for one in ways for text in ("--publish", f"{port}/{one}")]
+    protocols = workload.protocols if workload.port else ()
+    return [text for protocol in protocols for text in ("--publish", f"{port}/{protocol}")]
 
 
 def reached_at(target: Target, placement: Placement) -> str:
@@ -53,7 +53,7 @@ def reached_at(target: Target, placement: Placement) -> str:
 
 
 def expected(target: Target, placement: Placement, workload: Workload) -> dict[str, Any]:
-    """Return what of an `Expectation` follows from the network."""
+    """Return the fields of `Expectation` that follow from the network."""
     kind = placement.network
     facts: dict[str, Any] = {"host_network": kind == "host", "service": workload.port}
     if kind in ("host", "nat"):
@@ -61,11 +61,11 @@ def expected(target: Target, placement: Placement, workload: Workload) -> dict[s
         facts["protocols"] = workload.protocols
         return facts
     network = network_of(target, placement)
-    ways = {way for one in target.networks.values() for way in (one.port, one.parent) if way}
+    ports = {port for other in target.networks.values() for port in (other.port, other.parent)}
     return facts | {
         "bridge": network.bridge,
         "port": network.port,
-        "others": tuple(sorted(ways - {network.port})),
+        "others": tuple(sorted(ports - {network.port, ""})),
         "parent": network.parent,
         "remotes": network.remotes,
         "hidden": bool(network.sandboxes),

@@ -1,4 +1,4 @@
-"""Observe where a process really runs: one command on its host, read into JSON data."""
+"""Observe where a process really runs: one command on its host, parsed into JSON data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.hosts import script
 from labkit.hosts.target import Target
 from labkit.runtimes.storage import DATA
 
-#: Shell functions: a container's processes, by its control group, and the CPUs of their threads.
+#: Shell functions: the processes of a container's control group, and the CPUs of their threads.
 GROUP = """
 members() {
     while IFS=: read -r id names path; do
@@ -27,8 +27,8 @@ allowed() {
 }
 """
 
-# One script, so that a trial pays one round trip for it. Sections begin with "@@ name". Files that
-# a kernel does not have are left out; what a check needs and does not find is a problem there.
+# Each section of the output begins with "@@ name". Files that the kernel does not have are left
+# out; a rule that needs them reports a problem.
 OBSERVE = (
     GROUP
     + """
@@ -83,24 +83,28 @@ done 2>/dev/null
 )
 
 
-#: What the checks need of an interface; its addresses and the rest are nobody's business.
+#: The fields of an interface that the rules need; the others could identify the host.
 _LINK = ("ifname", "ifindex", "link_index", "link_netnsid", "master")
-#: Of a macvlan and a VXLAN interface: its mode; its network, its other end and its port.
+#: The fields of a macvlan (mode) or VXLAN (network, other end, port) that the rules need.
 _DATA = ("mode", "id", "remote", "port")
-#: The address under which a tunnel keeps where unknown ones may be.
+#: The MAC address under which a tunnel lists where it sends packets to unknown addresses.
 _ANY = "00:00:00:00:00:00"
-#: Lines of a rule set that are no rules, as nft and iptables-legacy-save print them.
+#: Lines of nft or iptables-legacy-save that are not rules.
 _FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
-#: So much of a command line is kept: an argument may be a whole program.
+#: Characters of the command line that are kept: an argument may be a whole program.
 _CMDLINE = 400
-#: What differs between two measurements of the same rules.
+#: The parts of a rule set that change while the rules do not.
 _COUNTERS = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|^#.*", re.MULTILINE)
 
 
 def observe(
     target: Target, pid: int, container: str = "", sandboxes: str = "", *, inside: bool = False
 ) -> dict[str, Any]:
-    """Return what the host says of a process: namespaces, control group, limits, links, rules."""
+    """Return a process's namespaces, control group, limits, links, addresses, rules and mounts.
+
+    `container` is a part of its control group's path, `sandboxes` the directory of the namespaces
+    of an engine's tunnels. With `inside`, addresses are read by a command in the container.
+    """
     env = {"DOCKER_HOST": target.engine} if target.engine else None
     argv = script(OBSERVE, str(pid), container, sandboxes, "inside" if inside else "")
     result = target.host.run(*argv, env=env, timeout=30)
@@ -108,7 +112,7 @@ def observe(
 
 
 def sections(text: str) -> dict[str, str]:
-    """Split the output of a script into its sections, each headed by ``@@ name``."""
+    """Split a script's output into sections, each of which begins with ``@@ name``."""
     texts: dict[str, str] = {}
     name = ""
     for line in text.splitlines():
@@ -121,7 +125,7 @@ def sections(text: str) -> dict[str, str]:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return what was printed as JSON data: what the rules need, and no more about the host."""
+    """Return what the rules need of the script's output as JSON data."""
     raw = sections(text)
     for name in ("ns.net", "host.net", "status", "cgroup"):
         if not raw.get(name):
@@ -132,47 +136,54 @@ def parse(text: str) -> dict[str, Any]:
             )
     status = dict(line.split(":", 1) for line in raw["status"].splitlines() if ":" in line)
     shared = raw["ns.net"] == raw["host.net"]
-    wanted = ("Cpus_allowed_list", "Seccomp", "NoNewPrivs", "CapEff", "Threads")
+    fields = ("Cpus_allowed_list", "Seccomp", "NoNewPrivs", "CapEff", "Threads")
+    namespaces = ("net", "mnt", "pid", "uts", "ipc")
+    mountinfo = raw.get("mounts", "")
+    mounts = {"mount": reduced_mount(mountinfo, "/"), "data": reduced_mount(mountinfo, DATA)}
     return {
-        **_namespaces(raw),
+        "namespaces": {name[3:]: value for name, value in raw.items() if name.startswith("ns.")},
+        "host_namespaces": {name: raw.get(f"host.{name}", "") for name in namespaces},
         "root": raw.get("root", ""),
         "exe": raw.get("exe", ""),
         "comm": raw.get("comm", ""),
         "ancestors": raw.get("ancestors", "").split("\n"),
         "cmdline": raw.get("cmdline", "")[:_CMDLINE],
-        "status": {name: status.get(name, "").strip() for name in wanted},
+        "status": {name: status.get(name, "").strip() for name in fields},
         **({"group_cpus": raw["group"].split()} if "group" in raw else {}),
         "scheduling": _scheduling(raw.get("stat", "")),
         "cgroup": _cgroups(raw["cgroup"]),
         "limits": {name[6:]: value for name, value in raw.items() if name.startswith("limit.")},
         "links": [reduced_link(link) for link in _json(raw, "links")],
         "host_links": [reduced_link(link) for link in _json(raw, "host.links")],
-        # What a tunnel has learned of single addresses is no way for those that it does not know.
         "forwarding": _forwarding(
-            [one for one in _json(raw, "host.forwarding") if one.get("mac") == _ANY]
+            [entry for entry in _json(raw, "host.forwarding") if entry.get("mac") == _ANY]
         ),
         "sandboxes": _sandboxes(raw),
-        # The host's own addresses prove nothing of a process that shares its network.
+        # The host's addresses prove nothing about a process that shares its network.
         "addresses": {} if shared else _addresses(_json(raw, "addresses")),
         **reduced_rules("ruleset", raw.get("ruleset", "")),
         **reduced_rules("host_ruleset", raw.get("host.ruleset", "")),
         "inspect": _inspect(_json(raw, "inspect")),
-        **_mount(raw.get("mounts", "")),
+        **{name: mount for name, mount in mounts.items() if mount},
     }
 
 
 def reduced_link(link: dict[str, Any]) -> dict[str, Any]:
-    """Return what ties an interface, as ``ip -d -j link`` tells it, to its peer and bridge."""
-    kept = {name: link[name] for name in _LINK if name in link}
+    """Return the fields of a link in ``ip -d -j link`` that tell its peer, bridge and tunnel."""
+    reduced = {name: link[name] for name in _LINK if name in link}
     info = link.get("linkinfo", {})
-    kept |= {"kind": info["info_kind"]} if "info_kind" in info else {}
-    return kept | {name: info["info_data"][name] for name in _DATA if name in _data(info)}
+    if "info_kind" in info:
+        reduced["kind"] = info["info_kind"]
+    if info.get("info_kind") in ("macvlan", "vxlan"):
+        data = info.get("info_data", {})
+        reduced |= {name: data[name] for name in _DATA if name in data}
+    return reduced
 
 
 def reduced_rules(name: str, text: str) -> dict[str, Any]:
-    """Return of a rule set its DNAT rules, its size, and a digest that counters do not change.
+    """Return the DNAT rules of a rule set, its size, and a digest without the counters.
 
-    ``lines`` counts what is not blank, tables without a rule too; ``rules`` the rules among them.
+    ``lines`` counts the lines that are not blank, also those of empty tables; ``rules`` the rules.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     size = {
@@ -184,26 +195,12 @@ def reduced_rules(name: str, text: str) -> dict[str, Any]:
     return {name: dnat, f"{name}_size": size}
 
 
-def _namespaces(raw: dict[str, str]) -> dict[str, dict[str, str]]:
-    """Return its namespaces, and its host's."""
-    own = {name[3:]: value for name, value in raw.items() if name.startswith("ns.")}
-    names = ("net", "mnt", "pid", "uts", "ipc")
-    hosts = {name: raw.get(f"host.{name}", "") for name in names}
-    return {"namespaces": own, "host_namespaces": hosts}
-
-
-def _mount(mountinfo: str) -> dict[str, Any]:
-    """Return the mounts of its root and of its data, where they could be read."""
-    mounts = {"mount": reduced_mount(mountinfo, "/"), "data": reduced_mount(mountinfo, DATA)}
-    return {name: mount for name, mount in mounts.items() if mount}
-
-
 def reduced_mount(mountinfo: str, path: str) -> dict[str, Any]:
-    """Return of ``/proc/PID/mountinfo`` the mount that a path is on.
+    """Return the mount of a path in ``/proc/PID/mountinfo``.
 
-    ``point`` is where it is mounted, ``type`` its file system, ``root`` the part of that which is
-    mounted; ``layers`` counts the directories that an overlay shows, the one written to included,
-    and ``lower`` is the one below that, where it is one.
+    ``point`` is its mount point, ``type`` its file system, and ``root`` the directory of that file
+    system that is mounted. For an overlay, ``layers`` counts its directories, and ``lower`` is the
+    lower one if there is only one.
     """
     mount: dict[str, Any] = {}
     for line in mountinfo.splitlines():
@@ -212,7 +209,7 @@ def reduced_mount(mountinfo: str, path: str) -> dict[str, Any]:
         if len(fields) < 5 or len(kind) < 3:
             continue
         point = fields[4].encode().decode("unicode_escape")
-        # Of several mounts at one point the last one is on top.
+        # The last of several mounts at one point is on top.
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(mount.get("point", "")):
             root = fields[3].encode().decode("unicode_escape")
@@ -224,40 +221,34 @@ def reduced_mount(mountinfo: str, path: str) -> dict[str, Any]:
 
 
 def _scheduling(text: str) -> dict[str, int]:
-    """Return class and real-time priority, fields 41 and 40 of ``/proc/PID/stat``."""
+    """Return scheduling policy and real-time priority, fields 41 and 40 of ``/proc/PID/stat``."""
     fields = text.rpartition(")")[2].split()
     return {"policy": int(fields[38]), "priority": int(fields[37])} if len(fields) > 38 else {}
 
 
-def _data(info: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a link that says anything of its way; a bridge's is pages long."""
-    return info.get("info_data", {}) if info.get("info_kind") in ("macvlan", "vxlan") else {}
-
-
 def _forwarding(entries: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Return the other ends of each tunnel, by its device."""
-    others: dict[str, set[str]] = {}
+    ends: dict[str, set[str]] = {}
     for entry in entries:
         if "dst" in entry:
-            others.setdefault(entry["ifname"], set()).add(entry["dst"])
-    return {name: sorted(ends) for name, ends in others.items()}
+            ends.setdefault(entry["ifname"], set()).add(entry["dst"])
+    return {name: sorted(addresses) for name, addresses in ends.items()}
 
 
 def _sandboxes(raw: dict[str, str]) -> list[dict[str, Any]]:
-    """Return links and tunnels' other ends of the namespaces that an engine keeps tunnels in."""
-    names = [name.partition(".")[2] for name in raw if name.startswith("sandbox.")]
-    return [
-        {
-            "links": [reduced_link(link) for link in _json(raw, f"sandbox.{name}")],
-            "forwarding": [
-                end
-                for ends in _forwarding(_json(raw, f"forwarding.{name}")).values()
-                for end in ends
-            ],
-        }
-        for name in names
-        if '"vxlan"' in raw[f"sandbox.{name}"]
-    ]
+    """Return the links and the tunnels' other ends of an engine's namespaces with tunnels."""
+    sandboxes = []
+    for section, links in raw.items():
+        kind, _, name = section.partition(".")
+        if kind == "sandbox" and '"vxlan"' in links:
+            ends = _forwarding(_json(raw, f"forwarding.{name}")).values()
+            sandboxes.append(
+                {
+                    "links": [reduced_link(link) for link in _json(raw, section)],
+                    "forwarding": [address for addresses in ends for address in addresses],
+                }
+            )
+    return sandboxes
 
 
 def _json(raw: dict[str, str], name: str) -> list[dict[str, Any]]:
@@ -283,7 +274,7 @@ def _addresses(links: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def _inspect(containers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Keep of ``docker inspect`` what proves a placement; the rest is pages long."""
+    """Return the fields of ``docker inspect`` that verify a placement."""
     if not containers:
         return {}
     container = containers[0]

@@ -1,7 +1,7 @@
 """A container's storage: what is mounted at ``/data``.
 
-The engine of a storage driver needs nothing more: ``/data`` is then in the container's own layer.
-A mount shows what the image has there, as a named volume does when it is first used.
+With a storage driver, nothing is mounted: ``/data`` is in the container's own layer. A mount
+contains the image's files of ``/data``, as Docker fills a new volume.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from labkit.errors import PlacementError
 from labkit.hosts import Host, Job, script, start_job
 from labkit.hosts.target import Image, Storage, Target
 
-#: Where containers find what is measured.
+#: The directory whose storage is measured.
 DATA = "/data"
 
-# Filled by a container of the image itself, so that owners and modes are as they are there. What
-# was not finished is not used: it has another name, or goes again.
+# A container of the image copies the files, so that owners and modes are the same. An unfinished
+# copy has another name, and an unfinished volume is removed.
 _BIND = """
 place=$1 image=$2 parent=$3 label=$4
 [ ! -d "$place" ] || exit 0
@@ -45,7 +45,7 @@ while ! mountpoint -q "$1"; do
     sleep 0.02
 done
 """
-# Asked of the kernel's list: a look at the mount itself would wait for one that hangs.
+# The kernel's list is read, because looking at a mount that hangs would hang too.
 _UNION_DOWN = """
 if grep -qF " $1/union " /proc/self/mounts; then umount "$1/union" || umount -l "$1/union"; fi
 rm -rf --one-file-system -- "$1"
@@ -62,36 +62,36 @@ def data_options(target: Target, image: Image, label: str) -> list[str]:
         _unite(target, storage, image, label)
     else:
         text = _VOLUME if storage.name == "volume" else _BIND
-        # The trial's label names its process: another user's sweep leaves a living one's alone.
+        # By this label, another user's `labkit clean` leaves a running container alone.
         options = (image.reference, target.cgroup_parent, label, storage.directory)
         argv = script(text, source, *options)
-        _try(target.host, f"{storage.name} for {image.name}", argv, storage)
+        _create(target.host, f"{storage.name} for {image.name}", argv, storage)
     kind = "volume" if storage.name == "volume" else "bind"
     return ["--mount", f"type={kind},src={source},dst={DATA}"]
 
 
 def data_source(storage: Storage, image: Image, label: str) -> str:
-    """Return what is mounted: a directory, or the name of a volume; "" for a driver's own layer."""
+    """Return what is mounted: a directory or a volume's name; "" for a storage driver."""
     if storage.name == storage.driver:
         return ""
     name = f"{image.name}-{image.digest.rpartition(':')[2][:12]}"
-    # Users of one engine have a disk's directory each, and volumes that do not meet.
-    whose = hashlib.sha256(storage.directory.encode()).hexdigest()[:6]
-    places = {
-        "volume": f"labkit-{whose}-{name}",
+    # Rigs that share an engine have different directories, and so different volumes.
+    owner = hashlib.sha256(storage.directory.encode()).hexdigest()[:6]
+    sources = {
+        "volume": f"labkit-{owner}-{name}",
         "bind": f"{storage.directory}/bind/{name}",
         "unionfs-fuse": f"{_union(storage, label)}/union",
     }
-    return places[storage.name]
+    return sources[storage.name]
 
 
 def release(target: Target, label: str) -> None:
-    """Remove what was made for one container only: its union, if there is one."""
+    """Remove the container's union, if it has one."""
     if target.storage is None or target.storage.name != "unionfs-fuse":
         return
-    place = _union(target.storage, label)
-    Job(target.host, f"{place}/job").stop()
-    target.host.run(*script(_UNION_DOWN, place))
+    directory = _union(target.storage, label)
+    Job(target.host, f"{directory}/job").stop()
+    target.host.run(*script(_UNION_DOWN, directory))
 
 
 def _union(storage: Storage, label: str) -> str:
@@ -99,20 +99,29 @@ def _union(storage: Storage, label: str) -> str:
 
 
 def _unite(target: Target, storage: Storage, image: Image, label: str) -> None:
-    """Mount a union of the image's layers, read-only, below a fresh branch that is written to."""
-    place = _union(storage, label)
-    target.host.run("mkdir", "-p", f"{place}/written", f"{place}/union")
-    branches = [f"{place}/written=RW"]
-    branches += [f"{one}=RO" for one in reversed(storage.branches.get(image.name, ()))]
-    argv = ["unionfs", "-f", "-o", "cow,allow_other,use_ino", ":".join(branches), f"{place}/union"]
-    job = start_job(target.host, argv, directory=f"{place}/job", label=label)
+    """Mount a union of the image's layers, read-only, below an empty writable branch."""
+    directory = _union(storage, label)
+    target.host.run("mkdir", "-p", f"{directory}/written", f"{directory}/union")
+    branches = [f"{directory}/written=RW"]
+    branches += [f"{layer}=RO" for layer in reversed(storage.branches.get(image.name, ()))]
+    argv = [
+        "unionfs",
+        "-f",
+        "-o",
+        "cow,allow_other,use_ino",
+        ":".join(branches),
+        f"{directory}/union",
+    ]
+    job = start_job(target.host, argv, directory=f"{directory}/job", label=label)
     try:
-        _try(target.host, f"union for {image.name}", script(_UNION_UP, f"{place}/union"), storage)
+        _create(
+            target.host, f"union for {image.name}", script(_UNION_UP, f"{directory}/union"), storage
+        )
     except PlacementError as error:
         raise PlacementError(error.what, where=error.where, why=job.stderr()[-800:]) from error
 
 
-def _try(host: Host, what: str, argv: Sequence[str], storage: Storage) -> None:
+def _create(host: Host, what: str, argv: Sequence[str], storage: Storage) -> None:
     result = host.run(*argv, env={"DOCKER_HOST": storage.engine}, timeout=1800, check=False)
     if result.status != 0:
         raise PlacementError(

@@ -1,9 +1,9 @@
-"""What the file of a tool offers: the `Tool` protocol, `Client`, and `Measurement`."""
+"""What a tool's module offers: the `Tool` protocol, `Client` and `Measurement`, and helpers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.errors import UsageError
-from labkit.hosts import Host
+from labkit.hosts import Host, script
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Measurement:
         Validity rules that did not hold; the trial is kept and flagged.
     also : tuple of (levels, metrics)
         Other conditions that the same trial measured, such as the other side of a pair: the levels
-        in which they differ from the trial's own, and their metrics. Each is a row of its own.
+        in which they differ from the trial's own, and their metrics. Each becomes a row.
     """
 
     samples: Mapping[str, NDArray[np.int64]]
@@ -108,7 +108,10 @@ class Tool(Protocol):
         ...
 
     def parse(self, stdout: str, log: str = "") -> Measurement:
-        """Read what the tool printed and wrote; raise `ToolOutput` for anything unexpected."""
+        """Read what the tool printed and its log; raise `ToolOutput` for anything unexpected.
+
+        Further arguments are those of the client: a reader needs them to check the output.
+        """
         ...
 
 
@@ -116,13 +119,50 @@ class Tool(Protocol):
 PYTHON = "/usr/bin/python3"
 
 
-def python(program: str, *args: str) -> tuple[str, ...]:
-    """Return the command that runs a file of ``labkit/tools/programs``, wherever it is placed."""
+def python(program: str, *args: str, **options: object) -> tuple[str, ...]:
+    """Return the command that runs a file of ``labkit/tools/programs``, wherever it is placed.
+
+    Options follow the arguments, each as ``name=value``.
+    """
     text = (Path(__file__).parent / "programs" / f"{program}.py").read_text()
-    return (PYTHON, "-c", text, *args)
+    pairs = (f"{name}={value}" for name, value in options.items())
+    return (PYTHON, "-c", text, *args, *pairs)
 
 
-def whole(tool: str, *, least: int = 1, **values: object) -> None:
+#: Separates what a tool printed from the files that it wrote.
+LOG_MARK = "@@ log"
+# A tool that is ended because its time is up has written what there is to be read.
+_LOGGED = rf"""
+log=$1 limit=$2
+shift 2
+if [ "$log" = - ]; then folder=$(mktemp -d); else folder=$log.d; mkdir "$folder"; fi
+trap 'cd / && rm -rf "$folder"' EXIT
+cd "$folder"
+status=0
+timeout --foreground -k 1 "$limit" "$@" || status=$?
+if [ "$status" != 0 ] && {{ [ "$status" != 124 ] || [ "$limit" = 0 ]; }}; then exit "$status"; fi
+files() {{ for file in *; do [ ! -f "$file" ] || cat -- "$file"; done; }}
+if [ "$log" = - ]; then printf '\n{LOG_MARK}\n'; files; else files >"$log"; fi
+"""
+
+
+def logged(argv: Sequence[str], *, log: str = "-", limit: float = 0.0) -> tuple[str, ...]:
+    """Return the command that runs a tool in a new directory and keeps the files that it writes.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        The tool; it writes to names without a directory.
+    log : {"-", "{log}"}
+        Where the files go: after the tool's output, for a client inside a placement, which must
+        leave no file there; or into the client's log.
+    limit : float
+        Seconds after which it is ended, and what it wrote is read all the same; 0 for none.
+    """
+    return tuple(script(_LOGGED, log, f"{limit:g}", *argv))
+
+
+def check_integers(tool: str, *, least: int = 1, **values: object) -> None:
     """Raise `UsageError` unless all values are integers of at least `least`."""
     wrong = {
         name: value
@@ -136,7 +176,7 @@ def whole(tool: str, *, least: int = 1, **values: object) -> None:
         )
 
 
-def above_zero(tool: str, **values: object) -> None:
+def check_positive(tool: str, **values: object) -> None:
     """Raise `UsageError` unless all values are finite numbers above 0."""
     wrong = {
         name: value

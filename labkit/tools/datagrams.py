@@ -1,23 +1,23 @@
 """UDP datagrams at a set rate, numbered, and the sink in which they end.
 
-The generator is sockperf's client of version 3.7 in the mode ``throughput``: it sends in an open
-loop, waits for no answer, and counts what it sent. It keeps to a schedule, spinning on its CPU in
-between: what was late for any reason follows at once, so that the mean rate is the one that was set
-unless the CPU is exhausted. Each datagram begins with `HEADER`, in network byte order; numbers
-begin at 1, and nothing is sent to a single address before. It sleeps for two seconds first, which
-no option shortens: `Trial.prepare` has it do that before its window. What it refuses ends with
-status 0, so that only a result counts as one.
+The generator is sockperf's client of version 3.7 in the mode ``throughput``: an open loop that
+waits for no answer and counts what it sent. It keeps to a schedule, spinning on its CPU in between:
+what was late for any reason follows at once, so that the mean rate is the requested one unless the
+CPU is exhausted. A datagram begins with its number (8 bytes in network byte order, from 1 on), 2
+bytes of flags and 4 of its length. The tool first sleeps for two seconds, which no option shortens:
+`Trial.prepare` lets that happen before the window. Options that it rejects end with status 0, so
+only a result counts as success.
 
-(trafgen would send frames past the host's own network stack: the addresses of the next hop and the
-check sums go into its configuration, its counters in a payload have one byte, and it sets the
-host's interrupts and buffers without any journal. Nor is it faster here: at a set rate it sends one
-frame a system call too.)
+(trafgen would bypass the host's network stack: the addresses of the next hop and the checksums go
+into its configuration, its counters in a payload have one byte, and it changes the host's
+interrupts and buffers without a journal. Nor is it faster here: at a set rate it too sends one
+frame per system call.)
 
-The sink is a socket that drops all it gets by a filter of its own, and so counts it: no answer goes
-out, no datagram is queued, no process wakes up. It needs neither firewall rules, which a clean host
-must not have, nor an action of ``tc``, of which the one that drops (gact) is not in every kernel.
-Its count is the column ``socket_drops`` of the mechanism evidence, with the sink's name before it
-unless it was placed first; `watch` counts for a part of the window.
+The sink is a socket that drops everything by a filter, and so counts it: no answer goes out, no
+datagram is queued, no process wakes up. It needs neither firewall rules, which a clean host must
+not have, nor an action of ``tc``, of which the one that drops (gact) is not in every kernel. Its
+count is the column ``socket_drops`` of the mechanism evidence, prefixed with the sink's name unless
+it was placed first; `watch` counts for a part of the window.
 """
 
 from __future__ import annotations
@@ -25,33 +25,31 @@ from __future__ import annotations
 import re
 from functools import partial
 
-import numpy as np
-
 from labkit.errors import ToolOutput, UsageError
 from labkit.hosts import Host, script, sockets
 from labkit.placement import Workload
 from labkit.tools import sockperf
-from labkit.tools.base import Client, Measurement, Prestart, python, whole
+from labkit.tools.base import Client, Measurement, Prestart, check_integers, python
 from labkit.tools.parsing import unreadable
 
-#: What a datagram begins with: its number from 1 on, flags, and its length.
-HEADER = np.dtype([("sequence", ">u8"), ("flags", ">u2"), ("length", ">u4")])
-#: So many messages a second are the most that the tool can be asked for.
+#: Bytes of the tool's header.
+_HEADER = 14
+#: The highest rate that the tool accepts, in messages per second.
 _MOST = 1 << 30
-#: What fits into an Ethernet frame of 1,500 bytes beside the headers of IP and UDP.
+#: What fits into an Ethernet frame of 1,500 bytes with the headers of IP and UDP.
 _LARGEST = 1472
-#: The rate was not reached that fell short by more than this share.
+#: A rate that falls short by more than this share was not reached.
 _SHORT = 0.01
 #: Slept before, and waited after, in seconds; and what it has printed when it begins to sleep.
 _BEFORE, _AFTER = 2.0, 0.1
 _SLEEPS = "Warmup stage"
-#: Left out at both ends of what is sent, where a rate is looked at, in seconds.
+#: Left out at both ends of what is sent where a rate is measured, in seconds.
 _SETTLED = 0.2
 #: Bytes on the wire around a UDP payload: UDP, IP, Ethernet with its check sum, preamble and gap.
 _AROUND, _PREAMBLE_AND_GAP, _SMALLEST = 8 + 20 + 18, 20, 64
 
-# Nothing arrives any more once the sink's counts stay as they are for a while, of 10 s at most.
-_DRAINED = """
+# Waits until the sink's counts no longer change, for 10 s at most.
+_DRAIN = """
 tries=0 then= now=$(sockets "$1")
 while [ "$now" != "$then" ] && [ "$tries" -lt 100 ]; do
     sleep 0.1
@@ -66,15 +64,15 @@ def probe(host: Host) -> str:
 
 
 def line_rate(size: int, bits_per_s: float = 1e9) -> float:
-    """Return how many datagrams a second fill an Ethernet link.
+    """Return how many datagrams per second fill an Ethernet link.
 
     Parameters
     ----------
     size : int
         UDP payload in bytes.
     bits_per_s : float
-        The link's rate. Each frame takes its preamble and the gap after it too, so that 1,454 bytes
-        at 1 Gbit/s are 82,237 a second and not the 83,333 of the frames alone.
+        The link's rate. Each frame also takes its preamble and the gap after it, so that 1,454
+        bytes at 1 Gbit/s are 82,237 per second and not the 83,333 of the frames alone.
     """
     frame = max(size + _AROUND, _SMALLEST) + _PREAMBLE_AND_GAP
     return bits_per_s / (8 * frame)
@@ -88,56 +86,38 @@ def send(address: str, *, rate: int, size: int, seconds: int, port: int) -> Clie
     address, port : str, int
         The first hop.
     rate : int
-        Datagrams a second; a trial that fell short of it by more than 1 % is flagged.
+        Datagrams per second; a trial that fell short of it by more than 1 % is flagged.
     size : int
         UDP payload in bytes: the tool's header of 14 bytes at least, one frame at most.
     seconds : int
         How long, in whole seconds, the tool's own unit.
     """
-    whole("sockperf", rate=rate, size=size, seconds=seconds, port=port)
+    check_integers("sockperf", rate=rate, size=size, seconds=seconds, port=port)
     if rate > _MOST or port >= 1 << 16:
         raise UsageError(f"sockperf: invalid rate or port: rate={rate}, port={port}")
-    if not HEADER.itemsize <= size <= _LARGEST:
+    if not _HEADER <= size <= _LARGEST:
         raise UsageError(
             f"sockperf: invalid payload size: {size} bytes",
-            remedy=f"from {HEADER.itemsize} to {_LARGEST} bytes",
+            remedy=f"from {_HEADER} to {_LARGEST} bytes",
         )
     argv: tuple[str, ...] = ("sockperf", "throughput", "-i", address, "-p", str(port))
     argv += ("--mps", str(rate), "-m", str(size), "-t", str(seconds))
-    length, reader = _BEFORE + seconds + _AFTER, partial(parse, rate=rate)
-    return Client(argv, address, length, reader, prestart=Prestart(_BEFORE, _SLEEPS))
+    prestart, reader = Prestart(_BEFORE, _SLEEPS), partial(parse, rate=rate)
+    return Client(argv, address, _BEFORE + seconds + _AFTER, reader, prestart=prestart)
 
 
 def parse(stdout: str, log: str = "", *, rate: int | None = None) -> Measurement:
-    """Read how many datagrams were sent, and how fast.
-
-    Parameters
-    ----------
-    stdout, log : str
-        What the tool printed; it writes no log.
-    rate : int, optional
-        What was asked for, a second.
-
-    Returns
-    -------
-    Measurement
-        ``sent``, ``sent_per_s`` and ``send_seconds``; ``messages`` is what was sent.
-
-    Raises
-    ------
-    ToolOutput
-        There is no result, with what there was.
-    """
-    plain = re.sub(r"\x1b\[[\d;]*m", "", stdout)
+    """Read ``sent``, ``sent_per_s`` and ``send_seconds``; ``messages`` is the number sent."""
+    text = sockperf.plain(stdout)
     total = re.search(
         r"^sockperf: Total of (\d+) messages sent in (\d+\.\d{3}) sec"
         r"(?: \((\d+) messages skipped\))?\s*$",
-        plain,
+        text,
         re.MULTILINE,
     )
-    last = re.search(r"^sockperf: Summary: BandWidth is \d+\.\d+ MBps", plain, re.MULTILINE)
+    last = re.search(r"^sockperf: Summary: BandWidth is \d+\.\d+ MBps", text, re.MULTILINE)
     if not total or not last or not float(total[2]):
-        raise unreadable("sockperf", "there is no total of datagrams sent", plain)
+        raise unreadable("sockperf", "there is no total of datagrams sent", text)
     sent, seconds = int(total[1]), float(total[2])
     reached = sent / seconds
     flags = []
@@ -149,7 +129,7 @@ def parse(stdout: str, log: str = "", *, rate: int | None = None) -> Measurement
     return Measurement({}, metrics, sent, tuple(flags))
 
 
-def sink(port: int, *, image: str = "python") -> Workload:
+def sink(port: int) -> Workload:
     """Return the sink: it takes what arrives at a port, drops it, and lets the kernel count.
 
     On the generator it is placed as any server is, before the chain whose last hop sends there, and
@@ -158,41 +138,33 @@ def sink(port: int, *, image: str = "python") -> Workload:
         trial.serve(sink(port), bare("clean"), name="sink", at="generator",
                     cpus=trial.cpus("generator"))
     """
-    return Workload(python("datagram_sink", str(port)), port, image=image)
+    return Workload(python("datagram_sink", str(port)), port, image="python")
 
 
 def watch(sink: str, pid: int, seconds: int) -> Client:
     """Return a client that counts what a sink takes while `send` sends to it, and no longer.
 
     A chain that cannot keep up goes on emptying its queues once nothing is sent any more: what
-    arrives then is no part of its rate. It looks twice, at the kernel's count and the clock; the
-    generator is one that was prepared, and sends from the beginning of the window. Then it waits
-    until nothing arrives any more, so that all that was sent has arrived or is lost.
+    arrives then is not part of its rate. It reads the kernel's count and the clock twice, while a
+    prepared generator sends from the beginning of the window. Then it waits until nothing arrives
+    any more, so that all that was sent has arrived or is lost.
 
     Parameters
     ----------
-    sink : str
-        The sink's address.
-    pid : int
-        Its process.
+    sink, pid : str, int
+        The sink's address and process.
     seconds : int
-        For how long the generator sends.
+        How long the generator sends.
     """
     text = f'{sockets.SHOW}\nlook() {{ date +%s%N; sockets "$1"; echo @@; }}\n'
-    text += 'sleep "$2"; look "$1"; sleep "$3"; look "$1"; sleep "$2"\n' + _DRAINED
+    text += 'sleep "$2"; look "$1"; sleep "$3"; look "$1"; sleep "$2"\n' + _DRAIN
     middle = seconds - 2 * _SETTLED
     argv = script(text, str(pid), f"{_SETTLED:.2f}", f"{middle:.2f}")
     return Client(tuple(argv), sink, seconds + _AFTER, parse_watch)
 
 
 def parse_watch(stdout: str, log: str = "") -> Measurement:
-    """Read the two measurements of `watch`.
-
-    Returns
-    -------
-    Measurement
-        ``packets_per_s``, between the two.
-    """
+    """Read ``packets_per_s`` between the two counts of `watch`."""
     looks = [part.strip() for part in stdout.split("@@") if part.strip()]
     clocks = [look.partition("\n")[0] for look in looks]
     if len(looks) != 2 or not all(clock.isdigit() for clock in clocks):
@@ -210,7 +182,7 @@ def counted(before: str, after: str) -> int:
     Raises
     ------
     ToolOutput
-        A reading shows no socket, or another one: the sink was not there all the time.
+        One shows no socket, or another one: the sink did not run all the time.
     """
     first, then = sockets.drops(before), sockets.drops(after)
     if len(then) != 1 or set(first) != set(then):

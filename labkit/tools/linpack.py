@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from labkit.errors import UsageError
 from labkit.hosts import Host
-from labkit.tools.base import Client, Measurement, whole
+from labkit.tools.base import Client, Measurement, check_integers
 from labkit.tools.parsing import fields, numbers, unreadable, version
 
 #: Above this normalised residual a solution is wrong, as in HPL.
 RESIDUAL = 16.0
-#: Operations a second that a CPU surely has, for the expected duration.
+#: Operations per second that any CPU reaches, for the expected duration.
 _SLOWEST = 1e9
 
 
 def probe(host: Host) -> str:
-    """Return which LAPACK it uses on the host; raise `ToolMissing` where it is not."""
+    """Return which LAPACK it uses on the host."""
     remedy = "it is built in containers/services: run it in that image"
     return version(host, ("linpack", "8"), r"^linpack: (.*)", remedy=remedy)
 
@@ -35,9 +35,9 @@ def solve(equations: int, *, alignment: int = 4096, threads: int = 0) -> Client:
     threads : int
         0 for one on each CPU that the process may use.
     """
-    whole("linpack", equations=equations)
-    whole("linpack", least=8, alignment=alignment)
-    whole("linpack", least=0, threads=threads)
+    check_integers("linpack", equations=equations)
+    check_integers("linpack", least=8, alignment=alignment)
+    check_integers("linpack", least=0, threads=threads)
     if alignment & (alignment - 1):
         raise UsageError(f"linpack: alignment={alignment}: must be a power of two")
     argv = ("linpack", str(equations), str(alignment), str(threads))
@@ -45,18 +45,7 @@ def solve(equations: int, *, alignment: int = 4096, threads: int = 0) -> Client:
 
 
 def parse(stdout: str, log: str = "") -> Measurement:
-    """Read one solution.
-
-    Returns
-    -------
-    Measurement
-        ``gflops``; ``linpack_seconds``, that it took; ``linpack_threads``.
-
-    Raises
-    ------
-    ToolOutput
-        The output is not whole, or the solution is wrong.
-    """
+    """Read ``gflops``, ``linpack_seconds``, ``linpack_threads``; a wrong solution is an error."""
     names = ("gflops", "seconds", "threads", "residual", "limit")
     values = numbers(stdout, names, tool="linpack")
     check = fields(stdout).get("check")

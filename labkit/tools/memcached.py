@@ -1,14 +1,15 @@
-"""memcached, and a load on it whose SETs and GETs are timed apart, in its text or binary protocol.
+"""memcached, and a load on it that times SETs and GETs apart, in its text or binary protocol.
 
 The load is ``programs/memcached_load.py``, a closed loop over many connections like the paper's
-memtier_benchmark (`labkit.tools.memtier`, where that is there). What Debian packages instead
-cannot take its place: memaslap pins its threads to CPUs of its own choice, whatever it is allowed,
-and sorts latencies into powers of two; memslap tells the time of a whole run alone. Clients that
-PyPI has (pymemcache, pylibmc, python-binary-memcached) speak one of the protocols each and wait for
-one answer at a time.
+memtier_benchmark (`labkit.tools.memtier`, where that is installed). Debian's packages cannot
+replace it: memaslap pins its threads to CPUs of its choice, whatever it is allowed, and sorts
+latencies into powers of two; memslap reports only the time of a whole run. The clients on PyPI
+(pymemcache, pylibmc, python-binary-memcached) speak one of the protocols each and wait for one
+answer at a time.
 
 In a closed loop the latency is as long as all connections' operations take to get through the
-slower end. ``tool_cpu`` says how much of its own CPUs the load used; near 1 that end is the load.
+slower end. ``tool_cpu`` is the share of its own CPUs that the load used; near 1 that end is the
+load.
 """
 
 from __future__ import annotations
@@ -22,51 +23,42 @@ import numpy as np
 from labkit.errors import UsageError
 from labkit.hosts import Host
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, above_zero, one_of, python, whole
-from labkit.tools.log_capture import rows
-from labkit.tools.parsing import unreadable, version
+from labkit.tools.base import (
+    Client,
+    Measurement,
+    check_integers,
+    check_positive,
+    one_of,
+    python,
+)
+from labkit.tools.parsing import csv_rows, reading, unreadable, version
 
 TOOL = "the load on memcached"
 PORT = 11211
 PROTOCOLS = ("text", "binary")
-#: Bytes of a value that surely fit into one write.
+#: Bytes of a value that fit into one write.
 LARGEST = 8_000
 #: Bytes of a key.
 KEY = 15
 #: Keys that are stored one by one before the load begins.
 MOST_KEYS = 100_000
-#: From this share of its CPUs on the load is said to be what limits.
+#: From this share of its CPUs on, the load is flagged as the possible bottleneck.
 SATURATED = 0.95
 _COLUMNS = ("start_ns", "latency_ns", "set")
-#: What storing a key is expected to take at most, and starting and reporting, in s.
-_STORING, _ABOUT = 100e-6, 3.0
+#: Upper bounds of storing a key, and of starting and reporting, in seconds.
+_STORING, _OVERHEAD = 100e-6, 3.0
 
 
 def probe(host: Host) -> str:
-    """Return memcached's version on the host; raise `ToolMissing` where it is not."""
+    """Return memcached's version on the host."""
     return version(host, ("memcached", "-V"), r"memcached (\S+)")
 
 
-def server(
-    *, threads: int = 4, megabytes: int = 256, port: int = PORT, image: str = "apps"
-) -> Workload:
-    """Return the server, which speaks either protocol, over TCP.
-
-    Parameters
-    ----------
-    threads : int
-        Threads that answer.
-    megabytes : int
-        Memory for values.
-    port : int
-        Where it listens.
-    image : str
-        The image that holds it.
-    """
-    whole("memcached", threads=threads, megabytes=megabytes, port=port)
-    argv: tuple[str, ...] = ("memcached", "-u", "nobody", "-l", "0.0.0.0", "-p", str(port))
-    argv += ("-U", "0", "-c", "4096", "-t", str(threads), "-m", str(megabytes))
-    return Workload(argv, port, "tcp", image)
+def server() -> Workload:
+    """Return the server, which speaks either protocol, over TCP, with 4 threads and 256 MB."""
+    argv: tuple[str, ...] = ("memcached", "-u", "nobody", "-l", "0.0.0.0", "-p", str(PORT))
+    argv += ("-U", "0", "-c", "4096", "-t", "4", "-m", "256")
+    return Workload(argv, PORT, "tcp", "apps")
 
 
 def closed_loop(
@@ -83,74 +75,61 @@ def closed_loop(
     warmup: float = 0.5,
     kept: int = 50_000,
     port: int = PORT,
-    inside: bool = False,
 ) -> Client:
-    """Return the load: each connection asks again as soon as it is answered.
+    """Return the load: each connection sends again as soon as it is answered.
 
     Parameters
     ----------
-    address : str
-        The server's address.
+    address, port : str, int
+        The server's.
     protocol : {"text", "binary"}
-        What is spoken.
+        The protocol.
     seconds, warmup : float
-        How long is measured, and how long the load stands before that.
+        How long is measured, and for how long the load runs before that.
     threads, connections : int
         Workers, which are processes, and the connections of each.
     sets, gets : int
-        SETs after which so many GETs follow.
+        So many SETs, then so many GETs, in turns.
     size, keys : int
-        Bytes of a value, and how many keys there are. All are stored first, so that a GET finds
-        what it asks for. (memtier_benchmark draws from ten million by default and stores none
-        first: there nearly every GET misses.)
+        Bytes of a value, and the number of keys. All are stored first, so that every GET finds a
+        value. (memtier_benchmark draws from ten million by default and stores none first: there
+        nearly every GET misses.)
     kept : int
         Operations of which rows are kept, spread evenly; the metrics are those of all.
-    port : int
-        The server's port.
-    inside : bool
-        True where the load itself is placed in a container.
     """
     one_of("protocol", protocol, PROTOCOLS)
     counts = {"threads": threads, "connections": connections, "sets": sets, "gets": gets}
     counts |= {"size": size, "keys": keys, "kept": kept, "port": port}
-    whole(TOOL, **counts)
-    above_zero(TOOL, seconds=seconds, warmup=warmup)
+    check_integers(TOOL, **counts)
+    check_positive(TOOL, seconds=seconds, warmup=warmup)
     if size > LARGEST or keys > MOST_KEYS:
         raise UsageError(
             f"{TOOL}: size={size}, keys={keys}: values have at most {LARGEST} bytes, and there are "
             f"at most {MOST_KEYS} keys"
         )
-    arguments = {"address": address, "port": port, "seconds": seconds, "warmup": warmup}
-    arguments |= {"workers": threads, "connections": connections, "size": size, "keys": keys}
-    arguments |= {"sets": sets, "gets": gets, "rows": kept, "log": "-" if inside else "{log}"}
-    options = [f"{name}={value}" for name, value in arguments.items()]
-    expected = warmup + seconds + keys * _STORING + _ABOUT
-    argv = python("memcached_load", protocol, *options)
-    return Client(argv, address, expected, partial(parse, size=size), samples_in_stdout=inside)
+    options = {"address": address, "port": port, "seconds": seconds, "warmup": warmup}
+    options |= {"workers": threads, "connections": connections, "size": size, "keys": keys}
+    options |= {"sets": sets, "gets": gets, "rows": kept}
+    expected = warmup + seconds + keys * _STORING + _OVERHEAD
+    argv = python("memcached_load", protocol, **options)
+    return Client(argv, address, expected, partial(parse, size=size), samples_in_stdout=True)
 
 
 def carried(protocol: str, size: int) -> tuple[int, int]:
     """Return the bytes of a SET and of a GET that finds its value, each with its answer.
 
-    As memtier_benchmark counts them: of what its connections carried, without the headers of TCP.
+    As memtier_benchmark counts them: without the headers of TCP.
     """
     if protocol == "binary":
         return 24 + 8 + KEY + size + 24, 24 + KEY + 24 + 4 + size
     digits = len(str(size))
-    kept = len("set  0 0 \r\n\r\nSTORED\r\n") + KEY + digits + size
-    found = len("get \r\nVALUE  0 \r\n\r\nEND\r\n") + 2 * KEY + digits + size
-    return kept, found
+    of_set = len("set  0 0 \r\n\r\nSTORED\r\n") + KEY + digits + size
+    of_get = len("get \r\nVALUE  0 \r\n\r\nEND\r\n") + 2 * KEY + digits + size
+    return of_set, of_get
 
 
 def parse(stdout: str, log: str, *, size: int = 32) -> Measurement:
-    """Read the load's summary and its rows, which are its log or follow the summary.
-
-    Parameters
-    ----------
-    stdout, log : str
-        What it printed, and the file that it wrote.
-    size : int
-        Bytes of a value.
+    """Read the load's summary and the rows below it, or in its log; values have `size` bytes.
 
     Returns
     -------
@@ -163,30 +142,22 @@ def parse(stdout: str, log: str, *, size: int = 32) -> Measurement:
         ``throughput_mbit_per_s``, of what `carried` counts where all GETs did; ``tool_cpu``, the
         share of its own CPUs' time that the load took. Flagged are a load that had no time left,
         and GETs that missed.
-
-    Raises
-    ------
-    ToolOutput
-        Output is missing, cut off or not in the load's own form.
     """
     head, _, rest = stdout.partition("\n")
-    try:
+    with reading(TOOL, stdout, log):
         summary = json.loads(head)
         metrics = _metrics(summary, size)
-        wanted, besides = int(summary["rows"]), int(summary["besides"])
-    except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
-        raise unreadable(TOOL, f"it has no result ({error!r})", stdout, log=log[:2000]) from None
-    title, _, text = (log or rest).partition("\n")
-    columns = rows(text, _COLUMNS, ",", tool=TOOL) if title == ",".join(_COLUMNS) else {}
-    if not columns or len(columns["set"]) != wanted:
-        have = len(columns["set"]) if columns else 0
-        raise unreadable(TOOL, f"it has {have} of {wanted} rows", stdout[:600], log=log[:2000])
+        expected, others = int(summary["rows"]), int(summary["besides"])
+    columns = csv_rows(log or rest, _COLUMNS, tool=TOOL)
+    if len(columns["set"]) != expected:
+        why = f"it has {len(columns['set'])} of {expected} rows"
+        raise unreadable(TOOL, why, stdout[:600], log)
     if (columns["latency_ns"] <= 0).any() or not np.isin(columns["set"], (0, 1)).all():
-        raise unreadable(TOOL, "a row is of no operation", text)
+        raise unreadable(TOOL, "a row is not an operation", log or rest)
     order = np.argsort(columns["start_ns"], kind="stable")
     samples = {name: values[order] for name, values in columns.items()}
     operations = int(metrics["sets"] + metrics["gets"])
-    return Measurement(samples, metrics, besides + operations, _flags(summary, metrics))
+    return Measurement(samples, metrics, others + operations, _flags(summary, metrics))
 
 
 def _metrics(summary: dict[str, Any], size: int) -> dict[str, float]:

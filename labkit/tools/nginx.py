@@ -1,14 +1,14 @@
 """nginx: a web server with two files, of 1 KB and of 1 MB (1,024 and 1,048,576 bytes).
 
-Files and configuration are made where it starts, below ``/tmp``; that takes some milliseconds. It
-logs no request, keeps connections open for any number of them, and sends files by ``sendfile``.
+Files and configuration are created when it starts, below ``/tmp``, which takes some milliseconds.
+It logs no request, keeps connections open, and sends files by ``sendfile``.
 """
 
 from __future__ import annotations
 
 from labkit.hosts import Host, script
 from labkit.placement import Workload
-from labkit.tools.base import one_of, whole
+from labkit.tools.base import check_integers, one_of
 from labkit.tools.parsing import version
 
 PORT = 8080
@@ -31,7 +31,7 @@ _CONFIG = """
 daemon off;
 pid {folder}/nginx.pid;
 user www-data;
-worker_processes {workers};
+worker_processes 1;
 events {{ worker_connections 4096; }}
 http {{
     access_log off;
@@ -50,30 +50,20 @@ http {{
 
 
 def probe(host: Host) -> str:
-    """Return nginx's version on the host; raise `ToolMissing` where it is not."""
+    """Return nginx's version on the host."""
     return version(host, ("nginx", "-v"), r"nginx/(\S+)")
 
 
-def server(*, workers: int = 1, port: int = PORT, image: str = "apps") -> Workload:
-    """Return the server in the foreground; its main process holds the socket.
-
-    Parameters
-    ----------
-    workers : int
-        Processes that answer.
-    port : int
-        Where it listens.
-    image : str
-        The image that holds it.
-    """
-    whole("nginx", workers=workers, port=port)
+def server(*, port: int = PORT) -> Workload:
+    """Return the server in the foreground, with one worker; its main process holds the socket."""
+    check_integers("nginx", port=port)
     folder = f"/tmp/labkit-nginx-{port}"
-    config = _CONFIG.format(folder=folder, workers=workers, port=port)
+    config = _CONFIG.format(folder=folder, port=port)
     sizes = [text for name, size in FILES.items() for text in (name, str(size))]
-    return Workload(tuple(script(_START, folder, config, *sizes)), port, "tcp", image)
+    return Workload(tuple(script(_START, folder, config, *sizes)), port, "tcp", "apps")
 
 
 def url(address: str, file: str, port: int = PORT) -> str:
-    """Return where a file is to be had."""
+    """Return the address of a file."""
     one_of("file", file, tuple(FILES))
     return f"http://{address}:{port}/{file}.html"

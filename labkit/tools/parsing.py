@@ -1,17 +1,48 @@
-"""Read what tools print, strictly: numbers, lines of ``name=value``, versions."""
+"""Read what tools print, strictly: numbers, lines of ``name=value``, tables, versions."""
 
 from __future__ import annotations
 
+import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from labkit.errors import ToolMissing, ToolOutput
 from labkit.hosts import Host
-from labkit.tools.base import PYTHON
+from labkit.tools.base import LOG_MARK, PYTHON
 
 #: A number as tools print it in the locale C, without a decimal comma.
-NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+#: A rate counts as reached from this share of the requested one.
+REACHED = 0.99
+
+Column = NDArray[np.int64]
+
+
+def unreadable(tool: str, why: str, text: str, log: str = "") -> ToolOutput:
+    """Return the error for output that cannot be read, with its text."""
+    shown = text.strip() or "(nothing)"
+    shown = shown if len(shown) < 1000 else f"{shown[:300]} ... {shown[-600:]}"
+    return ToolOutput(
+        f"cannot read the output of {tool}",
+        why=f"{why}; it printed: {shown}",
+        remedy="see the trial's raw output; run the same command in the image by hand",
+        evidence={"stdout": text[-4000:]} | ({"log": log[:2000]} if log else {}),
+    )
+
+
+@contextmanager
+def reading(tool: str, text: str, log: str = "") -> Iterator[None]:
+    """Turn what goes wrong while output is taken apart into `ToolOutput`."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise unreadable(tool, f"there is no result ({error!r})", text, log) from None
 
 
 def fields(text: str) -> dict[str, str]:
@@ -20,40 +51,13 @@ def fields(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, middle, value in pairs if middle}
 
 
-def unreadable(tool: str, why: str, text: str, **evidence: str) -> ToolOutput:
-    """Return the error for output that cannot be read; it shows what there was."""
-    shown = text.strip() or "(nothing)"
-    shown = shown if len(shown) < 1000 else f"{shown[:300]} ... {shown[-600:]}"
-    return ToolOutput(
-        f"cannot read the output of {tool}",
-        why=f"{why}; it printed: {shown}",
-        remedy="see the trial's raw output; run the same command in the image by hand",
-        evidence={"stdout": text[-4000:], **evidence},
-    )
-
-
-def number(text: str, *, tool: str, name: str, whole: str) -> float:
-    """Return a positive number that a tool printed.
-
-    Parameters
-    ----------
-    text : str
-        The number alone.
-    tool, name : str
-        Whose it is, and what, for the error.
-    whole : str
-        The output that it is from, for the error.
-
-    Raises
-    ------
-    ToolOutput
-        It is not a number, or not positive.
-    """
-    if not NUMBER.fullmatch(text):
-        raise unreadable(tool, f"{name} is {text!r}, not a number", whole)
+def number(text: str, *, tool: str, name: str, output: str) -> float:
+    """Return a positive number of a tool's output; raise `ToolOutput` for anything else."""
+    if not _NUMBER.fullmatch(text):
+        raise unreadable(tool, f"{name} is {text!r}, not a number", output)
     value = float(text)
     if not value > 0 or not math.isfinite(value):
-        raise unreadable(tool, f"{name} is {text}, not positive", whole)
+        raise unreadable(tool, f"{name} is {text}, not positive", output)
     return value
 
 
@@ -63,7 +67,72 @@ def numbers(stdout: str, names: tuple[str, ...], *, tool: str) -> dict[str, floa
     missing = [name for name in names if name not in values]
     if missing:
         raise unreadable(tool, f"there is no {', '.join(missing)}", stdout)
-    return {name: number(values[name], tool=tool, name=name, whole=stdout) for name in names}
+    return {name: number(values[name], tool=tool, name=name, output=stdout) for name in names}
+
+
+def split(stdout: str, log: str) -> tuple[str, str]:
+    """Return what a tool of `labkit.tools.base.logged` printed, and the files that it wrote."""
+    printed, mark, files = stdout.partition(f"\n{LOG_MARK}\n")
+    return (printed, files) if mark else (stdout, log)
+
+
+def rows(text: str, names: Sequence[str], separator: str, *, tool: str) -> dict[str, Column]:
+    """Return the columns of lines of integers, which are in the order of `names`.
+
+    Raises
+    ------
+    ToolOutput
+        There is no line, one is cut off, or a value is not an integer.
+    """
+    lines = text.count("\n")
+    if not lines or not text.endswith("\n"):
+        raise unreadable(tool, "its log is cut off" if text else "its log is empty", text)
+    if text.count(separator) != lines * (len(names) - 1):
+        why = f"its log has not {len(names)} numbers in each of its {lines} lines"
+        raise unreadable(tool, why, text)
+    try:
+        table = pd.read_csv(
+            io.StringIO(text),
+            sep=separator,
+            header=None,
+            names=list(names),
+            dtype="int64",
+            index_col=False,
+            skip_blank_lines=False,
+        )
+    except ValueError as error:
+        raise unreadable(tool, str(error), text) from None
+    return {name: table[name].to_numpy() for name in names}
+
+
+def csv_rows(text: str, names: Sequence[str], *, tool: str) -> dict[str, Column]:
+    """Return the columns of a CSV of integers that begins with their names; as `rows`."""
+    head, _, body = text.partition("\n")
+    if head != ",".join(names):
+        raise unreadable(tool, f"its log has not the columns {', '.join(names)}", text)
+    return rows(body, names, ",", tool=tool)
+
+
+def shortfall(achieved: float, requested: float, *, chance: float = 0.0) -> tuple[str, ...]:
+    """Return the flag of a rate that was not reached, or none.
+
+    Parameters
+    ----------
+    achieved, requested : float
+        Both per second.
+    chance : float
+        By how much a load with random intervals may fall short without being late, per second.
+    """
+    if achieved >= REACHED * requested - chance:
+        return ()
+    return (f"rate not reached: {achieved:,.1f} of {requested:,.1f} per second",)
+
+
+def too_few(count: int, requested: int | None) -> tuple[str, ...]:
+    """Return the flag of fewer messages than were requested, or none."""
+    if requested is None or count >= requested:
+        return ()
+    return (f"short: {count} of {requested} messages",)
 
 
 def version(

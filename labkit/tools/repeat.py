@@ -1,16 +1,16 @@
-"""Any tool repeated for a window, and two services that repeat side by side.
+"""A tool repeated for a window, and two services that are repeated at the same time.
 
-The program is ``programs/repeat.py``. Services whose runs take differently long disturb each other
-for the same time when each repeats for a whole window; what an iteration measured counts as
-measured beside the other only where the other ran for all of it. Which iterations count is decided
-by when they start, and never by how long they take: what is slow would otherwise be lost.
+The program is ``programs/repeat.py``. Services whose runs take different times disturb each other
+for the same time when each is repeated for a whole window; an iteration counts as measured with the
+neighbour only where the neighbour ran for all of it. Which iterations count is decided by when they
+start, never by how long they take: slow ones would otherwise be lost.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,9 @@ from labkit.tools.base import Client, Measurement
 Reader = Callable[[str, str], Measurement]
 
 _PROGRAM = (Path(__file__).parent / "programs" / "repeat.py").read_text()
-#: An iteration counts where the other service ran for this share of its time. The rest is
-#: for the two containers' commands, which start some 50 ms apart, and for the start of a process
-#: between two iterations of the other.
+#: An iteration counts where the neighbour ran for this share of its time. The rest allows for the
+#: containers' commands, which start some 50 ms apart, and for the start of a process between two
+#: iterations of the neighbour.
 MIN_OVERLAP = 0.9
 
 
@@ -37,9 +37,9 @@ class Iteration:
     start_ns, end_ns : int
         On the monotonic clock of the host.
     cut : bool
-        The time for stragglers ended before it did, so that it measured nothing.
+        The grace time ended before it did, so that it measured nothing.
     late : bool
-        It started after the window: a load for the other, and not counted.
+        It started after the window: a load for the neighbour, and not counted.
     metrics : mapping of str to float
         What it measured.
     flags : tuple of str
@@ -71,17 +71,13 @@ def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) 
     seconds : float
         The window; iterations that start in it count.
     grace : float
-        How much longer it goes on, at least as long as the slowest iteration: one that is still
-        running then measures nothing, and is told apart.
+        How much longer it goes on, at least as long as the slowest iteration: one that still runs
+        then is cut off and measures nothing.
     at_most : int
-        End after so many iterations; 0 for no such end.
+        End after so many iterations; 0 for no limit.
     """
-    if (
-        not seconds > 0
-        or not grace >= 0
-        or at_most < 0
-        or any("{log}" in part for part in client.argv)
-    ):
+    with_log = any("{log}" in part for part in client.argv)
+    if not seconds > 0 or not grace >= 0 or at_most < 0 or with_log:
         raise UsageError(
             f"seconds={seconds}, grace={grace}, at_most={at_most}: what is repeated needs a "
             "window, and no log",
@@ -93,14 +89,7 @@ def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) 
 
 
 def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
-    """Read every iteration by the tool's own parser.
-
-    Parameters
-    ----------
-    read : callable
-        Takes (stdout, log) of one iteration and returns its `Measurement`.
-    stdout, log : str
-        What the program printed; it has no log.
+    """Read every iteration by the tool's parser, `read`.
 
     Raises
     ------
@@ -108,17 +97,17 @@ def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
         It breaks off, an iteration failed, or one cannot be read.
     """
     lines = [_line(text) for text in stdout.splitlines()]
-    if not lines or "end" not in lines[-1] or not all("start_ns" in one for one in lines[:-1]):
+    if not lines or "end" not in lines[-1] or not all("start_ns" in line for line in lines[:-1]):
         raise ToolOutput(
             "the output of the repeated runs is truncated",
             why=stdout.strip()[-400:] or "nothing was printed",
             remedy="was the container stopped, or the time too short?",
             evidence={"stdout": stdout[-4000:]},
         )
-    iterations = tuple(_iteration(read, one, place) for place, one in enumerate(lines[:-1], 1))
-    whole = [one for one in iterations if not (one.cut or one.late)]
-    flags = tuple(dict.fromkeys(flag for one in whole for flag in one.flags))
-    return Repeated({}, means(whole), flags=flags, iterations=iterations)
+    iterations = tuple(_iteration(read, line, n) for n, line in enumerate(lines[:-1], 1))
+    counted = [iteration for iteration in iterations if not (iteration.cut or iteration.late)]
+    flags = _distinct(flag for iteration in counted for flag in iteration.flags)
+    return Repeated({}, means(counted), flags=flags, iterations=iterations)
 
 
 def _line(text: str) -> dict[str, Any]:
@@ -126,17 +115,17 @@ def _line(text: str) -> dict[str, Any]:
         line = json.loads(text)
     except ValueError:
         return {}
-    return dict(line) if isinstance(line, dict) else {}
+    return line if isinstance(line, dict) else {}
 
 
-def _iteration(read: Reader, line: Mapping[str, Any], place: int) -> Iteration:
+def _iteration(read: Reader, line: Mapping[str, Any], number: int) -> Iteration:
     start, end, late = int(line["start_ns"]), int(line["end_ns"]), bool(line["late"])
     if line["cut"]:
         return Iteration(start, end, cut=True, late=late)
     if line["status"] != 0:
         printed = str(line["stderr"]).strip() or str(line["stdout"]).strip() or "(nothing)"
         raise ToolOutput(
-            f"iteration {place} ended with status {line['status']}",
+            f"iteration {number} ended with status {line['status']}",
             why=printed[-600:],
             remedy="run the same command in the image by hand",
             evidence=dict(line),
@@ -147,15 +136,25 @@ def _iteration(read: Reader, line: Mapping[str, Any], place: int) -> Iteration:
 
 def means(iterations: Sequence[Iteration]) -> dict[str, float]:
     """Return the mean of each metric over the iterations that have it."""
-    return _mean_of([one.metrics for one in iterations])
+    return _means([iteration.metrics for iteration in iterations])
 
 
-def overlap(one: Sequence[Iteration], other: Sequence[Iteration]) -> list[float]:
-    """Return for each iteration of `one` the share of its time in which an `other` ran."""
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row[name] for row in rows if name in row] for name in names}
+    return {name: math.fsum(values) / len(values) for name, values in columns.items()}
+
+
+def _distinct(flags: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(flags))
+
+
+def overlap(iterations: Sequence[Iteration], neighbour: Sequence[Iteration]) -> list[float]:
+    """Return for each iteration the share of its time in which one of the neighbour ran."""
     return [
-        sum(max(0, min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns)) for b in other)
+        sum(max(0, min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns)) for b in neighbour)
         / max(1, a.end_ns - a.start_ns)
-        for a in one
+        for a in iterations
     ]
 
 
@@ -168,15 +167,15 @@ class Side:
     name : str
         The service's.
     metrics : dict of str to float
-        Means over the iterations that count, with ``iterations``, how many
-        these are, ``iterations_partly`` and ``iterations_cut``, how many more started in the window
-        and ended, or did not, and ``overlap``, the mean share of the other's presence in those that
-        ended. Without any that counts, only the numbers of iterations.
+        Means over the iterations that count, with their number as ``iterations``; the numbers of
+        further iterations that started in the window and ended (``iterations_partly``) or did not
+        (``iterations_cut``); and ``overlap``, the mean share of the neighbour's presence in those
+        that ended. If none counts, only the numbers of iterations.
     iterations : list of dict
         For the record: start and end of every iteration in ns from the earliest start of both, its
         overlap, and what it measured.
     flags : tuple of str
-        That no iteration counts, or what the measurements of those that count flag.
+        That no iteration counts, or the flags of those that count.
     """
 
     name: str
@@ -185,97 +184,84 @@ class Side:
     flags: tuple[str, ...]
 
 
-def side_of(name: str, one: Repeated, other: Repeated | None) -> Side:
+def side_of(name: str, service: Repeated, neighbour: Repeated | None) -> Side:
     """Return what a service measured while another ran.
 
     Parameters
     ----------
     name : str
         The service's.
-    one : Repeated
+    service : Repeated
         Its iterations.
-    other : Repeated, optional
-        The neighbour's; None for a service alone, every whole iteration of which counts.
+    neighbour : Repeated, optional
+        The neighbour's; None for a service alone, every iteration of which counts if it ended.
     """
-    shares = overlap(one.iterations, other.iterations) if other else [1.0] * len(one.iterations)
-    pairs = list(zip(one.iterations, shares, strict=True))
-    begun = [(it, share) for it, share in pairs if not it.late]
-    ended = [(it, share) for it, share in begun if not it.cut]
-    counted = [(it, share) for it, share in ended if share >= MIN_OVERLAP]
-    flags = tuple(dict.fromkeys(flag for it, _ in counted for flag in it.flags))
+    others = neighbour.iterations if neighbour else ()
+    shares = overlap(service.iterations, others) if neighbour else [1.0] * len(service.iterations)
+    pairs = list(zip(service.iterations, shares, strict=True))
+    started = [(iteration, share) for iteration, share in pairs if not iteration.late]
+    ended = [(iteration, share) for iteration, share in started if not iteration.cut]
+    counted = [iteration for iteration, share in ended if share >= MIN_OVERLAP]
+    flags = _distinct(flag for iteration in counted for flag in iteration.flags)
     if not counted:
-        how = "overlapped its neighbour entirely" if other else "ended in time"
-        flags = (f"no iteration of {name} {how}",)
-    metrics = means([it for it, _ in counted])
-    metrics |= {
+        what = "overlapped its neighbour entirely" if neighbour else "ended in time"
+        flags = (f"no iteration of {name} {what}",)
+    metrics = means(counted) | {
         "iterations": float(len(counted)),
         "iterations_partly": float(len(ended) - len(counted)),
-        "iterations_cut": float(len(begun) - len(ended)),
+        "iterations_cut": float(len(started) - len(ended)),
     }
-    if other and ended:
+    if neighbour and ended:
         metrics["overlap"] = math.fsum(share for _, share in ended) / len(ended)
-    first = min(it.start_ns for it in (*one.iterations, *(other.iterations if other else ())))
-    rows = [_row(it, share, first) for it, share in pairs]
+    first = min(iteration.start_ns for iteration in (*service.iterations, *others))
+    rows = [
+        {
+            "start_ns": iteration.start_ns - first,
+            "end_ns": iteration.end_ns - first,
+            "cut": iteration.cut,
+            "late": iteration.late,
+            "overlap": round(share, 4),
+            **iteration.metrics,
+        }
+        for iteration, share in pairs
+    ]
     return Side(name, metrics, rows, flags)
 
 
-def _row(iteration: Iteration, share: float, first: int) -> dict[str, Any]:
-    return {
-        "start_ns": iteration.start_ns - first,
-        "end_ns": iteration.end_ns - first,
-        "cut": iteration.cut,
-        "late": iteration.late,
-        "overlap": round(share, 4),
-        **iteration.metrics,
-    }
-
-
-def combine(
-    measured: Sequence[tuple[str, Repeated]], *, own: str = "service", other: str = "neighbour"
-) -> tuple[Measurement, list[Side]]:
-    """Return one or two services that repeated in one window as one measurement.
+def combine(measured: Sequence[tuple[str, Repeated]]) -> tuple[Measurement, list[Side]]:
+    """Return one or two services that were repeated in one window as one measurement.
 
     Parameters
     ----------
     measured : sequence of (str, Repeated)
         A service and its iterations; two of them may be the same service.
-    own, other : str
-        Factors that name a row's service and its neighbour.
 
     Returns
     -------
     measurement : Measurement
-        The first service's metrics, and the neighbour's own as ``neighbour_NAME``: the mean of
-        all that it measured. Two of the same service are one row, of the mean of both, or without
-        value where one has none; two that differ are a row each, the second in `Measurement.also`.
+        The first service's metrics, and the neighbour's as ``neighbour_NAME``: the mean of all that
+        it measured. Two of the same service are one row, of the mean of both, or without value
+        where one has none; two that differ are a row each, the second in `Measurement.also`, with
+        the factors ``service`` and ``neighbour`` exchanged.
     sides : list of Side
         What each measured, for the record.
     """
     if not 1 <= len(measured) <= 2:
         raise UsageError(f"{len(measured)} services: one alone, or two together")
-    first, last = measured[0], measured[-1]
-    alone = len(measured) == 1
-    sides = [side_of(*first, None if alone else last[1])]
-    sides += [] if alone else [side_of(*last, first[1])]
-    flags = tuple(dict.fromkeys(flag for side in sides for flag in side.flags))
-    messages = sum(sum(not it.cut for it in one.iterations) for _, one in measured)
-    rows = [
-        side.metrics | ({} if alone else _intensity(neighbour))
-        for side, (_, neighbour) in zip(sides, reversed(measured), strict=True)
-    ]
-    if alone or first[0] == last[0]:
-        shared = set.intersection(*(set(row) for row in rows))
-        both = [{name: x for name, x in row.items() if name in shared} for row in rows]
-        return Measurement({}, _mean_of(both), messages, flags), sides
-    also = (({own: last[0], other: first[0]}, rows[1]),)
-    return Measurement({}, rows[0], messages, flags, also), sides
-
-
-def _intensity(neighbour: Repeated) -> dict[str, float]:
-    return {f"neighbour_{name}": value for name, value in neighbour.metrics.items()}
-
-
-def _mean_of(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: [row[name] for row in rows if name in row] for name in names}
-    return {name: math.fsum(values) / len(values) for name, values in columns.items()}
+    (name, service), (other, neighbour) = measured[0], measured[-1]
+    messages = sum(not it.cut for _, repeats in measured for it in repeats.iterations)
+    if len(measured) == 1:
+        side = side_of(name, service, None)
+        return Measurement({}, side.metrics, messages, side.flags), [side]
+    sides = [side_of(name, service, neighbour), side_of(other, neighbour, service)]
+    flags = _distinct(flag for side in sides for flag in side.flags)
+    first, second = (
+        side.metrics | {f"neighbour_{key}": value for key, value in near.metrics.items()}
+        for side, near in zip(sides, (neighbour, service), strict=True)
+    )
+    if name == other:
+        both = _means([first, second])
+        metrics = {key: value for key, value in both.items() if key in first and key in second}
+        return Measurement({}, metrics, messages, flags), sides
+    also = (({"service": other, "neighbour": name}, second),)
+    return Measurement({}, first, messages, flags, also), sides

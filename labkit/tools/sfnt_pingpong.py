@@ -1,10 +1,10 @@
 """sfnt-pingpong: ping-pong over UDP or TCP with the time of every round trip.
 
 The tool of the first study's paper, which no distribution packages: it runs where its binary is on
-PATH. Beside sockperf it differs in two ways. It exchanges exactly as many messages as it is asked
-for; and its server takes one client, by the options that the client sends it, and ends with it. Its
-messages run beside the connection over which the two agree, on ports that the kernel gives them and
-by the address that the server has itself: behind a published port (``nat``) no client finds it.
+PATH. It differs from sockperf in two ways. It exchanges exactly the requested number of messages;
+and its server takes one client, with the options that the client sends it, and ends with it. Client
+and server exchange messages on ports that the kernel assigns and at the server's own address, which
+they agree on over another connection: behind a published port (``nat``) no client reaches it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from labkit.errors import ToolMissing, UsageError
 from labkit.hosts import Host
 from labkit.hosts.target import Target
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, one_of, whole
-from labkit.tools.log_capture import logged, rows, split
-from labkit.tools.parsing import unreadable, version
+from labkit.tools.base import Client, Measurement, check_integers, logged, one_of
+from labkit.tools.parsing import rows, too_few, unreadable, version
 
 TOOL = "sfnt-pingpong"
 PORT = 2048
@@ -28,12 +27,12 @@ IMAGE = "apps"
 PROTOCOLS = ("udp", "tcp")
 #: How both ends wait for a message, in the words of `labkit.tools.sockperf`.
 WAITS = ("block", "spin")
-#: Messages before the sample. The tool is told not to warm up for a time beside, which would make
-#: their number unknown.
+#: Messages before the sample. The tool's warm-up by time is switched off, as it would make their
+#: number unknown.
 WARMUP = 10_000
 #: The largest payload of a UDP datagram.
 _LARGEST = 65_507
-#: A round trip that is taken as certain not to be exceeded on average, and what comes before, in s.
+#: An upper bound of the mean round trip, and of the time before the first, in seconds.
 _BUDGET, _BEFORE = {"block": 150e-6, "spin": 60e-6}, 1.0
 _REMEDY = (
     "build it from its source (sfnettest) and put it on PATH; for an image, see "
@@ -45,32 +44,24 @@ _COLUMNS = ("size", "mean", "min", "median", "max", "percentile", "stddev", "ite
 
 
 def probe(host: Host) -> str:
-    """Return the tool's version on the host; raise `ToolMissing` where it is not."""
+    """Return the tool's version on the host."""
     return version(host, (TOOL, "--version"), r"version: (\S+)", remedy=_REMEDY)
 
 
 def lacking(targets: Mapping[str, Target]) -> dict[str, str]:
-    """Return where the tool is not, each with the reason and what to do.
+    """Return where on a rig the tool is missing, each with the reason and what to do.
 
-    Parameters
-    ----------
-    targets : mapping of str to Site
-        The rig's, by role.
-
-    Returns
-    -------
-    dict of str to str
-        ``generator``, ``clean`` and ``sut`` for hosts without it on PATH, ``image`` for the image
-        that has the applications.
+    The keys are ``generator``, ``clean`` and ``sut`` for hosts without it on PATH, and ``image``
+    for the image that has the applications.
     """
     roles = [role for role in ("generator", "clean", "sut") if role in targets]
-    asked = {role: partial(probe, targets[role].host) for role in roles}
+    probes = {role: partial(probe, targets[role].host) for role in roles}
     reasons = {}
-    for place, ask in (asked | {"image": partial(_probe_image, targets["sut"])}).items():
+    for name, check in (probes | {"image": partial(_probe_image, targets["sut"])}).items():
         try:
-            ask()
+            check()
         except ToolMissing as error:
-            reasons[place] = f"{error.what} ({error.where}): {error.remedy}"
+            reasons[name] = f"{error.what} ({error.where}): {error.remedy}"
     return reasons
 
 
@@ -88,10 +79,10 @@ def _probe_image(target: Target) -> None:
     )
 
 
-def server(*, port: int = PORT, image: str = IMAGE) -> Workload:
-    """Return the server; it waits as its client asks it to, and ends with its one client."""
-    whole(TOOL, port=port)
-    return Workload((TOOL, f"--port={port}"), port, "tcp", image)
+def server(*, port: int = PORT) -> Workload:
+    """Return the server; it waits as its client does, and ends with its one client."""
+    check_integers(TOOL, port=port)
+    return Workload((TOOL, f"--port={port}"), port, "tcp", IMAGE)
 
 
 def ping_pong(
@@ -102,14 +93,13 @@ def ping_pong(
     wait: str,
     protocol: str = "udp",
     port: int = PORT,
-    inside: bool = False,
 ) -> Client:
     """Return the client: one message at a time, each round trip logged.
 
     Parameters
     ----------
-    address : str
-        The server's address.
+    address, port : str, int
+        The server's.
     messages : int
         Round trips to measure, after `WARMUP` others of one byte.
     size : int
@@ -117,30 +107,22 @@ def ping_pong(
     wait : {"block", "spin"}
         How both ends wait.
     protocol : {"udp", "tcp"}
-        What carries the messages.
-    port : int
-        The server's port.
-    inside : bool
-        True where the client itself is placed in a container.
+        The transport of the messages.
     """
     one_of("way to wait", wait, WAITS)
     one_of("protocol", protocol, PROTOCOLS)
-    whole(TOOL, messages=messages, size=size, port=port)
+    check_integers(TOOL, messages=messages, size=size, port=port)
     if size > _LARGEST:
         raise UsageError(
             f"{TOOL}: invalid payload size: {size} bytes", remedy=f"at most {_LARGEST}"
         )
-    # Without an affinity of its own, which would put both ends on CPU 1.
+    # By default the tool would pin both ends to CPU 1.
     argv: tuple[str, ...] = (TOOL, f"--port={port}", "--affinity=any;any", "--rtt", "--raw=rtt")
     argv += (f"--sizes={size}", f"--miniter={messages}", f"--maxiter={messages}")
     argv += ("--warmupms=0", f"--warmupiter={WARMUP}", *(("--spin",) if wait == "spin" else ()))
-    return Client(
-        logged((*argv, protocol, address), inside=inside),
-        address,
-        duration(messages, wait),
-        partial(parse, size=size, messages=messages),
-        samples_in_stdout=inside,
-    )
+    command = logged((*argv, protocol, address), log="{log}")
+    reader = partial(parse, size=size, messages=messages)
+    return Client(command, address, duration(messages, wait), reader)
 
 
 def duration(messages: int, wait: str) -> float:
@@ -149,7 +131,7 @@ def duration(messages: int, wait: str) -> float:
 
 
 def summary(stdout: str) -> dict[int, dict[str, int]]:
-    """Return the tool's own row for each size, in ns, halves or wholes as it says."""
+    """Return the tool's row of each size, in ns: round trips, or halves of them."""
     rows_by_size = {}
     for line in stdout.splitlines():
         if re.fullmatch(r"(\t\d+){8}", line):
@@ -159,40 +141,24 @@ def summary(stdout: str) -> dict[int, dict[str, int]]:
 
 
 def parse(stdout: str, log: str, *, size: int, messages: int | None = None) -> Measurement:
-    """Read the round trips of one size.
-
-    Parameters
-    ----------
-    stdout, log : str
-        What the tool printed, and its raw file: a value a line.
-    size : int
-        The payload, whose row the values must be those of.
-    messages : int, optional
-        How many were asked for.
+    """Read the round trips of one size: the summary, and the raw file with a value per line.
 
     Returns
     -------
     Measurement
-        ``rtt_ns``: whole round trips. Where the tool was run without ``--rtt`` its values are
-        halves, rounded down to a ns, and are replicates.
-
-    Raises
-    ------
-    ToolOutput
-        There is no such row, or the values are not those that it sums up.
+        ``rtt_ns``: whole round trips. Where the tool was run without ``--rtt``, its values are
+        halves, rounded down to a ns, and are doubled.
     """
-    printed, raw = split(stdout, log)
-    row = summary(printed).get(size)
+    row = summary(stdout).get(size)
     if row is None:
-        raise unreadable(TOOL, f"it has no row for {size} bytes", printed, log=raw[:2000])
-    values = rows(raw, ("ns",), "\t", tool=TOOL)["ns"]
-    have = (len(values), values.min(), values.max())
-    if have != (row["iter"], row["min"], row["max"]) or values.min() <= 0:
-        why = "its raw file holds {:,} values from {} to {} ns".format(*have)
-        raise unreadable(TOOL, why, printed, log=raw[:2000])
-    rtt = values * 2 if _halves(printed) else values
-    short = messages is not None and len(rtt) < messages
-    flags = (f"short: {len(rtt)} of {messages} messages",) if short else ()
+        raise unreadable(TOOL, f"it has no row for {size} bytes", stdout, log)
+    values = rows(log, ("ns",), "\t", tool=TOOL)["ns"]
+    ends = (len(values), values.min(), values.max())
+    if ends != (row["iter"], row["min"], row["max"]) or values.min() <= 0:
+        why = "its raw file holds {:,} values from {} to {} ns".format(*ends)
+        raise unreadable(TOOL, why, stdout, log)
+    rtt = values * 2 if _halves(stdout) else values
+    flags = too_few(len(rtt), messages)
     return Measurement({"rtt_ns": rtt}, messages=len(rtt) + WARMUP, flags=flags)
 
 

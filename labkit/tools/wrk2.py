@@ -1,11 +1,11 @@
 """wrk2: requests over HTTP/1.1 at a constant rate, as quantiles of latencies from when due.
 
 The paper's tool, which no distribution packages: it runs where its binary is on PATH as ``wrk2``
-(its source makes it as ``wrk``; Debian's ``wrk`` is another tool, without a rate). Its latencies
-count from when a request was due by the schedule of its connection, so that a server that stands
-still delays those that it kept waiting. It gives a histogram and no single request. Within a thread
-its connections begin 5 ms apart, which a short run's rate shows; and it forgets what it measured in
-its first ten seconds, which are to calibrate it, unless the run is shorter than that.
+(its source builds it as ``wrk``; Debian's ``wrk`` is another tool, without a rate). Its latencies
+count from when a request was due by the schedule of its connection, so that a server that stalls
+delays the requests that it kept waiting. It prints a histogram and no single request. Within a
+thread its connections begin 5 ms apart, which matters for the rate of a short run; and it discards
+what it measured in its first ten seconds, its calibration, unless the run is shorter than that.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from functools import partial
 
 from labkit.errors import UsageError
 from labkit.hosts import Host
-from labkit.tools.base import Client, Measurement, above_zero, whole
-from labkit.tools.log_capture import shortfall
-from labkit.tools.nginx import PORT, url
-from labkit.tools.parsing import unreadable, version
+from labkit.tools.base import Client, Measurement, check_integers
+from labkit.tools.nginx import url
+from labkit.tools.parsing import shortfall, unreadable, version
 
 TOOL = "wrk2"
 #: Seconds between the beginnings of a thread's connections.
@@ -37,7 +36,7 @@ _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 
 def probe(host: Host) -> str:
-    """Return wrk2's version on the host; raise `ToolMissing` where it is not."""
+    """Return wrk2's version on the host."""
     pattern = r"wrk (\S+)[^\n]*\n(?s:.*)--rate"
     build = "build giltene's wrk2 and put its binary on PATH as wrk2; for an image, see "
     return version(host, (TOOL, "-v"), pattern, remedy=build + "containers/apps/local")
@@ -51,7 +50,6 @@ def constant_rate(
     seconds: int,
     connections: int = 100,
     threads: int = 2,
-    port: int = PORT,
 ) -> Client:
     """Return the client.
 
@@ -60,21 +58,19 @@ def constant_rate(
     address : str
         The server's address.
     file : str
-        Of `labkit.tools.nginx.FILES`.
+        A name of `labkit.tools.nginx.FILES`.
     rate : int
-        Requests a second, of all connections.
+        Requests per second, of all connections.
     seconds : int
         How long it runs.
     connections, threads : int
         Open connections, and the threads among which they are divided.
-    port : int
-        The server's port.
     """
-    whole(TOOL, rate=rate, seconds=seconds, connections=connections, threads=threads, port=port)
+    check_integers(TOOL, rate=rate, seconds=seconds, connections=connections, threads=threads)
     if connections < threads:
         raise UsageError(f"{TOOL}: {connections} connections for {threads} threads")
     argv: tuple[str, ...] = (TOOL, "--latency", "-t", str(threads), "-c", str(connections))
-    argv += ("-d", f"{seconds}s", "-R", str(rate), url(address, file, port))
+    argv += ("-d", f"{seconds}s", "-R", str(rate), url(address, file))
     reader = partial(parse, rate=rate, seconds=seconds, connections=connections, threads=threads)
     return Client(argv, address, seconds + 2.0, reader)
 
@@ -88,14 +84,7 @@ def parse(
     connections: int = 100,
     threads: int = 2,
 ) -> Measurement:
-    """Read the histogram and the rate.
-
-    Parameters
-    ----------
-    stdout, log : str
-        What the tool printed; it has no log.
-    rate, seconds, connections, threads
-        As they were asked for.
+    """Read the histogram and the rate; the other arguments are as they were requested.
 
     Returns
     -------
@@ -105,22 +94,15 @@ def parse(
         ``requested_per_s``; ``achieved_per_s``, over the whole run; ``throughput_mbit_per_s`` and
         ``answer_b``, bytes of an answer, both with its head; ``not_200``, answers with another
         status than 2xx and 3xx; ``socket_errors``.
-
-    Raises
-    ------
-    ToolOutput
-        The histogram, or the summary below it, is not whole.
     """
-    above_zero(TOOL, rate=rate, seconds=seconds)
-    above_zero(TOOL, connections=connections, threads=threads)
     ends = {name: re.search(pattern, stdout, re.MULTILINE) for name, pattern in _ENDS.items()}
-    lacking = [name for name, found in ends.items() if found is None]
+    missing = [name for name, match in ends.items() if match is None]
     spectrum = _SPECTRUM.findall(stdout)
-    if lacking or not spectrum:
-        raise unreadable(TOOL, f"there is no {', '.join(lacking) or 'histogram'}", stdout)
-    value = {name: float(found[1]) for name, found in ends.items() if found is not None}
+    if missing or not spectrum:
+        raise unreadable(TOOL, f"there is no {', '.join(missing) or 'histogram'}", stdout)
+    value = {name: float(match[1]) for name, match in ends.items() if match is not None}
     if int(spectrum[-1][2]) != value["count"] or not value["count"] > 0:
-        raise unreadable(TOOL, "the histogram has not as many values as it says", stdout)
+        raise unreadable(TOOL, "the histogram does not have its stated number of values", stdout)
     metrics = _quantiles(stdout, spectrum)
     metrics |= {f"latency_ns_{name}": value[name] * 1e6 for name in ("mean", "max")}
     metrics |= {"requested_per_s": float(rate), "achieved_per_s": value["rate"]}
@@ -129,7 +111,7 @@ def parse(
     metrics["socket_errors"] = float(sum(map(int, errors.groups()))) if errors else 0.0
     requests = _number(r"^ *(\d+) requests in ", stdout)
     metrics |= _carried(stdout)
-    # The connections begin one after the other: what they could not send meanwhile is not late.
+    # The connections begin one after the other: what they could not send meanwhile is not missing.
     beginning = _APART * (connections / threads - 1) / 2
     reachable = rate * max(0.0, 1 - beginning / seconds)
     flags = [*shortfall(metrics["achieved_per_s"], reachable)]
@@ -140,28 +122,28 @@ def parse(
 
 def _quantiles(stdout: str, spectrum: list[tuple[str, str, str, str]]) -> dict[str, float]:
     exact = {round(float(level) * 100, 4): float(ms) * 1e6 for ms, level, _, _ in spectrum}
-    found = {}
+    quantiles = {}
     for text, number, unit in _LINE.findall(stdout):
         level = float(text)
         if level in _NAMES:
-            found[f"latency_ns_{_NAMES[level]}"] = exact.get(level, float(number) * _NS[unit])
-    if len(found) != len(_NAMES):
-        raise unreadable(TOOL, f"it has {len(found)} of {len(_NAMES)} quantiles", stdout)
-    return found
+            quantiles[f"latency_ns_{_NAMES[level]}"] = exact.get(level, float(number) * _NS[unit])
+    if len(quantiles) != len(_NAMES):
+        raise unreadable(TOOL, f"it has {len(quantiles)} of {len(_NAMES)} quantiles", stdout)
+    return quantiles
 
 
 def _carried(stdout: str) -> dict[str, float]:
-    """Return what was read, which the tool says of the whole run, to three digits."""
-    found = re.search(
+    """Return what was read over the whole run, which the tool prints to three digits."""
+    total = re.search(
         r"^ *(\d+) requests in (\S+)(us|ms|s|m|h), (\S+?)([KMG]?B) read$", stdout, re.M
     )
-    if found is None:
-        raise unreadable(TOOL, "it says not how much it read", stdout)
-    read = float(found[4]) * _BYTES[found[5]]
-    seconds = float(found[2]) * _NS[found[3]] / 1e9
-    return {"throughput_mbit_per_s": read * 8e-6 / seconds, "answer_b": read / int(found[1])}
+    if total is None:
+        raise unreadable(TOOL, "there is no total of bytes read", stdout)
+    read = float(total[4]) * _BYTES[total[5]]
+    seconds = float(total[2]) * _NS[total[3]] / 1e9
+    return {"throughput_mbit_per_s": read * 8e-6 / seconds, "answer_b": read / int(total[1])}
 
 
 def _number(pattern: str, stdout: str) -> float:
-    found = re.search(pattern, stdout, re.MULTILINE)
-    return float(found[1]) if found else 0.0
+    match = re.search(pattern, stdout, re.MULTILINE)
+    return float(match[1]) if match else 0.0

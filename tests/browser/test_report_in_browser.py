@@ -1,4 +1,4 @@
-"""The report in a real browser, from files, with every request refused and recorded."""
+"""The report in a real browser, from files, with every request blocked."""
 
 from __future__ import annotations
 

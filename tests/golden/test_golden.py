@@ -39,7 +39,7 @@ from labkit.placement import (
     bare,
     waiting,
 )
-from labkit.runtimes import RUNTIMES
+from labkit.runtimes import RUNTIMES, Instance
 
 HERE = Path(__file__).parent
 ROOT = labkit.project()
@@ -73,12 +73,11 @@ def life(
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield each step of a placement, with the commands that it runs or returns."""
     engine, label = RUNTIMES[placement.runtime](), "trial-b01-p02-a1"
+    instance = Instance(target, placement, workload, cpus, label)
     steps: dict[str, Callable[[], Any]] = {
-        "start": lambda: engine.start(target, placement, workload, cpus, label),
-        "enter": lambda: engine.enter(
-            target, placement, workload, label, [*engine.pinned(cpus), "true", "a b"]
-        ),
-        "come and go": lambda: engine.churn(target, placement, workload, cpus, label),
+        "start": lambda: engine.start(instance),
+        "enter": lambda: engine.enter(instance, [*engine.pinned(cpus), "true", "a b"]),
+        "come and go": lambda: engine.churn(instance),
         "stop": lambda: engine.stop(target, label),
     }
     for name, step in steps.items():
@@ -331,9 +330,14 @@ def shortened(command: Any, scripts: dict[str, list[str]]) -> str:
 
 
 def plans(every: bool = False) -> dict[str, Any]:
-    """Return ``plan.json`` of every study, without what depends on the environment."""
+    """Return ``plan.json`` of every study with a reference campaign.
+
+    What depends on the environment is left out.
+    """
     records = {}
     for notebook in sorted((ROOT / "notebooks" / "studies").glob("[0-9]*.ipynb")):
+        if not reference_of(notebook).is_dir():
+            continue
         record = plan_of(notebook)
         record.pop("labkit", None)
         for name in ("labkit", "measurement_version", "hosts", *([] if every else ["protocol"])):
@@ -342,10 +346,15 @@ def plans(every: bool = False) -> dict[str, Any]:
     return records
 
 
+def reference_of(notebook: Path) -> Path:
+    """Return the folder of a study's reference campaign, which a private study does not have."""
+    return REFERENCE / notebook.stem.partition("-")[2]
+
+
 def plan_of(notebook: Path) -> dict[str, Any]:
     """Return the plan of a study's quick profile on the rig of its reference campaign."""
     profile = ROOT / "notebooks" / "profiles" / f"{notebook.stem}.quick.yaml"
-    data = labkit.load(REFERENCE / notebook.stem.partition("-")[2])
+    data = labkit.load(reference_of(notebook))
     names: dict[str, Any] = {"In": [], "lab": recorded_rig(data)}
     for cell in nbformat.read(notebook, 4).cells:
         if cell.cell_type != "code":

@@ -1,14 +1,14 @@
-"""What tests on the virtual rig share: the rig itself, which comes up once for all that ask for it.
+"""Fixtures on the virtual rig, which is opened once for all tests that use ``lab``.
 
-There is one rig a machine. Modules whose tests bring it up themselves, or start programs that do,
-never ask for ``lab``; they come after all that do, and find none.
+A machine has one rig. Modules whose tests bring it up themselves, or start programs that do, must
+not use ``lab``; they run after all that do, and find no rig.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +22,13 @@ from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.hosts import LocalHost, labelled
 from labkit.placement import Placement
-from labkit.rig import engine, netns
-from labkit.rig.base import Rig as AnyRig
+from labkit.rig import clean, engine, lock, netns, virtual
+from labkit.rig.teardown import group_roots
 
 #: Seconds to wait for whoever else uses the machine's rig.
 PATIENCE = 900.0
 MINE = f"trial-{os.getpid()}-"
-#: What the levels of these tests' trials do.
+#: Treatments of these tests' trials.
 TREATMENTS = {
     "affinity": treatments.Pinning(),
     "wait": treatments.BusyPolling(),
@@ -41,12 +41,12 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Shared:
-    """The rig of all modules that ask for ``lab``, while it stands."""
+    """The rig of all modules that use ``lab``, while it is open."""
 
-    rig: AnyRig | None = None
+    rig: Rig | None = None
     stack: ExitStack = field(default_factory=ExitStack)
-    #: The files of which some test asks for it.
-    asking: set[Path] = field(default_factory=set)
+    #: The files with a test that uses it.
+    users: set[Path] = field(default_factory=set)
 
     def close(self) -> None:
         self.rig = None
@@ -57,8 +57,8 @@ SHARED = Shared()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    SHARED.asking = {item.path for item in items if "lab" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: _on_rig(item) and item.path not in SHARED.asking)
+    SHARED.users = {item.path for item in items if "lab" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: _on_rig(item) and item.path not in SHARED.users)
 
 
 def _on_rig(item: pytest.Item) -> bool:
@@ -66,7 +66,7 @@ def _on_rig(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(scope="module")
-def lab() -> AnyRig:
+def lab() -> Rig:
     if SHARED.rig is None:
         opened = Rig.open("virtual", patience=PATIENCE, say=print)
         SHARED.rig = SHARED.stack.enter_context(opened)
@@ -74,10 +74,25 @@ def lab() -> AnyRig:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_lab_beside(request: pytest.FixtureRequest) -> None:
-    """Take the shared rig down before a module of which no test asks for it."""
-    if request.path not in SHARED.asking:
+def close_unused_lab(request: pytest.FixtureRequest) -> None:
+    """Take the shared rig down before a module without a test that uses it."""
+    if request.path not in SHARED.users:
         SHARED.close()
+
+
+@pytest.fixture(scope="module")
+def namespaces() -> Iterator[bool]:
+    """Hold this machine's virtual rig up, not opened; tell whether it was up before."""
+    with lock.locked(PATIENCE):
+        clean(say=lambda text: None)
+        was_up = bool((lock.read_state() or {}).get("ready"))
+        if not was_up:
+            virtual.up(keep=False)
+        try:
+            yield was_up
+        finally:
+            if not was_up:
+                virtual.down()
 
 
 def pytest_sessionfinish() -> None:
@@ -91,7 +106,7 @@ def label() -> str:
 
 
 @pytest.fixture
-def make_trial(lab: AnyRig, label: str) -> Callable[..., Trial]:
+def make_trial(lab: Rig, label: str) -> Callable[..., Trial]:
     def make(placement: Placement | None = None, **levels: Any) -> Trial:
         values = {"placement": placement, "affinity": "split"} | levels
         condition = Condition(tuple(values.items()))
@@ -102,11 +117,11 @@ def make_trial(lab: AnyRig, label: str) -> Callable[..., Trial]:
 
 @pytest.fixture(scope="session")
 def left() -> Callable[[], list[str]]:
-    """Return a function that lists what trials of this process have left on the standing rig."""
-    return left_behind
+    """Return a function that lists what trials of this process have left on the rig."""
+    return leftovers
 
 
-def left_behind() -> list[str]:
+def leftovers() -> list[str]:
     local = LocalHost()
     argv = ("docker", "ps", "--all", "--filter", "label=labkit", "--format", "{{.Names}}")
     containers = local.run(*argv, env={"DOCKER_HOST": engine.SOCKET}).stdout.split()
@@ -118,8 +133,3 @@ def left_behind() -> list[str]:
         *(f"control group {path}" for path in groups),
         *(f"directory {path}" for path in (jobs.iterdir() if jobs.is_dir() else ())),
     ]
-
-
-def group_roots() -> list[Path]:
-    base = Path("/sys/fs/cgroup")
-    return [path for path in (base / "labkit", *base.glob("*/labkit")) if path.is_dir()]

@@ -1,4 +1,4 @@
-"""An sshd on the loopback interface for tests, and looking at the processes it leaves."""
+"""An sshd on the loopback interface for tests, and helpers that inspect processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from labkit.hosts import SshHost
 
-#: Of every module that starts an sshd.
+#: The marks of modules that start an sshd.
 MARKS = [
     pytest.mark.rig,
     pytest.mark.apart,
@@ -112,7 +112,7 @@ def alive(pid: int) -> bool:
 
 
 def outlives(pid: int) -> bool:
-    """Tell whether a process is there for good: what KILL was sent to takes a moment to go."""
+    """Return whether a process still runs after ten seconds."""
     for _ in range(100):
         if not alive(pid):
             return False

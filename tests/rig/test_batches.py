@@ -1,4 +1,4 @@
-"""A campaign without a terminal, looked at meanwhile, ended as schedulers end it, resumed."""
+"""A campaign without a terminal: shown by status, ended by SIGTERM, resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labkit.rig import lock, netns
 pytestmark = pytest.mark.rig
 #: Linpack alone, twice in each of two blocks: seconds.
 SMALL = {"services": "[linpack]", "cases": "['1']", "blocks": "2"}
-#: Seconds to wait for whoever else uses the machine's rig, and for anything else.
+#: Seconds to wait for other users of the machine's rig, and for anything else.
 PATIENCE = 900.0
 
 
@@ -32,22 +32,20 @@ def labkit(*argv: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def until(found: Callable[[], Any]) -> Any:
-    """Wait until something is found, and return it."""
+def wait_until(condition: Callable[[], Any]) -> None:
     deadline = time.monotonic() + PATIENCE
-    while not (there := found()) and time.monotonic() < deadline:
+    while not (fulfilled := condition()) and time.monotonic() < deadline:
         time.sleep(0.3)
-    assert there
-    return there
+    assert fulfilled
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[list[str]]:
-    """Return what a small campaign's run is called; what it writes beside its data goes again."""
+    """Return the command of a small campaign; remove its notebooks and logs afterwards."""
     local = ROOT / "data" / "local"
     before = set(local.glob("notebooks/*")) | set(local.glob("logs/*"))
     given = [word for pair in SMALL.items() for word in ("-p", *pair)]
-    until(lambda: lock.current_holder() is None)
+    wait_until(lambda: lock.current_holder() is None)
     yield ["run", "interference", "-P", "tiny", *given, "-p", "data", str(tmp_path / "data")]
     for path in {*local.glob("notebooks/*"), *local.glob("logs/*")} - before:
         path.unlink()
@@ -65,8 +63,10 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_run_without_a_terminal_is_seen_ended_and_resumed(run: list[str], tmp_path: Path) -> None:
-    standing = netns.existing()
+def test_a_run_without_a_terminal_is_shown_ended_and_resumed(
+    run: list[str], tmp_path: Path
+) -> None:
+    namespaces = netns.existing()
     log = tmp_path / "log"
     with log.open("a") as output:  # as `nohup labkit run ... >>log 2>&1 &`
         words = ["nohup", sys.executable, "-m", "labkit.cli", *run]
@@ -75,7 +75,7 @@ def test_a_run_without_a_terminal_is_seen_ended_and_resumed(run: list[str], tmp_
         )
     pid = process.pid
     folder = tmp_path / "data" / "interference"
-    until(lambda: list(folder.glob("*/trials/b*")) or gone(pid))
+    wait_until(lambda: list(folder.glob("*/trials/b*")) or gone(pid))
     code, seen = status(tmp_path)
     (one,) = seen["campaigns"]
     assert (code, one["state"], one["study"]) == (0, "running", "interference"), log.read_text()
@@ -87,8 +87,8 @@ def test_a_run_without_a_terminal_is_seen_ended_and_resumed(run: list[str], tmp_
     code, seen = status(tmp_path)
     (stopped,) = seen["campaigns"]
     assert (code, stopped["state"]) == (1, "stopped") and stopped["done"] >= one["done"]
-    # What it put up is down again, which a kill would have left to the next one.
-    assert netns.existing() == standing and lock.current_holder() is None
+    # The rig is down again.
+    assert netns.existing() == namespaces and lock.current_holder() is None
     first = (folder / Path(stopped["path"]).name / "logs" / "01.log").read_text()
     assert "WARNING interrupted in b0" in first
     assert first in log.read_text()

@@ -27,7 +27,7 @@ from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
 Left = Callable[[], list[str]]
-#: What the protocols below do at which call, by number; a plan knows their source and not this.
+#: Functions that the protocols below call at their n-th call; not part of a plan's identity.
 AT: dict[int, Callable[[], Any]] = {}
 CALLS: list[str] = []
 
@@ -38,7 +38,7 @@ def count(stdout: str, log: str) -> Measurement:
 
 
 def quick(trial: Trial) -> Measurement:
-    """Do all that a trial does, with a load that takes no time."""
+    """Serve and measure, with a load that takes no time."""
     with trial.serve(sockperf.server("block"), trial.placement) as server:
         CALLS.append(trial.placement.label)
         AT.get(len(CALLS), lambda: None)()
@@ -47,7 +47,7 @@ def quick(trial: Trial) -> Measurement:
 
 
 def failing(trial: Trial) -> Measurement:
-    """Send a load whose tool fails after it has printed something."""
+    """Measure a load that prints something and fails."""
     with trial.serve(sockperf.server("block"), trial.placement) as server:
         argv = ("sh", "-c", "echo half; echo broken >&2; exit 3")
         return trial.measure(Client(argv, server.address, 1.0, count))
@@ -102,7 +102,7 @@ def test_from_plan_to_dataset(lab: Rig, left: Left, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 3, 4])
-def test_an_interrupt_keeps_what_is_finished_and_takes_down_what_ran(
+def test_an_interrupt_keeps_finished_trials_and_leaves_nothing_running(
     lab: Rig, left: Left, tmp_path: Path, n: int
 ) -> None:
     AT[n] = lambda: signal.raise_signal(signal.SIGINT)
@@ -116,14 +116,14 @@ def test_an_interrupt_keeps_what_is_finished_and_takes_down_what_ran(
     found = study().plan(lab, blocks=2, seed=7).run(into=tmp_path)
     once_each(found, 4)
     assert len(found.trials) == 4 and len(found.sessions) == 1
-    before.pop(str(found.path / PROGRESS))  # which says how far it is
+    before.pop(str(found.path / PROGRESS))
     assert before.items() <= files(found).items()
     assert len(CALLS) == 5  # four trials, and the one that was interrupted
     assert left() == []
 
 
 def interrupted(trial: Trial) -> Measurement:
-    """Send a load that presses Ctrl-C, and would go on for a minute."""
+    """Measure a load that interrupts this process, and would take a minute."""
     with trial.serve(sockperf.server("block"), trial.placement) as server:
         argv = ("sh", "-c", 'kill -INT "$0"; exec sleep 60', str(os.getpid()))
         return trial.measure(Client(argv, server.address, 60.0, count))
@@ -140,7 +140,7 @@ def test_an_interrupt_inside_the_window_leaves_nothing(
     assert load(tmp_path / "tiny").records == []
 
 
-def test_a_trial_that_fails_is_a_row_and_is_tried_again(
+def test_a_failed_trial_is_a_row_and_is_attempted_again(
     lab: Rig, left: Left, tmp_path: Path
 ) -> None:
     def fail() -> None:
@@ -158,7 +158,7 @@ def test_a_trial_that_fails_is_a_row_and_is_tried_again(
     assert left() == []
 
 
-def test_a_broken_rig_is_given_up_with_every_attempt_kept(
+def test_a_run_on_a_broken_rig_ends_and_keeps_every_attempt(
     lab: Rig, left: Left, tmp_path: Path
 ) -> None:
     plan = study(failing).plan(lab, blocks=3, seed=7)
@@ -174,7 +174,7 @@ def test_a_broken_rig_is_given_up_with_every_attempt_kept(
         assert (folder / "tool.out").read_text() == "half\n"
         assert (folder / "tool.err").read_text() == "broken\n"
         assert not (folder / "samples.parquet").exists()
-    # Once more: the attempts are counted on, and none of the rows is lost.
+    # The next run continues the numbers of the attempts, and keeps all rows.
     with pytest.raises(LabkitError, match="failed one after the other"):
         plan.run(into=tmp_path)
     again = load(tmp_path / "tiny")
@@ -182,12 +182,12 @@ def test_a_broken_rig_is_given_up_with_every_attempt_kept(
     assert left() == []
 
 
-def test_what_is_not_what_its_label_says_is_a_failed_row(
+def test_a_placement_that_fails_its_verification_is_a_failed_row(
     lab: Rig, left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class HostMode(Docker):
         @staticmethod
-        def _network(*asked: Any) -> list[str]:
+        def _network(*arguments: Any) -> list[str]:
             return ["--network", "host"]
 
     monkeypatch.setitem(RUNTIMES, "docker", HostMode)
@@ -199,17 +199,15 @@ def test_what_is_not_what_its_label_says_is_a_failed_row(
         error = record["error"]
         assert error["type"] == "ManipulationError"
         assert "it is in the host network namespace" in error["what"]
-        seen = error["evidence"]["verification"]
-        assert seen["namespaces"]["net"] == seen["host_namespaces"]["net"]
+        verification = error["evidence"]["verification"]
+        assert verification["namespaces"]["net"] == verification["host_namespaces"]["net"]
         assert record["n_samples"] == 0 and record["metrics"] == {}
         folder = found.path / "trials" / record["directory"]
         assert sorted(path.name for path in folder.iterdir()) == ["server.log", "trial.json"]
     assert left() == []
 
 
-def test_other_settings_are_refused_and_new_begins_another_campaign(
-    lab: Rig, tmp_path: Path
-) -> None:
+def test_other_settings_need_a_new_campaign(lab: Rig, tmp_path: Path) -> None:
     only = {"placements": [bare("clean")]}
     first = study(**only).plan(lab, blocks=1, seed=7).run(into=tmp_path)
     before = files(first)
@@ -224,7 +222,7 @@ def test_other_settings_are_refused_and_new_begins_another_campaign(
     assert second.path != first.path and files(first) == before
     assert second.samples()["value_ns"].tolist() == [1, 2, 3, 4, 5]
     assert load(tmp_path / "tiny").path == second.path
-    # It is the newest that is resumed, and what the first was is refused from now on.
+    # Only the newest campaign can be resumed.
     assert other.run(into=tmp_path).path == second.path
     with pytest.raises(PlanMismatch, match=r"settings\.messages: 5 -> 4"):
         study(**only).plan(lab, blocks=1, seed=7).run(into=tmp_path)
@@ -238,7 +236,7 @@ def test_another_protocol_is_another_campaign(lab: Rig, tmp_path: Path) -> None:
         changed.run(into=tmp_path)
 
 
-def test_the_plan_on_disk_is_the_plan(lab: Rig, tmp_path: Path) -> None:
+def test_the_stored_plan_equals_the_plan(lab: Rig, tmp_path: Path) -> None:
     plan = study(placements=[bare("clean")], tools={"sockperf": sockperf.probe}).plan(
         lab, blocks=1, seed=7
     )

@@ -1,4 +1,4 @@
-"""The command line and the study notebook, as programs: each brings the rig up itself."""
+"""The command line and a study notebook as programs, which bring up the rig themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMANDS = [
     *("", "doctor", "rig", "rig up", "rig status", "rig down", "rig shell"),
     *("run", "status", "report", "ledger", "restore", "clean", "lab"),
 ]
-#: Seconds to wait for whoever else uses the machine's rig.
+#: Seconds to wait for other users of the machine's rig.
 PATIENCE = 900.0
 IN_USE = "the rig is in use"
 
@@ -43,11 +43,11 @@ def once(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def program(*argv: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of the project, again where somebody else holds the rig."""
+    """Run a program of the project, and repeat it while another process uses the rig."""
     deadline = time.monotonic() + PATIENCE
-    while IN_USE in (found := once(*argv)).stderr and time.monotonic() < deadline:
+    while IN_USE in (result := once(*argv)).stderr and time.monotonic() < deadline:
         time.sleep(1)
-    return found
+    return result
 
 
 def labkit(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -55,7 +55,7 @@ def labkit(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_says_what_a_command_does_and_shows_an_example(command: str) -> None:
+def test_every_command_has_help_and_an_example(command: str) -> None:
     found = once("labkit.cli", *command.split(), "--help")
     assert found.returncode == 0 and found.stderr == ""
     assert found.stdout.startswith(f"Usage: labkit {command}".strip())
@@ -67,7 +67,7 @@ def test_help_says_what_a_command_does_and_shows_an_example(command: str) -> Non
 
 
 def traces() -> dict[str, list[str]]:
-    """Return what a rig leaves on the machine while it stands."""
+    """Return what a rig that is up adds to the machine."""
     local = LocalHost()
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     groups = Path("/sys/fs/cgroup")
@@ -86,14 +86,14 @@ def traces() -> dict[str, list[str]]:
 
 @pytest.fixture
 def no_rig() -> Iterator[dict[str, list[str]]]:
-    """No rig stands before, none afterwards; what the machine is like without one."""
+    """Take the rig down before and after; return the state of the machine without it."""
     assert labkit("rig", "down").returncode == 0
     yield traces()
     assert labkit("rig", "down").returncode == 0
 
 
 @pytest.mark.rig
-def test_a_rig_comes_up_is_looked_at_and_goes_without_a_trace(
+def test_the_rig_goes_up_and_down_without_a_trace(
     no_rig: dict[str, list[str]],
 ) -> None:
     assert labkit("rig", "status").stdout == "the virtual rig is down\n"
@@ -113,14 +113,14 @@ def test_a_rig_comes_up_is_looked_at_and_goes_without_a_trace(
     down = labkit("rig", "down")
     assert down.returncode == 0, down.stderr
     assert traces() == no_rig
-    assert labkit("rig", "down").returncode == 0  # nothing standing is fine
+    assert labkit("rig", "down").returncode == 0
     assert labkit("restore").stdout == "nothing to restore\n"
     assert labkit("clean").stdout == "nothing was left\n"
     assert traces() == no_rig
 
 
 @pytest.mark.rig
-def test_a_shell_is_on_its_host_and_keeps_exit_codes_and_arguments(
+def test_a_shell_runs_on_its_host_with_its_arguments_and_exit_code(
     no_rig: dict[str, list[str]],
 ) -> None:
     assert labkit("rig", "up").returncode == 0
@@ -136,7 +136,7 @@ def test_a_shell_is_on_its_host_and_keeps_exit_codes_and_arguments(
 
 
 @pytest.mark.rig
-def test_clean_removes_what_a_dead_campaign_left_and_the_next_rig_starts_without_it(
+def test_containers_of_a_dead_campaign_are_removed(
     no_rig: dict[str, list[str]],
 ) -> None:
     assert labkit("rig", "up").returncode == 0
@@ -161,7 +161,7 @@ def test_clean_removes_what_a_dead_campaign_left_and_the_next_rig_starts_without
     ("argv", "words"),
     [
         (("run", "--profile", "nope"), "one of paper, quick, tiny"),
-        (("run", "nosuch"), "there is affinity-spinning"),
+        (("run", "nosuch"), "one of affinity-spinning"),
         (("run", "-P", "tiny", "-p", "nosuch", "1"), "it declares rig, blocks, messages"),
         (("run", "-p", "blocks"), "requires 2 arguments"),
         (("run", "-f", "none.yaml"), "does not exist"),
@@ -182,8 +182,8 @@ def test_wrong_use_is_exit_code_2_before_anything_runs(argv: tuple[str, ...], wo
     assert "joining hosts" not in found.stderr and sorted(output.glob("*")) == before
 
 
-#: Of the first study what takes no capture, one network, and the exchange whose client begins at
-#: once (sockperf's sleeps for two seconds): a trial takes about one.
+#: A part of the first study whose trials take about a second: one network, no capture, and the
+#: exchange without sockperf, which sleeps for two seconds.
 SMALL = "{networks: [host], cells: {ladder: [spin], capture: []}, exchange: 'udp in, tcp out'}"
 
 
@@ -199,7 +199,7 @@ def snapshot(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.rig
-def test_the_study_notebook_measures_refuses_to_mix_and_begins_anew(
+def test_a_study_notebook_measures_resumes_and_begins_anew(
     tmp_path: Path, no_rig: dict[str, list[str]]
 ) -> None:
     first = program(*papermill(tmp_path, blocks="1", messages="500"))
@@ -220,13 +220,13 @@ def test_the_study_notebook_measures_refuses_to_mix_and_begins_anew(
     newest = load(tmp_path / "data" / "affinity-spinning")
     assert newest.path != campaign.path and newest.plan["settings"]["messages"] == 600
     assert 1 <= len(newest.ok) == len(newest.records) < planned
-    # papermill ends its kernel at once, so the rig may stand: the next start, or this, removes it.
+    # papermill kills its kernel, so that the rig may still be up.
     assert labkit("clean").returncode == 0
     assert traces() == no_rig
 
 
 def _begin_anew_and_interrupt(folder: Path) -> None:
-    """Run with ``new``, and press Ctrl-C as a terminal does, once a trial is finished."""
+    """Run with ``new``, and send SIGINT as a terminal does when a trial is finished."""
     argv = [sys.executable, "-m", *papermill(folder, blocks="1", messages="600", new="True")]
     pattern = "data/*/*/trials/b*/trial.json"
     before = len(list(folder.glob(pattern)))

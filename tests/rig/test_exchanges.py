@@ -1,4 +1,4 @@
-"""The first study's protocol on the real rig: exchanges, networks, loads, and what is captured."""
+"""The first study's protocol: exchanges, networks, loads, and captures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def measured(
     ],
     ids=str,
 )
-def test_a_captured_trial_has_both_times_of_its_window(
+def test_a_captured_trial_has_round_trip_and_residence_times(
     watched: Rig, label: str, left: Left, place: Placement, exchange: str
 ) -> None:
     trial, measurement = measured(watched, label, place, capture="on", exchange=exchange)
@@ -86,7 +86,7 @@ def test_a_captured_trial_has_both_times_of_its_window(
     ],
     ids=str,
 )
-def test_a_trial_that_is_not_captured_is_left_alone(
+def test_a_trial_without_capture_is_not_mirrored(
     watched: Rig,
     label: str,
     left: Left,
@@ -96,7 +96,7 @@ def test_a_trial_that_is_not_captured_is_left_alone(
     load: dict[str, Any],
 ) -> None:
     def never() -> None:
-        raise AssertionError("the switch was to mirror")
+        raise AssertionError("the switch mirrors")
 
     monkeypatch.setattr(watched, "mirror", never)
     trial, measurement = measured(
@@ -112,6 +112,6 @@ def test_a_trial_that_is_not_captured_is_left_alone(
 
 
 @pytest.mark.parametrize("network", ["none", "container"])
-def test_a_network_that_cannot_be_is_refused_by_the_rig(lab: Rig, network: str) -> None:
+def test_an_impossible_network_is_infeasible(lab: Rig, network: str) -> None:
     reason = lab.infeasible(container("docker", network))
     assert reason and ("cannot be reached" in reason or "measure that one" in reason)

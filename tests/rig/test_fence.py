@@ -58,7 +58,7 @@ print(json.dumps(counts))
 
 
 class Counter:
-    """Lab frames by interface; `counts` is filled when the ``with`` block ends."""
+    """Counts of lab frames by interface, set when the ``with`` block ends."""
 
     counts: dict[str, int]
 
@@ -67,15 +67,15 @@ class Counter:
 def counting(namespace: str = "") -> Iterator[Counter]:
     enter = ["nsenter", f"--net=/run/netns/{namespace}"] if namespace else []
     argv = [*enter, sys.executable, "-c", COUNTER]
-    found = Counter()
+    counter = Counter()
     with subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin and process.stdout
         assert process.stdout.readline() == "ready\n"
-        yield found
+        yield counter
         process.stdin.close()
-        found.counts = json.loads(process.stdout.read())
+        counter.counts = json.loads(process.stdout.read())
 
 
 def ip(*argv: str) -> None:
@@ -84,7 +84,7 @@ def ip(*argv: str) -> None:
 
 @pytest.fixture
 def namespace() -> Iterator[str]:
-    """A namespace of the test with a veth pair and a neighbour that nobody has to ask for."""
+    """A namespace with a veth pair and permanent neighbours."""
     name = f"lkt-{os.getpid()}"
     ip("netns", "add", name)
     try:
@@ -121,17 +121,17 @@ def test_the_counter_sees_a_lab_packet_and_only_that(
     namespace: str, source: str, target: str, frames: int
 ) -> None:
     enter = ["nsenter", f"--net=/run/netns/{namespace}"]
-    with counting(namespace) as found:
+    with counting(namespace) as counter:
         subprocess.run([*enter, sys.executable, "-c", SEND, source, target], check=True)
-    assert found.counts == {"one": frames, "two": frames}
+    assert counter.counts == {"one": frames, "two": frames}
 
 
-def test_the_counter_sees_the_lab_s_address_resolution(namespace: str) -> None:
+def test_the_counter_sees_address_resolution_in_the_lab(namespace: str) -> None:
     enter = ["nsenter", f"--net=/run/netns/{namespace}"]
-    with counting(namespace) as found:
+    with counting(namespace) as counter:
         argv = [*enter, sys.executable, "-c", SEND, "198.18.77.1", "198.18.77.3"]
         subprocess.run(argv, check=True)
-    assert found.counts["one"] > 0
+    assert counter.counts["one"] > 0
 
 
 def test_no_lab_packet_is_on_a_real_interface(
@@ -139,13 +139,9 @@ def test_no_lab_packet_is_on_a_real_interface(
 ) -> None:
     real = {name for _, name in socket.if_nameindex()} - {"lo"}
     assert real, "this machine has no interface that a packet could leave by"
-    laid = ("routed", "macvlan", "vxlan")
-    with (
-        lab.networks(laid),
-        counting() as outside,
-        counting("labkit-switch") as inside,
-    ):
-        for network in ("host", "bridge", "nat", *laid):
+    networks = ("routed", "macvlan", "vxlan")
+    with lab.networks(networks), counting() as outside, counting("labkit-switch") as inside:
+        for network in ("host", "bridge", "nat", *networks):
             trial = make_trial(docker(network))
             with trial.serve(sockperf.server("block"), docker(network)) as server:
                 trial.measure(
@@ -169,7 +165,7 @@ def test_the_lab_is_unreachable_from_outside_its_namespaces(lab: Rig, address: s
         assert caught.value.errno == errno.EHOSTUNREACH
 
 
-def no_reading(stdout: str, log: str) -> Measurement:
+def never_parsed(stdout: str, log: str) -> Measurement:
     raise AssertionError("there is nothing to parse")
 
 
@@ -181,11 +177,11 @@ def no_reading(stdout: str, log: str) -> Measurement:
         ("", "a client on the generator has no target"),
     ],
 )
-def test_no_load_is_sent_to_what_the_rig_does_not_own(
+def test_no_load_is_sent_to_addresses_outside_the_rig(
     lab: Rig, make_trial: Callable[..., Trial], tmp_path: Path, target: str, what: str
 ) -> None:
     trial, mark = make_trial(bare("clean")), tmp_path / "ran"
-    client = Client(("touch", str(mark)), target, 1.0, no_reading)
+    client = Client(("touch", str(mark)), target, 1.0, never_parsed)
     with pytest.raises(FenceError, match=what):
         trial.measure(client)
     assert not mark.exists()
@@ -196,7 +192,7 @@ def test_load_needs_a_placement_of_the_trial(
     lab: Rig, make_trial: Callable[..., Trial], tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
-    client = Client(("touch", str(mark)), lab.addresses["sut"][0], 1.0, no_reading)
+    client = Client(("touch", str(mark)), lab.addresses["sut"][0], 1.0, never_parsed)
     with pytest.raises(UsageError, match="needs a placement"):
         make_trial(bare("clean")).measure(client)
     assert not mark.exists()
@@ -204,7 +200,7 @@ def test_load_needs_a_placement_of_the_trial(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.ip_addresses().map(str), st.text(max_size=20)))
-def test_the_rig_owns_its_own_addresses_and_nothing_else(lab: Rig, address: str) -> None:
-    mine = {one for held in lab.addresses.values() for one in held} | {"198.18.1.10"}
-    assert lab.owns(address) == (address in mine)
-    assert all(lab.owns(one) for one in mine)
+def test_the_rig_owns_its_addresses_and_no_others(lab: Rig, address: str) -> None:
+    own = {text for texts in lab.addresses.values() for text in texts} | {"198.18.1.10"}
+    assert lab.owns(address) == (address in own)
+    assert all(map(lab.owns, own))

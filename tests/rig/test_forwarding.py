@@ -1,4 +1,4 @@
-"""A chain of forwarders on the real rig: on one host and on two, counted and captured."""
+"""A chain of forwarders, on one host and on two: datagrams counted and captured."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_every_datagram_is_counted_and_captured(
     trial = make_trial(place)
     with ExitStack() as stack:
         first = placed(trial, stack, place, hosts, 3)[1].address
-        # Each hop was proven, and not only the first.
+        # Each hop was verified, not only the first.
         assert len(trial.record["verifications"]) == 3
         load = datagrams.send(first, rate=RATE, size=28, seconds=1, port=FIRST)
         with trial.capture(f"udp port {FIRST} or udp port {SINK}") as captured:
             measurement = trial.measure(load)
         found = trial.mechanisms
         drops = sum(found[name] for name in found if name.endswith("socket_drops"))
-    # What arrived is what the sink's socket dropped; the rest was dropped at the sockets of hops.
+    # The sink's socket drops what arrives; the rest was dropped at the sockets of hops.
     assert drops == measurement.metrics["sent"] and found["sink_socket_drops"] > 0
     seen = read(captured.packets)
     pairs = pair(seen.where(dport=FIRST), seen.where(dport=SINK), number())
@@ -100,16 +100,14 @@ def test_an_overloaded_chain_is_measured_with_its_loss(
     assert 0 < found["watch"].metrics["packets_per_s"] < sent
     assert 0 < arrived < sent and dropped > 0
     if place == bare("clean"):
-        # Nothing is left on its way: what did not arrive was dropped where it is counted.
+        # Every datagram that did not arrive was dropped where drops are counted.
         assert arrived + dropped == sent
     assert any("rate not reached" in flag for flag in trial.record["flags"])
     assert left() == []
 
 
-def test_each_host_is_asked_what_its_own_sockets_dropped(
-    watched: Rig, label: str, left: Left
-) -> None:
-    """What separate machines need, tried on these: three hosts as if each had a kernel."""
+def test_drops_of_sockets_are_read_on_each_host(watched: Rig, label: str, left: Left) -> None:
+    """As on separate machines: three hosts as if each had a kernel."""
     every = {f"all.{role}": netns.all_cpus() for role in watched.hosts}
     fields = vars(watched) | {"shared_kernel": False, "cpu_map": watched.cpu_map | every}
     levels = (("placement", docker("nat")), ("affinity", "free"))
@@ -127,7 +125,7 @@ def test_each_host_is_asked_what_its_own_sockets_dropped(
     assert left() == []
 
 
-def test_a_hop_that_is_not_its_label_takes_the_others_down(
+def test_a_mislabelled_hop_ends_the_chain(
     watched: Rig, make_trial: Callable[..., Trial], left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial, options = make_trial(docker("macvlan")), Docker._network
@@ -142,14 +140,14 @@ def test_a_hop_that_is_not_its_label_takes_the_others_down(
     assert left() == []
 
 
-def test_a_proxy_in_the_way_is_seen(
+def test_a_proxy_instead_of_address_translation_is_an_error(
     watched: Rig, make_trial: Callable[..., Trial], left: Left
 ) -> None:
     trial = make_trial(docker("nat"))
     with ExitStack() as stack:
         placed(trial, stack, docker("nat"), 1, 1)
         target = watched.targets["sut"]
-        # What answers on the port now is a process of the host, as the engine's proxy would be.
+        # Now a process of the host answers on the port, as the engine's proxy would.
         text = "iptables -t nat -S DOCKER | sed -n 's/^-A \\(.*dport 20000.*\\)/-D \\1/p' | " + (
             'while read -r rule; do eval "iptables -t nat $rule"; done'
         )
@@ -160,7 +158,7 @@ def test_a_proxy_in_the_way_is_seen(
     assert left() == []
 
 
-def test_the_collector_is_described_as_what_listens_at_the_switch(watched: Rig) -> None:
+def test_the_description_of_the_collector_names_mirrored_roles(watched: Rig) -> None:
     assert watched.describe()["hosts"]["collector"] == {
         "addresses": [],
         "cpus": watched.cpu_map["harness"],

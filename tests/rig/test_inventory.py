@@ -1,7 +1,4 @@
-"""An inventory names the virtual rig's namespaces as ordinary SSH hosts, for real trials there.
-
-Nothing of the virtual rig is used but its machines: their addresses, keys, engine and interfaces.
-"""
+"""An inventory of the virtual rig's namespaces as ordinary SSH hosts, with real trials on them."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ import pytest
 from labkit import Rig, Study, bare, docker, treatments
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
-from labkit.errors import HostKeyMismatch, ManipulationError, RigError
+from labkit.errors import HostUnreachable, ManipulationError, RigError
 from labkit.hosts import LocalHost, labelled, start_job
-from labkit.rig import clean, engine, images, inventory, lock, netns, virtual
+from labkit.rig import engine, images, inventory, netns, virtual
 from labkit.tools import sockperf
 
 pytestmark = pytest.mark.rig
@@ -41,7 +38,7 @@ bridge_address = "198.18.1.10/24"
 
 
 def describe(folder: Path) -> str:
-    """Return a rig.toml of the standing namespaces."""
+    """Return a rig.toml of the namespaces."""
     cpus = virtual.cpu_map()
     tables = {
         role: HOST.format(
@@ -61,31 +58,22 @@ def describe(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Have namespaces, SSH servers and an engine; yield a folder with their rig.toml."""
-    place = tmp_path_factory.mktemp("inventory")
-    with lock.locked(patience=600):
-        clean(say=lambda text: None)
-        stood = bool((lock.read_state() or {}).get("ready"))
-        if not stood:
-            virtual.up(keep=False)
-        try:
-            (place / "rig.toml").write_text(describe(place))
-            yield place
-        finally:
-            if stood:  # somebody keeps it: it gets back what the tests took away
-                engine.make_network(LocalHost())
-            else:
-                virtual.down()
+def folder(namespaces: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a directory with a rig.toml of the virtual rig's namespaces."""
+    folder = tmp_path_factory.mktemp("inventory")
+    (folder / "rig.toml").write_text(describe(folder))
+    yield folder
+    if namespaces:  # a rig that was up gets its network back
+        engine.make_network(LocalHost())
 
 
 @pytest.fixture(scope="module")
 def rig(folder: Path) -> Iterator[Rig]:
-    # The virtual rig's own network goes, so that the inventory has to make one.
+    # Without the virtual rig's own network, so that the inventory has to make one.
     docker_cli("network", "rm", engine.NETWORK)
-    found = inventory.InventoryRig.attach(folder / "rig.toml")
-    yield found
-    found.close()
+    rig = inventory.InventoryRig.attach(folder / "rig.toml")
+    yield rig
+    rig.close()
     assert engine.NETWORK not in docker_cli("network", "ls", "--format", "{{.Name}}").split()
     assert docker_cli("ps", "--all", "--quiet") == ""
 
@@ -101,7 +89,7 @@ def ping(trial: Trial):
         )
 
 
-def test_real_trials_on_every_rung(rig: Rig, tmp_path: Path) -> None:
+def test_real_trials_on_every_baseline_level_and_network(rig: Rig, tmp_path: Path) -> None:
     placements = [bare("clean"), bare("rules"), bare("chroot"), bare("cgroup")]
     placements += [docker("host"), docker("bridge"), docker("nat")]
     study = Study(
@@ -113,25 +101,21 @@ def test_real_trials_on_every_rung(rig: Rig, tmp_path: Path) -> None:
     )
     plan = study.plan(rig, blocks=1, seed=1)
     assert not plan.design.infeasible
-    found = plan.run(into=tmp_path)
-    assert list(found.trials.status) == ["ok"] * 7
-    assert found.ok.n_samples.between(1, 500).all()
-    kept = {
-        record["levels"]["placement"]: record
-        for record in (
-            json.loads(path.read_text()) for path in sorted(tmp_path.rglob("trial.json"))
-        )
-    }
-    read = {label: record["verification"] for label, record in kept.items()}
+    campaign = plan.run(into=tmp_path)
+    assert list(campaign.trials.status) == ["ok"] * 7
+    assert campaign.ok.n_samples.between(1, 500).all()
+    records = [json.loads(path.read_text()) for path in tmp_path.rglob("trial.json")]
+    read = {record["levels"]["placement"]: record["verification"] for record in records}
+    mechanisms = {record["levels"]["placement"]: record["mechanisms"] for record in records}
     assert read["bare cgroup"]["cgroup"]["cpu"].startswith("/labkit-host/trial-")
     assert "198.18.1.10" in read["docker bridge"]["addresses"]["eth0"]
     image = rig.targets["sut"].images["net"]
     assert read["docker host"]["inspect"]["image"] == image.digest
     assert read["bare chroot"]["root"] == image.rootfs
-    assert {"server_switches", "context_switches"} <= set(kept["bare rules"]["mechanisms"])
+    assert {"server_switches", "context_switches"} <= set(mechanisms["bare rules"])
 
 
-def test_it_says_what_it_found(rig: Rig) -> None:
+def test_the_rig_describes_its_machines(rig: Rig) -> None:
     assert rig.kind == "inventory"
     assert rig.shared_kernel
     assert {"separate-machines", "nic-hardware", "busy-poll", "isolated-cpus"} <= set(rig.missing)
@@ -145,18 +129,12 @@ def test_it_says_what_it_found(rig: Rig) -> None:
 
 
 def test_the_evidence_of_a_server_under_another_kernel(rig: Rig) -> None:
-    """What separate machines need, tried on these: each host is asked for its own evidence."""
-    apart = {**rig.cpu_map, "all.sut": netns.all_cpus(), "all.generator": netns.all_cpus()}
-    found = replace(rig, shared_kernel=False, cpu_map=apart, at_close=())
+    """As on separate machines, evidence is read on each host."""
+    cpu_map = {**rig.cpu_map, "all.sut": netns.all_cpus(), "all.generator": netns.all_cpus()}
+    separate = replace(rig, shared_kernel=False, cpu_map=cpu_map, at_close=())
     levels = {"placement": bare("rules"), "affinity": "free", "wait": "block"}
-    trial = Trial(
-        found,
-        Condition(tuple(levels.items())),
-        {},
-        "trial-0-apart",
-        {},
-        treatments={"affinity": treatments.Pinning()},
-    )
+    condition, treated = Condition(tuple(levels.items())), {"affinity": treatments.Pinning()}
+    trial = Trial(separate, condition, {}, "trial-0-apart", {}, treatments=treated)
     assert 0 < len(ping(trial).samples["rtt_ns"]) <= 500
     assert "server_switches" in trial.record["mechanisms"]
 
@@ -184,32 +162,31 @@ def test_an_image_is_built_over_ssh(rig: Rig, tmp_path: Path) -> None:
         marker = Path(image.rootfs) / "marker"
         marker.touch()
         assert images.ensure_image(host, engine.SOCKET, source, store=store) == image
-        assert marker.exists(), "what stands is not unpacked again"
+        assert marker.exists(), "an image is unpacked once"
     finally:
         docker_cli("image", "rm", "--force", images.tag(source))
 
 
-def test_opening_removes_what_a_dead_campaign_left(rig: Rig, folder: Path) -> None:
+def test_opening_removes_what_a_killed_campaign_left(rig: Rig, folder: Path) -> None:
     image = rig.targets["sut"].images["net"].reference
     options = ["--label=labkit=trial-1-x", "--network=none", "--cgroup-parent=/labkit"]
     docker_cli("run", "--detach", "--pull=never", *options, image, "sleep", "600")
     directory = str(folder / "left")
     start_job(rig.hosts["generator"], ["sleep", "600"], directory=directory, label="trial-1-x")
-    said: list[str] = []
-    again = inventory.InventoryRig.attach(folder / "rig.toml", say=said.append)
+    lines: list[str] = []
+    again = inventory.InventoryRig.attach(folder / "rig.toml", say=lines.append)
     try:
         assert docker_cli("ps", "--all", "--quiet") == ""
         assert labelled(LocalHost(), "trial-") == []
-        assert [line for line in said if "removed process" in line]
-        assert [line for line in said if "removed container" in line]
-        assert [line for line in said if "removed network" in line], "and what a rig made"
+        for what in ("process", "container", "network"):
+            assert any(f"removed {what}" in line for line in lines)
         assert engine.NETWORK in docker_cli("network", "ls", "--format", "{{.Name}}").split()
     finally:
         for host in again.hosts.values():  # its network is now also the first rig's
             host.close()
 
 
-def test_a_network_that_stands_is_used_as_it_is(rig: Rig, folder: Path) -> None:
+def test_an_existing_network_must_be_what_the_file_describes(rig: Rig, folder: Path) -> None:
     text = (folder / "rig.toml").read_text()
     path = folder / "other.toml"
     sut = rig.hosts["sut"]
@@ -224,7 +201,7 @@ def test_a_network_that_stands_is_used_as_it_is(rig: Rig, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "why"),
     [
         ('interfaces = ["lab0"]', 'interfaces = ["lab7"]', "there is no interface lab7"),
         ('"198.18.0.3"]', '"198.18.0.33"]', "198.18.0.33 is not on lab0"),
@@ -234,8 +211,8 @@ def test_a_network_that_stands_is_used_as_it_is(rig: Rig, folder: Path) -> None:
         ("/scratch/sut", "/rig.toml/sut", "is not writable"),
     ],
 )
-def test_a_host_that_is_not_what_the_file_says(
-    rig: Rig, folder: Path, old: str, new: str, said: str
+def test_a_host_that_differs_from_the_file_is_an_error(
+    rig: Rig, folder: Path, old: str, new: str, why: str
 ) -> None:
     path = folder / "wrong.toml"
     text = (folder / "rig.toml").read_text()
@@ -244,15 +221,14 @@ def test_a_host_that_is_not_what_the_file_says(
     path.write_text(head + mark + rest.replace(old, new, 1))
     with pytest.raises(RigError) as caught:
         inventory.InventoryRig.attach(path)
-    assert said in caught.value.why
-    assert caught.value.remedy
+    assert why in caught.value.why and caught.value.remedy
 
 
 def test_an_unknown_host_key_is_refused(folder: Path) -> None:
     path = folder / "unknown.toml"
     path.write_text((folder / "rig.toml").read_text().replace('known_hosts"', 'nobody"'))
     (netns.DIRECTORY / "keys" / "nobody").touch()
-    with pytest.raises(HostKeyMismatch):
+    with pytest.raises(HostUnreachable, match="key"):
         inventory.InventoryRig.attach(path)
 
 

@@ -1,7 +1,7 @@
-"""Two hosts with an engine each, entered as an inventory: networks between them, and a capture.
+"""Two hosts with an engine each as an inventory: networks between them, and a capture.
 
-They are namespaces of the virtual rig, of which nothing else is used: the inventory reaches them
-over SSH, and lays its own networks in addresses of its own.
+They are namespaces of the virtual rig; the inventory reaches them over SSH and creates its own
+networks.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from labkit.design import Condition
 from labkit.hosts import LocalHost, labelled
 from labkit.pcap import read
 from labkit.placement import Placement, container, waiting
-from labkit.rig import clean, extra_hosts, inventory, lock, netns, virtual
+from labkit.rig import extra_hosts, inventory, netns, virtual
 from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
-LAID = ("macvlan", "routed", "nat", "vxlan", "overlay")
+CREATED = ("macvlan", "routed", "nat", "vxlan", "overlay")
 NETWORKS = """
 [networks]
 macvlan = "198.18.0.32/24"
@@ -38,7 +38,7 @@ overlay = "198.18.35.10/24"
 
 
 def table(folder: Path, role: str, *lines: str) -> str:
-    """Return the table of a host that the virtual rig has beside its own."""
+    """Return the table of an extra host of the virtual rig."""
     values = {"keys": netns.DIRECTORY / "keys", "namespace": netns.namespace(role)}
     values |= {"scratch": folder / "scratch" / role, "cpus": virtual.cpu_map()["generator"]}
     address = netns.address(role)
@@ -47,19 +47,17 @@ def table(folder: Path, role: str, *lines: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Rig]]:
-    """Yield the folder of a rig.toml, and the virtual rig that plays its machines."""
+def machines(
+    namespaces: bool, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, Rig]]:
+    """Yield the directory of a rig.toml, and the virtual rig that provides its machines."""
     place = tmp_path_factory.mktemp("inventory")
-    with lock.locked(patience=900), ExitStack() as stack:
-        clean(say=lambda text: None)
-        if not (lock.read_state() or {}).get("ready"):
-            virtual.up(keep=False)
-            stack.callback(virtual.down)
+    with ExitStack() as stack:
         below = virtual.VirtualRig.attach()
         stack.callback(below.close)
         stack.enter_context(below.peer(["net"]))
         stack.enter_context(below.collector("sut"))
-        # The virtual rig's own bridge for containers is left out.
+        # Without the virtual rig's bridge for containers.
         text = re.sub(r"(?m)^bridge_.*\n", "", describe(place))
         root = f'exec_root = "{netns.DIRECTORY}/docker"\n'
         text = text.replace("[hosts.clean]", f"{root}[hosts.clean]")
@@ -79,14 +77,14 @@ def rig(machines: tuple[Path, Rig]) -> Iterator[Rig]:
 
 @pytest.fixture(scope="module")
 def networked(rig: Rig) -> Iterator[Rig]:
-    before = standing(rig)
-    with rig.peer(["net"]), rig.networks(LAID):
+    before = network_state(rig)
+    with rig.peer(["net"]), rig.networks(CREATED):
         yield rig
-    assert standing(rig) == before
+    assert network_state(rig) == before
 
 
-def standing(rig: Rig) -> dict[str, list[str]]:
-    """Return what networks would leave on the machines."""
+def network_state(rig: Rig) -> dict[str, list[str]]:
+    """Return what networks change on the machines."""
     found = {}
     for role in ("generator", "sut", "peer"):
         host = rig.hosts[role]
@@ -125,35 +123,35 @@ def far(address: str) -> Client:
     return Client(argv, address, 4.0, parse)
 
 
-def test_what_a_killed_campaign_laid_is_removed_by_who_opens_the_rig(
+def test_the_next_user_removes_networks_of_a_killed_campaign(
     rig: Rig, machines: tuple[Path, Rig]
 ) -> None:
-    before, said = standing(rig), list[str]()
+    before, lines = network_state(rig), list[str]()
     with ExitStack() as killed:
         killed.enter_context(rig.peer(["net"]))
         killed.enter_context(rig.networks(("routed", "nat", "overlay")))
-        assert standing(rig) != before
-        again = inventory.InventoryRig.attach(machines[0] / "rig.toml", say=said.append)
+        assert network_state(rig) != before
+        again = inventory.InventoryRig.attach(machines[0] / "rig.toml", say=lines.append)
         again.close()
-        assert standing(rig) == before
-    assert {line.split()[1] for line in said if "steps made for networks" in line} == {
+        assert network_state(rig) == before
+    assert {line.split()[1] for line in lines if "steps made for networks" in line} == {
         "generator:",
         "sut:",
         "peer:",
     }
-    assert standing(rig) == before
+    assert network_state(rig) == before
 
 
-def test_what_the_file_does_not_give_is_refused_with_its_key(
+def test_a_network_that_is_not_in_the_file_is_infeasible(
     rig: Rig, machines: tuple[Path, Rig]
 ) -> None:
     plain = inventory.InventoryRig.attach(machines[0] / "plain.toml")
     try:
-        for network in LAID:
+        for network in CREATED:
             engine = "lxc" if network == "nat" else "docker"
             reason = plain.infeasible(container(engine, network)) or ""
             assert f"no key {network} in its table [networks]" in reason
-        with plain.networks(LAID):
+        with plain.networks(CREATED):
             assert set(plain.targets["sut"].networks) <= {"bridge"}
     finally:
         plain.close()
@@ -161,7 +159,7 @@ def test_what_the_file_does_not_give_is_refused_with_its_key(
     assert treatments.SecondHost(at="both").feasibility(rig, "both", {}), "no peer was asked for"
 
 
-def test_the_owner_s_mirror_is_used_once_it_shows_both_ways(
+def test_the_mirror_is_used_only_where_it_shows_both_directions(
     rig: Rig, machines: tuple[Path, Rig]
 ) -> None:
     below = machines[1]
@@ -183,14 +181,14 @@ def test_the_owner_s_mirror_is_used_once_it_shows_both_ways(
     assert labelled(LocalHost(), "trial-") == []
 
 
-# From here on the networks stand, until the module ends.
+# From here on the networks exist until the module ends.
 
 
 @pytest.mark.parametrize(
     ("network", "client"),
     [
         *((name, name) for name in ("host", "nat", "macvlan", "vxlan", "overlay")),
-        # It is laid on one host: the other one has a way to it.
+        # On one host only; the other has a route to it.
         ("routed", "host"),
     ],
 )
@@ -217,7 +215,7 @@ def test_containers_of_two_machines_reach_each_other(
     assert server.address.startswith(subnet.get(network, "198.18."))
 
 
-def test_another_engine_publishes_by_the_bridge_that_is_laid_for_it(networked: Rig) -> None:
+def test_an_engine_without_published_ports_uses_the_nat_network(networked: Rig) -> None:
     placement = container("lxc", "nat")
     if reason := networked.infeasible(placement):
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""Detached jobs: they end when told, with all that ran away from them, and nothing else does."""
+"""Detached jobs: starting, waiting, and stopping them with all descendants and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from labkit.hosts.jobs import Job
 pytestmark = [pytest.mark.rig, pytest.mark.apart]
 HOST = LocalHost()
 
-#: Starts a daemon in a session of its own, twice forked, that refuses TERM; prints its pid.
+#: Starts a daemon in a new session that ignores TERM, and writes its pid to a file.
 DAEMON = """
 setsid sh -c 'trap "" TERM; (trap "" TERM; echo $$ >daemon.new; mv daemon.new daemon
     exec sleep 300) & wait' &
@@ -53,7 +53,7 @@ def until(path: Path) -> None:
     raise AssertionError(f"{path} did not appear")
 
 
-def test_a_job_from_begin_to_end(start: Callable[..., Job], tmp_path: Path) -> None:
+def test_a_job_from_start_to_end(start: Callable[..., Job], tmp_path: Path) -> None:
     text = 'echo "$1 $X"; echo err >&2; pwd; cat; until [ -e go ]; do sleep 0.02; done; exit 3'
     job = start("sh", "-c", text, "sh", "a 'b\nc", env={"X": "x y"})
     assert job.running()
@@ -68,10 +68,10 @@ def test_a_job_from_begin_to_end(start: Callable[..., Job], tmp_path: Path) -> N
     with pytest.raises(CommandFailed):
         result.check()
     job.stop()
-    assert job.wait(0).status == 3  # what has ended stays as it ended
+    assert job.wait(0).status == 3  # stopping does not change the result
 
 
-def test_its_pid_is_the_program_in_a_session_of_its_own(start: Callable[..., Job]) -> None:
+def test_the_process_of_a_job(start: Callable[..., Job]) -> None:
     job = start("sleep", "300")
     for _ in range(500):  # the shell that reported the number becomes the program
         # Not by its name, which a program has a moment before its arguments.
@@ -85,7 +85,7 @@ def test_its_pid_is_the_program_in_a_session_of_its_own(start: Callable[..., Job
     status = dict(
         line.split(":\t", 1) for line in Path(f"/proc/{job.pid}/status").read_text().splitlines()
     )
-    # What whoever runs the tests ignores (make, say) is inherited; a job adds nothing to it.
+    # Signals ignored by the parent of the tests are inherited; a job ignores no others.
     ours = Path("/proc/self/status").read_text().partition("SigIgn:")[2].split()[0]
     ignored = int(status["SigIgn"], 16)
     assert not ignored & ~int(ours, 16) and int(status["SigBlk"], 16) == 0
@@ -95,14 +95,14 @@ def test_its_pid_is_the_program_in_a_session_of_its_own(start: Callable[..., Job
     assert not alive(job.pid)
 
 
-def test_waiting_is_one_quiet_command(start: Callable[..., Job]) -> None:
+def test_waiting_does_not_poll(start: Callable[..., Job]) -> None:
     job = start("sleep", "3")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
     assert job.wait(30).check().seconds >= 2.9
     assert resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before < 20
 
 
-def test_a_job_that_takes_too_long_is_ended(start: Callable[..., Job]) -> None:
+def test_wait_ends_a_job_at_the_timeout(start: Callable[..., Job]) -> None:
     job = start("sh", "-c", 'echo begun; trap "" TERM; sleep 300 & echo $!; sleep 300')
     result = job.wait(0.5)
     assert result.timed_out
@@ -112,11 +112,11 @@ def test_a_job_that_takes_too_long_is_ended(start: Callable[..., Job]) -> None:
     assert not alive(int(child))
 
 
-def test_a_missing_program_has_the_status_of_a_shell(start: Callable[..., Job]) -> None:
+def test_missing_program(start: Callable[..., Job]) -> None:
     assert start("labkit-no-such-program").wait(10).status == 127
 
 
-def test_one_job_a_directory(start: Callable[..., Job]) -> None:
+def test_only_one_job_per_directory(start: Callable[..., Job]) -> None:
     job = start("sleep", "300")
     with pytest.raises(CommandFailed, match="a job is running"):
         start("true")
@@ -125,7 +125,7 @@ def test_one_job_a_directory(start: Callable[..., Job]) -> None:
     assert again.wait(10).check().stdout == "second\n"
 
 
-def test_stop_gets_what_changed_its_group(start: Callable[..., Job], tmp_path: Path) -> None:
+def test_stop_ends_another_process_group(start: Callable[..., Job], tmp_path: Path) -> None:
     job = start("timeout", "300", "sh", "-c", "echo $$ >pid.new; mv pid.new pid2; sleep 299")
     until(tmp_path / "job" / "pid2")
     inner = int((tmp_path / "job" / "pid2").read_text())
@@ -135,7 +135,7 @@ def test_stop_gets_what_changed_its_group(start: Callable[..., Job], tmp_path: P
     assert not job.running()
 
 
-def test_stop_gets_what_cleared_its_environment(start: Callable[..., Job]) -> None:
+def test_stop_ends_processes_with_an_empty_environment(start: Callable[..., Job]) -> None:
     job = start("env", "-i", "/bin/sh", "-c", "/bin/sleep 300 & echo $!; wait")
     while not job.stdout():
         time.sleep(0.01)
@@ -145,7 +145,7 @@ def test_stop_gets_what_cleared_its_environment(start: Callable[..., Job]) -> No
     assert not alive(child)
 
 
-def test_stop_gets_a_daemon(start: Callable[..., Job], tmp_path: Path) -> None:
+def test_stop_ends_a_daemon(start: Callable[..., Job], tmp_path: Path) -> None:
     job = start("sh", "-c", DAEMON + "sleep 300")
     until(tmp_path / "job" / "daemon")
     daemon = int((tmp_path / "job" / "daemon").read_text())
@@ -157,7 +157,7 @@ def test_stop_gets_a_daemon(start: Callable[..., Job], tmp_path: Path) -> None:
 def test_a_job_whose_supervisor_was_killed(start: Callable[..., Job]) -> None:
     job = start("sleep", "300")
     os.kill(os.getsid(job.pid), signal.SIGKILL)
-    assert job.running()  # though nobody holds the lock
+    assert job.running()  # although the lock is free
     job.stop()
     assert not alive(job.pid)
     assert not job.running()
@@ -172,9 +172,7 @@ def test_waiting_for_a_job_whose_supervisor_is_killed_ends_it(start: Callable[..
     assert not alive(job.pid)
 
 
-def test_a_number_that_was_given_away_is_left_alone(
-    start: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_reused_pid_is_left_alone(start: Callable[..., Job], tmp_path: Path) -> None:
     job = start("true")
     job.wait(10)
     with subprocess.Popen(["sleep", "300"], start_new_session=True) as other:
@@ -191,7 +189,7 @@ def test_a_number_that_was_given_away_is_left_alone(
         assert other.wait(10) == -signal.SIGTERM
 
 
-def test_stragglers_are_found_by_their_label(
+def test_a_daemon_is_found_by_its_label(
     start: Callable[..., Job], tmp_path: Path, label: str
 ) -> None:
     job = start("sh", "-c", DAEMON)
@@ -199,8 +197,8 @@ def test_stragglers_are_found_by_their_label(
     daemon = int((tmp_path / "job" / "daemon").read_text())
     assert not job.running()
     assert daemon in [pid for pid, _, _ in labelled(HOST, label)]
-    found = stop_labelled(HOST, label, grace=0.2)
-    assert [row for row in found if row.startswith(f"{daemon} {label} ")]
+    stopped = stop_labelled(HOST, label, grace=0.2)
+    assert [row for row in stopped if row.startswith(f"{daemon} {label} ")]
     assert not alive(daemon)
     assert labelled(HOST, label) == stop_labelled(HOST, label) == []
 
@@ -230,12 +228,12 @@ def test_a_labelled_caller_does_not_end_itself(label: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", " ", "*", "a b", ".*", "a\n"])
-def test_a_prefix_must_be_one(prefix: str) -> None:
+def test_invalid_prefixes(prefix: str) -> None:
     with pytest.raises(UsageError):
         stop_labelled(HOST, prefix)
 
 
-def test_wrong_use(tmp_path: Path) -> None:
+def test_invalid_arguments(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         start_job(HOST, ["true"], directory="relative", label="lkt-x")
     with pytest.raises(UsageError):

@@ -65,7 +65,7 @@ def test_a_study_is_interrupted_takes_down_and_resumes(notebook: Notebook, tmp_p
     notebook.until(notebook.is_over, PATIENCE)
     first = measured(folder)
     kept = f"Interrupted: interrupted; {len(first)} of 8 trials are measured and kept"
-    assert notebook.errors() == [f"{kept}; the same again goes on with the rest"]
+    assert notebook.errors() == [f"{kept}; run the same again to measure the rest"]
     assert 3 <= len(first) < 8
     assert netns.existing() == [] and not lock.STATE.exists() and lock.current_holder() is None
     shown = status(folder)

@@ -11,7 +11,7 @@ PHASES = ["planning", "placing", "measuring", "recording", "taking down", "resto
 
 
 @pytest.mark.rig
-def test_six_kills_lose_nothing_and_leave_nothing():
+def test_six_kills_lose_no_trial_and_leave_nothing():
     argv = [sys.executable, str(SCRIPT), "--kills", "6", "--blocks", "2"]
     result = subprocess.run(argv, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -1,7 +1,7 @@
-"""The one-host rig, as a user without root has it, over the loopback of a namespace made here.
+"""The one-host rig of a user without root, over the loopback of a namespace.
 
-The user is a real one, made for these tests, in the group of the engine's socket and no other. The
-engine is a daemon of its own, in the namespace, with its own data. Everything goes at the end.
+The user is made for these tests, in the group of the engine's socket only. The engine is a daemon
+in the namespace, with its own data. All of it is removed at the end.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from unprivileged import LOCAL, User, groups, standing, working_folder
+from unprivileged import LOCAL, User, groups, running_user, working_folder
 
 from labkit.rig import lock
 
 pytestmark = pytest.mark.rig
 
-#: What the user runs: a campaign, as a notebook has it; prints what it found.
+#: A campaign that the user runs, as in a notebook; it prints the results.
 CAMPAIGN = """
 import json, os, sys
 from pathlib import Path
@@ -49,8 +49,8 @@ with Rig.open("one-host", patience=600, say=lambda text: print(text, file=sys.st
         "owns": [rig.owns("127.0.0.1"), rig.owns("198.18.0.1")], "resumed": len(again.trials),
     }))
 """
-#: A placement that is not what its label says, caught though its processes belong to root.
-LIE = """
+#: A placement that is not what its label says; its processes belong to root.
+MISLABELLED = """
 import sys
 from labkit import Rig, docker
 from labkit.tools import sockperf
@@ -62,7 +62,7 @@ from labkit.runtimes.engines.docker import Docker
 Docker._network = staticmethod(lambda *_: ["--network", "bridge"])
 with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
     levels = {"placement": docker("host"), "affinity": "split"}
-    trial = Trial(rig, Condition(tuple(levels.items())), {}, "trial-0-lie", {})
+    trial = Trial(rig, Condition(tuple(levels.items())), {}, "trial-0-mislabelled", {})
     try:
         with trial.serve(sockperf.server("block"), docker("host")):
             print("not caught")
@@ -75,7 +75,7 @@ with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
         print("refused:", error.why)
 """
 
-#: Storages that the user's own engine gives, each used by a container, and what is refused.
+#: A container in each storage of the user's engine, and what is infeasible.
 STORAGES = """
 import json
 from pathlib import Path
@@ -110,13 +110,13 @@ with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
 
 @pytest.fixture(scope="module")
 def user() -> Iterator[User]:
-    with working_folder() as place, standing(place) as found:
+    with working_folder() as place, running_user(place) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def campaign(user: User) -> dict[str, Any]:
-    """What a campaign found that this user ran."""
+    """Return what the user's campaign printed."""
     done = user.python(CAMPAIGN, str(user.home / "data"))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
@@ -133,7 +133,7 @@ def test_real_trials_without_root(campaign: dict[str, Any]) -> None:
     assert set(rows) == {"bare rules", "docker host", "docker nat"}
     assert {row["status"] for row in rows.values()} == {"ok"}, rows
     assert all(0 < row["n_samples"] <= 500 for row in rows.values())
-    assert campaign["resumed"] == 3, "running the plan again measures nothing anew"
+    assert campaign["resumed"] == 3, "running the plan again measures nothing"
     read = {label: row["verification"] for label, row in rows.items()}
     shared = {label: found["namespaces"]["net"] == found["host_namespaces"]["net"]
               for label, found in read.items()}  # fmt: skip
@@ -147,7 +147,7 @@ def test_real_trials_without_root(campaign: dict[str, Any]) -> None:
         assert {"server_switches", "context_switches", "migrations"} <= set(row["mechanisms"])
 
 
-def test_what_it_cannot_is_refused_with_the_reason(campaign: dict[str, Any]) -> None:
+def test_infeasible_placements_have_their_reason(campaign: dict[str, Any]) -> None:
     reasons = campaign["infeasible"]
     assert len(reasons) == 4
     for part, reason in (
@@ -159,7 +159,7 @@ def test_what_it_cannot_is_refused_with_the_reason(campaign: dict[str, Any]) -> 
         assert [why for label, why in reasons.items() if part in label and reason in why], reasons
 
 
-def test_it_says_what_it_is(campaign: dict[str, Any]) -> None:
+def test_the_rig_describes_itself(campaign: dict[str, Any]) -> None:
     shown = campaign["describe"]
     assert campaign["auto"] == "one-host"
     assert campaign["owns"] == [True, False]
@@ -177,22 +177,22 @@ def test_nothing_is_left(user: User, campaign: dict[str, Any]) -> None:
     assert not [group for group in groups() if group.name == "labkit-host"]
 
 
-def test_a_lie_is_caught_without_root(user: User) -> None:
-    done = user.python(LIE)
+def test_a_mislabelled_placement_is_caught_without_root(user: User) -> None:
+    done = user.python(MISLABELLED)
     assert done.returncode == 0, done.stderr
     caught, refused = done.stdout.splitlines()
     assert caught.startswith("caught: this is not docker host: ")
     assert refused.startswith("refused: /dev/cpu_dma_latency")
 
 
-def test_a_users_engine_has_its_own_driver_and_mounts(user: User) -> None:
+def test_an_engine_has_the_storages_of_its_driver_and_mounts(user: User) -> None:
     driver = docker_cli(user, "info", "--format", "{{.Driver}}").strip()
     done = user.python(STORAGES)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["found"] == {driver: [2, "/"], "bind": [2, "/data"], "volume": [2, "/data"]}
-    assert "without root" in said["cold"]
-    assert said["left"] == [], "what containers wrote as root is removed without being root"
+    assert "caches cannot be dropped" in said["cold"]
+    assert said["left"] == [], "files that containers wrote as root are removed without root"
     assert docker_cli(user, "volume", "ls", "--quiet") == ""
 
 
@@ -204,14 +204,14 @@ def test_the_next_start_removes_what_was_left(user: User) -> None:
     code = 'from labkit import Rig\nwith Rig.open("one-host", patience=600) as rig: pass'
     done = user.python(code)
     assert done.returncode == 0, done.stderr
-    # Process 1 lives and is not this user's: for all that this user knows, it still measures.
+    # Process 1 runs and is not this user's, so it may be measuring.
     left = docker_cli(user, "ps", "--all", "--format", "{{.Labels}}").split()
     assert sorted(left) == ["labkit=trial-1-x", "other=trial-1-x"]
     for container in docker_cli(user, "ps", "--all", "--quiet").split():
         docker_cli(user, "rm", "--force", container)
 
 
-def test_a_user_keeps_out_of_the_way_of_root(user: User) -> None:
+def test_a_user_waits_for_root(user: User) -> None:
     with lock.locked(patience=600):
         done = user.python('from labkit import Rig\nwith Rig.open("one-host") as rig: pass')
     assert "RigError: the rig is in use" in done.stderr
@@ -244,7 +244,7 @@ with Rig.open("one-host", patience=600) as rig: pass
     assert docker_cli(user, "ps", "--all", "--quiet") == ""
 
 
-def test_root_without_the_virtual_rigs_tools_has_every_rung_but_two(user: User) -> None:
+def test_root_has_the_baseline_levels_except_clean(user: User) -> None:
     code = CAMPAIGN.replace("levels + networks", "levels").replace(
         "from labkit.rig import auto",
         "from labkit.rig import auto, lock; lock.KEEP = Path(sys.argv[1])",

@@ -1,4 +1,4 @@
-"""Steering on the rig's own interfaces: set for a trial, read back, proven, and always undone."""
+"""Packet steering on the interfaces of the rig: applied, verified, undone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def both(lab: Rig) -> Iterator[Rig]:
 
 
 def steered_to(lab: Rig) -> list[str]:
-    """Return the CPU lists to which each receiving host hands what its first interface gets."""
+    """Return the CPU list to which the first interface of each receiving host is steered."""
     return [
         str(
             read_queues(lab.hosts[role], "lab0", sysfs=lab.targets[role].sysfs).record()[
@@ -46,7 +46,7 @@ def load(address: str) -> Client:
     return sockperf.ping_pong(address, messages=200, size=64, wait="block")
 
 
-def test_what_is_received_is_steered_for_a_trial_and_put_back(both: Rig, make_trial: Make) -> None:
+def test_received_packets_are_steered_during_a_trial(both: Rig, make_trial: Make) -> None:
     before = steered_to(both)
     trial = make_trial(bare("rules"), rps="on")
     with trial.serve(sockperf.server("block"), bare("rules")) as server:
@@ -57,13 +57,13 @@ def test_what_is_received_is_steered_for_a_trial_and_put_back(both: Rig, make_tr
         with trial.steer("on"):
             assert steered_to(both) == [both.cpus("sut", "split"), both.cpus("peer", "split")]
             messages = trial.measure(load(server.address)).messages
-    # A call may be about several packets, but a server that answers one by one is called each time.
+    # An interrupt may be for several packets, but here packets come one by one.
     assert trial.mechanisms["rps_ipis"] > messages / 2 > 0
     assert trial.record["steering"]["sut"]["lab0"]["rx-0/rps_cpus"] == both.cpus("sut", "split")
     assert steered_to(both) == before
 
 
-def test_flows_are_steered_with_the_machines_own_table(both: Rig, make_trial: Make) -> None:
+def test_flows_are_steered_with_the_table_of_the_machine(both: Rig, make_trial: Make) -> None:
     local = LocalHost()
     before = local.run("cat", FLOW_TABLE).stdout
     with make_trial(rps="rfs").steer("rfs", cpus="all"):
@@ -72,7 +72,7 @@ def test_flows_are_steered_with_the_machines_own_table(both: Rig, make_trial: Ma
     assert local.run("cat", FLOW_TABLE).stdout == before and steered_to(both) == ["", ""]
 
 
-def test_what_the_interfaces_cannot_is_said_before_and_refused(both: Rig, make_trial: Make) -> None:
+def test_unsupported_steering_is_infeasible_and_an_error(both: Rig, make_trial: Make) -> None:
     assert [
         treatments.PacketSteering().feasibility(both, level, {}) for level in ("off", "on", "rfs")
     ] == [None] * 3
@@ -87,9 +87,9 @@ def test_what_the_interfaces_cannot_is_said_before_and_refused(both: Rig, make_t
     assert steered_to(both) == ["", ""]
 
 
-def test_without_a_second_host_nothing_is_steered(lab: Rig, make_trial: Make) -> None:
+def test_steering_needs_a_second_host(lab: Rig, make_trial: Make) -> None:
     assert treatments.PacketSteering().feasibility(lab, "on", {}) == "the rig has no host peer"
-    with pytest.raises(RigError, match="nothing is steered on peer"), make_trial().steer("on"):
+    with pytest.raises(RigError, match="cannot steer packets on peer"), make_trial().steer("on"):
         raise AssertionError
     assert steered_to(lab) == [""]
 
@@ -105,10 +105,9 @@ with Tuning(LocalHost(), label) as tuning:
 """
 
 
-def test_after_a_kill_it_is_put_back_too(lab: Rig, label: str) -> None:
+def test_restore_undoes_steering_after_a_kill(lab: Rig, label: str) -> None:
     argv = [sys.executable, "-c", KILLED, lab.targets["sut"].sysfs, label]
     assert subprocess.run(argv, check=False).returncode == -signal.SIGKILL
     assert steered_to(lab) == ["0"]
-    # Through the way to the host, whose journal is where the machine's is.
     assert [one.state for one in restore(lab.hosts["sut"], label=label)] == ["restored"]
     assert steered_to(lab) == [""]

@@ -1,4 +1,4 @@
-"""A second host with an engine: both ends in containers, and nothing of it left."""
+"""The peer: both ends in containers, on engines of two hosts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def with_peer(lab: Rig) -> Iterator[Rig]:
 
 
 @pytest.mark.parametrize("network", ["host", "nat"])
-def test_both_ends_are_in_containers_of_engines_of_their_own(
+def test_both_ends_run_in_containers_of_two_engines(
     with_peer: Rig, make_trial: Make, left: Left, network: str
 ) -> None:
     placement = docker(network)
@@ -40,37 +40,37 @@ def test_both_ends_are_in_containers_of_engines_of_their_own(
         trial.serve(waiting("python"), placement, **options) as client,
     ):
         assert client.host.name == "peer" and server.host.name == "sut"
-        own = client.own_address
+        address = client.own_address
         call = thrift_rpc.closed_loop(
             server.address, calls=200, call="receive", size=200, inside=True
         )
         found = trial.measure(call, inside=client)
         near = with_peer.hosts["sut"].run("ip", "-j", "neigh", "show", "198.18.0.5").stdout
     assert len(found.samples["latency_ns"]) == 200
-    assert own.startswith("198.19.128." if network == "nat" else "198.18.0.5")
-    held = trial.record["verifications"]["client"]
-    assert held["status"]["Cpus_allowed_list"] == with_peer.cpus("generator", "split")
-    assert held["inspect"]["image"] == with_peer.targets["peer"].images["python"].digest
-    # What reaches the server comes from the second host, translated where it was behind a bridge.
+    assert address.startswith("198.19.128." if network == "nat" else "198.18.0.5")
+    verification = trial.record["verifications"]["client"]
+    assert verification["status"]["Cpus_allowed_list"] == with_peer.cpus("generator", "split")
+    assert verification["inspect"]["image"] == with_peer.targets["peer"].images["python"].digest
+    # The server's packets come from the peer's address, also from behind a bridge.
     assert json.loads(near)[0]["lladdr"]
     assert trial.mechanisms["client_group_cpu_use"] > 0
     assert left() == []
 
 
-def test_a_second_host_that_comes_again_has_the_address_that_others_remember(lab: Rig) -> None:
-    seen = []
+def test_a_peer_keeps_its_hardware_address(lab: Rig) -> None:
+    addresses = []
     for _ in range(2):
         with lab.peer(images=[]):
             shown = lab.hosts["peer"].run("ip", "-j", "link", "show", "lab0").stdout
-            seen.append(json.loads(shown)[0]["address"])
-    assert seen[0] == seen[1]
+            addresses.append(json.loads(shown)[0]["address"])
+    assert addresses[0] == addresses[1]
 
 
 def test_the_generator_stays_without_firewall_rules(with_peer: Rig) -> None:
     rules = with_peer.hosts["generator"].run("nft", "list", "ruleset").stdout
     assert not rules.strip()
-    beside = with_peer.hosts["peer"].run("nft", "list", "ruleset").stdout
-    assert "masquerade" in beside
+    on_peer = with_peer.hosts["peer"].run("nft", "list", "ruleset").stdout
+    assert "masquerade" in on_peer
     assert with_peer.describe()["hosts"]["peer"] == {
         "addresses": ["198.18.0.5"],
         "cpus": with_peer.cpu_map["generator"],
@@ -79,7 +79,7 @@ def test_the_generator_stays_without_firewall_rules(with_peer: Rig) -> None:
     assert treatments.SecondHost(at="both").feasibility(with_peer, "both", {}) is None
 
 
-def test_its_engine_knows_the_runtimes_that_the_first_one_knows(with_peer: Rig) -> None:
+def test_its_engine_has_the_same_runtimes(with_peer: Rig) -> None:
     asked = ("docker", "info", "--format", "{{json .Runtimes}}")
     known = {
         role: json.loads(
@@ -92,7 +92,7 @@ def test_its_engine_knows_the_runtimes_that_the_first_one_knows(with_peer: Rig) 
     assert set(known["peer"]) == set(known["sut"]) >= {"runc"}
 
 
-def test_nothing_of_it_is_left(lab: Rig) -> None:
+def test_the_peer_is_removed_completely(lab: Rig) -> None:
     before = (lab.hosts, lab.targets, lab.addresses, lab.cpu_map)
     with pytest.raises(RigError, match="no image"), lab.peer(images=["absent"]):
         pass
@@ -106,24 +106,24 @@ def test_nothing_of_it_is_left(lab: Rig) -> None:
     assert "peer0" not in ports
 
 
-def test_what_a_dead_campaign_left_is_removed(lab: Rig) -> None:
+def test_a_peer_of_a_killed_campaign_is_removed(lab: Rig) -> None:
     local = LocalHost()
-    standing = lab.peer(images=["python"])
-    standing.__enter__()
+    peer = lab.peer(images=["python"])
+    peer.__enter__()
     try:
         assert extra_hosts.remove_peer(local) and extra_hosts.remove_peer(local) == []
         assert not Path("/run/netns", netns.PREFIX + "peer").exists()
         assert labelled(local, extra_hosts.PEER_LABEL) == []
     finally:
-        standing.__exit__(None, None, None)
+        peer.__exit__(None, None, None)
 
 
 def test_each_interface_answers_for_its_own_addresses_only(lab: Rig) -> None:
-    """Both ports of the system under test are on one switch; only one has the address."""
+    """Both ports of the sut are on one switch; only one has the address."""
     generator, sut = lab.hosts["generator"], lab.hosts["sut"]
     link = json.loads(sut.run("ip", "-j", "link", "show", "lab0").stdout)[0]
     for _ in range(5):
         generator.run("ip", "neigh", "flush", "dev", "lab0")
         generator.run("bash", "-c", "echo >/dev/udp/198.18.0.3/9; sleep 0.1")
         known = json.loads(generator.run("ip", "-j", "neigh", "show", "198.18.0.3").stdout)
-        assert [one["lladdr"] for one in known] == [link["address"]]
+        assert [row["lladdr"] for row in known] == [link["address"]]

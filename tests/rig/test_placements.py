@@ -1,9 +1,9 @@
-"""Every placement on the real rig: from start to a trial to nothing left; and broken on purpose."""
+"""Every baseline level and Docker placement on the real rig, and placements broken on purpose."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from labkit.hosts import script
 from labkit.hosts.target import Image, Target
 from labkit.placement import BASELINE_LEVELS, Limits, Placement, Workload, bare, container, docker
 from labkit.rig.base import Rig
-from labkit.runtimes import RUNTIMES, placed
+from labkit.runtimes import RUNTIMES, Instance, placed
 from labkit.runtimes.base import Started, wait_ready
 from labkit.runtimes.engines.bare import Bare
 from labkit.runtimes.engines.docker import Docker
@@ -28,7 +28,7 @@ PLACEMENTS = [
     *(bare(level) for level in BASELINE_LEVELS),
     *(docker(network) for network in ("host", "bridge", "nat")),
 ]
-#: 100,000,000 bytes are no whole number of pages.
+#: 100,000,000 bytes are not a multiple of the page size.
 LIMITS = Limits("1", 512, 10_000, 2_000, 100_000_000)
 Left = Callable[[], list[str]]
 
@@ -38,7 +38,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
-def test_from_start_to_nothing_left(
+def test_trial_from_start_to_stop(
     lab: Rig, make_trial: Callable[..., Trial], left: Left, placement: Placement
 ) -> None:
     assert lab.infeasible(placement) is None
@@ -50,7 +50,7 @@ def test_from_start_to_nothing_left(
         assert " dev lab0 " in route
         load = sockperf.ping_pong(server.address, messages=MESSAGES, size=64, wait="block")
         measurement = trial.measure(load)
-        assert left() != []  # the look for leftovers sees what is there
+        assert left() != []  # `left` finds the running placement
     rtt = measurement.samples["rtt_ns"]
     assert 0 < len(rtt) <= MESSAGES and rtt.dtype == np.int64 and rtt.min() > 0
     assert measurement.messages >= len(rtt)
@@ -76,7 +76,7 @@ def group_file(pid: int, *names: str) -> str:
 
 
 @pytest.mark.parametrize("placement", [docker("host", LIMITS), bare("cgroup", LIMITS)], ids=str)
-def test_limits_are_really_set_and_bind(
+def test_limits_are_set_and_throttle(
     lab: Rig, make_trial: Callable[..., Trial], left: Left, placement: Placement
 ) -> None:
     trial = make_trial(placement, wait="spin")
@@ -98,13 +98,13 @@ def test_limits_are_really_set_and_bind(
 
 
 @dataclass
-class Otherwise:
-    """A runtime that starts something else than the label says, and is asked what to expect of it.
+class WrongRuntime:
+    """Creates a runtime that starts something else than the placement says.
 
     Parameters
     ----------
     really : Placement, optional
-        What it starts; what it was asked for when omitted.
+        The placement that it starts instead, if any.
     options : tuple of str
         Options of ``docker run``, in place of those for the network.
     image : str
@@ -119,21 +119,20 @@ class Otherwise:
     after: Callable[[Target, Started], Any] | None = None
 
     def __call__(self, placement: Placement) -> Any:
-        made, kind = self, RUNTIMES[placement.runtime]
+        spec, kind = self, RUNTIMES[placement.runtime]
 
         class Wrong(kind):  # type: ignore[misc, valid-type]
-            def start(
-                self, target: Target, asked: Placement, workload: Workload, cpus: str, label: str
-            ) -> Started:
-                where = Target(**vars(target) | {"images": made.images(target)})
-                started = super().start(where, made.really or asked, workload, cpus, label)
-                if made.after:
-                    made.after(target, started)
-                return Started(started.pid, started.address, started.container)
+            def start(self, instance: Instance) -> Started:
+                target = replace(instance.target, images=spec.images(instance.target))
+                placement = spec.really or instance.placement
+                started = super().start(replace(instance, target=target, placement=placement))
+                if spec.after:
+                    spec.after(instance.target, started)
+                return Started(started.pid, started.container)
 
             @staticmethod
             def _network(target: Target, asked: Placement, workload: Workload) -> list[str]:
-                return list(made.options) or Docker._network(target, asked, workload)
+                return list(spec.options) or Docker._network(target, asked, workload)
 
         return Wrong()
 
@@ -157,36 +156,46 @@ def to_cpu_0(target: Target, started: Started) -> None:
 
 MEMORY, QUOTA = Limits(memory=64 << 20), Limits(period_us=10_000, quota_us=2_000)
 UNCONFINED = ("--network", "host", "--security-opt", "seccomp=unconfined")
-LAYER2, NAT, HOST, TWIN = docker("bridge"), docker("nat"), docker("host"), bare("cgroup")
-CASES: dict[str, tuple[Placement, Otherwise, str]] = {
-    "host mode": (LAYER2, Otherwise(HOST), "it is in the host network namespace"),
+LAYER2, NAT, HOST, CGROUP = docker("bridge"), docker("nat"), docker("host"), bare("cgroup")
+CASES: dict[str, tuple[Placement, WrongRuntime, str]] = {
+    "host mode": (LAYER2, WrongRuntime(HOST), "it is in the host network namespace"),
     "default bridge": (
         LAYER2,
-        Otherwise(options=("--network", "bridge")),
+        WrongRuntime(options=("--network", "bridge")),
         "its interface is not enslaved to labbr0",
     ),
     "another address": (
         LAYER2,
-        Otherwise(options=("--network", "labkit-layer2", "--ip", "198.18.1.11")),
+        WrongRuntime(options=("--network", "labkit-layer2", "--ip", "198.18.1.11")),
         "its address is not 198.18.1.10",
     ),
-    "published": (HOST, Otherwise(NAT), "a network of its own"),
-    "no rule": (NAT, Otherwise(after=unpublish), "no NAT rule leads from 198.18.0.3, port 11111"),
-    "no limit": (docker("host", MEMORY), Otherwise(HOST), "its memory limit is None, not 67108864"),
-    "no quota": (bare("cgroup", QUOTA), Otherwise(TWIN), "its CPU quota is None"),
-    "hidden quota": (HOST, Otherwise(docker("host", QUOTA)), "and none was asked for"),
-    "hidden shares": (TWIN, Otherwise(bare("cgroup", Limits(shares=2))), "a CPU weight of 2"),
-    "outside its group": (TWIN, Otherwise(bare("chroot")), "is not /labkit/"),
-    "inside a group": (bare("chroot"), Otherwise(TWIN), "it is in the control group /labkit/"),
-    "not in the chroot": (bare("chroot"), Otherwise(bare("rules")), "its root is /, not"),
-    "wrong CPU": (bare("clean"), Otherwise(after=to_cpu_0), "it may run on CPUs 0, not 1"),
-    "container's wrong CPU": (HOST, Otherwise(after=to_cpu_0), "it may run on CPUs 0, not 1"),
-    "unconfined": (HOST, Otherwise(options=UNCONFINED), "it runs without a seccomp filter"),
+    "published": (HOST, WrongRuntime(NAT), "a network of its own"),
+    "no rule": (
+        NAT,
+        WrongRuntime(after=unpublish),
+        "no NAT rule leads from 198.18.0.3, port 11111",
+    ),
+    "no limit": (
+        docker("host", MEMORY),
+        WrongRuntime(HOST),
+        "its memory limit is None, not 67108864",
+    ),
+    "no quota": (bare("cgroup", QUOTA), WrongRuntime(CGROUP), "its CPU quota is None"),
+    "hidden quota": (HOST, WrongRuntime(docker("host", QUOTA)), "and none was asked for"),
+    "hidden shares": (CGROUP, WrongRuntime(bare("cgroup", Limits(shares=2))), "a CPU weight of 2"),
+    "outside its group": (CGROUP, WrongRuntime(bare("chroot")), "is not /labkit/"),
+    "inside a group": (bare("chroot"), WrongRuntime(CGROUP), "it is in the control group /labkit/"),
+    "not in the chroot": (bare("chroot"), WrongRuntime(bare("rules")), "its root is /, not"),
+    "wrong CPU": (bare("clean"), WrongRuntime(after=to_cpu_0), "it may run on CPUs 0, not 1"),
+    "container's wrong CPU": (HOST, WrongRuntime(after=to_cpu_0), "it may run on CPUs 0, not 1"),
+    "unconfined": (HOST, WrongRuntime(options=UNCONFINED), "it runs without a seccomp filter"),
 }
 
 
-def refused(lab: Rig, target: Target, placement: Placement, runtime: Any, label: str) -> str:
-    """Place it; return in which words the check refused it, with the evidence beside them."""
+def verification_error(
+    lab: Rig, target: Target, placement: Placement, runtime: Any, label: str
+) -> str:
+    """Place a server, and return the message of the verification error."""
     logs: dict[str, str] = {}
     server = sockperf.server("block")
     cpus = lab.cpu_map["sut"]
@@ -194,7 +203,7 @@ def refused(lab: Rig, target: Target, placement: Placement, runtime: Any, label:
         pytest.raises(ManipulationError) as caught,
         placed(runtime, target, placement, server, cpus=cpus, label=label, logs=logs),
     ):
-        raise AssertionError("it was used")
+        raise AssertionError("verification passed")
     error = caught.value
     assert error.what.startswith(f"this is not {placement.label}: ")
     assert error.evidence["verification"]["cmdline"].startswith("sockperf server")
@@ -204,12 +213,10 @@ def refused(lab: Rig, target: Target, placement: Placement, runtime: Any, label:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_not_what_its_label_says_is_refused(
-    lab: Rig, label: str, left: Left, case: str
-) -> None:
+def test_wrong_placements_are_rejected(lab: Rig, label: str, left: Left, case: str) -> None:
     placement, wrong, words = CASES[case]
     target = lab.target(placement)
-    assert words in refused(lab, target, placement, wrong(placement), label)
+    assert words in verification_error(lab, target, placement, wrong(placement), label)
     assert left() == []
 
 
@@ -221,16 +228,16 @@ def test_what_is_not_what_its_label_says_is_refused(
     ],
     ids=str,
 )
-def test_a_rung_on_the_wrong_host_is_refused(
+def test_a_baseline_level_on_the_wrong_host_is_rejected(
     lab: Rig, label: str, left: Left, placement: Placement, role: str, words: str
 ) -> None:
-    assert words in refused(lab, lab.targets[role], placement, Bare(), label)
+    assert words in verification_error(lab, lab.targets[role], placement, Bare(), label)
     assert left() == []
 
 
 @pytest.fixture
 def other_image(lab: Rig) -> Iterator[str]:
-    """An image that holds the same files under another digest."""
+    """An image with the same files and another digest."""
     target = lab.targets["sut"]
     env = {"DOCKER_HOST": str(target.engine)}
     make = """id=$(docker create --label labkit=image "$1" true)
@@ -240,9 +247,11 @@ def other_image(lab: Rig) -> Iterator[str]:
     target.host.run("docker", "rmi", "labkit-test:other", env=env)
 
 
-def test_another_image_is_refused(lab: Rig, label: str, other_image: str, left: Left) -> None:
-    runtime = Otherwise(image=other_image)(HOST)
-    assert "its image is sha256:" in refused(lab, lab.targets["sut"], HOST, runtime, label)
+def test_another_image_is_rejected(lab: Rig, label: str, other_image: str, left: Left) -> None:
+    runtime = WrongRuntime(image=other_image)(HOST)
+    assert "its image is sha256:" in verification_error(
+        lab, lab.targets["sut"], HOST, runtime, label
+    )
     assert left() == []
 
 
@@ -251,7 +260,7 @@ def test_another_image_is_refused(lab: Rig, label: str, other_image: str, left: 
     [(("sleep", "60"), 0.2, "nothing listens on the port yet"), (("false",), 20.0, "has ended")],
 )
 @pytest.mark.parametrize("placement", [bare("clean"), bare("cgroup"), docker("nat")], ids=str)
-def test_a_server_that_never_is_ready_is_an_error_and_leaves_nothing(
+def test_a_server_that_does_not_become_ready(
     lab: Rig,
     label: str,
     left: Left,
@@ -268,13 +277,13 @@ def test_a_server_that_never_is_ready_is_an_error_and_leaves_nothing(
         pytest.raises(PlacementError) as caught,
         placed(runtime, lab.target(placement), placement, workload, cpus="1", label=label),
     ):
-        raise AssertionError("it was used")
+        raise AssertionError("verification passed")
     assert words in str(caught.value) or "ended at once" in str(caught.value)
     assert left() == []
 
 
 @pytest.mark.parametrize("engine", ["podman", "lxc", "nspawn"])
-def test_what_a_container_writes_goes_with_it(
+def test_files_written_by_a_container_are_removed(
     lab: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
 ) -> None:
     placement = container(engine, "host")

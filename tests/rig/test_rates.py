@@ -1,4 +1,4 @@
-"""Virtual links with a rate: what passes keeps to it each way, and nothing of it is left."""
+"""Virtual links with a rate, in both directions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from labkit.hosts import LocalHost, script, start_job
-from labkit.rig import Rig, clean, lock, netns, virtual
+from labkit.rig import Rig, netns, virtual
 
 pytestmark = pytest.mark.rig
 RATE = "200mbit"
@@ -23,22 +23,8 @@ done
 """
 
 
-@pytest.fixture(scope="module")
-def standing() -> Iterator[None]:
-    with lock.locked(patience=900):
-        clean(say=lambda text: None)
-        stood = bool((lock.read_state() or {}).get("ready"))
-        if not stood:
-            virtual.up(keep=False)
-        try:
-            yield
-        finally:
-            if not stood:
-                virtual.down()
-
-
 @pytest.fixture
-def limited(standing: None) -> Iterator[Rig]:
+def limited(namespaces: bool) -> Iterator[Rig]:
     rig = virtual.VirtualRig.attach(f"virtual:{RATE}")
     yield rig
     rig.close()
@@ -47,11 +33,11 @@ def limited(standing: None) -> Iterator[Rig]:
 
 def buckets() -> list[str]:
     """Return every token bucket in the lab's namespaces."""
-    local, found = LocalHost(), []
+    local, lines = LocalHost(), []
     for name in netns.existing():
         text = local.run("nsenter", f"--net=/run/netns/{name}", "tc", "qdisc", "show").stdout
-        found += [f"{name}: {line}" for line in text.splitlines() if " tbf " in f" {line} "]
-    return found
+        lines += [f"{name}: {line}" for line in text.splitlines() if " tbf " in f" {line} "]
+    return lines
 
 
 def transfer(rig: Rig, source: str, target: str) -> float:
@@ -74,8 +60,8 @@ def test_a_transfer_keeps_to_the_rate_each_way(limited: Rig, source: str, target
     assert transfer(limited, source, target) <= most
 
 
-def test_without_a_rate_it_is_faster(standing: None) -> None:
-    """What the test above could not have seen otherwise."""
+def test_without_a_rate_it_is_faster(namespaces: bool) -> None:
+    """Otherwise the test above would show nothing."""
     rig = virtual.VirtualRig.attach()
     try:
         assert transfer(rig, "generator", "sut") > 2 * netns.bits_per_second(RATE)
@@ -83,7 +69,7 @@ def test_without_a_rate_it_is_faster(standing: None) -> None:
         rig.close()
 
 
-def test_every_link_has_a_bucket_at_both_ends_a_peer_s_too(limited: Rig) -> None:
+def test_every_link_has_a_bucket_at_both_ends(limited: Rig) -> None:
     # The system under test has two links.
     assert len(buckets()) == 2 * 4
     with limited.peer(["net"]):
@@ -100,7 +86,7 @@ def test_two_rates_are_two_rigs(limited: Rig) -> None:
     plain.close()
 
 
-def test_who_opens_the_rig_takes_away_what_a_killed_campaign_left(standing: None) -> None:
+def test_attaching_removes_the_rate_of_a_killed_campaign(namespaces: bool) -> None:
     killed = virtual.VirtualRig.attach(f"virtual:{RATE}")
     assert buckets()
     virtual.VirtualRig.attach().close()

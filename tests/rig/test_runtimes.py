@@ -1,7 +1,7 @@
-"""The contract of every engine on every network that it can have, on the real rig.
+"""Every engine on every possible network of the real rig, and placements broken on purpose.
 
-Start, ready, address, limits, logs, stop, nothing left; and each broken on purpose. A pair that the
-rig refuses is seen to be refused; those that `make test` installs must be there in CI.
+Infeasible pairs must raise an error; in CI, all pairs whose packages `make test` installs must be
+feasible.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from labkit.hosts.target import Target
 from labkit.placement import ENGINES as ALL_ENGINES
 from labkit.placement import Limits, Placement, Workload, container
 from labkit.rig.base import Rig
-from labkit.runtimes import RUNTIMES
+from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.base import Started
 from labkit.runtimes.networks import NEVER
 from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
-#: What this machine can have; rkt and Weave Net are packaged nowhere.
+#: rkt has no package.
 ENGINES = tuple(name for name in ALL_ENGINES if name != "rkt")
-LAID = ("macvlan", "routed", "nat", "vxlan", "overlay", "encrypted")
+CREATED = ("macvlan", "routed", "nat", "vxlan", "overlay", "encrypted")
 PAIRS = [
     container(engine, network)
     for engine in ENGINES
-    for network in ("host", "bridge", *LAID)
+    for network in ("host", "bridge", *CREATED)
     if not RUNTIMES[engine].infeasible(network)
 ]
 LIMITS = Limits("1", 512, 10_000, 5_000, 200_000_000)
-#: On these networks the generator has no address: what they join are containers of two engines.
+#: Networks of containers only, on which the generator has no address.
 ENGINES_ONLY = ("overlay", "encrypted")
 Left = Callable[[], list[str]]
 
 
 @pytest.fixture(scope="module")
 def networked(lab: Rig) -> Iterator[Rig]:
-    with lab.peer(images=["net"]), lab.networks(LAID):
+    with lab.peer(images=["net"]), lab.networks(CREATED):
         yield lab
 
 
-def refused(lab: Rig, trial: Trial, placement: Placement) -> bool:
-    """See that a placement that the rig refuses cannot be made; tell whether it refuses it."""
+def infeasible(lab: Rig, trial: Trial, placement: Placement) -> bool:
+    """Return whether a placement is infeasible; if so, check that it raises an error."""
     reason = lab.infeasible(placement)
     if reason:
         serving = trial.serve(sockperf.server("block"), placement)
@@ -61,15 +61,15 @@ def refused(lab: Rig, trial: Trial, placement: Placement) -> bool:
     return bool(reason)
 
 
-@pytest.mark.skipif(not os.environ.get("LABKIT_REQUIRE_RIG"), reason="asked of CI only")
-def test_the_engines_that_the_tests_install_are_there(lab: Rig) -> None:
+@pytest.mark.skipif(not os.environ.get("LABKIT_REQUIRE_RIG"), reason="only in CI")
+def test_installed_engines_are_feasible(lab: Rig) -> None:
     there = {engine for engine in ENGINES if not lab.infeasible(container(engine, "nat"))}
     assert there == set(ENGINES)
-    laid = {name for name in LAID if not lab.infeasible(container("docker", name))}
-    assert laid >= {"macvlan", "routed", "nat", "vxlan", "overlay"}
+    created = {name for name in CREATED if not lab.infeasible(container("docker", name))}
+    assert created >= {"macvlan", "routed", "nat", "vxlan", "overlay"}
 
 
-def far_load(address: str) -> Client:
+def ping_pong(address: str) -> Client:
     """Return a client for the inside of a placement, which has no log: its summary will do."""
     argv = ("sockperf", "ping-pong", "-i", address, "-p", "11111", "-t", "1")
 
@@ -82,11 +82,11 @@ def far_load(address: str) -> Client:
 
 
 @pytest.mark.parametrize("placement", PAIRS, ids=str)
-def test_from_start_to_nothing_left(
+def test_trial_on_each_engine_and_network(
     networked: Rig, make_trial: Callable[..., Trial], left: Left, placement: Placement
 ) -> None:
     trial = make_trial(placement)
-    if refused(networked, trial, placement):
+    if infeasible(networked, trial, placement):
         return
     with trial.serve(sockperf.server("block"), placement) as server:
         assert networked.owns(server.address)
@@ -94,7 +94,7 @@ def test_from_start_to_nothing_left(
             waits = Workload(("sleep", "infinity"), 0)
             far = trial.serve(waits, placement, name="client", at="peer")
             with far as client:
-                measurement = trial.measure(far_load(server.address), inside=client)
+                measurement = trial.measure(ping_pong(server.address), inside=client)
         else:
             measurement = trial.measure(echoes(server.address))
         assert left() != []
@@ -105,25 +105,23 @@ def test_from_start_to_nothing_left(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_limits_are_set_as_asked(
+def test_limits_on_each_engine(
     networked: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
 ) -> None:
     placement = container(engine, "nat", LIMITS)
     trial = make_trial(placement)
-    if refused(networked, trial, placement):
+    if infeasible(networked, trial, placement):
         return
     with trial.serve(sockperf.server("block"), placement):
-        pass  # the manipulation check reads all of them back
+        pass  # verification reads the limits
     assert left() == []
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_a_container_prints_is_kept(
-    networked: Rig, make_trial: Callable[..., Trial], engine: str
-) -> None:
+def test_logs_on_each_engine(networked: Rig, make_trial: Callable[..., Trial], engine: str) -> None:
     placement = container(engine, "nat")
     trial = make_trial(placement)
-    if refused(networked, trial, placement):
+    if infeasible(networked, trial, placement):
         return
     with trial.serve(sockperf.server("block"), placement):
         pass
@@ -131,12 +129,12 @@ def test_what_a_container_prints_is_kept(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_container_that_fails_says_why(
+def test_a_failing_container_raises_its_error(
     networked: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
 ) -> None:
     placement = container(engine, "nat")
     trial = make_trial(placement)
-    if refused(networked, trial, placement):
+    if infeasible(networked, trial, placement):
         return
     wrong = Workload(("sockperf", "server", "--no-such-option"), 11111)
     with (
@@ -147,18 +145,18 @@ def test_a_container_that_fails_says_why(
     assert left() == []
 
 
-def other(engine: str, network: str, after: Callable[[Target, Started], Any] | None = None) -> Any:
-    """Return a runtime that starts a container on another network than its label says."""
+def wrong_runtime(
+    engine: str, network: str, after: Callable[[Target, Started], Any] | None = None
+) -> Any:
+    """Return a runtime that starts a container on another network than the placement says."""
     kind = RUNTIMES[engine]
 
     class Wrong(kind):  # type: ignore[misc, valid-type]
-        def start(
-            self, target: Target, asked: Placement, workload: Workload, cpus: str, label: str
-        ) -> Started:
-            really = container(engine, network or asked.network)
-            started = super().start(target, really, workload, cpus, label)
+        def start(self, instance: Instance) -> Started:
+            really = container(engine, network or instance.placement.network)
+            started = super().start(replace(instance, placement=really))
             if after:
-                after(target, started)
+                after(instance.target, started)
             return started  # type: ignore[no-any-return]
 
     return Wrong()
@@ -185,7 +183,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("engine", "label", "really", "why"), BROKEN)
-def test_a_wrong_placement_cannot_pass(
+def test_a_wrong_network_is_rejected(
     networked: Rig,
     make_trial: Callable[..., Trial],
     left: Left,
@@ -196,9 +194,9 @@ def test_a_wrong_placement_cannot_pass(
 ) -> None:
     placement = container(engine, label)
     trial = make_trial(placement)
-    if refused(networked, trial, placement):
+    if infeasible(networked, trial, placement):
         return
-    trial._runtimes[engine] = other(engine, really)
+    trial._runtimes[engine] = wrong_runtime(engine, really)
     with (
         pytest.raises(ManipulationError, match=why),
         trial.serve(sockperf.server("block"), placement),
@@ -208,12 +206,12 @@ def test_a_wrong_placement_cannot_pass(
 
 
 @pytest.mark.parametrize(("label", "really"), [("gvisor", "docker"), ("docker", "gvisor")])
-def test_another_runtime_of_the_engine_cannot_pass(
+def test_another_oci_runtime_is_rejected(
     networked: Rig, make_trial: Callable[..., Trial], label: str, really: str
 ) -> None:
     placement = container(label, "nat")
     trial = make_trial(placement)
-    if refused(networked, trial, container("gvisor", "nat")):
+    if infeasible(networked, trial, container("gvisor", "nat")):
         return
     kind, runs = RUNTIMES[label], RUNTIMES[really]()
 
@@ -228,7 +226,7 @@ def test_another_runtime_of_the_engine_cannot_pass(
         pass
 
 
-def past_the_tunnel(target: Target, started: Started) -> None:
+def bypass_tunnel(target: Target, started: Started) -> None:
     target.host.run("ip", "link", "set", "lab1", "master", "labvx0")
 
 
@@ -239,12 +237,12 @@ def unpublish(target: Target, started: Started) -> None:
     target.host.run(*script(text))
 
 
-def unpinned(target: Target, started: Started) -> None:
+def unpin(target: Target, started: Started) -> None:
     text = 'taskset --cpu-list --pid 0,1 "$(pgrep --parent "$1" | head -n 1)"'
     target.host.run(*script(text, str(started.pid)))
 
 
-def astray(target: Target, started: Started) -> None:
+def misdirect(target: Target, started: Started) -> None:
     entry = ("00:00:00:00:00:00", "dev", "labvxlan0", "dst", "198.18.0.2")
     target.host.run("bridge", "fdb", "del", *entry)
 
@@ -253,21 +251,21 @@ def astray(target: Target, started: Started) -> None:
     ("engine", "network", "after", "mend", "why"),
     [
         (
-            *("docker", "vxlan", past_the_tunnel),
+            *("docker", "vxlan", bypass_tunnel),
             ("ip", "link", "set", "lab1", "master", "labbr0"),
             "lab1 leads past labvxlan0",
         ),
         (
-            *("docker", "vxlan", astray),
+            *("docker", "vxlan", misdirect),
             *[("bridge", "fdb", "append", "00:00:00:00:00:00", "dev", "labvxlan0")],
             "does not lead to 198.18.0.2",
         ),
         ("lxc", "nat", unpublish, ("true",), "no NAT rule leads"),
-        ("gvisor", "nat", unpinned, ("true",), "it may run on CPUs"),
+        ("gvisor", "nat", unpin, ("true",), "it may run on CPUs"),
     ],
     ids=["past the tunnel", "astray", "unpublished", "unpinned"],
 )
-def test_what_is_changed_afterwards_is_seen(
+def test_later_changes_are_rejected(
     networked: Rig,
     make_trial: Callable[..., Trial],
     engine: str,
@@ -278,9 +276,9 @@ def test_what_is_changed_afterwards_is_seen(
 ) -> None:
     placement = container(engine, network)
     trial = make_trial(placement)
-    if refused(networked, trial, placement):
+    if infeasible(networked, trial, placement):
         return
-    trial._runtimes[engine] = other(engine, "", after)
+    trial._runtimes[engine] = wrong_runtime(engine, "", after)
     if mend[0] == "bridge":
         mend = (*mend, "dst", "198.18.0.2")
     try:
@@ -294,12 +292,12 @@ def test_what_is_changed_afterwards_is_seen(
 
 
 @pytest.mark.parametrize("network", sorted(NEVER))
-def test_networks_that_measure_nothing_are_refused(lab: Rig, network: str) -> None:
+def test_networks_that_cannot_be_measured(lab: Rig, network: str) -> None:
     for engine in ENGINES:
         assert lab.infeasible(container(engine, network)) == NEVER[network]
 
 
-def test_a_network_that_does_not_stand_is_named(
+def test_a_network_that_is_not_set_up(
     lab: Rig, make_trial: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placement = container("docker", "routed")

@@ -1,4 +1,4 @@
-"""The tools of the image `services`, run in it, and two of them side by side."""
+"""The tools of the image `services`, alone and two at a time."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def test_each_tool_prints_what_its_parser_reads(make_trial: Make, name: str) -> 
         assert trial.measure(client, inside=server).metrics[metric] > 0
 
 
-def _is_bonnie(client: Client, trial: Trial) -> None:
+def check_bonnie(client: Client, trial: Trial) -> None:
     with trial.serve(waiting("services"), docker("nat").limited(memory=2**26)) as server:
         measurement = trial.measure(client, inside=server)
     # However fast the disk is, each phase has a number or says that it was too short.
     assert len(measurement.metrics) + len(measurement.flags) == len(bonnie.COLUMNS)
 
 
-def test_both_bonnies_print_the_format_that_is_read(make_trial: Make) -> None:
-    _is_bonnie(bonnie.disk(128, chunk=65_536, short=True), make_trial())
-    _is_bonnie(bonnie.disk(16), make_trial())
+def test_both_versions_of_bonnie_print_the_format_that_is_read(make_trial: Make) -> None:
+    check_bonnie(bonnie.disk(128, chunk=65_536, short=True), make_trial())
+    check_bonnie(bonnie.disk(16), make_trial())
 
 
 def test_linpack_takes_as_many_threads_as_it_may_use_cpus(make_trial: Make) -> None:
@@ -53,7 +53,7 @@ def test_linpack_takes_as_many_threads_as_it_may_use_cpus(make_trial: Make) -> N
     assert found.metrics["linpack_threads"] == 1
 
 
-def test_two_run_side_by_side_in_one_window(make_trial: Make, left: Left) -> None:
+def test_two_tools_run_in_one_window(make_trial: Make, left: Left) -> None:
     trial = make_trial()
     once = stream.kernels(500_000, times=3)
     with trial.serve(waiting("services"), docker("nat"), name="server") as server:
@@ -79,7 +79,7 @@ def test_two_run_side_by_side_in_one_window(make_trial: Make, left: Left) -> Non
     assert not left()
 
 
-def test_a_tool_that_fails_in_its_loop_is_told_in_its_words(make_trial: Make) -> None:
+def test_the_error_of_a_repeated_tool_is_reported(make_trial: Make) -> None:
     trial = make_trial()
     with trial.serve(waiting("services"), docker("nat")) as server:
         nobody = netperf.tcp_stream(server.own_address, seconds=1, port=9)

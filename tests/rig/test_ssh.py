@@ -1,4 +1,4 @@
-"""SSH hosts against a real sshd on the loopback interface, and this machine without any."""
+"""Hosts: this machine, and a real sshd on the loopback interface."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from labkit.hosts import Host, LocalHost, SshHost, script, start_job
 
 pytestmark = MARKS
 
-#: Any text that can be an argument: no NUL, and nothing that UTF-8 cannot say.
+#: Any text that can be an argument.
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))
-#: Prints its argument, a variable and its input, with a mark between them.
+#: Prints its argument, a variable and its input, separated by NUL.
 ECHO = 'printf "%s\\0%s\\0" "$1" "$LABKIT_TEST"; cat'
 
 
@@ -41,20 +41,22 @@ def ssh(server: Server) -> Iterator[SshHost]:
 
 @pytest.fixture(scope="module", params=["local", "ssh", "gateway"])
 def host(request: pytest.FixtureRequest, server: Server) -> Iterator[Host]:
-    made: Host = LocalHost()
+    instance: Host = LocalHost()
     if request.param == "ssh":
-        made = server.host()
+        instance = server.host()
     elif request.param == "gateway":
-        made = server.host(gateway="socat - TCP:%h:%p")
-    yield made
-    made.close()
+        instance = server.host(gateway="socat - TCP:%h:%p")
+    yield instance
+    instance.close()
 
 
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(argument=TEXT, variable=TEXT, data=TEXT)
-def test_any_text_arrives_unchanged(host: Host, argument: str, variable: str, data: str) -> None:
+def test_arguments_variables_and_input_are_unchanged(
+    host: Host, argument: str, variable: str, data: str
+) -> None:
     command = script(ECHO, argument)
     result = host.run(*command, env={"LABKIT_TEST": variable}, input=data)
     assert result.stdout.split("\0", 2) == [argument, variable, data]
@@ -65,19 +67,19 @@ def test_any_text_arrives_unchanged(host: Host, argument: str, variable: str, da
     "text",
     ["", " ", "'", '"', "$HOME", "`id`", "\\n", "a\nb", "-n", "*", "!x", "\x01\x7f", "é\u2028"],
 )
-def test_awkward_arguments(host: Host, text: str) -> None:
+def test_special_characters(host: Host, text: str) -> None:
     assert host.run("printf", "%s|", text, "end").stdout == f"{text}|end|"
 
 
-def test_a_builtin_of_the_shell_is_not_what_runs(host: Host) -> None:
+def test_builtins_of_the_shell_are_not_used(host: Host) -> None:
     assert host.run("echo", "a\\tb").stdout == "a\\tb\n"
 
 
-def test_output_that_is_not_text_is_replaced(host: Host) -> None:
+def test_invalid_utf8_is_replaced(host: Host) -> None:
     assert host.run("printf", "a\\377b").stdout == "a\ufffdb"
 
 
-def test_much_on_every_stream_at_once(host: Host) -> None:
+def test_large_data_on_every_stream(host: Host) -> None:
     data = "x" * 1_000_000
     text = 'head -c 3000000 /dev/zero >&2; head -c 3000000 /dev/zero; wc -c; cat "$0" >/dev/null'
     result = host.run("sh", "-c", text, "/dev/null", input=data, timeout=60)
@@ -85,15 +87,15 @@ def test_much_on_every_stream_at_once(host: Host) -> None:
     assert result.stdout == "\0" * 3_000_000 + "1000000\n"
 
 
-def test_input_that_nobody_reads_does_not_block(host: Host) -> None:
+def test_unread_input_does_not_block(host: Host) -> None:
     assert host.run("true", input="x" * 4_000_000, timeout=30).status == 0
 
 
-def test_no_input_is_an_empty_input(host: Host) -> None:
+def test_the_default_input_is_empty(host: Host) -> None:
     assert host.run("cat").stdout == ""
 
 
-def test_a_failure_carries_its_result(host: Host) -> None:
+def test_the_error_of_a_failure_has_its_result(host: Host) -> None:
     with pytest.raises(CommandFailed) as caught:
         host.run("sh", "-c", "echo out; echo err >&2; exit 7")
     evidence = caught.value.evidence
@@ -101,21 +103,21 @@ def test_a_failure_carries_its_result(host: Host) -> None:
     assert host.run("sh", "-c", "exit 7", check=False).status == 7
 
 
-def test_statuses_that_look_like_a_time_out_are_none(host: Host) -> None:
+def test_statuses_of_timeout_without_a_timeout(host: Host) -> None:
     for status in (124, 137):
         result = host.run("sh", "-c", f"exit {status}", check=False)
         assert (result.status, result.timed_out) == (status, False)
 
 
-def test_a_signal_is_told_as_a_shell_tells_it(host: Host) -> None:
+def test_the_status_of_a_signal(host: Host) -> None:
     assert host.run("sh", "-c", "kill -TERM $$", check=False).status == 143
 
 
-def test_a_missing_program_is_a_failure(host: Host) -> None:
+def test_missing_program(host: Host) -> None:
     assert host.run("labkit-has-no-such-program", check=False).status == 127
 
 
-def test_wrong_use_is_told_before_anything_runs(host: Host) -> None:
+def test_invalid_arguments(host: Host) -> None:
     for argv, options in [
         (("echo", "a\0b"), {}),
         ((), {}),
@@ -129,7 +131,7 @@ def test_wrong_use_is_told_before_anything_runs(host: Host) -> None:
             host.run(*argv, **options)  # type: ignore[arg-type]
 
 
-def test_time_out_ends_grandchildren_that_refuse(host: Host) -> None:
+def test_a_timeout_kills_grandchildren_that_ignore_term(host: Host) -> None:
     text = '(trap "" TERM; sleep 300) & echo $!; sh -c "echo \\$\\$; exec sleep 300"'
     with pytest.raises(CommandTimeout) as caught:
         host.run("sh", "-c", text, timeout=0.5)
@@ -138,20 +140,20 @@ def test_time_out_ends_grandchildren_that_refuse(host: Host) -> None:
     assert [pid for pid in pids if outlives(pid)] == []
 
 
-def test_time_out_of_a_command_that_refuses(host: Host) -> None:
+def test_a_timeout_kills_a_command_that_ignores_term(host: Host) -> None:
     result = host.run("sh", "-c", 'trap "" TERM; echo $$; sleep 300', timeout=0.5, check=False)
     assert result.timed_out
     assert not outlives(int(result.stdout))
 
 
-def test_waiting_makes_no_noise(host: Host) -> None:
+def test_waiting_does_not_poll(host: Host) -> None:
     def switches(*argv: str) -> int:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
         host.run(*argv)
         return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
 
     host.run("true")
-    # To begin and to end takes some switches between threads; three seconds between add none.
+    # Starting and ending takes some context switches; three seconds of waiting add none.
     assert switches("sleep", "3") - switches("true") < 20
 
 
@@ -164,17 +166,17 @@ def test_waiting_can_be_interrupted(host: Host) -> None:
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         host.run("sleep", "20", timeout=25)
-    assert time.monotonic() - begin < 15  # the interruption ended it, not the command
+    assert time.monotonic() - begin < 15  # it was interrupted before the command ended
     assert host.run("echo", "again").stdout == "again\n"
 
 
 def test_commands_from_many_threads(host: Host) -> None:
     answers: dict[int, str] = {}
 
-    def ask(number: int) -> None:
+    def run(number: int) -> None:
         answers[number] = host.run("sh", "-c", 'sleep 0.1; echo "$1"', "sh", str(number)).stdout
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -182,18 +184,18 @@ def test_commands_from_many_threads(host: Host) -> None:
     assert answers == {number: f"{number}\n" for number in range(6)}
 
 
-def test_files_go_there_and_back(host: Host, tmp_path: Path) -> None:
+def test_put_and_get(host: Host, tmp_path: Path) -> None:
     data = bytes(range(256)) * 5000
-    source, there, back = tmp_path / "a {host}", tmp_path / "b c", tmp_path / "d"
+    source, copy, back = tmp_path / "a {host}", tmp_path / "b c", tmp_path / "d"
     source.write_bytes(data)
     source.chmod(0o750)
-    host.put(source, str(there))
-    host.get(str(there), back)
+    host.put(source, str(copy))
+    host.get(str(copy), back)
     assert back.read_bytes() == data
-    assert there.stat().st_mode == source.stat().st_mode == back.stat().st_mode
+    assert copy.stat().st_mode == source.stat().st_mode == back.stat().st_mode
 
 
-def test_files_that_cannot_be_copied(host: Host, tmp_path: Path) -> None:
+def test_put_and_get_of_missing_files(host: Host, tmp_path: Path) -> None:
     with pytest.raises(CommandFailed):
         host.get(str(tmp_path / "none"), tmp_path / "x")
     with pytest.raises(CommandFailed):
@@ -214,7 +216,7 @@ def test_jobs_outlive_the_connection(server: Server, tmp_path: Path) -> None:
     first.close()
 
 
-def test_close_is_prompt_and_leaves_nothing(server: Server) -> None:
+def test_close_ends_threads_and_processes(server: Server) -> None:
     before = set(children(os.getpid()))
     for gateway in (None, "socat - TCP:%h:%p"):
         host = server.host(gateway=gateway)
@@ -230,6 +232,6 @@ def test_close_is_prompt_and_leaves_nothing(server: Server) -> None:
     assert set(children(os.getpid())) <= before
 
 
-def test_a_line_too_long_for_a_shell(ssh: SshHost) -> None:
+def test_a_command_line_that_is_too_long(ssh: SshHost) -> None:
     with pytest.raises(UsageError, match="too long"):
         ssh.run("echo", "x" * 140_000)

@@ -1,4 +1,4 @@
-"""Every storage that this machine has, on the real rig: proven, used, and nothing of it left."""
+"""Every storage that this machine has: verified, used and removed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ IMAGE = LayeredImage(
 def stored(lab: Rig) -> Iterator[Rig]:
     with lab.storage({name: [IMAGE] for name in STORAGES}):
         yield lab
-    # What stood for the module is gone with it.
     assert storage.unremoved_drivers() == []
     assert teardown.mounted((str(engine.STORAGES),)) == []
     losetup = LocalHost().run("losetup", "--list", "--noheadings", "--output", "BACK-FILE").stdout
@@ -46,7 +45,7 @@ def stored(lab: Rig) -> Iterator[Rig]:
 
 
 def lacking(lab: Rig, name: str) -> bool:
-    """Tell whether this machine lacks a storage, which is then refused with the reason."""
+    """Tell whether this machine lacks a storage, which is then infeasible with the reason."""
     reason = lab.missing.get(f"storage:{name}")
     if reason:
         assert treatments.ContainerStorage().feasibility(lab, name, {}) == reason
@@ -57,7 +56,7 @@ def lacking(lab: Rig, name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", STORAGES)
-def test_each_operation_runs_in_a_storage_that_is_proven(
+def test_each_operation_runs_in_a_verified_storage(
     stored: Rig, make_trial: Callable[..., Trial], left: Callable[[], list[str]], name: str
 ) -> None:
     if lacking(stored, name):
@@ -84,17 +83,17 @@ def test_each_operation_runs_in_a_storage_that_is_proven(
     assert list((engine.STORAGES / "unions").glob("*")) == []
 
 
-def test_the_engine_keeps_its_own_bridge_beside_the_daemons(stored: Rig) -> None:
+def test_the_engine_keeps_its_bridge_while_other_daemons_run(stored: Rig) -> None:
     shown = stored.hosts["sut"].run("ip", "-brief", "-4", "addr", "show", "docker0").stdout
     assert shown.startswith("docker0") and "/" in shown
 
 
-def test_a_container_is_fresh_whatever_the_one_before_wrote(
+def test_a_container_does_not_see_what_the_previous_one_wrote(
     stored: Rig, make_trial: Callable[..., Trial]
 ) -> None:
-    for name in [one for one in STORAGES if f"storage:{one}" not in stored.missing]:
-        if name in ("bind", "volume"):
-            continue  # these keep what is written to them, as they are for
+    for name in STORAGES:
+        if f"storage:{name}" in stored.missing or name in ("bind", "volume"):
+            continue  # a bind mount and a volume keep what is written to them
         placement = docker("host", storage=name)
         for _ in range(2):
             with make_trial(placement).serve(waiting("tested"), placement) as server:
@@ -124,7 +123,7 @@ def test_cold_caches_are_dropped_by_the_host_itself(
 
 
 class Mislabelled(Docker):
-    """Starts what it is asked for, and expects another driver and a mount where there is none."""
+    """Starts the right container, and expects another driver and another mount."""
 
     def expect(self, *arguments: Any) -> Expectation:
         right = super().expect(*arguments)
@@ -132,7 +131,7 @@ class Mislabelled(Docker):
 
 
 @pytest.mark.parametrize("name", STORAGES)
-def test_what_is_not_the_storage_of_the_label_is_an_error(
+def test_another_storage_than_that_of_the_label_is_an_error(
     stored: Rig, label: str, left: Callable[[], list[str]], name: str
 ) -> None:
     if lacking(stored, name):

@@ -1,4 +1,4 @@
-"""SIGKILL while storages stand: nothing of them is left, whether or not the rig stays."""
+"""SIGKILL while storages are in use: they are removed, whether or not the rig stays."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from labkit.rig.layers import File, LayeredImage
 
 image = LayeredImage("killed", ((File("a", 5000),),))
 with Rig.open("virtual", patience=900) as lab, lab.storage({name: [image] for name in NAMES}):
-    standing = []
+    contexts = []
     for name in [name for name in NAMES if f"storage:{name}" not in lab.missing]:
         placement, label = docker("host", storage=name), f"trial-{os.getpid()}-killed-{name}"
         trial = Trial(lab, Condition((("placement", placement),)), {}, label, {})
-        standing.append(trial.serve(waiting("killed"), placement))
-        standing[-1].__enter__()
-    print("standing", flush=True)
+        contexts.append(trial.serve(waiting("killed"), placement))
+        contexts[-1].__enter__()
+    print("running", flush=True)
     time.sleep(600)
 """
 NAMES = ["fuse-overlayfs", "btrfs", "unionfs-fuse"]
@@ -51,7 +51,7 @@ def left() -> list[str]:
     return found + [f"control group {path}" for path in groups]
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["on a standing rig", "with a rig of its own"])
+@pytest.mark.parametrize("kept", [True, False], ids=["rig stays", "own rig"])
 def test_a_kill_leaves_nothing(kept: bool, tmp_path: Path) -> None:
     with lock.locked(PATIENCE):
         clean(say=print)
@@ -64,8 +64,8 @@ def test_a_kill_leaves_nothing(kept: bool, tmp_path: Path) -> None:
         )
         assert user.stdout is not None
         try:
-            said = list(iter(user.stdout.readline, "standing\n"))
-            assert user.poll() is None, f"{said} {(tmp_path / 'out').read_text()}"
+            lines = list(iter(user.stdout.readline, "running\n"))
+            assert user.poll() is None, f"{lines} {(tmp_path / 'out').read_text()}"
             assert left() != []
         finally:
             os.kill(user.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Safe levers of the real kernel: a network namespace's, and those that revert alone."""
+"""Tuning of the real kernel: settings of a network namespace, and settings that revert."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import pytest
 
-from labkit.errors import TuningConflict
+from labkit.errors import RigError
 from labkit.hosts import LocalHost, Tuning, labelled, restore, stop_labelled
 from labkit.hosts.host import Result
 from labkit.hosts.journal import Journal
-from labkit.hosts.sysfs_values import same
+from labkit.hosts.sysfs import same_value
 
 pytestmark = [
     pytest.mark.rig,
@@ -74,7 +74,7 @@ def test_sysctls(host: NamespaceHost, book: str, label: str) -> None:
     assert (value(host, TTL), value(host, RANGE)) == before
 
 
-def test_a_value_that_the_kernel_refuses(host: NamespaceHost, book: str, label: str) -> None:
+def test_a_value_that_the_kernel_rejects(host: NamespaceHost, book: str, label: str) -> None:
     before = value(host, TTL)
     with Tuning(host, label, journal=book) as tuning:
         assert not tuning.set_file(TTL, 100_000)
@@ -84,8 +84,8 @@ def test_a_value_that_the_kernel_refuses(host: NamespaceHost, book: str, label: 
     assert value(host, TTL) == before
 
 
-def test_a_sysctl_that_somebody_else_sets(host: NamespaceHost, book: str, label: str) -> None:
-    with pytest.raises(TuningConflict), Tuning(host, label, journal=book) as tuning:
+def test_a_sysctl_changed_by_somebody_else(host: NamespaceHost, book: str, label: str) -> None:
+    with pytest.raises(RigError), Tuning(host, label, journal=book) as tuning:
         tuning.set_files({TTL: 77, RANGE: "20000 30000"})
         host.run("sh", "-c", f"echo 99 >{TTL}")
     assert value(host, TTL) == "99"
@@ -119,7 +119,7 @@ def test_a_route(host: NamespaceHost, book: str, label: str, spec: tuple[str, ..
     assert tuning.notes == []
 
 
-def test_a_route_that_was_there_before_stays(host: NamespaceHost, book: str, label: str) -> None:
+def test_an_existing_route_is_kept(host: NamespaceHost, book: str, label: str) -> None:
     host.run("ip", "route", "add", *ROUTE)
     with Tuning(host, label, journal=book) as tuning:
         assert not tuning.add_route(*ROUTE)
@@ -127,14 +127,14 @@ def test_a_route_that_was_there_before_stays(host: NamespaceHost, book: str, lab
     assert len(tuning.notes) == 1
 
 
-def test_a_route_that_somebody_removed(host: NamespaceHost, book: str, label: str) -> None:
+def test_a_removed_route(host: NamespaceHost, book: str, label: str) -> None:
     tuning = Tuning(host, label, journal=book)
     assert tuning.add_route(*ROUTE)
     host.run("ip", "route", "del", *ROUTE)
     assert [outcome.state for outcome in tuning.restore()] == ["unchanged"]
 
 
-def test_a_route_that_cannot_be_is_a_note(host: NamespaceHost, book: str, label: str) -> None:
+def test_an_invalid_route_is_a_note(host: NamespaceHost, book: str, label: str) -> None:
     with Tuning(host, label, journal=book) as tuning:
         assert not tuning.add_route("198.18.0.0/15", "dev", "no-such")
     assert len(tuning.notes) == 1
@@ -172,32 +172,32 @@ def test_restore_after_a_kill(host: NamespaceHost, book: str, label: str) -> Non
 @pytest.mark.skipif(
     not os.access("/dev/cpu_dma_latency", os.W_OK), reason="the kernel has no cpu_dma_latency"
 )
-def test_idle_is_held_and_let_go(book: str, label: str) -> None:
+def test_hold_idle(book: str, label: str) -> None:
     host = LocalHost()
 
-    def least() -> int:
+    def lowest() -> int:
         words = ("od", "-An", "-td4", "-N4", "/dev/cpu_dma_latency")
         return int(host.run(*words).stdout)
 
-    if least() <= 3:
-        pytest.skip("somebody else holds the CPUs out of idle")
+    if lowest() <= 3:
+        pytest.skip("another process restricts idle states")
     with Tuning(host, label, journal=book) as tuning:
         assert tuning.hold_idle(3)
-        assert least() == 3
+        assert lowest() == 3
         assert tuning.hold_idle(0)
-        assert least() == 0
+        assert lowest() == 0
         assert tuning.notes == []
-    assert least() > 3
+    assert lowest() > 3
     assert labelled(host, label) == []
     assert [path.name for path in Path(book).iterdir()] == ["lock"]
 
 
 @pytest.mark.skipif(not list(Path("/proc/irq").glob("[0-9]*")), reason="no interrupts to be seen")
-def test_interrupts_stay_where_they_already_are(book: str, label: str) -> None:
+def test_move_irqs(book: str, label: str) -> None:
     paths = sorted(Path("/proc/irq").glob("[0-9]*/smp_affinity_list"))
     before = {path: path.read_text() for path in paths}
     with Tuning(LocalHost(), label, journal=book) as tuning:
         moved = tuning.move_irqs("0")
-        there = [path for path in paths if same(path.read_text(), "0")]
-        assert moved == len(there) == len(paths) - len(tuning.notes)
+        moved_paths = [path for path in paths if same_value(path.read_text(), "0")]
+        assert moved == len(moved_paths) == len(paths) - len(tuning.notes)
     assert {path: path.read_text() for path in paths} == before

@@ -1,6 +1,6 @@
-"""A user without root, an engine of its own and a namespace with nothing but loopback.
+"""A user without root, with an engine and a namespace that has only loopback.
 
-All of it is made for a test module, and nothing of it is left afterwards.
+They are made for a test module and removed afterwards.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from pathlib import Path
 from uuid import uuid4
 
 from labkit import Rig
-from labkit.hosts import LocalHost, start_job, stop_labelled
+from labkit.hosts import LocalHost, script, start_job, stop_labelled
 from labkit.paths import ROOT
-from labkit.rig import engine, images, virtual
+from labkit.rig import images
 
 LOCAL = LocalHost()
 NAME = f"lkt{uuid4().hex[:6]}"
-#: The images that these tests use: unpacking the others takes longer than all of them.
-IMAGES = [virtual.CONTAINERS / name for name in ("minimal", "net")]
-#: Binds each pair of paths up to "--" in a mount namespace of its own, and runs the rest there.
+#: The images that these tests use; unpacking all would take longer than the tests.
+IMAGES = [ROOT / "containers" / name for name in ("minimal", "net")]
+AWAIT_ENGINE = "until docker info >/dev/null 2>&1; do sleep 0.1; done"
+#: Binds each pair of paths up to "--" in a new mount namespace, and runs the rest there.
 ENTER = (
     "unshare",
     "--mount",
@@ -47,15 +48,15 @@ class User:
 
     @property
     def containers(self) -> Path:
-        """The project's folder of that name, with these images only."""
+        """A copy of ``containers/`` with these images only."""
         return self.home / "containers"
 
     def python_of_root(self, code: str, *argv: str) -> subprocess.CompletedProcess[str]:
-        """Run code as root beside this user: in the namespace, with the user's engine."""
+        """Run code as root, in the namespace and with the user's engine."""
         script = self.home / "root.py"
         script.write_text(code)
         command = ["nsenter", f"--net=/run/netns/{NAME}", *ENTER, str(self.containers)]
-        command += [str(virtual.CONTAINERS), "--", sys.executable, str(script), *argv]
+        command += [str(ROOT / "containers"), "--", sys.executable, str(script), *argv]
         env = {**os.environ, "DOCKER_HOST": self.socket, "PYTHONPATH": str(ROOT)}
         return subprocess.run(
             command, cwd=ROOT, env=env, capture_output=True, text=True, check=False
@@ -64,8 +65,8 @@ class User:
     def python(self, code: str, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run code as the user in the namespace, with this clone and this environment's packages.
 
-        The interpreter may lie where only root may look, so it is bound to where the user may, in
-        a mount namespace that ends with the command.
+        They may be in directories of root only, so they are bound below the user's home, in a mount
+        namespace that ends with the command.
         """
         script = self.home / f"{uuid4().hex}.py"
         script.write_text(code)
@@ -97,7 +98,7 @@ class User:
 
 
 def _give_images(socket: str) -> None:
-    """Give an engine the images that stand on this machine, so that it needs no way out."""
+    """Import this machine's images into an engine, which then needs no registry."""
     pack, env = 'tar -C "$1" -c . | docker import - "$2"', {"DOCKER_HOST": socket}
     for folder in IMAGES:
         image = images.stored(folder)
@@ -106,7 +107,7 @@ def _give_images(socket: str) -> None:
 
 
 def groups() -> set[Path]:
-    """Return the parents of control groups that an engine or a rig made."""
+    """Return the parents of control groups that engines and rigs make."""
     base = Path("/sys/fs/cgroup")
     return {path for name in ("docker", "labkit-host") for path in base.glob(f"*/{name}")} | {
         path for name in ("docker", "labkit-host") if (path := base / name).is_dir()
@@ -122,7 +123,7 @@ def _empty(socket: str) -> None:
 
 @contextmanager
 def working_folder() -> Iterator[Path]:
-    """A folder that everybody may look into; with it goes whatever an engine left below it."""
+    """Yield a directory that everybody may read; what an engine leaves in it is removed."""
     folder = Path(tempfile.mkdtemp(prefix="labkit-one-host-"))
     folder.chmod(0o755)
     before = groups()
@@ -134,21 +135,21 @@ def working_folder() -> Iterator[Path]:
 
 def _remove(folder: Path, before: set[Path]) -> None:
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for point in sorted((one for one in mounts if one.startswith(f"{folder}/")), reverse=True):
-        LOCAL.run("umount", point)  # an engine leaves some, of networks of its own
+    for point in sorted((path for path in mounts if path.startswith(f"{folder}/")), reverse=True):
+        LOCAL.run("umount", point)  # an engine leaves some of its networks
     shutil.rmtree(folder)
     for group in groups() - before:
         group.rmdir()
 
 
 @contextmanager
-def standing(place: Path) -> Iterator[User]:
-    """A user in the group of an engine's socket, in a namespace with nothing but loopback."""
+def running_user(place: Path) -> Iterator[User]:
+    """Yield a user in the group of an engine's socket, in a namespace with only loopback."""
     home, socket = place / "home", f"unix://{place}/docker.sock"
     keys = {path: path.read_text() for path in Path("/proc/sys/kernel/keys").glob("root_max*")}
     if None in map(images.stored, IMAGES):
         with Rig.open("virtual", patience=600):
-            pass  # it has built the images; from here on the user's own campaigns take the lock
+            pass  # builds the images; later the user's campaigns take the lock
     subprocess.run(["useradd", "--create-home", "--home-dir", home, NAME], check=True)
     home.chmod(0o755)
     user = User(NAME, home, socket)
@@ -164,7 +165,7 @@ def standing(place: Path) -> Iterator[User]:
         argv = ["nsenter", f"--net=/run/netns/{NAME}", "dockerd", *options]
         job = start_job(LOCAL, argv, directory=f"{place}/dockerd", label=NAME)
         try:
-            engine.await_daemon(LOCAL, socket, place / "dockerd" / "stderr")
+            LOCAL.run(*script(AWAIT_ENGINE), env={"DOCKER_HOST": socket})
             _give_images(socket)
             yield user
         finally:

@@ -1,4 +1,4 @@
-"""Campaigns that were never on disk, for tests of the ledger."""
+"""Campaigns in memory, for tests of the ledger."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from small_datasets import record as small_record
 
 from labkit.dataset import Dataset
 
@@ -27,7 +28,7 @@ Truth = Callable[[str, float], float]
 
 
 class Campaign(Dataset):
-    """A dataset whose plan, sessions, records and samples are given."""
+    """A dataset of a plan, sessions, records and samples in memory."""
 
     def __init__(
         self,
@@ -39,23 +40,19 @@ class Campaign(Dataset):
         self.__dict__.update(
             path=Path("campaign"), plan=plan, records=list(records), sessions=[{"facts": facts}]
         )
-        self.__dict__["given"] = samples or {}
+        self.__dict__["arrays"] = samples or {}
 
     def _measured(self, columns: Any) -> Any:
         records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]
-        given = [self.given[one["trial"]] for one in records]
-        # A trial's samples are of one column, or by column where there are several.
-        found = {
-            name: [one[name] if isinstance(one, Mapping) else one for one in given]
+        arrays = [self.arrays[one["trial"]] for one in records]
+        # A trial has an array, or several by column.
+        by_column = {
+            name: [array[name] if isinstance(array, Mapping) else array for array in arrays]
             for name in columns
         }
-        lengths = [len(one) for one in next(iter(found.values()))]
-        empty = np.empty(0)
-        return (
-            records,
-            lengths,
-            {name: np.concatenate(all_) if all_ else empty for name, all_ in found.items()},
-        )
+        lengths = [len(array) for array in next(iter(by_column.values()))]
+        joined = {name: np.concatenate([np.empty(0), *of]) for name, of in by_column.items()}
+        return records, lengths, joined
 
 
 def campaign(
@@ -93,23 +90,8 @@ def record(
     block: int, position: int, levels: Mapping[str, str], metrics: Mapping[str, float], **more: Any
 ) -> dict[str, Any]:
     """Return one trial's record."""
-    return {
-        "trial": f"b{block:02d}-p{position:03d}",
-        "block": block,
-        "position": position,
-        "attempt": 1,
-        "session": 1,
-        "levels": dict(levels),
-        "replicate": 1,
-        "started_ns": 0,
-        "seconds": 1.0,
-        "status": "ok",
-        "error": None,
-        "n_samples": 5000,
-        "metrics": dict(metrics),
-        "mechanisms": {},
-        "flags": [],
-    } | more
+    trial = {"trial": f"b{block:02d}-p{position:03d}", "levels": dict(levels), "mechanisms": {}}
+    return small_record(block, position, metrics=dict(metrics), n_samples=5000, **(trial | more))
 
 
 def fail(found: Campaign, matches: Callable[[dict[str, Any]], bool], why: str = "it broke") -> None:

@@ -1,4 +1,4 @@
-"""Runs an analysis notebook on a campaign made up, and keeps what it displays."""
+"""Run an analysis notebook on a campaign in memory, and collect what it displays."""
 
 import json
 
@@ -20,7 +20,7 @@ def words(shown):
 
 
 def display_into(monkeypatch):
-    """Return a list that whatever is displayed goes to from now on."""
+    """Return a list to which everything displayed from now on is appended."""
     shown = []
 
     def show(*values, raw=False, **options):
@@ -53,7 +53,7 @@ def execute(monkeypatch, stand_in, notebook, **parameters):
 
 
 def summary_of(shown):
-    """Return the one summary that was displayed, as the report's index reads it."""
-    found = [one[SUMMARY_MIME] for one in shown if isinstance(one, dict) and SUMMARY_MIME in one]
-    assert len(found) == 1
-    return json.loads(json.dumps(found[0], allow_nan=False))
+    """Return the only summary that was displayed, as the report's index reads it."""
+    outputs = [output for output in shown if isinstance(output, dict)]
+    (summary,) = [output[SUMMARY_MIME] for output in outputs if SUMMARY_MIME in output]
+    return json.loads(json.dumps(summary, allow_nan=False))

@@ -30,6 +30,27 @@ def plan(study: str = "echo", **identity: Any) -> dict[str, Any]:
     }
 
 
+def record(block: int = 1, position: int = 1, attempt: int = 1, **more: Any) -> dict[str, Any]:
+    """Return the record of a successful attempt; `more` replaces its values."""
+    return {
+        "trial": f"b{block:02d}-p{position:02d}",
+        "block": block,
+        "position": position,
+        "attempt": attempt,
+        "session": 1,
+        "levels": {"placement": "bare clean", "wait": "block"},
+        "replicate": 1,
+        "started_ns": 1_700_000_000_000_000_000,
+        "seconds": 1.5,
+        "status": "ok",
+        "error": None,
+        "n_samples": 3,
+        "metrics": {"rtt_ns_median": 2.0},
+        "mechanisms": {"steal": 0.0},
+        "flags": [],
+    } | more
+
+
 def write_campaign(
     folder: Path,
     *,
@@ -41,7 +62,7 @@ def write_campaign(
 ) -> Path:
     """Write a campaign whose second condition takes `effect` times its baseline; return its path.
 
-    The block varies by a few percent, the same way in every campaign; `times` scales all of it.
+    Blocks vary by a few percent, equally in every campaign; `times` scales all samples.
     """
     store = Store(folder)
     write_json(folder / "plan.json", plan(study, **(identity or {})))
@@ -51,25 +72,15 @@ def write_campaign(
             scale = times * (effect if position == 2 else 1.0) * (1 + 0.01 * math.sin(7 * block))
             scale *= 1 + 0.004 * math.cos(5 * block + position)
             values = np.array([int(scale * x) for x in (9_000, 10_000, 10_100, 30_000)])
-            store.add(
-                {
-                    "trial": f"b{block:02d}-p{position:02d}",
-                    "block": block,
-                    "position": position,
-                    "attempt": 1,
-                    "session": 1,
-                    "levels": {"placement": placement, "wait": "block"},
-                    "replicate": 1,
-                    "started_ns": 1_700_000_000_000_000_000 + block * 10**10 + position * 10**9,
-                    "seconds": 0.5,
-                    "status": "ok",
-                    "error": None,
-                    "n_samples": len(values),
-                    "metrics": {"rtt_ns_median": float(np.median(values))},
-                    "mechanisms": {"steal": 0.0, "migrations": 0},
-                    "flags": ["steal 1.0% of a CPU"] if block == 2 else [],
-                },
-                {"rtt_ns": values},
-                {"tool.out": f"block {block}\n"},
-            )
+            trial = {
+                "levels": {"placement": placement, "wait": "block"},
+                "started_ns": 1_700_000_000_000_000_000 + block * 10**10 + position * 10**9,
+                "seconds": 0.5,
+                "n_samples": len(values),
+                "metrics": {"rtt_ns_median": float(np.median(values))},
+                "mechanisms": {"steal": 0.0, "migrations": 0},
+                "flags": ["steal 1.0% of a CPU"] if block == 2 else [],
+            }
+            logs = {"tool.out": f"block {block}\n"}
+            store.add(record(block, position, **trial), {"rtt_ns": values}, logs)
     return folder

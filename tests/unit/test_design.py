@@ -1,4 +1,4 @@
-"""The plan: complete blocks, replayable order, twins, infeasible, identity."""
+"""The design: complete blocks, seeded order, A/A replicates, infeasible conditions, identity."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -20,59 +20,59 @@ names = st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4, unique
     st.integers(1, 5),
     st.integers(),
 )
-def test_each_block_holds_each_condition_once(factors, blocks, seed):
-    made = design.make_design(factors, blocks=blocks, seed=seed)
-    assert made == design.make_design(factors, blocks=blocks, seed=seed)
-    for block in made.order:
-        assert sorted(block) == list(range(len(made.conditions)))
-    assert len(made) == blocks * len(made.conditions)
+def test_each_block_contains_each_condition_once(factors, blocks, seed):
+    plan = design.make_design(factors, blocks=blocks, seed=seed)
+    assert plan == design.make_design(factors, blocks=blocks, seed=seed)
+    for block in plan.order:
+        assert sorted(block) == list(range(len(plan.conditions)))
+    assert len(plan) == blocks * len(plan.conditions)
 
 
 def test_order_is_pinned_to_the_seed():
     # A literal expectation: the order of a published seed must never change with a library.
-    made = design.make_design(FACTORS, blocks=3, seed=2015)
-    assert made.order == ((2, 3, 0, 1), (2, 1, 3, 0), (0, 2, 3, 1))
+    plan = design.make_design(FACTORS, blocks=3, seed=2015)
+    assert plan.order == ((2, 3, 0, 1), (2, 1, 3, 0), (0, 2, 3, 1))
 
 
 def test_blocks_and_seeds_give_different_orders():
     factors = {"x": list(range(12))}
-    made = design.make_design(factors, blocks=20, seed=1)
-    assert len(set(made.order)) == 20
-    assert made.order != design.make_design(factors, blocks=20, seed=2).order
+    plan = design.make_design(factors, blocks=20, seed=1)
+    assert len(set(plan.order)) == 20
+    assert plan.order != design.make_design(factors, blocks=20, seed=2).order
 
 
 def test_positions_are_balanced_over_many_blocks():
-    made = design.make_design({"x": ["a", "b", "c"]}, blocks=3000, seed=7)
-    firsts = Counter(block[0] for block in made.order)
+    plan = design.make_design({"x": ["a", "b", "c"]}, blocks=3000, seed=7)
+    firsts = Counter(block[0] for block in plan.order)
     # 3,000 draws of 1/3: three standard errors are 78.
     assert all(abs(count - 1000) < 78 for count in firsts.values())
 
 
-def test_doubled_conditions_appear_twice_and_have_a_copy_number():
-    made = design.make_design(FACTORS, blocks=1, seed=1, replicates=[{"placement": bare()}])
-    twins = Counter(one.label for one in made.conditions)
-    assert twins["bare clean | spin"] == 2 and twins["docker host | spin"] == 1
-    assert sorted(one.replicate for one in made.conditions) == [1, 1, 1, 1, 2, 2]
-    assert len({one.key for one in made.conditions}) == len(made.conditions)
+def test_replicated_conditions_appear_twice():
+    plan = design.make_design(FACTORS, blocks=1, seed=1, replicates=[{"placement": bare()}])
+    counts = Counter(condition.label for condition in plan.conditions)
+    assert counts["bare clean | spin"] == 2 and counts["docker host | spin"] == 1
+    assert sorted(condition.replicate for condition in plan.conditions) == [1, 1, 1, 1, 2, 2]
+    assert len({condition.key for condition in plan.conditions}) == len(plan.conditions)
 
 
-def test_refusals_carry_the_reason_and_do_not_run():
-    made = design.make_design(
+def test_infeasible_conditions_have_a_reason():
+    plan = design.make_design(
         FACTORS,
         blocks=1,
         seed=1,
         infeasible=lambda levels: "no" if levels["wait"] == "spin" else None,
     )
-    assert [one.reason for one in made.infeasible] == ["no", "no"]
-    assert {one["wait"] for one in made.conditions} == {"block"}
+    assert [condition.reason for condition in plan.infeasible] == ["no", "no"]
+    assert {condition["wait"] for condition in plan.conditions} == {"block"}
 
 
-def test_keep_leaves_out_without_a_refusal():
-    made = design.make_design(FACTORS, blocks=1, seed=1, keep=lambda x: x["wait"] == "spin")
-    assert len(made.conditions) == 2 and not made.infeasible
+def test_keep():
+    plan = design.make_design(FACTORS, blocks=1, seed=1, keep=lambda x: x["wait"] == "spin")
+    assert len(plan.conditions) == 2 and not plan.infeasible
 
 
-def test_nothing_feasible_is_an_error_with_the_reasons():
+def test_no_feasible_condition():
     with pytest.raises(UsageError, match="no engine"):
         design.make_design(FACTORS, blocks=1, seed=1, infeasible=lambda levels: "no engine")
 
@@ -84,12 +84,12 @@ def test_blocks_must_be_a_positive_integer(blocks):
 
 
 @pytest.mark.parametrize("factors", [{}, {"x": []}, {"x": ["a", "a"]}])
-def test_factors_without_distinct_levels_are_refused(factors):
+def test_levels_must_be_distinct(factors):
     with pytest.raises(UsageError):
         design.make_design(factors, blocks=1, seed=1)
 
 
-def test_unknown_factor_in_doubled_is_named():
+def test_unknown_factor_of_a_replicate():
     with pytest.raises(UsageError, match="plaec"):
         design.make_design(FACTORS, blocks=1, seed=1, replicates=[{"plaec": "x"}])
 
@@ -104,7 +104,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=4), json_values, max_size=4))
-def test_equal_identities_never_differ(identity):
+def test_equal_identities(identity):
     assert design.difference(identity, dict(reversed(identity.items()))) == []
     design.refuse_to_mix(identity, identity, "here")
 
@@ -113,13 +113,13 @@ def test_equal_identities_never_differ(identity):
     st.dictionaries(st.sampled_from("abc"), st.integers(), min_size=1),
     st.dictionaries(st.sampled_from("abc"), st.integers(), min_size=1),
 )
-def test_any_change_is_a_difference_and_changes_the_name(one, two):
-    same = one == two
-    assert (design.difference(one, two) == []) == same
-    assert (design.digest(one) == design.digest(two)) == same
+def test_different_identities(before, after):
+    same = before == after
+    assert (design.difference(before, after) == []) == same
+    assert (design.digest(before) == design.digest(after)) == same
 
 
-def test_mixing_is_refused_with_what_differs():
+def test_refuse_to_mix():
     before = {"settings": {"messages": 1000}, "order": [[0, 1]]}
     after = {"settings": {"messages": 2000}, "order": [[1, 0]]}
     with pytest.raises(PlanMismatch) as caught:
@@ -129,7 +129,7 @@ def test_mixing_is_refused_with_what_differs():
     assert caught.value.exit_code == 2
 
 
-def test_a_placement_has_a_canonical_form_and_an_object_has_none():
+def test_canonical():
     plain = design.canonical(docker("bridge"))
     assert plain["runtime"] == "docker" and plain["limits"]["memory"] is None
 

@@ -1,4 +1,4 @@
-"""What `labkit doctor` says of engines and networks, and how it asks the kernel."""
+"""The checks of `labkit doctor`, and the kernel's support of networks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ALL = "macvlan yes\nvxlan yes\nesp yes\n"
 NO_WEAVE = {"network:weave": "needs its own images"}
 
 
-def test_a_kernel_that_has_everything_rules_nothing_out() -> None:
+def test_a_kernel_with_everything() -> None:
     assert kernel_probe.parse_missing_networks(ALL) == {}
 
 
-def test_what_could_not_be_asked_rules_nothing_out() -> None:
+def test_unknown_support_is_not_missing() -> None:
     assert (
         kernel_probe.parse_missing_networks("")
         == kernel_probe.parse_missing_networks("unshare: unshare failed\n")
@@ -30,7 +30,7 @@ def test_what_could_not_be_asked_rules_nothing_out() -> None:
     )
 
 
-def test_a_kind_that_the_kernel_lacks_rules_out_what_stands_on_it() -> None:
+def test_networks_that_need_a_missing_device() -> None:
     found = kernel_probe.parse_missing_networks(
         ALL.replace("vxlan yes", "vxlan no Error: Unknown device type.")
     )
@@ -43,7 +43,7 @@ def test_a_kind_that_the_kernel_lacks_rules_out_what_stands_on_it() -> None:
     }
 
 
-def test_the_first_need_that_is_lacking_is_the_reason() -> None:
+def test_the_first_missing_need_is_the_reason() -> None:
     found = kernel_probe.parse_missing_networks("vxlan no why\nesp no\n")
     assert found["network:encrypted"] == "the kernel has no VXLAN devices (why)"
     assert (
@@ -53,7 +53,7 @@ def test_the_first_need_that_is_lacking_is_the_reason() -> None:
 
 @pytest.mark.rig
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-def test_the_kernel_of_this_machine_answers() -> None:
+def test_the_kernel_of_this_machine() -> None:
     found = kernel_probe.missing_networks()
     assert "network:weave" in found and set(found) <= {f"network:{name}" for name in NETWORKS}
     assert all(found.values())
@@ -62,7 +62,7 @@ def test_the_kernel_of_this_machine_answers() -> None:
 @pytest.mark.parametrize(
     ("plugins", "there"), [("bridge host overlay weavemesh", True), ("bridge host overlay", False)]
 )
-def test_weave_net_is_there_where_the_engine_has_its_plugin(
+def test_weave_net_needs_the_plugin_of_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plugins: str, there: bool
 ) -> None:
     program = tmp_path / "docker"
@@ -77,7 +77,7 @@ def test_weave_net_is_there_where_the_engine_has_its_plugin(
 def engines(monkeypatch: pytest.MonkeyPatch, *lacking: str) -> doctor.Check:
     absent = {f"runtime:{name}": f"no {name} here" for name in lacking}
     monkeypatch.setattr("labkit.runtimes.unavailable", lambda host, socket: absent)
-    monkeypatch.setattr("labkit.rig.virtual.find_tool", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("labkit.rig.kernel_probe.find_tool", lambda name: f"/usr/bin/{name}")
     return doctor._engines()
 
 
@@ -87,7 +87,7 @@ def test_every_engine_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.ok and found.found.split(", ") == list(ENGINES)
 
 
-def test_what_no_distribution_has_is_said_and_nothing_to_mend(
+def test_a_missing_engine_without_a_package_is_ok(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doctor, "NETAVARK", doctor.Path("/"))
@@ -95,25 +95,25 @@ def test_what_no_distribution_has_is_said_and_nothing_to_mend(
     assert found.ok and "not rkt: no rkt here" in found.line()
 
 
-def test_an_engine_that_can_be_installed_has_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_engine_with_a_package_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "NETAVARK", doctor.Path("/no/such/file"))
     found = engines(monkeypatch, "rkt", "lxc", "nspawn")
     assert not found.ok and not found.needed
-    assert "not podman: without netavark" in found.found
+    assert "not podman: it has no networks without netavark" in found.found
     asked = found.remedy.split("--no-install-recommends ")[1].split()
     assert set(asked) == {"lxc", "systemd-container", "podman", "netavark"}
 
 
-def test_without_docker_there_is_no_gvisor_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gvisor_needs_docker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "NETAVARK", doctor.Path("/"))
     monkeypatch.setattr("labkit.runtimes.unavailable", lambda host, socket: {})
-    monkeypatch.setattr("labkit.rig.virtual.find_tool", lambda name: None)
+    monkeypatch.setattr("labkit.rig.kernel_probe.find_tool", lambda name: None)
     found = doctor._engines()
     assert "not docker: dockerd" in found.found and "not gvisor: dockerd" in found.found
     assert "docker.io" in found.remedy
 
 
-def test_networks_are_listed_with_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_networks_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.rig.kernel_probe.no_namespaces", lambda: "")
     monkeypatch.setattr("labkit.rig.kernel_probe.missing_networks", lambda: NO_WEAVE)
     found = doctor._networks()
@@ -125,13 +125,13 @@ def test_networks_are_listed_with_what_they_lack(monkeypatch: pytest.MonkeyPatch
     assert not found.ok and "not macvlan: no such device" in found.line() and "->" in found.line()
 
 
-def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.rig.kernel_probe.is_root", lambda: False)
     found = doctor._networks()
     assert not found.ok and "run as root" in found.line()
 
 
-#: Says what a process without the right to administer the system may have, and what it is told.
+#: The checks and errors of a process without CAP_SYS_ADMIN.
 WITHOUT = """
 from labkit import doctor
 from labkit.errors import RigError
@@ -153,8 +153,8 @@ except RigError as error:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="what root may not do is asked as root")
-def test_root_without_the_right_to_make_namespaces_is_told_so_and_measures_nothing() -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="drops a capability of root")
+def test_root_without_cap_sys_admin() -> None:
     drop = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
     nowhere = os.environ | {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
     found = subprocess.run(
@@ -169,7 +169,7 @@ def test_root_without_the_right_to_make_namespaces_is_told_so_and_measures_nothi
     assert "one-host: " in found.stdout
 
 
-def test_timer_interrupts_are_those_since_the_first_reading_of_one_cpu() -> None:
+def test_most_timer_interrupts() -> None:
     before = " CPU0 CPU1\nLOC: 90000 500 Local timer interrupts\n"
     after = " CPU0 CPU1\nLOC: 90004 750 Local timer interrupts\n"
     assert doctor.most_timer_interrupts(before, after) == 250

@@ -5,7 +5,6 @@ import struct
 from types import SimpleNamespace
 
 import nbformat
-import numpy as np
 import pytest
 from capture_files import ethernet, ipv4, pcap, udp
 
@@ -48,7 +47,7 @@ def test_the_two_windows_of_a_capture_are_told_apart(study):
     first = window(5 * SECOND, range(1, 101), 10**6, 50_000)
     # The first packets of a window wait for a neighbour's address, and come behind later ones.
     second = window(6 * SECOND, [9, 10, *range(1, 9), *range(11, 301)], 10**5, 10**7, lost=(7,))
-    (one, out), (two, back) = study.parted(captured(first, second))
+    (one, out), (two, back) = study.split_windows(captured(first, second))
     assert (len(one), len(out), len(two), len(back)) == (100, 100, 300, 299)
     found = study.latencies(
         SimpleNamespace(flag=lambda *texts: texts == () or pytest.fail(str(texts))),
@@ -78,11 +77,11 @@ def test_windows_that_are_not_told_apart_are_an_error(study, windows):
     if len(windows) == 2:  # the longest pause lies in the second: its first packet is the first's
         windows.append(window(3 * SECOND // 2, range(1, 3), 10**6, 10))
     with pytest.raises(ToolOutput, match="not told apart"):
-        study.parted(captured(*windows))
+        study.split_windows(captured(*windows))
 
 
 def test_a_chain_that_lets_nothing_through_has_no_latency(study):
-    (one, out), (two, back) = study.parted(
+    (one, out), (two, back) = study.split_windows(
         captured(
             window(5 * SECOND, range(1, 101), 10**6, 50_000),
             window(6 * SECOND, range(1, 301), 10**5, 10, lost=range(1, 301)),
@@ -118,12 +117,12 @@ class Chain:
 def test_the_search_is_bounded_and_finds_what_is_carried(study, monkeypatch, steps, capacity):
     chain = Chain(study, capacity)
     held = lambda trial, first, kind, payload, rate: SimpleContext(rate)  # noqa: E731
-    names = study.carried.__globals__
+    names = study.search_rate.__globals__
     monkeypatch.setitem(names, "sender", held)
     monkeypatch.setitem(names, "window", chain.window)
     search = {"lowest": 1_000, "highest": 200_000, "steps": steps}
     trial = SimpleNamespace(search=search, seconds=1)
-    found = study.carried(trial, SimpleNamespace(first="198.18.0.3"), {}, 28)
+    found = study.search_rate(trial, SimpleNamespace(first_address="198.18.0.3"), {}, 28)
     assert len(chain.rates) == steps
     if not steps:
         assert found == {}
@@ -161,12 +160,4 @@ def test_every_hop_is_told_the_next_one_before_any_stands(study):
         ("UDP4-RECV:20000", "UDP4-SENDTO:198.18.0.5:20001"),
         ("UDP4-RECV:20001", "UDP4-SENDTO:198.18.0.22:20002"),
         ("UDP4-RECV:20002", "UDP4-SENDTO:198.18.0.2:19999"),
-    ]
-
-
-def test_windows_take_turns(study):
-    assert study.turned(["a", "b", "c"], 4) == ["b", "c", "a"]
-    assert np.unique([study.turned(["a", "b"], turn)[0] for turn in range(4)]).tolist() == [
-        "a",
-        "b",
     ]

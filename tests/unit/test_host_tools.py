@@ -1,6 +1,6 @@
-"""The host tools of `make setup`: their lists, and services that neither start nor stay enabled.
+"""The host tools of `make setup`: their lists, and the services that they disable.
 
-Nothing is installed: apt-get and systemctl are functions that note what they were asked.
+Nothing is installed: apt-get and systemctl are shell functions that log their arguments.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def test_every_tool_has_a_package_and_a_purpose(tmp_path: Path) -> None:
     assert [line for line in lines if not form.fullmatch(line)] == []
 
 
-def test_a_program_that_is_missing_is_named_with_its_package(tmp_path: Path) -> None:
+def test_missing_programs_and_their_packages(tmp_path: Path) -> None:
     lines = "'sh:dash:a shell' 'no-such-program:its-package:nothing' '/no/such:other:a file'"
     found = run(tmp_path, f"missing_tools {lines}").splitlines()
     assert found == ["its-package\tnothing", "other\ta file"]
 
 
 @pytest.mark.parametrize("had", [True, False], ids=["with systemd", "without systemd before"])
-def test_services_that_come_with_a_package_are_left_off(tmp_path: Path, had: bool) -> None:
+def test_services_of_new_packages_are_disabled(tmp_path: Path, had: bool) -> None:
     before = "systemctl() { :; }" if had else 'unset -f systemctl; PATH=$2/bin:"$PATH"'
     text = f"""{before}
 touch "$units/docker.service" "$units/nginx.service"
@@ -65,15 +65,15 @@ cat "$2/out" "$noted"
     assert "said: this release has no package nowhere" in found
     assert "apt-get: install --no-install-recommends podman" in found
     assert "policy: 101" in found and "services may start" not in found
-    # Docker's and nginx's stood before; the other is none of ours to touch.
+    # Docker's and nginx's units existed before, and the other is unknown.
     assert re.findall(r"systemctl: (.*)", found) == ["disable podman.socket"]
     assert "left off" in found
 
 
-def test_what_brings_a_service_is_among_those_that_are_left_off(tmp_path: Path) -> None:
+def test_services_of_installed_packages_are_known(tmp_path: Path) -> None:
     known = set(run(tmp_path, 'printf "%s\\n" "${SERVICES[@]}"').split())
-    brought = {"lxc-net.service", "podman.socket", "nginx.service", "memcached.service"}
-    assert brought | {"docker.service", "ssh.service", "iperf3.service"} <= known
+    services = {"lxc-net.service", "podman.socket", "nginx.service", "memcached.service"}
+    assert services | {"docker.service", "ssh.service", "iperf3.service"} <= known
 
 
 _GVISOR = """
@@ -95,7 +95,7 @@ def runsc(folder: Path, printed: str, text: str, *values: str) -> str:
 
 # Debian's, a release of gVisor's own, what scripts/gvisor.sh builds, and one built anyhow.
 @pytest.mark.parametrize(
-    ("printed", "stands"),
+    ("printed", "recent"),
     [
         ("runsc version 0.0~20221219.0", False),
         ("runsc version release-20250203.0", True),
@@ -103,11 +103,11 @@ def runsc(folder: Path, printed: str, text: str, *values: str) -> str:
         ("runsc version VERSION_MISSING", False),
     ],
 )
-def test_a_runsc_that_is_recent_enough_stays(tmp_path: Path, printed: str, stands: bool) -> None:
+def test_a_recent_runsc_is_kept(tmp_path: Path, printed: str, recent: bool) -> None:
     text = "unset LABKIT_NO_APT\nid() { echo 0; }\nsetup_runsc --test"
     found = runsc(tmp_path, printed, text)
-    assert ("it is made" not in found) == stands
-    assert (found == "") == stands, "quiet where there is nothing to do"
+    assert ("it is made" not in found) == recent
+    assert (found == "") == recent, "quiet where there is nothing to do"
 
 
 @pytest.mark.parametrize(
@@ -120,21 +120,21 @@ def test_a_runsc_that_is_recent_enough_stays(tmp_path: Path, printed: str, stand
     ],
     ids=["asked not to", "not root", "not for the tests", "cannot be built"],
 )
-def test_a_runsc_that_is_not_built_is_named(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_runsc_that_is_not_built(tmp_path: Path, text: str, expected: str) -> None:
     first = "unset LABKIT_NO_APT\nid() { echo 0; }\n"
     found = runsc(tmp_path, "runsc version VERSION_MISSING", first + text)
     assert expected in found and "it is made" not in found
     assert bool(found) == bool(expected)
 
 
-def test_a_runsc_that_was_built_before_stays_behind_an_old_one(tmp_path: Path) -> None:
+def test_a_runsc_built_before_is_kept(tmp_path: Path) -> None:
     text = """
 mkdir "${RUNSC%/*}"; sed s/2022/2025/ "$(command -v runsc)" >"$RUNSC"; chmod +x "$RUNSC"
 setup_runsc --test"""
     assert runsc(tmp_path, "runsc version 0.0~20221219.0", text) == ""
 
 
-def test_the_modules_of_runsc_are_pinned_and_recent_enough() -> None:
+def test_the_modules_of_runsc_are_pinned() -> None:
     folder = SCRIPT.parent / "gvisor"
     module = re.search(r"gvisor\.dev/gvisor (v0\.0\.0-(\d{8})\S+)", (folder / "go.mod").read_text())
     since = re.search(r"RUNSC_SINCE=(\d+)", (SCRIPT.parent / "gvisor.sh").read_text())

@@ -1,4 +1,4 @@
-"""What the project's own texts link to and name is there, and its addresses can be asked."""
+"""Links and file names in the project's texts."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def _prose(path: Path) -> str:
 
 
 def _anchors(path: Path) -> set[str]:
-    """Return what a link may name after ``#``: headings, as GitHub and as Jupyter name them."""
+    """Return the anchors of headings, as GitHub and as Jupyter name them."""
     words = re.findall(r"^#+ +(.+?)\s*$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    github = {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in words}
-    return github | {one.replace(" ", "-") for one in words} | {""}
+    github = {re.sub(r"[^\w\- ]", "", word.lower()).replace(" ", "-") for word in words}
+    return github | {word.replace(" ", "-") for word in words} | {""}
 
 
 def _broken(path: Path, text: str) -> Iterator[str]:
@@ -53,13 +53,13 @@ def _broken(path: Path, text: str) -> Iterator[str]:
                 yield link
             continue
         target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-        there = target.exists() and target.is_relative_to(ROOT)
-        if not there or (parts.fragment and unquote(parts.fragment) not in _anchors(target)):
+        exists = target.exists() and target.is_relative_to(ROOT)
+        if not exists or (parts.fragment and unquote(parts.fragment) not in _anchors(target)):
             yield link
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links(path: Path) -> None:
     assert list(_broken(path, _prose(path))) == []
 
 
@@ -73,24 +73,24 @@ def test_links_lead_somewhere(path: Path) -> None:
         ("[a]: NONE.md", 1),
     ],
 )
-def test_a_broken_link_is_found(text: str, broken: int) -> None:
+def test_broken_links_are_found(text: str, broken: int) -> None:
     assert len(list(_broken(ROOT / "CONTRIBUTING.md", CODE.sub("", text)))) == broken
 
 
-def test_files_that_the_readme_names_are_there() -> None:
+def test_files_named_in_the_readme_exist() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     named = re.findall(r"`((?:data|docs|labkit|notebooks|scripts|tests)/[\w./-]+)`", text)
-    # What a user's own campaigns and rigs are named after is not in the repository.
+    # Names of a user's own campaigns and rigs contain "local".
     assert len(named) > 5
     assert [name for name in named if not (ROOT / name).exists() and "local" not in name] == []
 
 
-def test_the_table_of_the_reference_says_what_is_there() -> None:
+def test_the_table_of_the_reference_dataset() -> None:
     text = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([\w-]+) \| [\d-]+ \| (\d+) \| \d+ \| (\d+)", text, re.MULTILINE)
-    there = {}
+    counts = {}
     for study in (ROOT / "data" / "reference").glob("*/plan.json"):
         attempts = labkit.load(study.parent).records
         failed = sum(one["status"] != "ok" for one in attempts)
-        there[study.parent.name] = (len(attempts) - failed, failed)
-    assert {name: (int(trials), int(failed)) for name, trials, failed in rows} == there
+        counts[study.parent.name] = (len(attempts) - failed, failed)
+    assert {name: (int(trials), int(failed)) for name, trials, failed in rows} == counts

@@ -1,4 +1,4 @@
-"""Placements are values with names that cannot lie."""
+"""Placements, limits and CPU lists."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ from labkit.placement import (
 )
 
 
-def test_labels_name_runtime_rung_network_and_limits():
+def test_labels():
     assert bare().label == "bare clean"
     assert bare("cgroup", Limits(cpuset="1")).label == "bare cgroup cpuset=1"
     assert docker("bridge").label == "docker bridge"
@@ -25,7 +25,7 @@ def test_labels_name_runtime_rung_network_and_limits():
     assert limited.label == "docker host period_us=10000 quota_us=2000"
 
 
-def test_placements_are_values():
+def test_equality():
     assert docker("nat") == docker("nat") and hash(bare()) == hash(bare())
     assert bare("chroot") != bare("cgroup")
 
@@ -43,12 +43,12 @@ def test_placements_are_values():
         lambda: Limits(fifo=100),
     ],
 )
-def test_what_cannot_be_is_refused(make):
+def test_invalid_placements_and_limits(make):
     with pytest.raises(UsageError):
         make()
 
 
-def test_limits_of_a_placement_can_be_replaced():
+def test_limited():
     limited = docker("host", Limits(shares=512)).limited(quota_us=2_000, period_us=10_000, shares=0)
     assert limited.limits == Limits(quota_us=2_000, period_us=10_000)
     assert limited.label == "docker host period_us=10000 quota_us=2000"
@@ -58,7 +58,7 @@ def test_limits_of_a_placement_can_be_replaced():
         bare("rules").limited(shares=512)
 
 
-def test_a_container_names_its_storage():
+def test_storage():
     assert docker("host", storage="btrfs").label == "docker host storage=btrfs"
     assert docker("host", storage="bind").limited(shares=512).storage == "bind"
     for make in (
@@ -69,7 +69,7 @@ def test_a_container_names_its_storage():
             make()
 
 
-def test_what_only_waits_listens_nowhere():
+def test_waiting():
     assert waiting("net") == Workload(("sleep", "infinity"), 0, image="net")
 
 
@@ -84,23 +84,23 @@ def test_what_only_waits_listens_nowhere():
         ("8191", (8191,)),
     ],
 )
-def test_cpu_lists_are_read(text, cpus):
+def test_parse_cpus(text, cpus):
     assert parse_cpus(text) == cpus
 
 
 @pytest.mark.parametrize(
     "text", ["all", "0-", "-1", "3-1", "0,,1", ",", "1 2", "0x1", "1.0", "8192", "0-99999", "٣"]
 )
-def test_what_is_not_a_cpu_list_is_an_error(text):
+def test_invalid_cpu_lists(text):
     with pytest.raises(UsageError, match="invalid CPU list: ") as caught:
         parse_cpus(text)
     assert repr(text) in caught.value.what
 
 
 @given(st.sets(st.integers(0, 8191)))
-def test_a_cpu_list_is_read_as_it_was_written(cpus):
+def test_formatted_cpu_lists_are_parsed(cpus):
     assert parse_cpus(format_cpus(cpus)) == tuple(sorted(cpus))
 
 
-def test_cpu_lists_are_written_as_the_kernel_prints_them():
+def test_format_cpus():
     assert format_cpus([]) == "" and format_cpus([5, 3, 0, 1, 2, 1]) == "0-3,5"

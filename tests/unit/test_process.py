@@ -1,4 +1,4 @@
-"""Which process it was, whether it lives, and signals that interrupt as Ctrl-C does."""
+"""Signals handled like Ctrl-C, and the process that holds the rig's lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labkit.process import ended_as_by_ctrl_c
 from labkit.rig import lock
 
 
-def test_the_first_signal_interrupts_and_what_is_taken_down_is_not_interrupted() -> None:
+def test_only_the_first_signal_interrupts() -> None:
     taken_down = False
     with pytest.raises(KeyboardInterrupt), ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
         try:
@@ -27,7 +27,7 @@ def test_the_first_signal_interrupts_and_what_is_taken_down_is_not_interrupted()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_what_is_ignored_stays_ignored_and_a_thread_handles_nothing() -> None:
+def test_ignored_signals_and_threads_are_left_alone() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with ended_as_by_ctrl_c(signal.SIGHUP):
@@ -47,9 +47,7 @@ def test_what_is_ignored_stays_ignored_and_a_thread_handles_nothing() -> None:
     assert seen == [signal.SIG_DFL]
 
 
-def test_who_holds_the_rig_is_told_without_taking_its_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_holder_of_the_rig_s_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOCK", "MACHINE"):
         monkeypatch.setattr(lock, name, tmp_path / "lock")
     assert lock.current_holder() is None

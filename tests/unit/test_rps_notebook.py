@@ -206,10 +206,3 @@ def test_the_profiles_plan_every_placement_with_and_without(profile, conditions)
         ("docker overlay", "on"),
     ]
     assert all(study.seconds(dict(one.levels)) > 4 for one in made.conditions)
-
-
-def test_windows_of_a_family_take_turns():
-    turned = declared("paper")["turned"]
-    names = ["postgresql 300/s", "postgresql 500/s"]
-    assert [turned(names, turn)[0] for turn in (1, 2, 3)] == [names[1], names[0], names[1]]
-    assert sorted(turned(names, 1)) == names

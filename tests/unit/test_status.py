@@ -1,4 +1,4 @@
-"""How far campaigns are: a real one through every state it can be in, and files of any content."""
+"""The state of campaigns: a real campaign in every state, and progress files of any content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from labkit import status
 from labkit.paths import PROGRESS
 
-#: A campaign without hosts, whose trials wait to be told what comes of them.
+#: A campaign without hosts, whose trials read their outcomes from standard input.
 PROGRAM = """
 import sys
 import numpy as np
@@ -29,18 +29,18 @@ class Nowhere(Rig):
     def facts(self):
         return {"sut": {"stable": {}, "volatile": {"boot_id": "a"}}}
 
-def told(trial):
+def scripted(trial):
     print("asks", flush=True)
     if sys.stdin.readline().strip() == "fail":
         raise ValueError("on purpose")
     return Measurement({"value_ns": np.array([trial.n], dtype=np.int64)}, {}, 1)
 
 rig = Nowhere("nowhere", "virtual", {}, {}, {}, {"harness": "0"}, shared_kernel=False)
-Study("told", told, {"n": [1, 2]}).plan(rig, blocks=2, seed=1).run(into=sys.argv[1])
+Study("scripted", scripted, {"n": [1, 2]}).plan(rig, blocks=2, seed=1).run(into=sys.argv[1])
 """
 
 
-class Told:
+class Scripted:
     """A campaign in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
@@ -74,8 +74,8 @@ class Told:
 
 
 @contextmanager
-def told(folder: Path) -> Iterator[Told]:
-    campaign = Told(folder)
+def scripted(folder: Path) -> Iterator[Scripted]:
+    campaign = Scripted(folder)
     assert campaign.asked()
     try:
         yield campaign
@@ -92,8 +92,8 @@ def log_of(one: status.Campaign, number: int) -> str:
     return (one.path / "logs" / f"{number:02d}.log").read_text()
 
 
-def test_a_campaign_is_seen_through_all_of_its_life(tmp_path: Path) -> None:
-    with told(tmp_path) as campaign:
+def test_every_state_of_a_campaign(tmp_path: Path) -> None:
+    with scripted(tmp_path) as campaign:
         first = campaign.look()
         assert counts(first) == ("running", 0, 0, 0, 4) and first.good
         assert first.run is not None and first.left(0) is None
@@ -113,7 +113,7 @@ def test_a_campaign_is_seen_through_all_of_its_life(tmp_path: Path) -> None:
         assert counts(found) == ("dead", 2, 0, 1, 4) and not found.good
         assert "was killed in b02-p01" in status.lines([found], 0)[3]
         assert " b02-p01 attempt 2 begins: " in log_of(found, 1).splitlines()[-1]
-    with told(tmp_path) as campaign:
+    with scripted(tmp_path) as campaign:
         campaign.say("fail", "fail", "ok")
         assert campaign.process.wait() == 0
     found = campaign.look()
@@ -145,14 +145,14 @@ def run_of(**more: Any) -> dict[str, Any]:
     ("done", "failed", "state"),
     [(2, 0, "finished"), (1, 1, "failed"), (1, 0, "stopped"), (0, 1, "stopped")],
 )
-def test_a_campaign_that_nothing_runs(tmp_path: Path, done: int, failed: int, state: str) -> None:
+def test_a_campaign_without_a_process(tmp_path: Path, done: int, failed: int, state: str) -> None:
     write(tmp_path / "s" / "1", planned=2, done=done, failed=failed)
     (found,) = status.look([tmp_path])
     assert counts(found) == (state, done, failed, done // 2, 2)
     assert found.good == (state == "finished") and found.problems == ()
 
 
-def test_of_a_study_the_newest_is_shown_and_what_runs(tmp_path: Path) -> None:
+def test_the_newest_and_the_running_campaigns_are_shown(tmp_path: Path) -> None:
     old, running, new = (tmp_path / "quick" / "s" / name for name in ("1", "2", "3"))
     # The process of the old one was killed, and another campaign was begun.
     write(old, planned=2, done=1, run=run_of(started=1.0))
@@ -165,7 +165,7 @@ def test_of_a_study_the_newest_is_shown_and_what_runs(tmp_path: Path) -> None:
     assert status.look([tmp_path / "none"]) == []
 
 
-def test_of_another_machine_it_is_only_known_what_it_said(tmp_path: Path) -> None:
+def test_a_campaign_of_another_machine(tmp_path: Path) -> None:
     run = run_of(host="far", trial="b01-p02")
     write(tmp_path / "s" / "1", planned=2, done=1, run=run)
     (found,) = status.look([tmp_path])
@@ -181,7 +181,7 @@ def test_a_process_that_ended_is_not_running(changed: dict[str, Any]) -> None:
     assert status.is_running(identity | changed | {"host": "far"}) is None
 
 
-def test_a_process_that_nobody_waited_for_is_not_running() -> None:
+def test_a_zombie_process_is_not_running() -> None:
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         identity = status.process_identity() | {"pid": process.pid}
@@ -189,7 +189,7 @@ def test_a_process_that_nobody_waited_for_is_not_running() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"study": "s", "run": 3}', "\0"])
-def test_a_progress_file_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
+def test_a_damaged_progress_file_is_shown(tmp_path: Path, text: str) -> None:
     write(tmp_path / "s" / "1", planned=1, done=1)
     broken = write(tmp_path / "t" / "1", planned=1, done=1)
     (broken / PROGRESS).write_text(text)
@@ -248,7 +248,7 @@ def test_the_command_has_exit_codes_and_json(tmp_path: Path) -> None:
     assert command(bad.parent).returncode == 1
 
 
-def test_looking_imports_nothing_that_is_heavy() -> None:
+def test_the_command_imports_no_large_packages() -> None:
     code = (
         "import sys, labkit.cli, labkit.cli.campaigns\n"
         "print(*{'pandas', 'numpy', 'pyarrow', 'IPython', 'fabric', 'yaml'} & set(sys.modules))"

@@ -29,7 +29,7 @@ def file(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_without_files_each_study_has_the_profile_and_what_was_given() -> None:
+def test_parameters_of_a_profile_and_the_command_line() -> None:
     runs = studies.plan_runs(["10-affinity-spinning", "rps"], "tiny", [], {"blocks": 3})
     assert [(one.study, one.called) for one in runs] == [
         *(("affinity-spinning", "tiny"), ("rps", "tiny"))
@@ -38,7 +38,7 @@ def test_without_files_each_study_has_the_profile_and_what_was_given() -> None:
     assert runs[0].folder == project("data/local/tiny/affinity-spinning")
 
 
-def test_a_file_replaces_the_profile_and_what_is_given_replaces_both(tmp_path: Path) -> None:
+def test_a_file_replaces_parameters_of_the_profile(tmp_path: Path) -> None:
     low = file(tmp_path, "low.yaml", "messages: 7\nseed: 1\n")
     high = file(tmp_path, "high.yaml", "seed: 2\ndata: data/elsewhere\n")
     runs = studies.plan_runs(["affinity-spinning", "cpu-quota"], "tiny", [high], {"seed": 3})
@@ -65,12 +65,12 @@ def test_a_file_replaces_the_profile_and_what_is_given_replaces_both(tmp_path: P
         ({"a.yaml": "seed: 1"}, {"mesages": 1}, "no parameter 'mesages'"),
         ({"a.yaml": "seed: 1", "b.yaml": "seed: 2"}, {"data": "data/x"}, "go to one folder"),
         ({"a.yaml": "seed: 1", "b.yaml": "data: data/local/a"}, {}, "go to one folder"),
-        ({"a.yaml": "- seed"}, {}, "holds no parameters"),
-        ({"a.yaml": ""}, {}, "holds no parameters"),
+        ({"a.yaml": "- seed"}, {}, "has no parameters"),
+        ({"a.yaml": ""}, {}, "has no parameters"),
         ({"a.yaml": "seed: [1"}, {}, "cannot be read"),
     ],
 )
-def test_what_is_wrong_is_refused_before_anything_runs(
+def test_wrong_parameters_are_an_error_before_anything_runs(
     tmp_path: Path, files: dict[str, str], given: dict[str, Any], words: str
 ) -> None:
     paths = [file(tmp_path, name, text) for name, text in files.items()]
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_refused_before_anything_runs(
 
 
 @given(st.one_of(st.text(max_size=40).map(str.encode), st.binary(max_size=40)))
-def test_whatever_a_file_holds_it_is_parameters_or_refused(content: bytes) -> None:
+def test_a_file_of_any_content_has_parameters_or_is_an_error(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "x.yaml"
         path.write_bytes(content)
@@ -100,7 +100,7 @@ def notebook(folder: Path, name: str, source: str) -> Path:
     return folder / f"{name}.ipynb"
 
 
-def test_a_run_that_fails_does_not_end_the_rest(
+def test_a_failed_run_does_not_end_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(studies, "project", lambda path: tmp_path / path)
@@ -138,7 +138,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_study_has_its_page(report: Path) -> None:
-    for notebook in studies.find([]):
+    for notebook in committed.published():
         assert (report / f"{notebook.stem}.html").stat().st_size > 10_000
 
 
@@ -153,14 +153,14 @@ def test_the_ledger_has_every_claim_and_no_error(report: Path) -> None:
             assert f'<a href="{link}#claims-title">{number}</a>' in index
 
 
-def test_the_page_of_the_rig_leads_to_every_study_and_back(report: Path) -> None:
+def test_the_page_of_the_rig_and_those_of_studies_link_each_other(report: Path) -> None:
     rig = (report / "rig.html").read_text()
-    for name in ("index", "ledger", *(notebook.stem for notebook in studies.find([]))):
+    for name in ("index", "ledger", *(notebook.stem for notebook in committed.published())):
         assert f'href="{name}.html' in rig
         assert 'href="rig.html"' in (report / f"{name}.html").read_text()
 
 
-def test_nothing_measured_is_told_from_damage(tmp_path: Path) -> None:
+def test_a_study_without_a_campaign(tmp_path: Path) -> None:
     assert studies.measured_here("quick", ["no-such-study"]) == []
     with pytest.raises(studies.NothingMeasured):
         studies.dataset_of("no-such-study", "quick")

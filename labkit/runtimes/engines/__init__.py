@@ -1,1 +1,1 @@
-"""Container engines, and processes without one: one file and one class of `Runtime` each."""
+"""The runtimes: each file defines one class derived from `labkit.runtimes.base.Runtime`."""

@@ -1,4 +1,4 @@
-"""Processes without an engine: the ladder of baselines, from a clean host up to a cgroup."""
+"""Processes without an engine: the ladder of baselines, from a clean host to a control group."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from labkit.hosts import Job, script, start_job
 from labkit.hosts.target import Target
-from labkit.placement import Limits, Placement, Workload
-from labkit.runtimes.base import Runtime, Started, rootfs_of
+from labkit.placement import Limits
+from labkit.runtimes.base import Instance, Runtime, Started
 from labkit.runtimes.verify import Expectation
 
-# Make the control group in every hierarchy that a process is in, as an engine does, then go in.
+# Creates the control group in every hierarchy, as an engine does, and runs the command in it.
 _JOIN = """
 group=$1 cpus=$2 shares=$3 period=$4 quota=$5 memory=$6
 shift 6
@@ -51,7 +51,7 @@ done </proc/self/cgroup
 exec "$@"
 """
 
-# Into the group that `_JOIN` made, in every hierarchy that has it.
+# Runs the command in the group that `_JOIN` has created.
 _ENTER = """
 group=$1
 shift
@@ -85,52 +85,37 @@ done </proc/self/cgroup
 
 
 def join_argv(group: str, limits: Limits, argv: list[str]) -> list[str]:
-    """Return the command that runs `argv` inside a control group made for it."""
+    """Return the command that runs `argv` in a new control group."""
     order = (limits.cpuset, limits.shares, limits.period_us, limits.quota_us, limits.memory)
     values = ["" if value is None else str(value) for value in order]
     return list(script(_JOIN, group, *values, *argv))
 
 
 class Bare(Runtime):
-    """Starts processes on the host itself; one instance a campaign."""
+    """Starts processes on the host itself."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._groups: dict[str, str] = {}
 
-    def start(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
-    ) -> Started:
-        """Start the workload at its baseline level as a detached job."""
-        argv = list(workload.argv)
-        if placement.baseline_level in ("chroot", "cgroup"):
-            argv = ["chroot", rootfs_of(target, workload), *argv]
-        argv = ["taskset", "-c", cpus, *argv]
-        if placement.baseline_level == "cgroup":
-            group = f"{target.parent_group}/{label}"
-            self._groups[label] = group
-            argv = join_argv(group, placement.limits, argv)
+    def start(self, instance: Instance) -> Started:
+        """Start the workload as a detached job."""
+        target, label = instance.target, instance.label
+        argv = ["taskset", "-c", instance.cpus, *_chroot(instance), *instance.workload.argv]
+        if instance.placement.baseline_level == "cgroup":
+            group = self._groups[label] = f"{target.parent_group}/{label}"
+            argv = join_argv(group, instance.placement.limits, argv)
         directory = f"{target.directory}/{label}"
-        # Registered first: interrupted while it starts, it is ended all the same.
+        # Stored before it starts, so that `stop` ends it if starting is interrupted.
         self._jobs[label] = Job(target.host, directory)
-        job = start_job(target.host, argv, directory=directory, label=label)
-        return Started(job.pid, target.address)
+        return Started(start_job(target.host, argv, directory=directory, label=label).pid)
 
-    def enter(
-        self,
-        target: Target,
-        placement: Placement,
-        workload: Workload,
-        label: str,
-        argv: Sequence[str],
-    ) -> list[str]:
-        """Return the command in the chroot and the control group of its baseline level."""
-        inside = list(argv)
-        if placement.baseline_level in ("chroot", "cgroup"):
-            inside = ["chroot", rootfs_of(target, workload), *inside]
-        if label in self._groups:
-            inside = list(script(_ENTER, self._groups[label], *inside))
-        return inside
+    def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
+        """Return the command in the chroot and the control group of the baseline level."""
+        argv = [*_chroot(instance), *argv]
+        if instance.label in self._groups:
+            return list(script(_ENTER, self._groups[instance.label], *argv))
+        return argv
 
     def stop(self, target: Target, label: str) -> None:
         """End the job, and remove its control group and its directory."""
@@ -148,17 +133,20 @@ class Bare(Runtime):
         job = self._jobs.get(label)
         return job.stdout() + job.stderr() if job else ""
 
-    def expect(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
-    ) -> Expectation:
-        """Return what must be true of each baseline level."""
-        inside = placement.baseline_level in ("chroot", "cgroup")
+    def expect(self, instance: Instance, started: Started) -> Expectation:
+        """Return what must be true at each baseline level."""
+        target, level = instance.target, instance.placement.baseline_level
         return Expectation(
-            cpus=cpus,
-            engine_rules=placement.baseline_level != "clean",
-            cgroup=f"{target.parent_group}/" if placement.baseline_level == "cgroup" else "",
-            root=rootfs_of(target, workload) if inside else "/",
-            limits=placement.limits,
+            cpus=instance.cpus,
+            engine_rules=level != "clean",
+            cgroup=f"{target.parent_group}/" if level == "cgroup" else "",
+            root=instance.rootfs if level in ("chroot", "cgroup") else "/",
+            limits=instance.placement.limits,
             address=target.address,
-            service=workload.port,
+            service=instance.workload.port,
         )
+
+
+def _chroot(instance: Instance) -> list[str]:
+    inside = instance.placement.baseline_level in ("chroot", "cgroup")
+    return ["chroot", instance.rootfs] if inside else []

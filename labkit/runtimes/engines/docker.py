@@ -1,4 +1,4 @@
-"""Docker containers: on their host's network, or on any that the engine has."""
+"""Docker containers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from labkit.hosts import script
 from labkit.hosts.target import Target
 from labkit.placement import Limits, Placement, Workload
 from labkit.runtimes import networks
-from labkit.runtimes.base import Runtime, Started
+from labkit.runtimes.base import Instance, Runtime, Started
 from labkit.runtimes.storage import data_options, data_source, release
 from labkit.runtimes.verify import Expectation
 
-#: Prefix of every container's name; the label on it says which trial made it.
+#: Prefix of every container's name; the rest is its label.
 PREFIX = "labkit-"
 
 _START = """
@@ -24,8 +24,7 @@ id=$(docker run --detach --pull never --name "$name" "$@")
 docker inspect --format "{{.Id}} {{.State.Pid}}" "$id"
 """
 
-# A container comes, does its work, and goes; the next one follows at once, under the same name.
-# What fails says why and is not counted.
+# Containers run one after the other, under the same name. A failure is printed and not counted.
 _CHURN = """
 name=$1
 shift
@@ -42,28 +41,27 @@ done
 
 
 class Docker(Runtime):
-    """Starts containers through the engine's own command line on the host."""
+    """Starts containers by the engine's command line on the host."""
 
     program = "docker"
     package = "docker.io"
     needs = ("docker",)
-    #: The program that holds its containers.
+    #: The name of the process that holds its containers.
     holder: ClassVar[str] = "containerd-shim"
-    #: The runtime that the engine is to start them with.
+    #: The OCI runtime that starts them.
     oci: ClassVar[str] = "runc"
 
-    def start(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
-    ) -> Started:
-        """Run the container detached; its affinity is set as a bare process sets it."""
+    def start(self, instance: Instance) -> Started:
+        """Run the container detached."""
+        target, placement, workload = instance.target, instance.placement, instance.workload
+        label = instance.label
         if target.engine is None or workload.image not in target.images:
             raise PlacementError(
                 f"no engine or no image {workload.image!r} on the host",
                 where=f"host {target.host.name}",
                 remedy="labkit rig up starts the engine and builds the image",
             )
-        options = self._options(target, placement, workload, cpus, label)
-        argv = script(_START, PREFIX + label, *options)
+        argv = script(_START, PREFIX + label, *self._options(instance))
         result = target.host.run(*argv, env=_env(target), check=False)
         if result.status != 0:
             raise PlacementError(
@@ -79,13 +77,13 @@ class Docker(Runtime):
                 where=f"host {target.host.name}",
                 why=self.logs(target, label)[-800:],
             )
-        return Started(int(pid), networks.reached_at(target, placement), container)
+        return Started(int(pid), container)
 
     def stop(self, target: Target, label: str) -> None:
         """Remove the container, running or not."""
         remove = ("docker", "rm", "--force", "--volumes", PREFIX + label)
         result = target.host.run(*remove, env=_env(target), check=False)
-        # What waits for a file system in user space that hangs cannot be killed before that ends.
+        # A process that waits for a hanging FUSE file system can be killed only after its unmount.
         release(target, label)
         if result.status != 0 and "No such container" not in result.stderr:
             again = target.host.run(*remove, env=_env(target), check=False)
@@ -97,14 +95,12 @@ class Docker(Runtime):
         result = target.host.run("docker", "logs", PREFIX + label, env=_env(target), check=False)
         return result.stdout + result.stderr if result.status == 0 else ""
 
-    def expect(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
-    ) -> Expectation:
+    def expect(self, instance: Instance, started: Started) -> Expectation:
         """Return what must be true of a container on each network."""
-        storage = target.storage
-        image = target.images[workload.image]
+        target, placement, workload = instance.target, instance.placement, instance.workload
+        storage, image = target.storage, target.images[workload.image]
         return Expectation(
-            cpus=cpus,
+            cpus=instance.cpus,
             container=True,
             cgroup=started.container,
             root="",
@@ -118,34 +114,25 @@ class Docker(Runtime):
             **networks.expected(target, placement, workload),
         )
 
-    def enter(
-        self,
-        target: Target,
-        placement: Placement,
-        workload: Workload,
-        label: str,
-        argv: Sequence[str],
-    ) -> list[str]:
+    def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         """Return the engine's command that runs `argv` in the container."""
-        return [*_with_engine(target), "docker", "exec", PREFIX + label, *argv]
+        return [*_with_engine(instance), "docker", "exec", PREFIX + instance.label, *argv]
 
-    def churn(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
-    ) -> list[str]:
+    def churn(self, instance: Instance) -> list[str]:
         """Return a loop of containers; `stop` with the same label removes the last of them."""
-        options = self._options(target, placement, workload, cpus, label)
-        return [*_with_engine(target), *script(_CHURN, PREFIX + label, *options)]
+        argv = script(_CHURN, PREFIX + instance.label, *self._options(instance))
+        return [*_with_engine(instance), *argv]
 
-    def _options(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
-    ) -> list[str]:
-        """Return options, image and command of ``docker run``; affinity as a bare process has."""
-        options = ["--runtime", self.oci, "--label", f"labkit={label}"]
+    def _options(self, instance: Instance) -> list[str]:
+        """Return options, image and command of ``docker run``."""
+        target, placement, workload = instance.target, instance.placement, instance.workload
+        image = target.images[workload.image]
+        options = ["--runtime", self.oci, "--label", f"labkit={instance.label}"]
         options += ["--cgroup-parent", target.cgroup_parent]
         options += self._network(target, placement, workload) + limit_options(placement.limits)
-        options += data_options(target, target.images[workload.image], label)
-        command = [*self.pinned(cpus), *workload.argv]
-        return [*options, target.images[workload.image].reference, *command]
+        options += data_options(target, image, instance.label)
+        # The affinity is set inside, in the same way as for a process without an engine.
+        return [*options, image.reference, *self.pinned(instance.cpus), *workload.argv]
 
     @staticmethod
     def _network(target: Target, placement: Placement, workload: Workload) -> list[str]:
@@ -169,8 +156,8 @@ def limit_options(limits: Limits) -> list[str]:
     return [text for name, value in pairs if value is not None for text in (name, str(value))]
 
 
-def _with_engine(target: Target) -> list[str]:
-    return ["env", f"DOCKER_HOST={target.engine}"]
+def _with_engine(instance: Instance) -> list[str]:
+    return ["env", f"DOCKER_HOST={instance.target.engine}"]
 
 
 def _env(target: Target) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""LXC containers, by its own tools and its own networks, from the same root file system."""
+"""LXC containers, started by LXC's own tools."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from labkit.hosts import script
-from labkit.hosts.target import Network, Target
-from labkit.placement import Limits, Placement, weight
+from labkit.hosts.target import Target
+from labkit.placement import Limits, weight
 from labkit.runtimes import networks
+from labkit.runtimes.base import Instance
 from labkit.runtimes.daemonless import DaemonlessRuntime
 from labkit.runtimes.engines.bare import LEAVE
 
-#: System calls that a container of the distribution may not make.
+#: LXC's default seccomp filter.
 _SECCOMP = "/usr/share/lxc/config/common.seccomp"
 
-# The configuration comes as an argument; control groups are named after the hierarchy there is.
+# The configuration is an argument; of its limits, those of the host's version of control groups are
+# used.
 _RUN = """
 folder=$1 name=$2 text=$3 link=$4
 shift 4
@@ -50,43 +52,36 @@ class Lxc(DaemonlessRuntime):
     package = "lxc"
     holder = "lxc-start"
 
-    def hold(
-        self,
-        target: Target,
-        placement: Placement,
-        rootfs: str,
-        network: Network | None,
-        command: Sequence[str],
-        label: str,
-    ) -> list[str]:
+    def hold(self, instance: Instance, command: Sequence[str]) -> list[str]:
         """Return the command with the container's configuration."""
-        parent = target.parent_group.lstrip("/")
+        target, label, network = instance.target, instance.label, instance.network
+        parent, folder = target.parent_group.lstrip("/"), _folder(target, label)
         lines = [
             f"lxc.uts.name = {label}",
-            f"lxc.rootfs.path = overlay:{rootfs}:{_folder(target, label)}/{label}/upper",
+            f"lxc.rootfs.path = overlay:{instance.rootfs}:{folder}/{label}/upper",
             "lxc.mount.auto = proc:mixed sys:ro",
             f"lxc.seccomp.profile = {_SECCOMP}",
             "lxc.cap.drop = mac_admin mac_override sys_time sys_module sys_rawio",
             f"lxc.cgroup.dir.container = {parent}/{label}",
             f"lxc.cgroup.dir.monitor = {parent}/{label}-monitor",
-            f"lxc.console.logfile = {_folder(target, label)}/console",
-            *_interface(placement, network, target.place),
-            *_limits(placement.limits),
+            f"lxc.console.logfile = {folder}/console",
+            *_interface(instance),
+            *_limits(instance.placement.limits),
         ]
         link = (network.bridge or network.parent) if network else ""
-        return list(script(_RUN, _folder(target, label), label, "\n".join(lines), link, *command))
+        return list(script(_RUN, folder, label, "\n".join(lines), link, *command))
 
     def end(self, target: Target, label: str) -> None:
-        """Kill the container: its holder takes no notice of being told to end."""
+        """Kill the container: its holder ignores TERM."""
         target.host.run("lxc-stop", "-k", "-P", _folder(target, label), "-n", label, check=False)
 
     def logs(self, target: Target, label: str) -> str:
-        """Return what the container printed, which goes to its console, and what the holder did."""
+        """Return what the container printed to its console, and what the holder printed."""
         shown = target.host.run("cat", f"{_folder(target, label)}/console", check=False)
         return shown.stdout + super().logs(target, label)
 
     def clear(self, target: Target, label: str) -> None:
-        """Remove its configuration, and what is left in its control groups."""
+        """Remove its control groups and its files."""
         for name in (label, f"{label}-monitor"):
             target.host.run(*script(LEAVE, f"{target.parent_group}/{name}"))
         target.host.run("rm", "-rf", "--one-file-system", "--", _folder(target, label))
@@ -96,10 +91,11 @@ def _folder(target: Target, label: str) -> str:
     return f"{target.directory}/{label}-lxc"
 
 
-def _interface(placement: Placement, network: Network | None, place: int) -> list[str]:
+def _interface(instance: Instance) -> list[str]:
+    network, place = instance.network, instance.target.place
     if network is None:
         return ["lxc.net.0.type = none"]
-    device = "macvlan" if placement.network == "macvlan" else "veth"
+    device = "macvlan" if instance.placement.network == "macvlan" else "veth"
     settings = {
         "type": device,
         "name": "eth0",
@@ -114,7 +110,7 @@ def _interface(placement: Placement, network: Network | None, place: int) -> lis
 
 
 def _limits(limits: Limits) -> list[str]:
-    """Return the limits for both versions of control groups, each marked as a comment."""
+    """Return the limits for both versions of control groups, as comments with the version."""
     version1 = {
         "cpuset.cpus": limits.cpuset,
         "cpu.shares": limits.shares,
@@ -128,7 +124,7 @@ def _limits(limits: Limits) -> list[str]:
         "cpu.max": limits.quota_us and f"{limits.quota_us} {limits.period_us}",
         "memory.max": limits.memory,
     }
-    first = [f"#v1 lxc.cgroup.{name} = {value}" for name, value in version1.items() if value]
-    return first + [
-        f"#v2 lxc.cgroup2.{name} = {value}" for name, value in version2.items() if value
+    return [
+        *(f"#v1 lxc.cgroup.{name} = {value}" for name, value in version1.items() if value),
+        *(f"#v2 lxc.cgroup2.{name} = {value}" for name, value in version2.items() if value),
     ]

@@ -1,4 +1,4 @@
-"""systemd-nspawn containers, without systemd: each is held by its own program."""
+"""systemd-nspawn containers, on a host that need not run systemd."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from labkit.hosts import script
-from labkit.hosts.target import Network, Target
-from labkit.placement import Placement
+from labkit.hosts.target import Target
 from labkit.runtimes import networks
+from labkit.runtimes.base import Instance
 from labkit.runtimes.daemonless import DaemonlessRuntime
 from labkit.runtimes.engines.bare import LEAVE, join_argv
 
-# It gives a container an interface and no address: that is for what runs inside, or for us.
+# systemd-nspawn gives a container an interface, but no address.
 _ATTACH = """
 enter="nsenter -t $1 -n"
 # Its own option for a macvlan interface asks udev, which knows no interface of a namespace.
@@ -36,37 +36,32 @@ class Nspawn(DaemonlessRuntime):
     package = "systemd-container"
     holder = "systemd-nspawn"
 
-    def hold(
-        self,
-        target: Target,
-        placement: Placement,
-        rootfs: str,
-        network: Network | None,
-        command: Sequence[str],
-        label: str,
-    ) -> list[str]:
-        """Return the command, in a control group of labkit's: without systemd it makes none."""
+    def hold(self, instance: Instance, command: Sequence[str]) -> list[str]:
+        """Return the command, in a new control group: without systemd, it creates none."""
+        target, network = instance.target, instance.network
         options = ["--quiet", "--register=no", "--keep-unit", "--console=pipe"]
-        options += [f"--directory={rootfs}", f"--machine=labkit{target.place}"]
+        options += [f"--directory={instance.rootfs}", f"--machine=labkit{target.place}"]
         options += ["--resolv-conf=off", "--timezone=off", "--link-journal=no"]
-        if network and placement.network == "macvlan":
+        if network and instance.placement.network == "macvlan":
             options += ["--private-network"]
         elif network:
             options += [f"--network-bridge={network.bridge}"]
-        # What it writes is in memory, over the root file system that others have too.
+        # Changes are kept in memory, over the shared root file system.
         options += ["--volatile=overlay"]
-        # Its lock would let one container alone have the root file system.
+        # Without this, only one container could use the root file system.
         lock = ["env", "SYSTEMD_NSPAWN_LOCK=0"]
         argv = [*lock, "systemd-nspawn", *options, "--", *command]
-        return join_argv(f"{target.parent_group}/{label}", placement.limits, argv)
+        group = f"{target.parent_group}/{instance.label}"
+        return join_argv(group, instance.placement.limits, argv)
 
-    def attach(self, target: Target, network: Network, pid: int) -> None:
-        """Give its interface the placement's addresses, and bring it up."""
-        own = f"{network.address(target.place)}/{network.prefix}"
-        values = (str(pid), network.hardware(target.place), own, network.gateway, network.parent)
-        target.host.run(*script(_ATTACH, *values))
+    def attach(self, instance: Instance, pid: int) -> None:
+        """Assign the addresses to its interface, and bring it up."""
+        target, network = instance.target, instance.network
+        if network:
+            address = f"{network.address(target.place)}/{network.prefix}"
+            values = (network.hardware(target.place), address, network.gateway, network.parent)
+            target.host.run(*script(_ATTACH, str(pid), *values))
 
     def clear(self, target: Target, label: str) -> None:
-        """End what is left in its control group, and remove that."""
-        group = f"{target.parent_group}/{label}"
-        target.host.run(*script(LEAVE, group))
+        """Remove its control group."""
+        target.host.run(*script(LEAVE, f"{target.parent_group}/{label}"))

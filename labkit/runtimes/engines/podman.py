@@ -1,4 +1,4 @@
-"""Podman containers: Docker's command line without a daemon, from the same root file system."""
+"""Podman containers: Docker's command line without a daemon."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from labkit.hosts import script
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.runtimes import networks
-from labkit.runtimes.base import Runtime, Started, rootfs_of
+from labkit.runtimes.base import Instance, Runtime, Started
 from labkit.runtimes.engines.docker import PREFIX, limit_options
 from labkit.runtimes.verify import Expectation
 
-#: The network from which its ports are published: its own default one is no part of the lab.
+#: The network that publishes ports, in the lab's address range, unlike Podman's default network.
 _NAT, _SUBNET = "labkit-nat", "198.18.7.0/24"
 
-# Its own places, so that neither another user's containers nor another rig's are in the way; runc,
-# since crun refuses the hybrid hierarchy of control groups; and the limits of processes and files
-# that a root without all capabilities may set.
+# Separate directories avoid conflicts with other users and rigs; runc is used because crun refuses
+# the hybrid hierarchy of control groups; the limits of processes and files are those that root may
+# set without all capabilities.
 _PODMAN = """
 place=$1 name=$2
 shift 2
@@ -67,7 +67,7 @@ _EXEC = _PODMAN + 'pod exec "$name" "$@"\n'
 
 
 class Podman(Runtime):
-    """Starts containers through Podman's command line, each held by ``conmon``."""
+    """Starts containers by Podman's command line, each held by ``conmon``."""
 
     impossible: ClassVar[Mapping[str, str]] = {
         "bridge": "Podman makes its bridges itself, and puts no lab interface on one",
@@ -78,15 +78,15 @@ class Podman(Runtime):
     program = "podman"
     package = "podman"
 
-    def start(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, label: str
-    ) -> Started:
-        """Run the container detached, over the root file system that the image was unpacked to."""
+    def start(self, instance: Instance) -> Started:
+        """Run the container detached, on a layer over the unpacked image."""
+        target, placement, label = instance.target, instance.placement, instance.label
         options = ["--label", f"labkit={label}", "--cgroup-parent", target.cgroup_parent]
-        options += self._network(target, placement, workload) + limit_options(placement.limits)
-        command = ["--rootfs", f"{rootfs_of(target, workload)}:O"]
-        command += ["taskset", "-c", cpus, *workload.argv]
-        argv = self._argv(_START, target, label, *self._made(target, placement), *options, *command)
+        options += self._network(target, placement, instance.workload)
+        options += [*limit_options(placement.limits), "--rootfs", f"{instance.rootfs}:O"]
+        command = ["taskset", "-c", instance.cpus, *instance.workload.argv]
+        network = self._network_to_create(target, placement)
+        argv = self._argv(_START, target, label, *network, *options, *command)
         result = target.host.run(*argv, check=False)
         words = result.stdout.split()
         if result.status != 0 or len(words) != 2 or words[1] == "0":
@@ -96,7 +96,7 @@ class Podman(Runtime):
                 why=(result.stderr.strip() or self.logs(target, label))[-800:],
                 evidence={"argv": list(result.argv), "stderr": result.stderr},
             )
-        return Started(int(words[1]), networks.reached_at(target, placement), words[0])
+        return Started(int(words[1]), words[0])
 
     def stop(self, target: Target, label: str) -> None:
         """Remove the container, running or not."""
@@ -107,30 +107,21 @@ class Podman(Runtime):
         result = target.host.run(*self._argv(_LOGS, target, label), check=False)
         return result.stdout if result.status == 0 else ""
 
-    def enter(
-        self,
-        target: Target,
-        placement: Placement,
-        workload: Workload,
-        label: str,
-        argv: Sequence[str],
-    ) -> list[str]:
+    def enter(self, instance: Instance, argv: Sequence[str]) -> list[str]:
         """Return the engine's command that runs `argv` in the container."""
-        return self._argv(_EXEC, target, label, *argv)
+        return self._argv(_EXEC, instance.target, instance.label, *argv)
 
-    def expect(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
-    ) -> Expectation:
+    def expect(self, instance: Instance, started: Started) -> Expectation:
         """Return what must be true of a container on each network."""
         return Expectation(
-            cpus=cpus,
+            cpus=instance.cpus,
             container=True,
             cgroup=started.container,
             root="",
-            rootfs=rootfs_of(target, workload),
-            limits=placement.limits,
+            rootfs=instance.rootfs,
+            limits=instance.placement.limits,
             engine_process="conmon",
-            **networks.expected(target, placement, workload),
+            **networks.expected(instance.target, instance.placement, instance.workload),
         )
 
     @staticmethod
@@ -138,8 +129,8 @@ class Podman(Runtime):
         return list(script(text, f"{target.directory}-podman", PREFIX + label, *rest))
 
     @staticmethod
-    def _made(target: Target, placement: Placement) -> list[str]:
-        """Return name, parent and subnet of the network that must stand."""
+    def _network_to_create(target: Target, placement: Placement) -> list[str]:
+        """Return name, parent and subnet of the network that the start script creates."""
         if placement.network == "host":
             return ["", "", ""]
         if placement.network == "nat":
@@ -154,5 +145,5 @@ class Podman(Runtime):
         if placement.network == "nat":
             return ["--network", _NAT, *networks.published(target, workload)]
         network = networks.network_of(target, placement)
-        addresses = ["--ip", network.address(target.place), "--mac-address"]
-        return ["--network", network.engine, *addresses, network.hardware(target.place)]
+        address, hardware = network.address(target.place), network.hardware(target.place)
+        return ["--network", network.engine, "--ip", address, "--mac-address", hardware]

@@ -1,6 +1,6 @@
-"""rkt containers, where its binary is present: packaged nowhere since its last release of 2018.
+"""rkt containers, if the host has its binary; the last release is of 2018.
 
-Written from the documentation of rkt 1.30 (``rkt run`` and its networks); never run.
+Written from the documentation of rkt 1.30 (``rkt run`` and its networks), and never run.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import ClassVar
 
 from labkit.hosts import script
 from labkit.hosts.target import Network, Target
-from labkit.placement import Placement, Workload
 from labkit.runtimes import networks
-from labkit.runtimes.base import Started
+from labkit.runtimes.base import Instance, Started
 from labkit.runtimes.daemonless import DaemonlessRuntime
 from labkit.runtimes.engines.bare import LEAVE, join_argv
 from labkit.runtimes.verify import Expectation
 
-# An image of rkt is an archive of a root file system with a manifest; it is made once from what
-# was unpacked for all engines. A network is a file in a configuration folder of the container's.
+# An image of rkt is an archive of a manifest and a root file system, created once from the unpacked
+# image. A network is a file in the container's configuration directory.
 _RUN = """
 rootfs=$1 folder=$2 manifest=$3 network=$4
 shift 4
@@ -57,31 +56,23 @@ class Rkt(DaemonlessRuntime):
     source = "packaged nowhere any more: put its binary on PATH"
     holder = "ld-linux"
 
-    def hold(
-        self,
-        target: Target,
-        placement: Placement,
-        rootfs: str,
-        network: Network | None,
-        command: Sequence[str],
-        label: str,
-    ) -> list[str]:
-        """Return the command, in a control group of labkit's, with its network's file."""
-        conf = json.dumps(_network(placement, network, target.place)) if network else ""
-        program = f"/usr/bin/{command[0]}"
-        values = (rootfs, _folder(target, label), json.dumps(_MANIFEST), conf, program)
+    def hold(self, instance: Instance, command: Sequence[str]) -> list[str]:
+        """Return the command, in a new control group, with the network's configuration."""
+        target, network = instance.target, instance.network
+        conf = json.dumps(_network(instance, network)) if network else ""
+        program, folder = f"/usr/bin/{command[0]}", _folder(target, instance.label)
+        values = (instance.rootfs, folder, json.dumps(_MANIFEST), conf, program)
         net = f"RKT_NET=--net={'labkit' if network else 'host'}"
         argv = ["env", net, *script(_RUN, *values, *command[1:])]
-        return join_argv(f"{target.parent_group}/{label}", placement.limits, argv)
+        group = f"{target.parent_group}/{instance.label}"
+        return join_argv(group, instance.placement.limits, argv)
 
-    def expect(
-        self, target: Target, placement: Placement, workload: Workload, cpus: str, started: Started
-    ) -> Expectation:
-        """Return what must be true on each network; the image is in a store of rkt's own."""
-        return replace(super().expect(target, placement, workload, cpus, started), rootfs="")
+    def expect(self, instance: Instance, started: Started) -> Expectation:
+        """Return what must be true on each network; rkt stores the image itself."""
+        return replace(super().expect(instance, started), rootfs="")
 
     def clear(self, target: Target, label: str) -> None:
-        """End the pod for sure, and remove it with its control group."""
+        """Stop the pod, and remove it and its control group."""
         target.host.run(*script(_CLEAR, _folder(target, label)), check=False, timeout=120)
         target.host.run(*script(LEAVE, f"{target.parent_group}/{label}"))
 
@@ -99,13 +90,15 @@ def _folder(target: Target, label: str) -> str:
     return f"{target.directory}/rkt/{label}"
 
 
-def _network(placement: Placement, network: Network, place: int) -> dict[str, object]:
-    """Return the configuration of a CNI network that has one address to give."""
-    address = network.address(place)
-    ways = {"routes": [{"dst": "0.0.0.0/0"}], "gateway": network.gateway} if network.gateway else {}
+def _network(instance: Instance, network: Network) -> dict[str, object]:
+    """Return the configuration of a CNI network with a single address."""
+    address = network.address(instance.target.place)
+    routes = (
+        {"routes": [{"dst": "0.0.0.0/0"}], "gateway": network.gateway} if network.gateway else {}
+    )
     subnet = str(ipaddress.ip_network(network.subnet))
     ipam = {"type": "host-local", "subnet": subnet, "rangeStart": address, "rangeEnd": address}
     device: dict[str, object] = {"type": "bridge", "bridge": network.bridge}
-    if placement.network == "macvlan":
+    if instance.placement.network == "macvlan":
         device = {"type": "macvlan", "master": network.parent, "mode": "bridge"}
-    return {"name": "labkit", **device, "ipam": ipam | ways}
+    return {"name": "labkit", **device, "ipam": ipam | routes}

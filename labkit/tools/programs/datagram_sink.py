@@ -1,7 +1,7 @@
-"""Takes in UDP datagrams and forgets them: a socket whose filter lets nothing through.
+"""Drops UDP datagrams: a socket whose filter accepts none.
 
 Runs as ``python3 -c TEXT PORT``. Each datagram is dropped and counted by the kernel as it arrives
-(the last column of ``/proc/net/udp``): none is queued, copied or answered, and nobody wakes up.
+(the last column of ``/proc/net/udp``): none is queued, copied or answered, and no process wakes up.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ SO_ATTACH_FILTER = getattr(socket, "SO_ATTACH_FILTER", 26)
 
 
 def sink(port: int) -> socket.socket:
-    """Return a socket on a port, on every address, that drops all it gets."""
-    # A classic BPF program of one instruction: return 0, for no byte of the packet is wanted.
+    """Return a socket on a port of all addresses that drops everything."""
+    # A classic BPF program of one instruction: return 0, accept no byte of the packet.
     program = array.array("B", struct.pack("HBBI", 0x06, 0, 0, 0))
-    taker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    # The filter comes before the port, so that not one datagram is queued.
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    # The filter is set before the port, so that not one datagram is queued.
     described = struct.pack("HP", 1, program.buffer_info()[0])
-    taker.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, described)
-    taker.bind(("0.0.0.0", port))
-    return taker
+    receiver.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, described)
+    receiver.bind(("0.0.0.0", port))
+    return receiver
 
 
 def main(port: str) -> None:

@@ -1,7 +1,7 @@
 """Drops the machine's caches (pages, directory entries, inodes) for whoever connects.
 
-Runs as ``python3 -c TEXT ADDRESS PORT`` as root on a host. What is dirty is written out first, as
-it could not be dropped. Answers ``dropped``, or what went wrong.
+Runs as ``python3 -c TEXT ADDRESS PORT`` as root on a host. Dirty pages are written out first,
+since they could not be dropped. Answers ``dropped``, or the error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def drop() -> str:
-    """Return what to answer."""
+    """Drop the caches; return the answer."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3\n")
@@ -23,7 +23,7 @@ def drop() -> str:
 
 
 def main(address: str, port: str) -> None:
-    """Serve until killed, one after the other."""
+    """Serve clients until killed, one after the other."""
     with socket.create_server((address, int(port))) as listening:
         while True:
             connection, _ = listening.accept()

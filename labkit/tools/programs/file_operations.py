@@ -1,7 +1,7 @@
-"""Times file operations, one by one; prints a line of JSON, a line of times in ns each, and an end.
+"""Times file operations; prints a line of JSON, a line of times in ns for each, and an end.
 
-Runs as ``python3 -c TEXT OPERATION JSON`` in containers and on hosts; needs Python's own library
-only. Nothing is printed before the last operation has ended.
+Runs as ``python3 -c TEXT OPERATION JSON`` in containers and on hosts; needs only Python's standard
+library. Nothing is printed before the last operation has ended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write(path: str, size_b: int, count: int, warm_up: int, flush: str) -> Colum
 
 
 def open_close(path: str, count: int, warm_up: int) -> Columns:
-    """Open and close a file for reading, with Python's open() and with the system's call alone."""
+    """Open and close a file for reading, with Python's open() and with the system call alone."""
     opened: list[int] = []
     closed: list[int] = []
     called: list[int] = []
@@ -59,7 +59,7 @@ def open_close(path: str, count: int, warm_up: int) -> Columns:
 def first_write(folder: str, written_b: int) -> Columns:
     """Open each file of a folder for writing, write to its start and flush; then once more.
 
-    All were read before, so that what is copied need not come from the disk.
+    All are read first, so that a copy need not read from the disk.
     """
     content = b"x" * written_b
     paths = [str(path) for path in sorted(Path(folder).iterdir())]
@@ -80,19 +80,19 @@ def first_write(folder: str, written_b: int) -> Columns:
 
 
 def traverse(path: str, count: int, warm_up: int, dropper: tuple[str, int] | None) -> Columns:
-    """Run ``ls -R``; before each have the caches dropped, where there is one who does it."""
+    """Run ``ls -R``, each time after dropping the caches if there is a dropper."""
     with tempfile.TemporaryDirectory() as empty:
         times = []
         for _ in range(warm_up + count):
             if dropper:
                 drop(*dropper)
-                listing(empty)  # the program itself is read from the disk before it is timed
+                listing(empty)  # reads the program itself from the disk
             times.append(listing(path))
     return {"latency_ns": times[warm_up:]}
 
 
 def listing(path: str) -> int:
-    """Return how long ``ls -R`` takes, from its start to its end; nothing is shown."""
+    """Return how long ``ls -R`` takes, without its output."""
     null = [(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)]
     began = now()
     number = os.posix_spawnp("ls", ["ls", "-R", path], os.environ, file_actions=null)
@@ -104,14 +104,14 @@ def listing(path: str) -> int:
 
 
 def drop(host: str, port: int) -> None:
-    """Ask the host's own program to drop the caches, and wait until it has."""
+    """Ask the host's program to drop the caches, and wait until it has."""
     with socket.create_connection((host, port), timeout=60) as connection:
         answer = connection.makefile().readline().strip()
     if answer != "dropped":
         raise OSError(f"the caches were not dropped: {answer}")
 
 
-#: Each with how often it does what it counts.
+#: Each with the number of operations per row.
 OPERATIONS: dict[str, tuple[Callable[..., Columns], int]] = {
     "write": (write, 1),
     "open": (open_close, 2),
@@ -121,15 +121,12 @@ OPERATIONS: dict[str, tuple[Callable[..., Columns], int]] = {
 
 
 def main(operation: str, options: str) -> None:
-    """Run an operation and print what it took.
-
-    What others left to be written out is written first: it would be, beside what is timed.
-    """
+    """Run an operation and print its times, after writing out dirty pages of others."""
     os.sync()
-    (run, times), given = OPERATIONS[operation], json.loads(options)
-    columns = run(**given)
+    (run, per_row), arguments = OPERATIONS[operation], json.loads(options)
+    columns = run(**arguments)
     rows = list(zip(*columns.values(), strict=True))
-    done = times * (len(rows) + given.get("warm_up", 0))
+    done = per_row * (len(rows) + arguments.get("warm_up", 0))
     head = {"operation": operation, "columns": list(columns), "count": len(rows), "done": done}
     print(json.dumps(head))
     print("\n".join(" ".join(map(str, row)) for row in rows))

@@ -1,9 +1,9 @@
-"""A load on memcached: connections that ask again as soon as they are answered.
+"""A load on memcached: connections that send again as soon as they are answered.
 
-The text of this file is the argument of ``python3 -c``; it needs Python's own library only::
+The text of this file is the argument of ``python3 -c``; it needs only Python's standard library::
 
     text address=A port=11211 seconds=5 warmup=0.5 workers=4 connections=50 size=32 keys=10000
-         sets=1 gets=10 rows=50000 log=FILE
+         sets=1 gets=10 rows=50000
     binary ...
 
 All keys are stored first. Then each worker, a process, keeps one operation under way on each of its
@@ -12,8 +12,8 @@ just before a request is written until all of its answer has been read; an answe
 the worker serves its other connections gets older meanwhile, as in any client with an event loop.
 Operations that begin in the measured time count, and the load lasts until the last is answered.
 
-It prints one line of JSON, made of all operations, and writes rows of some that are spread evenly
-over them to its log (``-``: below that line) when all is over.
+At the end it prints one line of JSON, made of all operations, and below it rows of some that are
+spread evenly over them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from array import array
 from collections.abc import Callable
 from functools import partial
 from math import ceil
-from pathlib import Path
 from random import Random
 from struct import Struct
 from time import monotonic_ns, process_time_ns
@@ -38,13 +37,13 @@ from typing import Any, BinaryIO
 
 #: Seconds without any answer after which a worker gives up.
 PATIENCE = 10.0
-#: Keys drawn beforehand, which a worker goes through again and again.
+#: Keys that a worker draws beforehand and cycles through.
 DRAWN = 65_537
 QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 # magic, opcode, length of the key, of extras, type, status, length of all that follows, opaque, cas
 HEADER = Struct("!BBHBBHIIQ")
 GET, SET = 0, 1
-#: Options that need not be whole numbers.
+#: Options that need not be integers.
 TIMES = ("seconds", "warmup")
 
 
@@ -142,14 +141,14 @@ class Worker:
             raise OSError("a request did not fit into its connection")
 
     def read(self, fd: int) -> bool:
-        """Read what has come, and tell whether an operation is over by that."""
-        came = os.read(fd, 65_536)
+        """Read what has arrived; return whether that completes an operation."""
+        received = os.read(fd, 65_536)
         now = monotonic_ns()
-        if not came:
+        if not received:
             raise ConnectionError("memcached closed a connection")
-        data = self.partial.pop(fd, b"") + came
-        found = self.answer(data, self.load.size)
-        if found < 0:
+        data = self.partial.pop(fd, b"") + received
+        status = self.answer(data, self.load.size)
+        if status < 0:
             self.partial[fd] = data
             return False
         if not self.begin <= self.sent[fd] < self.end:
@@ -159,11 +158,11 @@ class Worker:
         self.latencies.append(now - self.sent[fd])
         self.kinds.append(self.kind[fd])
         if self.kind[fd] == GET:
-            self.answers[found] += 1
+            self.answers[status] += 1
         return True
 
     def run(self, begin: int, end: int) -> dict[str, Any]:
-        """Ask until the end and until all is answered; return what was measured from `begin`."""
+        """Send until the end and until all is answered; return what was measured from `begin`."""
         self.begin, self.end, began, poll = begin, end, monotonic_ns(), select.epoll()
         for fd in self.sockets:
             poll.register(fd, select.EPOLLIN)
@@ -189,27 +188,27 @@ class Worker:
 
 
 def connect(load: SimpleNamespace) -> socket.socket:
-    """Return a connection that delays nothing."""
+    """Return a connection with TCP_NODELAY."""
     one = socket.create_connection((load.address, load.port), timeout=PATIENCE)
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return one
 
 
-def fill(load: SimpleNamespace, one: socket.socket) -> None:
-    """Store every key, so that a GET finds what it asks for."""
+def fill(load: SimpleNamespace, connection: socket.socket) -> None:
+    """Store every key, so that every GET finds a value."""
     make_set, _, answer = PROTOCOLS[load.protocol]
     for number in range(load.keys):
-        one.sendall(make_set(key(number), b"x" * load.size))
+        connection.sendall(make_set(key(number), b"x" * load.size))
         data = b""
         while answer(data, load.size) < 0:
-            came = one.recv(65_536)
-            if not came:
+            received = connection.recv(65_536)
+            if not received:
                 raise ConnectionError("memcached closed a connection")
-            data += came
+            data += received
 
 
 def start(run: Callable[[], dict[str, Any]]) -> BinaryIO:
-    """Run something in a process of its own; return where its result, or why not, will come."""
+    """Run a function in another process; return the pipe of its result or error."""
     reading, writing = os.pipe()
     if os.fork():
         os.close(writing)
@@ -217,64 +216,59 @@ def start(run: Callable[[], dict[str, Any]]) -> BinaryIO:
     try:
         with os.fdopen(writing, "wb") as out:
             try:
-                found: dict[str, Any] | str = run()
+                result: dict[str, Any] | str = run()
             except (OSError, ValueError) as error:
-                found = f"{type(error).__name__}: {error}"
-            pickle.dump(found, out)
+                result = f"{type(error).__name__}: {error}"
+            pickle.dump(result, out)
     finally:
         os._exit(0)
 
 
 def summary(values: list[int]) -> dict[str, int]:
-    """Return how many latencies there are, and what they are like, in ns."""
+    """Return the number of latencies, and their statistics in ns."""
     if not values:
         return {"count": 0}
     values.sort()
     count = len(values)
-    found = {"count": count, "mean": round(sum(values) / count), "min": values[0]}
-    found |= {name: values[ceil(count * q) - 1] for name, q in QUANTILES.items()}
-    return found | {"max": values[-1]}
+    statistics = {"count": count, "mean": round(sum(values) / count), "min": values[0]}
+    statistics |= {name: values[ceil(count * q) - 1] for name, q in QUANTILES.items()}
+    return statistics | {"max": values[-1]}
 
 
-def report(load: SimpleNamespace, found: list[dict[str, Any]]) -> None:
-    """Print the summary, and write the rows."""
-    of: dict[int, list[int]] = {GET: [], SET: []}
+def report(load: SimpleNamespace, workers: list[dict[str, Any]]) -> None:
+    """Print the summary and the rows."""
+    latencies: dict[int, list[int]] = {GET: [], SET: []}
     rows, last = ["start_ns,latency_ns,set\n"], 0
-    step = max(1, sum(len(one["columns"][0]) for one in found) // load.rows)
-    for one in found:
+    step = max(1, sum(len(one["columns"][0]) for one in workers) // load.rows)
+    for one in workers:
         for begun, took, kind in zip(*one["columns"], strict=True):
-            of[kind].append(took)
+            latencies[kind].append(took)
             last = max(last, begun + took)
         thinned = zip(*(column[::step] for column in one["columns"]), strict=True)
         rows += [f"{begun},{took},{kind}\n" for begun, took, kind in thinned]
-    said = {
+    summed = {
         "protocol": load.protocol,
-        "set": summary(of[SET]),
-        "get": summary(of[GET]),
-        "all": summary(of[SET] + of[GET]),
-        "missed": sum(one["answers"][0] for one in found),
-        "besides": load.keys + sum(one["besides"] for one in found),
+        "set": summary(latencies[SET]),
+        "get": summary(latencies[GET]),
+        "all": summary(latencies[SET] + latencies[GET]),
+        "missed": sum(one["answers"][0] for one in workers),
+        "besides": load.keys + sum(one["besides"] for one in workers),
         "elapsed_ns": last,
-        "cpu_ns": sum(one["cpu_ns"] for one in found),
-        "wall_ns": max(one["wall_ns"] for one in found),
+        "cpu_ns": sum(one["cpu_ns"] for one in workers),
+        "wall_ns": max(one["wall_ns"] for one in workers),
         "cpus": len(os.sched_getaffinity(0)),
         "rows": len(rows) - 1,
     }
-    print(json.dumps(said))
-    text = "".join(rows)
-    if load.log == "-":
-        sys.stdout.write(text)
-    else:
-        Path(load.log).write_text(text, encoding="ascii")
+    print(json.dumps(summed))
+    sys.stdout.write("".join(rows))
 
 
 def main(protocol: str, *options: str) -> None:
     """Fill, measure and report."""
-    given: dict[str, Any] = dict(option.split("=", 1) for option in options)
-    texts = {name: given.pop(name) for name in ("address", "log")}
-    numbers = {name: float(value) for name, value in given.items()}
-    whole = {name: int(value) for name, value in numbers.items() if name not in TIMES}
-    load = SimpleNamespace(protocol=protocol, **texts, **{**numbers, **whole})
+    given = dict(option.split("=", 1) for option in options)
+    address = given.pop("address")
+    numbers = {k: float(value) if k in TIMES else int(value) for k, value in given.items()}
+    load = SimpleNamespace(protocol=protocol, address=address, **numbers)
     sockets = [connect(load) for _ in range(load.workers * load.connections)]
     fill(load, sockets[0])
     parts = [sockets[number :: load.workers] for number in range(load.workers)]
@@ -285,12 +279,12 @@ def main(protocol: str, *options: str) -> None:
     begin = monotonic_ns() + round(load.warmup * 1e9)
     end = begin + round(load.seconds * 1e9)
     pipes = [start(partial(worker.run, begin, end)) for worker in workers]
-    found = [pickle.load(pipe) for pipe in pipes]
+    results = [pickle.load(pipe) for pipe in pipes]
     for _ in pipes:
         os.wait()
-    if failures := [one for one in found if isinstance(one, str)]:
+    if failures := [one for one in results if isinstance(one, str)]:
         raise ConnectionError(failures[0])
-    report(load, found)
+    report(load, results)
 
 
 if __name__ == "__main__":

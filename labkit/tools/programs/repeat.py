@@ -1,9 +1,9 @@
-"""Runs a command again and again until a window has passed; prints a line of JSON an iteration.
+"""Runs a command repeatedly for a window; prints a line of JSON for each iteration.
 
-Runs as ``python3 -c TEXT SECONDS GRACE AT_MOST COMMAND...`` in containers; needs Python's own
-library only. Times are of the kernel's monotonic clock, which all containers of a host share.
-Iterations that start within SECONDS are those that count; it goes on for GRACE more, so that slow
-ones come to their end beside a neighbour too. What still runs then is cut off.
+Runs as ``python3 -c TEXT SECONDS GRACE AT_MOST COMMAND...`` in containers; needs only Python's
+standard library. Times are of the kernel's monotonic clock, which all containers of a host share.
+Iterations that start within SECONDS count; it goes on for GRACE more, so that slow ones end while a
+neighbour still runs. An iteration that still runs then is killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEPT = 20_000
 
 
 def once(command: Sequence[str], deadline: int) -> dict[str, Any]:
-    """Run the command until it ends or the deadline comes; return what there is to say."""
+    """Run the command until it ends or the deadline comes; return its times and output."""
     start = time.monotonic_ns()
     process = subprocess.Popen(
         command,
@@ -49,14 +49,14 @@ def once(command: Sequence[str], deadline: int) -> dict[str, Any]:
 
 
 def main(seconds: str, grace: str, at_most: str, *command: str) -> None:
-    """Repeat the command, `at_most` times where that is not 0, and stop at what fails."""
+    """Repeat the command, `at_most` times unless that is 0, and stop at a failure."""
     count, late = 0, time.monotonic_ns() + int(float(seconds) * 1e9)
     deadline = late + int(float(grace) * 1e9)
     while time.monotonic_ns() < deadline and count != (int(at_most) or -1):
-        found = once(command, deadline)
-        found["late"] = found["start_ns"] >= late
-        print(json.dumps(found), flush=True)
-        if found["status"] != 0 and not found["cut"]:
+        result = once(command, deadline)
+        result["late"] = result["start_ns"] >= late
+        print(json.dumps(result), flush=True)
+        if result["status"] != 0 and not result["cut"]:
             break
         count += 1
     print(json.dumps({"end": time.monotonic_ns()}), flush=True)

@@ -8,8 +8,8 @@ The service, in Thrift's own language::
         binary send(1: i32 size)
     }
 
-Structs are made as ``thrift --gen py:dynamic`` makes them, and are read and written by the library,
-by its compiled protocol where it is there. The text of this file is the argument of ``python3 -c``,
+Structs are those of ``thrift --gen py:dynamic``, and are read and written by the library, by its
+compiled protocol where that is installed. The text of this file is the argument of ``python3 -c``,
 so that the same program runs in a container, in a chroot, on a host and on the generator::
 
     serve port=9090 transport=buffered
@@ -17,8 +17,8 @@ so that the same program runs in a container, in a chroot, on a host and on the 
     open ... rate=2000
     busy seconds=0
 
-A client prints one line of JSON, and writes a row a call to its log (``-``: below that line) when
-all is over. Its times are those of its own monotonic clock; it shares none with the server.
+At the end a client prints one line of JSON, and writes a row per call to its log (``-``: below that
+line). Its times are those of its monotonic clock.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from thrift.transport.TTransport import (
 )
 
 TRANSPORTS = {"buffered": TBufferedTransportFactory, "framed": TFramedTransportFactory}
-#: An open loop sleeps until so many ns before a call is due, and asks the clock from there on. Long
-#: enough for a sleep that ends late; a client that never sleeps is the one the scheduler cuts off.
+#: An open loop sleeps until so many ns before a call is due, and then polls the clock. Long enough
+#: for a sleep that ends late; a client that never sleeps would be preempted by the scheduler.
 SPIN_NS = 50_000
 Column = Any  # an array of 64-bit integers
 
@@ -176,7 +176,7 @@ def closed_loop(make: Callable[[], None], due: Column, sent: Column, ended: Colu
 def open_loop(
     make: Callable[[], None], due: Column, sent: Column, ended: Column, interval_ns: int
 ) -> None:
-    """Call at set times whatever the answers do; what comes too late is sent at once, as late.
+    """Call at set times whatever the answers do; a call that is late is sent at once.
 
     One connection to a server with one thread: a call that is due while another is under way
     waits its turn here instead of in the server's queue, and its latency counts from when it was
@@ -197,7 +197,7 @@ def open_loop(
 
 
 def columns(calls: int) -> list[Column]:
-    """Return three columns of 64-bit integers, whose memory is there before it is needed."""
+    """Return three columns of 64-bit integers with allocated memory."""
     return [array("q", bytes(8 * calls)) for _ in range(3)]
 
 
@@ -218,10 +218,10 @@ def write(log: str, due: Column, sent: Column, ended: Column) -> None:
 
 
 def punctual() -> None:
-    """Let sleeps end when they are to: by default the kernel may add 50 us, all of `SPIN_NS`."""
+    """Let sleeps end on time: by default the kernel may add 50 us, all of `SPIN_NS`."""
     from pathlib import Path
 
-    with suppress(OSError):  # not allowed: the calls are sent late, which their lateness says
+    with suppress(OSError):  # not permitted: calls are sent late, which their lateness shows
         Path("/proc/self/timerslack_ns").write_text("1", encoding="ascii")
 
 
@@ -230,7 +230,7 @@ def waited() -> tuple[int, int]:
 
     Both are -1 where the kernel does not count them.
     """
-    from pathlib import Path  # the server does without: under a quota its start is slow enough
+    from pathlib import Path  # not for the server: under a quota its start is slow enough
 
     try:
         _, delay, slices = map(int, Path("/proc/self/schedstat").read_text().split())
@@ -240,14 +240,14 @@ def waited() -> tuple[int, int]:
 
 
 def client(mode: str, given: dict[str, str]) -> None:
-    """Measure calls, and write what was found once all is over."""
+    """Measure calls, then write the results."""
     endpoint = TSocket(given["address"], int(given["port"]))
     endpoint.open()
     wire = protocol(endpoint, given["transport"])
     make = caller(wire, given["call"], int(given["size"]))
     before = columns(int(given["warmup"]))
     due, sent, ended = columns(int(given["calls"]))
-    waited()  # what it needs is loaded before the calls
+    waited()  # imports its modules before the calls
     punctual()
     gc.collect()
     gc.freeze()
@@ -260,7 +260,7 @@ def client(mode: str, given: dict[str, str]) -> None:
         closed_loop(make, due, sent, ended)
     delay, slices = (now - then for now, then in zip(waited(), began, strict=True))
     wire.trans.close()
-    found = {
+    summary = {
         "mode": mode,
         "calls": len(due),
         "elapsed_ns": ended[-1] - due[0],
@@ -269,12 +269,12 @@ def client(mode: str, given: dict[str, str]) -> None:
         "slices": slices,
         "warmup_ns": [end - begin for begin, _, end in zip(*before, strict=True)],
     }
-    print(json.dumps(found))
+    print(json.dumps(summary))
     write(given["log"], due, sent, ended)
 
 
 def busy(seconds: float) -> None:
-    """Compute for so long, or until somebody ends it where that is 0."""
+    """Compute for some seconds, or (0) until killed."""
     number, last = 1, monotonic_ns() + round(seconds * 1e9)
     while not seconds or monotonic_ns() < last:
         for _ in range(1000):

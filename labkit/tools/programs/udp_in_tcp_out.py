@@ -23,32 +23,32 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
 
-#: An answer that has not come after so long never will.
+#: An answer that takes longer counts as lost.
 PATIENCE_NS = 1_000_000_000
 HEADER = struct.Struct(">Q")
 Receive = Callable[[memoryview], int]
 
 
-def receiver(taker: socket.socket, wait: str) -> Receive:
-    """Return what waits for bytes: it sleeps, or asks again and again; 0 where none came."""
+def receiver(end: socket.socket, wait: str) -> Receive:
+    """Return a function that waits for bytes, sleeping or polling; it returns 0 if none came."""
     if wait == "block":
         seconds, left = divmod(PATIENCE_NS, 10**9)
-        taker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, left))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, left))
 
         def sleeping(into: memoryview) -> int:
             try:
-                return taker.recv_into(into)
+                return end.recv_into(into)
             except BlockingIOError:
                 return 0
 
         return sleeping
-    taker.setblocking(False)
+    end.setblocking(False)
 
     def spinning(into: memoryview) -> int:
         last = monotonic_ns() + PATIENCE_NS
         while monotonic_ns() < last:
             try:
-                return taker.recv_into(into)
+                return end.recv_into(into)
             except BlockingIOError:
                 continue
         return 0
@@ -72,7 +72,7 @@ def serve(port: str, wait: str) -> None:
 
 
 def answered(receive: Receive, into: memoryview, number: int) -> bool:
-    """Return whether the answer to a message came; what is left of earlier ones is passed over."""
+    """Return whether the answer to a message came; skip late answers to earlier ones."""
     while True:
         done = 0
         while done < len(into):
@@ -84,16 +84,16 @@ def answered(receive: Receive, into: memoryview, number: int) -> bool:
             return True
 
 
-def exchange(given: dict[str, str], total: int) -> list[int]:
+def exchange(options: dict[str, str], total: int) -> list[int]:
     """Send so many messages, one after the other; return round trips in ns, -1 without answer."""
-    where = (given["address"], int(given["port"]))
+    where = (options["address"], int(options["port"]))
     answers = socket.create_connection(where)
     messages = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     messages.connect(where)
-    # Answers come whole where they fit into a segment.
-    receive = receiver(answers, given["wait"])
-    sent, back = bytearray(int(given["size"])), memoryview(bytearray(int(given["size"])))
-    found = array("q", bytes(8 * total))
+    receive = receiver(answers, options["wait"])
+    size = int(options["size"])
+    sent, back = bytearray(size), memoryview(bytearray(size))
+    times = array("q", bytes(8 * total))
     gc.collect()
     gc.disable()
     for number in range(total):
@@ -101,28 +101,28 @@ def exchange(given: dict[str, str], total: int) -> list[int]:
         began = monotonic_ns()
         messages.send(sent)
         came = answered(receive, back, number)
-        found[number] = monotonic_ns() - began if came else -1
-    return found.tolist()
+        times[number] = monotonic_ns() - began if came else -1
+    return times.tolist()
 
 
-def ask(given: dict[str, str]) -> None:
-    """Measure messages after a warm-up, and write what was found once all is over."""
-    warmup = int(given["warmup"])
-    every = exchange(given, warmup + int(given["messages"]))
-    came = [value for value in every[warmup:] if value >= 0]
-    text = "".join(["rtt_ns\n", *(f"{value}\n" for value in came)])
-    Path(given["log"]).write_text(text, encoding="ascii")
-    lost = sum(value < 0 for value in every)
-    print(json.dumps({"messages": len(every), "rows": len(came), "lost": lost}))
+def ask(options: dict[str, str]) -> None:
+    """Measure messages after a warm-up, then write the round trips."""
+    warmup = int(options["warmup"])
+    times = exchange(options, warmup + int(options["messages"]))
+    kept = [value for value in times[warmup:] if value >= 0]
+    text = "".join(["rtt_ns\n", *(f"{value}\n" for value in kept)])
+    Path(options["log"]).write_text(text, encoding="ascii")
+    lost = sum(value < 0 for value in times)
+    print(json.dumps({"messages": len(times), "rows": len(kept), "lost": lost}))
 
 
-def main(mode: str, *options: str) -> None:
+def main(mode: str, *pairs: str) -> None:
     """Run one mode with its options, each as name=value."""
-    given = dict(option.split("=", 1) for option in options)
+    options = dict(pair.split("=", 1) for pair in pairs)
     if mode == "serve":
-        serve(given["port"], given["wait"])
+        serve(options["port"], options["wait"])
     else:
-        ask(given)
+        ask(options)
 
 
 if __name__ == "__main__":

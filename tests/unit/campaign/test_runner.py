@@ -1,4 +1,4 @@
-"""The runner on a plan without hosts: order, retries, resuming, giving up, what is stored."""
+"""The runner on a plan without hosts: order, retries, resuming, giving up, records, logs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.campaign import runner
-from labkit.campaign.record import brief, failure
 from labkit.campaign.run_log import VARIABLE
 from labkit.campaign.study import Plan, Study
 from labkit.campaign.study import _source as source_of
 from labkit.campaign.trial import Trial
 from labkit.campaign.window import harness_switches
-from labkit.dataset import Dataset, load
+from labkit.dataset import load
 from labkit.design import Condition, make_design
 from labkit.errors import CommandFailed, HostUnreachable, LabkitError
 from labkit.rig.base import Rig
@@ -60,12 +59,8 @@ def plan_of(
     return Plan(study, rig, make_design(study.factors, blocks=blocks, seed=1), blocks, 1)
 
 
-def run(plan: Plan, folder: Path) -> Dataset:
-    return plan.run(folder)
-
-
 class Protocol:
-    """Returns what a script says, call by call; afterwards one sample, its condition's level."""
+    """A protocol whose calls have scripted outcomes: ``c2=error``; else a sample, the level."""
 
     def __init__(self, **script: Any) -> None:
         self.script = {int(call[1:]): outcome for call, outcome in script.items()}
@@ -90,18 +85,18 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_planned_trial_runs_once_in_the_order_of_the_plan(rig: Rig, tmp_path: Path) -> None:
     protocol = Protocol()
     plan = plan_of(rig, protocol)
-    found = run(plan, tmp_path)
+    found = plan.run(tmp_path)
     wanted = [condition["n"] for _, _, condition in plan.design.trials()]
     assert protocol.seen == wanted
     assert found.samples()["value_ns"].tolist() == wanted
     assert found.trials["n"].astype(int).tolist() == wanted
     assert found.trials["value_ns_median"].tolist() == wanted
-    run(plan, tmp_path)
+    plan.run(tmp_path)
     assert len(protocol.seen) == 6
 
 
 @given(n=st.integers(1, 6))
-def test_whenever_it_is_interrupted_the_rest_follows(
+def test_an_interrupted_campaign_is_resumed(
     tmp_path_factory: pytest.TempPathFactory, n: int
 ) -> None:
     cpus = {"harness": "0", "sut": "1"}
@@ -110,20 +105,27 @@ def test_whenever_it_is_interrupted_the_rest_follows(
     protocol = Protocol(**{f"c{n}": KeyboardInterrupt()})
     plan = plan_of(rig, protocol)
     with pytest.raises(KeyboardInterrupt, match=f"^{n - 1} of 6 trials are measured") as raised:
-        run(plan, folder)
+        plan.run(folder)
     # A notebook shows where it was called, not where deep in a trial it came.
-    assert {one.name for one in raised.traceback[2:]} == {"run"}
-    found = run(plan, folder)
+    assert {one.name for one in raised.traceback[1:]} == {"run"}
+    found = plan.run(folder)
     assert found.ok["trial"].tolist() == [f"b{b:02d}-p{p:02d}" for b in (1, 2) for p in (1, 2, 3)]
     assert len(found.trials) == 6 and len(protocol.seen) == 7
+
+
+def test_metrics_have_no_p99_of_fewer_than_100_samples() -> None:
+    assert runner.metrics_of(measurement(*range(1, 100))) == {"words": 1.0, "value_ns_median": 50}
+    metrics = runner.metrics_of(measurement(*range(1, 102)))
+    assert metrics["value_ns_median"] == 51 and metrics["value_ns_p99"] == 100
+    assert runner.metrics_of(measurement()) == {"words": 1.0}
 
 
 def test_a_second_boot_is_a_second_session(rig: Rig, tmp_path: Path) -> None:
     protocol = Protocol(c3=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        run(plan_of(rig, protocol), tmp_path)
+        plan_of(rig, protocol).run(tmp_path)
     BOOT[0] = "boot b"
-    found = run(plan_of(rig, protocol), tmp_path)
+    found = plan_of(rig, protocol).run(tmp_path)
     assert found.trials["session"].tolist() == [1, 1, 2, 2, 2, 2]
     assert [session["boot"] for session in found.sessions] == ["boot a", "boot b"]
 
@@ -139,29 +141,13 @@ def test_a_second_boot_is_a_second_session(rig: Rig, tmp_path: Path) -> None:
     ],
     ids=["any error", "labkit's error", "no measurement", "no integers", "uneven columns"],
 )
-def test_what_a_protocol_does_wrong_is_a_failed_row(rig: Rig, tmp_path: Path, outcome: Any) -> None:
-    found = run(plan_of(rig, Protocol(c2=outcome)), tmp_path)
+def test_a_protocol_error_is_a_failed_row(rig: Rig, tmp_path: Path, outcome: Any) -> None:
+    found = plan_of(rig, Protocol(c2=outcome)).run(tmp_path)
     assert found.trials["status"].tolist() == ["ok", "failed", *["ok"] * 5]
     assert found.trials["trial"].tolist()[1] == found.trials["trial"].tolist()[2]
     failed = found.records[1]
     assert failed["error"]["what"] and failed["n_samples"] == 0 and failed["metrics"] == {}
     assert not (found.path / "trials" / failed["directory"] / "samples.parquet").exists()
-
-
-def test_it_gives_up_after_so_many_in_a_row_and_not_before(rig: Rig, tmp_path: Path) -> None:
-    bad = runner.GIVE_UP * runner.ATTEMPTS
-    failing = {f"c{call}": ValueError(f"call {call}") for call in range(1, bad + 1)}
-    protocol = Protocol(**failing)
-    with pytest.raises(LabkitError, match="5 planned trials failed") as caught:
-        run(plan_of(rig, protocol), tmp_path)
-    assert len(protocol.seen) == bad and caught.value.why == f"call {bad}"
-    # the next run goes on with all of them, and counts their attempts on
-    found = run(plan_of(rig, protocol), tmp_path)
-    assert found.trials["attempt"].max() == runner.ATTEMPTS + 1
-    assert len(found.ok) == 6
-
-    del failing["c9"]  # the fifth trial's first attempt succeeds
-    run(plan_of(rig, Protocol(**failing)), tmp_path / "other")
 
 
 def log_of(campaign: Path, number: int) -> list[tuple[str, str, str]]:
@@ -173,13 +159,34 @@ def log_of(campaign: Path, number: int) -> list[tuple[str, str, str]]:
     return [(one[1], one[2], one[3]) for one in found if one]
 
 
-def test_every_run_keeps_a_log_that_says_what_happened_and_when(rig: Rig, tmp_path: Path) -> None:
+def test_a_run_ends_after_five_planned_trials_failed_in_a_row(rig: Rig, tmp_path: Path) -> None:
+    bad = runner.GIVE_UP * runner.ATTEMPTS
+    failing = {f"c{call}": ValueError(f"call {call}") for call in range(1, bad + 1)}
+    protocol = Protocol(**failing)
+    with pytest.raises(LabkitError, match="5 planned trials failed") as caught:
+        plan_of(rig, protocol).run(tmp_path)
+    assert len(protocol.seen) == bad and caught.value.why == f"call {bad}"
+    lines = log_of(load(tmp_path / "tiny").path, 1)
+    assert [level for _, level, _ in lines].count("WARNING") == bad
+    assert lines[-2][1] == "ERROR"
+    assert lines[-2][2].startswith("gave up: 5 planned trials failed one after the other; where: ")
+    assert [one.state for one in look([tmp_path])] == ["stopped"]
+    # The next run attempts all of them again, and continues their numbering.
+    found = plan_of(rig, protocol).run(tmp_path)
+    assert found.trials["attempt"].max() == runner.ATTEMPTS + 1
+    assert len(found.ok) == 6
+
+    del failing["c9"]  # the fifth trial's first attempt succeeds
+    plan_of(rig, Protocol(**failing)).run(tmp_path / "other")
+
+
+def test_every_run_writes_a_log(rig: Rig, tmp_path: Path) -> None:
     error = CommandFailed("tool failed", where="host sut", why="no route")
     protocol = Protocol(c2=error, c4=KeyboardInterrupt())
     plan = plan_of(rig, protocol)
     began = datetime.now(UTC)
     with pytest.raises(KeyboardInterrupt):
-        run(plan, tmp_path)
+        plan.run(tmp_path)
     campaign = load(tmp_path / "tiny").path
     assert [one.state for one in look([tmp_path])] == ["stopped"]
     lines = log_of(campaign, 1)
@@ -202,41 +209,27 @@ def test_every_run_keeps_a_log_that_says_what_happened_and_when(rig: Rig, tmp_pa
     ]
     for line, (_, level, text) in zip(wanted, lines, strict=True):
         assert re.fullmatch(line, f"{level} {text}")
-    run(plan, tmp_path)
+    plan.run(tmp_path)
     assert log_of(campaign, 1) == lines
     assert log_of(campaign, 2)[-1][2].startswith("end: 6 of 6 trials measured")
     assert [one.state for one in look([tmp_path])] == ["finished"]
-    run(plan, tmp_path)  # nothing is left to do, and nothing is told
+    plan.run(tmp_path)  # nothing is left to do, and nothing is told
     assert len(list((campaign / "logs").iterdir())) == 2
 
 
-def test_giving_up_is_logged_and_the_campaign_is_stopped(rig: Rig, tmp_path: Path) -> None:
-    bad = runner.GIVE_UP * runner.ATTEMPTS
-    with pytest.raises(LabkitError):
-        run(
-            plan_of(rig, Protocol(**{f"c{n}": ValueError("odd") for n in range(1, bad + 1)})),
-            tmp_path,
-        )
-    lines = log_of(load(tmp_path / "tiny").path, 1)
-    assert [level for _, level, _ in lines].count("WARNING") == bad
-    assert lines[-2][1] == "ERROR"
-    assert lines[-2][2].startswith("gave up: 5 planned trials failed one after the other; where: ")
-    assert [one.state for one in look([tmp_path])] == ["stopped"]
-
-
-def test_what_is_no_terminal_gets_lines_and_a_terminal_a_bar(
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = Protocol(c2=ValueError("odd"))
     (tmp_path / "said").touch()
     monkeypatch.setenv(VARIABLE, str(tmp_path / "said"))
-    campaign = run(plan_of(rig, script), tmp_path / "a").path
+    campaign = plan_of(rig, script).run(tmp_path / "a").path
     log = campaign / "logs" / "01.log"
     assert (tmp_path / "said").read_text() == f"log: {log}\n{log.read_text()}"
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (24, 120))
     monkeypatch.setenv(VARIABLE, os.ttyname(theirs))
-    run(plan_of(rig, Protocol(c2=ValueError("odd"))), tmp_path / "b")
+    plan_of(rig, Protocol(c2=ValueError("odd"))).run(tmp_path / "b")
     os.set_blocking(ours, False)
     os.close(theirs)
     shown = ""
@@ -247,16 +240,16 @@ def test_what_is_no_terminal_gets_lines_and_a_terminal_a_bar(
     assert "6/6" in shown and shown.count("failed: odd") == 1 and "INFO" not in shown
 
 
-def test_a_host_that_is_gone_ends_the_campaign_at_once(rig: Rig, tmp_path: Path) -> None:
+def test_an_unreachable_host_ends_the_campaign_at_once(rig: Rig, tmp_path: Path) -> None:
     protocol = Protocol(c2=HostUnreachable("no answer", where="host sut"))
     with pytest.raises(HostUnreachable):
-        run(plan_of(rig, protocol), tmp_path)
+        plan_of(rig, protocol).run(tmp_path)
     found = load(tmp_path / "tiny")
     assert found.trials["status"].tolist() == ["ok", "failed"]
     assert found.records[1]["error"]["where"] == "host sut"
 
 
-def test_a_trial_knows_its_levels_and_settings_and_nothing_else(rig: Rig) -> None:
+def test_levels_and_settings_are_attributes_of_a_trial(rig: Rig) -> None:
     condition = Condition((("n", 2), ("affinity", "split")))
     trial = Trial(rig, condition, {"messages": 3, "n": "hidden"}, "trial-x", {})
     assert (trial.n, trial.messages, trial.cpus("sut")) == (2, 3, "1")
@@ -264,14 +257,7 @@ def test_a_trial_knows_its_levels_and_settings_and_nothing_else(rig: Rig) -> Non
         _ = trial.sise
 
 
-def test_a_failure_keeps_what_was_observed() -> None:
-    kept = failure(CommandFailed("x", where="host", evidence={"status": 3}))
-    assert kept["type"] == "CommandFailed" and kept["evidence"] == {"status": 3}
-    assert failure(KeyError("name"))["what"] == "'name'"
-    assert failure(ValueError())["what"] == "ValueError"
-
-
-def test_the_harness_is_off_the_sut_and_back_again(rig: Rig) -> None:
+def test_the_harness_leaves_the_sut_during_a_run(rig: Rig) -> None:
     before = os.sched_getaffinity(0)
     with pytest.raises(KeyboardInterrupt), runner.off_the_sut(rig):
         assert os.sched_getaffinity(0) == {int(rig.cpu_map["harness"])}
@@ -279,7 +265,7 @@ def test_the_harness_is_off_the_sut_and_back_again(rig: Rig) -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_the_harness_may_have_a_range_of_cpus(rig: Rig) -> None:
+def test_the_harness_can_have_a_range_of_cpus(rig: Rig) -> None:
     before = os.sched_getaffinity(0)
     rig.cpu_map = {**rig.cpu_map, "harness": f"0-{max(before)}"}
     with runner.off_the_sut(rig):
@@ -289,7 +275,7 @@ def test_the_harness_may_have_a_range_of_cpus(rig: Rig) -> None:
 def test_blocks_from_100_on_are_counted(
     rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = run(plan_of(rig, Protocol(), blocks=101, levels=1), tmp_path)
+    found = plan_of(rig, Protocol(), blocks=101, levels=1).run(tmp_path)
     assert "block 101: 0" in capsys.readouterr().err
     assert found.trials["block"].tolist() == list(range(1, 102))
     assert found.trials["trial"].tolist()[99] == "b100-p01"
@@ -302,24 +288,17 @@ def test_every_wake_up_of_the_harness_is_counted() -> None:
     assert harness_switches() >= before + 20
 
 
-def helper_of_a_protocol() -> int:
-    """Stand for what a notebook defines beside its protocol."""
+def helper_of_protocol() -> int:
+    """Return one, as a function of a notebook that its protocol calls."""
     return 1
 
 
-def a_protocol_with_help(trial: Any) -> Any:
-    return trial, helper_of_a_protocol()
+def protocol_with_helper(trial: Any) -> Any:
+    return trial, helper_of_protocol()
 
 
-def test_the_identity_holds_what_the_protocol_calls_in_its_own_notebook() -> None:
-    found = source_of(a_protocol_with_help)
-    assert "def a_protocol_with_help" in found and "Stand for what a notebook defines" in found
-    assert found.count("def helper_of_a_protocol") == 1
+def test_the_identity_has_the_source_of_functions_that_the_protocol_calls() -> None:
+    found = source_of(protocol_with_helper)
+    assert "def protocol_with_helper" in found and "as a function of a notebook" in found
+    assert found.count("def helper_of_protocol") == 1
     assert "class Trial" not in found
-
-
-def test_a_program_in_a_command_is_recorded_by_its_digest() -> None:
-    text = "x" * 5000
-    assert brief(("python3", "-c", text)) == ["python3", "-c", brief([text])[0]]
-    assert brief([text])[0].startswith("<5000 characters, sha256 ")
-    assert brief([text + "y"]) != brief([text])

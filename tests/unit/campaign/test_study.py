@@ -16,7 +16,7 @@ import pytest
 from labkit import load
 from labkit.campaign import study as studies
 from labkit.campaign import treatments
-from labkit.campaign.one_trial import histogram
+from labkit.campaign.runner import histogram
 from labkit.campaign.study import Study, noise
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
@@ -67,7 +67,7 @@ def study_of(**more: Any) -> Study:
 # Treatments.
 
 
-def test_a_factor_s_name_alone_means_nothing(rig: Rig) -> None:
+def test_a_factor_without_a_treatment_changes_nothing(rig: Rig) -> None:
     rig.missing = {"two-cpus": "one CPU", "busy-poll": "no", "cold-cache": "no", "realtime": "no"}
     odd = {"affinity": ["split"], "wait": ["busy_poll"], "cache": ["cold"], "sides": ["both"]}
     odd |= {"scheduling": ["fifo"], "hosts": [2], "capture": ["on"], "storage": ["attic"]}
@@ -101,12 +101,12 @@ def test_a_treatment_says_where_its_level_is_infeasible(rig: Rig) -> None:
         (treatments.SecondHost(at="both"), "both", {}, {}, "no second host"),
         (treatments.SecondHost(at="both"), "both", {}, {"peer": "no memory"}, "no memory"),
         (treatments.SecondHost(at="both"), "server", {}, {}, None),
-        (treatments.PacketCapture(), "on", {}, {}, "no host that listens"),
+        (treatments.PacketCapture(), "on", {}, {}, "no collector"),
         (treatments.PacketCapture(), "off", {}, {}, None),
         (treatments.PacketSteering(), "on", {}, {}, "no host sut"),
     ],
 )
-def test_what_is_feasible(
+def test_feasibility_of_treatments(
     rig: Rig,
     treatment: Treatment,
     level: Any,
@@ -127,7 +127,7 @@ def test_a_placement_on_both_hosts_needs_two_with_an_engine(rig: Rig) -> None:
     assert "one host without" in str(spread.feasibility(rig, 2, {"placement": bare("clean")}))
 
 
-def test_a_window_is_checked_by_the_treatments() -> None:
+def test_treatments_check_a_window() -> None:
     assert treatments.Pinning().check("split", {"migrations": 2}) == ["server migrated 2 times"]
     assert treatments.Pinning().check("free", {"migrations": 9}) == []
     assert treatments.BusyPolling().check("busy_poll", {}) == ["busy polling took no packet"]
@@ -140,7 +140,7 @@ def test_a_window_is_checked_by_the_treatments() -> None:
         treatments.IdlePolicy().check("held", {"latency_request_us": 9})
 
 
-def test_a_treatment_of_nothing_is_an_error() -> None:
+def test_a_treatment_needs_a_factor_or_setting() -> None:
     with pytest.raises(UsageError, match="volume") as caught:
         study_of(treatments={"volume": Loud()})
     assert caught.value.remedy == "one of level, n"
@@ -168,7 +168,7 @@ def test_noise_is_of_the_outcomes_that_the_study_declares() -> None:
     assert both == noise(trials, factors, ["start_ns_median"]), "the noisiest is promised"
 
 
-def test_noise_takes_three_pairs_of_replicates_by_hand() -> None:
+def test_noise_needs_three_pairs_of_replicates() -> None:
     rows = [(b, c, 2.0 if c == 1 and b == 3 else 1.0) for b in (1, 2, 3) for c in (1, 2)]
     trials = pd.DataFrame(rows, columns=["block", "replicate", "x"]).assign(level=1)
     found = noise(trials, ["level"], ["x"])
@@ -181,7 +181,9 @@ def test_noise_takes_three_pairs_of_replicates_by_hand() -> None:
     ("outcomes", "words"),
     [(["rtt_ns_median"], "% on rtt_ns_median (80 % power"), ([], "the study declares no outcomes")],
 )
-def test_a_plan_says_what_margin_it_decides(rig: Rig, outcomes: list[str], words: str) -> None:
+def test_a_plan_shows_the_margin_that_it_can_decide(
+    rig: Rig, outcomes: list[str], words: str
+) -> None:
     names = load(project("data/reference/affinity-spinning")).plan["factors"]
     study = Study("s", measured, {name: ["x"] for name in names}, outcomes=outcomes)
     plan = study.plan(rig, blocks=5, seed=1, earlier="data/reference/affinity-spinning")
@@ -228,7 +230,7 @@ def test_a_campaign_resumes_after_a_change_of_documentation(tmp_path: Path) -> N
     assert len(list((campaign / "trials").glob("b*"))) == 2
 
 
-def test_another_version_resumes_and_another_measurement_does_not(
+def test_only_another_measurement_version_stops_a_campaign_from_resuming(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = study_of().plan(rig, blocks=1, seed=1)
@@ -257,7 +259,7 @@ def test_one_trial_shows_what_it_did(rig: Rig, tmp_path: Path) -> None:
     assert shown.count("<details") == len(one.sections()) and "tool --level 11" in shown
 
 
-def test_one_trial_is_of_the_baseline_unless_told_otherwise(rig: Rig) -> None:
+def test_one_trial_has_the_baseline_levels_by_default(rig: Rig) -> None:
     assert study_of().try_one(rig).condition == "1"
     assert study_of(baseline={"level": 11}).try_one(rig).condition == "11"
     with pytest.raises(UsageError, match="no factor called sise"):

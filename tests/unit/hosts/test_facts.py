@@ -1,4 +1,4 @@
-"""Facts: read from captured text, and gathered from this machine."""
+"""Facts, parsed from captured output and collected from this machine."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ ip utility, iproute2-6.1.0
 """
 
 
-def test_captured_text_is_read() -> None:
+def test_stable_facts() -> None:
     stable = parse_facts(CAPTURED)["stable"]
     cpu = stable["cpu"]
     assert (cpu["model"], cpu["count"], cpu["sockets"], cpu["boost"]) == ("AMD EPYC", 2, 1, "0")
@@ -184,7 +184,7 @@ def test_captured_text_is_read() -> None:
     assert not {"ip", "ethtool"} & set(stable["tools"])
 
 
-def test_an_interface_is_read() -> None:
+def test_interface() -> None:
     eth0 = parse_facts(CAPTURED)["stable"]["interfaces"]["eth0"]
     assert (eth0["driver"], eth0["mtu"], eth0["rx_queues"], eth0["tx_queues"]) == (
         "virtio_net",
@@ -200,7 +200,7 @@ def test_an_interface_is_read() -> None:
     assert (eth0["speed"], eth0["duplex"]) == ("10000Mb/s", "Full")
 
 
-def test_a_link_without_a_known_speed_has_none() -> None:
+def test_unknown_speed() -> None:
     text = CAPTURED.replace("10000Mb/s", "Unknown!").replace("Full", "Unknown! (255)")
     facts = parse_facts(text)
     eth0 = facts["stable"]["interfaces"]["eth0"]
@@ -208,7 +208,7 @@ def test_a_link_without_a_known_speed_has_none() -> None:
     assert "interface eth0 tells no speed" in facts["notes"]
 
 
-def test_what_a_driver_adapts_by_itself_does_not_make_another_machine() -> None:
+def test_coalescing_is_volatile() -> None:
     facts = parse_facts(CAPTURED)
     assert facts["volatile"]["coalescing"]["eth0"]["rx-usecs"] == "8"
     other = parse_facts(CAPTURED.replace("rx-usecs:\t8", "rx-usecs:\t64"))
@@ -220,19 +220,19 @@ def test_what_a_driver_adapts_by_itself_does_not_make_another_machine() -> None:
     [
         ("kvm", "hypervisor", "kvm"),
         ("none", "fpu", "none"),
-        # No tool there, or one that does not know the hypervisor: the CPU still tells.
+        # Without the tool, or if it does not know the hypervisor, the CPU flag is used.
         ("", "hypervisor", "vm"),
         ("none", "hypervisor", "vm"),
         ("", "fpu", None),
     ],
 )
-def test_a_virtual_machine_reads_as_one(tool: str, flags: str, words: str | None) -> None:
+def test_virtualisation(tool: str, flags: str, words: str | None) -> None:
     text = CAPTURED.replace("## virtualisation\nkvm\n", f"## virtualisation\n{tool}\n")
     facts = parse_facts(text.replace("vme hypervisor", flags))
     assert facts["stable"]["virtualisation"]["detected"] == words
 
 
-def test_the_engine_is_read() -> None:
+def test_engine() -> None:
     engine = parse_facts(CAPTURED)["stable"]["engine"]
     assert engine == {
         "version": "20.10.24",
@@ -246,7 +246,7 @@ def test_the_engine_is_read() -> None:
     }
 
 
-def test_what_changes_by_itself_is_apart() -> None:
+def test_volatile_facts() -> None:
     volatile = parse_facts(CAPTURED)["volatile"]
     assert volatile["boot_id"] == "1cc8460a-0000-4527-81ec-9fa14f680842"
     assert (volatile["uptime_s"], volatile["steal_ticks"]) == (2240.88, 37)
@@ -255,7 +255,7 @@ def test_what_changes_by_itself_is_apart() -> None:
     assert volatile["cpu_ticks"] == 26188 + 804 + 9821 + 408712 + 845 + 0 + 386 + 37
 
 
-def test_what_is_missing_is_a_note() -> None:
+def test_notes() -> None:
     notes = parse_facts(CAPTURED)["notes"]
     assert "no frequency governor to be seen" in notes
     assert "no nft" in notes
@@ -267,7 +267,7 @@ def test_what_is_missing_is_a_note() -> None:
     assert not [note for note in notes if "idle" in note or "rings" in note or "engine" in note]
 
 
-def test_nothing_at_all_is_only_notes() -> None:
+def test_empty_output() -> None:
     facts = parse_facts("")
     assert facts["stable"]["engine"] is None
     assert "no control groups to be seen" in facts["notes"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -11,18 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
 from labkit.hosts import Host, LocalHost, Result, SshHost, script
 from labkit.hosts.host import limited, ran_out_of_time
 
-TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))
 
-
-def outlives(pid: int) -> bool:
-    """Tell whether a process is there for good: what KILL was sent to takes a moment to go."""
+def survives(pid: int) -> bool:
+    """Return whether a process still runs after ten seconds."""
     for _ in range(100):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -33,13 +28,13 @@ def outlives(pid: int) -> bool:
     return True
 
 
-def test_both_kinds_are_hosts() -> None:
+def test_both_classes_implement_the_protocol() -> None:
     assert isinstance(LocalHost(), Host)
-    assert isinstance(SshHost("far", "192.0.2.1"), Host)  # connects only when needed
+    assert isinstance(SshHost("far", "192.0.2.1"), Host)
 
 
 @pytest.mark.parametrize("gateway", [None, "false /opt/someone/gateway %h"])
-def test_an_error_names_role_and_address_but_neither_user_nor_gateway(gateway: str | None) -> None:
+def test_an_error_shows_name_and_address_but_neither_user_nor_gateway(gateway: str | None) -> None:
     key = "/opt/someone/key"
     host = SshHost("sut", "127.0.0.1", user="someone", port=1, key=key, gateway=gateway)
     with pytest.raises(HostUnreachable) as caught:
@@ -48,49 +43,37 @@ def test_an_error_names_role_and_address_but_neither_user_nor_gateway(gateway: s
     assert "someone" not in f"{caught.value} {host!r}"
 
 
-@settings(max_examples=60, deadline=None)
-@given(argument=TEXT, variable=TEXT, data=TEXT)
-def test_any_text_arrives_unchanged(argument: str, variable: str, data: str) -> None:
-    command = script('printf "%s\\0%s\\0" "$1" "$LABKIT_TEST"; cat', argument)
-    result = LocalHost().run(*command, env={"LABKIT_TEST": variable}, input=data)
-    assert result.stdout.split("\0", 2) == [argument, variable, data]
-
-
-def test_a_result_says_all(tmp_path: Path) -> None:
+def test_the_result_of_a_failure() -> None:
     result = LocalHost("here").run("sh", "-c", "echo out; echo err >&2; exit 3", check=False)
     assert (result.status, result.stdout, result.stderr) == (3, "out\n", "err\n")
     assert (result.host, result.timed_out) == ("here", False)
     with pytest.raises(CommandFailed) as caught:
-        result.check("do it better")
-    assert caught.value.remedy == "do it better"
+        result.check("use another")
+    assert caught.value.remedy == "use another"
     assert caught.value.evidence["status"] == 3
 
 
-def test_a_script_is_told_by_its_arguments() -> None:
+def test_the_command_of_a_script_is_its_arguments() -> None:
     result = Result(tuple(script("exit 1\n", "one", "a\ntext")), "here", 1, "", "", 0.0)
     assert result.command == "(script) one"
 
 
-def test_a_time_out_ends_the_process_group() -> None:
+def test_a_timeout_kills_the_process_group() -> None:
     with pytest.raises(CommandTimeout) as caught:
         LocalHost().run("sh", "-c", '(trap "" TERM; sleep 300) & echo $!; sleep 300', timeout=0.3)
-    assert not outlives(int(caught.value.evidence["stdout"]))
+    assert not survives(int(caught.value.evidence["stdout"]))
 
 
-def test_an_escaped_child_that_holds_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.hosts.local.PATIENCE", 0.5)
+def test_a_child_outside_the_group_that_keeps_the_output_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("labkit.hosts.host.PATIENCE", 0.5)
     text = 'setsid sh -c "exec sleep 300" & echo $!; exit 4'
     result = LocalHost().run("sh", "-c", text, timeout=0.5, check=False)
     assert (result.status, result.timed_out) == (4, False)
     left = int(result.stdout)
     assert b"300" in Path(f"/proc/{left}/cmdline").read_bytes()
     os.kill(left, signal.SIGKILL)
-
-
-def test_waiting_makes_no_noise() -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-    LocalHost().run("sleep", "3")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before < 20
 
 
 def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
@@ -109,7 +92,7 @@ def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert "KeyboardInterrupt" in err
-    assert not outlives(int(pid_file.read_text()))
+    assert not survives(int(pid_file.read_text()))
 
 
 def test_files_are_copied_with_their_mode(tmp_path: Path) -> None:
@@ -124,18 +107,18 @@ def test_files_are_copied_with_their_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 0.0001])
-def test_a_limit_must_be_one(timeout: float) -> None:
+def test_invalid_timeouts(timeout: float) -> None:
     with pytest.raises(UsageError):
         limited(["true"], timeout)
 
 
 @pytest.mark.parametrize("name", ["", "1A", "A B", "A-B", "A\n", "Ä", "A=B"])
-def test_names_of_variables(name: str) -> None:
+def test_invalid_variable_names(name: str) -> None:
     with pytest.raises(UsageError):
         limited(["true"], 1, {name: "x"})
 
 
-def test_what_counts_as_out_of_time() -> None:
+def test_ran_out_of_time() -> None:
     assert ran_out_of_time(124, 2.0, 2.0)
     assert ran_out_of_time(None, 2.0, 2.0)
     assert not ran_out_of_time(124, 1.9, 2.0)

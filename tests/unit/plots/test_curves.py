@@ -44,7 +44,7 @@ def curve(axis, name):
     return line.get_xdata(), line.get_ydata(), np.array(bars.get_segments())[:, :, 1]
 
 
-def test_the_line_is_the_geometric_mean_over_blocks_in_microseconds_with_its_interval() -> None:
+def test_the_line_is_the_geometric_mean_over_blocks_with_its_interval() -> None:
     frame = trials()
     levels, middle, bars = curve(draw(frame).axes[0], "here")
     assert list(levels) == LEVELS
@@ -56,7 +56,7 @@ def test_the_line_is_the_geometric_mean_over_blocks_in_microseconds_with_its_int
     np.testing.assert_allclose(np.log(bars[:, 1]), logs.mean(axis=1) + half)
 
 
-def test_every_trial_is_a_point_and_failed_ones_are_none() -> None:
+def test_every_successful_trial_is_a_point() -> None:
     frame = trials()
     frame.loc[0, "p99"] = math.nan
     (points,) = draw(frame).axes[0].collections[:1]
@@ -74,7 +74,7 @@ def test_values_have_panels_of_their_own_and_zeros_are_drawn() -> None:
     assert [tick.get_text() for tick in below.get_xticklabels()] == ["1,000", "2,000", "4,000"]
 
 
-def test_curves_are_told_apart_and_others_and_marks_are_named() -> None:
+def test_the_legend_names_curves_references_and_marks() -> None:
     other = pd.DataFrame({"quota_us": [4000, 1000], "p99": [3e6, math.nan]})
     marks = {"use": (2500.0, 3000.0, 3500.0), "no interval": (math.nan, 1500.0, math.nan)}
     figure = draw(trials(), hue="side", references={"paper": other}, marks=marks)
@@ -107,14 +107,15 @@ def test_axes_may_be_linear_as_the_number_is() -> None:
     assert axis.get_xscale() == axis.get_yscale() == "linear"
 
 
-@pytest.mark.parametrize("wrong", [{"values": ["p50"]}, {"over": "side"}, {"over": "side_b"}])
-def test_what_cannot_be_drawn_is_refused(wrong) -> None:
-    with pytest.raises(UsageError):
-        draw(trials(), **wrong)
-
-
-def test_levels_that_have_no_logarithm_and_no_rows_are_refused() -> None:
-    with pytest.raises(UsageError, match="not positive"):
-        draw(trials().assign(quota_us=0))
-    with pytest.raises(UsageError, match="no rows"):
-        draw(trials().iloc[:0])
+@pytest.mark.parametrize(
+    ("frame", "options", "message"),
+    [
+        (trials(), {"values": ["p50"]}, "p50"),
+        (trials(), {"over": "side"}, "side"),
+        (trials().assign(quota_us=0), {}, "not positive"),
+        (trials().iloc[:0], {}, "no rows"),
+    ],
+)
+def test_errors_of_impossible_requests(frame, options, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        draw(frame, **options)

@@ -12,7 +12,8 @@ from labkit import plots
 from labkit.analysis.compare import compare, factor_effect, shift
 from labkit.analysis.summary import mechanisms
 from labkit.errors import UsageError
-from labkit.plots import figure, stacked_plot
+from labkit.plots import stacked_plot
+from labkit.plots.distributions import curve_levels
 from labkit.plots.figure import alt_text
 
 
@@ -62,21 +63,19 @@ def test_ecdf(samples, tail):
     assert thin.get_linewidth() < thick.get_linewidth()
 
 
-def test_ecdf_of_little(samples):
+def test_ecdf_of_few_samples(samples):
     assert words(plots.ecdf(samples.iloc[:1], hue="wait"))
     assert words(plots.ecdf(samples, hue="placement", trials=False))
-    with pytest.raises(UsageError, match="neither"):
-        plots.ecdf(samples, hue="wait", trials=False, combined=False)
     with pytest.raises(UsageError, match="no rows"):
         plots.ecdf(samples.iloc[:0], hue="wait")
 
 
 def test_curve_levels_keep_the_ends():
     for n in (1, 2, 5, 599, 601, 10_000_000):
-        levels = figure.curve_levels(n, 600)
+        levels = curve_levels(n, 600)
         assert levels[0] == 0 and levels[-1] == 1
         assert len(levels) <= 600 and (np.diff(levels) > 0).all()
-    assert figure.curve_levels(10**6, 600)[-2] == pytest.approx(1 - 1e-6, rel=1e-9)
+    assert curve_levels(10**6, 600)[-2] == pytest.approx(1 - 1e-6, rel=1e-9)
 
 
 def test_interval_plot(samples):
@@ -146,7 +145,7 @@ def grey(colour):
 
 
 @pytest.mark.parametrize("n", [2, 5, 8, 14])
-def test_figures_are_told_apart_without_colour(n):
+def test_styles_differ_without_colour(n):
     looks = list(plots.styles(range(n)).values())
     light = [grey(look["color"]) for look in looks]
     assert all(after > before for before, after in pairwise(light)) and light[-1] < 0.8
@@ -157,7 +156,7 @@ def test_figures_are_told_apart_without_colour(n):
         assert apart or one["marker"] != other["marker"]
 
 
-def test_curves_and_bars_are_told_apart_as_they_are_drawn(samples):
+def test_drawn_curves_and_bars_differ_without_colour(samples):
     drawn = plots.ecdf(samples, hue="placement", trials=False)
     curves = drawn.axes[0].get_lines()
     assert len({(str(one.get_linestyle()), one.get_marker()) for one in curves}) == 3
@@ -170,7 +169,7 @@ def test_curves_and_bars_are_told_apart_as_they_are_drawn(samples):
         assert abs(grey(one.get_facecolor()[:3]) - grey(other.get_facecolor()[:3])) > 0.1
 
 
-def test_a_figure_says_what_it_shows_where_it_is_displayed(samples):
+def test_a_displayed_figure_has_a_text_alternative(samples):
     table = compared(samples)
     drawn = plots.interval_plot(table, margin=0.02, baseline="bare clean", title="medians")
     images, said = DisplayFormatter().format(drawn)

@@ -1,4 +1,4 @@
-"""What a notebook shows can be told without seeing it, and reached without a mouse."""
+"""Outputs of notebooks have names, scopes and text alternatives, and can be focused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEADING = '<h2 id="Noise">Noise<a class="anchor-link" href="#Noise">¶</a></h2>'
 IMAGE = '<div class="output_png"><img src="data:image/png;base64,AA=="{}></div>'
 
 
-def _mended(body: str) -> BeautifulSoup:
+def _accessible(body: str) -> BeautifulSoup:
     return BeautifulSoup(make_accessible(body), "html.parser")
 
 
@@ -20,8 +20,8 @@ def _table() -> str:
     return f'<div class="output_html">{frame.rename_axis("placement")._repr_html_()}</div>'
 
 
-def test_a_table_is_named_by_its_heading_and_what_leads_to_it() -> None:
-    found = _mended(f"{HEADING}<p>As medians:</p>{_table()}{_table()}")
+def test_a_table_is_named_by_its_heading_and_the_sentence_above() -> None:
+    found = _accessible(f"{HEADING}<p>As medians:</p>{_table()}{_table()}")
     names = ["Table 1 of Noise: As medians", "Table 2 of Noise: As medians"]
     assert [caption.get_text() for caption in found.select("table > caption")] == names
     boxes = found.select(".wide[tabindex='0'][role=group]:has(> table)")
@@ -29,7 +29,7 @@ def test_a_table_is_named_by_its_heading_and_what_leads_to_it() -> None:
 
 
 def test_the_two_rows_of_headings_of_pandas_become_one_with_scopes() -> None:
-    found = _mended(_table())
+    found = _accessible(_table())
     rows = found.select("thead tr")
     assert [[cell.get_text() for cell in row.find_all("th")] for row in rows] == [
         ["placement", "two_words", "b"]
@@ -43,15 +43,15 @@ def test_the_two_rows_of_headings_of_pandas_become_one_with_scopes() -> None:
 def test_names_of_columns_and_of_an_index_stay_apart() -> None:
     frame = pd.DataFrame([[1, 2]], index=["x"], columns=["off", "on"])
     frame = frame.rename_axis("row").rename_axis("rps", axis=1)
-    found = _mended(f'<div class="output_html">{frame._repr_html_()}</div>')
+    found = _accessible(f'<div class="output_html">{frame._repr_html_()}</div>')
     texts = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in found("tr")[:2]]
     assert texts == [["rps", "off", "on"], ["row", "", ""]]
     assert not [cell for cell in found("th") if not cell.get_text()]
 
 
-def test_an_image_says_where_it_stands_and_what_it_shows() -> None:
+def test_an_image_has_its_heading_and_its_text_alternative() -> None:
     said = ' alt="A ratio of 1."'
-    found = _mended(HEADING + IMAGE.format("") + IMAGE.format(said))
+    found = _accessible(HEADING + IMAGE.format("") + IMAGE.format(said))
     assert [image["alt"] for image in found("img")] == [
         "Figure 1 of Noise",
         "Figure 2 of Noise. A ratio of 1.",
@@ -59,7 +59,7 @@ def test_an_image_says_where_it_stands_and_what_it_shows() -> None:
     assert len(found.select(".output_png.wide[tabindex='0'] > img")) == 2
 
 
-def test_an_identity_is_there_once_and_its_own_link_follows() -> None:
-    found = _mended(HEADING * 3)
+def test_ids_are_unique_and_links_follow() -> None:
+    found = _accessible(HEADING * 3)
     assert [tag["id"] for tag in found("h2")] == ["Noise", "Noise-2", "Noise-3"]
     assert [link["href"] for link in found("a")] == ["#Noise", "#Noise-2", "#Noise-3"]

@@ -10,11 +10,15 @@ import pytest
 from small_notebooks import write_notebook
 
 from labkit.errors import LabkitError, UsageError
-from labkit.report import build_page, check_parameters, declared_parameters, execute
+from labkit.report import build_page, check_parameters, execute
 
 
-def test_declared_parameters_are_those_of_the_tagged_cell(tmp_path: Path) -> None:
-    assert declared_parameters(write_notebook(tmp_path, "other = 1")) == ["blocks", "name", "rates"]
+@pytest.mark.parametrize("parameters", ["blocks = 1", "name, blocks = 'x', 1", "blocks: int = 1"])
+def test_every_way_to_assign_declares_a_parameter(tmp_path: Path, parameters: str) -> None:
+    notebook = write_notebook(tmp_path, "other = 1", parameters=parameters)
+    check_parameters(notebook, {"blocks": 2})
+    with pytest.raises(UsageError, match="'other'"):
+        check_parameters(notebook, {"other": 2})
 
 
 @pytest.mark.parametrize("build", [execute, build_page])
@@ -30,7 +34,7 @@ def test_an_unknown_parameter_is_an_error_before_anything_runs(tmp_path: Path, b
     )
 
 
-def test_a_file_that_is_no_notebook_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_notebook_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "x.ipynb").write_text("[]")
     with pytest.raises(UsageError, match="cannot read"):
         check_parameters(tmp_path / "x.ipynb", {})
@@ -62,7 +66,7 @@ def test_a_failing_notebook_is_kept_with_its_error(tmp_path: Path) -> None:
     assert not (tmp_path / "out.ipynb").exists()
 
 
-def test_time_that_is_up_interrupts_and_lets_the_cell_take_down(tmp_path: Path) -> None:
+def test_a_timeout_interrupts_the_cell_which_can_still_clean_up(tmp_path: Path) -> None:
     forever = (
         "import pathlib, time\ntry:\n    while True:\n        time.sleep(0.05)\n"
         "finally:\n    pathlib.Path('down').touch()"
@@ -74,14 +78,14 @@ def test_time_that_is_up_interrupts_and_lets_the_cell_take_down(tmp_path: Path) 
     assert not (tmp_path / "went-on").exists()
 
 
-def test_a_kernel_that_is_interrupted_interrupts_whoever_runs_it(tmp_path: Path) -> None:
+def test_an_interrupt_of_the_kernel_is_raised_by_execute(tmp_path: Path) -> None:
     source = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
     with pytest.raises(KeyboardInterrupt):
         execute(write_notebook(tmp_path, source), tmp_path / "out.ipynb")
     assert "KeyboardInterrupt" in (tmp_path / "out.failed.ipynb").read_text()
 
 
-def test_an_interrupt_beside_a_rig_is_one_sentence_in_thewrite_notebook(tmp_path: Path) -> None:
+def test_an_interrupt_with_a_rig_is_shown_as_one_sentence(tmp_path: Path) -> None:
     source = "from labkit.errors import Interrupted\nraise Interrupted from KeyboardInterrupt()"
     with pytest.raises(KeyboardInterrupt):
         execute(write_notebook(tmp_path, source), tmp_path / "out.ipynb")

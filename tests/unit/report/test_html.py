@@ -24,7 +24,7 @@ from labkit.report.html import external_resources, frame
         ('<img srcset="a.png 2x">', 1),
     ],
 )
-def test_what_a_browser_would_load_is_found(page: str, found: int) -> None:
+def test_external_resources_of_a_page(page: str, found: int) -> None:
     assert len(external_resources(page)) == found
 
 
@@ -61,6 +61,6 @@ def test_tone_of_a_verdict(verdict: str | None, tone: str) -> None:
     assert html.tone(verdict) == tone
 
 
-def test_refusals_with_one_reason_are_one_line() -> None:
+def test_infeasible_conditions_with_one_reason_are_one_line() -> None:
     infeasible = [{"condition": c, "reason": "r"} for c in ("a", "b", "a")]
     assert html.by_reason(infeasible) == [("r", "a; b")]

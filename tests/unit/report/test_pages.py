@@ -47,7 +47,7 @@ def test_the_index_names_pilots(tmp_path: Path, blocks: int | None, pilot: bool)
     assert (">pilot</span>" in text) == pilot
 
 
-def test_an_index_of_nothing_says_so(tmp_path: Path) -> None:
+def test_an_index_without_studies_says_so(tmp_path: Path) -> None:
     text = build_index([], tmp_path / "index.html").read_text()
     assert "No study has been reported yet" in text
     assert "topology is not stated" in text

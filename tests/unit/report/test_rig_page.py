@@ -52,7 +52,7 @@ def _measured(folder: Path) -> MeasuredStudy:
     return MeasuredStudy(folder.name, f"{folder.name}.html", {}, load(folder))
 
 
-def test_studies_of_one_rig_share_it_and_hosts_that_come_and_go(tmp_path: Path) -> None:
+def test_studies_of_one_rig_share_it_with_temporary_hosts(tmp_path: Path) -> None:
     names = {"a": {}, "b": LISTENS, "c": {}}
     paths = [_campaign(tmp_path / name, hosts=hosts) for name, hosts in names.items()]
     other = _campaign(tmp_path / "d", kernel="6.6")
@@ -71,7 +71,7 @@ def test_studies_of_one_rig_share_it_and_hosts_that_come_and_go(tmp_path: Path) 
     assert first.machines()[0][1]["Clock source"] == "not stated"
 
 
-def test_the_cpu_map_is_a_grid_with_words_where_there_is_no_number(tmp_path: Path) -> None:
+def test_the_cpu_map_is_a_grid_with_text_where_cpus_are_not_numbers(tmp_path: Path) -> None:
     (rig,) = rigs_of([_measured(_campaign(tmp_path / "a", hosts=LISTENS))])
     cpus, rows = rig.cpu_map()
     runs = {row["role"]: row["words"] or row["runs"] for row in rows}
@@ -94,14 +94,16 @@ def test_the_cpu_map_is_a_grid_with_words_where_there_is_no_number(tmp_path: Pat
         ({"addresses": ["198.18.0.9"], "cpus": "3"}, ("198.18.0.9", "CPU 3")),
     ],
 )
-def test_the_collector_is_drawn_as_what_listens(host: dict[str, Any], words: list[str]) -> None:
+def test_the_collector_is_drawn_with_what_it_listens_to(
+    host: dict[str, Any], words: list[str]
+) -> None:
     drawn = draw({"hosts": HOSTS | {"collector": host}, "cpu_map": CPUS})
     assert re.findall(r">([^<>]+)</text>", drawn)[-len(words) - 1 : -1] == list(words)
     assert "no address stated" not in drawn
     assert "no address stated" in draw({"hosts": {"sut": {}}})
 
 
-def test_the_ladder_is_what_was_measured_of_it(
+def test_the_ladder_has_the_measured_levels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ladders_of(load(write_campaign(tmp_path / "short"))) == []
@@ -123,10 +125,10 @@ def test_the_ladder_is_what_was_measured_of_it(
     assert rows[0]["level"] == pytest.approx(10.05, rel=0.02)
     (pilot,) = ladders_of(load(write_campaign(tmp_path / "pilot", blocks=1)))
     assert [row["verdict"] for row in pilot.rows] == [None, *["undecided (pilot)"] * 2]
-    assert pilot.rows[1]["low"] is None and pilot.figure().axes
+    assert pilot.rows[1]["low"] is None and pilot.image.startswith("data:image/png")
 
 
-def test_a_page_says_what_was_measured_and_what_is_not_stated(
+def test_a_page_shows_facts_noise_ladder_and_infeasible_conditions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(small_datasets, "PLACEMENTS", BASELINE_LEVELS)
@@ -145,7 +147,7 @@ def test_a_page_says_what_was_measured_and_what_is_not_stated(
     assert re.search(r'alt="Round trips, [^"]*bare rules over bare clean 1.50 \[', text)
 
 
-def test_a_page_of_nothing_says_so(tmp_path: Path) -> None:
+def test_a_page_without_studies_or_facts_says_so(tmp_path: Path) -> None:
     text = build_rig({}, tmp_path / "rig.html").read_text()
     assert "no rig is stated" in text and "Not measured: no campaign" in text
     # A campaign that described no rig at all.

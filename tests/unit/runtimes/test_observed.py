@@ -1,16 +1,20 @@
-"""What a verification keeps of the host, from the recorded output of the script."""
+"""Parsing the recorded output of the observation script."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
+
+from labkit.errors import ToolOutput
 from labkit.runtimes import observed
 
-RAW = (Path(__file__).parents[2] / "captured" / "verification-docker-nat.txt").read_text()
+RECORDED = Path(__file__).parents[2] / "captured" / "verification-docker-nat.txt"
+RAW = RECORDED.read_text()
 
 
-def test_a_readback_keeps_no_more_of_the_host_than_the_checks_need() -> None:
+def test_only_the_fields_that_rules_need_are_kept() -> None:
     found = observed.parse(RAW)
     text = json.dumps(found)
     assert "link/ether" not in text and "ff:ff:ff:ff:ff:ff" not in text and "masquerade" not in text
@@ -23,13 +27,13 @@ def test_a_readback_keeps_no_more_of_the_host_than_the_checks_need() -> None:
     assert len(text) < 5000
 
 
-def test_a_process_in_the_host_network_has_no_addresses_of_its_own() -> None:
+def test_no_addresses_in_the_host_network() -> None:
     sections = observed.sections(RAW)
     shared = RAW.replace(sections["ns.net"], sections["host.net"])
     assert observed.parse(shared)["addresses"] == {}
 
 
-def test_the_digest_of_rules_is_that_of_the_rules_not_of_their_counters() -> None:
+def test_the_digest_of_rules_ignores_counters() -> None:
     def digest(text: str) -> str:
         return observed.reduced_rules("rules", text)["rules_size"]["sha256"]
 
@@ -38,3 +42,20 @@ def test_the_digest_of_rules_is_that_of_the_rules_not_of_their_counters() -> Non
         rules.replace("10:00", "11:00").replace("[0:0]", "[7:9]").replace("3 bytes", "4 bytes")
     )
     assert digest(rules) != digest(rules.replace("DOCKER", "OTHER"))
+
+
+def test_a_recorded_verification_is_parsed() -> None:
+    assert observed.parse(RAW) == json.loads(RECORDED.with_suffix(".json").read_text())
+
+
+@pytest.mark.parametrize("name", ["ns.net", "host.net", "status", "cgroup"])
+def test_a_required_section_may_not_be_empty(name: str) -> None:
+    body = observed.sections(RAW)[name]
+    with pytest.raises(ToolOutput, match=f"could not read {name}"):
+        observed.parse(RAW.replace(f"@@ {name}\n{body}\n", f"@@ {name}\n"))
+
+
+def test_links_that_are_not_json_are_an_error_with_the_output() -> None:
+    with pytest.raises(ToolOutput) as caught:
+        observed.parse(RAW.replace("@@ links\n[", "@@ links\n!"))
+    assert caught.value.evidence["links"].startswith("!")

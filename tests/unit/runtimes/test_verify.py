@@ -1,4 +1,4 @@
-"""The manipulation check's rules, on verifications recorded from real placements.
+"""The verification rules, on observations recorded from real placements.
 
 ``tests/captured/verification-*``: kernel 6.18, control groups v1 (hybrid), Docker 20.10, nft,
 gVisor of February 2025.
@@ -20,7 +20,7 @@ from labkit.hosts import LocalHost
 from labkit.hosts.target import Image, Target
 from labkit.placement import Limits, bare, container, cpu_set, docker
 from labkit.rig.engine import LAYER2
-from labkit.runtimes import RUNTIMES, observed
+from labkit.runtimes import RUNTIMES, Instance, observed
 from labkit.runtimes.base import Started
 from labkit.runtimes.verify import Expectation, problems
 from labkit.tools import sockperf
@@ -47,7 +47,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def expected(name: str, really: str = "") -> Expectation:
-    """Return what the runtime itself expects of a placement on the host of the recording."""
+    """Return what the runtime expects of a placement on the recorded host."""
     placement, clean = PLACEMENTS[name], name == "bare-clean"
     digest = recorded(name)["inspect"].get("image", "")
     image = Image("net", "labkit/net", digest, recorded("bare-chroot")["root"])
@@ -57,13 +57,11 @@ def expected(name: str, really: str = "") -> Expectation:
         networks={} if clean else {"bridge": LAYER2},
         images={"net": image},
     )
-    address = "198.18.1.10" if placement.network == "bridge" else target.address
     identity = recorded(really or name)["inspect"].get("id", "")
     if placement.runtime != "bare":
         identity = identity or "0" * 64
-    runtime = RUNTIMES[placement.runtime]()
-    started = Started(1, address, identity)
-    return runtime.expect(target, placement, sockperf.server("spin"), "1", started)
+    instance = Instance(target, placement, sockperf.server("spin"), "1", "trial")
+    return RUNTIMES[placement.runtime]().expect(instance, Started(1, identity))
 
 
 def check(name: str, change: Change | None = None) -> str:
@@ -74,7 +72,7 @@ def check(name: str, change: Change | None = None) -> str:
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
-def test_each_recorded_placement_is_what_its_label_says(name: str) -> None:
+def test_each_recorded_placement_passes(name: str) -> None:
     assert check(name) == ""
 
 
@@ -187,7 +185,7 @@ CASES += [
         for name in names
     ],
 )
-def test_one_changed_field_is_caught_in_words(name: str, change: Change, words: str) -> None:
+def test_a_changed_field_is_reported(name: str, change: Change, words: str) -> None:
     assert words in check(name, change)
 
 
@@ -211,7 +209,7 @@ COMMIT
 """
 
 
-def test_the_old_back_end_of_iptables_is_read_too() -> None:
+def test_rules_of_iptables_legacy() -> None:
     rules = ruleset(LEGACY)
     assert check("docker-nat", rules) == ""
     assert check("docker-bridge", rules) == "a NAT rule publishes port 11111"
@@ -222,20 +220,20 @@ def test_the_old_back_end_of_iptables_is_read_too() -> None:
 
 
 @pytest.mark.parametrize("text", [EMPTY, "table ip filter {\n\tchain INPUT {\n\t}\n}"])
-def test_tables_without_a_rule_are_not_an_engine_s_rules(text: str) -> None:
+def test_empty_tables(text: str) -> None:
     tables = ruleset(text)
     assert check("bare-rules", tables) == "the engine's firewall rules are missing"
-    # They cost a hook on every packet all the same, so a clean host has none.
+    # They cost time for every packet, so a clean host has none.
     assert check("bare-clean", tables) == "the host has firewall rules"
 
 
 def unified(name: str, **limits: str) -> dict[str, Any]:
-    """Return a recorded verification as a host with control groups v2 alone would give it."""
+    """Return a recorded observation as on a host with control groups v2 only."""
     found = recorded(name)
     path = found["cgroup"]["cpu"]
     files = {"cpuset.cpus": "", "cpu.weight": "100", "cpu.max": "max 100000", "memory.max": "max"}
-    given = {key.replace("_", "."): value for key, value in limits.items()}
-    return found | {"cgroup": {"unified": path}, "limits": files | given if path != "/" else {}}
+    values = {key.replace("_", "."): value for key, value in limits.items()}
+    return found | {"cgroup": {"unified": path}, "limits": files | values if path != "/" else {}}
 
 
 SET = {"cpuset_cpus": "1", "cpu_weight": "20", "cpu_max": "2000 10000", "memory_max": "67108864"}
@@ -256,17 +254,17 @@ def test_control_groups_v2(name: str) -> None:
         ("cpuset_cpus", "", "its cpuset is None, not 1"),
     ],
 )
-def test_a_limit_that_v2_lacks_is_caught(file: str, value: str, words: str) -> None:
+def test_missing_and_unexpected_limits_of_v2(file: str, value: str, words: str) -> None:
     found = unified("bare-cgroup-limits", **(SET | {file: value}))
     assert words in "; ".join(problems(expected("bare-cgroup-limits"), found))
-    # and one that nobody asked for, in a placement without limits
+    # a limit of a placement without limits
     surprise = unified("docker-host", **{file: SET[file]})
-    if file != "cpuset_cpus":  # the affinity is what shows of it
+    if file != "cpuset_cpus":  # checked by the affinity
         assert "none was asked for" in "; ".join(problems(expected("docker-host"), surprise))
 
 
 @given(st.integers(2, 262_144))
-def test_every_weight_that_an_engine_converts_is_recognised(shares: int) -> None:
+def test_converted_weights(shares: int) -> None:
     limits = Expectation("1", limits=Limits(shares=shares), engine_rules=False)
     weight = 1 + (shares - 2) * 9999 // 262_142
     found = recorded("bare-clean") | {"limits": {"cpu.weight": str(weight)}}
@@ -276,7 +274,7 @@ def test_every_weight_that_an_engine_converts_is_recognised(shares: int) -> None
 
 
 @given(st.integers(1 << 20, 1 << 40), st.sampled_from([4096, 16384, 65536]))
-def test_the_kernel_rounds_a_memory_limit_down_to_pages(memory: int, page: int) -> None:
+def test_memory_limits_rounded_down_to_pages(memory: int, page: int) -> None:
     limits = Expectation("1", limits=Limits(memory=memory), engine_rules=False)
     held = memory - memory % page
     found = recorded("bare-clean") | {"limits": {"memory.limit_in_bytes": str(held)}}
@@ -286,19 +284,19 @@ def test_the_kernel_rounds_a_memory_limit_down_to_pages(memory: int, page: int) 
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
-def test_cpu_lists_are_sets(cpus: set[int]) -> None:
+def test_cpu_set(cpus: set[int]) -> None:
     assert cpu_set(",".join(map(str, sorted(cpus)))) == cpus
     assert cpu_set(f"{min(cpus)}-{max(cpus)}\n") == set(range(min(cpus), max(cpus) + 1))
 
 
 @given(st.text("01-,", max_size=6))
-def test_any_other_affinity_is_caught(allowed: str) -> None:
+def test_any_other_affinity_is_reported(allowed: str) -> None:
     found = recorded("bare-clean")
     found["status"]["Cpus_allowed_list"] = allowed
     try:
         same = cpu_set(allowed) == {1}
     except UsageError:
-        same = False  # what cannot be read is not as expected
+        same = False  # invalid lists are reported too
     assert bool(problems(expected("bare-clean"), found)) != same
 
 
@@ -306,7 +304,7 @@ RAW = (CAPTURED / "verification-docker-nat.txt").read_text()
 
 
 @given(st.integers(0, len(RAW)))
-def test_a_readback_that_breaks_off_never_passes(cut: int) -> None:
+def test_truncated_output_never_passes(cut: int) -> None:
     try:
         found = observed.parse(RAW[:cut])
     except ToolOutput:

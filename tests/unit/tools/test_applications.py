@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recordings import ADDRESS, read
 
 from labkit.campaign import record
 from labkit.claims.schema import load_claims
@@ -25,8 +26,6 @@ from labkit.tools.applications import APPLICATIONS, LOADS, families, latency
 from labkit.tools.base import Measurement
 from labkit.units import METRICS
 
-CAPTURED = Path(__file__).parents[2] / "captured"
-ADDRESS = "198.18.0.3"
 PROGRAM = Path(memcached.__file__).parent / "programs" / "memcached_load.py"
 #: What a recording was given, where that is not what the studies give.
 RECORDED = {"nginx": {"rate": 100, "connections": 10}}
@@ -39,10 +38,6 @@ PRINTED = {
     "nginx 1 MB": ("h2load-1m-inside.txt", ""),
     "postgresql 500/s": ("pgbench.txt", "pgbench.log"),
 }
-
-
-def read(name: str) -> str:
-    return (CAPTURED / name).read_text() if name else ""
 
 
 def measurement(name: str) -> Measurement:
@@ -273,10 +268,10 @@ def test_a_port_is_published_for_every_transport_that_it_takes() -> None:
 
 def test_each_transport_needs_its_rule() -> None:
     expected = Expectation("1", **networks.expected(SITE, docker("nat"), iperf3.server()))
-    assert check_nat(expected, ruleset(0, 0)) == []
+    assert list(check_nat(expected, ruleset(0, 0))) == []
     for there, lacking in (((0, None), "udp"), ((None, 0), "tcp")):
         said = f"no NAT rule leads from {ADDRESS}, port 5201/{lacking}, to it"
-        assert check_nat(expected, ruleset(*there)) == [said]
+        assert list(check_nat(expected, ruleset(*there))) == [said]
 
 
 def checked(

@@ -7,21 +7,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from recordings import read
 
-from labkit.errors import ToolMissing, ToolOutput, UsageError
-from labkit.hosts import LocalHost
-from labkit.tools import file_operations, parsing
+from labkit.errors import ToolOutput
+from labkit.tools import file_operations
 from labkit.tools.base import Client
 
-CAPTURED = Path(__file__).parents[2] / "captured"
-OPEN = (CAPTURED / "file-operations-open.txt").read_text()
-WRITE = (CAPTURED / "file-operations-write.txt").read_text()
-GERMAN = (CAPTURED / "file-operations-first-write-de.txt").read_text()
-REFUSED = (CAPTURED / "file-operations-cold-refused.txt").read_text()
+OPEN = read("file-operations-open.txt")
+WRITE = read("file-operations-write.txt")
+GERMAN = read("file-operations-first-write-de.txt")
+REFUSED = read("file-operations-cold-refused.txt")
 
 
 def run(client: Client, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -32,41 +30,40 @@ def run(client: Client, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_real_output_is_read() -> None:
-    found = file_operations.parse(OPEN)
-    assert list(found.samples) == ["latency_ns", "close_ns", "call_ns"]
-    assert {len(values) for values in found.samples.values()} == {40}
-    assert found.messages == 2 * (40 + 5), "what is done counts, kept or not"
-    assert all(values.dtype == np.int64 for values in found.samples.values())
+    measurement = file_operations.parse(OPEN)
+    assert list(measurement.samples) == ["latency_ns", "close_ns", "call_ns"]
+    assert {len(values) for values in measurement.samples.values()} == {40}
+    assert measurement.messages == 2 * (40 + 5), "what is done counts, kept or not"
+    assert all(values.dtype == np.int64 for values in measurement.samples.values())
     first = OPEN.splitlines()[1].split()
-    assert [int(values[0]) for values in found.samples.values()] == list(map(int, first))
+    assert [int(values[0]) for values in measurement.samples.values()] == list(map(int, first))
     assert file_operations.parse(WRITE).messages == 45
 
 
 def test_localised_output_is_the_same() -> None:
-    found = file_operations.parse(GERMAN)
-    assert list(found.samples) == ["latency_ns", "again_ns"]
-    assert "," not in GERMAN.split("\n", 1)[1] and found.samples["latency_ns"].min() > 1000
+    measurement = file_operations.parse(GERMAN)
+    assert list(measurement.samples) == ["latency_ns", "again_ns"]
+    assert "," not in GERMAN.split("\n", 1)[1] and measurement.samples["latency_ns"].min() > 1000
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ("", "nothing"),
-        (REFUSED, "no head"),
+        (REFUSED, "no result"),
         (OPEN[: len(OPEN) // 2], "breaks off"),
         (OPEN.replace("end 40", "end 41"), "breaks off"),
         (OPEN.rpartition("end")[0], "breaks off"),
-        ("\n".join(line for n, line in enumerate(OPEN.splitlines()) if n != 3), "39, 3"),
-        (WRITE.replace("\n", "\n1,5 ", 1), "invalid literal|parse|convert|times instead"),
+        ("\n".join(OPEN.splitlines()[:3] + OPEN.splitlines()[4:]), "not 40 positive times"),
+        (WRITE.replace("\n", "\n1,5 ", 1), "has not 1 numbers"),
         (WRITE.replace('"count": 40', '"count": 0').replace("end 40", "end 0"), "no operation"),
-        (WRITE.replace('"columns": ["latency_ns"], ', ""), "no head"),
-        ("[]\n1\nend 1", "no head"),
+        (WRITE.replace('"columns": ["latency_ns"], ', ""), "no result"),
+        ("[]\n1\nend 1", "no result"),
     ],
 )
 def test_broken_output_is_shown(text: str, why: str) -> None:
-    with pytest.raises(ToolOutput, match=why) as caught:
+    with pytest.raises(ToolOutput, match=why):
         file_operations.parse(text)
-    assert (text.strip()[:40] or "(nothing)") in (caught.value.why or "")
 
 
 def test_each_operation_does_what_it_says_and_leaves_nothing(tmp_path: Path) -> None:
@@ -76,21 +73,25 @@ def test_each_operation_does_what_it_says_and_leaves_nothing(tmp_path: Path) -> 
         assert len(file_operations.parse(run(client).stdout).samples["latency_ns"]) == 7
         assert not path.exists()
     path.write_bytes(b"0" * 5000)
-    found = file_operations.parse(run(file_operations.open_close(count=6, path=str(path))).stdout)
-    assert len(found.samples["close_ns"]) == 6 and path.read_bytes() == b"0" * 5000
+    measurement = file_operations.parse(
+        run(file_operations.open_close(count=6, path=str(path))).stdout
+    )
+    assert len(measurement.samples["close_ns"]) == 6 and path.read_bytes() == b"0" * 5000
     client = file_operations.first_write(folder=str(tmp_path), size_b=5000, files=1)
     assert file_operations.parse(run(client).stdout).messages == 2
     assert path.read_bytes() == b"x" * 1024 + b"0" * 3976
     client = file_operations.traverse(str(tmp_path), count=3, files=1)
-    found = file_operations.parse(run(client, LANG="de_DE.UTF-8", LC_ALL="de_DE.UTF-8").stdout)
-    assert found.messages == 4 and found.samples["latency_ns"].min() > 50_000
+    measurement = file_operations.parse(
+        run(client, LANG="de_DE.UTF-8", LC_ALL="de_DE.UTF-8").stdout
+    )
+    assert measurement.messages == 4 and measurement.samples["latency_ns"].min() > 50_000
 
 
 def test_what_cannot_be_done_ends_with_a_reason(tmp_path: Path) -> None:
-    found = run(file_operations.traverse(str(tmp_path / "none"), count=1, files=1))
-    assert found.returncode != 0 and not found.stdout and "ls -R" in found.stderr
-    found = run(file_operations.open_close(count=1, path=str(tmp_path / "none")))
-    assert found.returncode != 0 and not found.stdout and "No such file" in found.stderr
+    ended = run(file_operations.traverse(str(tmp_path / "none"), count=1, files=1))
+    assert ended.returncode != 0 and not ended.stdout and "ls -R" in ended.stderr
+    ended = run(file_operations.open_close(count=1, path=str(tmp_path / "none")))
+    assert ended.returncode != 0 and not ended.stdout and "No such file" in ended.stderr
 
 
 def test_commands_say_what_they_do() -> None:
@@ -102,23 +103,3 @@ def test_commands_say_what_they_do() -> None:
     assert slow.seconds > file_operations.write(size_b=1, count=100).seconds
     dropper = file_operations.cache_dropper("198.18.0.3")
     assert dropper.port == int(dropper.argv[-1]) and dropper.protocol == "tcp"
-
-
-@pytest.mark.parametrize(
-    "options", [{"size_b": 0, "count": 1}, {"size_b": 1, "count": 1e3}, {"size_b": 1, "count": -1}]
-)
-def test_numbers_are_whole_and_positive(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="must be an integer, at least 1"):
-        file_operations.write(**options)
-
-
-def test_an_unknown_flush_is_refused() -> None:
-    with pytest.raises(UsageError, match="flush 'maybe'"):
-        file_operations.write(size_b=1, count=1, flush="maybe")
-
-
-def test_a_host_without_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert file_operations.probe(LocalHost()).startswith("3.")
-    monkeypatch.setattr(parsing, "PYTHON", "/nowhere/python3")
-    with pytest.raises(ToolMissing, match="/nowhere/python3 is not installed"):
-        file_operations.probe(LocalHost())

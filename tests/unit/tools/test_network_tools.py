@@ -1,84 +1,60 @@
-"""Parsers of the application study's tools on output recorded from them."""
+"""The tools of the application study: recorded numbers, flags and commands."""
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-from typing import Any
+import shutil
+import socket
+import subprocess
+import time
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from recordings import ADDRESS, RECORDINGS, read
 
-from labkit.errors import ToolOutput
-from labkit.tools import h2load, iperf3, log_capture, memcached, memtier, pgbench, wrk2
-from labkit.tools.base import Measurement
-
-CAPTURED = Path(__file__).parents[2] / "captured"
-ADDRESS = "198.18.0.3"
-
-
-def read(name: str) -> str:
-    return (CAPTURED / name).read_text()
+from labkit.errors import ToolMissing
+from labkit.hosts import LocalHost
+from labkit.hosts.host import Result
+from labkit.placement import Workload
+from labkit.tools import h2load, iperf3, memcached, memtier, nginx, pgbench, wrk2
 
 
 def pair(name: str) -> tuple[str, str]:
     return read(f"{name}.txt"), read(f"{name}.log")
 
 
-H2LOAD = partial(h2load.parse, rate=200, seconds=1.0, connections=10, warmup=0.5)
-PGBENCH = partial(pgbench.parse, rate=100)
-WRK2 = partial(wrk2.parse, rate=3000, seconds=5)
-
-
-# iperf3
-
-
-def test_iperf3_tells_what_was_received_and_what_it_cost() -> None:
-    found = iperf3.parse(read("iperf3-tcp.json")).metrics
+def test_iperf3_has_what_was_received_and_its_cpu_time() -> None:
+    metrics = iperf3.parse(read("iperf3-tcp.json")).metrics
     end = json.loads(read("iperf3-tcp.json"))["end"]
-    assert found["throughput_mbit_per_s"] == end["sum_received"]["bits_per_second"] / 1e6
-    assert found["retransmits"] == end["sum_sent"]["retransmits"]
-    assert found["tool_client_cpu"] == pytest.approx(
-        found["tool_client_cpu_user"] + found["tool_client_cpu_system"], rel=0.01
+    assert metrics["throughput_mbit_per_s"] == end["sum_received"]["bits_per_second"] / 1e6
+    assert metrics["retransmits"] == end["sum_sent"]["retransmits"]
+    assert metrics["tool_client_cpu"] == pytest.approx(
+        metrics["tool_client_cpu_user"] + metrics["tool_client_cpu_system"], rel=0.01
     )
-    assert 0 < found["tool_server_cpu"] < 2
+    assert 0 < metrics["tool_server_cpu"] < 2
 
 
-def test_iperf3_over_udp_tells_what_was_lost() -> None:
+def test_iperf3_over_udp_has_what_was_lost() -> None:
     measurement = iperf3.parse(read("iperf3-udp.json"), mbit_per_s=100)
-    found = measurement.metrics
-    assert found["sent_mbit_per_s"] == pytest.approx(100, rel=0.02)
-    received = found["sent_mbit_per_s"] * (1 - found["loss"])
-    assert found["throughput_mbit_per_s"] == pytest.approx(received, rel=0.02)
-    assert found["datagrams_lost"] == pytest.approx(found["loss"] * found["datagrams"], abs=1)
-    assert found["jitter_ns"] > 0 and found["requested_mbit_per_s"] == 100
+    metrics = measurement.metrics
+    assert metrics["sent_mbit_per_s"] == pytest.approx(100, rel=0.02)
+    received = metrics["sent_mbit_per_s"] * (1 - metrics["loss"])
+    assert metrics["throughput_mbit_per_s"] == pytest.approx(received, rel=0.02)
+    assert metrics["datagrams_lost"] == pytest.approx(metrics["loss"] * metrics["datagrams"], abs=1)
+    assert metrics["jitter_ns"] > 0 and metrics["requested_mbit_per_s"] == 100
     late = iperf3.parse(read("iperf3-udp.json"), mbit_per_s=200)
     assert late.flags[0].startswith("rate not reached: ") and "of 200.0" in late.flags[0]
 
 
 def test_iperf3_that_lost_most_is_a_measured_condition() -> None:
-    found = iperf3.parse(read("iperf3-udp-lossy.json"), mbit_per_s=20_000)
-    assert 0.01 < found.metrics["loss"] < 1
-    assert found.metrics["throughput_mbit_per_s"] < found.metrics["sent_mbit_per_s"]
-
-
-def test_iperf3_without_a_server_is_an_error_with_the_tools_words() -> None:
-    with pytest.raises(ToolOutput, match="unable to connect"):
-        iperf3.parse(read("iperf3-refused.json"))
-
-
-# h2load
+    measurement = iperf3.parse(read("iperf3-udp-lossy.json"), mbit_per_s=20_000)
+    assert 0.01 < measurement.metrics["loss"] < 1
+    assert measurement.metrics["throughput_mbit_per_s"] < measurement.metrics["sent_mbit_per_s"]
 
 
 def test_h2load_s_lines_are_samples_of_the_measured_time() -> None:
     text, log = pair("h2load")
-    measurement = H2LOAD(text, log)
+    measurement = RECORDINGS["h2load"].parse(text, log)
     lines = np.array([line.split("\t") for line in log.splitlines()], dtype=np.int64)
     lines = lines[np.argsort(lines[:, 0], kind="stable")]
     first = lines[0, 0] + 500_000
@@ -91,7 +67,7 @@ def test_h2load_s_lines_are_samples_of_the_measured_time() -> None:
 
 
 def test_h2load_s_requests_are_spread_over_the_interval() -> None:
-    starts = H2LOAD(*pair("h2load")).samples["start_ns"]
+    starts = RECORDINGS["h2load"].parse(*pair("h2load")).samples["start_ns"]
     # Ten connections with 20 requests each in a second: one every 5 ms, not ten every 50 ms.
     assert np.median(np.diff(starts)) == pytest.approx(5e6, rel=0.5)
 
@@ -109,29 +85,21 @@ def test_h2load_that_was_ended_has_its_lines_and_the_rate_is_flagged() -> None:
 
 
 def test_h2load_s_other_answers_are_flagged_and_kept() -> None:
-    measurement = H2LOAD(*pair("h2load-404"))
+    measurement = RECORDINGS["h2load"].parse(*pair("h2load-404"))
     answers = len(measurement.samples["latency_ns"])
     assert measurement.metrics["not_200"] == answers > 0
     assert measurement.flags == (f"{answers} of {answers} answers were not the file",)
 
 
-def test_h2load_without_a_server_is_an_error_with_the_tools_words() -> None:
-    with pytest.raises(ToolOutput, match="requests: 300 total"):
-        H2LOAD(read("h2load-refused.txt"), "")
-
-
-# pgbench
-
-
 def test_pgbench_s_lines_are_samples_in_the_order_of_their_ends() -> None:
     text, log = pair("pgbench")
-    measurement = PGBENCH(text, log)
+    measurement = RECORDINGS["pgbench"].parse(text, log)
     lines = np.array([line.split() for line in log.splitlines()], dtype=np.int64)
     assert sorted(measurement.samples["latency_ns"]) == sorted(lines[:, 2] * 1000)
     assert (np.diff(measurement.samples["end_ns"]) >= 0).all()
     assert (measurement.samples["lag_ns"] <= measurement.samples["latency_ns"]).all()
-    told = float(text.partition("latency average = ")[2].split()[0])
-    assert measurement.metrics["latency_ns_mean"] == pytest.approx(told * 1e6, abs=600)
+    printed = float(text.partition("latency average = ")[2].split()[0])
+    assert measurement.metrics["latency_ns_mean"] == pytest.approx(printed * 1e6, abs=600)
     assert measurement.metrics["requested_per_s"] == 100 and measurement.flags == ()
 
 
@@ -144,38 +112,28 @@ def test_pgbench_s_rate_is_flagged_beyond_what_a_draw_may_bring() -> None:
     )
     # What waits for a connection is late, and its latency includes that.
     assert measurement.metrics["lag_ns_mean"] > 0.5 * measurement.metrics["latency_ns_mean"]
-    assert log_capture.shortfall(95, 100, chance=5) == ()
-    assert log_capture.shortfall(93, 100, chance=5) == (
-        "rate not reached: 93.0 of 100.0 per second",
-    )
 
 
 def test_pgbench_s_failed_transactions_are_counted_and_are_no_samples() -> None:
     text, log = pair("pgbench")
     text = text.replace("failed transactions: 0 (", "failed transactions: 2 (")
-    measurement = PGBENCH(text, log + "5 3 failed 0 1795223951 5 7\n6 3 failed 0 1795223951 5 7\n")
+    measurement = RECORDINGS["pgbench"].parse(
+        text, log + "5 3 failed 0 1795223951 5 7\n6 3 failed 0 1795223951 5 7\n"
+    )
     assert measurement.metrics["failed"] == 2 and "2 of" in measurement.flags[0]
     assert len(measurement.samples["latency_ns"]) == log.count("\n")
 
 
-def test_pgbench_without_a_server_is_an_error_with_the_tools_words() -> None:
-    with pytest.raises(ToolOutput, match="Connection refused"):
-        PGBENCH(read("pgbench-refused.txt"), "")
-
-
-# memtier_benchmark and wrk2
-
-
 @pytest.mark.parametrize("protocol", ["text", "binary"])
-def test_memtier_s_histograms_give_the_quantiles_that_it_prints(protocol: str) -> None:
+def test_memtier_s_latencies_are_those_of_its_file(protocol: str) -> None:
     name = f"memtier-memcache_{protocol}"
     measurement = memtier.parse(read(f"{name}.txt"), read(f"{name}.json"))
     stats = json.loads(read(f"{name}.json"))["ALL STATS"]
     for prefix, key in (("set_", "Sets"), ("get_", "Gets"), ("", "Totals")):
-        told = stats[key]["Percentile Latencies"]
+        printed = stats[key]["Percentile Latencies"]
         for mine, theirs in (("median", "p50.00"), ("p99", "p99.00"), ("p999", "p99.90")):
             value = measurement.metrics[f"{prefix}latency_ns_{mine}"]
-            assert value == pytest.approx(told[theirs] * 1e6)
+            assert value == pytest.approx(printed[theirs] * 1e6)
     assert measurement.metrics["sets"] == stats["Sets"]["Count"]
     assert measurement.metrics["operations_per_s"] == stats["Totals"]["Ops/sec"]
     assert measurement.metrics["latency_ns_mean"] == pytest.approx(
@@ -185,39 +143,19 @@ def test_memtier_s_histograms_give_the_quantiles_that_it_prints(protocol: str) -
     assert measurement.flags == ("100% of the GETs found nothing",)
 
 
-def test_memtier_without_a_server_ends_well_and_is_an_error() -> None:
-    with pytest.raises(ToolOutput, match=r"Totals +0\.00"):
-        memtier.parse(read("memtier-refused.txt"), "")
-    with pytest.raises(ToolOutput, match="its file: \\(nothing\\)"):
-        memtier.parse(read("memtier-with-histogram.txt"), "")
-
-
-def test_a_histogram_of_another_format_is_not_guessed_at() -> None:
-    whole = json.loads(read("memtier-memcache_text.json"))["ALL STATS"]["Gets"]
-    text = whole["Percentile Latencies"]["Histogram log format"]["Compressed Histogram"]
-    values, counts = memtier.histogram(text)
-    assert counts.sum() == whole["Count"] and (np.diff(values) > 0).all()
-    plain = bytearray(zlib.decompress(base64.b64decode(text)[8:]))
-    plain[3] ^= 1
-    other = base64.b64decode(text)[:8] + zlib.compress(bytes(plain))
-    for wrong in ("", "HISTFAAA", text[:40], text[1:], base64.b64encode(other).decode()):
-        with pytest.raises(ValueError, match="histogram"):
-            memtier.histogram(wrong)
-
-
 def test_wrk2_s_quantiles_are_read_as_exactly_as_they_are_printed() -> None:
-    measurement = WRK2(read("wrk2-1k.txt"))
-    found = measurement.metrics
-    assert found["latency_ns_median"] == 884_000 and found["latency_ns_p90"] == 1_455_000
-    assert found["latency_ns_p99"] == 1_980_000 and found["latency_ns_p999"] == 2_790_000
-    assert (found["latency_ns_mean"], found["latency_ns_max"]) == (894_000, 4_034_000)
-    assert found["achieved_per_s"] == 2935.69 and measurement.messages == 14_677
+    measurement = RECORDINGS["wrk2"].measurement()
+    metrics = measurement.metrics
+    assert metrics["latency_ns_median"] == 884_000 and metrics["latency_ns_p90"] == 1_455_000
+    assert metrics["latency_ns_p99"] == 1_980_000 and metrics["latency_ns_p999"] == 2_790_000
+    assert (metrics["latency_ns_mean"], metrics["latency_ns_max"]) == (894_000, 4_034_000)
+    assert metrics["achieved_per_s"] == 2935.69 and measurement.messages == 14_677
     # Its connections began one after the other: 2,926.5 a second were to be had.
     assert measurement.flags == ()
 
 
 def test_wrk2_s_rate_that_was_not_reached_is_flagged() -> None:
-    measurement = WRK2(read("wrk2-1m-rate-not-reached.txt"))
+    measurement = RECORDINGS["wrk2"].parse(read("wrk2-1m-rate-not-reached.txt"), "")
     assert measurement.metrics["latency_ns_p999"] == 2.1e9
     assert measurement.metrics["latency_ns_median"] == 578_559_000
     assert measurement.flags == ("rate not reached: 1,965.0 of 2,926.5 per second",)
@@ -228,59 +166,85 @@ def test_wrk2_s_other_answers_are_flagged() -> None:
     assert measurement.flags == ("8678 of 8678 answers were not the file",)
 
 
-def test_wrk2_without_a_server_is_an_error_with_the_tools_words() -> None:
-    with pytest.raises(ToolOutput, match="Connection refused"):
-        WRK2(read("wrk2-refused.txt"))
+def test_iperf3_s_commands() -> None:
+    client = iperf3.tcp(ADDRESS, seconds=2)
+    text = " ".join(client.argv)
+    assert f"--client {ADDRESS}" in text and "--time 2" in text and "--json" in text
+    assert client.target == ADDRESS and client.seconds >= 3
+    udp = " ".join(iperf3.udp(ADDRESS, seconds=2, mbit_per_s=12.5).argv)
+    assert "--udp --bitrate 12500000" in udp
 
 
-# all of them
-
-Parser = Callable[[str, str], Measurement]
-WHOLE: dict[str, tuple[Parser, str, str]] = {
-    "iperf3 tcp": (iperf3.parse, "iperf3-tcp.json", ""),
-    "iperf3 udp": (iperf3.parse, "iperf3-udp.json", ""),
-    "h2load": (H2LOAD, "h2load.txt", "h2load.log"),
-    "pgbench": (PGBENCH, "pgbench.txt", "pgbench.log"),
-    "memtier": (memtier.parse, "memtier-memcache_text.txt", "memtier-memcache_text.json"),
-    "wrk2": (WRK2, "wrk2-1k.txt", ""),
-    "memcached": (memcached.parse, "memcached-text.txt", "memcached-text.log"),
-}
+def test_h2load_spreads_its_connections_over_their_interval() -> None:
+    client = h2load.constant_rate(ADDRESS, file="1m", rate=3000, seconds=5, warmup=1)
+    assert {"--rps=30", "--rate=3", "--rate-period=1ms", "--requests=18000"} <= set(client.argv)
+    assert client.argv[-1] == f"http://{ADDRESS}:8080/1m.html"
+    slow = h2load.constant_rate(ADDRESS, file="1k", rate=200, seconds=5, connections=10)
+    assert {"--rps=20", "--rate=1", "--rate-period=5ms"} <= set(slow.argv)
 
 
-def same(one: Measurement, other: Measurement) -> bool:
-    samples = all((one.samples[name] == other.samples[name]).all() for name in one.samples)
-    return samples and one.metrics == other.metrics and one.messages == other.messages
+def test_the_loads_on_memcached_have_the_same_options() -> None:
+    program = memcached.closed_loop(ADDRESS, protocol="binary", seconds=2)
+    assert {"binary", "workers=4", "connections=50", "sets=1", "gets=10"} <= set(program.argv)
+    tool = " ".join(memtier.closed_loop(ADDRESS, protocol="binary", seconds=2).argv)
+    assert "-P memcache_binary -t 4 -c 50 --ratio=1:10 --test-time=2 -d 32" in tool
+    assert "--print-percentiles=50,90,95,99,99.9" in tool
 
 
-@pytest.mark.parametrize("name", WHOLE)
-@given(data=st.data())
-def test_output_cut_anywhere_gives_the_same_or_an_error(name: str, data: Any) -> None:
-    parse, out, log = WHOLE[name]
-    texts = [read(out), read(log) if log else ""]
-    whole = parse(*texts)
-    which = data.draw(st.integers(0, 1 if log else 0))
-    cut = data.draw(st.integers(0, len(texts[which].rstrip()) - 1))
-    texts[which] = texts[which][:cut]
-    try:
-        part = parse(*texts)
-    except ToolOutput:
-        return
-    assert same(part, whole)
+def test_servers_have_ports_of_their_own_and_replace_the_shell() -> None:
+    assert "0.0.0.0:8081;" in " ".join(nginx.server(port=8081).argv)
+    for workload in (nginx.server(), pgbench.server()):
+        assert "\nexec " in workload.argv[2]
+    servers: list[Workload] = [tool.server() for tool in (iperf3, memcached, nginx, pgbench)]
+    assert {server.protocol for server in servers} == {"tcp"}
+    assert {server.image for server in servers} == {"apps"}
+    assert len({server.port for server in servers}) == 4
 
 
-@pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("text", ["", "Terminated\n", "{}\n", "[1]\n", "1,5\n", "null", "\n\n"])
-def test_rubbish_is_an_error_that_shows_it(name: str, text: str) -> None:
-    parse, _, log = WHOLE[name]
-    for texts in ((text, ""), (text, text), (text, read(log) if log else "")):
-        with pytest.raises(ToolOutput) as caught:
-            parse(*texts)
-        assert (text.strip() or "(nothing)") in str(caught.value) or log
+class Prints(LocalHost):
+    """A host on which every program prints the same."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def run(self, *argv: str, **options: object) -> Result:
+        return Result(argv, self.name, 0, self.text, "", 0.0)
 
 
-@pytest.mark.parametrize("name", ["iperf3 tcp", "wrk2", "pgbench", "h2load"])
-def test_a_decimal_comma_is_an_error(name: str) -> None:
-    parse, out, log = WHOLE[name]
-    text, rows = read(out).replace(".", ","), read(log).replace("\t", ",") if log else ""
-    with pytest.raises(ToolOutput):
-        parse(text, rows)
+def test_debian_s_wrk_is_not_taken_for_wrk2() -> None:
+    wrk = "wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer\nUsage: wrk\n  -c\n"
+    with pytest.raises(ToolMissing, match="wrk2"):
+        wrk2.probe(Prints(wrk))
+    usage = "wrk 4.0.0 [epoll] Copyright\nUsage: wrk\n    -R, --rate  <T>  work rate\n"
+    assert wrk2.probe(Prints(usage)) == "4.0.0"
+
+
+needs_nginx = pytest.mark.skipif(
+    LocalHost().run("sh", "-c", "command -v nginx && command -v h2load", check=False).status != 0,
+    reason="nginx and nghttp2-client are not installed",
+)
+
+
+@needs_nginx
+def test_nginx_serves_both_files_to_h2load() -> None:
+    port = 28_080
+    with subprocess.Popen(nginx.server(port=port).argv) as server:
+        try:
+            for _ in range(500):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.01)
+            for file in nginx.FILES:
+                client = h2load.constant_rate(
+                    "127.0.0.1", file=file, rate=100, seconds=0.5, connections=5, port=port
+                )
+                ended = subprocess.run(client.argv, capture_output=True, text=True, check=True)
+                measurement = client.parse(ended.stdout, "")
+                assert measurement.metrics["not_200"] == 0
+                assert len(measurement.samples["latency_ns"])
+        finally:
+            server.terminate()
+            server.wait()
+            shutil.rmtree(f"/tmp/labkit-nginx-{port}", ignore_errors=True)

@@ -7,21 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from recordings import ADDRESS, CAPTURED, read
 
-from labkit.errors import ToolMissing, ToolOutput, UsageError
+from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Target
 from labkit.tools import sfnt_pingpong as sfnt
 from labkit.tools.base import Client
-
-CAPTURED = Path(__file__).parents[2] / "captured"
-ADDRESS = "198.18.0.3"
-
-
-def read(name: str) -> str:
-    return (CAPTURED / name).read_text()
 
 
 def raw(name: str) -> np.ndarray:
@@ -66,34 +58,6 @@ def test_the_rows_of_several_sizes_are_told_apart() -> None:
         sfnt.parse(read("sfnt-tcp-two-sizes.txt"), read("sfnt-udp-64.dat"), size=128)
 
 
-def test_a_server_that_is_not_there_is_an_error_with_the_tools_words() -> None:
-    with pytest.raises(ToolOutput, match="waiting for server to start"):
-        sfnt.parse(read("sfnt-refused.txt"), "", size=64)
-
-
-@pytest.mark.parametrize("log", ["", "52\n", "1,5\n" * 5000, "\n" * 5000, "x" * 5000])
-def test_a_raw_file_that_is_another_s_is_an_error(log: str) -> None:
-    with pytest.raises(ToolOutput):
-        sfnt.parse(read("sfnt-udp.txt"), log, size=64)
-
-
-@given(st.integers(0, 30_000))
-def test_a_raw_file_cut_anywhere_is_an_error(cut: int) -> None:
-    with pytest.raises(ToolOutput):
-        sfnt.parse(read("sfnt-udp.txt"), read("sfnt-udp-64.dat")[:cut], size=64)
-
-
-@given(st.integers(0, 518))
-def test_output_cut_anywhere_gives_the_same_or_an_error(cut: int) -> None:
-    text, log = read("sfnt-udp.txt"), read("sfnt-udp-64.dat")
-    whole = sfnt.parse(text, log, size=64).samples["rtt_ns"]
-    try:
-        part = sfnt.parse(text[:cut], log, size=64).samples["rtt_ns"]
-    except ToolOutput:
-        return
-    assert (part == whole).all()
-
-
 def test_too_few_are_flagged() -> None:
     measurement = sfnt.parse(read("sfnt-udp.txt"), read("sfnt-udp-64.dat"), size=64, messages=6000)
     assert measurement.flags == ("short: 5000 of 6000 messages",)
@@ -106,32 +70,6 @@ def test_commands_ask_for_whole_round_trips_and_pin_nothing() -> None:
     assert "--spin" not in sfnt.ping_pong(ADDRESS, messages=1000, size=64, wait="block").argv
     assert sfnt.server(port=3000).argv == ("sfnt-pingpong", "--port=3000")
     assert sfnt.server().protocol == "tcp"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"wait": "busy_poll"},
-        {"protocol": "sctp"},
-        {"messages": 1e5},
-        {"messages": 0},
-        {"size": 0},
-        {"size": 65_508},
-        {"size": True},
-    ],
-)
-def test_what_the_tool_cannot_do_is_refused(wrong: dict) -> None:
-    with pytest.raises(UsageError):
-        sfnt.ping_pong(ADDRESS, **({"messages": 1000, "size": 64, "wait": "block"} | wrong))
-
-
-def test_a_tool_that_is_not_there_is_said() -> None:
-    class Without(LocalHost):
-        def run(self, *argv, **options):
-            return super().run("/bin/sh", "-c", "echo not found >&2; exit 127", **options)
-
-    with pytest.raises(ToolMissing, match="sfnettest"):
-        sfnt.probe(Without())
 
 
 #: Stands for the tool: writes what was recorded where the real one would.
@@ -167,15 +105,6 @@ def test_the_tools_file_becomes_the_log_and_nothing_else_is_left(tmp_path: Path)
     measurement = client.parse(ended.stdout, (tmp_path / "tool.log").read_text())
     assert (measurement.samples["rtt_ns"] == raw("sfnt-udp--rtt-64.dat")).all()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "tool.log"]
-
-
-def test_inside_a_placement_the_file_follows_the_output(tmp_path: Path) -> None:
-    client = sfnt.ping_pong(ADDRESS, messages=5000, size=64, wait="block", inside=True)
-    assert "{log}" not in " ".join(client.argv) and client.samples_in_stdout
-    ended = run(client, tmp_path)
-    measurement = client.parse(ended.stdout, "")
-    assert (measurement.samples["rtt_ns"] == raw("sfnt-udp--rtt-64.dat")).all()
-    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
 def test_a_tool_that_fails_fails_the_client(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.errors import ToolOutput, UsageError
+from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost, script
 from labkit.tools import udp_tcp
 from labkit.tools.base import Client, Measurement
@@ -105,18 +105,3 @@ def test_a_log_that_is_not_whole_is_an_error(log: str) -> None:
     assert udp_tcp.parse(said, "rtt_ns\n12\n13\n").samples["rtt_ns"].tolist() == [12, 13]
     with pytest.raises(ToolOutput):
         udp_tcp.parse(said, log)
-
-
-@pytest.mark.parametrize("said", ["", "[]\n", "{}\n", '{"messages": "viele"}\n', "Killed\n"])
-def test_no_result_is_an_error_that_shows_what_there_was(said: str) -> None:
-    with pytest.raises(ToolOutput, match="no result"):
-        udp_tcp.parse(said, "rtt_ns\n12\n")
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"size": 7}, {"size": 65_508}, {"messages": 0}, {"wait": "busy_poll"}]
-)
-def test_what_cannot_be_asked_for_is_refused(wrong: dict[str, object]) -> None:
-    asked: dict[str, object] = {"messages": 3, "size": 64, "wait": "spin"}
-    with pytest.raises(UsageError):
-        udp_tcp.ask(ADDRESS, **{**asked, **wrong})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A described dataset: schemas of every table, provenance, digests, by validators of others."""
+"""Described datasets, checked with the validators of Frictionless and RO-Crate."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_table_has_a_resource_with_its_schema(folder: Path) -> None:
     pd.testing.assert_frame_equal(table, labkit.load(folder / "echo").trials, check_dtype=False)
 
 
-def test_trials_that_measured_other_columns_are_another_table(folder: Path) -> None:
+def test_trials_with_other_columns_are_another_table(folder: Path) -> None:
     path = folder / "echo" / "trials" / "b01-p01-a1" / "samples.parquet"
     pd.read_parquet(path).assign(start_ns=1.5).to_parquet(path, index=False)
     describe(folder)
@@ -111,7 +111,7 @@ def test_the_crate_validates_offline(folder: Path, tmp_path: Path) -> None:
     assert validate_crate(folder, tmp_path / "cache") == []
 
 
-def test_the_validator_does_find_a_broken_crate(folder: Path, tmp_path: Path) -> None:
+def test_the_validator_finds_a_broken_crate(folder: Path, tmp_path: Path) -> None:
     describe(folder / "echo")
     path = folder / "echo" / "ro-crate-metadata.json"
     data = json.loads(path.read_text())
@@ -121,7 +121,7 @@ def test_the_validator_does_find_a_broken_crate(folder: Path, tmp_path: Path) ->
     assert found and all("license" in what for what in found)
 
 
-def test_provenance_names_software_images_rig_people_and_licences(folder: Path) -> None:
+def test_the_provenance_of_a_campaign(folder: Path) -> None:
     describe(folder)
     graph = json.loads((folder / "ro-crate-metadata.json").read_text())["@graph"]
     entities = {one["@id"]: one for one in graph}
@@ -148,7 +148,7 @@ def test_the_digests_are_those_of_sha256sum(folder: Path) -> None:
     assert listed == there - {SUMS}
 
 
-def test_describing_again_writes_the_same_and_takes_in_what_came_since(folder: Path) -> None:
+def test_describing_again_adds_new_trials_only(folder: Path) -> None:
     first = describe(folder)
     assert describe(folder) == first == read_description(folder)
     source, target = (folder / "other" / "trials" / f"b01-p01-a{n}" for n in (1, 2))
@@ -161,7 +161,7 @@ def test_describing_again_writes_the_same_and_takes_in_what_came_since(folder: P
 
 
 @pytest.mark.parametrize("change", ["altered", "missing"])
-def test_data_that_changed_are_not_described_as_if_nothing_was(folder: Path, change: str) -> None:
+def test_data_that_changed_since_their_description_are_an_error(folder: Path, change: str) -> None:
     describe(folder)
     path = folder / "echo" / "trials" / "b02-p01-a1" / "tool.out"
     path.write_text("other\n") if change == "altered" else path.unlink()
@@ -170,7 +170,7 @@ def test_data_that_changed_are_not_described_as_if_nothing_was(folder: Path, cha
     assert caught.value.where == str(path) and "verify" in caught.value.remedy
 
 
-def test_a_newer_format_is_named_with_its_file(folder: Path) -> None:
+def test_a_newer_format_of_a_trial_is_found(folder: Path) -> None:
     path = folder / "echo" / "trials" / "b01-p02-a1" / "trial.json"
     newer = json.dumps(json.loads(path.read_text()) | {"format": 9})
     with pytest.raises(DatasetError, match="newer") as caught:
@@ -192,7 +192,7 @@ def list_again(folder: Path, *paths: Path) -> None:
     write_sums(folder / SUMS, read_sums(folder / SUMS) | names)
 
 
-def test_tables_that_are_not_as_their_schema_says_are_found(folder: Path) -> None:
+def test_tables_that_differ_from_their_schema_are_found(folder: Path) -> None:
     describe(folder)
     short, renamed = (
         folder / "echo" / "trials" / name / "samples.parquet"
@@ -204,13 +204,13 @@ def test_tables_that_are_not_as_their_schema_says_are_found(folder: Path) -> Non
     pd.read_parquet(renamed).add_suffix("_x").to_parquet(renamed)
     list_again(folder, short, renamed, table)
     found = verify(folder).problems
-    assert "not all there (3 rows, and 4" in found[short.relative_to(folder).as_posix()]
+    assert "are missing (3 rows, but 4" in found[short.relative_to(folder).as_posix()]
     assert "other columns than" in found[renamed.relative_to(folder).as_posix()]
     assert "constraint" in found["other/trials.csv"]
     assert len(found) == 3
 
 
-def test_packed_tables_that_are_not_as_their_schema_says_are_found(
+def test_packed_tables_that_differ_from_their_schema_are_found(
     folder: Path, tmp_path: Path
 ) -> None:
     pack(folder, tmp_path / "packed")
@@ -238,7 +238,7 @@ def test_nothing_to_describe_is_an_error(tmp_path: Path) -> None:
         describe(tmp_path)
 
 
-def test_a_list_of_files_reads_as_it_was_written_and_stays_inside(tmp_path: Path) -> None:
+def test_a_list_of_files_has_names_inside_its_folder(tmp_path: Path) -> None:
     sums = {"b/two words": "0" * 64, "a": "f" * 64}
     write_sums(tmp_path / SUMS, sums)
     assert read_sums(tmp_path / SUMS) == sums
@@ -260,14 +260,14 @@ def test_a_factor_is_described_by_the_plan(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.name)
-def test_every_column_of_the_reference_is_known(study: Path) -> None:
+def test_every_column_of_the_reference_has_a_description(study: Path) -> None:
     found = labkit.load(study)
     assert set(KEYS) <= set(found.trials)
     columns = set(found.trials) - set(found.plan["factors"])
     assert [name for name in sorted(columns) if not about_column(name)[1]] == []
 
 
-def test_columns_are_known_by_statistic_and_placement() -> None:
+def test_columns_of_statistics_and_placements() -> None:
     assert about_column("hop07_cpu_ns") == ("ns", "CPU time of the workload's threads, of hop07")
     assert about_column("neighbour_triad_mean_gb_per_s")[0] == "GB/s"
     assert about_column("latency_ns_p999") == ("ns", "latency of a call, 99.9 %")
@@ -279,7 +279,7 @@ def test_columns_are_known_by_statistic_and_placement() -> None:
     )
 
 
-def test_the_reference_is_whole_and_described_by_this_code(tmp_path: Path) -> None:
+def test_the_reference_is_described_by_this_version(tmp_path: Path) -> None:
     found = verify(REFERENCE)
     assert found.problems == {}
     assert len(found.lines()) == 1 + len(STUDIES)

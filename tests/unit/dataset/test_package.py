@@ -54,7 +54,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def test_packing_twice_gives_the_same_bytes_wherever_and_whenever(
+def test_packing_gives_the_same_bytes_for_the_same_data(
     folder: Path, archive: Path, tmp_path: Path
 ) -> None:
     pack(folder, tmp_path / "again.tar")
@@ -73,7 +73,9 @@ def test_packing_twice_gives_the_same_bytes_wherever_and_whenever(
     assert not list(tmp_path.glob(".*")), "nothing half done is left"
 
 
-def test_its_members_are_sorted_and_nobodys(archive: Path, packed: Path) -> None:
+def test_members_of_an_archive_are_sorted_and_without_times_and_owners(
+    archive: Path, packed: Path
+) -> None:
     with tarfile.open(archive) as opened:
         members = opened.getmembers()
     names = [one.name.removeprefix("data/") for one in members]
@@ -84,7 +86,7 @@ def test_its_members_are_sorted_and_nobodys(archive: Path, packed: Path) -> None
     assert names[1:] == sorted(read_sums(packed / SUMS))
 
 
-def test_an_archive_unpacks_to_what_a_folder_is_packed_to(
+def test_an_archive_has_the_files_of_a_packed_folder(
     archive: Path, packed: Path, tmp_path: Path
 ) -> None:
     with tarfile.open(archive) as opened:
@@ -93,7 +95,7 @@ def test_an_archive_unpacks_to_what_a_folder_is_packed_to(
     assert verify(tmp_path / "data").problems == {}
 
 
-def test_a_campaign_is_a_handful_of_files(folder: Path, packed: Path) -> None:
+def test_the_files_of_a_packed_campaign(folder: Path, packed: Path) -> None:
     assert sorted(path.name for path in (packed / "echo").iterdir()) == FILES
     with tarfile.open(packed / "echo" / "raw.tar.xz") as raw:
         names = raw.getnames()
@@ -106,7 +108,7 @@ def test_a_campaign_is_a_handful_of_files(folder: Path, packed: Path) -> None:
     assert not (folder / SUMS).exists(), "the folder itself stays as it is"
 
 
-def test_any_reader_of_parquet_reads_the_tables(packed: Path) -> None:
+def test_pandas_reads_the_tables(packed: Path) -> None:
     samples = pd.read_parquet(packed / "echo" / "samples.parquet")
     assert samples.columns.tolist() == ["trial", "attempt", "rtt_ns"]
     ours = labkit.load(packed / "echo").samples()
@@ -117,20 +119,20 @@ def test_any_reader_of_parquet_reads_the_tables(packed: Path) -> None:
     assert trials["metrics"].str.startswith('{"rtt_ns_median": ').all()
 
 
-def test_packing_what_is_packed_gives_the_same(packed: Path, tmp_path: Path) -> None:
+def test_packing_a_packed_dataset_gives_the_same(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     pack(packed, tmp_path / "again" / "data")
     assert contents(tmp_path / "again" / "data") == contents(packed)
 
 
-def test_readme_and_licence_say_what_it_is(packed: Path) -> None:
+def test_readme_and_licence(packed: Path) -> None:
     text = (packed / "README.md").read_text()
     assert "| `echo` | echo | 4 attempts at trials in 2 blocks" in text
     assert "labkit.load" in text and "CC-BY-4.0" in text
     assert "Attribution 4.0 International" in (packed / "LICENSE").read_text()
 
 
-def test_what_is_hidden_is_not_packed(folder: Path, tmp_path: Path) -> None:
+def test_hidden_files_are_not_packed(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "data"
     shutil.copytree(folder, other)
     hidden = other / "echo" / "trials" / ".b09-p01-a1.part"
@@ -141,7 +143,7 @@ def test_what_is_hidden_is_not_packed(folder: Path, tmp_path: Path) -> None:
         assert not [name for name in raw.getnames() if "part" in name]
 
 
-def test_a_campaign_alone_is_packed_too(tmp_path: Path) -> None:
+def test_a_single_campaign_can_be_packed(tmp_path: Path) -> None:
     pack(write_campaign(tmp_path / "echo"), tmp_path / "one")
     assert len(labkit.load(tmp_path / "one").trials) == 6
     assert verify(tmp_path / "one").lines() == [
@@ -150,7 +152,7 @@ def test_a_campaign_alone_is_packed_too(tmp_path: Path) -> None:
     ]
 
 
-def test_campaigns_may_lie_deeper_and_other_files_beside_them(tmp_path: Path) -> None:
+def test_campaigns_at_any_depth_are_packed_without_other_files(tmp_path: Path) -> None:
     folder = tmp_path / "quick"
     write_campaign(folder / "echo" / "20260101-120000-a", blocks=1)
     write_campaign(folder / "echo" / "20260102-120000-b", blocks=2)
@@ -161,7 +163,7 @@ def test_campaigns_may_lie_deeper_and_other_files_beside_them(tmp_path: Path) ->
     assert len(labkit.load(tmp_path / "packed" / "echo").trials) == 4
 
 
-def test_the_problems_are_named_with_what_is_whole(packed: Path, tmp_path: Path) -> None:
+def test_verification_names_problems_and_counts_whole_trials(packed: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     shutil.copytree(packed, bad)
     path = bad / "echo" / "samples.parquet"
@@ -173,7 +175,7 @@ def test_the_problems_are_named_with_what_is_whole(packed: Path, tmp_path: Path)
     assert verify(bad).lines() == [
         f"{bad}: 16 files, 3 problems",
         "echo/samples.parquet: altered",
-        "other/more.txt: not listed: labkit dataset describe takes in what was measured since",
+        "other/more.txt: not listed: `labkit dataset describe` adds files measured since",
         "other/trials.parquet: missing",
         "whole: echo: 3 of 4 trials",
         "whole: other: no trials",
@@ -181,7 +183,9 @@ def test_the_problems_are_named_with_what_is_whole(packed: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("change", ["altered", "missing"])
-def test_data_that_changed_since_are_not_packed(packed: Path, tmp_path: Path, change: str) -> None:
+def test_data_that_changed_since_their_description_are_not_packed(
+    packed: Path, tmp_path: Path, change: str
+) -> None:
     bad = tmp_path / "bad"
     shutil.copytree(packed, bad)
     path = bad / "echo" / "plan.json"
@@ -191,24 +195,24 @@ def test_data_that_changed_since_are_not_packed(packed: Path, tmp_path: Path, ch
     assert caught.value.where == str(path) and not (tmp_path / "out").exists()
 
 
-def test_an_archive_is_not_verified_but_unpacked(archive: Path) -> None:
+def test_an_archive_cannot_be_verified(archive: Path) -> None:
     with pytest.raises(DatasetError, match="read from a folder") as caught:
         verify(archive)
     assert f"tar -xf {archive}" in caught.value.remedy
 
 
 @pytest.mark.parametrize("name", ["data.tar", "packed"])
-def test_the_output_does_not_lie_in_what_is_packed(folder: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot lie in"):
+def test_the_output_may_not_be_in_the_packed_folder(folder: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be in"):
         pack(folder, folder / name)
 
 
 def test_a_folder_is_not_overwritten(folder: Path, packed: Path) -> None:
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="exists already"):
         pack(folder, packed)
 
 
-def test_where_nothing_can_be_written_is_an_error(folder: Path, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_an_error(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DatasetError, match="cannot be written") as caught:
         pack(folder, tmp_path / "file" / "data.tar")
@@ -218,7 +222,7 @@ def test_where_nothing_can_be_written_is_an_error(folder: Path, tmp_path: Path) 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("form", ["folder", "packed"])
-def test_an_altered_file_is_found_or_refused(
+def test_an_altered_file_is_found(
     data: st.DataObject,
     form: str,
     folder: Path,

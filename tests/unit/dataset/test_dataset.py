@@ -1,4 +1,4 @@
-"""Datasets on disk: whole ones are tidy frames, damaged ones are errors that name the file."""
+"""Datasets on disk: tidy frames, and errors that name a damaged file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as parquet
 import pytest
-from small_datasets import write_campaign
+from small_datasets import record, write_campaign
 
 import labkit
 from labkit.campaign.store import Store, write_json
@@ -24,26 +24,6 @@ PLAN: dict[str, Any] = {
     "factors": {"placement": ["bare clean", "docker bridge"], "wait": ["block"]},
     "rig": {"name": "virtual", "kind": "virtual"},
 }
-
-
-def record(block: int = 1, position: int = 1, attempt: int = 1, **more: Any) -> dict[str, Any]:
-    return {
-        "trial": f"b{block:02d}-p{position:02d}",
-        "block": block,
-        "position": position,
-        "attempt": attempt,
-        "session": 1,
-        "levels": {"placement": "bare clean", "wait": "block"},
-        "replicate": 1,
-        "started_ns": 1_700_000_000_000_000_000,
-        "seconds": 1.5,
-        "status": "ok",
-        "error": None,
-        "n_samples": 3,
-        "metrics": {"rtt_ns_median": 2.0},
-        "mechanisms": {"steal": 0.0},
-        "flags": [],
-    } | more
 
 
 FAILED = {"status": "failed", "n_samples": 0, "metrics": {}, "error": {"what": "it broke"}}
@@ -60,7 +40,7 @@ def add(store: Store, *, samples: tuple[int, ...] = (1, 2, 3), **more: Any) -> P
     return store.add(found, columns, {"tool.out": "text\n", "tool.err": ""})
 
 
-def test_attempts_are_rows_and_samples_know_their_trial(store: Store) -> None:
+def test_attempts_are_rows_and_samples_have_their_trial(store: Store) -> None:
     add(store, position=1, **FAILED)
     add(store, position=1, attempt=2)
     add(store, position=2, replicate=2, samples=(7,), n_samples=1, flags=["short", "lossy"])
@@ -84,7 +64,7 @@ def test_attempts_are_rows_and_samples_know_their_trial(store: Store) -> None:
     assert found.rig["name"] == "virtual" and found.facts == {}
 
 
-def test_a_sample_costs_its_value_and_a_few_bytes(store: Store) -> None:
+def test_a_sample_takes_its_value_and_a_few_bytes(store: Store) -> None:
     names = ["docker bridge", "bare clean"]
     for position in range(1, 5):
         levels = {"placement": names[position % 2], "wait": "block"}
@@ -100,7 +80,7 @@ def test_a_sample_costs_its_value_and_a_few_bytes(store: Store) -> None:
     assert first["placement"].tolist() == [names[1], names[0], names[1], names[0]]
 
 
-def test_series_are_the_samples_a_row_a_trial(store: Store) -> None:
+def test_series_have_a_row_for_each_trial(store: Store) -> None:
     names = ["docker bridge", "bare clean"]
     for position, n in enumerate((5, 3, 4), 1):
         levels = {"placement": names[position % 2], "wait": "block"}
@@ -122,7 +102,7 @@ def test_series_are_the_samples_a_row_a_trial(store: Store) -> None:
     assert [one.tolist()[0] for one in part["rtt_ns"]] == [10, 30]
 
 
-def test_a_column_that_some_trials_have_is_not_one_of_all(store: Store) -> None:
+def test_columns_that_only_some_trials_have_are_left_out(store: Store) -> None:
     add(store)
     path = add(store, position=2) / "samples.parquet"
     pd.DataFrame({"rtt_ns": [4, 5, 6], "residence_ns": [1, 2, 3]}).to_parquet(path, index=False)
@@ -133,7 +113,7 @@ def test_a_column_that_some_trials_have_is_not_one_of_all(store: Store) -> None:
         found.series(["residence_ns"])
 
 
-def test_samples_with_gaps_are_refused(store: Store) -> None:
+def test_missing_samples_are_an_error(store: Store) -> None:
     path = add(store) / "samples.parquet"
     pd.DataFrame({"rtt_ns": pd.array([1, None, 3], dtype="Int64")}).to_parquet(path)
     with pytest.raises(DatasetError, match="missing in a trial") as caught:
@@ -141,7 +121,7 @@ def test_samples_with_gaps_are_refused(store: Store) -> None:
     assert caught.value.where == str(path)
 
 
-def test_rows_are_in_the_order_of_the_plan_beyond_two_digits(store: Store) -> None:
+def test_rows_are_in_the_order_of_the_plan(store: Store) -> None:
     places = [(9, 1), (10, 2), (10, 100), (99, 1), (100, 1), (100, 11), (1000, 1)]
     for block, position in reversed(places):
         add(store, block=block, position=position)
@@ -162,7 +142,7 @@ def test_an_empty_campaign_has_empty_frames(store: Store) -> None:
     assert len(found.samples()) == 0 == len(found.series())
 
 
-def test_of_two_campaigns_the_newest_is_loaded(store: Store, tmp_path: Path) -> None:
+def test_the_newest_campaign_is_loaded(store: Store, tmp_path: Path) -> None:
     add(store)
     second = Store.resume_or_begin(tmp_path / "study", PLAN, new=True)
     assert campaigns(tmp_path / "study") == [store.path, second.path]
@@ -170,7 +150,7 @@ def test_of_two_campaigns_the_newest_is_loaded(store: Store, tmp_path: Path) -> 
     assert len(load(store.path).records) == 1 and len(load(second.path).records) == 0
 
 
-def test_where_there_is_no_campaign_it_says_how_to_make_one(tmp_path: Path) -> None:
+def test_a_folder_without_a_campaign_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no campaign here") as caught:
         load(tmp_path)
     assert str(tmp_path) in str(caught.value) and "labkit run" in caught.value.remedy
@@ -205,7 +185,7 @@ def test_lost_samples_are_an_error_that_names_the_file(store: Store) -> None:
     assert caught.value.where == str(path)
 
 
-def test_a_column_that_was_not_measured_is_not_damage(store: Store) -> None:
+def test_a_column_that_was_not_measured_is_an_error(store: Store) -> None:
     add(store)
     for columns in (["nosuch"], "nosuch"):
         with pytest.raises(DatasetError, match="'nosuch'") as caught:
@@ -221,7 +201,7 @@ def test_a_single_column_is_named_by_a_string(store: Store) -> None:
 
 
 @pytest.mark.parametrize("file", ["plan.json", "trials/b01-p01-a1/trial.json"])
-def test_a_newer_format_is_refused(store: Store, tmp_path: Path, file: str) -> None:
+def test_a_newer_format_is_an_error(store: Store, tmp_path: Path, file: str) -> None:
     add(store)
     path = store.path / file
     path.write_text(json.dumps(read_json(path) | {"format": FORMAT + 1}))
@@ -233,14 +213,14 @@ def test_a_newer_format_is_refused(store: Store, tmp_path: Path, file: str) -> N
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '"format"', '{"format": "1"}', '{"format": true}'])
-def test_what_is_no_file_of_ours_is_refused(tmp_path: Path, text: str) -> None:
+def test_other_json_files_are_an_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(DatasetError, match="not a file of a labkit dataset"):
         read_json(path)
 
 
-def test_bytes_that_are_no_text_are_damage(tmp_path: Path) -> None:
+def test_a_plan_that_is_not_text_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_bytes(b"\xff\xfe\x00{")
     with pytest.raises(DatasetError, match="damaged"):
         load(tmp_path)
@@ -256,7 +236,7 @@ def test_sessions_are_read_in_order(store: Store) -> None:
     assert Dataset(store.path).facts == {"sut": {"n": 100}}
 
 
-def test_a_trial_that_measured_both_sides_of_a_pair_has_a_row_for_each(store: Store) -> None:
+def test_a_trial_of_a_pair_has_a_row_for_each_side(store: Store) -> None:
     other = {"levels": {"placement": "docker bridge"}, "metrics": {"rtt_ns_median": 9.0}}
     add(store, position=1, also=[other])
     add(store, position=2)
@@ -288,7 +268,7 @@ def assert_same(first: Dataset, second: Dataset) -> None:
         assert first.raw(*key) == second.raw(*key)
 
 
-def test_both_forms_read_alike(store: Store, tmp_path: Path) -> None:
+def test_both_forms_have_equal_frames(store: Store, tmp_path: Path) -> None:
     error = {"what": "it broke", "evidence": {"n": [1, None, 0.1, "\udcff"], "x": float("inf")}}
     add(store, position=1, **FAILED | {"error": error})
     add(store, position=1, attempt=2, also=[{"levels": {"wait": "spin"}, "metrics": {"x": 1}}])
@@ -305,12 +285,12 @@ def test_both_forms_read_alike(store: Store, tmp_path: Path) -> None:
     assert second.raw("b03-p01") == {"server.log": "ü\n"} and second.raw("b10-p01") == {}
     part = second.part(lambda one: one["trial"] == "b03-p01")
     assert part.samples(["start_ns"])["start_ns"].tolist() == [1, 2, 3]
-    for damage in ("trials.parquet", "samples.parquet", "raw.tar.xz", "sessions.json"):
-        assert (second.path / damage).is_file()
+    for name in ("trials.parquet", "samples.parquet", "raw.tar.xz", "sessions.json"):
+        assert (second.path / name).is_file()
 
 
 @pytest.mark.parametrize("study", ["affinity-spinning", "application-networks", "interference"])
-def test_the_reference_packed_again_reads_the_same(study: str, tmp_path: Path) -> None:
+def test_the_reference_packed_again_is_equal(study: str, tmp_path: Path) -> None:
     data = load(project("data/reference") / study)
     again = packed(data.path, tmp_path)
     assert again.records == data.records
@@ -358,7 +338,7 @@ def test_a_truncated_table_is_an_error_that_names_it(
     assert caught.value.where.startswith(str(path))
 
 
-def test_a_newer_packed_format_is_refused(store: Store, tmp_path: Path) -> None:
+def test_a_newer_packed_format_is_an_error(store: Store, tmp_path: Path) -> None:
     add(store)
     data = packed(store.path, tmp_path)
     path = data.path / "sessions.json"
@@ -373,7 +353,7 @@ def test_a_newer_packed_format_is_refused(store: Store, tmp_path: Path) -> None:
     assert caught.value.where == str(path)
 
 
-def test_a_dataset_says_what_it_is(store: Store) -> None:
+def test_the_representation_of_a_dataset(store: Store) -> None:
     add(store)
     add(store, position=2, **FAILED)
     assert repr(load(store.path)).splitlines() == [
@@ -393,7 +373,7 @@ def test_a_dataset_says_what_it_is(store: Store) -> None:
     assert "trials: 125 of 125 planned, 5 blocks, 0 failed" in repr(study)
 
 
-def test_of_several_studies_one_is_named(tmp_path: Path) -> None:
+def test_a_folder_of_several_studies_is_an_error(tmp_path: Path) -> None:
     write_campaign(tmp_path / "data" / "echo", blocks=1)
     write_campaign(tmp_path / "data" / "other", study="other", blocks=1)
     with pytest.raises(DatasetError, match="several studies") as caught:
@@ -406,7 +386,7 @@ def test_of_several_studies_one_is_named(tmp_path: Path) -> None:
     assert caught.value.remedy == f"name one: {tmp_path}/deep/data"
 
 
-def test_what_a_trial_printed_is_read_by_its_name(store: Store) -> None:
+def test_the_output_of_a_trial(store: Store) -> None:
     add(store)
     add(store, position=2)
     assert labkit.load(store.path).raw("b01-p01") == {"tool.out": "text\n"}
@@ -416,7 +396,7 @@ def test_what_a_trial_printed_is_read_by_its_name(store: Store) -> None:
 
 
 @pytest.mark.parametrize("inside", ["", "echo"])
-def test_an_archive_is_unpacked_first(tmp_path: Path, inside: str) -> None:
+def test_an_archive_is_an_error(tmp_path: Path, inside: str) -> None:
     path = tmp_path / "quick.tar"
     path.write_bytes(b"")
     with pytest.raises(DatasetError, match="read from a folder") as caught:

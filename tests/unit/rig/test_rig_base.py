@@ -1,0 +1,237 @@
+"""Rules of every rig: where placements go, what is infeasible, how one is opened and closed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from small_rig import make_rig
+
+from labkit import treatments
+from labkit.errors import Interrupted, RigError, UsageError
+from labkit.hosts import LocalHost
+from labkit.hosts.target import Target
+from labkit.placement import bare, container, docker
+from labkit.rig import Rig, auto, base, onehost, virtual
+
+
+def target(engine: str | None = "unix:///run/engine.sock") -> Target:
+    return Target(LocalHost("peer"), "198.18.0.5", engine=engine)
+
+
+# Targets.
+
+
+def test_a_placement_goes_to_the_sut_or_to_the_named_host() -> None:
+    sut, peer = target(), target()
+    rig = make_rig(targets={"sut": sut, "peer": peer})
+    assert rig.target(docker("nat")) is sut
+    assert rig.target(docker("nat"), at="peer") is peer
+    assert rig.target(bare("rules"), at="peer") is peer
+
+
+@pytest.mark.parametrize(
+    ("targets", "missing", "why"),
+    [
+        ({}, {}, "no host 'peer'"),
+        ({"peer": target(engine=None)}, {}, "peer has no engine"),
+        ({"peer": target()}, {"docker": "no engine anywhere"}, "no engine anywhere"),
+    ],
+)
+def test_an_impossible_target_has_its_reason(
+    targets: dict[str, Target], missing: dict[str, str], why: str
+) -> None:
+    with pytest.raises(RigError) as caught:
+        make_rig(targets=targets, missing=missing).target(docker("nat"), at="peer")
+    assert why in caught.value.why
+
+
+def test_any_host_without_an_engine_is_a_clean_one() -> None:
+    peer = target(engine=None)
+    rig = make_rig(targets={"peer": peer}, missing={"clean-host": "there is none"})
+    assert rig.target(bare("clean"), at="peer") is peer
+    with pytest.raises(RigError, match="not possible here"):
+        rig.target(bare("clean"))
+
+
+# Infeasible placements and levels.
+
+
+@pytest.mark.parametrize(
+    ("lacking", "infeasible"),
+    [
+        ("clean-host", {"bare clean"}),
+        ("chroot", {"bare chroot"}),
+        ("cgroup", {"bare cgroup"}),
+        ("docker", {"docker host", "docker bridge", "docker nat"}),
+        ("layer2", {"docker bridge"}),
+        ("nat", {"docker nat"}),
+        ("rules", {"bare rules", "bare chroot", "bare cgroup"}
+                  | {"docker host", "docker bridge", "docker nat"}),
+    ],
+)  # fmt: skip
+def test_a_missing_capability_makes_placements_infeasible(
+    lacking: str, infeasible: set[str]
+) -> None:
+    rig = make_rig(missing={lacking: "because"})
+    placements = [bare(level) for level in ("clean", "rules", "chroot", "cgroup")]
+    placements += [docker(network) for network in ("host", "bridge", "nat")]
+    assert {p.label for p in placements if rig.infeasible(p) == "because"} == infeasible
+    assert not [p for p in placements if make_rig().infeasible(p)]
+
+
+def test_an_engine_without_published_ports_needs_the_nat_network() -> None:
+    rig = make_rig(missing={"network:nat": "no key nat"})
+    assert rig.infeasible(container("lxc", "nat")) == "no key nat"
+    assert rig.infeasible(docker("nat")) is None
+    assert rig.infeasible(container("podman", "nat")) is None
+
+
+@pytest.mark.parametrize("missing", [{}, {"peer": "one machine only"}])
+def test_clients_in_containers_need_a_peer(missing: dict[str, str]) -> None:
+    rig, both = make_rig(missing=missing), treatments.SecondHost(at="both")
+    expected = missing.get("peer", "the rig has no second host with an engine")
+    with rig.peer(images=["python"]):
+        assert both.feasibility(rig, "both", {}) == expected
+    assert both.feasibility(rig, "server", {}) is None
+    assert both.feasibility(make_rig(targets={"peer": target()}), "both", {}) is None
+
+
+def test_ends_on_separate_machines_cannot_share_a_cpu() -> None:
+    rig = make_rig(missing={"one-machine": "they share no CPU"})
+    assert treatments.Pinning().feasibility(rig, "same", {"wait": "block"}) == "they share no CPU"
+    assert treatments.Pinning().feasibility(rig, "split", {"wait": "block"}) is None
+
+
+# Interrupts.
+
+SHARED = {"all": "0-3", "generator": "0", "sut": "3", "clean": "3"}
+SEPARATE = {"all.sut": "0-3,8", "all.clean": "0-1", "sut": "3,8", "clean": "1"}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Replace the tuning of hosts; return what it was asked for."""
+    calls = []
+
+    class Recorder:
+        def __init__(self, host: str, label: str) -> None:
+            self.host, self.notes = host, [f"{label} on {host}: one is managed"]
+
+        def __enter__(self) -> Recorder:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            calls.append(f"{self.host} put back")
+
+        def move_irqs(self, cpus: str) -> int:
+            calls.append(f"{self.host} to {cpus}")
+            return 7
+
+    monkeypatch.setattr(base, "Tuning", Recorder)
+    return calls
+
+
+def on_cpus(cpu_map: dict[str, str], shared_kernel: bool = True) -> Rig:
+    hosts: dict[str, Any] = {role: role for role in ("generator", "sut", "clean")}
+    return make_rig(hosts=hosts, cpu_map=cpu_map, shared_kernel=shared_kernel)
+
+
+def test_interrupts_are_moved_once_on_a_shared_kernel(calls: list[str]) -> None:
+    with on_cpus(SHARED).interrupts("moved") as lines:
+        assert calls == ["sut to 0,1,2"]
+    assert lines[0] == "sut: 7 interrupts on CPUs 0,1,2"
+    assert lines[1:] == ["sut: trial-interrupts on sut: one is managed"]
+    assert calls[1:] == ["sut put back"]
+
+
+def test_interrupts_are_moved_on_each_separate_machine(calls: list[str]) -> None:
+    with on_cpus(SEPARATE, shared_kernel=False).interrupts("moved"):
+        assert calls == ["sut to 0,1,2", "clean to 0"]
+    assert calls[2:] == ["clean put back", "sut put back"]
+
+
+def test_interrupts_stay_with_one_cpu_or_on_request(calls: list[str]) -> None:
+    with on_cpus(SHARED).interrupts("as found") as lines:
+        assert lines == ["sut: interrupts as found"]
+    with on_cpus({"all": "0", "sut": "0"}).interrupts("moved") as lines:
+        assert "one CPU" in lines[0]
+    assert calls == []
+    with pytest.raises(UsageError), on_cpus(SHARED).interrupts("gone"):
+        pass
+
+
+# Opening and closing.
+
+
+def test_closing_undoes_before_it_disconnects() -> None:
+    done: list[str] = []
+    host: Any = SimpleNamespace(close=lambda: done.append("closed"))
+    make_rig(hosts={"sut": host}, at_close=(lambda: done.append("undone"),)).close()
+    assert done == ["undone", "closed"]
+
+
+def test_an_unknown_rig_is_an_error() -> None:
+    with pytest.raises(UsageError, match="no rig called 'rack'") as caught, Rig.open("rack"):
+        pass
+    assert "rig.toml" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("root", "tools", "rig"),
+    [
+        (True, {}, "virtual"),
+        (True, {"sshd": "openssh-server"}, "one-host"),
+        (False, {}, "one-host"),
+    ],
+)
+def test_auto_returns_the_first_possible_rig(
+    monkeypatch: pytest.MonkeyPatch, root: bool, tools: dict[str, str], rig: str
+) -> None:
+    monkeypatch.setattr("labkit.rig.kernel_probe.no_namespaces", lambda: "" if root else "no root")
+    monkeypatch.setattr(virtual, "missing_tools", lambda: tools)
+    monkeypatch.setattr(onehost, "unreachable", lambda: "")
+    assert auto() == rig
+
+
+def test_auto_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.rig.kernel_probe.no_namespaces", lambda: "")
+    monkeypatch.setattr(virtual, "missing_tools", lambda: {"sshd": "openssh-server"})
+    monkeypatch.setattr(onehost, "unreachable", lambda: "nobody answers")
+    with pytest.raises(RigError) as caught:
+        auto()
+    assert "openssh-server" in caught.value.why and "nobody answers" in caught.value.why
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_ctrl_c_is_reported_once_the_rig_is_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, attached: bool
+) -> None:
+    closed: list[bool] = []
+
+    def attach(spec: str, say: Any) -> SimpleNamespace:
+        if not attached:
+            raise KeyboardInterrupt
+        return SimpleNamespace(close=lambda: closed.append(True))
+
+    monkeypatch.setattr("labkit.rig.inventory.InventoryRig.attach", attach)
+    for name in ("LOCK", "MACHINE"):
+        monkeypatch.setattr(f"labkit.rig.lock.{name}", tmp_path / "lock")
+    with pytest.raises(Interrupted, match="interrupted; what was measured"), Rig.open("rig.toml"):
+        raise KeyboardInterrupt
+    assert bool(closed) == attached
+
+
+def test_the_one_host_rig_needs_an_engine_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setenv("DOCKER_HOST", "ssh://elsewhere.example")
+    assert "must be on this machine" in onehost.unreachable()
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "no docker command" in onehost.unreachable()
+
+
+@pytest.mark.parametrize("label", ["image", "trial-x", "trial-999999999-b01"])
+def test_a_label_without_a_running_process_has_no_owner(label: str) -> None:
+    assert not onehost._is_of_another_user(label)

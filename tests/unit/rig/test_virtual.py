@@ -1,0 +1,74 @@
+"""The virtual rig on this machine: CPU map, rates of links, and what a killed campaign left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit.errors import UsageError
+from labkit.hosts import LocalHost, Tuning, restore
+from labkit.rig import Rig, netns, virtual
+from labkit.version import MEASUREMENT_VERSION
+
+
+def test_threads_of_one_core_are_not_two_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for cpu in range(8):
+        (tmp_path / f"cpu{cpu}" / "topology").mkdir(parents=True)
+        siblings = "0-3\n" if cpu < 4 else "4-7\n"
+        (tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text(siblings)
+    monkeypatch.setattr(virtual, "CPU_FOLDER", tmp_path)
+    assert "two-cores" in virtual._missing({"generator": "1", "sut": "2"})
+    assert "two-cores" not in virtual._missing({"generator": "1", "sut": "4"})
+    monkeypatch.setattr(virtual, "_cpus", lambda: [1, 2, 6, 7])
+    cpus = virtual.cpu_map()
+    assert (cpus["generator"], cpus["sut"], cpus["harness"]) == ("1", "2", "6")
+
+
+@pytest.mark.parametrize(
+    ("rate", "bits"), [("1gbit", 10**9), ("250mbit", 250 * 10**6), ("64kbit", 64_000)]
+)
+def test_rates_are_read_as_tc_writes_them(rate: str, bits: int) -> None:
+    assert netns.bits_per_second(rate) == bits
+
+
+@pytest.mark.parametrize("rate", ["1", "0gbit", "1 gbit", "1.5gbit", "1Gbit", "fast", "-1gbit"])
+def test_an_invalid_rate_is_an_error_before_anything_is_made(rate: str) -> None:
+    with pytest.raises(UsageError, match="invalid rate") as caught, Rig.open(f"virtual:{rate}"):
+        pass
+    assert "virtual:1gbit" in caught.value.remedy
+
+
+def test_the_rate_of_links_is_described() -> None:
+    assert "1000 Mbit/s each way" in netns.rate_text("1gbit")
+    assert "token buckets, not wires" in netns.rate_caveats("1gbit")[0]
+    assert netns.rate_text("") == "" and netns.rate_caveats("") == ()
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_settings_of_a_killed_campaign_are_restored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_up: bool
+) -> None:
+    setting, journal = tmp_path / "setting", str(tmp_path / "journal")
+    setting.write_text("as found\n")
+    # Never left, as by a kill; the label is that of `Rig.interrupts`.
+    Tuning(LocalHost(), "trial-interrupts", journal=journal).set_file(str(setting), "moved")
+    state = {"ready": True, "keep": True, "version": MEASUREMENT_VERSION} if is_up else None
+    monkeypatch.setattr(virtual.lock, "is_root", lambda: True)
+    monkeypatch.setattr(virtual.lock, "read_state", lambda: state)
+    monkeypatch.setattr(virtual.netns, "existing", list)
+    for module, name in (
+        # Another user's rig may be up on this machine.
+        *((virtual, "stop_labelled"), (virtual.engine, "remove_containers")),
+        *((virtual.extra_hosts, "remove_peer"), (virtual.extra_hosts, "remove_collector")),
+        *((virtual.storage, "remove_daemons"), (virtual.storage, "remove_temporary")),
+        *((virtual.teardown, "remove_trial_leftovers"), (virtual.teardown, "remove_holds")),
+    ):
+        monkeypatch.setattr(module, name, lambda *arguments: [])
+    monkeypatch.setattr(
+        virtual, "restore", lambda host, label: restore(host, journal=journal, label=label)
+    )
+    assert virtual.clean() == [f"{setting}: restored"]
+    assert setting.read_text().strip() == "as found"
