@@ -58,7 +58,12 @@ def test_the_estimate_is_that_of_compare() -> None:
     found = small(copies=2, noise=0.1)
     trials = found.ok[found.ok["placement"].isin(PLACEMENTS[:2])]
     row = compare(
-        trials, value="rate", condition="placement", baseline=PLACEMENTS[0], block="block"
+        trials,
+        value="rate",
+        condition="placement",
+        baseline=PLACEMENTS[0],
+        block="block",
+        alpha=0.8 * 0.05,  # the rest is kept for campaigns that repeat it
     ).iloc[0]
     held = one(found)
     for name in ("estimate", "low", "high"):
@@ -154,9 +159,9 @@ def test_claims_of_a_source_are_one_family() -> None:
     assert rows["id"].tolist() == ["two-1", "one-1", "two-2", "two-3"]
     for column in ("p_replicates", "p_contradicts"):
         two = rows[rows["source"] == "two"]
-        assert two[f"{column}_adjusted"].tolist() == holm(two[column].to_numpy()).tolist()
+        assert two[f"{column}_adjusted"].tolist() == holm(two[column].to_numpy() / 0.8).tolist()
         alone = rows[rows["source"] == "one"].iloc[0]
-        assert alone[f"{column}_adjusted"] == alone[column]
+        assert alone[f"{column}_adjusted"] == min(alone[column] / 0.8, 1.0)
 
 
 def test_one_error_is_one_row() -> None:
@@ -185,7 +190,7 @@ def test_what_cannot_be_read_is_the_row_s_error(broken: str) -> None:
     if broken == "rig":
         found.plan["rig"]["capabilities"] = 3
     else:
-        found.__dict__["given"] = {}
+        found.__dict__["arrays"] = {}
     row = one(found, which)
     assert row["result"] == "error" and "Error: " in row["why"]
 
@@ -221,8 +226,8 @@ def test_rerunning_until_it_succeeds_does_not_raise_the_error() -> None:
                 return True
         return False
 
-    # Combined, five looks at 2.5 % each come to at most 2.5 to 8 %; the last of five alone to 12 %.
-    assert np.mean([succeeds(seed) for seed in range(60)]) < 0.12
+    # 2.5 % is nominal, 12 % what the last of five campaigns alone would come to.
+    assert np.mean([succeeds(seed) for seed in range(100)]) <= 0.06
 
 
 @pytest.mark.parametrize(
@@ -292,7 +297,7 @@ def test_the_exploratory_result_is_that_of_benjamini_and_hochberg() -> None:
         for n, x in enumerate((1.0, 1.2, 1.4, 1.5, 1.6))
     ]
     rows = ledger(found, claims=claims(*several))
-    adjusted = benjamini_hochberg(rows["p_replicates"].to_numpy())
+    adjusted = benjamini_hochberg(np.minimum(rows["p_replicates"].to_numpy() / 0.8, 1.0))
     assert rows["exploratory"].eq("replicated").tolist() == (adjusted < 0.05).tolist()
     assert set(rows.loc[rows["result"] == "replicated", "exploratory"]) <= {"replicated"}
 
