@@ -14,9 +14,9 @@ class Metric:
     name : str
         Column name in the dataset.
     unit : str
-        Unit as stored (``ns``, ``1/s``, ``1``).
+        As stored (``ns``, ``1/s``, ``1``).
     better : {"lower", "higher", "neither"}
-        The direction a user wants.
+        The desired direction.
     text : str
         What is measured, for axes and tables.
     """
@@ -44,7 +44,7 @@ _LATENCIES = {"": "latency of a call", "set_": "latency of a SET", "get_": "late
 _LATENCIES |= {"loaded_": "latency at the offered rate"}
 _LATENCIES |= {"due_": "latency of a request from when it was due"}
 _LATENCIES |= {"service_": "latency of a transaction from its beginning"}
-#: Categories of CPU time, of a side whose CPUs' whole time is 1.
+#: Categories of CPU time, as shares of all CPUs of a side.
 _CPU = {
     "": "busy",
     "_user": "in user space",

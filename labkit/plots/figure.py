@@ -47,8 +47,8 @@ def alt_text(figure: drawing.Figure) -> str:
         "Series: ": series,
         "Numbers: ": [figure.get_supxlabel()],
     }
-    said = {name: "; ".join(_once(texts)) for name, texts in parts.items()}
-    return " ".join(f"{name}{text.rstrip('.')}." for name, text in said.items() if text)
+    texts = {name: "; ".join(_once(lines)) for name, lines in parts.items()}
+    return " ".join(f"{name}{text.rstrip('.')}." for name, text in texts.items() if text)
 
 
 def _rows(axis: Axes) -> list[str]:

@@ -430,9 +430,9 @@ class Page:
         )
         self.floors.append(floor.assign(of=value))
         decidable = margins(floor, by) if by else {"": floor["decidable_margin"].max()}
-        finite = {str(name): one for name, one in decidable.items() if math.isfinite(one)}
+        finite = {str(n): margin for n, margin in decidable.items() if math.isfinite(margin)}
         unknown = [f"`{name}`" for name in decidable if by and str(name) not in finite]
-        self.margins |= {f"{value}{which}, {name}": one for name, one in finite.items()}
+        self.margins |= {f"{value}{which}, {name}": margin for name, margin in finite.items()}
         self.say(self._decidable_text(floor, value, finite, unknown))
 
     def _decidable_text(
@@ -445,7 +445,7 @@ class Page:
         needed = power.blocks_for(self.margin, sd) if sd > 0 else 2
         needed = needed and max(needed, power.least_blocks())
         each = " of each group" if len(decidable) + len(unknown) > 1 else ""
-        parts = [f"`{name}` {one:.1%}" if name else f"{one:.1%}" for name, one in decidable.items()]
+        parts = [f"`{name}` {m:.1%}" if name else f"{m:.1%}" for name, m in decidable.items()]
         text = (
             f"Decidable margins on `{value}` (80 % power, {floor['n_blocks'].max()} blocks, the "
             f"noisiest condition{each} that ran twice): {', '.join(parts)}. The largest, "

@@ -95,7 +95,9 @@ def build_index(
     shown: dict[str, Any] = dict(rig or (rigs[0] if rigs else {}))
     for part in ("hosts", "cpu_map"):
         shown[part] = topology.in_order(shown.get(part) or {})
-    profiles = dict.fromkeys(str(one["profile"]) for one in summaries if one.get("profile"))
+    profiles = dict.fromkeys(
+        str(summary["profile"]) for summary in summaries if summary.get("profile")
+    )
     counts = ledger or {}
     text = render(
         "index.html.j2",

@@ -29,7 +29,7 @@ def _words(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Sequence):
-        return ", ".join(str(one) for one in value)
+        return ", ".join(map(str, value))
     return "" if value is None else str(value)
 
 
@@ -45,7 +45,7 @@ def addresses_of(role: str, host: Mapping[str, Any]) -> list[str]:
     if not listed and role == LISTENER:
         whose = _words(host.get("mirrors"))
         return ["at the switch", f"mirror of {whose}" if whose else "by its mirror"]
-    return [listed] if isinstance(listed, str) else [str(one) for one in listed]
+    return [listed] if isinstance(listed, str) else list(map(str, listed))
 
 
 def cpus_of(role: str, host: Mapping[str, Any], rig: Mapping[str, Any]) -> str:
@@ -99,11 +99,11 @@ def _links(links: Any, several: bool, width: int) -> list[str]:
     """Return the links, which may be text, pairs or mappings, as lines of text."""
     if isinstance(links, str):
         links = [links]
-    said = []
+    texts = []
     for link in links or []:
         values = link.values() if isinstance(link, Mapping) else link
-        said.append(link if isinstance(link, str) else " – ".join(str(one) for one in values))
-    text = "; ".join(said) or ("links not stated" if several else "one host: load over loopback")
+        texts.append(link if isinstance(link, str) else " – ".join(map(str, values)))
+    text = "; ".join(texts) or ("links not stated" if several else "one host: load over loopback")
     return textwrap.wrap(text, width * 3 // 20, max_lines=3, placeholder=" …")
 
 
@@ -116,7 +116,7 @@ def draw(rig: Mapping[str, Any], width: int = WIDTH) -> str:
     shared = bool(rig.get("shared_kernel"))
     top = 26 if shared else 4
     each = min(200.0, (width - 2 * INSET - GAP * (len(hosts) - 1)) / len(hosts))
-    height = 34 + LINE * max(len(one) for one in lines.values())
+    height = 34 + LINE * max(map(len, lines.values()))
     start = (width - each * len(hosts) - GAP * (len(hosts) - 1)) / 2
     parts, bus = [], top + height + 26
     for number, role in enumerate(hosts):
@@ -133,8 +133,8 @@ def draw(rig: Mapping[str, Any], width: int = WIDTH) -> str:
     if shared:
         frame = f'<rect x="1" y="1" width="{width - 2}" height="{end - 2}" rx="8" class="kernel"/>'
         parts = [frame, _text(INSET, 18, "one machine, one kernel", "note", "start"), *parts]
-    said = f"Topology of rig {rig.get('name', '')}: {', '.join(hosts)}"
+    label = f"Topology of rig {rig.get('name', '')}: {', '.join(hosts)}"
     return (
         f'<svg class="topology" viewBox="0 0 {width} {end}" role="img" '
-        f'aria-label="{escape(said, quote=True)}">{"".join(parts)}</svg>'
+        f'aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'
     )

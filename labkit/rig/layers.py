@@ -50,6 +50,11 @@ class Tree:
         Number of each, the root included; a directory has at most 8 subdirectories.
     size_b : int
         Total size of the files in bytes; a file has up to about twice the mean size.
+
+    Raises
+    ------
+    UsageError
+        A number is not a positive integer.
     """
 
     path: str

@@ -101,22 +101,14 @@ def _union(storage: Storage, label: str) -> str:
 def _unite(target: Target, storage: Storage, image: Image, label: str) -> None:
     """Mount a union of the image's layers, read-only, below an empty writable branch."""
     directory = _union(storage, label)
-    target.host.run("mkdir", "-p", f"{directory}/written", f"{directory}/union")
+    union = f"{directory}/union"
+    target.host.run("mkdir", "-p", f"{directory}/written", union)
     branches = [f"{directory}/written=RW"]
     branches += [f"{layer}=RO" for layer in reversed(storage.branches.get(image.name, ()))]
-    argv = [
-        "unionfs",
-        "-f",
-        "-o",
-        "cow,allow_other,use_ino",
-        ":".join(branches),
-        f"{directory}/union",
-    ]
+    argv = ["unionfs", "-f", "-o", "cow,allow_other,use_ino", ":".join(branches), union]
     job = start_job(target.host, argv, directory=f"{directory}/job", label=label)
     try:
-        _create(
-            target.host, f"union for {image.name}", script(_UNION_UP, f"{directory}/union"), storage
-        )
+        _create(target.host, f"union for {image.name}", script(_UNION_UP, union), storage)
     except PlacementError as error:
         raise PlacementError(error.what, where=error.where, why=job.stderr()[-800:]) from error
 

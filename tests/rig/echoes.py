@@ -1,7 +1,6 @@
-"""Round trips through sockperf's server in milliseconds.
+"""A client of sockperf's server for tests that only need an answer.
 
-The tool's own client sleeps for two seconds and sends for whole ones. Where it matters only that a
-server answers from where it is said to be, this client asks it: in the tool's own format.
+It takes milliseconds; the tool's own client sleeps for two seconds and sends for whole seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import sys
 
 from labkit.tools.base import Client, Measurement
 
-# Its header: number, flags (from a client, answer wanted), length.
+# The header: number, flags (from a client, answer expected), length.
 _CODE = """
 import socket, struct, sys
 address, messages = sys.argv[1], int(sys.argv[2])
@@ -25,7 +24,7 @@ print(messages)
 
 
 def echoes(address: str, messages: int = 200) -> Client:
-    """Return a client of ``sockperf server`` that wants each message back before the next."""
+    """Return a client of ``sockperf server`` that sends one message at a time."""
 
     def parse(stdout: str, log: str) -> Measurement:
         return Measurement({}, {}, int(stdout))

@@ -17,7 +17,7 @@ from labkit.tools.base import Client, Measurement
 pytestmark = pytest.mark.rig
 Left = Callable[[], list[str]]
 Make = Callable[..., Trial]
-#: Uses one second of CPU time, however long that takes beside other work: the kernel ends it then.
+#: Uses a second of CPU time, as the kernel counts it by ticks, however long that takes.
 BUSY = "(ulimit -t 1; while :; do :; done) || true"
 WHERE = f"hostname; taskset -cp $$; {BUSY}"
 #: Ends only once the other of two has begun: `sh -c MEET name OWN OTHER`.
@@ -48,7 +48,7 @@ def test_a_client_inside_a_placement_has_its_cpus_and_namespaces(
     mechanisms = trial.mechanisms
     assert mechanisms["cpu_ns"] < 50e6  # the server itself sleeps
     if placement.runtime == "docker" or placement.baseline_level == "cgroup":
-        assert mechanisms["group_cpu_ns"] > 0.9e9
+        assert mechanisms["group_cpu_ns"] > 400e6
     if placement.runtime == "docker":
         assert words[0] != Path("/etc/hostname").read_text().strip() or placement.network == "host"
     assert left() == []

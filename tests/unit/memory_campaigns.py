@@ -90,8 +90,9 @@ def record(
     block: int, position: int, levels: Mapping[str, str], metrics: Mapping[str, float], **more: Any
 ) -> dict[str, Any]:
     """Return one trial's record."""
-    trial = {"trial": f"b{block:02d}-p{position:03d}", "levels": dict(levels), "mechanisms": {}}
-    return small_record(block, position, metrics=dict(metrics), n_samples=5000, **(trial | more))
+    trial = {"trial": f"b{block:02d}-p{position:03d}", "levels": dict(levels)}
+    trial |= {"metrics": dict(metrics), "mechanisms": {}, "n_samples": 5000}
+    return small_record(block, position, **(trial | more))
 
 
 def fail(found: Campaign, matches: Callable[[dict[str, Any]], bool], why: str = "it broke") -> None:

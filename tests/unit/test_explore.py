@@ -83,17 +83,17 @@ def test_every_study_of_the_reference_can_be_explored(name: str) -> None:
 
 
 @pytest.mark.parametrize("statistic", [*NUMPY, "p99"])
-def test_a_number_is_that_of_its_trials_samples(affinity: Study, statistic: str) -> None:
+def test_a_number_is_a_statistic_of_the_samples(affinity: Study, statistic: str) -> None:
     levels = {"wait": ("spin",), "affinity": ("split",), "capture": ("off",)}
     selection = _select(affinity, "rtt_ns", statistic, levels=levels)
     ok = [one for one in affinity.campaign.records if one["status"] == "ok"]
-    wanted = {name: of[0] for name, of in levels.items()}
-    trials = {one["trial"] for one in ok if wanted.items() <= one["levels"].items()}
+    fixed = {name: of[0] for name, of in levels.items()}
+    trials = {one["trial"] for one in ok if fixed.items() <= one["levels"].items()}
     assert set(selection.trials["trial"]) == trials
     samples = affinity.campaign.samples(["rtt_ns"]).groupby("trial", observed=True)["rtt_ns"]
     due = samples.agg(NUMPY[statistic]) if statistic in NUMPY else samples.quantile(0.99)
-    found = selection.trials.set_index("trial")[selection.label]
-    assert found.to_numpy() == pytest.approx(due[found.index].to_numpy() / 1000)
+    numbers = selection.trials.set_index("trial")[selection.label]
+    assert numbers.to_numpy() == pytest.approx(due[numbers.index].to_numpy() / 1000)
 
 
 def test_campaigns_are_found_in_folders_and_loaded(folder: Path, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_an_error_where_there_is_no_campaign(tmp_path: Path) -> None:
         explore(tmp_path)
 
 
-def test_a_campaign_in_which_nothing_succeeded_is_refused(tmp_path: Path) -> None:
+def test_a_campaign_without_a_successful_trial_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "echo", blocks=2)
     for trial in (path / "trials").iterdir():
         if trial.name != f"{FAILED}-a1":
@@ -136,7 +136,7 @@ def test_quantities_have_units_and_those_that_matter_come_first(study: Study) ->
     assert list(study.factors) == ["placement", "wait"]
 
 
-def test_samples_are_read_once_whatever_is_asked_of_them(folder: Path, tmp_path: Path) -> None:
+def test_samples_are_read_once(folder: Path, tmp_path: Path) -> None:
     study = _study(Path(shutil.copytree(folder, tmp_path / "echo")))
     _select(study, "rtt_ns")
     for path in study.campaign.path.rglob("samples.parquet"):
@@ -151,7 +151,7 @@ def test_samples_are_read_once_whatever_is_asked_of_them(folder: Path, tmp_path:
         _select(study, "zeros_ns")
 
 
-def test_a_distribution_has_a_curve_a_condition_and_one_a_trial(study: Study) -> None:
+def test_a_distribution_has_curves_of_conditions_and_trials(study: Study) -> None:
     levels = {"wait": ("spin",)}
     view = distribution(_select(study, "rtt_ns", levels=levels))
     assert view.figure is not None
@@ -170,7 +170,7 @@ def test_a_distribution_has_a_curve_a_condition_and_one_a_trial(study: Study) ->
     assert "0 or below" in _text(distribution(_select(study, "zeros_ns")))
 
 
-def test_a_metric_is_distributed_over_trials_and_gaps_are_said(study: Study) -> None:
+def test_a_metric_is_distributed_over_trials_and_gaps_are_counted(study: Study) -> None:
     selection = _select(study, "gflops")
     assert selection.names == ["block", "spin"] and len(selection.trials) == 10
     view = distribution(selection)
@@ -179,7 +179,7 @@ def test_a_metric_is_distributed_over_trials_and_gaps_are_said(study: Study) -> 
     assert _tables(view)[0].loc["spin", "middle trial"] == "2.30"
 
 
-def test_what_cannot_be_shown_says_why(study: Study) -> None:
+def test_errors_say_why_nothing_can_be_shown(study: Study) -> None:
     with pytest.raises(
         UsageError, match=r"round-trip time, p99.9 \(µs\), which takes 1,000 samples"
     ):
@@ -191,7 +191,7 @@ def test_what_cannot_be_shown_says_why(study: Study) -> None:
     assert 'role="alert"' in render(study, "Shift", Choice("rtt_ns", "p99.9"))
 
 
-def test_the_shift_has_ratios_with_intervals_and_a_family(study: Study) -> None:
+def test_the_shift_has_ratios_with_intervals(study: Study) -> None:
     selection = _select(study, "rtt_ns", levels={"wait": ("spin",)})
     assert selection.baseline == "bare clean"
     view = quantile_shift(selection)
@@ -206,7 +206,7 @@ def test_the_shift_has_ratios_with_intervals_and_a_family(study: Study) -> None:
     assert labels == ["docker host", "docker bridge"]
 
 
-def test_a_baseline_can_be_chosen_and_is_kept_where_it_is(study: Study) -> None:
+def test_a_chosen_baseline_is_kept_if_it_is_selected(study: Study) -> None:
     chosen = "docker bridge + spin"
     assert _select(study, "rtt_ns", baseline=chosen).baseline == chosen
     spin = _select(study, "rtt_ns", levels={"wait": ("spin",)}, baseline=chosen)
@@ -215,7 +215,7 @@ def test_a_baseline_can_be_chosen_and_is_kept_where_it_is(study: Study) -> None:
     assert block.baseline == "bare clean", "the plan's, as the chosen one is not there"
 
 
-def test_what_has_no_ratio_is_shown_and_not_compared(study: Study) -> None:
+def test_numbers_without_a_ratio_are_shown_and_not_compared(study: Study) -> None:
     levels = {"placement": ("docker host",), "wait": ("spin",)}
     selection = _select(study, "rtt_ns", levels=levels)
     view = quantile_shift(selection)
@@ -277,7 +277,7 @@ def test_rows_lead_from_a_number_to_its_trial(study: Study) -> None:
     assert "<b>broke" not in shown and "&lt;b&gt;broke" in shown
 
 
-def test_of_many_conditions_a_comparison_is_chosen_and_a_figure_has_some(tmp_path: Path) -> None:
+def test_many_conditions_are_limited_at_first_and_in_figures(tmp_path: Path) -> None:
     factors = {"placement": [*COSTS], "size_b": [str(2**power) for power in range(8)]}
     study = _study(write(tmp_path / "echo", blocks=2, samples=20, factors=factors))
     assert study.first_levels("rtt_ns") == {"size_b": ("1",)}
@@ -300,7 +300,7 @@ def test_factors_with_names_that_labkit_uses_itself(tmp_path: Path) -> None:
             assert view(selection).sentences
 
 
-def test_a_figure_has_the_sentences_as_its_text_and_tables_have_captions(study: Study) -> None:
+def test_figures_and_tables_are_accessible(study: Study) -> None:
     shown = render(study, "Blocks", Choice("rtt_ns"))
     text = re.search("<p>(.*?)</p>", shown)
     assert text and f'alt="Figure 1: {text[1]}' in shown.replace(
@@ -311,10 +311,10 @@ def test_a_figure_has_the_sentences_as_its_text_and_tables_have_captions(study: 
 
 
 def _controls(box: Any) -> dict[str, Any]:
-    found = {} if not hasattr(box, "description") else {box.description: box}
+    controls = {} if not hasattr(box, "description") else {box.description: box}
     for child in getattr(box, "children", ()):
-        found |= _controls(child)
-    return found
+        controls |= _controls(child)
+    return controls
 
 
 def test_the_widgets_follow_the_study_and_an_unreadable_one_leaves_the_others(

@@ -33,15 +33,20 @@ def trials(zero: bool = False) -> pd.DataFrame:
 
 
 def draw(frame, **options):
-    given = {"values": ["p99"], "over": "quota_us", "label": "quota (us)", "units": {"p99": "ns"}}
-    return curve_plot(frame, **(given | options))
+    defaults = {
+        "values": ["p99"],
+        "over": "quota_us",
+        "label": "quota (us)",
+        "units": {"p99": "ns"},
+    }
+    return curve_plot(frame, **(defaults | options))
 
 
 def curve(axis, name):
     """Return the line and the interval of a curve by its name in the legend."""
-    (found,) = [one for one in axis.containers if one.get_label() == name]
-    line, _, (bars,) = found
-    return line.get_xdata(), line.get_ydata(), np.array(bars.get_segments())[:, :, 1]
+    (bars,) = [bars for bars in axis.containers if bars.get_label() == name]
+    line, _, (segments,) = bars
+    return line.get_xdata(), line.get_ydata(), np.array(segments.get_segments())[:, :, 1]
 
 
 def test_the_line_is_the_geometric_mean_over_blocks_with_its_interval() -> None:

@@ -36,10 +36,10 @@ def words(drawn):
 
 def test_the_overview_has_every_result_and_says_what_it_rests_on():
     rows = [row(name.replace(" ", "-"), name, n_blocks=5 + at) for at, name in enumerate(FACES)]
-    said = words(ledger_overview(ledger(*rows), alpha=0.01))
-    assert all(name in said for name in FACES)
-    assert "claims (n = 6)" in said and "n = 5 to 10 blocks" in said and "99 % intervals" in said
-    assert "small-replicated" in said and "published" in said and "other result" in said
+    text = words(ledger_overview(ledger(*rows), alpha=0.01))
+    assert all(name in text for name in FACES)
+    assert "claims (n = 6)" in text and "n = 5 to 10 blocks" in text and "99 % intervals" in text
+    assert "small-replicated" in text and "published" in text and "other result" in text
 
 
 def test_the_bars_add_up_to_the_claims_of_a_source():
@@ -56,14 +56,14 @@ def test_ratios_without_interval_or_published_value_are_drawn_and_other_numbers_
     pilot = row("pilot", "undecided", low=math.nan, high=math.nan, published_value=math.nan)
     absolute = row("absolute", unit="ns", estimate=500.0)
     drawn = ledger_overview(ledger(pilot, absolute, row("negative", estimate=-1.0)))
-    said = words(drawn)
-    assert "small-pilot" in said and "small-absolute" not in said and "negative" not in said
+    text = words(drawn)
+    assert "small-pilot" in text and "small-absolute" not in text and "negative" not in text
     assert len(drawn.axes[1].lines) == 2  # the line at 1, and one marker
 
 
 def test_an_overview_without_measured_ratios_says_so():
-    said = words(ledger_overview(ledger(row("a", "not measured", **NOTHING))))
-    assert "no ratio was measured" in said and "claims (n = 1)" in said
+    text = words(ledger_overview(ledger(row("a", "not measured", **NOTHING))))
+    assert "no ratio was measured" in text and "claims (n = 1)" in text
     with pytest.raises(UsageError, match="no rows"):
         ledger_overview(ledger(row("a")).iloc[:0])
     with pytest.raises(UsageError, match="n_blocks"):
@@ -101,10 +101,10 @@ NAMES = {"value": "ratio", "rows": "service", "columns": "neighbour"}
 
 def test_a_heat_map_carries_numbers_units_and_n():
     drawn = heat_map(CELLS, **NAMES, label="throughput beside a neighbour (1)", marked="differs")
-    said = words(drawn).split("\n")
-    assert {"0.5", "1.25", "n = 3 to 5 blocks", "throughput beside a neighbour (1)"} <= set(said)
+    text = words(drawn).split("\n")
+    assert {"0.5", "1.25", "n = 3 to 5 blocks", "throughput beside a neighbour (1)"} <= set(text)
     # The cell that was not measured, and both of a service that never ran.
-    assert said.count("–") == 3
+    assert text.count("–") == 3
     axis = drawn.axes[0]
     assert [text.get_text() for text in axis.get_yticklabels()] == ["a", "b", "c"]
     frames = [patch for patch in axis.patches if isinstance(patch, Rectangle)]
@@ -147,9 +147,9 @@ def test_parts_of_a_bar_follow_each_other():
     drawn = stacked_plot(
         shares(), panels=PANELS, label="placement", row="application", unit="share of a side's CPUs"
     )
-    said = set(words(drawn).split("\n"))
-    assert {"nginx, client", "pg, server", "share of a side's CPUs", "user", "kernel"} <= said
-    assert "n = 2 blocks, 4 trials; means over trials" in said
+    text = set(words(drawn).split("\n"))
+    assert {"nginx, client", "pg, server", "share of a side's CPUs", "user", "kernel"} <= text
+    assert "n = 2 blocks, 4 trials; means over trials" in text
     bars = [(bar.get_x(), bar.get_width()) for bar in drawn.axes[0].patches]
     # Docker's published port was not measured with nginx: its bars have no length.
     assert bars == [

@@ -48,10 +48,10 @@ def compared(samples, **options):
 @pytest.mark.parametrize("tail", [False, True])
 def test_ecdf(samples, tail):
     drawn = plots.ecdf(samples, hue="wait", col="placement", tail=tail)
-    said = words(drawn)
-    assert "round-trip time (µs)" in said and "share of samples" in said
-    assert "n = 3 blocks, 18 trials, 54,000 samples" in said
-    assert "n = 3 blocks, 6 trials, 18,000 samples" in said
+    text = words(drawn)
+    assert "round-trip time (µs)" in text and "share of samples" in text
+    assert "n = 3 blocks, 18 trials, 54,000 samples" in text
+    assert "n = 3 blocks, 6 trials, 18,000 samples" in text
     axis = drawn.axes[0]
     assert axis.get_xscale() == "log" and axis.get_yscale() == ("log" if tail else "linear")
     assert len(axis.lines) == 2 * (3 + 1)
@@ -80,10 +80,10 @@ def test_curve_levels_keep_the_ends():
 
 def test_interval_plot(samples):
     drawn = plots.interval_plot(compared(samples), margin=0.02, baseline="bare clean")
-    said = words(drawn)
-    assert "ratio to bare clean" in said and "n = 3 blocks" in said
-    assert "docker bridge" in said
-    assert any(word in said for word in ("undecided", "equivalent", "different"))
+    text = words(drawn)
+    assert "ratio to bare clean" in text and "n = 3 blocks" in text
+    assert "docker bridge" in text
+    assert any(word in text for word in ("undecided", "equivalent", "different"))
 
 
 def test_interval_plot_of_a_pilot_and_of_absent_cells(samples):
@@ -101,15 +101,15 @@ def test_interval_plot_of_a_pilot_and_of_absent_cells(samples):
 
 def test_ladder_plot(samples):
     trials = samples.drop_duplicates("trial").assign(context_switches=2.0, idle_exits=np.nan)
-    beside = mechanisms(
+    counters = mechanisms(
         trials, by=["placement", "wait"], columns=["context_switches", "idle_exits"]
     ).rename(columns={"placement": "condition"})
     columns = ["context_switches", "idle_exits", "softirqs"]
     drawn = plots.ladder_plot(
-        compared(samples), beside, margin=0.02, columns=columns, level="wait", title="the ladder"
+        compared(samples), counters, margin=0.02, columns=columns, level="wait", title="the ladder"
     )
-    said = words(drawn)
-    assert "(1/message)" in said and "not recorded" in said and "baseline" in said
+    text = words(drawn)
+    assert "(1/message)" in text and "not recorded" in text and "baseline" in text
     assert len(drawn.axes) == 4
     labels = [text.get_text() for text in drawn.axes[0].get_yticklabels()]
     assert labels[0] == "bare clean"
@@ -120,9 +120,9 @@ def test_block_plot(samples):
     trials["odd"] = trials.index == 2
     trials.loc[0, "rtt_ns"] = np.nan
     drawn = plots.block_plot(trials, value="rtt_ns", hue="wait", col="placement", flagged="odd")
-    said = words(drawn)
-    assert "round-trip time (µs)" in said and "block, in order of execution" in said
-    assert "1 failed" in said and "n = 3 blocks, 17 trials" in said
+    text = words(drawn)
+    assert "round-trip time (µs)" in text and "block, in order of execution" in text
+    assert "1 failed" in text and "n = 3 blocks, 17 trials" in text
     renamed = trials.rename(columns={"rtt_ns": "median"})
     assert "median (µs)" in words(plots.block_plot(renamed, value="median", hue="wait", unit="ns"))
 
@@ -131,11 +131,11 @@ def test_block_plot(samples):
 def test_shift_plot(samples, relative):
     cell = samples[samples["wait"] == "block"]
     table = shift(cell, condition="placement", baseline="bare clean")
-    said = words(plots.shift_plot(table, baseline="bare clean", relative=relative))
-    assert "quantile of a trial" in said and "n = 3 blocks" in said
+    text = words(plots.shift_plot(table, baseline="bare clean", relative=relative))
+    assert "quantile of a trial" in text and "n = 3 blocks" in text
     # What is decided about a median is said once, in the table of its family.
-    assert not any(word in said for word in ("different", "equivalent", "undecided"))
-    assert ("ratio to bare clean" in said) == relative and ("µs" in said) != relative
+    assert not any(word in text for word in ("different", "equivalent", "undecided"))
+    assert ("ratio to bare clean" in text) == relative and ("µs" in text) != relative
 
 
 def grey(colour):
@@ -172,9 +172,9 @@ def test_drawn_curves_and_bars_differ_without_colour(samples):
 def test_a_displayed_figure_has_a_text_alternative(samples):
     table = compared(samples)
     drawn = plots.interval_plot(table, margin=0.02, baseline="bare clean", title="medians")
-    images, said = DisplayFormatter().format(drawn)
+    images, metadata = DisplayFormatter().format(drawn)
     assert set(images) == {"text/plain"}  # IPython's backend makes the image
-    alt = said["image/png"]["alt"]
+    alt = metadata["image/png"]["alt"]
     first = table.iloc[0]
     assert f"Rows: {first['condition']}: {first['estimate']:.3f} [" in alt
     assert "Panels: medians. Across: ratio to bare clean" in alt and "n = 3 blocks" in alt
@@ -193,8 +193,8 @@ def test_numbers_on_a_logarithmic_axis_have_room(low, high, written):
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     plots.plain_log_ticks(axes)
-    said = [axes.xaxis.get_minor_formatter()(number) for number in (0.2, 0.3, 0.5, 0.9)]
-    assert [text for text in said if text] == written
+    labels = [axes.xaxis.get_minor_formatter()(number) for number in (0.2, 0.3, 0.5, 0.9)]
+    assert [text for text in labels if text] == written
 
 
 def test_no_figure_stays_open(samples):

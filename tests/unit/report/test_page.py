@@ -53,8 +53,10 @@ def services(blocks, **more):
         for position, ((service, case), replicate) in enumerate(cells, 1):
             value = float(10 * (0.8 if case == "3b" else 1) * np.exp(rng.normal(0, 0.01)))
             levels = {"service": service, "case": case}
-            found = {SERVICES[service]: value, "cpu_use": 0.5}
-            records.append(record(block, position, levels, found, replicate=replicate, n_samples=0))
+            metrics = {SERVICES[service]: value, "cpu_use": 0.5}
+            records.append(
+                record(block, position, levels, metrics, replicate=replicate, n_samples=0)
+            )
     plan = planned(blocks, cells, FACTORS, study="interference", margin=0.05)
     return Campaign(plan | more, records)
 
@@ -79,13 +81,13 @@ def calls(blocks, n=400, noise=0.01, **more):
     return Campaign(plan | {"settings": settings} | more, records, samples)
 
 
-def all_sections(page, found=()):
+def all_sections(page, headlines=()):
     page.what_was_run()
     page.the_rig()
     page.validity()
     page.block_plot()
     page.claims("latency2016")
-    page.conclusions(found, title="A study")
+    page.conclusions(headlines, title="A study")
 
 
 def test_a_campaign_of_samples_has_all_sections(page_of, shown):
@@ -95,17 +97,17 @@ def test_a_campaign_of_samples_has_all_sections(page_of, shown):
     assert {"median", "mean", "p99", "std", "context_switches"} <= set(page.trials)
     assert set(page.samples["n"]) == {400} and len(page.series["latency_ns"].iloc[0]) == 400
     effect = factor_effect(page.paired, "placement", PLACEMENTS, ["size_b"], value="median")
-    found = Page.headlines(effect, "the port, nothing to carry", size_b="0")
+    headlines = Page.headlines(effect, "the port, nothing to carry", size_b="0")
     Page.show_comparison(effect)
-    all_sections(page, found)
-    said, summary = words(shown), summary_of(shown)
-    assert "72 of 72 planned trials in 6 blocks; 28,800 samples; 0 attempts failed." in said
+    all_sections(page, headlines)
+    text, summary = words(shown), summary_of(shown)
+    assert "72 of 72 planned trials in 6 blocks; 28,800 samples; 0 attempts failed." in text
     assert (
-        "Margin: 2.0%, as planned." in said and "Every condition is feasible on this rig." in said
+        "Margin: 2.0%, as planned." in text and "Every condition is feasible on this rig." in text
     )
-    assert "Decidable margins on `median` (80 % power, 6 blocks" in said
-    assert "Every block was measured within one session" in said
-    assert "6 claims: " in said and "- the port, nothing to carry: 1.0" in said
+    assert "Decidable margins on `median` (80 % power, 6 blocks" in text
+    assert "Every block was measured within one session" in text
+    assert "6 claims: " in text and "- the port, nothing to carry: 1.0" in text
     assert (summary["study"], summary["title"]) == ("network-isolation", "A study")
     assert (summary["profile"], summary["measured"]) == ("quick", "2027-01-15")
     assert summary["headlines"][0]["verdict"] == "different"
@@ -129,10 +131,10 @@ def test_each_metric_of_a_study_has_its_own_validity(page_of, shown):
         page.validity(metric, within={"service": service}, by="case")
         page.block_plot(metric, within={"service": service}, hue="case")
     page.conclusions([], title="Interference")
-    said, summary = words(shown), summary_of(shown)
-    assert said.count("### Sessions") == said.count("### Flags") == 1
-    assert "### `mbit_per_s`, service netperf" in said
-    assert "Decidable margins on `gflops` (80 % power, 6 blocks, the noisiest condition" in said
+    text, summary = words(shown), summary_of(shown)
+    assert text.count("### Sessions") == text.count("### Flags") == 1
+    assert "### `mbit_per_s`, service netperf" in text
+    assert "Decidable margins on `gflops` (80 % power, 6 blocks, the noisiest condition" in text
     assert [one["condition"] for one in summary["noise_floor"]] == [
         "gflops, linpack, 1",
         "gflops, linpack, 3b",
@@ -150,9 +152,9 @@ def test_a_pilot_has_a_page_that_decides_nothing(page_of, shown, make):
     page = page_of(make(1), value="latency_ns" if make is calls else "gflops")
     assert page.pilot
     all_sections(page)
-    said, summary = words(shown), summary_of(shown)
-    assert "in 1 block;" in said and "**Fewer than 5 blocks: this is a pilot.**" in said
-    assert "The spread is not known" in said and summary["decidable_margin"] == "unknown (pilot)"
+    text, summary = words(shown), summary_of(shown)
+    assert "in 1 block;" in text and "**Fewer than 5 blocks: this is a pilot.**" in text
+    assert "The spread is not known" in text and summary["decidable_margin"] == "unknown (pilot)"
     assert not set(page.entries["result"]) & {"replicated", "contradicted"}
 
 
@@ -160,8 +162,8 @@ def test_every_headline_of_a_pilot_that_was_measured_says_so(page_of, shown):
     lines = ["undecided (pilot)", "as counted", "from its tables"]
     page = page_of(calls(1), value="latency_ns")
     page.conclusions([{"text": "x", "verdict": one, "estimate": None} for one in lines], title="t")
-    told = [one["verdict"] for one in summary_of(shown)["headlines"]]
-    assert told == ["undecided (pilot)", "as counted (pilot)", "from its tables"]
+    verdicts = [one["verdict"] for one in summary_of(shown)["headlines"]]
+    assert verdicts == ["undecided (pilot)", "as counted (pilot)", "from its tables"]
 
 
 def test_what_failed_is_counted_named_and_left_out(page_of, shown):
@@ -170,8 +172,8 @@ def test_what_failed_is_counted_named_and_left_out(page_of, shown):
     page = page_of(stand_in, value="latency_ns")
     assert page.failed == 12 and len(page.trials) == 48
     all_sections(page)
-    said = words(shown)
-    assert "48 of 60 planned trials in 5 blocks; 19,200 samples; 12 attempts failed." in said
+    text = words(shown)
+    assert "48 of 60 planned trials in 5 blocks; 19,200 samples; 12 attempts failed." in text
     bad = [one for one in shown if isinstance(one, pd.DataFrame) and "problems" in one]
     assert len(bad) == 1 and set(bad[0]["problems"]) == {"it broke"} and len(bad[0]) == 12
 
@@ -218,9 +220,9 @@ def test_nothing_ran_twice_and_values_without_a_ratio(page_of, shown):
     page = page_of(stand_in, value="rate")
     page.validity()
     page.validity("lost")
-    said = words(shown)
-    assert "No condition ran twice in a block: the noise floor is not known." in said
-    assert "No trial has a value of `lost` that could be compared." in said
+    text = words(shown)
+    assert "No condition ran twice in a block: the noise floor is not known." in text
+    assert "No trial has a value of `lost` that could be compared." in text
 
 
 def test_rows_that_a_trial_measured_beside_its_own_are_conditions_too(page_of, shown):

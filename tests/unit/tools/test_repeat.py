@@ -82,25 +82,25 @@ def _run(*argv):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_the_program_ends_after_so_many_iterations_and_speaks_c():
+def test_the_program_ends_after_so_many_iterations_in_the_locale_c():
     found = _run("60", "0", "2", "sh", "-c", "echo $LC_ALL; echo said >&2")
     assert len(found) == 3 and "end" in found[-1]
     assert [one["stdout"] for one in found[:-1]] == ["C\n", "C\n"]
     assert found[0]["stderr"] == "said\n" and found[0]["end_ns"] <= found[1]["start_ns"]
 
 
-def test_the_program_cuts_what_still_runs_after_the_grace():
+def test_the_program_kills_an_iteration_that_outlasts_the_grace_time():
     found = _run("0.1", "0.2", "0", "sh", "-c", "sleep 60 & wait")
     assert [(one["cut"], one["late"]) for one in found[:-1]] == [(True, False)]
     assert found[0]["end_ns"] - found[0]["start_ns"] > 0.25e9
 
 
-def test_what_is_slow_ends_in_the_grace_and_is_not_late():
+def test_a_slow_iteration_ends_in_the_grace_time_and_is_not_late():
     found = _run("0.1", "30", "1", "sleep", "0.4")
     assert [(one["cut"], one["late"]) for one in found[:-1]] == [(False, False)]
 
 
-def test_what_starts_after_the_window_is_late_and_still_a_load():
+def test_an_iteration_that_starts_after_the_window_is_late():
     *found, _ = _run("0.3", "60", "8", "sleep", "0.1")
     late = [one["late"] for one in found]
     assert late == sorted(late) and late[0] is False and late[-1] is True
@@ -110,7 +110,7 @@ def test_what_starts_after_the_window_is_late_and_still_a_load():
     assert all(one["start_ns"] - first > 0.2e9 for one in found if one["late"])
 
 
-def test_the_program_stops_at_what_fails():
+def test_the_program_stops_at_a_failure():
     found = _run("60", "0", "0", "sh", "-c", "echo wrong; exit 3")
     assert len(found) == 2 and found[0]["status"] == 3 and found[0]["stdout"] == "wrong\n"
 
@@ -128,12 +128,12 @@ def test_a_client_is_repeated_with_its_own_target_and_parser():
 @pytest.mark.parametrize(
     ("seconds", "grace"), [(0, 1), (-1, 1), (float("nan"), 1), (1, -0.1), (1, float("nan"))]
 )
-def test_a_window_must_have_a_length_and_its_grace_none_below_0(seconds, grace):
+def test_window_and_grace_time_must_be_positive(seconds, grace):
     with pytest.raises(UsageError):
         repeat.repeated(linpack.solve(10), seconds=seconds, grace=grace)
 
 
-def test_late_iterations_and_those_cut_are_kept_and_not_in_the_mean():
+def test_late_and_cut_iterations_are_kept_but_not_in_the_mean():
     lines = [line(0, 10, "2"), line(10, 30, "4"), line(30, 50, "600", late=True)]
     lines += [line(50, 60, late=True, cut=True), {"end": 61}]
     text = "\n".join(json.dumps(one) for one in lines)
@@ -166,7 +166,7 @@ def test_overlap_is_the_share_of_an_iteration_s_own_time():
 
 
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=8), st.integers(0, 60))
-def test_an_iteration_overlaps_itself_wholly_and_never_more(lengths, shift):
+def test_an_iteration_overlaps_itself_completely_and_never_more(lengths, shift):
     ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
     one = ran(*((end - length, end, 1) for end, length in zip(ends, lengths, strict=True)))
     later = ran(*((it.start_ns + shift, it.end_ns + shift, 1) for it in one.iterations))
@@ -174,7 +174,7 @@ def test_an_iteration_overlaps_itself_wholly_and_never_more(lengths, shift):
     assert all(0 <= share <= 1 for share in overlap(one.iterations, later.iterations))
 
 
-def test_only_iterations_that_ran_wholly_beside_the_other_count():
+def test_only_iterations_with_the_neighbour_all_the_time_count():
     one = ran((0, 100, 5), (100, 200, 7), (200, 300, 9), (300, 350, 0), cut=[3])
     other = ran((80, 190, 1), (192, 320, 1))
     found = side_of("linpack", one, other)
@@ -201,7 +201,7 @@ def test_late_iterations_are_neither_counted_nor_cut():
     assert [row["late"] for row in found.iterations] == [False, True, True]
 
 
-def test_a_late_iteration_of_the_other_is_a_neighbour_still():
+def test_a_late_iteration_of_the_neighbour_counts_as_overlap():
     other = ran((0, 60, 1), (60, 130, 1), late=[1])
     found = side_of("stream", ran((0, 120, 5)), other)
     assert found.metrics["rate"] == 5 and found.metrics["overlap"] == 1
@@ -223,17 +223,17 @@ def test_what_counts_depends_on_the_start_and_not_on_the_duration(lengths, windo
 
 
 @pytest.mark.parametrize(("end", "counts"), [(100, 1), (90, 1), (89, 0)])
-def test_wholly_is_nine_tenths(end, counts):
+def test_the_overlap_must_be_nine_tenths(end, counts):
     found = side_of("linpack", ran((0, 100, 5)), ran((0, end, 1)))
     assert found.metrics["iterations"] == counts and found.metrics["overlap"] == end / 100
 
 
-def test_what_the_other_was_cut_in_still_disturbed():
+def test_a_cut_iteration_of_the_neighbour_counts_as_overlap():
     found = side_of("stream", ran((0, 100, 5)), ran((0, 100, 0), cut=[0]))
     assert found.metrics["rate"] == 5 and found.flags == ()
 
 
-def test_without_an_iteration_wholly_beside_there_is_no_number_but_a_flag():
+def test_without_a_counted_iteration_there_is_a_flag_and_no_metric():
     found = side_of("bonnie", ran((0, 100, 5)), ran((50, 200, 1)))
     assert "rate" not in found.metrics and found.metrics["iterations_partly"] == 1
     assert found.flags == ("no iteration of bonnie overlapped its neighbour entirely",)
@@ -261,7 +261,7 @@ def test_two_of_one_service_are_one_row_of_the_mean_of_both():
     assert measurement.metrics["rate"] == 5 and measurement.also == () and len(sides) == 2
 
 
-def test_two_alike_have_no_value_where_one_side_has_none():
+def test_two_of_one_service_have_no_value_where_one_side_has_none():
     measurement, sides = combine([("bonnie", ran((0, 10, 4))), ("bonnie", ran((0, 40, 6)))])
     assert "rate" not in measurement.metrics and measurement.also == ()
     assert sides[0].metrics["rate"] == 4 and "rate" not in sides[1].metrics
@@ -270,7 +270,7 @@ def test_two_alike_have_no_value_where_one_side_has_none():
     assert measurement.metrics["overlap"] == pytest.approx((1 + 0.25) / 2)
 
 
-def test_a_side_of_which_nothing_ended_leaves_the_pair_without_value_and_says_cut():
+def test_a_side_without_ended_iterations_leaves_the_pair_without_value():
     late = ran((0, 90, 0), cut=[0])
     measurement, _ = combine([("bonnie", ran((0, 80, 4))), ("bonnie", late)])
     assert "rate" not in measurement.metrics and measurement.metrics["iterations_cut"] == 0.5
