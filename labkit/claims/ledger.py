@@ -626,10 +626,10 @@ def format_rows(rows: pd.DataFrame) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
     lines += [f"{row['id']}: {row['why']}" for row in records if row["result"] == "error"]
-    return [*lines, "", *_totals(rows)]
+    return [*lines, "", *totals(rows)]
 
 
-def _totals(rows: pd.DataFrame) -> list[str]:
+def totals(rows: pd.DataFrame) -> list[str]:
     """Return how often there is each result: of headlines, of other results, and of remarks."""
     lines, alone = [], rows["tier"].nunique() == 1
     for tier, what in TIERS.items():

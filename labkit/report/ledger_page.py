@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from labkit.claims.ledger import RESULTS
+from labkit.claims.ledger import RESULTS, totals
 from labkit.dataset import load
 from labkit.paths import project
 from labkit.plots import ledger_overview
@@ -21,6 +21,7 @@ from labkit.report.provenance import provenance, provenance_html
 
 #: Columns to filter by, each with its label.
 FILTERS = {
+    "tier": "Kind",
     "source": "Source",
     "study": "Study",
     "setting": "Setting",
@@ -67,7 +68,9 @@ def build_ledger(
             for name, label in FILTERS.items()
         },
         columns=COLUMNS,
+        answer=" ".join(f"{line}." for line in totals(rows)).capitalize(),
         counts=counted(rows),
+        headline_counts=counted(rows[rows["tier"] == "headline"]),
         results=[name for name in RESULTS if (rows["result"] == name).any()],
         figure=picture(ledger_overview(rows)),
         statements=[_statement(row) for row in arithmetic.to_dict("records")],
@@ -101,7 +104,8 @@ def _claim(
     if estimate:
         unit = "" if row["unit"] in ("", "1") else f" {row['unit']}"
         low, high = _number(row["low"]), _number(row["high"])
-        estimate += unit + (f" [{low} to {high}]" if low and high else ", no interval")
+        level = f", {row['confidence']:.2%}" if math.isfinite(row["confidence"]) else ""
+        estimate += unit + (f" [{low} to {high}]{level}" if low and high else ", no interval")
     shown = {**row, "measured": estimate or "none", "provenance": "", "page": ""}
     if estimate and row["dataset"] in datasets:
         again = f"labkit ledger {row['dataset']} --source {row['source']}"
