@@ -21,7 +21,7 @@ EXTERNAL = {
 
 def no_swarm(reason: str) -> dict[str, str]:
     """Return the networks that only Docker has, with the reason why another engine has none."""
-    weave = "Weave Net is laid by its plugin of the Docker Engine"
+    weave = "Weave Net is a plugin of the Docker Engine"
     return {"overlay": reason, "encrypted": reason, "weave": weave}
 
 
