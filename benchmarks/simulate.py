@@ -196,6 +196,24 @@ def covers(draw: Callable[[Rng], Outcome], *names: str) -> Simulation:
     return Simulation(names[0], rows, draw)
 
 
+def modules() -> Iterator[Simulation]:
+    """Yield the scenarios that the modules `simulate_*.py` of this directory list.
+
+    Each entry of their ``SCENARIOS`` is (section, name, least rate, most rate, experiments, draw),
+    where `draw` returns whether one experiment counts. Above `most` three standard errors of the
+    simulation are allowed.
+    """
+    for path in sorted(Path(__file__).parent.glob("simulate_*.py")):
+        for section, name, least, most, experiments, draw in runpy.run_path(str(path))["SCENARIOS"]:
+            row = Row(section, name, least, most, slack=most < 1)
+            yield Simulation(name, (row,), partial(counted, draw=draw), experiments)
+
+
+def counted(rng: Rng, draw: Callable[[Rng], bool]) -> Outcome:
+    """Return whether an experiment counts; it has no width."""
+    return [(bool(draw(rng)), math.nan)]
+
+
 def models() -> Iterator[Simulation]:
     """Yield the intervals of the models, which `benchmarks/coverage.py` lists."""
     # By its path: a package of that name may be installed.
@@ -231,6 +249,7 @@ def simulations() -> dict[str, Simulation]:
         covers(floor, "noise_floor"),
         covers(shifted, *(f"shift: {one}" for one in ("q0.1", "median", "p99")), "ratio of means"),
         *models(),
+        *modules(),
     ]
     return {one.name: one for one in found}
 

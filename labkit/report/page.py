@@ -82,11 +82,12 @@ _DRIFT = """### Drift, dependence, odd trials
 
 Drift over the campaign is the slope of the log value on the order of the blocks. What all \
 conditions share is removed by pairing; a drift of one condition alone is not."""
-_INSIDE = """`effective` is how many independent samples a trial is worth. A trial changes inside \
-when the medians of its batches differ between its first half and its second (5 %, corrected by \
-Holm over the trials); a trial that is worth too few independent samples cannot be asked, and is \
-not among those that were. Changes are shares of the level, whatever their sign. Such a change is \
-no reason to leave a trial out: what a trial is summed up as is compared between trials, whose \
+_INSIDE = """`effective` is how many independent samples a trial is worth. A trial is `changing` \
+when the samples of some stretch of it, such as a warm-up at its beginning, differ from the rest \
+(1 % of steady trials are called so by chance). `cannot tell` is a warning too: these trials are \
+too short for how much their samples depend on each other, so nothing shows that they are steady. \
+Changes are those of the median between that stretch and the rest, whatever their sign. A change \
+is no reason to leave a trial out: what a trial is summed up as is compared between trials, whose \
 spread holds it."""
 _FLAGS = """### Flags
 
@@ -534,19 +535,10 @@ class Page:
         worth = dependence.groupby(by, observed=True)[["n", "lag1", "effective"]]
         self.show(worth.agg(["median", "min"]).round(3))
         inside = checks.stationarity(series, **options)
-        inside["size"] = inside["change"].abs()
-        inside["changing"] = (~inside["stationary"]).astype("Int64")
-        groups = inside.groupby(by, observed=True)
-        table = pd.DataFrame(
-            {
-                "trials": groups["trial"].size(),
-                "asked": groups["stationary"].count(),
-                "changing": groups["changing"].sum(),
-                "median_change": groups["size"].median(),
-                "largest_change": groups["size"].max(),
-            }
-        )
-        self.show(table.round(3))
+        states = inside.groupby([by, "state"], observed=False).size().unstack()
+        sizes = inside.assign(size=inside["change"].abs()).groupby(by, observed=True)["size"]
+        changes = sizes.agg(median_change="median", largest_change="max")
+        self.show(changes.join(states).round(3))
 
     def _show_flags(self, by: str | None) -> None:
         """Show how many trials carry which flag, and every attempt that failed."""
