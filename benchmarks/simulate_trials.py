@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
-from scipy import signal
+from scipy import optimize, signal, stats
 
-from labkit.analysis import checks
+from labkit.analysis import checks, factorial, quantiles
 
 Rng = np.random.Generator
 Draw = Callable[[Rng], bool]
@@ -67,4 +67,89 @@ def flags() -> list[Scenario]:
     return steady + changing
 
 
-SCENARIOS: list[Scenario] = [*flags()]
+LEVELS = {"a": ["a1", "a2"], "b": ["b1", "b2", "b3"]}
+
+
+def term_differs(rng: Rng, term: str, spread: float, blocks: int) -> bool:
+    """Tell whether a term without an effect is found, which varies by block by `spread`.
+
+    `spread` is the standard deviation of its effect to that of a trial, 2 %.
+    """
+    index = pd.MultiIndex.from_product([range(blocks), *LEVELS.values()], names=["block", *LEVELS])
+    frame = index.to_frame(index=False)
+    own = rng.standard_normal((blocks, 2, 3))
+    own = own.mean(axis=2 if term == "a" else 1, keepdims=True) if term in LEVELS else own
+    own /= own.std()
+    logs = 0.03 * rng.standard_normal((blocks, 1, 1)) + 0.02 * spread * own
+    logs = logs + 0.02 * rng.standard_normal((blocks, 2, 3))
+    fit = factorial.fit_factorial(
+        frame.assign(value=np.exp(logs).ravel()), value="value", factors=list(LEVELS), block="block"
+    )
+    return bool(fit.terms.set_index("term").loc[term, "p_value"] < 0.05)
+
+
+def factorials() -> list[Scenario]:
+    """Return how often a factor is found whose effect varies by block but is 0 on average."""
+    return [
+        (
+            "factorial",
+            f"factorial: {term}, block x term sd {spread:g}, {blocks} blocks",
+            0.0,
+            0.05,
+            1000,
+            partial(term_differs, term=term, spread=spread, blocks=blocks),
+        )
+        for term in ("a", "b", "a:b")
+        for spread in (0.0, 0.5, 1.0, 2.0)
+        for blocks in (5, 10)
+    ]
+
+
+SLOW_SHARE, TRIAL_SD, SAMPLE_SD = 0.2, 0.05, 0.2
+
+
+@cache
+def pooled_truth(level: float) -> float:
+    """Return the quantile of all samples where a fifth of the trials is twice as slow."""
+    spread = math.hypot(TRIAL_SD, SAMPLE_SD)
+
+    def excess(x: float) -> float:
+        modes = stats.norm.cdf(np.array([x, x - math.log(2)]) / spread)
+        return float((1 - SLOW_SHARE) * modes[0] + SLOW_SHARE * modes[1]) - level
+
+    return math.exp(optimize.brentq(excess, -3, 5))
+
+
+def misses_silently(rng: Rng, pooled: bool, level: float, blocks: int) -> bool:
+    """Tell whether an interval of bimodal trials misses the truth and has no note."""
+    factor = np.where(rng.random((blocks, 1)) < SLOW_SHARE, 2.0, 1.0)
+    logs = TRIAL_SD * rng.standard_normal((blocks, 1))
+    logs = logs + SAMPLE_SD * rng.standard_normal((blocks, 400))
+    trials = list(np.sort(factor * np.exp(logs), axis=1))
+    if pooled:
+        found = quantiles.pooled_quantile(trials, level, resamples=500)
+        return not (found.low <= pooled_truth(level) <= found.high or found.note)
+    estimate = quantiles.trial_quantile(trials, level)
+    low, high = estimate.interval()
+    truth = 2**SLOW_SHARE * math.exp(SAMPLE_SD * stats.norm.ppf(level))
+    return not (low <= truth <= high or estimate.note)
+
+
+def modes() -> list[Scenario]:
+    """Return how often intervals of bimodal trials miss without a warning."""
+    return [
+        (
+            "modes",
+            f"modes: {'pooled' if pooled else 'trial'} q{level:g}, {blocks} blocks",
+            0.0,
+            0.05,
+            1000,
+            partial(misses_silently, pooled=pooled, level=level, blocks=blocks),
+        )
+        for pooled in (False, True)
+        for level in (0.5, 0.99)
+        for blocks in (5, 6, 10, 12, 25)
+    ]
+
+
+SCENARIOS: list[Scenario] = [*flags(), *factorials(), *modes()]
