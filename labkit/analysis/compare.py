@@ -146,9 +146,9 @@ COLUMNS = (
 )
 
 
-#: A condition that failed in a larger share of the blocks than its counterpart is not called
-#: equivalent to it: what failed may be what was slow.
-FAILED_SHARE = 0.05
+#: Where a condition failed in more blocks than its counterpart, equivalence must also be shown with
+#: these blocks at so many times the value: what failed may be what was slow.
+FAILED_FACTOR = 2.0
 
 
 def compare(
@@ -212,8 +212,8 @@ def compare(
         - ``differs`` (``p_adjusted < alpha``), ``equivalent`` (``p_equivalence < alpha``): both
           may hold; ``verdict``: ``different``, ``equivalent``, ``different within margin`` or
           ``undecided``, which it always is on too few blocks for `alpha`
-          (`least_blocks`: 5 at 0.05, 7 at 0.01). A condition that failed more often than the
-          baseline is never called equivalent;
+          (`least_blocks`: 5 at 0.05, 7 at 0.01). Where one of the two failed in more
+          blocks, equivalence must also be shown with these at `FAILED_FACTOR` times the value;
         - ``blocks_missing``: a tuple of blocks in which the condition or the baseline lacks a
           value, so that they could not be paired;
         - ``needed_blocks``: how many it takes to call equal conditions equivalent at this margin
@@ -280,20 +280,35 @@ def contrasts(
     rows: dict[Hashable, dict[str, Any]] = {}
     for name in logs.columns:
         if name != baseline:
-            row = contrast(
-                logs[baseline], logs[name], margin, alpha, paired=paired, trim=trim
-            ) | _failures(table, baseline, name)
+            row = contrast(logs[baseline], logs[name], margin, alpha, paired=paired, trim=trim)
+            row |= _failures(table, baseline, name, row, margin, alpha)
             notes = (row["note"], row["refused"], table.notes.get(name), table.notes.get(baseline))
             rows[name] = {**row, "note": join_notes(*(note or "" for note in notes))}
     return rows
 
 
-def _failures(table: LogTable, baseline: Hashable, name: Hashable) -> dict[str, str]:
+def _failures(
+    table: LogTable,
+    baseline: Hashable,
+    name: Hashable,
+    row: Mapping[str, Any],
+    margin: float,
+    alpha: float,
+) -> dict[str, str]:
     """Return why failed trials forbid a verdict of equivalence; empty where they do not."""
     lost = {side: int(np.sum(table.failed.get(side, 0))) for side in (baseline, name)}
     worse = max(lost, key=lambda side: lost[side])
     other = baseline if worse == name else name
-    if lost[worse] - lost[other] <= FAILED_SHARE * len(table.logs):
+    extra, n = lost[worse] - lost[other], row["n_blocks"]
+    if not extra or not row["p_equivalence"] < alpha:
+        return {"refused": ""}
+    # Mean and variance of the blocks with the extra ones, further from 1 than those were.
+    distance = abs(row["mean"]) + math.log(FAILED_FACTOR)
+    blocks = n + extra
+    mean = abs(row["mean"]) + extra / blocks * math.log(FAILED_FACTOR)
+    squares = (n - 1) * row["sd"] ** 2 + n * extra / blocks * (distance - abs(row["mean"])) ** 2
+    error = math.sqrt(squares / (blocks - 1) / blocks)
+    if p_values(mean, error, blocks - 1.0, math.log1p(margin))[1] < alpha:
         return {"refused": ""}
     failed = f"{worse} failed in {_blocks(lost[worse])}, {other} in {lost[other]}"
     return {"refused": f"{failed}: what failed may be what was slow, so no equivalence is claimed"}

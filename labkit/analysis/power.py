@@ -179,7 +179,7 @@ def _quadrature(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 @lru_cache(maxsize=4096)
-def _estimated_sd(df: int, nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def estimated_sd(df: float, nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return values and weights of estimated over true standard deviation at `df` degrees."""
     places, weights = _quadrature(nodes)
     values = np.sqrt(stats.chi2.ppf((places + 1) / 2, df) / df)
@@ -191,7 +191,7 @@ def _tost_noncentrality(
     df: int, alpha: float, power: float, shift: float = 0.0, pilot_df: int = 0
 ) -> float:
     """Return the margin, in standard errors, at which TOST has this power."""
-    values, weights = _estimated_sd(df, _PILOT_NODES if pilot_df else _NODES)
+    values, weights = estimated_sd(df, _PILOT_NODES if pilot_df else _NODES)
     cut = float(stats.t.ppf(1 - alpha, df)) * values
 
     def reached(margin: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -204,7 +204,7 @@ def _tost_noncentrality(
 @lru_cache(maxsize=65536)
 def _t_noncentrality(df: int, alpha: float, power: float, pilot_df: int = 0) -> float:
     """Return the difference, in standard errors, that a two-sided t test finds with this power."""
-    values, weights = _estimated_sd(df, _PILOT_NODES if pilot_df else _NODES)
+    values, weights = estimated_sd(df, _PILOT_NODES if pilot_df else _NODES)
     cut = float(stats.t.ppf(1 - alpha / 2, df)) * values
 
     def reached(difference: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -226,7 +226,7 @@ def _root(
     """
     factors, weights = np.ones(1), np.ones(1)
     if pilot_df:
-        factors, weights = _estimated_sd(pilot_df, _PILOT_NODES)
+        factors, weights = estimated_sd(pilot_df, _PILOT_NODES)
 
     def short(size: float) -> float:
         return float(weights @ reached(size * factors[:, None])) - power

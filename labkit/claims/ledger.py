@@ -392,8 +392,8 @@ def blocks_needed(parts: Sequence[Part], alpha: float, least: int) -> int | None
     """Return how many blocks would decide, if the estimates are what is true.
 
     With power 0.8, by the paired t test against the nearest bound, allowing for the uncertainty of
-    the spread that was seen. Where every estimate lies in its region, enough for all to be shown inside; otherwise, for one that does
-    not to be shown outside.
+    the spread that was seen. Where every estimate lies in its region, enough for all to be shown
+    inside; otherwise, for one that does not to be shown outside.
     """
     outside = [part for part in parts if not part.low <= part.estimate.value <= part.high]
     if outside:
