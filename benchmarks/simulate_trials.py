@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, signal, stats
 
-from labkit.analysis import checks, factorial, quantiles
+from labkit.analysis import checks, factorial, knee, quantiles
 
 Rng = np.random.Generator
 Draw = Callable[[Rng], bool]
@@ -152,4 +152,42 @@ def modes() -> list[Scenario]:
     ]
 
 
-SCENARIOS: list[Scenario] = [*flags(), *factorials(), *modes()]
+QUOTAS = np.array([1000.0, 1500, 2000, 2500, 3000, 4000, 5000, 7000, 10000])
+CURVES = {
+    "line": -np.log(QUOTAS),
+    "parabola": 0.35 * np.log(QUOTAS / QUOTAS[-1]) ** 2,
+    "a + b / x": np.log1p(3000 / QUOTAS),
+    "a + b exp(-x / c)": np.log1p(8 * np.exp(-QUOTAS / 1800)),
+    "knee": -np.minimum(np.log(QUOTAS / 3300), 0),
+    "flat knee": -0.5 * np.minimum(np.log(QUOTAS / 3300), 0),
+}
+NOISE = {"5 %": np.full(len(QUOTAS), 0.05), "2 to 10 %": np.linspace(0.02, 0.10, len(QUOTAS))}
+
+
+def has_knee(rng: Rng, curve: str, noise: str, blocks: int) -> bool:
+    """Tell whether a knee is found at 5 %."""
+    logs = CURVES[curve] + 0.03 * rng.standard_normal((blocks, 1))
+    logs = logs + NOISE[noise] * rng.standard_normal((blocks, len(QUOTAS)))
+    frame = pd.DataFrame(np.exp(logs), columns=QUOTAS).rename_axis("block").reset_index()
+    frame = frame.melt("block", QUOTAS, "quota")
+    return bool(knee.fit_knee(frame, value="value", over="quota", block="block").p_knee < 0.05)
+
+
+def knees() -> list[Scenario]:
+    """Return how often a knee is found in curves that have none, and in some that have one."""
+    return [
+        (
+            "knee",
+            f"is there a knee: {curve}, noise {noise}, {blocks} blocks",
+            0.8 if curve == "knee" else 0.0,
+            1.0 if "knee" in curve else 0.05,
+            300,
+            partial(has_knee, curve=curve, noise=noise, blocks=blocks),
+        )
+        for curve in CURVES
+        for noise in NOISE
+        for blocks in (5, 10)
+    ]
+
+
+SCENARIOS: list[Scenario] = [*flags(), *factorials(), *modes(), *knees()]
