@@ -107,7 +107,7 @@ def ladder_plot(
 def _note_blocks(figure: Figure, table: pd.DataFrame) -> None:
     low, high = int(table["n_blocks"].min()), int(table["n_blocks"].max())
     text = count_text(high) if low == high else f"n = {low} to {high} blocks"
-    footnote(figure, f"{text}; 95 % intervals paired by block; the band is the margin")
+    footnote(figure, f"{text}; intervals of the verdicts, paired by block; the band is the margin")
 
 
 def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float) -> None:

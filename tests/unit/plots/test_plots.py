@@ -177,7 +177,7 @@ def test_a_figure_says_what_it_shows_where_it_is_displayed(samples):
     assert set(images) == {"text/plain"}  # IPython's backend makes the image
     alt = said["image/png"]["alt"]
     first = table.iloc[0]
-    assert f"Rows: {first['condition']}: {first['estimate']:.3f} [" in alt
+    assert f"Rows: {first['condition']}: {first['estimate']:.3f} " in alt
     assert "Panels: medians. Across: ratio to bare clean" in alt and "n = 3 blocks" in alt
     many = pd.concat([samples.assign(part=f"part {part}") for part in range(9)])
     assert "Panels: 9, the first part: part 0 n = 3" in alt_text(
