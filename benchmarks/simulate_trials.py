@@ -148,7 +148,7 @@ def modes() -> list[Scenario]:
         )
         for pooled in (False, True)
         for level in (0.5, 0.99)
-        for blocks in (5, 6, 10, 12, 25)
+        for blocks in (5, 6, 10, 14, 25)
     ]
 
 

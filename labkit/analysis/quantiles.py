@@ -125,8 +125,8 @@ def trial_quantile(trials: Sequence[Array], level: float) -> Estimate:
 #: Fewer trials than this have too few different resamples for an interval.
 LEAST_TRIALS = 5
 
-#: From so many trials on, a mode of one trial in five is missing in less than 7 % of campaigns.
-MANY_TRIALS = 12
+#: From so many trials on, a mode of one trial in five is absent from less than 5 % of campaigns.
+MANY_TRIALS = 14
 
 #: Candidates per trial for the ends of an interval.
 _CANDIDATES = 64

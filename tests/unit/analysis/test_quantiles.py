@@ -113,7 +113,7 @@ def test_pooled_intervals_know_that_trials_differ() -> None:
 
 
 def test_one_trial_that_makes_the_tail_is_pointed_out() -> None:
-    trials = lognormal(np.random.default_rng(5), trials=12)
+    trials = lognormal(np.random.default_rng(5), trials=15)
     assert not pooled_quantile(trials, 0.99).note
     assert "may be too short" in pooled_quantile([*trials[:-1], 3 * trials[-1]], 0.99).note
 
@@ -137,12 +137,12 @@ def test_intervals_that_slow_trials_make_wrong_carry_a_note(blocks: int, level: 
 
 def test_groups_of_trials_are_rarely_seen_where_there_are_none() -> None:
     rng = np.random.default_rng(7)
-    notes = [modes_note(rng.lognormal(sigma=0.1, size=12)) for _ in range(1000)]
+    notes = [modes_note(rng.lognormal(sigma=0.1, size=14)) for _ in range(1000)]
     assert np.mean([bool(note) for note in notes]) < 0.02
     assert "two groups, 3 above and 10 below" in modes_note(
         np.r_[rng.normal(10, 1, 10), 20, 21, 22]
     )
-    assert "33%" in modes_note(np.ones(5)) and not modes_note(np.ones(12))
+    assert "33%" in modes_note(np.ones(5)) and not modes_note(np.ones(14))
 
 
 def test_too_few_trials_or_samples_have_no_pooled_interval() -> None:
