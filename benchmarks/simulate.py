@@ -284,13 +284,13 @@ def simulate(
 ) -> pd.DataFrame:
     """Run simulations on two processes and return a row of the table each, with progress.
 
-    Quick ones have a twentieth of the experiments, and every bound is widened accordingly.
+    Quick ones have a fortieth of the experiments, and every bound is widened accordingly.
     """
     tasks: dict[Future[np.ndarray], Simulation] = {}
     outcomes: dict[str, list[np.ndarray]] = {one.name: [] for one in chosen}
     with ProcessPoolExecutor(2) as pool:
         for one in chosen:
-            total = experiments or (max(40, one.experiments // 20) if quick else one.experiments)
+            total = experiments or (max(20, one.experiments // 40) if quick else one.experiments)
             for chunk, start in enumerate(range(0, total, CHUNK)):
                 count = min(CHUNK, total - start)
                 tasks[pool.submit(run, one.name, count, seed, chunk)] = one
@@ -356,7 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--experiments", type=int, help="a simulation (default about 2,000)")
-    parser.add_argument("--quick", action="store_true", help="a twentieth, in about two minutes")
+    parser.add_argument("--quick", action="store_true", help="a fortieth, in about two minutes")
     parser.add_argument("--seed", type=int, default=2015, help="default 2015")
     parser.add_argument("--only", default="", help="those with this in their name, such as A/A")
     given = parser.parse_args(arguments)
