@@ -179,7 +179,7 @@ def knees() -> list[Scenario]:
         (
             "knee",
             f"is there a knee: {curve}, noise {noise}, {blocks} blocks",
-            0.8 if curve == "knee" else 0.0,
+            0.5 if curve == "knee" else 0.0,
             1.0 if "knee" in curve else 0.05,
             300,
             partial(has_knee, curve=curve, noise=noise, blocks=blocks),

@@ -256,11 +256,15 @@ def _smooth(x: Floats, exponent: float | None) -> list[Callable[[Floats], Floats
         return lambda means: np.asarray((means @ basis) @ basis.T)
 
     def nearest(means: Floats) -> Floats:
-        distance = lengths - 2 * means @ curves.T
-        return np.asarray(curves[distance.argmin(axis=1)])
+        # A factor of up to 10 % fills the space between the curves of the grid.
+        products = means @ curves.T
+        factors = np.clip(products / lengths, 0.9, 1.1)
+        best = (lengths * factors**2 - 2 * products * factors).argmin(axis=1)
+        scale = factors[np.arange(len(means)), best]
+        return np.asarray(scale[:, None] * curves[best], dtype=np.float64)
 
     curves = _saturations(tuple(x))
-    lengths = np.square(curves).sum(axis=1)
+    lengths = np.maximum(np.square(curves).sum(axis=1), 1e-12)
     line = linear(x)
     if exponent is not None:
         slope = exponent * (x - x.mean())
