@@ -41,8 +41,8 @@ bench: setup ## Measure the overhead of the harness, and how the analysis scales
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/harness.py
 
-simulate: setup ## Simulate experiments: false positives, power, coverage of every interval
-	$(BIN)/python benchmarks/simulate.py
+simulate: setup ## Simulate experiments: false positives, power, coverage (quick: ARGS=--quick)
+	$(BIN)/python benchmarks/simulate.py $(ARGS)
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .

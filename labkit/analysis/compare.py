@@ -7,23 +7,42 @@ keeps the nominal error where tests on pooled samples are wrong in up to 87 % of
 (`benchmarks/simulate.py`).
 
 Methods: ratio of geometric means by t on logs, paired by block or Welch (1947) when unpaired;
-equivalence by two one-sided tests (Schuirmann 1987; Lakens 2017); family-wise error by Holm (1979);
-beside the paired t the signed-rank test (Wilcoxon 1945), whose disagreement is noted.
+equivalence by two one-sided tests (Schuirmann 1987; Lakens 2017); family-wise error by Holm (1979),
+with intervals at the level of each row's step (Serlin 1993), and the false discovery rate of
+Benjamini & Hochberg (1995) for exploration. The signed-rank test (Wilcoxon 1945) is run as a check
+and noted where it disagrees; `labkit.analysis.robust` checks for effects that wander over the
+blocks, outlying blocks and skewness.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import stats
 
-from labkit.analysis.estimates import holm, interval, mean_and_error, p_values, signed_rank
+from labkit.analysis.estimates import (
+    holm,
+    interval,
+    join_notes,
+    mean_and_error,
+    p_values,
+    signed_rank,
+)
 from labkit.analysis.power import blocks_for, least_blocks
+from labkit.analysis.robust import (
+    CHECKED_BLOCKS,
+    SERIAL_LEVEL,
+    UNCHECKED,
+    serial_correlation,
+    shape_note,
+    trimmed_mean,
+)
 from labkit.analysis.trials import (
     Statistic,
     groups,
@@ -42,10 +61,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LogTable:
-    """Logs of trials, averaged over A/A replicates."""
+    """Logs of trials, averaged over A/A replicates.
+
+    `failed` tells for each condition the blocks in which a trial was run but has no value.
+    """
 
     logs: pd.DataFrame
     notes: dict[Hashable, str]
+    failed: dict[Hashable, NDArray[np.bool_]] = field(default_factory=dict)
 
 
 def log_table(trials: pd.DataFrame, *, value: str, condition: str, block: str) -> LogTable:
@@ -73,7 +96,9 @@ def log_table(trials: pd.DataFrame, *, value: str, condition: str, block: str) -
     # Names that are tuples stay names, and do not become levels of an index.
     index, columns = (pd.Index(labels, tupleize_cols=False) for labels in (blocks, names))
     table = pd.DataFrame(means, index=index, columns=columns)
-    return LogTable(table, _averaging_notes(names, size, count.reshape(shape)))
+    counts = count.reshape(shape)
+    failed = dict(zip(names, (size > counts).T, strict=True))
+    return LogTable(table, _averaging_notes(names, size, counts), failed)
 
 
 def _cells(
@@ -114,11 +139,16 @@ PILOT_BLOCKS = 5
 
 
 COLUMNS = (
-    *("condition", "n_blocks", "estimate", "low", "high"),
+    *("condition", "n_blocks", "estimate", "low", "high", "confidence", "equal_low", "equal_high"),
     *("difference", "difference_low", "difference_high"),
-    *("p_value", "p_adjusted", "p_equivalence", "differs", "equivalent", "verdict"),
-    *("blocks_missing", "needed_blocks", "sd", "note"),
+    *("p_value", "p_adjusted", "p_exploratory", "p_equivalence"),
+    *("differs", "equivalent", "verdict", "blocks_missing", "needed_blocks", "sd", "note"),
 )
+
+
+#: Where a condition failed in more blocks than its counterpart, equivalence must also be shown with
+#: these blocks at so many times the value: what failed may be what was slow.
+FAILED_FACTOR = 2.0
 
 
 def compare(
@@ -133,6 +163,7 @@ def compare(
     margin: float = 0.02,
     alpha: float = 0.05,
     paired: bool = True,
+    trim: float = 0.0,
 ) -> pd.DataFrame:
     """Compare every condition with a baseline, inside blocks, as ratios.
 
@@ -157,6 +188,10 @@ def compare(
         Level of the tests; intervals have 1 - alpha.
     paired : bool
         Pair by block. False compares independent groups of blocks (Welch).
+    trim : float
+        Share of the blocks with the lowest and with the highest log ratios that are left out
+        (0.2: 20 % at each end; Yuen 1974, paired). State it in the plan: chosen after the fact it
+        raises the error rate. Paired only. It estimates the centre of most blocks, not the mean.
 
     Returns
     -------
@@ -164,22 +199,31 @@ def compare(
         One row for each other condition, in the order of a categorical or of appearance:
 
         - ``condition``; ``n_blocks``, those compared (unpaired: the smaller number of the two);
-        - ``estimate, low, high``: ratio to the baseline and its interval (not adjusted);
-        - ``difference, difference_low, difference_high``: in the unit of `value`;
-        - ``p_value``, two-sided; ``p_adjusted``, Holm over the rows of this call;
-          ``p_equivalence``, the larger of the two one-sided tests, not adjusted;
+        - ``estimate``: ratio to the baseline; ``low, high``: its interval at ``confidence``, 1
+          minus the level at which Holm's procedure tests this row (at most `alpha`), so that it
+          excludes 1 exactly where the row ``differs``; NaN on too few blocks for a verdict;
+        - ``equal_low, equal_high``: the interval at 1 - 2 `alpha`, which lies inside the margin
+          where the two one-sided tests call the row equivalent;
+        - ``difference, difference_low, difference_high``: in the unit of `value`, at
+          ``confidence``;
+        - ``p_value``, two-sided; ``p_adjusted``, Holm over the rows of this call that have a
+          variance; ``p_exploratory``, Benjamini-Hochberg over the same rows, which rests no
+          verdict; ``p_equivalence``, the larger of the two one-sided tests, not adjusted;
         - ``differs`` (``p_adjusted < alpha``), ``equivalent`` (``p_equivalence < alpha``): both
           may hold; ``verdict``: ``different``, ``equivalent``, ``different within margin`` or
           ``undecided``, which it always is on too few blocks for `alpha`
-          (`least_blocks`: 5 at 0.05, 7 at 0.01);
+          (`least_blocks`: 5 at 0.05, 7 at 0.01). Where one of the two failed in more
+          blocks, equivalence must also be shown with these at `FAILED_FACTOR` times the value;
         - ``blocks_missing``: a tuple of blocks in which the condition or the baseline lacks a
           value, so that they could not be paired;
-        - ``needed_blocks``: how many it takes to call equal conditions equivalent at this margin,
-          with power 0.8 and the variance seen, never fewer than any verdict takes, which is all
-          that can be said when no variance was seen (missing when beyond planning);
+        - ``needed_blocks``: how many it takes to call equal conditions equivalent at this margin
+          with power 0.8, allowing for the uncertainty of the spread seen (`blocks_for`); never
+          fewer than any verdict takes, which is all that can be said when no variance was seen
+          (missing when beyond planning);
         - ``sd``: standard deviation between blocks of the log ratio;
-        - ``note``: what to know, such as failed trials, too few blocks, or that the signed-rank
-          test finds what the t test does not (or the reverse).
+        - ``note``: what to know, such as failed trials, too few blocks, effects that wander over
+          the blocks (whose errors are then wider), outlying blocks, or that the signed-rank test
+          finds what the t test does not (or the reverse).
 
     Raises
     ------
@@ -202,18 +246,30 @@ def compare(
         margin=margin,
         alpha=alpha,
         paired=paired,
+        trim=trim,
     )
     return decide([{"condition": name, **row} for name, row in rows.items()], alpha=alpha)
 
 
 def contrasts(
-    table: LogTable, baseline: Hashable, *, margin: float, alpha: float, paired: bool = True
+    table: LogTable,
+    baseline: Hashable,
+    *,
+    margin: float,
+    alpha: float,
+    paired: bool = True,
+    trim: float = 0.0,
 ) -> dict[Hashable, dict[str, Any]]:
     """Return, for each other condition, the fields of its row before the correction."""
     if not (margin > 0 and math.isfinite(margin)) or not 0 < alpha < 0.5:
         raise UsageError(
             f"invalid margin or alpha: margin={margin!r}, alpha={alpha!r}",
             remedy="margin > 0 (0.02 for 2 %) and 0 < alpha < 0.5",
+        )
+    if not 0 <= trim < 0.5 or (trim and not paired):
+        raise UsageError(
+            f"invalid trim: {trim!r}{'' if paired else ' of unpaired blocks'}",
+            remedy="0 <= trim < 0.5, with paired blocks only",
         )
     logs = table.logs
     if not pd.api.types.is_hashable(baseline) or baseline not in logs.columns:
@@ -224,39 +280,137 @@ def contrasts(
     rows: dict[Hashable, dict[str, Any]] = {}
     for name in logs.columns:
         if name != baseline:
-            row = contrast(logs[baseline], logs[name], margin, alpha, paired=paired)
-            notes = [row["note"], table.notes.get(name, ""), table.notes.get(baseline, "")]
-            rows[name] = {**row, "note": "; ".join(filter(None, notes))}
+            row = contrast(logs[baseline], logs[name], margin, alpha, paired=paired, trim=trim)
+            row |= _failures(table, baseline, name, row, margin, alpha)
+            notes = (row["note"], row["refused"], table.notes.get(name), table.notes.get(baseline))
+            rows[name] = {**row, "note": join_notes(*(note or "" for note in notes))}
     return rows
+
+
+def _failures(
+    table: LogTable,
+    baseline: Hashable,
+    name: Hashable,
+    row: Mapping[str, Any],
+    margin: float,
+    alpha: float,
+) -> dict[str, str]:
+    """Return why failed trials forbid a verdict of equivalence; empty where they do not."""
+    lost = {side: int(np.sum(table.failed.get(side, 0))) for side in (baseline, name)}
+    worse = max(lost, key=lambda side: lost[side])
+    other = baseline if worse == name else name
+    extra, n = lost[worse] - lost[other], row["n_blocks"]
+    if not extra or not row["p_equivalence"] < alpha:
+        return {"refused": ""}
+    # Mean and variance of the blocks with the extra ones, further from 1 than those were.
+    distance = abs(row["mean"]) + math.log(FAILED_FACTOR)
+    blocks = n + extra
+    mean = abs(row["mean"]) + extra / blocks * math.log(FAILED_FACTOR)
+    squares = (n - 1) * row["sd"] ** 2 + n * extra / blocks * (distance - abs(row["mean"])) ** 2
+    error = math.sqrt(squares / (blocks - 1) / blocks)
+    if p_values(mean, error, blocks - 1.0, math.log1p(margin))[1] < alpha:
+        return {"refused": ""}
+    failed = f"{worse} failed in {_blocks(lost[worse])}, {other} in {lost[other]}"
+    return {"refused": f"{failed}: what failed may be what was slow, so no equivalence is claimed"}
 
 
 def decide(
     rows: Sequence[dict[str, Any]], *, alpha: float, keys: Sequence[str] = ("condition",)
 ) -> pd.DataFrame:
-    """Return contrasts as a frame, adjusted by Holm as one family, with verdicts in words."""
-    columns = [*keys, *COLUMNS[1:]]
-    table = pd.DataFrame.from_records(list(rows), columns=columns)
+    """Return contrasts as a frame, adjusted by Holm as one family, with verdicts in words.
+
+    Rows without variance (constants that were set, not measured) are not in the family.
+    """
+    table = pd.DataFrame.from_records(list(rows), columns=[*keys, *COLUMNS[1:]])
     p_value = table["p_value"].to_numpy(dtype=np.float64)
-    adjusted = holm(p_value)
+    constant = np.array([row["error"] == 0 for row in rows], dtype=bool)
+    family = adjust_family(p_value, constant, alpha)
     enough = table["n_blocks"].to_numpy(dtype=np.int64) >= least_blocks(alpha)
-    differs = enough & (adjusted < alpha)
-    equivalent = enough & (table["p_equivalence"].to_numpy(dtype=np.float64) < alpha)
+    differs = enough & (family.adjusted < alpha)
+    refused = np.array([bool(row.get("refused")) for row in rows], dtype=bool)
+    p_equivalence = table["p_equivalence"].to_numpy(dtype=np.float64)
+    equivalent = enough & (p_equivalence < alpha) & ~refused
     words = np.array(["undecided", "different", "equivalent", "different within margin"])
-    table["p_adjusted"], table["differs"], table["equivalent"] = adjusted, differs, equivalent
+    table["p_adjusted"], table["p_exploratory"] = family.adjusted, family.exploratory
+    table["differs"], table["equivalent"] = differs, equivalent
     table["verdict"] = words[differs + 2 * equivalent]
+    table["confidence"] = 1 - family.levels
+    names = [f"{name}{end}" for name in ("", "difference_", "equal_") for end in ("low", "high")]
+    bounds = [
+        _intervals(row, level) if decidable else [math.nan] * len(names)
+        for row, level, decidable in zip(rows, family.levels, enough, strict=True)
+    ]
+    table[names] = np.array(bounds, dtype=np.float64).reshape(len(rows), len(names))
     table["needed_blocks"] = table["needed_blocks"].astype("Int64")
     only_alone = enough & (p_value < alpha) & ~differs
     table.loc[only_alone, "note"] = [
-        "; ".join(filter(None, [note, "differs alone, not after Holm's correction"]))
+        join_notes(note, "differs alone, not after Holm's correction")
         for note in table.loc[only_alone, "note"]
     ]
     return table
 
 
+@dataclass(frozen=True)
+class Family:
+    """P-values of one family, adjusted: by Holm, by Benjamini-Hochberg, and each one's level.
+
+    An interval at 1 - level excludes the null exactly where Holm's p-value is below `alpha`.
+    """
+
+    adjusted: Floats
+    exploratory: Floats
+    levels: Floats
+
+
+def adjust_family(p_values: Floats, constant: NDArray[np.bool_], alpha: float) -> Family:
+    """Adjust p-values; constants, which have no variance, and NaN are not in the family."""
+    tested = np.where(constant, np.nan, p_values)
+    adjusted = holm(tested)
+    levels = np.full(len(tested), alpha)
+    known = np.isfinite(tested)
+    # A p-value that underflowed to 0 was tested at the first step.
+    levels[known] = alpha / max(1, int(known.sum()))
+    positive = known & (adjusted > 0)
+    levels[positive] = alpha * tested[positive] / adjusted[positive]
+    exploratory = benjamini_hochberg(tested)
+    return Family(
+        np.where(constant, p_values, adjusted), np.where(constant, p_values, exploratory), levels
+    )
+
+
+def benjamini_hochberg(p_values: Floats) -> Floats:
+    """Return p-values adjusted for the false discovery rate; NaN stays NaN and counts for nothing.
+
+    Benjamini & Hochberg (1995). For exploration: a share `alpha` of the findings may be false.
+    """
+    adjusted = np.full(len(p_values), np.nan)
+    known = np.isfinite(p_values)
+    if known.any():
+        adjusted[known] = stats.false_discovery_control(p_values[known])
+    return adjusted
+
+
+def _intervals(row: Mapping[str, Any], level: float) -> list[float]:
+    """Return the bounds of ratio and difference at a level, and those of equivalence."""
+    ratio = interval(row["mean"], row["error"], row["df"], level)
+    change = interval(row["difference"], row["difference_error"], row["difference_df"], level)
+    equal = row["equal_low"], row["equal_high"]
+    return [*map(_exp, ratio), *change, *equal]
+
+
 def contrast(
-    base: pd.Series[float], other: pd.Series[float], margin: float, alpha: float, *, paired: bool
+    base: pd.Series[float],
+    other: pd.Series[float],
+    margin: float,
+    alpha: float,
+    *,
+    paired: bool,
+    trim: float = 0.0,
 ) -> dict[str, Any]:
-    """Compare two series of logs indexed by block; the fields of a row before the correction."""
+    """Compare two series of logs indexed by block; the fields of a row before the correction.
+
+    Intervals are at 1 - `alpha`; `decide` adjusts them.
+    """
     both = base.notna() & other.notna()
     missing = tuple(base.index[~both])
     if paired:
@@ -265,21 +419,32 @@ def contrast(
         x, y = _floats(base.dropna()), _floats(other.dropna())
     n = min(len(x), len(y))
     mean, error, df = mean_and_error(x, y, paired, size=1.0)
-    low, high = interval(mean, error, df, alpha)
     change, change_error, change_df = mean_and_error(np.exp(x), np.exp(y), paired)
+    checks = ""
+    if trim and error > 0:
+        mean, error, df = trimmed_mean(y - x, trim)
+        change, change_error, change_df = trimmed_mean(np.exp(y) - np.exp(x), trim)
+        checks = f"mean without the {trim:.0%} of blocks at each end"
+    elif paired and error > 0:
+        error, df, widening, checks = _checked(y - x, error, df, alpha)
+        change_error, change_df = change_error * widening, min(change_df, df)
+    low, high = interval(mean, error, df, alpha)
+    equal_low, equal_high = interval(mean, error, df, 2 * alpha)
     change_low, change_high = interval(change, change_error, change_df, alpha)
     p_value, p_equivalence = p_values(mean, error, df, math.log1p(margin))
     sd = error * math.sqrt(n) if n else math.nan
-    needed = blocks_for(margin, sd, alpha=alpha) if math.isfinite(sd) else 2
+    needed = blocks_for(margin, sd, alpha=alpha, pilot=n) if math.isfinite(sd) else 2
     needed = needed and max(needed, least_blocks(alpha))
-    notes = [_few(n, alpha, needed), _spread(len(missing) if paired else 0, error)]
-    if paired and error > 0:
+    notes = [_few(n, alpha, needed), _spread(len(missing) if paired else 0, error), checks]
+    if paired and error > 0 and not trim:
         notes.append(_disagreement(p_value, signed_rank(y - x), n, alpha))
     return {
         "n_blocks": n,
         "estimate": _exp(mean),
         "low": _exp(low),
         "high": _exp(high),
+        "equal_low": _exp(equal_low),
+        "equal_high": _exp(equal_high),
         "difference": change,
         "difference_low": change_low,
         "difference_high": change_high,
@@ -288,8 +453,26 @@ def contrast(
         "blocks_missing": missing,
         "needed_blocks": needed,
         "sd": sd,
-        "note": "; ".join(filter(None, notes)),
+        "note": join_notes(*notes),
+        # Not columns: from these `decide` computes the intervals of a family.
+        "mean": mean,
+        "error": error,
+        "df": df,
+        "difference_error": change_error,
+        "difference_df": change_df,
     }
+
+
+def _checked(
+    change: Floats, error: float, df: float, alpha: float
+) -> tuple[float, float, float, str]:
+    """Return error, degrees of freedom and widening for serial correlation, and a note."""
+    if len(change) < CHECKED_BLOCKS:
+        return error, df, 1.0, UNCHECKED if len(change) >= least_blocks(alpha) else ""
+    serial, note = serial_correlation(change), shape_note(change)
+    if not (serial.p_value < SERIAL_LEVEL and serial.error > error):
+        return error, df, 1.0, note
+    return serial.error, serial.df, serial.error / error, join_notes(serial.note, note)
 
 
 def _floats(series: pd.Series[float]) -> Floats:
@@ -396,7 +579,9 @@ def _cell_contrasts(
     logs = table.logs.copy()
     for level in lacking:
         logs[level] = math.nan
-    rows = contrasts(LogTable(logs, table.notes), levels[0], margin=margin, alpha=alpha)
+    rows = contrasts(
+        LogTable(logs, table.notes, table.failed), levels[0], margin=margin, alpha=alpha
+    )
     for level in levels[1:]:
         absent = [name for name in (levels[0], level) if name in lacking]
         if absent:

@@ -1,9 +1,8 @@
-"""Estimates with intervals and tests, from one number a block.
+"""Estimates with intervals and tests, from one number per block.
 
-An estimate answers two questions: what is its interval, and does it lie inside or outside of a
-region. That it lies inside is shown by two one-sided tests (Schuirmann 1987; Lakens 2017), that it
-lies outside by one. `Estimate` is t distributed; `Quotient` is a ratio of two uncertain means
-(Fieller 1954); `Inverted` is known by its tests alone.
+Every estimate has an interval, and tests that it lies inside (two one-sided tests, Schuirmann 1987;
+Lakens 2017) or outside of a region. `Estimate` is t distributed, `Quotient` is a ratio of two
+uncertain means (Fieller 1954), and `Inverted` is defined by its tests.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def mean_and_error(
 ) -> tuple[float, float, float]:
     """Return mean, standard error and degrees of freedom of y - x; NaN where there is none.
 
-    A spread below 1e-12 of the largest number, or of `size`, is rounding and counts as 0: logs have
-    the size 1, since they are rounded as the values are, however near 0 they lie.
+    A spread below 1e-12 of the largest number, or of `size`, is rounding and counts as 0. For logs
+    `size` is 1: the rounding of the values changes them by about as much, however near 0 they are.
     """
     if min(len(x), len(y)) == 0:
         return math.nan, math.nan, math.nan
@@ -42,12 +41,12 @@ def mean_and_error(
 
 
 def _scaled(x: Floats, y: Floats, paired: bool) -> tuple[float, float, float]:
-    """Return the same of numbers the size of 1."""
+    """Return `mean_and_error` of numbers of at most 1."""
     n, m = len(x), len(y)
     mean = float(np.mean(y - x)) if paired else float(y.mean() - x.mean())
     if min(n, m) < 2:
         return mean, math.nan, math.nan
-    # Rounding must not pass for a spread: constants stay constant through log and exp.
+    # Constants must have no spread after a log or exp either.
     samples = [y - x] if paired else [x, y]
     spreads = [float(np.std(sample, ddof=1)) for sample in samples]
     errors = [
@@ -82,14 +81,14 @@ def p_values(mean: float, error: float, df: float, bound: float) -> tuple[float,
 
 
 def holm(p_values: Floats) -> Floats:
-    """Return Holm's adjusted p-values; NaN stays NaN and counts for nothing.
+    """Return Holm's adjusted p-values; NaN stays NaN and is not counted.
 
-    statsmodels' ``multipletests`` gives the same (a test compares them) but collects garbage at
-    each call, which costs four times the whole comparison.
+    statsmodels' ``multipletests`` gives the same but collects garbage at each call, which takes
+    four times as long as a complete comparison.
     """
     adjusted = np.full(len(p_values), np.nan)
-    known = np.flatnonzero(np.isfinite(p_values))
-    order = known[np.argsort(p_values[known], kind="stable")]
+    finite = np.flatnonzero(np.isfinite(p_values))
+    order = finite[np.argsort(p_values[finite], kind="stable")]
     steps = p_values[order] * np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
     return adjusted
@@ -110,17 +109,16 @@ def benjamini_hochberg(p_values: Floats) -> Floats:
 def signed_rank(change: Floats) -> float:
     """Return the two-sided p of the signed-rank test that `change` lies around 0 (Wilcoxon 1945).
 
-    Exact up to 50 values without ties, by scipy; differences of 0 count for nothing. 1 where all
-    are 0.
+    Exact up to 50 values without ties; differences of 0 are dropped. 1 where all are 0.
     """
     change = change[change != 0]
     return float(stats.wilcoxon(change).pvalue) if len(change) else 1.0
 
 
 class Inference:
-    """What can be asked of every estimate: its interval, and whether it lies in a region.
+    """An estimate: its interval, and tests of whether it lies in a region.
 
-    Subclasses say the one-sided p-values of a bound; the rules of regions are the same for all.
+    Subclasses give the one-sided p-values of a bound; the tests of regions are the same for all.
     """
 
     n_blocks: int
@@ -133,7 +131,7 @@ class Inference:
 
     @property
     def least(self) -> float:
-        """What no value lies below: a bound at or below it is no bound."""
+        """The smallest possible value; bounds at or below it are not tested."""
         return -math.inf
 
     def interval(self, alpha: float = 0.05) -> tuple[float, float]:
@@ -151,9 +149,9 @@ class Inference:
     def p_within(self, low: float, high: float) -> float:
         """Return the p-value that shows it to lie between two bounds.
 
-        Two one-sided tests (Schuirmann 1987). A bound may be infinite (on the log scale 0 or
-        infinite); then there is a single test, and its p-value is the two-sided one, so that a
-        direction is not found more easily by being stated beforehand.
+        Two one-sided tests (Schuirmann 1987). With one infinite bound (or 0 on the log scale) there
+        is a single test, and its two-sided p-value is returned, so that stating a direction
+        beforehand does not make it easier to show.
         """
         tests = self._sides(self.p_above, low) + self._sides(self.p_below, high)
         if len(tests) == 2:
@@ -179,15 +177,15 @@ class Quotient(Inference):
     Parameters
     ----------
     above, below : float
-        The two means.
+        The means in the numerator and the denominator.
     covariance : tuple of float
-        Variance of the upper mean, covariance of both, variance of the lower mean.
+        Variance of `above`, covariance of both, variance of `below`.
     df : float
         Degrees of freedom.
     n_blocks : int
-        Blocks that it rests on.
+        Blocks that were used.
     note : str
-        What to know about it.
+        Warnings.
     """
 
     above: float
@@ -199,12 +197,12 @@ class Quotient(Inference):
 
     @property
     def value(self) -> float:
-        """The ratio; NaN where the lower mean is 0."""
+        """The ratio; NaN where the denominator is 0."""
         return self.above / self.below if self.below else math.nan
 
     @np.errstate(over="ignore", invalid="ignore")
     def interval(self, alpha: float = 0.05) -> tuple[float, float]:
-        """Return Fieller's interval: all of the line where the lower mean may be 0."""
+        """Return Fieller's interval: the whole line where the denominator may be 0."""
         upper, both, lower = self.covariance
         if not all(map(math.isfinite, (self.above, self.below, *self.covariance))):
             return math.nan, math.nan
@@ -217,17 +215,17 @@ class Quotient(Inference):
         return (middle - math.sqrt(rest)) / lead, (middle + math.sqrt(rest)) / lead
 
     def p_below(self, bound: float) -> float:
-        """Return the one-sided p-value that shows it below a bound, and the lower mean not 0."""
+        """Return the one-sided p-value that it is below a bound and the denominator is not 0."""
         return self._p(bound, 1.0)
 
     def p_above(self, bound: float) -> float:
-        """Return the one-sided p-value that shows it above a bound, and the lower mean not 0."""
+        """Return the one-sided p-value that it is above a bound and the denominator is not 0."""
         return self._p(bound, -1.0)
 
     @np.errstate(over="ignore", invalid="ignore")
     def _p(self, bound: float, sign: float) -> float:
-        # The ratio lies below r when above - r * below is negative and below is positive (or the
-        # other way round): both have to be shown, so the larger p-value counts (Berger 1982).
+        # The ratio is below r when above - r * below is negative and below is positive (or the
+        # reverse): both have to be shown, so the larger p-value counts (Berger 1982).
         upper, both, lower = self.covariance
         side = math.copysign(1.0, self.below)
         distance = side * sign * (self.above - bound * self.below)
@@ -244,7 +242,7 @@ class Quotient(Inference):
 
 @dataclass(frozen=True)
 class Inverted(Inference):
-    """A positive estimate whose tests are known and whose interval inverts them.
+    """A positive estimate with an interval that inverts its tests.
 
     Parameters
     ----------
@@ -255,9 +253,9 @@ class Inverted(Inference):
     tails : array of float
         For each candidate the one-sided p-value of lying above it; rises from 0 to 1.
     n_blocks : int
-        Blocks that it rests on.
+        Blocks that were used.
     note : str
-        What to know about it.
+        Warnings.
     """
 
     estimate: float
@@ -277,7 +275,7 @@ class Inverted(Inference):
         return 0.0
 
     def interval(self, alpha: float = 0.05) -> tuple[float, float]:
-        """Return the bounds that a two-sided test does not refuse; 0 or inf where it is open."""
+        """Return the bounds that a two-sided test does not reject; 0 or inf where it is open."""
         if not math.isfinite(self.value) or not np.isfinite(self.tails).all():
             return math.nan, math.nan
         low = high = math.nan
@@ -308,7 +306,7 @@ class Inverted(Inference):
 
 @dataclass(frozen=True)
 class Estimate(Inference):
-    """A number with the error of it, on the scale on which it is t distributed.
+    """A number with its standard error, on the scale on which it is t distributed.
 
     Parameters
     ----------

@@ -14,11 +14,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy import special
 
-from labkit.analysis.compare import contrasts, decide, log_table
+from labkit.analysis.compare import adjust_family, contrasts, decide, log_table
+from labkit.analysis.estimates import interval
 from labkit.analysis.power import least_blocks
 from labkit.analysis.trials import require_columns
 from labkit.errors import UsageError
+
+Floats = NDArray[np.float64]
 
 #: Columns of the model, as `write_model` writes them.
 MODEL = (
@@ -77,8 +82,9 @@ def interference(
         A row a service, neighbour, case and metric that were measured, without the service alone
         as given: these four; ``n_blocks``; ``alone`` and ``beside``, geometric means in the
         metric's unit; ``ir, ir_low, ir_high``; ``estimate, low, high``, the same as ratios;
-        ``p_adjusted`` (Holm over all rows) and ``verdict`` of `labkit.analysis.compare`;
-        ``needed_blocks``; ``note``. A metric without values alone has no rows.
+        ``p_adjusted`` (Holm over all rows), ``p_exploratory`` and ``verdict`` of
+        `labkit.analysis.compare`; ``needed_blocks``; ``error`` and ``df``, standard error of the
+        log ratio and its degrees of freedom; ``note``. A metric without values alone has no rows.
 
     Raises
     ------
@@ -86,15 +92,15 @@ def interference(
         For missing columns, or values that have no logarithm.
     """
     require_columns(trials, [*_KEYS[:3], block])
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     cells = trials["neighbour"].astype("str") + _JOIN + trials["case"].astype("str")
     for service, names in metrics.items():
         own = trials.assign(cell=cells)[(trials["service"].astype("str") == service).to_numpy()]
         for metric in names:
             rows += _rows(own, service, metric, _JOIN.join(alone), (margin, alpha), block)
     table = decide(rows, alpha=alpha, keys=_KEYS)
-    extra = pd.DataFrame(rows, columns=["alone", "beside"])
-    table = table.assign(alone=extra["alone"], beside=extra["beside"])
+    extra = ["alone", "beside", "error", "df"]
+    table[extra] = pd.DataFrame(rows, columns=extra)
     return table.assign(
         ir=table["estimate"] - 1, ir_low=table["low"] - 1, ir_high=table["high"] - 1
     )
@@ -107,14 +113,14 @@ def _rows(
     alone: str,
     options: tuple[float, float],
     block: str,
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """Return the comparisons of one metric of one service, uncorrected."""
     if metric not in own or not own.loc[own["cell"] == alone, metric].notna().any():
         return []
     table = log_table(own, value=metric, condition="cell", block=block)
     level = _geometric(table.logs[alone])
     contrasts_of_cells = contrasts(table, alone, margin=options[0], alpha=options[1])
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for cell, row in contrasts_of_cells.items():
         neighbour, _, case = str(cell).partition(_JOIN)
         names = {"service": service, "neighbour": neighbour, "case": case, "metric": metric}
@@ -135,38 +141,104 @@ def advice(
 ) -> pd.DataFrame:
     """Return for each pair and case whether the two may run side by side.
 
-    The rule: ``may share`` where for both services and every metric the interval of IR lies above
-    ``-limit``; ``keep apart`` where for one of them it lies below ``-limit``; otherwise ``open``,
-    which it always is on too few blocks for `alpha` (`least_blocks`), and where one of the two has
-    no number.
+    Each service's loss beside the other is tested against the limit on the log scale. A pair ``may
+    share`` where every metric of both services is shown to lose less than `limit`: all of them have
+    to pass, so the largest p-value counts (Berger 1982). It is to ``keep apart`` where one of them
+    is shown to lose more: the smallest p-value, times the number of metrics (Bonferroni). Both are
+    corrected by Holm over the pairs. Everything else is ``open``: pairs on too few blocks for
+    `alpha` (`least_blocks`), and pairs of which a service has no number.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `interference` returned.
+    limit : float
+        Loss that is accepted (0.1 for 10 %).
+    alpha : float
+        Level of each of the two families of pairs.
+    planned : iterable of (service, neighbour, case)
+        Pairs that have a row even if nothing was measured of them.
+
+    Returns
+    -------
+    DataFrame
+        ``pair, case, advice``; ``service, metric, ir`` of the metric that decides (the one that
+        loses most where none does), with the one-sided bounds ``ir_low`` and ``ir_high`` at the
+        level that the advice rests on; ``p_share, p_apart``, adjusted; ``rows``, metrics of both
+        services together.
+
+    Raises
+    ------
+    UsageError
+        For a limit that is not between 0 and 1.
     """
     if not 0 < limit < 1:
         raise UsageError(f"invalid limit: {limit!r}", remedy="0.1 for 10 %")
-    both = [
+    pairs = [
         " + ".join(sorted(pair))
         for pair in zip(table["service"].astype(str), table["neighbour"].astype(str), strict=True)
     ]
-    rows: list[dict[str, object]] = []
-    for (pair, case), part in table.assign(pair=both).groupby(["pair", "case"], sort=False):
+    keyed = table.assign(pair=pairs, **_loss_tests(table, limit, alpha))
+    parts: list[pd.DataFrame] = []
+    rows: list[dict[str, Any]] = []
+    for (pair, case), part in keyed.groupby(["pair", "case"], sort=False):
         services = str(pair).split(" + ")
         if "none" in services:
             continue
-        known = part[part["ir_low"].notna() & (part["n_blocks"] >= least_blocks(alpha))]
-        apart = (known["ir_high"] < -limit).any()
-        complete = len(known) == len(part) and set(known["service"].astype(str)) == set(services)
-        share = complete and (known["ir_low"] > -limit).all()
-        verdict = "keep apart" if apart else "may share" if share else "open"
-        lowest = part["ir_low"].fillna(part["ir"]).fillna(math.inf).to_numpy(dtype=np.float64)
-        worst = part.iloc[int(np.argmin(lowest))]
-        numbers = {name: worst[name] for name in ("service", "metric", "ir", "ir_low", "ir_high")}
-        rows.append({"pair": pair, "case": case, "advice": verdict, **numbers, "rows": len(part)})
+        complete = set(part["service"].astype(str)) == set(services)
+        share = float(part["p_less"].max(skipna=False)) if complete else math.nan
+        apart = min(1.0, len(part) * float(part["p_more"].min()))
+        parts.append(part)
+        rows.append(
+            {"pair": pair, "case": case, "p_share": share, "p_apart": apart, "rows": len(part)}
+        )
+    raw = pd.DataFrame(rows, columns=["pair", "case", "p_share", "p_apart", "rows"])
+    nothing = np.zeros(len(raw), dtype=bool)
+    families = {
+        name: adjust_family(raw[name].to_numpy(dtype=np.float64), nothing, alpha)
+        for name in ("p_share", "p_apart")
+    }
+    for place, (row, part) in enumerate(zip(rows, parts, strict=True)):
+        p_share, p_apart = (float(family.adjusted[place]) for family in families.values())
+        advised = "keep apart" if p_apart < alpha else "may share" if p_share < alpha else "open"
+        # A single metric keeps a pair apart at its share of the pair's level.
+        level = float(families["p_share"].levels[place])
+        if advised != "may share":
+            level = float(families["p_apart"].levels[place]) / len(part)
+        deciding = {"keep apart": "p_more", "may share": "p_less"}.get(advised)
+        order = part[deciding or "ir"] * (-1 if deciding == "p_less" else 1)
+        worst = part.iloc[int(np.argmin(order.fillna(math.inf)))]
+        bounds = _bounds(worst, level, alpha)
+        row |= {"advice": advised, "p_share": p_share, "p_apart": p_apart, **bounds}
+        row |= {name: worst[name] for name in ("service", "metric", "ir")}
     compared = {(row["pair"], row["case"]) for row in rows}
-    asked = [(" + ".join(sorted(two)), case) for *two, case in planned if "none" not in two]
-    missing = [key for key in dict.fromkeys(asked) if key not in compared]
+    expected = [(" + ".join(sorted(two)), case) for *two, case in planned if "none" not in two]
+    missing = [key for key in dict.fromkeys(expected) if key not in compared]
     empty = {"advice": "open", "service": "", "metric": "", "rows": 0}
     rows += [{"pair": pair, "case": case, **empty} for pair, case in missing]
-    names = ["pair", "case", "advice", "service", "metric", "ir", "ir_low", "ir_high", "rows"]
-    return pd.DataFrame(rows, columns=names)
+    names = ["pair", "case", "advice", "service", "metric", "ir", "ir_low", "ir_high"]
+    return pd.DataFrame(rows, columns=[*names, "p_share", "p_apart", "rows"])
+
+
+def _loss_tests(table: pd.DataFrame, limit: float, alpha: float) -> dict[str, Floats]:
+    """Return one-sided p-values of a smaller (``p_less``) and of a larger loss than the limit.
+
+    NaN on too few blocks.
+    """
+    logs = np.log1p(table["ir"].to_numpy(dtype=np.float64)) - math.log1p(-limit)
+    error, df = (table[name].to_numpy(dtype=np.float64) for name in ("error", "df"))
+    enough = table["n_blocks"].to_numpy(dtype=np.int64) >= least_blocks(alpha)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(enough, logs / error, np.nan)
+    return {"p_less": special.stdtr(df, -t), "p_more": special.stdtr(df, t)}
+
+
+def _bounds(row: pd.Series[Any], level: float, alpha: float) -> dict[str, float]:
+    """Return the one-sided bounds of a ratio at a level; NaN on too few blocks."""
+    if row["n_blocks"] < least_blocks(alpha):
+        return {"ir_low": math.nan, "ir_high": math.nan}
+    low, high = interval(math.log1p(row["ir"]), row["error"], row["df"], 2 * level)
+    return {"ir_low": math.expm1(low), "ir_high": math.expm1(high)}
 
 
 def iterations(records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> pd.DataFrame:

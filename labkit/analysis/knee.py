@@ -1,18 +1,19 @@
 """The knee of a quota curve: where a fall (or rise) ends and a plateau begins.
 
-A hinge on logs: log value = level + exponent * min(log x - log knee, 0), with a level a block. For
-a knee that is given the model is linear, so the sum of squares is profiled over the knee, and the
-interval holds the knees that the profile does not refuse (Hinkley 1969; Seber & Wild 1989, chapter
-9). What the excess is measured by is not the pooled residual, but the variance over blocks of
-the contrast that a shift of the knee shows in, with t over blocks: an ordinary profile F covers 87
-to 91 % where the noise is unequal or each block has a knee of its own, this one 95 % (97 % at a
-knee that lies on a level).
+A hinge on logs: log value = level + exponent * min(log x - log knee, 0), with one level per block.
+For a given knee the model is linear, so the sum of squares is profiled over the knee, and the
+interval holds the knees that the profile does not reject (Hinkley 1969; Seber & Wild 1989, chapter
+9). The excess is not divided by the pooled residual, but by the variance over blocks of the
+contrast that a shift of the knee changes, with t over blocks: an ordinary profile F covers 87 to
+91 % where the noise is unequal or knees differ between blocks, this one 95 % (97 % at a knee that
+lies on a level). A smooth curve has a best hinge, too: `Knee.p_knee` says whether the hinge fits
+better than curves without a knee.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,6 +32,9 @@ Floats = NDArray[np.float64]
 #: Candidates for the knee, evenly over the logs of the levels.
 CANDIDATES = 801
 
+#: Replicates of the bootstrap behind `Knee.p_knee`.
+DRAWS = 2000
+
 
 @dataclass(frozen=True)
 class Knee:
@@ -45,11 +49,11 @@ class Knee:
     plateau : float
         Geometric mean value beyond the knee, in the unit of the value.
     p_knee : float
-        P-value that there is a knee: the larger of two, against a straight line on logs and
-        against a constant; takes variances for equal.
+        P-value of a hinge against curves without a knee, the largest of four: against a constant,
+        a straight line and a parabola on logs, and curves that approach a level smoothly.
     p_lack_of_fit : float
-        P-value against the hinge, from the spread between blocks (an F test that takes variances
-        for equal): where it is small the curve is another one, and so is its knee.
+        P-value of other curves against the hinge, from the spread between blocks (an F test that
+        assumes equal variances): where it is small the curve is not a hinge.
     levels : tuple of float
         Levels, rising.
     missing : tuple
@@ -130,8 +134,6 @@ def _fitted(
     blocks = len(logs)
     grid = np.linspace(x[0], x[-1], CANDIDATES)
     means = logs.mean(axis=0)
-    centred = logs - logs.mean(axis=1, keepdims=True)
-    within = float(np.square(centred - centred.mean(axis=0)).sum())
     misfit, slopes = profile(means[None, :], x, grid, exponent)
     best = int(np.argmin(misfit[0]))
     excess = blocks * np.maximum(misfit[0] - misfit[0, best], 0.0)
@@ -141,14 +143,15 @@ def _fitted(
         tails = np.full(len(grid), np.nan)
     else:
         root = np.sign(grid - grid[best]) * np.sqrt(excess / noise)
-        # A candidate is refused only with all that lie further out: the interval is one piece.
+        # A candidate is rejected only with all further out, so that the interval is one piece.
         root[best:] = np.minimum.accumulate(root[best:][::-1])[::-1]
         root[:best] = np.maximum.accumulate(root[:best])
         tails = special.stdtr(blocks - 1, root)
     slope = float(slopes[0, best])
     plateau = float(np.exp(means.mean() - slope * np.minimum(x - grid[best], 0.0).mean()))
     at = Inverted(float(np.exp(grid[best])), np.exp(grid), tails, blocks, note)
-    p_knee, p_misfit = _tests(x, logs, within, float(misfit[0, best]), exponent)
+    p_misfit = _lack_of_fit(logs, float(misfit[0, best]), exponent)
+    p_knee = math.nan if math.isnan(p_misfit) else _p_knee(x, logs, exponent)
     return Knee(at, slope, plateau, p_knee, p_misfit, *facts, note)
 
 
@@ -170,10 +173,10 @@ def profile(
 
 
 def contrast_variances(logs: Floats, x: Floats, grid: Floats, exponent: float | None) -> Floats:
-    """Return, for each candidate, the variance over blocks of the contrast that speaks against it.
+    """Return, for each candidate, the variance over blocks of the contrast that tests it.
 
-    What is left of the hinge's derivative by the knee, a step, beside level and slope; of length 1.
-    Where nothing is left (no level lies on one side) the nearest candidate's variance stands.
+    The contrast is the hinge's derivative by the knee, a step, orthogonal to level and slope and of
+    length 1. Where it vanishes (no level on one side) the nearest candidate's variance is used.
     """
     step = (x[:, None] < grid[None, :] - 1e-12).astype(np.float64)
     step -= step.mean(axis=0)
@@ -189,52 +192,96 @@ def contrast_variances(logs: Floats, x: Floats, grid: Floats, exponent: float | 
     return np.asarray(np.interp(grid, grid[valid], variance), dtype=np.float64)
 
 
-def _tests(
-    x: Floats, logs: Floats, within: float, misfit: float, exponent: float | None
-) -> tuple[float, float]:
-    """Return the p-values of a knee (against line and constant) and of lack of fit."""
+def _lack_of_fit(logs: Floats, misfit: float, exponent: float | None) -> float:
+    """Return the p-value of the F test of a hinge against any curve, on the pure error."""
     blocks, levels = logs.shape
+    within = float(np.square(_residuals(logs)).sum())
     if within <= 1e-20 * max(1.0, float(np.square(logs).sum())):
-        return math.nan, math.nan
+        return math.nan
     free = levels - (3 if exponent is None else 2)
     inner = (blocks - 1) * (levels - 1)
-    ratio = blocks * misfit / free / (within / inner)
-    p_misfit = float(special.fdtrc(free, inner, ratio))
-    centred = logs.mean(axis=0, keepdims=True)
-    gains = _gains(centred, np.array([within]), x, blocks, exponent)
-    foreseen = _foreseen(tuple(map(float, x)), blocks, exponent)
-    p_values = [
-        (1 + int((null >= gain[0]).sum())) / (1 + len(null))
-        for gain, null in zip(gains, foreseen, strict=True)
-    ]
-    return max(p_values), p_misfit
+    return float(special.fdtrc(free, inner, blocks * misfit / free / (within / inner)))
 
 
-def _gains(
-    means: Floats, within: Floats, x: Floats, blocks: int, exponent: float | None
-) -> tuple[Floats, Floats]:
-    """Return how much better than a line, and than a constant, the best hinge fits."""
-    grid = np.linspace(x[0], x[-1], 101)
-    misfit, _ = profile(means, x, grid, exponent)
-    hinge = within + blocks * misfit.min(axis=1)
-    line = within + blocks * misfit[:, -1]
-    constant = within + blocks * np.square(means - means.mean(axis=1, keepdims=True)).sum(axis=1)
-    return (line - hinge) / hinge, (constant - hinge) / hinge
+def _p_knee(x: Floats, logs: Floats, exponent: float | None) -> float:
+    """Return the largest p-value of a hinge against the curves without a knee (`_smooth`).
 
-
-@lru_cache(maxsize=64)
-def _foreseen(
-    x: tuple[float, ...], blocks: int, exponent: float | None, draws: int = 4000
-) -> tuple[Floats, Floats]:
-    """Return the two gains where there is no knee, drawn for normal noise.
-
-    Under a line, or a constant, there is no knee to estimate and F has no F distribution (Davies
-    1987); but it is free of level, slope and variance, so it can be drawn for the design at hand.
+    The statistic is how much better the hinge fits the means. A hinge and a smooth curve are not
+    nested, and without a knee even a nested F has no F distribution (Davies 1987), so what it is
+    under each curve is simulated (Williams 1970): the curve's fit plus the blocks' residuals, with
+    random weights for whole blocks (wild bootstrap, Liu 1988), which keeps unequal variances.
     """
-    rng = np.random.default_rng(20260101)
-    means = rng.standard_normal((draws, len(x))) / math.sqrt(blocks)
-    within = rng.chisquare((blocks - 1) * (len(x) - 1), draws)
-    level = np.array(x)
-    over_line, _ = _gains(means + (exponent or 0.0) * level, within, level, blocks, exponent)
-    _, over_constant = _gains(means, within, level, blocks, exponent)
-    return over_line, over_constant
+    blocks = len(logs)
+    residuals = _residuals(logs) * math.sqrt(blocks / (blocks - 1))
+    weights = np.random.default_rng(20260101).standard_normal((DRAWS, blocks))
+    noise = weights @ residuals / blocks
+    squares = np.square(weights) @ np.square(residuals).sum(axis=1)
+    within = squares - blocks * np.square(noise).sum(axis=1)
+    means = logs.mean(axis=0, keepdims=True)
+    means = means - means.mean()
+    observed_within = np.array([np.square(_residuals(logs)).sum()])
+
+    grid = np.linspace(x[0], x[-1], 101)
+
+    def gain(points: Floats, curves: Floats, inner: Floats) -> Floats:
+        hinge = inner + blocks * profile(points, x, grid, exponent)[0].min(axis=1)
+        smooth = inner + blocks * np.square(points - curves).sum(axis=1)
+        return np.asarray((smooth - hinge) / hinge, dtype=np.float64)
+
+    p_values = []
+    for fit in _smooth(x, exponent):
+        curve = fit(means)
+        observed = gain(means, curve, observed_within)[0]
+        drawn = curve + noise
+        null = gain(drawn, fit(drawn), within)
+        p_values.append((1 + int((null >= observed).sum())) / (1 + DRAWS))
+    return max(p_values)
+
+
+def _residuals(logs: Floats) -> Floats:
+    """Return logs without the levels of the blocks and the mean curve."""
+    centred = logs - logs.mean(axis=1, keepdims=True)
+    return np.asarray(centred - centred.mean(axis=0), dtype=np.float64)
+
+
+def _smooth(x: Floats, exponent: float | None) -> list[Callable[[Floats], Floats]]:
+    """Return the fits of curves without a knee to rows of centred means, by least squares.
+
+    A constant, a straight line and a parabola on logs, and the nearest of the curves that approach
+    a level smoothly: 1 + (a / x)^b and 1 + a exp(-x / b), and their reciprocals.
+    """
+
+    def linear(*columns: Floats) -> Callable[[Floats], Floats]:
+        basis, _ = np.linalg.qr(np.column_stack(columns) - np.mean(columns, axis=1))
+        return lambda means: np.asarray((means @ basis) @ basis.T)
+
+    def nearest(means: Floats) -> Floats:
+        # A factor of up to 10 % fills the space between the curves of the grid.
+        products = means @ curves.T
+        factors = np.clip(products / lengths, 0.9, 1.1)
+        best = (lengths * factors**2 - 2 * products * factors).argmin(axis=1)
+        scale = factors[np.arange(len(means)), best]
+        return np.asarray(scale[:, None] * curves[best], dtype=np.float64)
+
+    curves = _saturations(tuple(x))
+    lengths = np.maximum(np.square(curves).sum(axis=1), 1e-12)
+    line = linear(x)
+    if exponent is not None:
+        slope = exponent * (x - x.mean())
+        line = lambda means: np.broadcast_to(slope, means.shape)  # noqa: E731
+    return [np.zeros_like, line, linear(x, x**2), nearest]
+
+
+@lru_cache(maxsize=16)
+def _saturations(x: tuple[float, ...]) -> Floats:
+    """Return a grid of centred curves that approach a level smoothly, shape (curves, levels)."""
+    logs = np.array(x)
+    spots = np.linspace(logs[0] - 1, logs[-1] + 1, 41)[:, None, None]
+    powers = np.geomspace(0.25, 8, 16)[:, None] * (spots - logs)
+    sizes = np.log(np.geomspace(0.1, 1000, 16))[:, None]
+    decays = sizes - np.exp(np.clip(logs - spots, -50, 50))
+    curves = np.concatenate(
+        [np.logaddexp(0, part).reshape(-1, len(x)) for part in (powers, decays)]
+    )
+    curves -= curves.mean(axis=1, keepdims=True)
+    return np.concatenate([curves, -curves])

@@ -21,10 +21,10 @@ from labkit.analysis.estimates import (
     Inference,
     Quotient,
     join_notes,
-    over_blocks,
     ratio_of_independent_means,
     ratio_of_means,
 )
+from labkit.analysis.robust import block_mean
 from labkit.analysis.trials import numbers, order_of, require_columns
 from labkit.errors import UsageError
 
@@ -160,7 +160,7 @@ def interaction(
         frame, value=value, level=by, block=block, levels=list(dict.fromkeys(cells)), log=True
     )
     a, b, c, d = (table.cells[cell].to_numpy(dtype=np.float64) for cell in cells)
-    return over_blocks((a - b) - (c - d), scale="log", note=table.note)
+    return block_mean((a - b) - (c - d), scale="log", note=table.note)
 
 
 def unpaired_ratio(
@@ -239,7 +239,7 @@ def group_contrast(
     table = blocks_of(trials, value=value, level=by, block=block, levels=cells, log=True)
     logs = table.cells
     figures = logs[list(above)].mean(axis=1) - logs[list(below)].mean(axis=1)
-    return over_blocks(figures.to_numpy(dtype=np.float64), scale="log", note=table.note)
+    return block_mean(figures.to_numpy(dtype=np.float64), scale="log", note=table.note)
 
 
 @dataclass(frozen=True)
@@ -315,8 +315,8 @@ def fit_line(frame: pd.DataFrame, *, value: str, over: str, block: str) -> Line:
     rise = line[:, 1] * span
     size = float(np.abs(values).max()) if values.size else 0.0
     return Line(
-        intercept=over_blocks(line[:, 0], note=note, size=size),
-        slope=over_blocks(line[:, 1], note=note, size=size / span),
+        intercept=block_mean(line[:, 0], note=note, size=size),
+        slope=block_mean(line[:, 1], note=note, size=size / span),
         growth=_growth(values[:, 0], values[:, -1], note),
         curvature=_curvature(values, levels, rise, note),
         deviations=_deviations(values, levels, rise, note),
@@ -331,7 +331,7 @@ def _growth(first: Floats, last: Floats, note: str) -> Estimate:
     if (first <= 0).any() or (last <= 0).any():
         note = join_notes(note, "values that are not positive have no ratio")
         return Estimate(math.nan, math.nan, math.nan, "log", len(first), note)
-    return over_blocks(np.log(last) - np.log(first), scale="log", note=note)
+    return block_mean(np.log(last) - np.log(first), scale="log", note=note)
 
 
 def _curvature(values: Floats, levels: Floats, rise: Floats, note: str) -> Inference:
@@ -397,4 +397,4 @@ def successive_ratios(
     if table.values.shape[1] < 2:
         raise UsageError(f"{over!r} has fewer than two levels")
     changes = np.diff(table.values, axis=1).T
-    return tuple(over_blocks(change, scale="log", note=table.note) for change in changes)
+    return tuple(block_mean(change, scale="log", note=table.note) for change in changes)

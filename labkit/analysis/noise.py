@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from labkit.analysis.compare import LogTable, contrast, contrasts, decide, log_table
 from labkit.analysis.estimates import over_blocks
@@ -168,10 +167,6 @@ def _level(table: LogTable, upper: Hashable, alpha: float) -> dict[str, Any]:
     return {"condition": upper, "level": mean.value, "level_low": low, "level_high": high}
 
 
-#: The larger spread is the upper limit at this confidence (Browne 1995).
-CAREFUL = 0.8
-
-
 def blocks_needed(
     comparison: pd.DataFrame,
     *,
@@ -197,11 +192,10 @@ def blocks_needed(
     Returns
     -------
     DataFrame
-        The columns before ``n_blocks``, which name the row; ``n_blocks``, ``sd``; ``sd_careful``,
-        the upper limit of the spread at 80 % confidence (Browne 1995); ``to_equate`` and
-        ``to_detect``, blocks for the spread seen; ``to_equate_careful`` and ``to_detect_careful``
-        for the larger one. At least `least_blocks`; missing where the spread is
-        unknown or beyond planning (`MOST_BLOCKS`).
+        The columns before ``n_blocks``, which name the row; ``n_blocks``, ``sd``; ``to_equate``
+        and ``to_detect``, blocks that reach the power on average over what the spread may be,
+        given the blocks it was estimated from (`labkit.analysis.power`). At least `least_blocks`;
+        missing where the spread is unknown or beyond planning (`MOST_BLOCKS`).
 
     Raises
     ------
@@ -231,14 +225,12 @@ def blocks_needed(
 def _blocks_row(
     n: int, sd: float, margin: float, difference: float, alpha: float, power: float
 ) -> dict[str, Any]:
-    careful = math.nan
+    row: dict[str, Any] = {"n_blocks": n, "sd": sd, "to_equate": None, "to_detect": None}
     if n >= 2 and math.isfinite(sd):
-        careful = sd * math.sqrt((n - 1) / float(stats.chi2.ppf(1 - CAREFUL, n - 1)))
-    row: dict[str, Any] = {"n_blocks": n, "sd": sd, "sd_careful": careful}
-    for name, spread in (("", sd), ("_careful", careful)):
-        known = math.isfinite(spread)
-        equate = blocks_for(margin, spread, alpha=alpha, power=power) if known else None
-        detect = blocks_to_detect(difference, spread, alpha=alpha, power=power) if known else None
-        row[f"to_equate{name}"] = equate and max(equate, least_blocks(alpha))
-        row[f"to_detect{name}"] = detect and max(detect, least_blocks(alpha))
+        options: dict[str, Any] = {"alpha": alpha, "power": power, "pilot": n}
+        for name, blocks in (
+            ("to_equate", blocks_for(margin, sd, **options)),
+            ("to_detect", blocks_to_detect(difference, sd, **options)),
+        ):
+            row[name] = blocks and max(blocks, least_blocks(alpha))
     return row

@@ -14,14 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.analysis.estimates import (
-    Estimate,
-    Inference,
-    holm,
-    join_notes,
-    over_blocks,
-    ratio_of_means,
-)
+from labkit.analysis.compare import adjust_family
+from labkit.analysis.estimates import Estimate, Inference, join_notes, ratio_of_means
 from labkit.analysis.models import (
     Blocks,
     blocks_of,
@@ -30,6 +24,7 @@ from labkit.analysis.models import (
     numeric_levels,
 )
 from labkit.analysis.power import least_blocks
+from labkit.analysis.robust import block_mean
 from labkit.analysis.trials import groups, require_columns
 from labkit.errors import UsageError
 
@@ -69,6 +64,7 @@ class Overhead:
     intercept: Estimate
     slope: Estimate
     relative: Inference
+    relative_intercept: Inference
     proportion: Inference
     ratio: Estimate
     levels: tuple[float, ...]
@@ -123,11 +119,12 @@ def _fitted(
     size = float(own.max()) if own.size else 0.0
     growth = line[:, 1] * span
     return Overhead(
-        intercept=over_blocks(line[:, 0], note=note, size=size),
-        slope=over_blocks(line[:, 1], note=note, size=size / span),
+        intercept=block_mean(line[:, 0], note=note, size=size),
+        slope=block_mean(line[:, 1], note=note, size=size / span),
         relative=ratio_of_means(growth, own.mean(axis=1), note=note),
+        relative_intercept=ratio_of_means(line[:, 0], own.mean(axis=1), note=note),
         proportion=ratio_of_means(line[:, 1], own_slope, note=note),
-        ratio=over_blocks((logs[1] - logs[0]).mean(axis=1), scale="log", note=note),
+        ratio=block_mean((logs[1] - logs[0]).mean(axis=1), scale="log", note=note),
         levels=tuple(map(float, levels)),
         missing=missing,
         n_blocks=len(own),
@@ -148,8 +145,9 @@ def _rows_of(frame: pd.DataFrame, column: str, name: Hashable) -> pd.DataFrame:
 COST_COLUMNS = (
     *("n_blocks", "n_levels", "intercept", "intercept_low", "intercept_high"),
     *("slope", "slope_low", "slope_high", "growth", "growth_low", "growth_high"),
-    *("ratio", "ratio_low", "ratio_high", "p_intercept", "p_growth", "p_fixed"),
-    *("verdict", "blocks_missing", "note"),
+    *("ratio", "ratio_low", "ratio_high"),
+    *("p_intercept", "p_growth", "p_intercept_exploratory", "p_growth_exploratory"),
+    *("p_fixed", "p_none", "verdict", "blocks_missing", "note"),
 )
 
 
@@ -183,9 +181,9 @@ def overhead_table(
         As for `labkit.analysis.overhead.fit_overhead`.
     margin : float
         Growth up to which a cost counts as fixed: from the smallest to the largest size, as a share
-        of the baseline's mean over the sizes.
+        of the baseline's mean over the sizes; also the cost at size 0 up to which there is none.
     alpha : float
-        Level; intervals, which are not adjusted, have 1 - `alpha`.
+        Level of the tests.
 
     Returns
     -------
@@ -193,12 +191,18 @@ def overhead_table(
         `within` and ``contrast``; ``intercept`` (added at size 0), ``slope`` (per unit of the
         size), ``growth`` (the slope over all sizes, as a share of the baseline) and ``ratio``
         (geometric mean over the sizes), each with ``_low`` and ``_high``; ``p_intercept`` and
-        ``p_growth``, that they are not 0, by Holm over the rows; ``p_fixed``, that the growth lies
-        within the margin; ``verdict``: ``fixed`` (a cost at size 0, growth within the margin),
+        ``p_growth``, that they are not 0, by Holm over the rows that have a variance, and by
+        Benjamini-Hochberg as ``p_intercept_exploratory`` and ``p_growth_exploratory``;
+        ``p_fixed``, that the growth lies within the margin, and ``p_none``, that what is added at
+        size 0 does; ``verdict``: ``fixed`` (a cost at size 0, growth within the margin),
         ``growing`` or ``falling`` (growth alone, by the sign of the slope), ``fixed and growing``
-        or ``fixed and falling``, ``none`` (no cost at size 0 was found, growth within the margin)
-        or ``undecided``. A line rests on three sizes at least: with fewer the verdict is
-        ``undecided``. All of it is said of the fitted line; single sizes may differ from it.
+        or ``fixed and falling``, ``none`` (both within the margin) or ``undecided``. A line rests
+        on three sizes at least: with fewer the verdict is ``undecided``. All of it is said of the
+        fitted line; single sizes may differ from it.
+
+        Intervals are those that the verdict rests on: at the level of Holm's step, at 1 - 2
+        `alpha` where an equivalence decides, at 1 - `alpha` for the ratio, which no verdict rests
+        on; NaN on too few blocks for a verdict.
 
     Raises
     ------
@@ -208,7 +212,8 @@ def overhead_table(
     require_columns(frame, [factor, value, over, block, *within])
     if not (margin > 0 and math.isfinite(margin)):
         raise UsageError(f"invalid margin: {margin!r}", remedy="0.02 for 2 %")
-    rows = []
+    rows: list[dict[str, Any]] = []
+    fits: list[Overhead | None] = []
     for cell, index in groups(frame, list(within)):
         part = frame.iloc[index]
         for other in others:
@@ -217,35 +222,54 @@ def overhead_table(
             try:
                 fit = fit_overhead(part, value=value, over=over, block=block, **pair)
             except UsageError as error:
-                rows.append({**row, **_nothing(error)})
+                fits.append(None)
+                rows.append({**row, **_not_fitted(error)})
             else:
-                rows.append({**row, **_row(fit, margin, alpha)})
+                fits.append(fit)
+                rows.append({**row, **_tests(fit, margin)})
     table = pd.DataFrame.from_records(rows, columns=[*within, "contrast", *COST_COLUMNS])
-    for name in ("p_intercept", "p_growth"):
-        table[name] = holm(table[name].to_numpy(dtype=np.float64))
+    levels = {}
+    for name, attribute in (("intercept", "intercept"), ("growth", "slope")):
+        p_values = table[f"p_{name}"].to_numpy(dtype=np.float64)
+        constant = [fit is not None and getattr(fit, attribute).error == 0 for fit in fits]
+        family = adjust_family(p_values, np.array(constant, dtype=bool), alpha)
+        table[f"p_{name}"], levels[name] = family.adjusted, family.levels
+        table[f"p_{name}_exploratory"] = family.exploratory
     table["verdict"] = [_verdict(row, alpha) for row in table.to_dict("records")]
+    for place, (fitted, verdict) in enumerate(zip(fits, table["verdict"], strict=True)):
+        if fitted is not None and fitted.n_blocks >= least_blocks(alpha):
+            growth = 2 * alpha if verdict in ("fixed", "none") else levels["growth"][place]
+            at = {
+                "intercept": 2 * alpha if verdict == "none" else levels["intercept"][place],
+                "slope": growth,
+                "growth": growth,
+                "ratio": alpha,
+            }
+            for name, attribute in _ESTIMATES.items():
+                low, high = getattr(fitted, attribute).interval(at[name])
+                table.loc[place, [f"{name}_low", f"{name}_high"]] = low, high
     return table
 
 
-def _nothing(error: UsageError) -> dict[str, Any]:
+def _not_fitted(error: UsageError) -> dict[str, Any]:
     """Return the row of what was not measured, or not at two sizes."""
     numbers = [name for name in COST_COLUMNS if name not in ("verdict", "blocks_missing", "note")]
     row: dict[str, Any] = dict.fromkeys(numbers, math.nan) | {"n_blocks": 0, "n_levels": 0}
     return row | {"blocks_missing": (), "note": error.what}
 
 
-def _row(found: Overhead, margin: float, alpha: float) -> dict[str, Any]:
-    row: dict[str, Any] = {"n_blocks": found.n_blocks, "n_levels": len(found.levels)}
-    for name, attribute in _ESTIMATES.items():
-        estimate = getattr(found, attribute)
-        low, high = estimate.interval(alpha)
-        row |= {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
+def _tests(fit: Overhead, margin: float) -> dict[str, Any]:
+    """Return the estimates and p-values of a row, not adjusted and without intervals."""
+    row: dict[str, Any] = dict.fromkeys(COST_COLUMNS, math.nan)
+    row |= {"n_blocks": fit.n_blocks, "n_levels": len(fit.levels)}
+    row |= {name: getattr(fit, attribute).value for name, attribute in _ESTIMATES.items()}
     return row | {
-        "p_intercept": found.intercept.p_outside(0, 0),
-        "p_growth": found.slope.p_outside(0, 0),
-        "p_fixed": found.relative.p_within(-margin, margin),
-        "blocks_missing": found.missing,
-        "note": found.note,
+        "p_intercept": fit.intercept.p_outside(0, 0),
+        "p_growth": fit.slope.p_outside(0, 0),
+        "p_fixed": fit.relative.p_within(-margin, margin),
+        "p_none": fit.relative_intercept.p_within(-margin, margin),
+        "blocks_missing": fit.missing,
+        "note": fit.note,
     }
 
 
@@ -254,7 +278,7 @@ def _verdict(row: Mapping[Any, Any], alpha: float) -> str:
         return "undecided"
     begins = row["p_intercept"] < alpha and row["intercept"] > 0
     if row["p_fixed"] < alpha:
-        return "fixed" if begins else "none"
+        return "fixed" if begins else "none" if row["p_none"] < alpha else "undecided"
     if row["p_growth"] < alpha:
         grows = "growing" if row["slope"] > 0 else "falling"
         return f"fixed and {grows}" if begins else grows

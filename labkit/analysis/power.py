@@ -9,6 +9,12 @@ on the log scale. Margins and differences are relative: 0.02 stands for a ratio 
 The power of the paired t test and of two one-sided t tests (TOST; Schuirmann 1987) is exact for
 normal log ratios: the normal probability given the estimated standard deviation is averaged over
 that estimate's chi distribution, by Gauss-Legendre quadrature on its probability scale.
+
+A standard deviation that a pilot of few blocks estimated is itself uncertain, and a plan that takes
+it as known is underpowered: after pilots of 5, 10 and 25 blocks a power of 0.8 was 0.63, 0.70 and
+0.77. With `pilot` the number of blocks gives the wanted power on average over the true standard
+deviations that the pilot leaves possible (assurance: O'Hagan, Stevens & Campbell 2005; the same
+correction of the t test's sample size: Julious & Owen 2006).
 """
 
 from __future__ import annotations
@@ -24,6 +30,8 @@ from scipy import optimize, special, stats
 from labkit.errors import UsageError
 
 _NODES = 200
+#: Of each of two averages, one inside the other.
+_PILOT_NODES = 48
 
 
 #: Beyond this many blocks a plan is not a plan; `blocks_for` and `blocks_to_detect` give None.
@@ -77,31 +85,75 @@ def detectable_difference(
     return _ratio(_t_noncentrality(blocks - 1, alpha, power) * sd / math.sqrt(blocks))
 
 
-def blocks_for(margin: float, sd: float, *, alpha: float = 0.05, power: float = 0.8) -> int | None:
-    """Return how many blocks it takes to call equal conditions equivalent within `margin`."""
-    return _fewest(lambda n: decidable_margin(sd, n, alpha=alpha, power=power), margin)
+def blocks_for(
+    margin: float,
+    sd: float,
+    *,
+    alpha: float = 0.05,
+    power: float = 0.8,
+    pilot: int | None = None,
+) -> int | None:
+    """Return how many blocks it takes to call equal conditions equivalent within `margin`.
+
+    Parameters
+    ----------
+    margin, sd, alpha, power : float
+        As for `decidable_margin`.
+    pilot : int, optional
+        Blocks from which `sd` was estimated (at least 2); without it `sd` counts as known.
+
+    Returns
+    -------
+    int or None
+        None beyond `MOST_BLOCKS`.
+    """
+    return _fewest(margin, sd, alpha, power, pilot, _tost_noncentrality)
 
 
 def blocks_to_detect(
-    difference: float, sd: float, *, alpha: float = 0.05, power: float = 0.8
+    difference: float,
+    sd: float,
+    *,
+    alpha: float = 0.05,
+    power: float = 0.8,
+    pilot: int | None = None,
 ) -> int | None:
     """Return how many blocks it takes to find a relative difference; as `blocks_for` otherwise."""
-    return _fewest(lambda n: detectable_difference(sd, n, alpha=alpha, power=power), difference)
+    return _fewest(difference, sd, alpha, power, pilot, _t_noncentrality)
 
 
-def _fewest(reach: Callable[[int], float], wanted: float) -> int | None:
-    """Return the fewest blocks whose `reach` is at most `wanted`; reach falls with blocks."""
-    if not (wanted > 0 and math.isfinite(wanted)):
-        raise UsageError(f"invalid margin or difference: {wanted!r}", remedy="give one above 0")
+def _fewest(
+    target: float,
+    sd: float,
+    alpha: float,
+    power: float,
+    pilot: int | None,
+    noncentrality: Callable[..., float],
+) -> int | None:
+    """Return the fewest blocks that decide a relative difference `target`."""
+    _check(sd, alpha, power)
+    if not (target > 0 and math.isfinite(target)):
+        raise UsageError(f"invalid margin or difference: {target!r}", remedy="give one above 0")
+    if pilot is not None and pilot < 2:
+        raise UsageError(
+            f"invalid pilot: {pilot!r} blocks", remedy="2 blocks or more show a spread"
+        )
+    pilot_df = 0 if pilot is None else pilot - 1
+    log_target = math.log1p(target)
+
+    def short(n: int) -> bool:
+        needed = noncentrality(n - 1, alpha, power, pilot_df=pilot_df) * sd / math.sqrt(n)
+        return needed > log_target
+
     high = 2
-    while reach(high) > wanted:
+    while short(high):
         if high >= MOST_BLOCKS:
             return None
         high = min(2 * high, MOST_BLOCKS)
     low = 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if reach(middle) <= wanted else (middle, high)
+        low, high = (middle, high) if short(middle) else (low, middle)
     return high
 
 
@@ -120,49 +172,66 @@ def _check(sd: float, alpha: float, power: float) -> None:
         )
 
 
-@lru_cache(maxsize=1)
-def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+@lru_cache(maxsize=8)
+def _quadrature(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return Gauss-Legendre nodes and weights, which cost far more than what they are used for."""
-    return np.polynomial.legendre.leggauss(_NODES)
+    return np.polynomial.legendre.leggauss(nodes)
 
 
 @lru_cache(maxsize=4096)
-def _estimated_sd(df: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def estimated_sd(df: float, nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return values and weights of estimated over true standard deviation at `df` degrees."""
-    nodes, weights = _quadrature()
-    values = np.sqrt(stats.chi2.ppf((nodes + 1) / 2, df) / df)
+    places, weights = _quadrature(nodes)
+    values = np.sqrt(stats.chi2.ppf((places + 1) / 2, df) / df)
     return np.asarray(values, dtype=np.float64), weights / 2
 
 
 @lru_cache(maxsize=65536)
-def _tost_noncentrality(df: int, alpha: float, power: float, shift: float) -> float:
+def _tost_noncentrality(
+    df: int, alpha: float, power: float, shift: float = 0.0, pilot_df: int = 0
+) -> float:
     """Return the margin, in standard errors, at which TOST has this power."""
-    values, weights = _estimated_sd(df)
+    values, weights = estimated_sd(df, _PILOT_NODES if pilot_df else _NODES)
     cut = float(stats.t.ppf(1 - alpha, df)) * values
 
-    def short(margin: float) -> float:
+    def reached(margin: NDArray[np.float64]) -> NDArray[np.float64]:
         inside = special.ndtr(margin - cut - shift) - special.ndtr(cut - margin - shift)
-        return float(weights @ np.maximum(inside, 0.0)) - power
+        return np.asarray(np.maximum(inside, 0.0) @ weights)
 
-    return _root(short, shift)
+    return _root(reached, power, shift, pilot_df)
 
 
 @lru_cache(maxsize=65536)
-def _t_noncentrality(df: int, alpha: float, power: float) -> float:
+def _t_noncentrality(df: int, alpha: float, power: float, pilot_df: int = 0) -> float:
     """Return the difference, in standard errors, that a two-sided t test finds with this power."""
-    values, weights = _estimated_sd(df)
+    values, weights = estimated_sd(df, _PILOT_NODES if pilot_df else _NODES)
     cut = float(stats.t.ppf(1 - alpha / 2, df)) * values
 
-    def short(difference: float) -> float:
+    def reached(difference: NDArray[np.float64]) -> NDArray[np.float64]:
         outside = special.ndtr(difference - cut) + special.ndtr(-difference - cut)
-        return float(weights @ outside) - power
+        return np.asarray(outside @ weights)
 
-    return _root(short, 0.0)
+    return _root(reached, power, 0.0, pilot_df)
 
 
-def _root(short: Callable[[float], float], low: float) -> float:
-    """Return where the increasing function `short` crosses 0, above `low`."""
+def _root(
+    reached: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    power: float,
+    low: float,
+    pilot_df: int,
+) -> float:
+    """Return where the power, averaged over what a pilot leaves possible, crosses `power`.
+
+    The standard error is the pilot's estimate; the true one is smaller or larger by a chi factor.
+    """
+    factors, weights = np.ones(1), np.ones(1)
+    if pilot_df:
+        factors, weights = estimated_sd(pilot_df, _PILOT_NODES)
+
+    def short(size: float) -> float:
+        return float(weights @ reached(size * factors[:, None])) - power
+
     high = low + 1.0
     while short(high) < 0:
         high *= 2
-    return float(optimize.brentq(short, low, high, xtol=1e-9))
+    return float(optimize.brentq(short, low, high, xtol=1e-9, rtol=1e-9))

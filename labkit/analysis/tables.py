@@ -11,10 +11,11 @@ import pandas as pd
 
 from labkit.analysis.compare import COLUMNS
 from labkit.analysis.overhead import COST_COLUMNS
+from labkit.analysis.robust import CHECKED_BLOCKS, UNCHECKED
 from labkit.analysis.trials import require_columns
 
-#: Said once in the text of a page, not in every row.
-_SAID = "averaged on the log scale"
+#: Notes that a page states once, not in every row.
+_STATED_ONCE = ("averaged on the log scale", UNCHECKED)
 
 
 #: A space at which a browser does not break the line.
@@ -23,10 +24,12 @@ _SOLID = "\N{NO-BREAK SPACE}"
 
 _HEADINGS = {
     "blocks": "blocks",
-    "ratio": "ratio{base} [95 %]",
+    "ratio": "ratio{base} [interval]",
+    "confidence": "confidence",
     "verdict": "verdict",
-    "difference": "difference, {unit} [95 %]",
+    "difference": "difference, {unit} [interval]",
     "p": "p",
+    "exploratory": "p, exploratory",
     "equal": "p of equivalence",
     "needed": "needed",
     "note": "note",
@@ -34,7 +37,7 @@ _HEADINGS = {
 
 
 def format_comparison(
-    table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs"
+    table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs", alpha: float = 0.05
 ) -> pd.DataFrame:
     """Return a comparison as text, indexed by what names its rows.
 
@@ -44,11 +47,15 @@ def format_comparison(
         What `compare`, `factor_effect` or `shift` returns.
     scale, unit : float, str
         From the stored unit of the differences to the one shown; nanoseconds to microseconds.
+    alpha : float
+        The level that `compare` was given.
 
     Returns
     -------
     DataFrame
-        Strings: ``blocks``, the ratio and the difference with their intervals, ``p`` (Holm),
+        Strings: ``blocks``; the ratio with the interval that its verdict rests on (of the two
+        one-sided tests where it is ``equivalent``, else of Holm's step) and that interval's
+        ``confidence``; the difference; ``p`` (Holm), ``p, exploratory`` (Benjamini-Hochberg),
         ``p of equivalence``, ``verdict``, ``needed`` blocks and ``note``.
     """
     keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
@@ -58,7 +65,7 @@ def format_comparison(
         # One baseline for all: it belongs in the heading, not in every row.
         base = f" to {names['contrast'][0].partition(' / ')[2]}"
         names["contrast"] = [value.partition(" / ")[0] for value in names["contrast"]]
-    rows = [_row(row, scale) for row in table.to_dict("records")]
+    rows = [_row(row, scale, alpha) for row in table.to_dict("records")]
     shown = pd.DataFrame(rows, columns=list(_HEADINGS)).assign(**names)
     headings = {name: text.format(base=base, unit=unit) for name, text in _HEADINGS.items()}
     shown = shown.set_index(keys) if keys else shown
@@ -68,11 +75,17 @@ def format_comparison(
 
 
 def not_compared(table: pd.DataFrame) -> str:
-    """Return in words which rows have nothing to compare, and why; empty when there are none."""
+    """Return in words which rows were not compared, and why, and whether some were not checked."""
     keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
     rows = table[table["n_blocks"] == 0].to_dict("records")
     texts = [f"{', '.join(str(row[name]) for name in keys)} ({row['note']})" for row in rows]
-    return "Not compared: " + "; ".join(texts) + "." if texts else ""
+    sentences = ["Not compared: " + "; ".join(texts) + "."] if texts else []
+    if table["note"].astype(str).str.contains(UNCHECKED, regex=False).any():
+        sentences.append(
+            f"With fewer than {CHECKED_BLOCKS} blocks nothing can show whether an effect wanders "
+            "over the blocks or one block is an outlier; where it does, p is too small."
+        )
+    return " ".join(sentences)
 
 
 def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
@@ -88,16 +101,24 @@ def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
     return shown.set_axis(table.columns, axis=1)
 
 
-def _row(row: dict[Any, Any], scale: float) -> dict[str, str]:
+def _row(row: dict[Any, Any], scale: float, alpha: float) -> dict[str, str]:
+    equal = row["verdict"] == "equivalent"
+    bounds = ("equal_low", "equal_high") if equal else ("low", "high")
+    confidence = 1 - 2 * alpha if equal else row["confidence"]
+    known = math.isfinite(row[bounds[0]])
     difference = [row[name] for name in ("difference", "difference_low", "difference_high")]
-    notes = [note for note in str(row["note"]).split("; ") if note and _SAID not in note]
+    notes = [
+        note for note in str(row["note"]).split("; ") if note and not note.endswith(_STATED_ONCE)
+    ]
     if row["blocks_missing"]:
         notes.append("missing: " + ", ".join(map(str, row["blocks_missing"])))
     return {
         "blocks": str(row["n_blocks"]),
-        "ratio": _with_interval([row["estimate"], row["low"], row["high"]], 3),
+        "ratio": _with_interval([row["estimate"], *(row[name] for name in bounds)], 3),
+        "confidence": f"{100 * confidence:.4g} %" if known else "",
         "difference": _with_interval([scale * item for item in difference], 2),
         "p": _p_value(row["p_adjusted"]),
+        "exploratory": _p_value(row["p_exploratory"]),
         "equal": _p_value(row["p_equivalence"]),
         "verdict": str(row["verdict"]),
         "needed": "" if pd.isna(row["needed_blocks"]) else str(row["needed_blocks"]),
@@ -134,12 +155,12 @@ def format_overhead(
     per: float = 1024,
     per_unit: str = "KiB",
 ) -> pd.DataFrame:
-    """Return what `costs` found as text, indexed by what names its rows.
+    """Return what `overhead_table` found as text, indexed by what names its rows.
 
     Parameters
     ----------
     table : DataFrame
-        What `costs` returns.
+        What `overhead_table` returns.
     scale, unit : float, str
         From the stored unit of the value to the one shown; nanoseconds to microseconds.
     per, per_unit : float, str
@@ -149,15 +170,19 @@ def format_overhead(
     shown = table[keys].astype(str)
     shown["blocks"] = table["n_blocks"].astype(str)
     columns = {
-        f"at size 0, {unit} [95 %]": ("intercept", scale, 2),
-        f"for each {per_unit}, {unit} [95 %]": ("slope", scale * per, 4),
-        "growth, % of the baseline [95 %]": ("growth", 100, 2),
-        "ratio, mean over sizes [95 %]": ("ratio", 1, 3),
+        f"at size 0, {unit} [interval]": ("intercept", scale, 2),
+        f"for each {per_unit}, {unit} [interval]": ("slope", scale * per, 4),
+        "growth, % of the baseline [interval]": ("growth", 100, 2),
+        "ratio, mean over sizes [interval]": ("ratio", 1, 3),
     }
     for heading, (name, factor, digits) in columns.items():
         parts = table[[name, f"{name}_low", f"{name}_high"]] * factor
         shown[heading] = [_with_interval(row, digits) for row in parts.to_numpy().tolist()]
-    for name, heading in (("p_growth", "p of growth"), ("p_fixed", "p of fixed")):
+    for name, heading in (
+        ("p_growth", "p of growth"),
+        ("p_fixed", "p of fixed"),
+        ("p_none", "p of none"),
+    ):
         shown[heading] = [_p_value(value) for value in table[name]]
     shown["verdict"], shown["note"] = table["verdict"], table["note"]
     return shown.set_index(keys)

@@ -1,8 +1,8 @@
 """Trials and their samples: grouping rows, sorting samples once a trial, statistics of a trial.
 
-The trial is the unit of replication, so samples are reduced to one number a trial. They come as a
-row each (`Dataset.samples`), as an array a trial (`Dataset.series`), or sorted already: code that
-makes several tables or figures of the same samples sorts them once with `sort_trials`.
+The trial is the unit of replication, so samples are reduced to one number per trial. They come one
+per row (`Dataset.samples`), as one array per trial (`Dataset.series`), or sorted: code that makes
+several tables or figures of the same samples sorts them once with `sort_trials`.
 """
 
 from __future__ import annotations
@@ -96,10 +96,7 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> list[tuple[dict[str, Any],
 
 
 class SortedSamples:
-    """Sorted samples of one trial, or of several pooled: an array that nobody writes to.
-
-    Made by `sort_trials`; samples are sorted once and keep the moments computed of them.
-    """
+    """Sorted samples of one trial, or of several pooled; read-only, with cached moments."""
 
     def __init__(self, values: Array) -> None:
         self.values = values
@@ -131,7 +128,7 @@ class SortedSamples:
     @cached_property
     def std(self) -> float:
         """The standard deviation of a sample (n - 1)."""
-        # NaN where a sample is infinite, infinite where squares pass the floating-point range.
+        # NaN where a sample is infinite, infinite where squares overflow.
         with np.errstate(over="ignore", invalid="ignore"):
             return float(self.values.std(ddof=1)) if len(self) > 1 else math.nan
 
@@ -141,45 +138,45 @@ class SortedSamples:
 
 
 def pool(several: Iterable[SortedSamples]) -> SortedSamples:
-    """Return samples of several as one."""
-    known = [samples for samples in several if len(samples)]
-    if len(known) == 1:
-        return known[0]
-    arrays = [samples.values for samples in known] or [np.empty(0)]
-    # The stable sort merges runs that are sorted already.
+    """Return samples of several trials as one."""
+    nonempty = [samples for samples in several if len(samples)]
+    if len(nonempty) == 1:
+        return nonempty[0]
+    arrays = [samples.values for samples in nonempty] or [np.empty(0)]
+    # The stable sort merges sorted runs.
     return SortedSamples(np.sort(np.concatenate(arrays), kind="stable"))
 
 
 def quantiles(ordered: Array, levels: Sequence[float] | Array) -> Floats:
     """Return quantiles of sorted values, interpolated linearly (type 7 of Hyndman & Fan 1996).
 
-    `numpy.quantile` partitions a copy of the samples at each call and gives NaN beside infinities.
+    `numpy.quantile` partitions a copy of the samples at each call and gives NaN next to infinities.
     """
     position = np.asarray(levels, dtype=np.float64) * (len(ordered) - 1)
     below = np.floor(position).astype(np.int64)
     above = np.minimum(below + 1, len(ordered) - 1)
     low, high = (ordered[rank].astype(np.float64) for rank in (below, above))
-    # Where both are infinite their difference has no value, and none is needed.
+    # Two equal infinities have no difference, and need none.
     step = np.zeros_like(low)
     weight = position - below
     with np.errstate(over="ignore"):
         np.subtract(high, low, out=step, where=high != low)
     step = np.multiply(weight, step, out=np.zeros_like(low), where=weight > 0)
     values = np.add(low, step, out=low.copy(), where=np.isfinite(low))
-    # Ends so far apart that their distance passes the floating-point range.
+    # Values so far apart that their difference overflows.
     far = np.isinf(step) & np.isfinite(low) & np.isfinite(high)
     values[far] = (1 - weight[far]) * low[far] + weight[far] * high[far]
     return values
 
 
 def sort_samples(samples: Array, name: Any = "") -> SortedSamples:
-    """Return one trial's samples, sorted; all NaN count as none, and some NaN are an error."""
+    """Return one trial's samples, sorted; only NaN means no samples, some NaN are an error."""
     fits = samples.dtype.kind == "i" or (
         samples.dtype.kind == "u" and (not len(samples) or samples.max() < 2**63)
     )
     values = samples.astype(np.int64 if fits else np.float64)
     values.sort()
-    # NaN sorts last: looking at both ends finds it without another pass.
+    # NaN sorts last, so the two ends show it without another pass.
     if not fits and len(values) and np.isnan(values[-1]):
         if not np.isnan(values[0]):
             raise partly_missing(name)
@@ -188,15 +185,12 @@ def sort_samples(samples: Array, name: Any = "") -> SortedSamples:
 
 
 def sort_all(arrays: Sequence[Array], names: Sequence[Any]) -> list[SortedSamples]:
-    """Return the samples of each trial, sorted in threads; the arrays themselves stay as they are.
-
-    `names` say in which trial samples are missing.
-    """
+    """Return sorted copies of the samples of each trial, in threads; errors show its name."""
     return in_threads(lambda place: sort_samples(arrays[place], names[place]), range(len(arrays)))
 
 
 def partly_missing(name: Any) -> UsageError:
-    """Return the error of a trial that has lost some of its samples."""
+    """Return the error of a trial with some of its samples missing."""
     return UsageError(f"samples are missing in {name}", remedy="check that the trial is complete")
 
 
@@ -223,14 +217,14 @@ def quantile_level(name: str) -> float | None:
 def samples_needed(level: float) -> int:
     """Return how many samples a quantile needs so that one of them is expected beyond it.
 
-    With fewer, an empirical quantile is the extreme under another name: 20 samples for the 95 %
-    quantile, 100 for 99 %, 1,000 for 99.9 %. For the median, which is no tail, one will do.
+    With fewer an empirical quantile is just the extreme: 20 samples for the 95 % quantile, 100 for
+    99 %, 1,000 for 99.9 %. The median needs one.
     """
     return 1 if level == 0.5 else math.ceil(round(1 / min(level, 1 - level), 6))
 
 
 def statistic_name(statistic: Statistic) -> str:
-    """Return how a statistic is called in a column or a figure."""
+    """Return the name of a statistic in a column or a figure."""
     return statistic if isinstance(statistic, str) else getattr(statistic, "__name__", "statistic")
 
 
@@ -253,7 +247,7 @@ def statistic_of(ordered: SortedSamples, statistic: Statistic) -> float:
 def statistics_of(
     samples: Array | SortedSamples, statistics: Sequence[Statistic]
 ) -> dict[str, float]:
-    """Return statistics of one trial's samples by name: the one place where they are computed.
+    """Return statistics of one trial's samples by name.
 
     NaN where there are no samples, or too few for a quantile (`samples_needed`).
     """
@@ -267,24 +261,23 @@ def statistics_of(
 def sort_trials(
     samples: pd.DataFrame, *, value: str = "rtt_ns", by: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """Sort each trial's samples, once for every table, comparison and figure of them.
+    """Sort each trial's samples once, for all tables, comparisons and figures.
 
     Parameters
     ----------
     samples : DataFrame
-        `Dataset.series` (a row a trial), or one row a sample.
+        `Dataset.series` (one row per trial), or one row per sample.
     value : str
         Numeric column of samples, or column of arrays.
     by : sequence of str, optional
-        Columns that together name a trial; needed where there is a row a sample. Where there is a
-        row a trial, rows that share them are pooled; every row stays by itself when omitted.
+        Columns that together name a trial; needed where there is one row per sample. With one row
+        per trial, rows that share them are pooled; without `by` no rows are pooled.
 
     Returns
     -------
     DataFrame
-        One row a trial: `by` (all columns when omitted), and in `value` `SortedSamples`, which know
-        their quantiles. It takes the place of samples wherever they are asked for, and is filtered
-        and given further columns as any table of trials.
+        One row per trial: `by` (all columns when omitted), and `SortedSamples` in `value`. It is
+        accepted wherever samples are, and can be filtered and extended as any table of trials.
 
     Raises
     ------
@@ -304,7 +297,7 @@ def sort_trials(
 
 
 def object_column(cells: Sequence[Any]) -> Array:
-    """Return a column of objects; pandas would take arrays of equal length for rows of numbers."""
+    """Return a column of objects, where pandas would make rows of arrays of equal length."""
     column = np.empty(len(cells), dtype=object)
     for number, cell in enumerate(cells):
         column[number] = cell
@@ -312,7 +305,7 @@ def object_column(cells: Sequence[Any]) -> Array:
 
 
 def _arrays(frame: pd.DataFrame, value: str) -> bool:
-    """Tell whether there is a row a trial, with an array or `SortedSamples` in each cell."""
+    """Tell whether there is one row per trial, with an array or `SortedSamples` in each cell."""
     require_columns(frame, [value])
     first = frame[value].iloc[0]
     return isinstance(first, SortedSamples) or (isinstance(first, np.ndarray) and first.ndim == 1)
@@ -321,14 +314,15 @@ def _arrays(frame: pd.DataFrame, value: str) -> bool:
 def _cells(frame: pd.DataFrame, value: str) -> list[SortedSamples]:
     """Return the sorted samples of each row, sorting those that are not."""
     cells = list(frame[value])
-    rough = [place for place, cell in enumerate(cells) if not isinstance(cell, SortedSamples)]
-    if rough:
-        for place in rough:
-            if not isinstance(cells[place], np.ndarray) or cells[place].dtype.kind not in "iuf":
-                raise UsageError(f"column {value!r} holds {cells[place]!r}, not arrays of numbers")
-        names = [frame.drop(columns=value).iloc[place].to_dict() for place in rough]
-        for place, ordered in zip(rough, sort_all([cells[n] for n in rough], names), strict=True):
-            cells[place] = ordered
+    unsorted = [row for row, cell in enumerate(cells) if not isinstance(cell, SortedSamples)]
+    if unsorted:
+        for row in unsorted:
+            if not isinstance(cells[row], np.ndarray) or cells[row].dtype.kind not in "iuf":
+                raise UsageError(f"column {value!r} holds {cells[row]!r}, not arrays of numbers")
+        names = [frame.drop(columns=value).iloc[row].to_dict() for row in unsorted]
+        made = sort_all([cells[row] for row in unsorted], names)
+        for row, ordered in zip(unsorted, made, strict=True):
+            cells[row] = ordered
     return cells
 
 
@@ -417,10 +411,9 @@ def trial_statistic(
 def join_factors(
     frame: pd.DataFrame, columns: Sequence[str], *, separator: str = " + "
 ) -> pd.Categorical[Any]:
-    """Return several factors as one, such as ``free + block``, a category a combination.
+    """Return several factors as one, with a category such as ``free + block`` per combination.
 
-    Categories follow the order of the columns' own, the last varying fastest; only combinations
-    that occur are among them.
+    Only combinations that occur, in the order of the columns' levels, the last varying fastest.
     """
     require_columns(frame, columns)
     require_names(frame, columns)

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis.estimates import Estimate, Inference, join_notes, over_blocks, ratio_of_means
+from labkit.analysis.estimates import Estimate, Inference, join_notes, ratio_of_means
 from labkit.analysis.knee import fit_knee
 from labkit.analysis.models import fit_line, interaction
 from labkit.analysis.overhead import fit_overhead
+from labkit.analysis.robust import block_mean
 from labkit.claims.cells import Cells, Combined, Measured, NotMeasured
 from labkit.claims.schema import (
     Bound,
@@ -199,7 +200,7 @@ def _paired(above: pd.Series[float], below: pd.Series[float]) -> Inference:
     note = _incomplete(both)
     top, bottom = (np.asarray(values[both], dtype=np.float64) for values in (above, below))
     if (top > 0).all() and (bottom > 0).all():
-        return over_blocks(np.log(top) - np.log(bottom), scale="log", note=note)
+        return block_mean(np.log(top) - np.log(bottom), scale="log", note=note)
     note = join_notes(note, f"{_NO_LOGARITHM}: ratio of arithmetic means (Fieller 1954)")
     return ratio_of_means(top, bottom, note=note)
 
@@ -232,9 +233,9 @@ def _bound(case: _Case) -> Evaluation:
     known = data.values[0].notna()
     values, note = data.values[0][known].to_numpy(dtype=np.float64), _incomplete(known)
     if data.positive:
-        estimate = over_blocks(np.log(values), scale="log", note=note)
+        estimate = block_mean(np.log(values), scale="log", note=note)
     else:
-        estimate = over_blocks(values, note=join_notes(note, f"{_NO_LOGARITHM}: arithmetic mean"))
+        estimate = block_mean(values, note=join_notes(note, f"{_NO_LOGARITHM}: arithmetic mean"))
     part = Part(words(cell), estimate, *claim.region(), claim.unit or _unit(claim))
     return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
 

@@ -537,9 +537,9 @@ def region(part: Part) -> str:
 def blocks_needed(parts: Sequence[Part], alpha: float, least: int) -> int | None:
     """Return how many blocks would decide, if the estimates are what is true.
 
-    With power 0.8, by the paired t test against the nearest bound. Where every
-    estimate lies in its region, enough for all to be shown inside; otherwise, for one that does
-    not to be shown outside.
+    With power 0.8, by the paired t test against the nearest bound, allowing for the uncertainty of
+    the spread that was seen. Where every estimate lies in its region, enough for all to be shown
+    inside; otherwise, for one that does not to be shown outside.
     """
     outside = [part for part in parts if not part.low <= part.estimate.value <= part.high]
     if outside:
@@ -568,7 +568,10 @@ def _blocks(part: Part, alpha: float) -> int | None:
     distance = min(distance / spread, 30.0)
     if distance < 1e-6:
         return MOST_BLOCKS
-    return blocks_to_detect(math.expm1(distance), 1.0, alpha=alpha) or MOST_BLOCKS
+    blocks = blocks_to_detect(
+        math.expm1(distance), 1.0, alpha=alpha, pilot=max(2, estimate.n_blocks)
+    )
+    return blocks or MOST_BLOCKS
 
 
 def _inside(part: Part) -> str:

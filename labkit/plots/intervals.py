@@ -105,7 +105,7 @@ def ladder_plot(
 
 def _note_blocks(figure: Figure, table: pd.DataFrame) -> None:
     text = blocks_text(table["n_blocks"])
-    footnote(figure, f"{text}; 95 % intervals paired by block; the band is the margin")
+    footnote(figure, f"{text}; intervals of the verdicts, paired by block; the band is the margin")
 
 
 def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float) -> None:

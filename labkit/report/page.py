@@ -74,11 +74,12 @@ _DRIFT = """### Drift, dependence, odd trials
 
 Drift over the campaign is the slope of the log value on the order of the blocks. Pairing removes \
 drift that all conditions share, but not the drift of one condition alone."""
-_INSIDE = """`effective` is the number of independent samples that a trial is worth. A trial \
-changes inside when the medians of its batches differ between its first and second half (5 %, \
-corrected by Holm over the trials); trials with too few independent samples are not tested. \
-Changes are shares of the level, without sign. A change inside a trial is no reason to leave it \
-out: comparisons use one number a trial, and the spread between trials includes such changes."""
+_INSIDE = """`effective` is the number of independent samples that a trial is worth. A trial is \
+`changing` when one stretch of it, such as a warm-up, differs from the rest (1 % of steady trials \
+are called so by chance). `cannot tell` is a warning too: the trial is too short for the \
+dependence of its samples, so nothing shows that it is steady. Changes are shares of the median, \
+without sign. A change inside a trial is no reason to leave it out: comparisons use one number a \
+trial, and the spread between trials includes such changes."""
 _FLAGS = """### Flags
 
 Flags set by labkit's validity rules, and attempts that failed. They are counted and shown; \
@@ -488,19 +489,10 @@ class Page:
         worth = dependence.groupby(by, observed=True)[["n", "lag1", "effective"]]
         self.show(worth.agg(["median", "min"]).round(3))
         inside = checks.stationarity(series, **options)
-        inside["size"] = inside["change"].abs()
-        inside["changing"] = (~inside["stationary"]).astype("Int64")
-        groups = inside.groupby(by, observed=True)
-        table = pd.DataFrame(
-            {
-                "trials": groups["trial"].size(),
-                "tested": groups["stationary"].count(),
-                "changing": groups["changing"].sum(),
-                "median_change": groups["size"].median(),
-                "largest_change": groups["size"].max(),
-            }
-        )
-        self.show(table.round(3))
+        states = inside.groupby([by, "state"], observed=False).size().unstack()
+        sizes = inside.assign(size=inside["change"].abs()).groupby(by, observed=True)["size"]
+        changes = sizes.agg(median_change="median", largest_change="max")
+        self.show(changes.join(states).round(3))
 
     def _show_flags(self, by: str | None) -> None:
         """Show how many trials carry which flag, and every attempt that failed."""

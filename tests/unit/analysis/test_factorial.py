@@ -1,4 +1,4 @@
-"""The factorial model, beside statsmodels with a formula."""
+"""The factorial model: the repeated-measures analysis of statsmodels, errors, odd inputs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-import statsmodels.api as sm
-import statsmodels.formula.api as smf
+from scipy import stats
+from statsmodels.stats.anova import AnovaRM
 from statsmodels.stats.multitest import multipletests
 
 from labkit.analysis.factorial import fit_factorial
@@ -33,24 +33,42 @@ def model(frame: pd.DataFrame, **options: object):
     return fit_factorial(frame, value="value", factors=FACTORS, block="block", **options)
 
 
-def test_it_is_the_model_of_a_formula() -> None:
+def test_terms_have_the_f_values_of_repeated_measures() -> None:
     frame = experiment()
-    formula = "np.log(value) ~ C(placement, Sum)*C(wait, Sum)*C(affinity, Sum) + C(block, Sum)"
-    reference = smf.ols(formula, frame).fit(cov_type="HC2", use_t=True)
-    wald = reference.wald_test_terms(scalar=True).table
-    wald.index = [
-        name.replace("C(", "").replace(", Sum)", "") if isinstance(name, str) else name
-        for name in wald.index
-    ]
-    found = model(frame).terms.set_index("term")
-    for term in found.index:
-        assert found.loc[term, "p_value"] == pytest.approx(wald.loc[term, "pvalue"], rel=1e-6)
-    plain = sm.stats.anova_lm(smf.ols(formula, frame).fit(), typ=3)
-    rest = plain.loc["Residual", "sum_sq"]
-    squares = plain.loc["C(wait, Sum)", "sum_sq"]
-    assert found.loc["wait", "share"] == pytest.approx(squares / (squares + rest))
-    expected = multipletests(found["p_value"], method="holm")[1]
-    assert found["p_adjusted"].to_numpy() == pytest.approx(expected)
+    logs = frame.assign(log=np.log(frame["value"]))
+    reference = AnovaRM(logs, "log", "block", within=FACTORS).fit().anova_table
+    terms = model(frame).terms.set_index("term")
+    assert list(terms.index) == list(reference.index)
+    assert terms["f_value"].to_numpy() == pytest.approx(reference["F Value"].to_numpy())
+    assert terms["df"].to_numpy() == pytest.approx(reference["Num DF"].to_numpy())
+    one = terms["df"] == 1
+    assert terms.loc[one, "p_value"].to_numpy() == pytest.approx(reference.loc[one, "Pr > F"])
+    # With more degrees of freedom both are multiplied by Box's epsilon, here of three levels.
+    means = logs.groupby(["block", "placement"])["log"].mean().unstack()
+    covariance = means.sub(means.mean(axis=1), axis=0).cov().to_numpy()
+    epsilon = np.trace(covariance) ** 2 / (2 * np.square(covariance).sum())
+    row = reference.loc["placement"]
+    p_value = stats.f.sf(row["F Value"], 2 * epsilon, 10 * epsilon)
+    assert terms.loc["placement", "p_value"] == pytest.approx(p_value)
+    expected = multipletests(terms["p_value"], method="holm")[1]
+    assert terms["p_adjusted"].to_numpy() == pytest.approx(expected)
+    f_value = terms.loc["wait", "f_value"]
+    assert terms.loc["wait", "share"] == pytest.approx(f_value / (f_value + 5))
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0, 2.0])
+def test_effects_that_vary_by_block_keep_the_nominal_error(spread: float) -> None:
+    rng, runs, noise = np.random.default_rng(1), 300, 0.02
+    frame = experiment(noise=0.0).assign(value=1.0)
+    grid = pd.MultiIndex.from_product([range(6), ["host", "nat", "bridge"]])
+    levels = pd.MultiIndex.from_frame(frame[["block", "placement"]])
+    false = 0
+    for _ in range(runs):
+        own = pd.Series(spread * noise * rng.standard_normal(len(grid)), index=grid)
+        logs = own.reindex(levels).to_numpy() + noise * rng.standard_normal(len(frame))
+        terms = model(frame.assign(value=np.exp(logs)), order=1).terms
+        false += bool(terms.loc[0, "p_value"] < 0.05)
+    assert false / runs <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs)
 
 
 def test_effects_are_ratios_to_the_mean_of_the_levels() -> None:
@@ -84,15 +102,18 @@ def test_order_limits_the_interactions() -> None:
     assert model(experiment()).terms["term"].tolist()[-1] == "placement:wait:affinity"
 
 
-def test_missing_trials_are_no_problem_while_no_cell_is_empty() -> None:
+def test_blocks_that_lack_a_combination_are_left_out() -> None:
     frame = experiment()
     frame.loc[[0, 17, 40], "value"] = math.nan
     found = model(frame)
-    assert found.n_trials == len(frame) - 3
-    assert "3 of 72 trials" in found.note
+    assert (found.n_blocks, found.n_trials) == (3, 36)
+    assert "3 of 72 trials" in found.note and "3 of 6 blocks" in found.note
     twice = model(pd.concat([frame, frame]))
     assert twice.n_trials == found.n_trials
     assert "averaged" in twice.note
+    # Main effects need no complete grid.
+    simpler = model(frame, order=1)
+    assert (simpler.n_blocks, simpler.n_trials) == (6, len(frame) - 3)
 
 
 def test_an_empty_combination_is_named() -> None:
@@ -128,10 +149,13 @@ def test_odd_inputs_are_clear_errors(change: dict[str, object], words: str) -> N
         model(experiment().assign(**change))
 
 
-def test_the_block_is_no_factor_and_confounding_is_seen() -> None:
+def test_factors_that_cannot_be_told_apart_are_clear_errors() -> None:
     frame = experiment()
     with pytest.raises(UsageError, match="invalid factors"):
         fit_factorial(frame, value="value", factors=["block"], block="block")
     apart = frame.assign(host=frame["block"] < 3)
-    with pytest.raises(UsageError, match="confounded with the blocks"):
+    with pytest.raises(UsageError, match="no block holds all combinations"):
         fit_factorial(apart, value="value", factors=["host"], block="block")
+    alias = frame.assign(other=frame["wait"])
+    with pytest.raises(UsageError, match="confounded with each other"):
+        fit_factorial(alias, value="value", factors=["wait", "other"], block="block", order=1)

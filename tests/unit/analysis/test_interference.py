@@ -71,7 +71,8 @@ def test_every_cell_has_its_ratio_with_the_uncertainty_of_both_means():
         names = {"value": METRICS[service][0], "by": "cell"}
         direct = group_contrast(own, above=[f"{neighbour}3b"], below=["none1"], **names)
         assert one.ir == pytest.approx(direct.value - 1)
-        assert (one.ir_low + 1, one.ir_high + 1) == pytest.approx(direct.interval())
+        bounds = direct.interval(1 - one.confidence)
+        assert (one.ir_low + 1, one.ir_high + 1) == pytest.approx(bounds)
     assert row(found, "linpack", "none", "1u").ir == pytest.approx(0.5, abs=0.02)
 
 
@@ -143,6 +144,22 @@ def test_advice_follows_its_rule():
     assert found.loc["netperf + netperf", "service"] == "netperf"
     # Both sides were asked, and the pair stands once.
     assert found.loc["linpack + netperf", "rows"] == 2 and found.index.is_unique
+
+
+def test_no_pair_may_share_without_being_shown_to_lose_less():
+    # A loss of 5 % with a limit of 10 %, and noise that hides which it is.
+    frame = campaign(blocks=5, spread=0.08, seed=3)
+    found = advice(table(frame), limit=0.1).set_index("pair").loc["linpack + netperf"]
+    assert found.advice == "open" and found.ir_low < -0.1 and found.p_share > 0.05
+
+
+def test_the_bounds_of_an_advice_agree_with_it():
+    found = advice(table(campaign()), limit=0.1)
+    share, apart = (found[found.advice == word] for word in ("may share", "keep apart"))
+    assert (share.ir_low > -0.1).all() and (share.p_share < 0.05).all()
+    assert (apart.ir_high < -0.1).all() and (apart.p_apart < 0.05).all()
+    # At the level of Holm's step over three pairs, shared by the two metrics of a pair.
+    assert len(share) == 1 and len(apart) == 2
 
 
 def test_one_side_that_loses_is_enough():

@@ -1,4 +1,4 @@
-"""The knee: known answers, a profile by brute force, coverage where it is hard, odd inputs."""
+"""The knee: known answers, least squares, coverage, curves without a knee, odd inputs."""
 
 from __future__ import annotations
 
@@ -99,9 +99,25 @@ def test_a_straight_line_and_a_constant_have_no_knee() -> None:
     assert flat.at.p_within(3000, 4000) > 0.05
 
 
-def test_the_p_value_of_a_knee_is_uniform_without_one() -> None:
-    p_values = [fit_knee(curve(1e6, seed=seed), **NAMES).p_knee for seed in range(300)]
-    assert np.mean(np.array(p_values) < 0.05) < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)
+SMOOTH = {
+    "line, equal noise": (lambda x: -np.log(x), 0.05),
+    "line, unequal noise": (lambda x: -np.log(x), np.linspace(0.02, 0.10, len(QUOTAS))),
+    "parabola": (lambda x: 0.35 * np.log(x / QUOTAS[-1]) ** 2, 0.05),
+    "a + b / x": (lambda x: np.log1p(3000 / x), 0.05),
+    "a + b exp(-x / c)": (lambda x: np.log1p(8 * np.exp(-x / 1800)), 0.05),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_curves_without_a_knee_are_rarely_said_to_have_one(name: str) -> None:
+    shape, noise = SMOOTH[name]
+    rng, runs, found = np.random.default_rng(3), 30, 0
+    for _ in range(runs):
+        logs = shape(QUOTAS) + 0.03 * rng.standard_normal((10, 1))
+        frame = pd.DataFrame(np.exp(logs + noise * rng.standard_normal((10, 9))), columns=QUOTAS)
+        frame = frame.rename_axis("block").reset_index().melt("block", QUOTAS, "quota")
+        found += fit_knee(frame, **NAMES).p_knee < 0.05
+    assert found / runs <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs)
 
 
 def test_another_curve_is_seen_not_to_be_a_hinge() -> None:

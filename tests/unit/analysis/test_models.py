@@ -230,10 +230,8 @@ def test_all_trials_failed_leaves_nothing() -> None:
 def test_next_time_is_what_power_says() -> None:
     seen = pd.DataFrame({"condition": ["a", "b"], "n_blocks": [6, 1], "sd": [0.03, math.nan]})
     table = blocks_needed(seen, margin=0.02, difference=0.05)
-    assert table.loc[0, "to_equate"] == blocks_for(0.02, 0.03)
-    assert table.loc[0, "to_detect"] == blocks_to_detect(0.05, 0.03)
-    assert table.loc[0, "sd_careful"] == pytest.approx(0.03 * math.sqrt(5 / stats.chi2.ppf(0.2, 5)))
-    assert table.loc[0, "to_equate_careful"] > table.loc[0, "to_equate"]
+    assert table.loc[0, "to_equate"] == blocks_for(0.02, 0.03, pilot=6)
+    assert table.loc[0, "to_detect"] == blocks_to_detect(0.05, 0.03, pilot=6)
     assert table.loc[1, ["to_equate", "to_detect"]].isna().all()
     with pytest.raises(UsageError):
         blocks_needed(seen, margin=0)

@@ -62,7 +62,8 @@ def test_a_row_is_the_overhead_of_its_cell():
     alone = fit_overhead(part, **LINE, **pair)
     row = table.iloc[1]
     assert row["slope"] == alone.slope.value
-    assert (row["growth_low"], row["growth_high"]) == alone.relative.interval()
+    # Two rows, of which this one has the smaller p: Holm's first step has half the level.
+    assert (row["growth_low"], row["growth_high"]) == alone.relative.interval(0.025)
     assert row["p_fixed"] == alone.relative.p_within(-0.02, 0.02)
     # two rows: Holm doubles the smaller p
     assert table["p_growth"].min() >= 2 * alone.slope.p_outside(0, 0) or math.isclose(
@@ -77,6 +78,22 @@ def test_equal_conditions_cost_nothing():
     same["mean"] *= np.exp(rng.normal(0, 1e-3, len(same)))
     table = fitted(pd.concat([frame, same]), others=["same"], within=())
     assert table["verdict"].to_list() == ["none"]
+    # The intervals are those of the equivalence tests: inside the margin.
+    base = frame.loc[frame["placement"] == "host", "mean"].mean()
+    assert -0.02 < table["growth_low"][0] < table["growth_high"][0] < 0.02
+    assert -0.02 * base < table["intercept_low"][0] < table["intercept_high"][0] < 0.02 * base
+
+
+def test_a_cost_that_was_not_found_is_not_called_none():
+    frame = trials()
+    same = frame[frame["placement"] == "host"].assign(placement="same")
+    rng = np.random.default_rng(1)
+    # Each block has its own cost at size 0: the growth is known, the intercept is not.
+    own = dict(zip(range(100), rng.normal(0, 20_000, 100), strict=True))
+    same["mean"] += same["block"].map(own)
+    table = fitted(pd.concat([frame, same]), others=["same"], within=())
+    assert table["p_fixed"][0] < 0.05 < min(table["p_intercept"][0], table["p_none"][0])
+    assert table["verdict"].to_list() == ["undecided"]
 
 
 @pytest.mark.parametrize(("blocks", "sizes"), [(1, SIZES), (4, SIZES), (8, SIZES[:2])])
@@ -97,7 +114,7 @@ def test_what_was_not_measured_has_a_row_that_says_so():
     assert "1 usable levels" in table.loc["growing / host", "note"]
     assert table.loc["fixed / host", "verdict"] == "fixed"
     shown = format_overhead(table.reset_index())
-    assert shown.iloc[2]["at size 0, µs [95 %]"] == ""
+    assert shown.iloc[2]["at size 0, µs [interval]"] == ""
 
 
 def test_numbers_are_shown_in_their_units():
@@ -105,11 +122,11 @@ def test_numbers_are_shown_in_their_units():
     shown = format_overhead(table).iloc[0]
     row = table.iloc[0]
     middle, low, high = (row[f"intercept{end}"] / 1000 for end in ("", "_low", "_high"))
-    assert shown["at size 0, µs [95 %]"] == f"{middle:.2f} [{low:.2f}, {high:.2f}]"
-    assert shown["for each KiB, µs [95 %]"].startswith(f"{row['slope'] * 1.024:.4f} [")
+    assert shown["at size 0, µs [interval]"] == f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+    assert shown["for each KiB, µs [interval]"].startswith(f"{row['slope'] * 1.024:.4f} [")
     assert shown["p of growth"] == "<0.0001" and shown["blocks"] == "8"
     pilot = format_overhead(fitted(trials(blocks=1), others=["both"])).iloc[0]
-    assert "[" not in pilot["at size 0, µs [95 %]"] and pilot["p of fixed"] == ""
+    assert "[" not in pilot["at size 0, µs [interval]"] and pilot["p of fixed"] == ""
 
 
 def test_the_figure_has_points_and_lines_for_each_panel():

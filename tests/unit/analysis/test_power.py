@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from statsmodels.stats.power import TTestPower
 
 from labkit.analysis import power
@@ -98,3 +99,28 @@ def test_fewer_blocks_are_often_on_one_side_by_chance(alpha):
 def test_no_level_has_no_number_of_blocks(alpha):
     with pytest.raises(UsageError, match="invalid alpha"):
         power.least_blocks(alpha)
+
+
+@pytest.mark.parametrize("pilot", [5, 10, 25])
+@pytest.mark.parametrize("decision", ["equivalent", "different"])
+def test_the_plan_of_a_pilot_has_the_power_it_states(pilot, decision):
+    # The same pilot again and again; the next campaign has the number of blocks it asks for.
+    rng, runs, sd, target = np.random.default_rng(5), 1500, 0.05, 0.03
+    decided = 0
+    plan = power.blocks_for if decision == "equivalent" else power.blocks_to_detect
+    for chi2 in rng.chisquare(pilot - 1, runs):
+        blocks = plan(target, sd * math.sqrt(chi2 / (pilot - 1)), pilot=pilot)
+        true = 0.0 if decision == "equivalent" else math.log1p(target)
+        mean = rng.normal(true, sd / math.sqrt(blocks))
+        error = sd * math.sqrt(rng.chisquare(blocks - 1) / (blocks - 1) / blocks)
+        if decision == "equivalent":
+            decided += abs(mean) + stats.t.ppf(0.95, blocks - 1) * error < math.log1p(target)
+        else:
+            decided += abs(mean) > stats.t.ppf(0.975, blocks - 1) * error
+    assert abs(decided / runs - 0.8) < 0.045
+
+
+def test_a_pilot_of_one_block_plans_nothing():
+    with pytest.raises(UsageError, match="pilot"):
+        power.blocks_for(0.02, 0.05, pilot=1)
+    assert power.blocks_for(0.02, 0.05, pilot=1000) - power.blocks_for(0.02, 0.05) <= 1

@@ -19,10 +19,22 @@ def test_a_comparison_in_words():
     shown = format_comparison(table)
     row, found = shown.loc["a"].map(plain), table.iloc[0]
     bounds = f"{found['estimate']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
-    assert row["ratio [95 %]"] == bounds
-    assert row["difference, µs [95 %]"].startswith(f"{found['difference'] / 1000:.2f} [")
+    assert row["ratio [interval]"] == bounds
+    assert row["difference, µs [interval]"].startswith(f"{found['difference'] / 1000:.2f} [")
     assert row["verdict"] == "different" and row["p"] == "<0.0001" and row["blocks"] == "9"
-    assert row["note"].endswith("missing: 3")
+    assert row["note"].endswith("missing: 3") and row["confidence"] == "95 %"
+
+
+def test_the_interval_shown_is_the_one_that_the_verdict_rests_on():
+    frame = trials(np.random.default_rng(4), blocks=6, noise=0.01)
+    table = run(frame, margin=0.025)
+    row = table.iloc[0]
+    assert row["verdict"] == "equivalent" and row["high"] > 1.025 > row["equal_high"]
+    shown = format_comparison(table).iloc[0].map(plain)
+    assert shown["confidence"] == "90 %"
+    assert shown["ratio [interval]"].endswith(f"[{row['equal_low']:.3f}, {row['equal_high']:.3f}]")
+    # Few blocks: what they cannot show is said once, below the table.
+    assert shown["note"] == "" and "fewer than 10 blocks" in not_compared(table)
 
 
 def test_one_baseline_goes_to_the_heading_and_what_was_not_run_is_said():
@@ -31,9 +43,9 @@ def test_one_baseline_goes_to_the_heading_and_what_was_not_run_is_said():
     both = pd.concat([frame, lone])
     table = factor_effect(both, "condition", ["base", "other"], ["cell"], value="value")
     shown = format_comparison(table)
-    assert "ratio to base [95 %]" in shown.columns
+    assert "ratio to base [interval]" in shown.columns
     assert list(shown.index) == [("x", "other"), ("y", "other")]
-    assert shown.iloc[1].map(plain).to_list()[:4] == ["0", "", "undecided", ""]
+    assert shown.iloc[1].map(plain).to_list()[:4] == ["0", "", "", "undecided"]
     assert not_compared(table) == "Not compared: y, other / base (no trial with condition=other)."
     assert not_compared(table.iloc[:1]) == ""
 

@@ -176,7 +176,7 @@ def test_a_displayed_figure_has_a_text_alternative(samples):
     assert set(images) == {"text/plain"}  # IPython's backend makes the image
     alt = metadata["image/png"]["alt"]
     first = table.iloc[0]
-    assert f"Rows: {first['condition']}: {first['estimate']:.3f} [" in alt
+    assert f"Rows: {first['condition']}: {first['estimate']:.3f} " in alt
     assert "Panels: medians. Across: ratio to bare clean" in alt and "n = 3 blocks" in alt
     many = pd.concat([samples.assign(part=f"part {part}") for part in range(9)])
     assert "Panels: 9, the first part: part 0 n = 3" in alt_text(

@@ -1,0 +1,148 @@
+"""What breaks a t test over blocks: effects that wander, outlying blocks, skewed log ratios.
+
+One number a block comes in, in the order of the blocks. Serial correlation is tested by the ratio
+of von Neumann (1941) and, where found, allowed for by the effective sample size of an AR(1) series
+(Bayley & Hammersley 1946) with a lag-1 correlation corrected for its bias (Kendall 1954). Outlying
+blocks are tested by Grubbs (1969), skewness by D'Agostino (1970). The trimmed mean and its t test
+are those of Tukey & McLaughlin (1963) and Yuen (1974), on the differences inside blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from labkit.analysis.estimates import Estimate, join_notes, over_blocks
+
+Floats = NDArray[np.float64]
+
+#: With fewer blocks the tests below find too little to be worth running: at a lag-1 correlation of
+#: 0.5 the one of von Neumann finds 24 % in 5 blocks, 46 % in 10, 83 % in 25.
+CHECKED_BLOCKS = 10
+#: Level of the test for serial correlation; a false alarm only widens the interval.
+SERIAL_LEVEL = 0.1
+#: Level of the tests for outliers and skewness, of which a false alarm is a note.
+SHAPE_LEVEL = 0.01
+#: No correlation is taken to be higher: beyond it a campaign is worth one block.
+_HIGHEST = 0.95
+#: Said of verdicts that rest on fewer than `CHECKED_BLOCKS`.
+UNCHECKED = "too few blocks to check for effects that wander or for outliers"
+
+
+@dataclass(frozen=True)
+class Serial:
+    """Serial correlation of one number a block.
+
+    Parameters
+    ----------
+    lag1 : float
+        Lag-1 correlation, corrected for its bias; NaN where it was not estimated.
+    p_value : float
+        One-sided p-value of the von Neumann ratio; NaN below `CHECKED_BLOCKS` and without spread.
+    error, df : float
+        Standard error of the mean, and degrees of freedom, that allow for it.
+    """
+
+    lag1: float
+    p_value: float
+    error: float
+    df: float
+
+    @property
+    def note(self) -> str:
+        """What to say where it was found."""
+        return (
+            f"the effect wanders over the blocks (lag-1 correlation {self.lag1:.2f}): "
+            "errors allow for it"
+        )
+
+
+def serial_correlation(figures: Floats) -> Serial:
+    """Return the serial correlation of one number a block, in the order of the blocks."""
+    n = len(figures)
+    centred = figures - figures.mean() if n else figures
+    square = float(centred @ centred)
+    if n < CHECKED_BLOCKS or not square > 0 or not math.isfinite(square):
+        return Serial(math.nan, math.nan, math.nan, math.nan)
+    # The ratio lies between 0 and 4, with mean 2 and this variance: near enough a beta variable.
+    ratio = float(np.sum(np.diff(figures) ** 2)) / square
+    shape = ((n * n - 1) / (n - 2) - 1) / 2
+    p_value = float(special.betainc(shape, shape, min(ratio / 4, 1.0)))
+    raw = float(centred[1:] @ centred[:-1]) / square
+    lag1 = float(np.clip(raw + (1 + 4 * max(raw, 0.0)) / n, 0.0, _HIGHEST))
+    lags = np.arange(1, n)
+    inflation = 1 + 2 * float(np.sum((1 - lags / n) * lag1**lags))
+    # The sample variance of a correlated series is too small, too.
+    variance = square / max(n - inflation, (n - 1) / n)
+    error = math.sqrt(variance * inflation / n)
+    return Serial(lag1, p_value, error, max(n / inflation - 1, 1.0))
+
+
+def allow_for_serial(estimate: Estimate, figures: Floats) -> Estimate:
+    """Return a mean over blocks with errors that allow for serial correlation, where it is found.
+
+    The wider error counts; the note says so.
+    """
+    serial = serial_correlation(figures)
+    found = serial.p_value < SERIAL_LEVEL and serial.error > estimate.error
+    if not found or not estimate.error > 0:
+        return estimate
+    note = f"the effect wanders over the blocks (lag-1 correlation {serial.lag1:.2f}): wider errors"
+    return replace(estimate, error=serial.error, df=serial.df, note=join_notes(estimate.note, note))
+
+
+def block_mean(
+    figures: Floats,
+    *,
+    scale: Literal["linear", "log"] = "linear",
+    note: str = "",
+    size: float = 0.0,
+) -> Estimate:
+    """Return `over_blocks` with errors that allow for serial correlation, where it is found."""
+    return allow_for_serial(over_blocks(figures, scale=scale, note=note, size=size), figures)
+
+
+def shape_note(figures: Floats) -> str:
+    """Return what an outlying block or skewness does to a mean over blocks; empty without."""
+    n = len(figures)
+    spread = float(figures.std(ddof=1)) if n > 1 else 0.0
+    if n < CHECKED_BLOCKS or not spread > 0:
+        return ""
+    distance = np.abs(figures - figures.mean()) / spread
+    # Grubbs: the largest distance as a t statistic, times the number of blocks.
+    most = float(distance.max())
+    rest = (n - 1) ** 2 - n * most**2
+    t = most * math.sqrt(n * (n - 2) / rest) if rest > 0 else math.inf
+    notes = []
+    if 2 * n * float(special.stdtr(n - 2, -t)) < SHAPE_LEVEL:
+        notes.append(
+            f"an outlying block ({int(distance.argmax()) + 1} of {n}): compare the trimmed mean"
+        )
+    elif float(stats.skewtest(figures).pvalue) < SHAPE_LEVEL:
+        notes.append("skewed log ratios: the error rate is higher than stated")
+    return join_notes(*notes)
+
+
+def trimmed_mean(figures: Floats, trim: float) -> tuple[float, float, float]:
+    """Return the trimmed mean of one number a block, its standard error and degrees of freedom.
+
+    `trim` is the share that is cut off at each end (0.2 for 20 %). NaN where fewer than two
+    numbers are left.
+    """
+    n = len(figures)
+    cut = int(trim * n)
+    kept = n - 2 * cut
+    if kept < 1:
+        return math.nan, math.nan, math.nan
+    ordered = np.sort(figures)
+    mean = float(ordered[cut : n - cut].mean())
+    if kept < 2:
+        return mean, math.nan, math.nan
+    winsorised = np.clip(figures, ordered[cut], ordered[n - cut - 1])
+    spread = float(winsorised.std(ddof=1)) * math.sqrt((n - 1) / (kept * (kept - 1)))
+    return mean, spread, kept - 1.0

@@ -1,0 +1,79 @@
+"""Serial correlation, outlying blocks, skewness and trimmed means."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import signal, stats
+
+from labkit.analysis.robust import (
+    CHECKED_BLOCKS,
+    SERIAL_LEVEL,
+    allow_for_serial,
+    block_mean,
+    serial_correlation,
+    shape_note,
+    trimmed_mean,
+)
+
+
+def wandering(rng, blocks, lag1):
+    start = lag1 * rng.normal(size=1)
+    noise = rng.normal(size=blocks)
+    return signal.lfilter([math.sqrt(1 - lag1**2)], [1, -lag1], noise, zi=start)[0]
+
+
+@pytest.mark.parametrize("blocks", [10, 25])
+def test_the_check_has_its_level_and_finds_what_is_there(blocks):
+    rng, runs = np.random.default_rng(1), 800
+    rates = {
+        lag1: np.mean(
+            [
+                serial_correlation(wandering(rng, blocks, lag1)).p_value < SERIAL_LEVEL
+                for _ in range(runs)
+            ]
+        )
+        for lag1 in (0.0, 0.8)
+    }
+    assert abs(rates[0.0] - SERIAL_LEVEL) < 3 * math.sqrt(0.1 * 0.9 / runs)
+    assert rates[0.8] > 0.6
+
+
+def test_errors_allow_for_it_and_are_never_narrower():
+    rng = np.random.default_rng(2)
+    false, plain, runs = 0, 0, 400
+    for _ in range(runs):
+        figures = wandering(rng, 25, 0.5)
+        allowed = block_mean(figures)
+        false += min(allowed.p_outside(0, 0), 1) < 0.05
+        plain += stats.ttest_1samp(figures, 0).pvalue < 0.05
+        assert allowed.error >= figures.std(ddof=1) / 5 * (1 - 1e-12)
+    assert false / runs < 0.14 < 0.18 < plain / runs
+
+
+@pytest.mark.parametrize("figures", [np.arange(CHECKED_BLOCKS - 1.0), np.ones(20), np.ones(0)])
+def test_nothing_is_said_of_too_few_blocks_or_of_constants(figures):
+    assert math.isnan(serial_correlation(figures).p_value) and shape_note(figures) == ""
+    estimate = block_mean(figures)
+    assert allow_for_serial(estimate, figures) is estimate
+
+
+def test_shapes_are_noted():
+    rng = np.random.default_rng(3)
+    assert shape_note(stats.norm.ppf((np.arange(20) + 0.5) / 20)) == ""
+    exponential = stats.expon.ppf((np.arange(40) + 0.5) / 40)
+    assert shape_note(exponential.clip(max=3.0)) == (
+        "skewed log ratios: the error rate is higher than stated"
+    )
+    assert "outlying block (4 of 12)" in shape_note(np.insert(rng.normal(size=11), 3, 15.0))
+
+
+def test_a_trimmed_mean_is_yuens():
+    figures = np.random.default_rng(4).normal(1, 1, 12)
+    mean, error, df = trimmed_mean(figures, 0.2)
+    expected = stats.ttest_ind(figures, np.zeros(12), trim=0.2, equal_var=False)
+    assert mean == pytest.approx(stats.trim_mean(figures, 0.2)) and df == 7
+    assert mean / error == pytest.approx(expected.statistic)
+    assert trimmed_mean(figures, 0.0)[1] == pytest.approx(stats.sem(figures))
+    assert math.isnan(trimmed_mean(figures[:1], 0.2)[1])
+    assert math.isnan(trimmed_mean(figures[:0], 0.2)[0])
