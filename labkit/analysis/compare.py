@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
 from labkit.analysis.estimates import (
+    benjamini_hochberg,
     holm,
     interval,
     join_notes,
@@ -376,18 +376,6 @@ def adjust_family(p_values: Floats, constant: NDArray[np.bool_], alpha: float) -
     return Family(
         np.where(constant, p_values, adjusted), np.where(constant, p_values, exploratory), levels
     )
-
-
-def benjamini_hochberg(p_values: Floats) -> Floats:
-    """Return p-values adjusted for the false discovery rate; NaN stays NaN and counts for nothing.
-
-    Benjamini & Hochberg (1995). For exploration: a share `alpha` of the findings may be false.
-    """
-    adjusted = np.full(len(p_values), np.nan)
-    known = np.isfinite(p_values)
-    if known.any():
-        adjusted[known] = stats.false_discovery_control(p_values[known])
-    return adjusted
 
 
 def _intervals(row: Mapping[str, Any], level: float) -> list[float]:

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
+from statsmodels.stats.multitest import fdrcorrection
 
 Floats = NDArray[np.float64]
 
@@ -97,12 +98,12 @@ def holm(p_values: Floats) -> Floats:
 def benjamini_hochberg(p_values: Floats) -> Floats:
     """Return p-values adjusted for the false discovery rate; NaN stays NaN and counts for nothing.
 
-    Benjamini & Hochberg (1995), by scipy.
+    Benjamini & Hochberg (1995), by statsmodels.
     """
     adjusted = np.full(len(p_values), np.nan)
     known = np.flatnonzero(np.isfinite(p_values))
     if len(known):
-        adjusted[known] = stats.false_discovery_control(p_values[known])
+        adjusted[known] = fdrcorrection(p_values[known])[1]
     return adjusted
 
 
