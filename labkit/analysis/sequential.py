@@ -431,7 +431,7 @@ def _levels(
         spend = max(0.0, _spent(alpha, min(1.0, size / most), spending) - spent)
         far = _FAR * math.sqrt(size)
         bound = far
-        if spend > 0:
+        if spend > 1e-9 * alpha:  # less is rounding
 
             def excess(
                 bound: float,

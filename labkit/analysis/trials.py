@@ -319,7 +319,7 @@ def _cells(frame: pd.DataFrame, value: str) -> list[SortedSamples]:
         for row in unsorted:
             if not isinstance(cells[row], np.ndarray) or cells[row].dtype.kind not in "iuf":
                 raise UsageError(f"column {value!r} holds {cells[row]!r}, not arrays of numbers")
-        names = [frame.drop(columns=value).iloc[row].to_dict() for row in unsorted]
+        names = frame.drop(columns=value).iloc[unsorted].to_dict("records")
         made = sort_all([cells[row] for row in unsorted], names)
         for row, ordered in zip(unsorted, made, strict=True):
             cells[row] = ordered
