@@ -45,4 +45,4 @@ def report(folder: Path, *, execute: str = "", **replaced: Any) -> None:
             "no such profile", folder, measure=False, new=False, say=messages.append
         )
     assert index == folder / "index.html" and headlines and not failures
-    assert "holding the claims against what was measured" in messages
+    assert "evaluating the claims" in messages

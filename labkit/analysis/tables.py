@@ -25,11 +25,10 @@ _SOLID = "\N{NO-BREAK SPACE}"
 _HEADINGS = {
     "blocks": "blocks",
     "ratio": "ratio{base} [interval]",
-    "confidence": "confidence",
+    "confidence": "level",
     "verdict": "verdict",
     "difference": "difference, {unit} [interval]",
     "p": "p",
-    "exploratory": "p, exploratory",
     "equal": "p of equivalence",
     "needed": "needed",
     "note": "note",
@@ -55,8 +54,7 @@ def format_comparison(
     DataFrame
         Strings: ``blocks``; the ratio with the interval that its verdict rests on (of the two
         one-sided tests where it is ``equivalent``, else of Holm's step) and that interval's
-        ``confidence``; the difference; ``p`` (Holm), ``p, exploratory`` (Benjamini-Hochberg),
-        ``p of equivalence``, ``verdict``, ``needed`` blocks and ``note``.
+        ``level``; the difference; ``p`` (Holm), ``p of equivalence``, ``verdict``, ``needed`` blocks and ``note``.
     """
     keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
     names = {name: [str(value) for value in table[name]] for name in keys}
@@ -115,10 +113,9 @@ def _row(row: dict[Any, Any], scale: float, alpha: float) -> dict[str, str]:
     return {
         "blocks": str(row["n_blocks"]),
         "ratio": _with_interval([row["estimate"], *(row[name] for name in bounds)], 3),
-        "confidence": f"{100 * confidence:.4g} %" if known else "",
+        "confidence": f"{100 * confidence:.3g} %" if known else "",
         "difference": _with_interval([scale * item for item in difference], 2),
         "p": _p_value(row["p_adjusted"]),
-        "exploratory": _p_value(row["p_exploratory"]),
         "equal": _p_value(row["p_equivalence"]),
         "verdict": str(row["verdict"]),
         "needed": "" if pd.isna(row["needed_blocks"]) else str(row["needed_blocks"]),

@@ -281,6 +281,20 @@ class Page:
         return table[rows] if rows.any() else table
 
     @staticmethod
+    def headline_text(line: Mapping[str, Any]) -> str:
+        """Return a headline as a line of a list: text, number with interval, verdict."""
+
+        def text(value: float) -> str:
+            return f"{value:.3f}" if line["unit"] == "times" else number(value)
+
+        estimate = ""
+        if line.get("estimate") is not None:
+            estimate = f" {text(line['estimate'])} {line['unit']}"
+            if line.get("low") is not None and line.get("high") is not None:
+                estimate += f" [{text(line['low'])}, {text(line['high'])}]"
+        return f"- {line['text']}:{estimate} **{line['verdict']}**"
+
+    @staticmethod
     def headlines(table: pd.DataFrame, text: str, **levels: Any) -> list[dict[str, Any]]:
         """Return the headline of one row of a comparison; an empty list if it was not measured.
 
@@ -577,7 +591,7 @@ class Page:
             The study, as the index names it.
         """
         lines = [self._marked(line) for line in [*lines, *self._claim_headlines()]]
-        text = "\n".join(map(headline_text, lines))
+        text = "\n".join(map(self.headline_text, lines))
         self.say(text or "Nothing was measured, so there are no conclusions.")
         source = provenance(self._all)
         summary = tables.json_value(
@@ -656,20 +670,6 @@ class Page:
             "profile": parts[2] if parts[:2] == ("data", "local") and len(parts) > 3 else "",
             "reference": parts[:2] == ("data", "reference"),
         }
-
-
-def headline_text(line: Mapping[str, Any]) -> str:
-    """Return a headline as a line of a list: text, number with interval, verdict."""
-
-    def text(value: float) -> str:
-        return f"{value:.3f}" if line["unit"] == "times" else number(value)
-
-    estimate = ""
-    if line.get("estimate") is not None:
-        estimate = f" {text(line['estimate'])} {line['unit']}"
-        if line.get("low") is not None and line.get("high") is not None:
-            estimate += f" [{text(line['low'])}, {text(line['high'])}]"
-    return f"- {line['text']}:{estimate} **{line['verdict']}**"
 
 
 def _levels(level: Any) -> set[str]:

@@ -22,7 +22,7 @@ def test_a_comparison_in_words():
     assert row["ratio [interval]"] == bounds
     assert row["difference, µs [interval]"].startswith(f"{found['difference'] / 1000:.2f} [")
     assert row["verdict"] == "different" and row["p"] == "<0.0001" and row["blocks"] == "9"
-    assert row["note"].endswith("missing: 3") and row["confidence"] == "95 %"
+    assert row["note"].endswith("missing: 3") and row["level"] == "95 %"
 
 
 def test_the_interval_shown_is_the_one_that_the_verdict_rests_on():
@@ -31,7 +31,7 @@ def test_the_interval_shown_is_the_one_that_the_verdict_rests_on():
     row = table.iloc[0]
     assert row["verdict"] == "equivalent" and row["high"] > 1.025 > row["equal_high"]
     shown = format_comparison(table).iloc[0].map(plain)
-    assert shown["confidence"] == "90 %"
+    assert shown["level"] == "90 %"
     assert shown["ratio [interval]"].endswith(f"[{row['equal_low']:.3f}, {row['equal_high']:.3f}]")
     # Few blocks: what they cannot show is said once, below the table.
     assert shown["note"] == "" and "fewer than 10 blocks" in not_compared(table)

@@ -12,7 +12,7 @@ from notebook_pages import display_into, summary_of, words
 import labkit.dataset
 from labkit.analysis.compare import factor_effect
 from labkit.errors import DatasetError
-from labkit.report.page import Page, headline_text
+from labkit.report.page import Page
 
 SERVICES = {"linpack": "gflops", "netperf": "mbit_per_s"}
 FACTORS = {"service": [*SERVICES], "case": ["1", "3b"]}
@@ -289,4 +289,4 @@ def test_a_column_that_was_never_sampled_is_an_error(page_of):
     ],
 )
 def test_a_headline_in_words(line, text):
-    assert headline_text({"text": "x", "verdict": "open", **line}).startswith(text)
+    assert Page.headline_text({"text": "x", "verdict": "open", **line}).startswith(text)
