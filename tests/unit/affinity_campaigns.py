@@ -63,9 +63,9 @@ def observe(stand_in, factor=1.2, watched=("bare clean", "docker host", "docker 
         pinned = alike.items() <= levels.items() and one["replicate"] == 1
         if not pinned or levels["placement"] not in watched:
             continue
-        name, rtt = f"{one['trial']}-on", stand_in.given[one["trial"]]
+        name, rtt = f"{one['trial']}-on", stand_in.arrays[one["trial"]]
         inside = (rtt * (0.5 if levels["placement"] == "docker bridge" else 0.4)).astype("int64")
-        stand_in.given[name] = {"rtt_ns": (rtt * factor).astype("int64"), "residence_ns": inside}
+        stand_in.arrays[name] = {"rtt_ns": (rtt * factor).astype("int64"), "residence_ns": inside}
         counts = {"captured": 900.0, "paired": 449.0, "unpaired": 2.0, "capture_drops": 1.0}
         more = {"trial": name, "metrics": counts, "levels": levels | {"capture": "on"}}
         later.append(one | more | {"flags": ["lossy capture: 1 of 901 packets"]})

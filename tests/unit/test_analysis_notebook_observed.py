@@ -62,7 +62,7 @@ def test_other_sizes_and_exchanges_have_a_chapter_of_their_own(monkeypatch):
     for one in [*stand_in.records, *stand_in.plan["conditions"]]:
         one["levels"] = one["levels"] | {"size": "64"}
     for one in more:
-        stand_in.given[one["trial"]] = 2 * stand_in.given[one["trial"].removesuffix("-large")]
+        stand_in.arrays[one["trial"]] = 2 * stand_in.arrays[one["trial"].removesuffix("-large")]
     stand_in.records.extend(more)
     stand_in.__dict__.pop("trials", None)
     stand_in.plan["factors"] = {**FACTORS, "size": ["64", "1024"]}

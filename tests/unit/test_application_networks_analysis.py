@@ -175,7 +175,8 @@ def test_the_papers_tables_stand_beside(five_blocks):
     claims = names["entries"].set_index("id")
     assert set(claims["study"]) == {"application-networks"} and len(claims) > 25
     assert not (claims["result"] == "error").any()
-    assert claims.loc["haruna2019-pg-nat", "result"] == "contradicted"
+    # Inside what the paper's own spread allows, 0.87 to 1.30.
+    assert claims.loc["haruna2019-pg-nat-300", "result"] == "replicated"
     assert claims.loc["haruna2019-tcp-weave", "result"] == "not measured"
     assert claims.loc["haruna2019-memcached-latency-order", "result"] == "replicated"
 

@@ -139,14 +139,11 @@ def test_the_papers_table_and_claims_stand_beside(monkeypatch):
     assert ("rkt", "1", "28") in names["rest"] and ("lxc", "1", "28") not in names["rest"]
     claims = names["entries"].set_index("id")
     assert len(claims) > 30 and not (claims["result"] == "error").any()
-    # LXC keeps 80 to 95 % with one hop, where the paper has 65 to 69.
-    assert claims.loc["struye2017-lxc-small", "result"] == "contradicted"
-    assert claims.loc["struye2017-rkt-small", "result"] == "not measured"
-    assert claims.loc["struye2017-nat-worst", "result"] == "replicated"
-    # 0.9, 0.7 and 0.7 of bare metal's packets with one hop: all of them wait longer than there.
-    assert claims.loc["struye2017-latency-bare-below-small", "result"] == "replicated"
-    # 1 / 0.7 of bare metal's wait, and not twice as much.
-    assert claims.loc["struye2017-latency-one-processor-docker", "result"] == "contradicted"
+    # The generator never reached the rate that was asked of it.
+    for name in ("lxc-small-one", "nat-worst"):
+        claim = claims.loc[f"struye2017-{name}"]
+        assert claim["result"] == "undecided" and "the load generator reached" in claim["why"]
+    assert claims.loc["struye2017-rkt-small-one", "result"] == "not measured"
 
 
 def test_two_payloads_and_packets_that_nobody_counted(monkeypatch):
