@@ -54,7 +54,8 @@ def format_comparison(
     DataFrame
         Strings: ``blocks``; the ratio with the interval that its verdict rests on (of the two
         one-sided tests where it is ``equivalent``, else of Holm's step) and that interval's
-        ``level``; the difference; ``p`` (Holm), ``p of equivalence``, ``verdict``, ``needed`` blocks and ``note``.
+        ``level``; the difference; ``p`` (Holm), ``p of equivalence``, ``verdict``, ``needed``
+        blocks and ``note``.
     """
     keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
     names = {name: [str(value) for value in table[name]] for name in keys}

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from labkit.claims.ledger import RESULTS, totals
+from labkit.claims.ledger import RESULTS, TIERS, totals
 from labkit.dataset import load
 from labkit.paths import project
 from labkit.plots import ledger_overview
@@ -62,7 +62,11 @@ def build_ledger(
         script=Markup(script),
         # The page's security policy allows only the script with this digest.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        claims=[_claim(row, datasets, output.parent) for row in rows.to_dict("records")],
+        claims=[
+            _claim(row, datasets, output.parent)
+            for tier in TIERS
+            for row in rows[rows["tier"] == tier].to_dict("records")
+        ],
         choices={
             name: (label, list(dict.fromkeys(filter(None, map(str, rows[name])))))
             for name, label in FILTERS.items()
