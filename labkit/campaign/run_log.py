@@ -93,8 +93,8 @@ class RunLog:
         hosts = (f"{role} {', '.join(rig.addresses.get(role, ()))}" for role in rig.hosts)
         LOG.info("rig %s: %s", rig.name, "; ".join(hosts) or "no hosts")
         counts = f"{len(design.conditions)} conditions x {len(design.order)} blocks"
-        refused = f"{len(design.infeasible)} refused"
-        planned = f"{len(design)} trials, {self._done} measured before, {refused}"
+        infeasible = f"{len(design.infeasible)} infeasible"
+        planned = f"{len(design)} trials, {self._done} measured before, {infeasible}"
         LOG.info("%s: %s = %s", self._study, counts, planned)
 
     def _log_error(self, error: BaseException) -> None:

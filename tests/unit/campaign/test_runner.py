@@ -196,7 +196,7 @@ def test_every_run_writes_a_log(rig: Rig, tmp_path: Path) -> None:
     wanted = [
         rf"INFO session 1: labkit {re.escape(VERSION)}, process {os.getpid()}",
         "INFO rig nowhere: no hosts",
-        r"INFO tiny: 3 conditions x 2 blocks = 6 trials, 0 measured before, 0 refused",
+        r"INFO tiny: 3 conditions x 2 blocks = 6 trials, 0 measured before, 0 infeasible",
         r"INFO b01-p01 attempt 1 begins: .*\d.*",
         r"INFO b01-p01 attempt 1 ok: \d+\.\d s, 1 samples",
         r"INFO b01-p02 attempt 1 begins: .*",
