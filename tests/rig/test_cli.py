@@ -162,7 +162,7 @@ def test_containers_of_a_dead_campaign_are_removed(
     [
         (("run", "--profile", "nope"), "one of paper, quick, tiny"),
         (("run", "nosuch"), "one of affinity-spinning"),
-        (("run", "-P", "tiny", "-p", "nosuch", "1"), "it declares rig, blocks, messages"),
+        (("run", "-P", "tiny", "-p", "nosuch", "1"), "it declares blocks, cells"),
         (("run", "-p", "blocks"), "requires 2 arguments"),
         (("run", "-f", "none.yaml"), "does not exist"),
         (("run", "cpu-quota", "rps", "-P", "tiny", "-p", "calls", "9"), "65-rps.ipynb has no"),
