@@ -1,25 +1,30 @@
 # labkit: `make report` measures and reports, `make test` tests. Both require only make and
 # Python 3.11 or later.
 #
-#   PROFILE=tiny|quick|paper   how much is measured: pilots, verdicts, as the papers did
+#   BUDGET=15m                 time for measuring: what decides most in it is measured
+#   PROFILE=tiny|quick|paper   instead: every study, as a pilot, for verdicts, as the papers did
 #   NEW=1                      start another campaign instead of resuming
 #   LABKIT_NO_APT=1            list missing host tools, do not install them
 #   PYTHON=python3.12          the interpreter of the environment
 
-PROFILE ?= tiny
+BUDGET ?= 15m
 BIN := .venv/bin
-LOCK_FLAGS := --universal --fork-strategy fewest --python-version 3.11 --extra test --extra setup --generate-hashes \
-	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
+LOCK := scripts/uv.sh pip compile pyproject.toml --universal --fork-strategy fewest --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --quiet
+# The lock of the documentation's tools has only what requirements.lock does not.
+HELD = $$(sed -n 's/^\([^ =]*\)==.*/--no-emit-package \1/p' requirements.lock)
+INSTALL_DOCS := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements-docs.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test report test bench simulate lint lock clean
+.PHONY: help setup setup-test report test docs bench simulate lint lock clean
 
 help: ## List the targets
 	@echo 'labkit: a lab for measuring container performance'
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo '  make report PROFILE=quick        verdicts instead of pilots (about an hour and a half)'
+	@echo '  make report BUDGET=1h            more time for measuring (15m by default), more verdicts'
+	@echo '  make report PROFILE=quick        every study, in about an hour and a half'
 	@echo '  make report PROFILE=paper NEW=1  another profile, another campaign'
 
 setup: ## Create .venv from the lock; as root on Debian or Ubuntu also install host tools
@@ -27,13 +32,19 @@ setup: ## Create .venv from the lock; as root on Debian or Ubuntu also install h
 
 setup-test:
 	@scripts/setup.sh --test
+	$(INSTALL_DOCS)
 
 report: setup ## Measure the studies, analyse them, write reports/index.html
-	$(BIN)/labkit report --measure --profile $(PROFILE) $(if $(NEW),--new)
+	$(BIN)/labkit report --measure --budget $(BUDGET) $(if $(PROFILE),--profile $(PROFILE)) $(if $(NEW),--new)
 
 test: setup-test ## Run every test, also on real engines and in a browser
 	$(BIN)/labkit clean
 	scripts/test.sh
+
+docs: setup ## Build the documentation: docs/_build/html/index.html
+	$(INSTALL_DOCS)
+	$(BIN)/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build/html
+	@echo docs/_build/html/index.html
 
 bench: setup ## Measure the overhead of the harness, and how the analysis scales
 	$(BIN)/python benchmarks/scale.py
@@ -49,13 +60,16 @@ lint: setup ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-lock: setup ## Resolve pyproject.toml into requirements.lock
-	scripts/uv.sh pip compile pyproject.toml $(LOCK_FLAGS) --upgrade --quiet -o requirements.lock.new
+lock: setup ## Resolve pyproject.toml into requirements.lock and requirements-docs.lock
+	$(LOCK) --extra test --extra setup -o requirements.lock.new
 	{ sed -n '/^#/p;/^[^#]/q' requirements.lock; cat requirements.lock.new; } > requirements.lock.tmp
 	mv requirements.lock.tmp requirements.lock
+	$(LOCK) --extra docs -c requirements.lock $(HELD) -o requirements.lock.new
+	{ sed -n '/^#/p;/^[^#]/q' requirements-docs.lock; cat requirements.lock.new; } > requirements.lock.tmp
+	mv requirements.lock.tmp requirements-docs.lock
 	rm requirements.lock.new
 
 clean: ## Remove what a dead campaign left on this machine, caches and the environment
 	@if [ -x $(BIN)/labkit ]; then $(BIN)/labkit clean; fi
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find labkit tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

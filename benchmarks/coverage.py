@@ -41,7 +41,7 @@ class Coverage(NamedTuple):
     name: str
     draw: Draw
     discrete: bool = False
-    experiments: int = 2000
+    experiments: int = 1000
 
 
 def of(fit: Callable[[Rng], Any], truth: float, name: str, place: int | None = None) -> Draw:
@@ -225,12 +225,12 @@ COVERAGE: list[Coverage] = [
     Coverage("line: curvature", of(line, float(np.abs(OFF).max()), "curvature")),
     Coverage("line: deviation", of(line, float(OFF[1]), "deviations", 1)),
     Coverage("successive ratio", step),
-    Coverage("knee: slope unknown", hinge(3_300, 0.05, None)),
-    Coverage("knee: slope known", hinge(3_300, 0.05, -1.0)),
-    Coverage("knee: unequal noise", hinge(3_300, UNEQUAL, None)),
-    Coverage("knee: own knee a block", hinge(3_300, 0.05, None, own=0.05)),
+    Coverage("knee: slope unknown", hinge(3_300, 0.05, None), experiments=300),
+    Coverage("knee: slope known", hinge(3_300, 0.05, -1.0), experiments=300),
+    Coverage("knee: unequal noise", hinge(3_300, UNEQUAL, None), experiments=300),
+    Coverage("knee: own knee a block", hinge(3_300, 0.05, None, own=0.05), experiments=300),
     # At a level the contrast that tests a knee changes at once, and the attained level steps.
-    Coverage("knee: on a level", hinge(3_000, 0.05, None), discrete=True),
+    Coverage("knee: on a level", hinge(3_000, 0.05, None), discrete=True, experiments=300),
     Coverage("factorial: main effect", effect(1.1**0.5 * 0.95**0.25, "placement", 1)),
     Coverage("factorial: one of three levels", effect(1.0, "affinity", 2)),
     Coverage("factorial: interaction", effect(0.95**0.25, "placement:wait", 3)),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from scipy import stats
 from scipy.signal import lfilter
 
 from labkit import load
+from labkit.analysis.quantiles import pooled_quantile
 from labkit.analysis.summary import combined, summarise
 from labkit.analysis.trials import sort_trials
 from labkit.campaign.store import Store
@@ -36,6 +38,18 @@ SIZES = (1, 6, 20, 60)
 BLOCKS, CONDITIONS = 10, 6
 FACTORS = {"placement": ["bare clean", "docker host", "docker bridge"], "wait": ["block", "spin"]}
 CHILD = Path(__file__).with_name("scaled_campaign.py")
+
+
+#: What a person waits for: the code of a new process, and the target in seconds.
+WAITS = {
+    "import labkit; load, compare": ("import labkit; labkit.load, labkit.compare", 2.0),
+    "labkit ledger --help": ("from labkit.cli import main; main(['ledger', '--help'])", 2.0),
+    "labkit ledger data/reference": (
+        "from labkit.cli import main; from labkit.paths import project; "
+        "main(['ledger', str(project('data/reference'))])",
+        2.0,
+    ),
+}
 
 
 def say(text: str) -> None:
@@ -190,6 +204,40 @@ def show_growth(found: list[list[dict]]) -> None:
     print("`floor` is one pass over the samples in memory, `fill` writes as much to new memory.")
 
 
+def waited(code: str) -> tuple[float, float]:
+    """Return seconds and CPU seconds of a new process."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.monotonic() - began, cpu
+
+
+def hierarchical() -> tuple[float, float]:
+    """Return seconds and CPU seconds of the interval of p99 of 2 conditions x 10 trials x 1 M."""
+    rng = np.random.default_rng(2015)
+    conditions = [
+        [np.sort(round_trips(rng, 1_000_000, 30_000 * level)) for level in rng.normal(1, 0.02, 10)]
+        for _ in range(2)
+    ]
+    pooled_quantile([trial[:1000] for trial in conditions[0]], 0.99)  # its imports
+    began, cpu = time.monotonic(), time.process_time()
+    for trials in conditions:
+        pooled_quantile(trials, 0.99)
+    return time.monotonic() - began, time.process_time() - cpu
+
+
+def show_waits(repeats: int) -> None:
+    """Print what was measured, its target, and what came out: the least of the repeats."""
+    rows = {}
+    for name, (code, target) in WAITS.items():
+        rows[name] = (target, *np.min([waited(code) for _ in range(repeats)], axis=0))
+    name = "interval of p99, 2 x 10 trials x 1 M samples"
+    rows[name] = (0.3, *np.min([hierarchical() for _ in range(repeats)], axis=0))
+    columns = ["target, s", "s", "s of CPU"]
+    print(pd.DataFrame.from_dict(rows, orient="index", columns=columns).round(2), end="\n\n")
+
+
 def show_ratio(name: str, found: list[tuple[float, float]]) -> None:
     """Print how much longer pandas takes."""
     ratios = [plain / ours for plain, ours in found]
@@ -206,6 +254,7 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=3, help="runs of each (default 3)")
     given = parser.parse_args()
+    show_waits(given.repeats)
     with tempfile.TemporaryDirectory(prefix="labkit-scale-") as folder:
         print("From Parquet to tables, comparisons and figures: median (and range) of cold runs,")
         print(f"then the seconds of each part; {given.repeats} runs of each size, ", end="")

@@ -47,7 +47,7 @@ def alarm(rng: Rng, kind: str, n: int, share: float = 0.0, change: float = 0.0) 
 def flags() -> list[Scenario]:
     """Return how often trials are flagged that are steady, and that are not."""
     steady: list[Scenario] = [
-        ("flags", f"flags: {kind}, {n}", 0.0, 0.01, 2000, partial(alarm, kind=kind, n=n))
+        ("flags", f"flags: {kind}, {n}", 0.0, 0.01, 1000, partial(alarm, kind=kind, n=n))
         for kind in STEADY
         for n in (5_000, 50_000)
     ]
@@ -96,7 +96,7 @@ def factorials() -> list[Scenario]:
             f"factorial: {term}, block x term sd {spread:g}, {blocks} blocks",
             0.0,
             0.05,
-            1000,
+            300,
             partial(term_differs, term=term, spread=spread, blocks=blocks),
         )
         for term in ("a", "b", "a:b")
@@ -181,7 +181,7 @@ def knees() -> list[Scenario]:
             f"is there a knee: {curve}, noise {noise}, {blocks} blocks",
             0.5 if curve == "knee" else 0.0,
             1.0 if "knee" in curve else 0.05,
-            300,
+            100,
             partial(has_knee, curve=curve, noise=noise, blocks=blocks),
         )
         for curve in CURVES

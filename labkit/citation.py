@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from labkit.errors import LabkitError
-from labkit.paths import ROOT
+from labkit.paths import SHIPPED
 
 #: The author in CITATION.cff, which requires one, of a document that states none.
 _NOBODY = "Authors not stated"
@@ -91,7 +91,7 @@ class Entry:
 
 
 @cache
-def citation(path: Path = ROOT / "CITATION.cff") -> dict[str, Any]:
+def citation(path: Path = SHIPPED / "CITATION.cff") -> dict[str, Any]:
     """Return the content of CITATION.cff."""
     try:
         return dict(yaml.safe_load(path.read_text()))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
-from labkit.errors import PlanMismatch, UsageError
+from labkit.errors import PlanMismatch, UsageError, suggestion
 
 Levels = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ class Condition:
     @property
     def label(self) -> str:
         """The levels as text, the same for both replicates."""
-        return " | ".join(level_label(level) for _, level in self.levels)
+        return condition_label(dict(self.levels))
 
     @property
     def key(self) -> str:
@@ -82,6 +82,11 @@ def level_label(level: Any) -> str:
     return str(getattr(level, "label", level))
 
 
+def condition_label(levels: Mapping[Any, Any]) -> str:
+    """Return the label of a condition from its levels, or from their texts."""
+    return " | ".join(map(level_label, levels.values()))
+
+
 def _conditions(factors: Mapping[str, Sequence[Any]]) -> list[Condition]:
     """Return every combination of levels; the last factor varies fastest."""
     if not factors:
@@ -102,7 +107,8 @@ def _matches(condition: Condition, part: Levels) -> bool:
     unknown = set(part) - set(levels)
     if unknown:
         raise UsageError(
-            f"no factor called {sorted(unknown)}", remedy=f"the study has {sorted(levels)}"
+            f"no factor called {', '.join(sorted(unknown))}",
+            remedy=suggestion(min(unknown), levels),
         )
     return all(level_label(levels[name]) == level_label(level) for name, level in part.items())
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from labkit import runtimes, studies
-from labkit.hosts import LocalHost
+from labkit.hosts import LocalHost, collect_facts
 from labkit.placement import DRIVERS, ENGINES, MOUNTS, NETWORKS
-from labkit.rig import Rig, auto, kernel_probe, storage, virtual
+from labkit.rig import Rig, auto, engine, kernel_probe, storage, virtual
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.networks import NEVER
 
@@ -184,6 +184,9 @@ def _kernel() -> list[Check]:
     unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     hybrid = Path("/sys/fs/cgroup/unified").exists()
     pressure = os.access("/proc/pressure/cpu", os.R_OK)
+    tcp = "/proc/sys/net/ipv4/tcp_"
+    control = _read(f"{tcp}congestion_control")
+    disk = collect_facts(LocalHost(), directory=str(engine.STORAGES))["stable"]["storage"]["data"]
     return [
         Check(
             "clock source", clock in ("tsc", "arch_sys_counter"), clock, "reading it may be slow"
@@ -200,6 +203,18 @@ def _kernel() -> list[Check]:
             "v2" if unified else "v1 and v2 (hybrid)" if hybrid else "v1",
             "mount the cpu and cpuset controllers",
             needed=True,
+        ),
+        Check(
+            "TCP congestion control",
+            control == "cubic",
+            f"{control or 'not shown'}; available: {_read(f'{tcp}available_congestion_control')}",
+            'the papers had cubic: set the parameter congestion_control="cubic" of a study, if the '
+            "kernel has it",
+        ),
+        Check(
+            "disk",
+            True,
+            f"{disk['disk'] or 'unknown'}, {disk['filesystem'] or 'unknown file system'}",
         ),
         Check(
             "pressure (PSI)", pressure, "readable" if pressure else "not found", "boot with psi=1"

@@ -2,8 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+#: Names that a remedy lists; of more it says how many there are.
+_LISTED = 40
+
+
+def suggestion(given: object, known: Iterable[object]) -> str:
+    """Return the remedy for an unknown name: the nearest name, if any, then all that there are.
+
+    Examples
+    --------
+    >>> suggestion("dokcer host", ["docker host", "docker bridge"])
+    "did you mean 'docker host'? One of docker host, docker bridge"
+    >>> suggestion("none of these", [])
+    'there is none'
+    """
+    names = list(dict.fromkeys(map(str, known)))
+    if not names:
+        return "there is none"
+    # Case is not what a name is mistaken in.
+    folded = {name.casefold(): name for name in names}
+    near = difflib.get_close_matches(str(given).casefold(), folded, n=1)
+    listed = ", ".join(names[:_LISTED])
+    if len(names) > _LISTED:
+        listed += f", ... ({len(names)} in all)"
+    if not near:
+        return f"one of {listed}"
+    return f"did you mean {folded[near[0]]!r}? One of {listed}"
 
 
 class LabkitError(Exception):
@@ -21,6 +50,15 @@ class LabkitError(Exception):
         What the reader can do about it.
     evidence : mapping, optional
         What was observed, such as a command and its output; JSON-serialisable values only.
+
+    Examples
+    --------
+    >>> from labkit import LabkitError, load
+    >>> try:
+    ...     load("data/reference/rps").raw("b99-p01")
+    ... except LabkitError as error:
+    ...     print(error.what)
+    no such trial
     """
 
     exit_code = 1
@@ -41,6 +79,16 @@ class LabkitError(Exception):
     def __str__(self) -> str:
         parts = [("where", self.where), ("why", self.why), ("remedy", self.remedy)]
         return "\n".join([self.what, *(f"  {name}: {text}" for name, text in parts if text)])
+
+    @staticmethod
+    def fields(text: str) -> dict[str, str]:
+        """Return the parts of an error's text, as keywords of its class."""
+        what, *rest = re.split(r"\n  (where|why|remedy): ", text)
+        return {"what": what} | dict(zip(rest[::2], rest[1::2], strict=True))
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython prints these lines: the message says all that the frames could.
+        return f"{type(self).__name__}: {self}".splitlines()
 
     def as_record(self) -> dict[str, Any]:
         """Return the error as a failed trial stores it: JSON-serialisable fields."""
@@ -86,7 +134,17 @@ class ToolMissing(LabkitError):
 
 
 class ToolOutput(LabkitError):
-    """The output of a program cannot be parsed; the evidence holds the output."""
+    """The output of a program cannot be parsed; the evidence holds the output.
+
+    Examples
+    --------
+    >>> from labkit.tools import ToolOutput, sockperf
+    >>> try:
+    ...     sockperf.parse("no numbers", "")
+    ... except ToolOutput as error:
+    ...     print(type(error).__name__)
+    ToolOutput
+    """
 
 
 class PlacementError(LabkitError):

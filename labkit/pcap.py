@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.errors import ToolOutput, UsageError
+from labkit.errors import ToolOutput, UsageError, suggestion
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -184,7 +184,9 @@ class Packets:
         if protocol is not None:
             numbers = {"udp": _UDP, "tcp": _TCP}
             if protocol not in numbers:
-                raise UsageError(f"unknown protocol {protocol!r}", remedy=f"one of {[*numbers]}")
+                raise UsageError(
+                    f"unknown protocol {protocol!r}", remedy=suggestion(protocol, numbers)
+                )
             keep &= (self.fields.payload >= 0) & (self.fields.protocol == numbers[protocol])
         return self.select(keep)
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import UsageError
+from labkit.errors import UsageError, suggestion
 
 #: The ladder of baselines, from a plain process to one that is nearly a container.
 BASELINE_LEVELS = ("clean", "rules", "chroot", "cgroup")
@@ -77,7 +77,14 @@ class Workload:
 
 
 def waiting(image: str) -> Workload:
-    """Return a workload that only sleeps, for commands that are run inside its placement."""
+    """Return a workload that only sleeps, for commands that are run inside its placement.
+
+    Examples
+    --------
+    >>> from labkit.tools import waiting
+    >>> waiting("net").argv
+    ('sleep', 'infinity')
+    """
     return Workload(("sleep", "infinity"), 0, image=image)
 
 
@@ -184,6 +191,14 @@ class Placement:
         Control-group limits and scheduling class.
     storage : str
         For a container, one of `DRIVERS` or `MOUNTS`; "" for the engine's default driver.
+
+    Examples
+    --------
+    >>> from labkit import Placement, docker
+    >>> docker("bridge") == Placement("docker", "bridge")
+    True
+    >>> str(docker("bridge"))
+    'docker bridge'
     """
 
     runtime: str
@@ -202,7 +217,9 @@ class Placement:
             choices.append(("baseline level", self.baseline_level, BASELINE_LEVELS))
         for name, value, allowed in choices:
             if value not in allowed:
-                raise UsageError(f"unknown {name} {value!r}", remedy=f"one of {allowed}")
+                raise UsageError(
+                    f"unknown {name} {value!r}", remedy=suggestion(value, filter(None, allowed))
+                )
         if self.runtime != "bare":
             return
         if self.storage:
@@ -242,6 +259,12 @@ def bare(level: str = "clean", limits: Limits | None = None) -> Placement:
         like a container's.
     limits : Limits, optional
         For the level ``cgroup``; the scheduling class for every level.
+
+    Examples
+    --------
+    >>> from labkit import bare
+    >>> str(bare("cgroup"))
+    'bare cgroup'
     """
     return Placement("bare", "host", level, limits or Limits())
 
@@ -257,6 +280,12 @@ def docker(network: str = "host", limits: Limits | None = None, storage: str = "
         Control-group limits and scheduling class.
     storage : str
         Where ``/data`` is stored: one of `DRIVERS` or `MOUNTS`.
+
+    Examples
+    --------
+    >>> from labkit import docker
+    >>> [str(docker(network)) for network in ("host", "nat")]
+    ['docker host', 'docker nat']
     """
     return Placement("docker", network, "", limits or Limits(), storage)
 
@@ -272,6 +301,12 @@ def container(runtime: str, network: str = "host", limits: Limits | None = None)
         One of `NETWORKS`; pairs that are impossible are infeasible on every rig.
     limits : Limits, optional
         Control-group limits and scheduling class.
+
+    Examples
+    --------
+    >>> from labkit import container
+    >>> str(container("podman", "bridge"))
+    'podman bridge'
     """
     if runtime == "bare":
         raise UsageError("a bare process has no container", remedy="use bare(...)")

@@ -1,18 +1,33 @@
-"""The boot identifier, and signals handled like Ctrl-C."""
+"""The boot identifier, threads, and signals handled like Ctrl-C."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+#: Environment variable: where it is set, opening a rig waits for the process that uses it.
+WAIT = "LABKIT_WAIT"
 
 
 def boot() -> str:
     """Return the identifier of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """Return `function` of each item in order, computed by as many threads as there are CPUs.
+
+    For functions that release the GIL. At most 8 threads, since memory limits them.
+    """
+    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), 8)) as pool:
+        return list(pool.map(function, items))
 
 
 @contextmanager

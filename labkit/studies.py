@@ -1,4 +1,4 @@
-"""The studies of this clone: finding their notebooks, measuring them, building the report."""
+"""The studies of a project: finding their notebooks, measuring them, building the report."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ import yaml
 from labkit import report as pages
 from labkit import status
 from labkit.analysis.power import least_blocks
-from labkit.campaign.run_log import VARIABLE
-from labkit.dataset import campaigns, load
-from labkit.errors import DatasetError, LabkitError, RigError, UsageError
-from labkit.paths import ROOT, project
+from labkit.chosen import REFERENCE, Chosen, choose, choose_all
+from labkit.dataset import load
+from labkit.errors import LabkitError, RigError, UsageError, suggestion
+from labkit.paths import project
+from labkit.process import WAIT
+from labkit.questions import candidate, load_questions
 
 Say = Callable[[str], None]
-
-
-class NothingMeasured(DatasetError):
-    """A study has neither a campaign measured here nor a reference campaign."""
-
-
-NOTEBOOKS = ROOT / "notebooks"
-#: The profiles of every study, the most thorough first.
-PROFILES = ("paper", "quick", "tiny")
+#: The folder of campaigns that were planned for a time.
+BRIEF = "brief"
+#: Blocks in which a question is asked at most, and claims that are named as left out.
+QUESTION_BLOCKS, LEFT_OUT = 12, 5
+#: Seconds between two looks at the rig of one who waits for it, and between two lines about it.
+_LOOK, _SAY = 1.0, 60.0
 
 
 def name_of(notebook: Path) -> str:
@@ -41,28 +40,52 @@ def name_of(notebook: Path) -> str:
 
 
 def find(names: Iterable[str]) -> list[Path]:
-    """Return the notebooks of the named studies, or of all studies in order."""
-    paths = sorted((NOTEBOOKS / "studies").glob("[0-9]*.ipynb"))
+    """Return the notebooks of the studies, named with or without number, or of all in order."""
+    paths = sorted(project("notebooks/studies").glob("[0-9]*.ipynb"))
     by_name = {name_of(path): path for path in paths} | {path.stem: path for path in paths}
+    by_name |= {path.stem.partition("-")[0]: path for path in paths}
     if unknown := [name for name in names if name not in by_name]:
-        remedy = f"one of {', '.join(map(name_of, paths))}"
-        raise UsageError(f"no study called {unknown}", remedy=remedy)
+        remedy = suggestion(unknown[0], map(name_of, paths))
+        raise UsageError(f"no study called {', '.join(map(repr, unknown))}", remedy=remedy)
     return [by_name[name] for name in names] or paths
 
 
 def profile_of(notebook: Path, profile: str) -> dict[str, Any]:
     """Return the parameters of a profile of a study."""
-    folder = NOTEBOOKS / "profiles"
-    path = folder / f"{notebook.stem}.{profile}.yaml"
+    path = project("notebooks/profiles") / f"{notebook.stem}.{profile}.yaml"
     if not path.is_file():
-        names = [path.name.split(".")[1] for path in sorted(folder.glob(f"{notebook.stem}.*.yaml"))]
-        raise UsageError(f"no profile {profile!r}", remedy=f"one of {', '.join(names)}")
+        names = _profiles(notebook.stem)
+        raise UsageError(
+            f"{name_of(notebook)} has no profile {profile!r}", remedy=suggestion(profile, names)
+        )
     return dict(yaml.safe_load(path.read_text()) or {})
+
+
+def _profiles(stem: str = "*") -> list[str]:
+    """Return the names of the profiles of a study, or of all."""
+    found = project("notebooks/profiles").glob(f"{stem}.*.yaml")
+    return sorted({path.name.split(".")[1] for path in found})
+
+
+def check_profile(profile: str | None) -> None:
+    """Raise `UsageError` for a profile that no study has."""
+    known = [*_profiles(), BRIEF, REFERENCE]
+    if profile is not None and profile not in known:
+        raise UsageError(f"no profile {profile!r}", remedy=suggestion(profile, known))
 
 
 def parameters(pairs: Iterable[tuple[str, str]], *, new: bool) -> dict[str, Any]:
     """Return parameters from the command line, whose values are YAML as for papermill."""
-    values = {name: yaml.safe_load(value) for name, value in pairs}
+    values = {}
+    for name, value in pairs:
+        try:
+            values[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UsageError(
+                f"the parameter {name} has a value that is not YAML: {value!r}",
+                why=" ".join(str(error).split()),
+                remedy='write for example 5, spin, [host, bridge] or "{kind: none}"',
+            ) from None
     return values | ({"new": True} if new else {})
 
 
@@ -70,19 +93,39 @@ def measure(
     notebook: Path, parameters: Mapping[str, Any], *, called: str, seconds: float, say: Say
 ) -> Path:
     """Execute a study notebook, and return the executed one; `called` names the parameters."""
+    # Imported here: the ledger finds campaigns without what measures them.
+    from labkit.campaign.run_log import VARIABLE
+
     stamp = time.strftime("%Y%m%d-%H%M%S")
     output = project("data/local/notebooks") / f"{stamp}-{notebook.stem}.ipynb"
+    if os.environ.get(WAIT):
+        _wait_for_rig(say)
     say(f"measuring {name_of(notebook)} ({called})")
     # The kernel writes its progress to this process's standard error between trials; passing it
     # through papermill would wake this process inside windows.
     os.environ[VARIABLE] = f"/proc/{os.getpid()}/fd/2"
     _append_to_stderr()
     try:
-        pages.execute(notebook, output, parameters, timeout=seconds, cwd=ROOT)
+        pages.execute(notebook, output, parameters, timeout=seconds, cwd=project())
     finally:
         os.environ.pop(VARIABLE, None)
     check_complete(project(parameters.get("data", "data/local")) / name_of(notebook))
     return output
+
+
+def _wait_for_rig(say: Say) -> None:
+    """Return when no process uses this machine's rig; say every minute how long that may take."""
+    from labkit.rig import lock
+
+    said = -_SAY
+    while (user := lock.current_holder()) is not None:
+        if time.monotonic() - said >= _SAY:
+            said, now = time.monotonic(), time.time_ns()
+            left = [one.left(now) for one in status.look([project("data/local")])]
+            longest = max((seconds for seconds in left if seconds is not None), default=None)
+            rest = "" if longest is None else f", about {status.duration_text(longest)} left"
+            say(f"waiting for the rig, which {lock.describe_process(user)} uses{rest}")
+        time.sleep(_LOOK)
 
 
 def _append_to_stderr() -> None:
@@ -95,7 +138,7 @@ def _append_to_stderr() -> None:
 def check_complete(folder: Path) -> None:
     """Raise `LabkitError` if planned trials of the newest campaign in a folder did not succeed."""
     campaign = load(folder)
-    planned = sum(map(len, campaign.plan["order"]))
+    planned = campaign.planned
     done = len({record["trial"] for record in campaign.records if record["status"] == "ok"})
     if done < planned:
         failed = campaign.trials[campaign.trials["status"] != "ok"]
@@ -158,6 +201,7 @@ def plan_runs(
         for called, variant in variants or [(profile, {})]:
             runs.append(Run(notebook, called, {**base, **variant, **parameters}))
             pages.check_parameters(notebook, runs[-1].parameters)
+            _check_rig(str(runs[-1].parameters.get("rig", "auto")))
     folders = [run.folder for run in runs]
     for folder in folders:
         if folders.count(folder) > 1:
@@ -167,6 +211,14 @@ def plan_runs(
                 remedy="set `data` in each file",
             )
     return runs
+
+
+def _check_rig(spec: str) -> None:
+    """Raise `UsageError` for a rig that does not exist; connects to nothing."""
+    from labkit.rig import kind_of
+
+    if spec != "auto":
+        kind_of(spec).check(spec)
 
 
 def read_parameters(path: Path) -> dict[str, Any]:
@@ -219,54 +271,54 @@ def run_table(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[str]:
     return status.aligned(rows)
 
 
-def dataset_of(name: str, profile: str | None = None) -> Path:
-    """Return the newest campaign of a study that was measured here, or the reference campaign.
-
-    Without a profile, campaigns of the most thorough one are taken.
-    """
-    profiles = [profile] if profile else PROFILES
-    for folder in [*(project(f"data/local/{one}") for one in profiles), project("data/local")]:
-        measured = [path for path in campaigns(folder / name) if len(load(path).ok)]
-        if measured:
-            return measured[-1]
-    reference = project("data/reference") / name
-    if (reference / "plan.json").is_file():
-        return reference
-    raise NothingMeasured(
-        f"nothing was measured for {name}",
-        where=str(project("data")),
-        remedy=f"labkit run {name} --profile {profile or 'quick'}",
-    )
-
-
 def report(
-    profile: str | None, folder: Path, *, measure: bool, new: bool, say: Say
+    profile: str | None,
+    folder: Path,
+    *,
+    measure: bool = False,
+    budget: float = 0.0,
+    new: bool = False,
+    say: Say,
 ) -> tuple[Path, list[str], dict[str, str]]:
-    """Build every page and the index; return the index, lines to print, and failures by study."""
+    """Build every page and the index; return the index, lines to print, and failures by study.
+
+    With `measure` every study is measured first: with a profile, or else what decides most in
+    `budget` seconds.
+    """
+    check_profile(profile)
     failures: dict[str, str] = {}
+    chosen: list[Chosen] = []
     built: dict[Path, Path] = {}
     reason = cannot_measure() if measure else ""
     if reason:
         say(f"cannot measure here: {reason}. The report shows the reference dataset.")
+    runs: dict[str, dict[str, Any]] = {}
+    if measure and not reason:
+        runs = _profile_runs(profile, new) if profile else budget_runs(budget, new, say)
+    for name, parameters in runs.items():
+        # A study that could not be measured still has a page, of earlier data.
+        with _noting(failures, name, say):
+            (notebook,) = find([name])
+            called = profile or BRIEF
+            say(f"executed: {_measured(notebook, parameters, called=called, say=say)}")
     for study in find([]):
         name = name_of(study)
-        # A study that could not be measured still has a page, of earlier data.
-        if measure and not reason:
-            with _noting(failures, name, say):
-                _measure_profile(study, profile or "quick", new, say)
         with _noting(failures, name, say):
-            page = _page(study, profile, folder, say)
-            built[page] = dataset_of(name, profile)
-    ledger = _ledger(folder, profile, failures, say)
+            # Once: pages, index and ledger are of the same campaigns.
+            chosen.append(choose(name, profile))
+            page = _page(study, chosen[-1], folder, say)
+            built[page] = chosen[-1].shown
+    ledger = _ledger(folder, chosen, failures, say)
+    pages.build_glossary(folder / "glossary.html")
     pages.build_rig(built, folder / "rig.html", ledger=ledger)
     index = pages.build_index(list(built), folder / "index.html", failures=failures, ledger=ledger)
     summaries = [pages.read_summary(page) for page in built]
     headlines = [
-        f"{headline.get('verdict', '')}: {headline.get('text', '')}"
-        for summary in summaries
-        for headline in summary.get("headlines", [])
+        sentence + (" (from the reference dataset)" if REFERENCE in path.parts else "")
+        for summary, path in zip(summaries, built.values(), strict=True)
+        for sentence in (summary.get("answer") or {}).get("sentences", [])
     ]
-    return index, headlines + _pilots(summaries), failures
+    return index, [*headlines, *_pilots(summaries), *map(str, chosen)], failures
 
 
 @contextlib.contextmanager
@@ -286,32 +338,38 @@ def _pilots(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
         return []
     return [
         f"pilots, too few blocks for any verdict: {', '.join(names)}",
-        "for verdicts: make report PROFILE=quick, or one study: "
+        "for verdicts: labkit report --measure --profile quick, or one study: "
         f"labkit run {names[0]} --profile quick, then labkit report",
     ]
 
 
-def measured_here(profile: str | None, names: Iterable[str]) -> list[Path]:
-    """Return the campaigns that `dataset_of` finds for these studies."""
-    paths = []
-    for name in names:
-        with contextlib.suppress(NothingMeasured):
-            paths.append(dataset_of(name, profile))
-    return paths
+def datasets(profile: str | None) -> list[Chosen]:
+    """Return the campaigns that count of every study with a claim."""
+    from labkit.claims.schema import load_claims
+
+    check_profile(profile)
+    return choose_all(load_claims().studies, profile)
 
 
 def _ledger(
-    folder: Path, profile: str | None, failures: dict[str, str], say: Say
+    folder: Path, chosen: Sequence[Chosen], failures: dict[str, str], say: Say
 ) -> dict[str, dict[str, int]]:
     """Write the ledger's page; return the number of claims by source and result."""
     from labkit.claims.ledger import ledger
     from labkit.claims.schema import load_claims
-    from labkit.claims.stated import recompute
+    from labkit.claims.stated import disagreements, recompute
 
     say("evaluating the claims")
     claims = load_claims()
-    rows = ledger(measured_here(profile, claims.studies), claims=claims)
-    pages.build_ledger(rows, recompute(), folder / "ledger.html")
+    paths = [path for one in chosen if one.study in claims.studies for path in one.campaigns]
+    rows = ledger(paths, claims=claims)
+    pages.build_ledger(
+        rows,
+        recompute(),
+        disagreements(),
+        folder / "ledger.html",
+        campaigns=[str(one) for one in chosen],
+    )
     if wrong := list(rows.loc[rows["result"] == "error", "id"]):
         failures["ledger"] = f"claims whose evaluation failed: {', '.join(wrong)}"
         say(f"ledger: {failures['ledger']}")
@@ -329,21 +387,87 @@ def cannot_measure() -> str:
     return ""
 
 
-def _measure_profile(study: Path, profile: str, new: bool, say: Say) -> None:
-    chosen = profile_of(study, profile) | {"rig": "auto"} | ({"new": True} if new else {})
-    output = measure(study, chosen, called=profile, seconds=24 * 3600, say=say)
-    say(f"executed: {output}")
+def _measured(notebook: Path, parameters: Mapping[str, Any], *, called: str, say: Say) -> Path:
+    return measure(notebook, parameters, called=called, seconds=24 * 3600, say=say)
 
 
-def _page(study: Path, profile: str | None, folder: Path, say: Say) -> Path:
-    name = name_of(study)
-    data = dataset_of(name, profile)
-    say(f"analysing {data.relative_to(ROOT)}")
-    title = name.replace("-", " ").capitalize()
+def _profile_runs(profile: str, new: bool) -> dict[str, dict[str, Any]]:
+    """Return the parameters of every study in a profile."""
+    return {
+        name_of(study): profile_of(study, profile) | {"rig": "auto", "new": new}
+        for study in find([])
+    }
+
+
+def budget_runs(seconds: float, new: bool, say: Say) -> dict[str, dict[str, Any]]:
+    """Return the parameters of the studies that decide most in a time, the shortest first.
+
+    What they take is known from the campaigns that count, or from the reference dataset. The plan
+    is said before anything is measured, with what is left out and how long that would take.
+    """
+    from labkit.campaign.budget import plan_budget
+    from labkit.claims.ledger import ledger
+    from labkit.claims.schema import load_claims
+
+    claims = load_claims()
+    counted = choose_all(map(name_of, find([])))
+    earlier = {one.study: load(one.shown) for one in counted}
+    questions = {
+        question.study: question
+        for question in (tools[""] for tools in load_questions().values())
+        if question.study in earlier
+    }
+    plan = plan_budget(
+        seconds,
+        claims,
+        ledger([path for one in counted for path in one.campaigns], claims=claims),
+        earlier,
+        [candidate(one, earlier[one.study], QUESTION_BLOCKS) for one in questions.values()],
+    )
+    known = {claim.id for claim in claims}
+    runs = {}
+    for study in plan.studies:
+        (notebook,) = find([study.study])
+        names = [one.name for one in study.candidates]
+        say(f"{study.study}: about {status.duration_text(study.seconds)} for {', '.join(names)}")
+        question = questions.get(study.study)
+        asked = question is not None and question.title in names
+        runs[study.study] = {
+            **profile_of(notebook, "quick"),
+            **(question.parameters if question else {}),
+            "blocks": study.blocks,
+            "decide": {
+                "looks": study.looks,
+                "claims": [name for name in plan.names if name in known],
+                **({"only": question.only} if question and asked else {}),
+            },
+            "data": f"data/local/{BRIEF}",
+            "earlier": str(earlier[study.study].path),
+            "rig": "auto",
+            "new": new,
+        }
+    more = [
+        f"{one.name} (about {status.duration_text(one.seconds)})"
+        for one in plan.left_out[:LEFT_OUT]
+    ]
+    rest = len(plan.left_out) - len(more)
+    if more:
+        say(
+            f"left out of {status.duration_text(seconds)}: {', '.join(more)}"
+            + (f", and {rest} that take longer" if rest > 0 else "")
+        )
+    return runs
+
+
+def _page(study: Path, chosen: Chosen, folder: Path, say: Say) -> Path:
+    say(f"analysing {chosen}")
+    home = project()
+    data = chosen.shown.relative_to(home) if chosen.shown.is_relative_to(home) else chosen.shown
     return pages.build_page(
-        NOTEBOOKS / "analysis" / study.name,
+        project("notebooks/analysis") / study.name,
         folder / f"{study.stem}.html",
-        parameters={"data": str(data.relative_to(ROOT))},
-        title=title,
-        cwd=ROOT,
+        parameters={"data": str(data)},
+        title=chosen.study.replace("-", " ").capitalize(),
+        note=chosen.why,
+        cwd=home,
     )

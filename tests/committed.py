@@ -42,7 +42,7 @@ def report(folder: Path, *, execute: str = "", **replaced: Any) -> None:
         for name, value in replaced.items():
             patch.setattr(studies, name, value)
         index, headlines, failures = studies.report(
-            "no such profile", folder, measure=False, new=False, say=messages.append
+            "reference", folder, measure=False, new=False, say=messages.append
         )
     assert index == folder / "index.html" and headlines and not failures
     assert "evaluating the claims" in messages

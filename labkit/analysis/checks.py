@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import fft, stats
 
 from labkit.analysis.estimates import holm
 from labkit.analysis.models import check_values
@@ -72,6 +71,8 @@ def _slope(order: Floats, logs: Floats, span: float, alpha: float) -> dict[str, 
     row: dict[str, Any] = {"n": len(y)}
     if len(y) < 3:
         return {**row, **dict.fromkeys(("slope", "total", "low", "high", "p_value"), math.nan)}
+    from scipy import stats
+
     fit = stats.linregress(x, y)
     half = float(stats.t.ppf(1 - alpha / 2, len(y) - 2)) * float(fit.stderr)
     slope = float(fit.slope)
@@ -123,6 +124,8 @@ def effective_size(values: NDArray[Any]) -> float:
 
 def _autocovariance(centred: Floats) -> Floats:
     """Return autocovariances, times n, at lags up to half of the series."""
+    from scipy import fft
+
     n = len(centred)
     length = fft.next_fast_len(2 * n, real=True)
     spectrum = fft.rfft(centred, length)
@@ -200,6 +203,8 @@ def _stretch(series: NDArray[Any]) -> dict[str, Any]:
         return row
     if (series == series[0]).all():
         return row | {"change": 0.0, "p_value": 1.0}
+    from scipy import stats
+
     ranks = stats.rankdata(series) / n
     count = int(min(MOST_BATCHES, n / _local_time(ranks) / BATCH_WORTH))
     # Multiples of 20, so that 5 % of the trial are whole batches.
@@ -301,6 +306,8 @@ def blocks_across_sessions(
     values are compared: a failed attempt in another session does no harm.
     """
     require_columns(trials, [block, session])
-    sessions = trials.groupby(block)[session].nunique(dropna=False)
-    names = sessions.index[sessions > 1]
-    return [int(name) if isinstance(name, np.integer) else name for name in names]
+    # A ledger asks this for hundreds of claims: pairs of codes, and no groupby.
+    codes, names = pd.factorize(trials[block], sort=True)
+    pairs = np.unique(np.column_stack([codes, pd.factorize(trials[session])[0]]), axis=0)
+    several = names[np.bincount(pairs[:, 0], minlength=len(names)) > 1]
+    return [int(name) if isinstance(name, np.integer) else name for name in several]

@@ -36,12 +36,9 @@ from labkit.analysis.estimates import (
 )
 from labkit.analysis.power import blocks_for, least_blocks
 from labkit.analysis.robust import (
-    CHECKED_BLOCKS,
-    SERIAL_LEVEL,
-    UNCHECKED,
-    serial_correlation,
-    shape_note,
+    checked,
     trimmed_mean,
+    unpaired_note,
 )
 from labkit.analysis.trials import (
     Statistic,
@@ -54,7 +51,7 @@ from labkit.analysis.trials import (
     statistic_name,
     trial_statistic,
 )
-from labkit.errors import UsageError
+from labkit.errors import UsageError, suggestion
 
 Floats = NDArray[np.float64]
 
@@ -139,7 +136,8 @@ PILOT_BLOCKS = 5
 
 
 COLUMNS = (
-    *("condition", "n_blocks", "estimate", "low", "high", "confidence", "equal_low", "equal_high"),
+    *("condition", "n_blocks", "value", "base"),
+    *("estimate", "low", "high", "confidence", "equal_low", "equal_high"),
     *("difference", "difference_low", "difference_high"),
     *("p_value", "p_adjusted", "p_exploratory", "p_equivalence"),
     *("differs", "equivalent", "verdict", "blocks_missing", "needed_blocks", "sd", "note"),
@@ -199,6 +197,8 @@ def compare(
         One row for each other condition, in the order of a categorical or of appearance:
 
         - ``condition``; ``n_blocks``, those compared (unpaired: the smaller number of the two);
+        - ``value``, ``base``: the typical values of condition and baseline over these blocks
+          (geometric means), whose ratio is the estimate;
         - ``estimate``: ratio to the baseline; ``low, high``: its interval at ``confidence``, 1
           minus the level at which Holm's procedure tests this row (at most `alpha`), so that it
           excludes 1 exactly where the row ``differs``; NaN on too few blocks for a verdict;
@@ -230,6 +230,16 @@ def compare(
     UsageError
         For missing columns, an empty frame, an unknown baseline, options out of range, or values
         that have no logarithm (zero, negative, infinite): a ratio says nothing of those.
+
+    Examples
+    --------
+    >>> from labkit import compare, load
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
+    >>> table = compare(trials, value="rtt_ns_median", **names).set_index("condition")
+    >>> str(table.loc["docker bridge", "verdict"])
+    'different'
     """
     if (statistic is None) != (trial is None):
         raise UsageError(
@@ -275,7 +285,7 @@ def contrasts(
     if not pd.api.types.is_hashable(baseline) or baseline not in logs.columns:
         raise UsageError(
             f"unknown baseline: {baseline!r}",
-            remedy=f"one of {list(logs.columns)}",
+            remedy=suggestion(baseline, logs.columns),
         )
     rows: dict[Hashable, dict[str, Any]] = {}
     for name in logs.columns:
@@ -414,8 +424,12 @@ def contrast(
         change, change_error, change_df = trimmed_mean(np.exp(y) - np.exp(x), trim)
         checks = f"mean without the {trim:.0%} of blocks at each end"
     elif paired and error > 0:
-        error, df, widening, checks = _checked(y - x, error, df, alpha)
-        change_error, change_df = change_error * widening, min(change_df, df)
+        found = checked(y - x)
+        error, df = error * found.widening, found.df
+        change_error, change_df = change_error * found.widening, min(change_df, df)
+        checks = found.note if n >= least_blocks(alpha) else ""
+    elif error > 0 and n >= least_blocks(alpha):
+        checks = join_notes(unpaired_note(x), unpaired_note(y))
     low, high = interval(mean, error, df, alpha)
     equal_low, equal_high = interval(mean, error, df, 2 * alpha)
     change_low, change_high = interval(change, change_error, change_df, alpha)
@@ -426,8 +440,11 @@ def contrast(
     notes = [_few(n, alpha, needed), _spread(len(missing) if paired else 0, error), checks]
     if paired and error > 0 and not trim:
         notes.append(_disagreement(p_value, signed_rank(y - x), n, alpha))
+    typical = _exp(float(x.mean())) if len(x) else math.nan
     return {
         "n_blocks": n,
+        "value": typical * _exp(mean),
+        "base": typical,
         "estimate": _exp(mean),
         "low": _exp(low),
         "high": _exp(high),
@@ -449,18 +466,6 @@ def contrast(
         "difference_error": change_error,
         "difference_df": change_df,
     }
-
-
-def _checked(
-    change: Floats, error: float, df: float, alpha: float
-) -> tuple[float, float, float, str]:
-    """Return error, degrees of freedom and widening for serial correlation, and a note."""
-    if len(change) < CHECKED_BLOCKS:
-        return error, df, 1.0, UNCHECKED if len(change) >= least_blocks(alpha) else ""
-    serial, note = serial_correlation(change), shape_note(change)
-    if not (serial.p_value < SERIAL_LEVEL and serial.error > error):
-        return error, df, 1.0, note
-    return serial.error, serial.df, serial.error / error, join_notes(serial.note, note)
 
 
 def _floats(series: pd.Series[float]) -> Floats:
@@ -541,6 +546,16 @@ def factor_effect(
     ------
     UsageError
         As `compare`, and for fewer than two levels.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/affinity-spinning").ok.query("capture == 'off'")
+    >>> table = analysis.factor_effect(
+    ...     trials, "wait", ["block", "spin"], ["placement", "affinity"], value="rtt_ns_median"
+    ... )
+    >>> table.loc[0, ["placement", "affinity", "contrast", "verdict"]].tolist()
+    ['docker host', 'split', 'spin / block', 'different']
     """
     require_columns(frame, [factor, value, block, *within])
     require_names(frame, [factor])
@@ -609,6 +624,20 @@ def pair_effects(
     DataFrame
         As of `factor_effect`: `within`, ``contrast``, the columns of
         `compare`; a pair that a cell lacks has 0 blocks and says why.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/affinity-spinning").ok.query("capture == 'off'")
+    >>> table = analysis.pair_effects(
+    ...     trials.query("affinity == 'split'"),
+    ...     "placement",
+    ...     [("docker host", "bare cgroup"), ("docker bridge", "docker host")],
+    ...     ["wait"],
+    ...     value="rtt_ns_median",
+    ... )
+    >>> table.query("verdict == 'different'")["contrast"].unique().tolist()
+    ['docker bridge / docker host']
     """
     require_columns(frame, [factor, value, block, *within])
     require_names(frame, [factor])
@@ -652,6 +681,16 @@ def ranking(
         `within`, ``contrast`` (the later of the order over the earlier), ``earlier``, ``later``,
         ``steps`` between them (1: neighbours), the columns of `compare`; Holm's correction is over
         all pairs of all cells. A cell with fewer than two levels has no row.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/affinity-spinning").ok.query("capture == 'off'")
+    >>> table = analysis.ranking(
+    ...     trials.query("affinity == 'split'"), "placement", ["wait"], value="rtt_ns_median"
+    ... )
+    >>> analysis.format_ranking(table, ["wait"])["spin"]
+    'bare clean ~ bare rules ~ docker host ~ bare cgroup ~ bare chroot < docker bridge'
     """
     require_columns(frame, [factor, value, block, *within])
     require_names(frame, [factor])
@@ -704,6 +743,16 @@ def shift(
     DataFrame
         ``condition``, ``quantile`` (its name), then the columns of `compare` from ``n_blocks`` on;
         Holm's correction over all rows.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> samples = load("data/reference/rps").series("latency_ns")
+    >>> samples = samples.query("rps == 'off'")
+    >>> options = {"condition": "placement", "baseline": "docker host", "value": "latency_ns"}
+    >>> table = analysis.shift(samples, quantiles=["median", "p99"], **options)
+    >>> table["quantile"].unique().tolist()
+    ['median', 'p99']
     """
     by = list(dict.fromkeys([trial, condition, block]))
     trials = reduce_trials(samples, value=value, by=by, statistics=list(quantiles))

@@ -14,8 +14,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
-from statsmodels.stats.multitest import fdrcorrection
+from scipy import special
 
 Floats = NDArray[np.float64]
 
@@ -98,12 +97,14 @@ def holm(p_values: Floats) -> Floats:
 def benjamini_hochberg(p_values: Floats) -> Floats:
     """Return p-values adjusted for the false discovery rate; NaN stays NaN and counts for nothing.
 
-    Benjamini & Hochberg (1995), by statsmodels.
+    Benjamini & Hochberg (1995). scipy.stats and statsmodels give the same, but take 0.5 and 0.8 s
+    to import.
     """
     adjusted = np.full(len(p_values), np.nan)
-    known = np.flatnonzero(np.isfinite(p_values))
-    if len(known):
-        adjusted[known] = fdrcorrection(p_values[known])[1]
+    finite = np.flatnonzero(np.isfinite(p_values))
+    order = finite[np.argsort(-p_values[finite], kind="stable")]
+    steps = p_values[order] * len(order) / np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum.accumulate(steps)
     return adjusted
 
 
@@ -112,6 +113,9 @@ def signed_rank(change: Floats) -> float:
 
     Exact up to 50 values without ties; differences of 0 are dropped. 1 where all are 0.
     """
+    # Imported where it is needed: it takes half a second.
+    from scipy import stats
+
     change = change[change != 0]
     return float(stats.wilcoxon(change).pvalue) if len(change) else 1.0
 

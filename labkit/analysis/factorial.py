@@ -21,8 +21,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
-from labkit.analysis.estimates import ROUNDING, holm, join_notes, over_blocks
+from labkit.analysis.estimates import ROUNDING, holm, join_notes
 from labkit.analysis.models import check_values
+from labkit.analysis.robust import block_mean, checked, without_unchecked
 from labkit.analysis.trials import order_of, require_columns
 from labkit.errors import UsageError
 
@@ -129,6 +130,10 @@ def fit_factorial(
     size = float(np.abs(logs).max())
     tests = _tests(terms, scores, size)
     effects = _effects(terms, scores, levels, alpha, size)
+    for term, score in zip(terms, scores, strict=True):
+        checks = [checked(column) for column in score.T if len(score) > 1 and column.std() > 0]
+        if said := without_unchecked(*(one.note for one in checks)):
+            note = join_notes(note, f"{':'.join(term)}: {said}")
     return Factorial(tests, effects, len(fitted), used, note)
 
 
@@ -212,9 +217,12 @@ def _tests(terms: Sequence[tuple[str, ...]], scores: list[Floats], size: float) 
             effect = n * float(np.square(blocks.mean(axis=0)).sum())
             # 1 where all contrasts of the term vary alike and independently, down to 1 / df.
             epsilon = error**2 / (df * float(np.square(covariance).sum()))
-            f_value = effect / error
+            checks = [checked(column) for column in blocks.T if column.std() > 0]
+            wider = max(one.widening for one in checks)
+            rest = min(one.df for one in checks) * df * epsilon
+            f_value = effect / error / wider**2
             row["f_value"], row["share"] = f_value, effect / (effect + (n - 1) * error)
-            row["p_value"] = float(special.fdtrc(df * epsilon, (n - 1) * df * epsilon, f_value))
+            row["p_value"] = float(special.fdtrc(df * epsilon, rest, f_value))
         rows.append(row)
     table = pd.DataFrame(rows)
     return table.assign(p_adjusted=holm(table["p_value"].to_numpy(dtype=float)))[list(TERMS)]
@@ -234,7 +242,7 @@ def _effects(
         contrasts = _columns(term, levels, dict(zip(term, places.T, strict=True)))
         combinations = itertools.product(*(levels[name] for name in term))
         for combination, logs in zip(combinations, contrasts @ blocks.T, strict=True):
-            effect = over_blocks(logs, scale="log", size=size)
+            effect = block_mean(logs, scale="log", size=size)
             low, high = effect.interval(alpha)
             rows.append(
                 {

@@ -24,6 +24,7 @@ from scipy import special
 
 from labkit.analysis.estimates import Inverted, join_notes
 from labkit.analysis.models import blocks_of, common_levels, numeric_levels
+from labkit.analysis.robust import checked, without_unchecked
 from labkit.errors import UsageError
 
 Floats = NDArray[np.float64]
@@ -137,22 +138,26 @@ def _fitted(
     misfit, slopes = profile(means[None, :], x, grid, exponent)
     best = int(np.argmin(misfit[0]))
     excess = blocks * np.maximum(misfit[0] - misfit[0, best], 0.0)
-    noise = contrast_variances(logs, x, grid, exponent)
+    contrasts = knee_contrasts(logs, x, grid, exponent)
+    noise = contrasts.var(axis=0, ddof=1)
+    degrees = blocks - 1.0
     if noise.min() <= 1e-24 * max(1.0, float(np.square(logs).max())):
         note = join_notes(note, "no variance between blocks: the knee has no interval")
         tails = np.full(len(grid), np.nan)
     else:
-        root = np.sign(grid - grid[best]) * np.sqrt(excess / noise)
+        checks = checked(contrasts[:, best])
+        degrees, note = checks.df, join_notes(note, checks.note)
+        root = np.sign(grid - grid[best]) * np.sqrt(excess / noise) / checks.widening
         # A candidate is rejected only with all further out, so that the interval is one piece.
         root[best:] = np.minimum.accumulate(root[best:][::-1])[::-1]
         root[:best] = np.maximum.accumulate(root[:best])
-        tails = special.stdtr(blocks - 1, root)
+        tails = special.stdtr(degrees, root)
     slope = float(slopes[0, best])
     plateau = float(np.exp(means.mean() - slope * np.minimum(x - grid[best], 0.0).mean()))
     at = Inverted(float(np.exp(grid[best])), np.exp(grid), tails, blocks, note)
     p_misfit = _lack_of_fit(logs, float(misfit[0, best]), exponent)
     p_knee = math.nan if math.isnan(p_misfit) else _p_knee(x, logs, exponent)
-    return Knee(at, slope, plateau, p_knee, p_misfit, *facts, note)
+    return Knee(at, slope, plateau, p_knee, p_misfit, *facts, without_unchecked(note))
 
 
 def profile(
@@ -172,11 +177,11 @@ def profile(
     return np.maximum(left, 0.0), slope
 
 
-def contrast_variances(logs: Floats, x: Floats, grid: Floats, exponent: float | None) -> Floats:
-    """Return, for each candidate, the variance over blocks of the contrast that tests it.
+def knee_contrasts(logs: Floats, x: Floats, grid: Floats, exponent: float | None) -> Floats:
+    """Return, for each block and candidate, the contrast that tests the candidate.
 
     The contrast is the hinge's derivative by the knee, a step, orthogonal to level and slope and of
-    length 1. Where it vanishes (no level on one side) the nearest candidate's variance is used.
+    length 1. Where it vanishes (no level on one side) the nearest candidate's is used.
     """
     step = (x[:, None] < grid[None, :] - 1e-12).astype(np.float64)
     step -= step.mean(axis=0)
@@ -187,9 +192,8 @@ def contrast_variances(logs: Floats, x: Floats, grid: Floats, exponent: float | 
         step -= hinge * ((hinge * step).sum(axis=0) / length)
     norm = np.sqrt(np.square(step).sum(axis=0))
     valid = np.flatnonzero(norm > 1e-6)
-    contrast = step[:, valid] / norm[valid]
-    variance = (logs @ contrast).var(axis=0, ddof=1)
-    return np.asarray(np.interp(grid, grid[valid], variance), dtype=np.float64)
+    nearest = np.interp(np.arange(len(grid)), valid, valid).round().astype(np.intp)
+    return np.asarray(logs @ (step[:, nearest] / norm[nearest]), dtype=np.float64)
 
 
 def _lack_of_fit(logs: Floats, misfit: float, exponent: float | None) -> float:
@@ -256,12 +260,18 @@ def _smooth(x: Floats, exponent: float | None) -> list[Callable[[Floats], Floats
         return lambda means: np.asarray((means @ basis) @ basis.T)
 
     def nearest(means: Floats) -> Floats:
-        # A factor of up to 10 % fills the space between the curves of the grid.
         products = means @ curves.T
-        factors = np.clip(products / lengths, 0.9, 1.1)
-        best = (lengths * factors**2 - 2 * products * factors).argmin(axis=1)
-        scale = factors[np.arange(len(means)), best]
+        size = np.abs(products)
+        # A factor of up to 10 % fills the space between the curves of the grid.
+        factors = np.clip(size / lengths, 0.9, 1.1)
+        best = ((lengths * factors - 2 * size) * factors).argmin(axis=1)
+        row = np.arange(len(means))
+        scale = np.copysign(factors[row, best], products[row, best])
         return np.asarray(scale[:, None] * curves[best], dtype=np.float64)
+
+    def few_at_once(means: Floats) -> Floats:
+        # A few rows times all curves stay in the CPU's cache.
+        return np.concatenate([nearest(means[row : row + 25]) for row in range(0, len(means), 25)])
 
     curves = _saturations(tuple(x))
     lengths = np.maximum(np.square(curves).sum(axis=1), 1e-12)
@@ -269,12 +279,15 @@ def _smooth(x: Floats, exponent: float | None) -> list[Callable[[Floats], Floats
     if exponent is not None:
         slope = exponent * (x - x.mean())
         line = lambda means: np.broadcast_to(slope, means.shape)  # noqa: E731
-    return [np.zeros_like, line, linear(x, x**2), nearest]
+    return [np.zeros_like, line, linear(x, x**2), few_at_once]
 
 
 @lru_cache(maxsize=16)
 def _saturations(x: tuple[float, ...]) -> Floats:
-    """Return a grid of centred curves that approach a level smoothly, shape (curves, levels)."""
+    """Return a grid of centred curves that approach a level smoothly, shape (curves, levels).
+
+    Each stands for its mirror image, too.
+    """
     logs = np.array(x)
     spots = np.linspace(logs[0] - 1, logs[-1] + 1, 41)[:, None, None]
     powers = np.geomspace(0.25, 8, 16)[:, None] * (spots - logs)
@@ -283,5 +296,4 @@ def _saturations(x: tuple[float, ...]) -> Floats:
     curves = np.concatenate(
         [np.logaddexp(0, part).reshape(-1, len(x)) for part in (powers, decays)]
     )
-    curves -= curves.mean(axis=1, keepdims=True)
-    return np.concatenate([curves, -curves])
+    return np.asarray(curves - curves.mean(axis=1, keepdims=True))

@@ -22,11 +22,10 @@ from labkit.analysis.estimates import (
     Quotient,
     join_notes,
     ratio_of_independent_means,
-    ratio_of_means,
 )
-from labkit.analysis.robust import block_mean
+from labkit.analysis.robust import block_mean, block_ratio, unpaired_note, without_unchecked
 from labkit.analysis.trials import numbers, order_of, require_columns
-from labkit.errors import UsageError
+from labkit.errors import UsageError, suggestion
 
 Floats = NDArray[np.float64]
 
@@ -69,7 +68,7 @@ def blocks_of(
     if absent := [name for name in levels if name not in present]:
         raise UsageError(
             f"{level!r} has no level {', '.join(map(repr, absent))}",
-            remedy=f"it has {', '.join(map(repr, present))}",
+            remedy=suggestion(absent[0], present),
         )
     column = check_values(frame, value, log)
     kept = frame[level].isin(list(levels)).to_numpy()
@@ -203,7 +202,8 @@ def unpaired_ratio(
             raise UsageError(f"{condition!r} has no level {name!r}")
         blocks = pd.Series(check_values(rows, value)).groupby(rows[block].to_numpy()).mean()
         means.append(np.asarray(blocks.dropna(), dtype=np.float64))
-    return ratio_of_independent_means(*means)
+    note = join_notes(*map(unpaired_note, means))
+    return ratio_of_independent_means(*means, note=note)
 
 
 def group_contrast(
@@ -314,16 +314,17 @@ def fit_line(frame: pd.DataFrame, *, value: str, over: str, block: str) -> Line:
     span, note = float(np.ptp(levels)), table.note
     rise = line[:, 1] * span
     size = float(np.abs(values).max()) if values.size else 0.0
+    slope = block_mean(line[:, 1], note=note, size=size / span)
     return Line(
         intercept=block_mean(line[:, 0], note=note, size=size),
-        slope=block_mean(line[:, 1], note=note, size=size / span),
+        slope=slope,
         growth=_growth(values[:, 0], values[:, -1], note),
         curvature=_curvature(values, levels, rise, note),
         deviations=_deviations(values, levels, rise, note),
         levels=tuple(map(float, levels)),
         missing=table.missing,
         n_blocks=len(values),
-        note=note,
+        note=without_unchecked(slope.note),
     )
 
 
@@ -342,14 +343,14 @@ def _curvature(values: Floats, levels: Floats, rise: Floats, note: str) -> Infer
     centred = (levels - levels.mean()) / float(np.ptp(levels))
     bow = _no_line(levels) @ centred**2
     deviation = values @ bow / float(bow @ bow) * float(np.abs(bow).max())
-    return ratio_of_means(deviation, rise, note=note)
+    return block_ratio(deviation, rise, note=note)
 
 
 def _deviations(values: Floats, levels: Floats, rise: Floats, note: str) -> tuple[Inference, ...]:
     if len(levels) < 3:
         return (_shapeless(len(values), note),)
     left = values @ _no_line(levels)
-    return tuple(ratio_of_means(column, rise, note=note) for column in left.T)
+    return tuple(block_ratio(column, rise, note=note) for column in left.T)
 
 
 def _no_line(levels: Floats) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis.compare import LogTable, contrast, contrasts, decide, log_table
-from labkit.analysis.estimates import over_blocks
+from labkit.analysis.estimates import join_notes, over_blocks
 from labkit.analysis.power import (
     blocks_for,
     blocks_to_detect,
@@ -23,6 +23,7 @@ from labkit.analysis.power import (
     detectable_difference,
     least_blocks,
 )
+from labkit.analysis.robust import checked, without_unchecked
 from labkit.analysis.trials import (
     Statistic,
     groups,
@@ -109,6 +110,9 @@ def _floor(
     known = math.isfinite(sd)
     few = ("pilot: no block has both copies", "pilot: one block shows no spread")
     notes = [*few[n : n + 1], *(f"replicate {note}" for note in table.notes.values() if note)]
+    if sd > 0:
+        changes = (table.logs[2] - table.logs[1]).dropna().to_numpy(dtype=np.float64)
+        notes.append(without_unchecked(checked(changes).note))
     return {
         "n_blocks": n,
         "ratio": row["estimate"],
@@ -118,7 +122,7 @@ def _floor(
         "detectable_difference": (
             detectable_difference(sd, n, alpha=alpha, power=power) if known else np.inf
         ),
-        "note": "; ".join(notes),
+        "note": join_notes(*notes),
     }
 
 

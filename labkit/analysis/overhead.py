@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labkit.analysis.compare import adjust_family
-from labkit.analysis.estimates import Estimate, Inference, join_notes, ratio_of_means
+from labkit.analysis.estimates import Estimate, Inference, join_notes
 from labkit.analysis.models import (
     Blocks,
     blocks_of,
@@ -24,9 +24,9 @@ from labkit.analysis.models import (
     numeric_levels,
 )
 from labkit.analysis.power import least_blocks
-from labkit.analysis.robust import block_mean
+from labkit.analysis.robust import block_mean, block_ratio, without_unchecked
 from labkit.analysis.trials import groups, require_columns
-from labkit.errors import UsageError
+from labkit.errors import UsageError, suggestion
 
 Floats = NDArray[np.float64]
 
@@ -118,17 +118,19 @@ def _fitted(
     span = float(np.ptp(levels))
     size = float(own.max()) if own.size else 0.0
     growth = line[:, 1] * span
+    intercept = block_mean(line[:, 0], note=note, size=size)
+    slope = block_mean(line[:, 1], note=note, size=size / span)
     return Overhead(
-        intercept=block_mean(line[:, 0], note=note, size=size),
-        slope=block_mean(line[:, 1], note=note, size=size / span),
-        relative=ratio_of_means(growth, own.mean(axis=1), note=note),
-        relative_intercept=ratio_of_means(line[:, 0], own.mean(axis=1), note=note),
-        proportion=ratio_of_means(line[:, 1], own_slope, note=note),
+        intercept=intercept,
+        slope=slope,
+        relative=block_ratio(growth, own.mean(axis=1), note=note),
+        relative_intercept=block_ratio(line[:, 0], own.mean(axis=1), note=note),
+        proportion=block_ratio(line[:, 1], own_slope, note=note),
         ratio=block_mean((logs[1] - logs[0]).mean(axis=1), scale="log", note=note),
         levels=tuple(map(float, levels)),
         missing=missing,
         n_blocks=len(own),
-        note=note,
+        note=without_unchecked(intercept.note, slope.note),
     )
 
 
@@ -137,7 +139,7 @@ def _rows_of(frame: pd.DataFrame, column: str, name: Hashable) -> pd.DataFrame:
     if rows.empty:
         raise UsageError(
             f"{column!r} has no level {name!r}",
-            remedy=f"it has {', '.join(map(repr, pd.unique(frame[column])))}",
+            remedy=suggestion(name, pd.unique(frame[column])),
         )
     return rows
 

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.analysis.estimates import Estimate, join_notes, over_blocks
+from labkit.analysis.estimates import Estimate, join_notes
+from labkit.analysis.robust import block_mean, checked, without_unchecked
 from labkit.analysis.trials import quantiles, samples_needed
 from labkit.errors import UsageError
 
@@ -119,7 +120,7 @@ def trial_quantile(trials: Sequence[Array], level: float) -> Estimate:
     values = np.array([float(quantiles(trial, [level])[0]) for trial in trials])
     if not ((values > 0) & np.isfinite(values)).all():
         raise UsageError("a trial's quantile is zero, negative or infinite: no logarithm")
-    return over_blocks(np.log(values), scale="log", note=modes_note(values))
+    return block_mean(np.log(values), scale="log", note=modes_note(values))
 
 
 #: Fewer trials than this have too few different resamples for an interval.
@@ -220,7 +221,9 @@ def pooled_quantile(
     pool = _Pool(trials, level, alpha)
     if pool.note:
         return pool.refused()
-    value = pool.value()
+    grid = pool.candidates()
+    counts = pool.below(grid)
+    value = pool.value(grid, counts.sum(axis=0))
     below = pool.below(np.array([value]))[:, 0]
     rng = np.random.default_rng(seed)
     slots = rng.integers(len(trials), size=(resamples, len(trials)))
@@ -228,11 +231,12 @@ def pooled_quantile(
     # The score at the estimate is subtracted: it is not quite 0, because the data have steps.
     centre = float((below - level * pool.sizes).sum() / pool.sizes.sum())
     critical = _critical(drawn - centre * pool.sizes[slots], alpha)
-    grid = pool.candidates()
-    scores = _studentized((pool.below(grid) - level * pool.sizes[:, None]).T)
+    scores = _studentized((counts - level * pool.sizes[:, None]).T)
     low, high = _crossings(grid, scores, value, critical)
     own = np.array([float(quantiles(trial, [level])[0]) for trial in trials])
     note = join_notes(_few(pool, below), modes_note(own))
+    if own.std() > 0:
+        note = join_notes(note, without_unchecked(checked(own).note))
     return QuantileInterval(value, low, high, pool.n, pool.needed, note)
 
 
@@ -271,14 +275,13 @@ class _Pool:
         ]
         return np.array(counts, dtype=np.float64)
 
-    def value(self) -> float:
+    def value(self, grid: Floats, counts: Floats) -> float:
         """Return the quantile of all samples together, exactly, without sorting them together.
 
-        Candidates enclose it; only the samples between two of them are looked at.
+        Candidates enclose it, with `counts` samples at most each; only the samples between two of
+        them are looked at.
         """
-        grid = self.candidates()
         first = math.floor(self.level * (self.n - 1))
-        counts = self.below(grid).sum(axis=0)
         left = int(np.searchsorted(counts, first, side="right")) - 1
         right = int(np.searchsorted(counts, first + 2, side="left"))
         spans = []

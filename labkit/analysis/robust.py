@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
-from labkit.analysis.estimates import Estimate, join_notes, over_blocks
+from labkit.analysis.estimates import Estimate, Quotient, join_notes, over_blocks, ratio_of_means
 
 Floats = NDArray[np.float64]
 
@@ -83,17 +83,41 @@ def serial_correlation(figures: Floats) -> Serial:
     return Serial(lag1, p_value, error, max(n / inflation - 1, 1.0))
 
 
-def allow_for_serial(estimate: Estimate, figures: Floats) -> Estimate:
-    """Return a mean over blocks with errors that allow for serial correlation, where it is found.
+@dataclass(frozen=True)
+class Checks:
+    """What the checks of one number a block found.
 
-    The wider error counts; the note says so.
+    Parameters
+    ----------
+    widening : float
+        The standard error of the mean is so many times the plain one.
+    df : float
+        Degrees of freedom.
+    note : str
+        What was found; `UNCHECKED` below `CHECKED_BLOCKS`.
     """
-    serial = serial_correlation(figures)
-    found = serial.p_value < SERIAL_LEVEL and serial.error > estimate.error
-    if not found or not estimate.error > 0:
-        return estimate
-    note = f"the effect wanders over the blocks (lag-1 correlation {serial.lag1:.2f}): wider errors"
-    return replace(estimate, error=serial.error, df=serial.df, note=join_notes(estimate.note, note))
+
+    widening: float
+    df: float
+    note: str
+
+
+def without_unchecked(*notes: str) -> str:
+    """Return notes as one without `UNCHECKED`, which pages say once."""
+    parts = join_notes(*notes).split("; ")
+    return join_notes(*(part for part in parts if part != UNCHECKED))
+
+
+def checked(figures: Floats) -> Checks:
+    """Check one number a block, in the order of the blocks, which must have a spread."""
+    n = len(figures)
+    if n < CHECKED_BLOCKS:
+        return Checks(1.0, n - 1.0, UNCHECKED)
+    serial, note = serial_correlation(figures), shape_note(figures)
+    plain = float(figures.std(ddof=1)) / math.sqrt(n)
+    if serial.p_value < SERIAL_LEVEL and serial.error > plain:
+        return Checks(serial.error / plain, serial.df, join_notes(serial.note, note))
+    return Checks(1.0, n - 1.0, note)
 
 
 def block_mean(
@@ -103,8 +127,28 @@ def block_mean(
     note: str = "",
     size: float = 0.0,
 ) -> Estimate:
-    """Return `over_blocks` with errors that allow for serial correlation, where it is found."""
-    return allow_for_serial(over_blocks(figures, scale=scale, note=note, size=size), figures)
+    """Return `over_blocks` with the errors and the note of `checked`."""
+    mean = over_blocks(figures, scale=scale, note=note, size=size)
+    if not mean.error > 0:
+        return mean
+    checks = checked(figures)
+    note = join_notes(mean.note, checks.note)
+    return replace(mean, error=mean.error * checks.widening, df=checks.df, note=note)
+
+
+def block_ratio(above: Floats, below: Floats, *, note: str = "") -> Quotient:
+    """Return `ratio_of_means` as `block_mean` returns a mean.
+
+    What is checked is ``above - ratio * below``, whose mean the ratio makes 0.
+    """
+    ratio = ratio_of_means(above, below, note=note)
+    rest = above - ratio.value * below
+    if len(rest) < 2 or not np.isfinite(rest).all() or not rest.std() > 0:
+        return ratio
+    checks = checked(rest)
+    upper, both, lower = (one * checks.widening**2 for one in ratio.covariance)
+    note = join_notes(ratio.note, checks.note)
+    return replace(ratio, covariance=(upper, both, lower), df=checks.df, note=note)
 
 
 def shape_note(figures: Floats) -> str:
@@ -113,6 +157,9 @@ def shape_note(figures: Floats) -> str:
     spread = float(figures.std(ddof=1)) if n > 1 else 0.0
     if n < CHECKED_BLOCKS or not spread > 0:
         return ""
+    # Imported where it is needed: it takes half a second.
+    from scipy import stats
+
     distance = np.abs(figures - figures.mean()) / spread
     # Grubbs: the largest distance as a t statistic, times the number of blocks.
     most = float(distance.max())
@@ -126,6 +173,15 @@ def shape_note(figures: Floats) -> str:
     elif float(stats.skewtest(figures).pvalue) < SHAPE_LEVEL:
         notes.append("skewed log ratios: the error rate is higher than stated")
     return join_notes(*notes)
+
+
+def unpaired_note(figures: Floats) -> str:
+    """Return why an interval that takes blocks as independent may be too short."""
+    if len(figures) < CHECKED_BLOCKS:
+        return UNCHECKED
+    depend = serial_correlation(figures).p_value < SERIAL_LEVEL
+    said = "blocks depend on each other: the interval is too short" if depend else ""
+    return join_notes(said, shape_note(figures))
 
 
 def trimmed_mean(figures: Floats, trim: float) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""Campaigns that stop early or grow, and campaigns that are repeated, with errors that hold.
+"""Campaigns that stop early or are repeated, with errors that hold.
 
 Looks are planned as numbers of blocks, and the error of each test is spent over them by a function
 of the share of the blocks that was measured (Lan & DeMets 1983; spending like Pocock 1977 or like
@@ -13,23 +13,23 @@ does (ICH E9 1998, 5.5); that a ratio lies between two bounds is shown by two on
 alpha each (Schuirmann 1987). Stopping because nothing would be decided takes no error and need not
 be followed: it only loses power.
 
-For a family of m claims give each alpha / m, or correct `sequential_p` by Holm (Maurer & Bretz
-2013): it is a valid p-value at whatever look it is read.
+For a family of m claims give each alpha / m, or correct the p-values of `Looks.adjust` by Holm
+(Maurer & Bretz 2013). A campaign that is repeated spends alpha again: `campaign_share`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
-from labkit.analysis.estimates import Estimate, join_notes, over_blocks
+from labkit.analysis.estimates import Estimate, join_notes
 from labkit.analysis.power import estimated_sd
 from labkit.analysis.robust import block_mean
 from labkit.errors import UsageError
@@ -39,8 +39,6 @@ Spending = Literal["pocock", "obrien-fleming"]
 Word = Literal["replicated", "contradicted", "equivalent", "go on", "hopeless"]
 
 DECISIONS: tuple[Word, ...] = ("replicated", "contradicted", "equivalent", "go on", "hopeless")
-#: Campaigns that differ at this level count as one number each.
-HETEROGENEITY_LEVEL = 0.1
 #: Nodes of the integrals over a partial sum and over an uncertain standard deviation.
 _NODES, _SD_NODES = 160, 48
 #: A partial sum further from 0 than so many of its standard deviations does not happen.
@@ -55,7 +53,7 @@ class Looks:
     ----------
     blocks : tuple of int
         Planned numbers of blocks, rising, at least 3 each; the last one is the most that the
-        campaign, or all repeated campaigns together, may measure.
+        campaign may measure.
     spending : {"pocock", "obrien-fleming"}
         ``pocock`` spends about evenly, and decides early; ``obrien-fleming`` keeps almost all for
         the last look, whose power is then that of a fixed design.
@@ -113,6 +111,43 @@ class Looks:
                 remedy="0 < alpha < 0.5 and rising numbers of blocks",
             )
         return _levels(alpha, sizes, self.blocks[-1], self.spending)
+
+    def taken(self, n_blocks: int) -> tuple[int, ...]:
+        """Return the numbers of blocks at the looks until so many, the last of which counts."""
+        return *(n for n in self.blocks if n < n_blocks), n_blocks
+
+    def adjust(self, p_value: float, n_blocks: int, *, sides: int = 1) -> float:
+        """Return the p-value of a test at one look, with the looks before it counted.
+
+        A test that stops at the first look that decides has at most the error `alpha` when it is
+        called significant where the returned value is below `alpha`.
+
+        Parameters
+        ----------
+        p_value : float
+            P-value on the blocks so far; NaN gives NaN.
+        n_blocks : int
+            The number of these blocks, a planned look or not.
+        sides : int
+            2 for a p-value that is twice that of the likelier side.
+
+        Returns
+        -------
+        float
+            The least error of all looks at which this look decides; at most 1.
+        """
+        if math.isnan(p_value):
+            return math.nan
+        errors, levels = _scale(self.taken(n_blocks), self.blocks[-1], self.spending)
+        if not len(levels):
+            return 1.0
+        p_side = p_value / sides
+        if p_side >= levels[-1]:
+            return 1.0
+        if p_side <= levels[0]:
+            return sides * p_side * float(errors[0] / levels[0])
+        logs = np.interp(math.log(p_side), np.log(levels), np.log(errors))
+        return min(1.0, sides * math.exp(float(logs)))
 
 
 @dataclass(frozen=True)
@@ -198,94 +233,24 @@ def look(
     """
     figures = np.asarray(log_ratios, dtype=np.float64)
     region = _region(low, high, margin, figures)
-    before = [n for n in looks.blocks if n < len(figures)] if earlier is None else list(earlier)
-    return _judge(block_mean(figures, scale="log"), looks, region, alpha, [*before, len(figures)])
+    taken = looks.taken(len(figures)) if earlier is None else (*earlier, len(figures))
+    return _judge(block_mean(figures, scale="log"), looks, region, alpha, taken)
 
 
-def combine(
-    campaigns: Sequence[Floats],
-    looks: Looks,
-    *,
-    low: float = 1.0,
-    high: float = math.inf,
-    margin: float | None = None,
-    alpha: float = 0.05,
-) -> Decision:
-    """Return what several campaigns of one plan on one rig decide together.
+def campaign_share(number: int) -> float:
+    """Return the share of alpha that the evidence of the first `number` campaigns may spend.
 
-    The blocks of all campaigns count, and the end of each campaign is a look: however often a
-    campaign is repeated, up to the last planned number of blocks, the error holds. The first
-    decision stands, whatever comes after it. Campaigns whose means differ more than their blocks
-    explain (F test) count as one number each: only repeated campaigns then show how much a campaign
-    can be trusted.
-
-    Parameters
-    ----------
-    campaigns : sequence of array of float, shape (blocks,)
-        Log ratios of the blocks of each campaign, in the order of time, two blocks or more each.
-    looks : Looks
-        The plan; its last number of blocks is the most that all campaigns together may use.
-    low, high, margin, alpha
-        As for `look`.
-
-    Returns
-    -------
-    Decision
-        The first decision of a campaign's end, otherwise that of the last one.
+    0.8 on the first campaign of a plan on a rig, and half of what is left on each one after it:
+    whoever repeats a campaign until it succeeds spends alpha in all, and not alpha each time.
 
     Raises
     ------
     UsageError
-        As `look`, and without campaigns.
+        For less than one campaign.
     """
-    parts = [np.asarray(part, dtype=np.float64) for part in campaigns]
-    if not parts:
-        raise UsageError("no campaigns to combine")
-    for part in parts:
-        region = _region(low, high, margin, part)
-    ends = [int(n) for n in np.cumsum([len(part) for part in parts])]
-    for count in range(1, len(parts) + 1):
-        estimate = _pooled(parts[:count])
-        decision = _judge(estimate, looks, region, alpha, ends[:count])
-        if decision.decision in ("replicated", "contradicted", "equivalent"):
-            break
-    return replace(decision, note=join_notes(decision.note, f"{count} of {len(parts)} campaigns"))
-
-
-def sequential_p(
-    p_values: Sequence[float], taken: Sequence[int], looks: Looks, *, sides: int = 1
-) -> float:
-    """Return one p-value for all looks: the least error at which one of them would have decided.
-
-    Parameters
-    ----------
-    p_values : sequence of float
-        One-sided p-value of one test at each look.
-    taken : sequence of int
-        Numbers of blocks at these looks.
-    looks : Looks
-        The plan.
-    sides : int
-        2 for a direction, which is tested at half of alpha on each side.
-
-    Returns
-    -------
-    float
-        At most 1; below `alpha` exactly where a plan with this `alpha` decided.
-    """
-
-    def excess(log_alpha: float) -> float:
-        levels = looks.levels(math.exp(log_alpha), taken)
-        with np.errstate(divide="ignore"):
-            return float(np.max(np.log(levels) - np.log(np.maximum(p_values, 1e-300))))
-
-    lowest, highest = math.log(1e-12), math.log(0.499)
-    if excess(highest) <= 0:
-        return 1.0
-    if excess(lowest) >= 0:
-        return sides * math.exp(lowest)
-    found = optimize.brentq(excess, lowest, highest, xtol=1e-4)
-    return min(1.0, sides * math.exp(float(found)))
+    if number < 1:
+        raise UsageError(f"invalid number of campaigns: {number!r}", remedy="1 or more")
+    return 0.8 if number == 1 else 0.2 * 0.5 ** (number - 1)
 
 
 @dataclass(frozen=True)
@@ -312,24 +277,6 @@ def _region(low: float, high: float, margin: float | None, figures: Floats) -> _
     upper = math.log(high) if math.isfinite(high) else math.inf
     closed = math.isfinite(lower) and math.isfinite(upper)
     return _Region(lower, upper, math.nan if margin is None or closed else math.log1p(margin))
-
-
-def _pooled(parts: Sequence[Floats]) -> Estimate:
-    """Return the mean over the blocks of campaigns, or over campaigns where these differ."""
-    pooled = block_mean(np.concatenate(parts), scale="log")
-    if len(parts) < 2 or not pooled.error > 0:
-        return pooled
-    within = sum(float(np.sum((part - part.mean()) ** 2)) for part in parts)
-    df = sum(len(part) - 1 for part in parts)
-    centre = float(np.concatenate(parts).mean())
-    between = sum(len(part) * (float(part.mean()) - centre) ** 2 for part in parts)
-    ratio = (between / (len(parts) - 1)) / (within / df) if within > 0 else math.inf
-    p_value = float(stats.f.sf(ratio, len(parts) - 1, df))
-    means = over_blocks(np.array([part.mean() for part in parts]), scale="log")
-    if p_value >= HETEROGENEITY_LEVEL or not means.error > pooled.error:
-        return pooled
-    note = f"campaigns differ (p = {p_value:.2g}) and count as one number each"
-    return replace(means, n_blocks=pooled.n_blocks, note=note)
 
 
 def _judge(
@@ -452,6 +399,15 @@ def _levels(
         mass = weights * half_width * (kernel @ mass) / math.sqrt(2 * math.pi)
         points, before = new, size
     return tuple(levels)
+
+
+@lru_cache(maxsize=64)
+def _scale(taken: tuple[int, ...], most: int, spending: Spending) -> tuple[Floats, Floats]:
+    """Return errors of all looks, rising, and the level of the last look for each."""
+    errors = np.geomspace(1e-9, 0.499, 60)
+    levels = np.array([_levels(float(error), taken, most, spending)[-1] for error in errors])
+    spends = levels > 0  # nothing is left beyond the last planned number of blocks
+    return errors[spends], levels[spends]
 
 
 def _spent(alpha: float, share: float, spending: Spending) -> float:

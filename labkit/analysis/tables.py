@@ -13,6 +13,7 @@ from labkit.analysis.compare import COLUMNS
 from labkit.analysis.overhead import COST_COLUMNS
 from labkit.analysis.robust import CHECKED_BLOCKS, UNCHECKED
 from labkit.analysis.trials import require_columns
+from labkit.answers import interval_of
 
 #: Notes that a page states once, not in every row.
 _STATED_ONCE = ("averaged on the log scale", UNCHECKED)
@@ -56,6 +57,16 @@ def format_comparison(
         one-sided tests where it is ``equivalent``, else of Holm's step) and that interval's
         ``level``; the difference; ``p`` (Holm), ``p of equivalence``, ``verdict``, ``needed``
         blocks and ``note``.
+
+    Examples
+    --------
+    >>> from labkit import analysis, compare, load
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
+    >>> shown = analysis.format_comparison(compare(trials, value="rtt_ns_median", **names))
+    >>> shown.loc["docker bridge", "difference, µs [interval]"].replace(chr(160), " ")
+    '4.95 [2.23, 7.67]'
     """
     keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
     names = {name: [str(value) for value in table[name]] for name in keys}
@@ -88,7 +99,17 @@ def not_compared(table: pd.DataFrame) -> str:
 
 
 def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
-    """Return numbers as text, with `digits` decimals unless a whole column has none; gaps empty."""
+    """Return numbers as text, with `digits` decimals unless a whole column has none; gaps empty.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import analysis
+    >>> analysis.format_numbers(pd.DataFrame({"blocks": [5, 10], "sd": [0.5, float("nan")]}))
+      blocks    sd
+    0      5  0.50
+    1     10
+    """
 
     def column(values: pd.Series[Any]) -> list[str]:
         known = [value for value in values if isinstance(value, int | float | np.number)]
@@ -100,11 +121,8 @@ def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
     return shown.set_axis(table.columns, axis=1)
 
 
-def _row(row: dict[Any, Any], scale: float, alpha: float) -> dict[str, str]:
-    equal = row["verdict"] == "equivalent"
-    bounds = ("equal_low", "equal_high") if equal else ("low", "high")
-    confidence = 1 - 2 * alpha if equal else row["confidence"]
-    known = math.isfinite(row[bounds[0]])
+def _row(row: Mapping[Any, Any], scale: float, alpha: float) -> dict[str, str]:
+    low, high, confidence = interval_of(row, alpha)
     difference = [row[name] for name in ("difference", "difference_low", "difference_high")]
     notes = [
         note for note in str(row["note"]).split("; ") if note and not note.endswith(_STATED_ONCE)
@@ -113,8 +131,8 @@ def _row(row: dict[Any, Any], scale: float, alpha: float) -> dict[str, str]:
         notes.append("missing: " + ", ".join(map(str, row["blocks_missing"])))
     return {
         "blocks": str(row["n_blocks"]),
-        "ratio": _with_interval([row["estimate"], *(row[name] for name in bounds)], 3),
-        "confidence": f"{100 * confidence:.3g} %" if known else "",
+        "ratio": _with_interval([row["estimate"], low, high], 3),
+        "confidence": f"{100 * confidence:.3g} %" if math.isfinite(low) else "",
         "difference": _with_interval([scale * item for item in difference], 2),
         "p": _p_value(row["p_adjusted"]),
         "equal": _p_value(row["p_equivalence"]),
@@ -256,6 +274,11 @@ def headline(row: Mapping[str, Any] | pd.Series[Any], text: str) -> dict[str, An
     return {"text": text, "verdict": verdict, **numbers, "unit": "times"}
 
 
+def joined(table: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Return what names each row of a table, from several columns."""
+    return [", ".join(map(str, row)) for row in table[list(names)].to_numpy().tolist()]
+
+
 def noise_lines(floor: pd.DataFrame, condition: Sequence[str]) -> list[dict[str, Any]]:
     """Return rows of `noise_floor` as an index shows them; ``sd`` is that of a pair's log ratio."""
     return [
@@ -272,6 +295,12 @@ def json_value(value: Any) -> Any:
 
     Numbers are rounded to 10 digits: what comes after depends on the processor, whose libraries add
     up in another order, and the same data are to give the same pages on every machine.
+
+    Examples
+    --------
+    >>> from labkit import analysis
+    >>> analysis.json_value({"ratio": float("nan"), "blocks": (5, 10)})
+    {'ratio': None, 'blocks': [5, 10]}
     """
     if isinstance(value, Mapping):
         return {str(name): json_value(item) for name, item in value.items()}

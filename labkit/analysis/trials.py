@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.dataset import in_threads
-from labkit.errors import UsageError
+from labkit.errors import UsageError, suggestion
+from labkit.process import in_threads
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -30,7 +30,7 @@ def require_columns(frame: pd.DataFrame, columns: Sequence[str]) -> None:
     if lacking:
         raise UsageError(
             f"the frame has no column {', '.join(map(repr, lacking))}",
-            remedy=f"it has {', '.join(map(str, frame.columns))}",
+            remedy=suggestion(lacking[0], frame.columns),
         )
     if twice := [name for name in columns if isinstance(frame[name], pd.DataFrame)]:
         raise UsageError(

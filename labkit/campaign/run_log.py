@@ -40,9 +40,17 @@ class RunLog:
         self._outcomes = dict(outcomes)
         ended = (one.stat().st_mtime_ns for one in (path / "trials").glob("b*"))
         self._ended_ns = max(ended, default=None)
+        #: Trials of conditions that a look has dropped.
+        self._dropped: set[str] = set()
+        #: Questions of which it was said how they ended.
+        self._answered: set[str] = set()
         #: What `labkit status` shows of the current run; None between runs.
         self._run: dict[str, Any] | None = None
         self._trial = ""
+
+    @property
+    def _planned(self) -> int:
+        return len(self._design) - len(self._dropped)
 
     @property
     def _done(self) -> int:
@@ -54,7 +62,7 @@ class RunLog:
         folder.mkdir(exist_ok=True)
         number = max((int(path.stem) for path in folder.glob("[0-9]*.log")), default=0) + 1
         log, self._began_ns = folder / f"{number:02d}.log", time.time_ns()
-        self._bar = ProgressBar(len(self._design), self._done, self._study)
+        self._bar = ProgressBar(self._planned, self._done, self._study)
         self._handlers: list[logging.Handler] = [_SyncedHandler(log, "x", encoding="utf-8")]
         if self._bar.lines:
             self._handlers.append(logging.StreamHandler(self._bar.lines))
@@ -79,7 +87,7 @@ class RunLog:
         if error is not None:
             self._log_error(error)
         took = (time.time_ns() - self._began_ns) / 1e9
-        LOG.info("end: %d of %d trials measured, %.0f s", self._done, len(self._design), took)
+        LOG.info("end: %d of %d trials measured, %.0f s", self._done, self._planned, took)
         self._trial, self._run = "", None
         self.write_progress()
         for one in self._handlers:
@@ -94,7 +102,7 @@ class RunLog:
         LOG.info("rig %s: %s", rig.name, "; ".join(hosts) or "no hosts")
         counts = f"{len(design.conditions)} conditions x {len(design.order)} blocks"
         infeasible = f"{len(design.infeasible)} infeasible"
-        planned = f"{len(design)} trials, {self._done} measured before, {infeasible}"
+        planned = f"{self._planned} trials, {self._done} measured before, {infeasible}"
         LOG.info("%s: %s = %s", self._study, counts, planned)
 
     def _log_error(self, error: BaseException) -> None:
@@ -104,7 +112,7 @@ class RunLog:
             return
         LOG.warning("interrupted%s", where)
         # A notebook shows only the error, so that its message says how to continue.
-        kept = f"{self._done} of {len(self._design)} trials are measured and kept"
+        kept = f"{self._done} of {self._planned} trials are measured and kept"
         error.args = (f"{kept}; run the same again to measure the rest",)
         # The traceback would show some wait deep in labkit; the log names the trial.
         error.__traceback__ = None
@@ -137,6 +145,27 @@ class RunLog:
         if not self._bar.lines:
             self._bar.note(f"{record['trial']} ({label}) failed: {error}", bad=True)
 
+    def looked(self, look: Mapping[str, Any]) -> None:
+        """Log what a look decided."""
+        questions = look["questions"]
+        states = [question["state"] for question in questions]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        LOG.info("look after %d blocks: %s", look["blocks"], counts or "no questions")
+        for question in questions:
+            if question["state"] == "open" or question["name"] in self._answered:
+                continue
+            self._answered.add(question["name"])
+            text = f"{question['name']}: {question['state']}: {question['result']}"
+            LOG.info("  %s", text)
+            if not self._bar.lines:
+                self._bar.note(text)
+
+    def drop(self, trials: set[str]) -> None:
+        """Leave trials out of what is planned."""
+        self._dropped |= trials
+        if self._run is not None:
+            self._bar.shorten(self._planned)
+
     def over(self) -> None:
         """Count a planned trial, successful or not."""
         self._trial = ""
@@ -150,11 +179,14 @@ class RunLog:
         failed = [name for name, ok in self._outcomes.items() if not ok and name != self._trial]
         progress = {
             "study": self._study,
-            "planned": len(self._design),
+            "planned": self._planned,
             "done": self._done,
             "failed": len(failed),
             "blocks": len(sizes),
-            "whole": sum(all(map(self._outcomes.get, block)) for block in names),
+            "whole": sum(
+                all(name in self._dropped or self._outcomes.get(name) for name in block)
+                for block in names
+            ),
             "ended_ns": self._ended_ns,
             "run": self._run,
             "cpus": self._rig.cpu_map.get("harness", "") if self._rig.shared_kernel else "",
@@ -218,6 +250,11 @@ class ProgressBar:
     def after(self) -> None:
         """Count a trial that is done."""
         self._bar.update(1)
+
+    def shorten(self, total: int) -> None:
+        """Set the number of planned trials."""
+        self._bar.total = total
+        self._bar.refresh()
 
     def left(self) -> float | None:
         """Return the seconds that are left, or None before the first trial has ended."""

@@ -8,6 +8,7 @@ import math
 import os
 import textwrap
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +18,15 @@ from typing import Any
 import numpy as np
 
 from labkit.analysis.trials import statistics_of
+from labkit.campaign.looks import Questions
 from labkit.campaign.record import failure
 from labkit.campaign.run_log import RunLog
 from labkit.campaign.store import Store
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
 from labkit.campaign.window import drivers
+from labkit.dataset import dropped_before, load
+from labkit.dataset.files import read_looks
 from labkit.design import Condition, Design, flatten, level_label, trial_name
 from labkit.errors import HostUnreachable, LabkitError
 from labkit.paths import PROGRESS
@@ -49,6 +53,7 @@ class Runner:
     protocol: Callable[[Trial], Measurement]
     settings: Mapping[str, Any]
     treatments: Mapping[str, Treatment]
+    questions: Questions | None = None
     _runtimes: dict[str, Runtime] = field(default_factory=dict)
 
     def run(self, store: Store, facts: Mapping[str, Any]) -> None:
@@ -56,11 +61,12 @@ class Runner:
         attempts = store.attempts()
         outcomes = {name: "ok" in statuses for name, statuses in attempts.items()}
         log = RunLog(self.study, self.rig, self.design, store.path, outcomes)
-        todo = [
+        todo = deque(
             (block, position, condition)
             for block, position, condition in self.design.trials()
             if not outcomes.get(trial_name(block, position))
-        ]
+        )
+        self._look(store, log, todo)
         if not todo:
             if not (store.path / PROGRESS).exists():
                 log.write_progress()
@@ -69,7 +75,8 @@ class Runner:
         session = store.session(facts, " ".join(sorted(boots)))
         failed = 0
         with log.begin(session), off_the_sut(self.rig):
-            for block, position, condition in todo:
+            while todo:
+                block, position, condition = todo.popleft()
                 name = trial_name(block, position)
                 planned = {"trial": name, "block": block, "position": position, "session": session}
                 error = self._run_planned(store, condition, planned, log)
@@ -77,13 +84,37 @@ class Runner:
                 log.over()
                 if isinstance(error, HostUnreachable):
                     raise error
+                if not todo or todo[0][0] != block:
+                    self._look(store, log, todo)
                 if failed >= GIVE_UP:
                     raise LabkitError(
                         f"{failed} planned trials failed one after the other",
                         where=str(store.path),
-                        why=str(error),
+                        why="; ".join(_said(error)),
                         remedy="see the trials' records there; `labkit doctor` checks the machine",
                     )
+
+    def _look(self, store: Store, log: RunLog, todo: deque[tuple[int, int, Condition]]) -> None:
+        """Take the looks that are due before the next trial, and drop what they drop from `todo`.
+
+        A look is taken once, also when the campaign was interrupted at it.
+        """
+        if self.questions is None:
+            return
+        looks = read_looks(store.path)
+        at = {look["blocks"] for look in looks}
+        done = todo[0][0] - 1 if todo else len(self.design.order)
+        for blocks in [n for n in self.questions.looks.blocks if n <= done and n not in at]:
+            looks.append(self.questions.take(load(store.path), blocks))
+            store.write_looks(looks)
+            log.looked(looks[-1])
+        left = [trial for trial in todo if trial[2].label not in dropped_before(looks, trial[0])]
+        if len(left) < len(todo):
+            log.drop(
+                {trial_name(*trial[:2]) for trial in todo} - {trial_name(*t[:2]) for t in left}
+            )
+            todo.clear()
+            todo.extend(left)
 
     def _run_planned(
         self, store: Store, condition: Condition, planned: dict[str, Any], log: RunLog
@@ -266,3 +297,10 @@ def histogram(values: Sequence[int] | np.ndarray[Any, Any]) -> str:
     width, most = max(len(text) for text, _ in rows), max(count for _, count in rows)
     lines = [f"{text:>{width}} {'#' * round(40 * n / most):<40} {n}" for text, n in rows]
     return "\n".join([f"{len(values)} samples; from", *(line.rstrip() for line in lines)])
+
+
+def _said(error: Exception | None) -> list[str]:
+    """Return what went wrong, and why as far as it is known."""
+    if isinstance(error, LabkitError):
+        return [text for text in (error.what, error.why) if text]
+    return [str(error)]

@@ -18,6 +18,7 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from labkit.dataset import FORMAT, campaigns, read_json
+from labkit.dataset.files import LOOKS
 from labkit.dataset.storage import TRIALS
 from labkit.design import digest, refuse_to_mix
 from labkit.errors import UsageError
@@ -128,6 +129,10 @@ class Store:
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+    def write_looks(self, looks: Sequence[Mapping[str, Any]]) -> None:
+        """Store the looks that were taken."""
+        write_json(self.path / LOOKS, {"looks": looks})
 
     def attempts(self) -> dict[str, list[str]]:
         """Return the status of every attempt, by trial, in the order of the attempts."""

@@ -8,19 +8,23 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
 from labkit import dataset, design
 from labkit.analysis.power import decidable_margin
+from labkit.analysis.sequential import Looks
+from labkit.campaign.looks import Questions, measured_rows, needs
 from labkit.campaign.runner import OneTrial, Runner, off_the_sut, run_protocol
 from labkit.campaign.store import Store
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
+from labkit.claims.schema import load_claims
 from labkit.design import Condition
 from labkit.errors import DatasetError, UsageError
 from labkit.paths import project
@@ -100,12 +104,12 @@ class Study:
     def infeasible(self, rig: Rig, levels: Levels) -> str | None:
         """Return why a rig cannot run these placements and treatments, or None."""
         placements = (one for one in levels.values() if isinstance(one, Placement))
+        values = {**self.settings, **levels}
         reasons = itertools.chain(
             (rig.infeasible(one) for one in placements),
             (
-                treatment.feasibility(rig, levels[name], levels)
+                treatment.feasibility(rig, values[name], levels)
                 for name, treatment in self.treatments.items()
-                if name in levels
             ),
         )
         return next(filter(None, reasons), None)
@@ -157,6 +161,7 @@ class Study:
         seed: int,
         earlier: Path | str | None = None,
         infeasible: Callable[[Levels], str | None] | None = None,
+        decide: Mapping[str, Any] = MappingProxyType({}),
     ) -> Plan:
         """Fix conditions, order and identity on a rig, before anything runs.
 
@@ -170,25 +175,103 @@ class Study:
             A campaign from whose noise the smallest decidable margin is estimated.
         infeasible : callable, optional
             Takes a combination of levels; returns why the study cannot measure it, or None.
+        decide : mapping
+            What the campaign is to decide, and when; it is part of the plan. ``looks``: numbers of
+            blocks after which conditions that no open question needs are dropped, the last one
+            `blocks`. ``claims``: ids of the published claims that are to be decided, of this study
+            and of others (all claims when omitted). ``only``: mappings of levels. Where claims or
+            levels are named, only conditions that the claims need, or that have all levels of one
+            mapping, are measured. ``baseline`` and ``outcomes``: in place of the study's.
         """
-        for name, level in self.baseline.items():
-            labels = [design.level_label(one) for one in self.factors.get(name, ())]
+        if unknown := [name for name in decide if name not in DECIDE]:
+            raise UsageError(
+                f"unknown in decide: {', '.join(unknown)}", remedy=f"one of {', '.join(DECIDE)}"
+            )
+        study, claims = self._narrowed(decide, earlier), decide.get("claims")
+        questions = _questions(study, blocks, decide.get("looks", ()), claims)
+        for name, level in study.baseline.items():
+            labels = [design.level_label(one) for one in study.factors.get(name, ())]
             if design.level_label(level) not in labels:
                 raise UsageError(
                     f"the baseline {name}={level} is not a level of the study",
                     remedy=f"one of {', '.join(labels)}",
                 )
         ordered = design.make_design(
-            self.factors,
+            study.factors,
             blocks=blocks,
             seed=seed,
-            keep=self.keep,
-            replicates=self.replicates,
+            keep=study.keep,
+            replicates=study.replicates,
             infeasible=lambda levels: (
-                self.infeasible(rig, levels) or (infeasible and infeasible(levels))
+                study.infeasible(rig, levels) or (infeasible and infeasible(levels))
             ),
         )
-        return Plan(self, rig, ordered, blocks, seed, earlier)
+        named = None if claims is None else tuple(claims)
+        return Plan(
+            study,
+            rig,
+            ordered,
+            blocks,
+            seed,
+            earlier,
+            questions if decide.get("looks") else None,
+            named,
+        )
+
+    def _narrowed(self, decide: Mapping[str, Any], earlier: Path | str | None) -> Study:
+        """Return the study with a part of its conditions, another baseline, or other outcomes."""
+        study = replace(self, outcomes=decide.get("outcomes", self.outcomes))
+        if baseline := decide.get("baseline"):
+            # Without a condition that runs twice a page would have no noise floor.
+            study = replace(study, baseline=baseline, replicates=[baseline])
+        only, claims = [_labels(part) for part in decide.get("only", ())], decide.get("claims")
+        if not only and not claims:
+            return study
+        for name, level in {item for part in only for item in part.items()}:
+            levels = [design.level_label(one) for one in self.factors.get(name, ())]
+            if level not in levels:
+                raise UsageError(
+                    f"decide: {name} has no level {level!r}",
+                    remedy=f"one of {', '.join(levels or self.factors)}",
+                )
+        keep, needed = self.keep or (lambda levels: True), self._needed(claims or (), earlier)
+
+        def kept(levels: Levels) -> bool:
+            own = _labels(levels)
+            selected = any(part.items() <= own.items() for part in only)
+            return keep(levels) and (selected or design.condition_label(own) in needed)
+
+        return replace(study, keep=kept)
+
+    def _needed(self, claims: Sequence[str], earlier: Path | str | None) -> set[str]:
+        """Return the labels of the conditions that claims need."""
+        known = load_claims()
+        about = [known[name] for name in claims if known[name].study == self.name]
+        combinations = [
+            dict(zip(self.factors, levels, strict=True))
+            for levels in itertools.product(*self.factors.values())
+        ]
+        kept = [_labels(levels) for levels in combinations if not self.keep or self.keep(levels)]
+        rows = measured_rows(kept, _known(earlier))
+        return {label for claim in about for label in needs(claim, rows)}
+
+
+#: What a plan can be told to decide.
+DECIDE = ("looks", "claims", "only", "baseline", "outcomes")
+
+
+def _labels(levels: Levels) -> dict[str, str]:
+    return {name: design.level_label(level) for name, level in levels.items()}
+
+
+def _known(earlier: Path | str | None) -> list[dataset.Dataset]:
+    """Return an earlier campaign of the study, if there is one."""
+    if earlier is None:
+        return []
+    try:
+        return [dataset.load(project(earlier))]
+    except DatasetError:
+        return []
 
 
 @dataclass(frozen=True)
@@ -201,6 +284,9 @@ class Plan:
     blocks: int
     seed: int
     earlier: Path | str | None = None
+    questions: Questions | None = None
+    #: Ids of the claims that the campaign is to decide; None for all.
+    claims: tuple[str, ...] | None = None
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -212,6 +298,7 @@ class Plan:
         """What must be equal for a campaign to be resumed."""
         stable = {role: facts.get("stable", {}) for role, facts in self.facts.items()}
         return {
+            **self._stopping,
             "study": self.study.name,
             "settings": design.canonical(self.study.settings),
             "margin": self.study.margin,
@@ -227,6 +314,12 @@ class Plan:
             "hosts": design.canonical(stable),
         }
 
+    @property
+    def _stopping(self) -> dict[str, Any]:
+        """When the campaign looks, and which claims it is to decide; empty without."""
+        looks = {"looks": list(self.questions.looks.blocks)} if self.questions else {}
+        return looks if self.claims is None else looks | {"claims": list(self.claims)}
+
     def _tools(self) -> dict[str, str]:
         roles = [role for role in ("generator", "clean") if role in self.rig.hosts]
         return {
@@ -238,6 +331,7 @@ class Plan:
     def as_record(self) -> dict[str, Any]:
         """Return the plan as ``plan.json`` holds it."""
         return {
+            **self._stopping,
             "study": self.study.name,
             "identity": self.identity,
             "labkit": VERSION,
@@ -280,7 +374,13 @@ class Plan:
         store = Store.resume_or_begin(project(into) / self.study.name, self.as_record(), new=new)
         study = self.study
         runner = Runner(
-            study.name, self.rig, self.design, study.protocol, study.settings, study.treatments
+            study.name,
+            self.rig,
+            self.design,
+            study.protocol,
+            study.settings,
+            study.treatments,
+            self.questions,
         )
         runner.run(store, self.facts)
         return dataset.load(store.path)
@@ -376,6 +476,22 @@ def noise(
             groups = [group for _, group in ratios.groupby(level=list(factors)) if len(group) >= 3]
             spreads |= {column: float(max(group.std(ddof=1) for group in groups))} if groups else {}
     return max(spreads.items(), key=lambda item: item[1], default=None)
+
+
+def _questions(
+    study: Study, blocks: int, looks: Sequence[int], claims: Sequence[str] | None
+) -> Questions | None:
+    """Return what a campaign is to decide; None without looks and without chosen claims."""
+    if not looks and claims is None:
+        return None
+    if looks and looks[-1] != blocks:
+        raise UsageError(
+            f"the last look is after {looks[-1]} blocks, and {blocks} are planned",
+            remedy=f"end looks with {blocks}",
+        )
+    known = load_claims()
+    chosen = list(known) if claims is None else [known[name] for name in claims]
+    return Questions(Looks(tuple(looks) or (max(3, blocks),)), chosen, study.outcomes)
 
 
 def _source(function: Callable[..., Any]) -> str:

@@ -14,11 +14,14 @@ from typing import Any
 
 from labkit.campaign.background import Captured, capture_packets
 from labkit.errors import ManipulationError, RigError
-from labkit.hosts import LocalHost, Tuning
+from labkit.hosts import Host, LocalHost, Tuning, script
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
 from labkit.placement import Placement, bare, docker
 from labkit.rig import Rig
+from labkit.runtimes import RUNTIMES, Server
 
+#: The level of a treatment that leaves the host as it is.
+AS_FOUND = "as found"
 Levels = Mapping[str, Any]
 Mechanisms = Mapping[str, float]
 
@@ -35,6 +38,9 @@ class Treatment:
     ) -> AbstractContextManager[Any]:
         """Return the context in which the level is applied; `label` marks what it starts."""
         return nullcontext()
+
+    def placed(self, level: Any, server: Server) -> None:
+        """Apply the level inside a placement that has just been verified."""
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
         """Return flags: the validity rules that a window at the level breaks.
@@ -104,6 +110,82 @@ class IdlePolicy(Treatment):
                 remedy="another program may have ended it: labkit clean, then run again",
             )
         return []
+
+
+_TCP = "/proc/sys/net/ipv4/tcp_"
+_CONGESTION, _ALLOWED = f"{_TCP}congestion_control", f"{_TCP}allowed_congestion_control"
+_CONTROLS = f"[ -w {_CONGESTION} ] && cat {_TCP}available_congestion_control"
+_SET_CONTROL = f"""
+nsenter -t "$1" -n sh -c 'echo "$1" >{_CONGESTION}; cat {_CONGESTION}' sh "$2"
+"""
+
+
+class CongestionControl(Treatment):
+    """The TCP congestion control of every end, such as "cubic"; "as found" changes nothing.
+
+    Each network namespace has its own: those of the hosts are set and restored, those of containers
+    are set when the container runs and end with it.
+    """
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        """Return why an end cannot have the algorithm, or None."""
+        if level == AS_FOUND:
+            return None
+        for one in levels.values():
+            if isinstance(one, Placement) and RUNTIMES[one.runtime].own_stack:
+                return (
+                    f"{one.runtime} has a TCP of its own, which the kernel's setting does not reach"
+                )
+        for role, host in rig.hosts.items():
+            known = _controls(host)
+            if level not in known:
+                has = f"it has {', '.join(known)}" if known else "it cannot be set there"
+                return f"{role}: no TCP congestion control {level!r}: {has}"
+        return None
+
+    @contextmanager
+    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
+        """Set the congestion control of the hosts' own network namespaces."""
+        with ExitStack() as stack:
+            roles = {} if level == AS_FOUND else rig.hosts
+            if roles and rig.kind == "virtual":
+                # Only the machine's own namespace may allow an algorithm to the others.
+                machine = stack.enter_context(Tuning(LocalHost(), label))
+                allowed = machine.host.run("cat", _ALLOWED, check=False).stdout.split()
+                if level not in allowed:
+                    machine.set_file(_ALLOWED, " ".join([*allowed, level]))
+            for role, host in roles.items():
+                tuning = stack.enter_context(Tuning(host, label))
+                if not tuning.set_file(_CONGESTION, level):
+                    raise RigError(
+                        f"the TCP congestion control {level!r} cannot be set",
+                        where=f"host {role}",
+                        why="; ".join(tuning.notes),
+                        remedy='measure with "as found"',
+                    )
+            yield
+
+    def placed(self, level: Any, server: Server) -> None:
+        """Set it inside a placement with a network of its own, and verify it in any."""
+        if level == AS_FOUND:
+            return
+        namespaces = server.verification["namespaces"], server.verification["host_namespaces"]
+        found = server.verification.get("congestion_control", "")
+        if namespaces[0]["net"] != namespaces[1]["net"]:
+            argv = script(_SET_CONTROL, str(server.pid), level)
+            found = server.host.run(*argv, check=False).stdout.strip()
+            server.verification["congestion_control"] = found
+        if found != level:
+            raise ManipulationError(
+                f"the TCP congestion control is {found or 'unknown'}, not {level}",
+                where=f"host {server.host.name}, process {server.pid}",
+                remedy="place it inside the treatment's context: with trial.apply(...):",
+            )
+
+
+def _controls(host: Host) -> list[str]:
+    """Return the algorithms of a host's kernel; none where it cannot be set."""
+    return host.run(*script(_CONTROLS), check=False).stdout.split()
 
 
 class ColdCache(Treatment):

@@ -196,6 +196,8 @@ class Trial:
             with placed(
                 runtime, target, placement, workload, cpus=cpus, label=label, logs=logs
             ) as server:
+                for treatment, level in self._treatments.values():
+                    treatment.placed(level, server)
                 self._targets[name] = target, placement
                 yield server
         finally:

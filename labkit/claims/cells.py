@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.estimates import join_notes
 from labkit.analysis.trials import quantile_level, reduce_trials, samples_needed, sort_trials
 from labkit.claims.schema import (
@@ -96,7 +97,6 @@ class Measured:
         self._trials = trials
         self._ok = (trials.get("status", pd.Series(dtype=object)) == "ok").to_numpy(dtype=bool)
         self._limited = _limited(trials)
-        self._blocks_sessions = trials.reindex(columns=["block", "session"]).to_numpy(dtype=int)
         self._levels = {
             name: _Levels.of(trials[name] if name in trials.columns else levels * len(trials))
             for name, levels in self.known.items()
@@ -146,7 +146,7 @@ class Measured:
         codes = self._combined(unnamed)
         shared, lost = _shared(rows, codes, unnamed)
         blocks = self._trials["block"].to_numpy()
-        split = self._blocks_across_sessions(np.unique(np.concatenate(shared)))
+        split = blocks_across_sessions(self._trials.loc[np.unique(np.concatenate(shared))])
         kept = [indices[~np.isin(blocks[indices], split)] for indices in shared]
         if not any(map(len, kept)):
             raise NotMeasured("every block spans several sessions")
@@ -239,18 +239,12 @@ class Measured:
             self._codes[key] = np.unique(table, axis=1, return_inverse=True)[1].ravel()
         return self._codes[key]
 
-    def _blocks_across_sessions(self, indices: NDArray[np.intp]) -> list[int]:
-        """Return the blocks whose trials ran in more than one session, in order."""
-        pairs = np.unique(self._blocks_sessions[indices], axis=0)
-        blocks, counts = np.unique(pairs[:, 0], return_counts=True)
-        return [int(block) for block in blocks[counts > 1]]
-
     def _of(self, data: _Values, cell: Cell, claim: Claim) -> NDArray[np.intp]:
         """Return the attempts of a cell that have a value."""
         indices = np.flatnonzero(self._matches(cell) & self._ok)
         if not len(indices):
             raise NotMeasured(f"{words(cell)}: {self._reason(cell)}")
-        if not claim.statistic and claim.metric not in self.dataset.ok.columns:
+        if not claim.statistic and claim.metric not in self._trials.columns:
             known = sorted({name for record in self.dataset.records for name in record["metrics"]})
             raise DatasetError(
                 f"{claim.id}: metric: unknown metric {claim.metric!r}",
@@ -286,6 +280,12 @@ class Measured:
         failed = self._trials[self._matches(cell)]
         if len(failed):
             return f"none of {len(failed)} attempts succeeded{_problems(failed)}"
+        # A condition that a trial would have measured beside that of the plan.
+        for name in cell:
+            rest = {other: level for other, level in cell.items() if other != name}
+            reasons = [entry["reason"] for entry in infeasible if self._covers(entry, rest)]
+            if reasons and not self._matches(rest).any():
+                return f"infeasible: {'; '.join(dict.fromkeys(reasons))}"
         return "no trial of it was run"
 
     def _covers(self, entry: Mapping[str, str], cell: Cell) -> bool:

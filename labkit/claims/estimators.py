@@ -2,7 +2,8 @@
 
 A claim of several parts holds when every part does: it is shown by the largest of their p-values
 (intersection-union; Berger 1982). It fails when any part does: it is refuted by the smallest, times
-the number of parts (Bonferroni).
+the number of parts (Bonferroni). Where a claim says "most", both are p-values of a partial
+conjunction (Benjamini and Heller 2008), of which these are the two ends.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis.estimates import Estimate, Inference, join_notes, ratio_of_means
+from labkit.analysis.estimates import Estimate, Inference, join_notes
 from labkit.analysis.knee import fit_knee
 from labkit.analysis.models import fit_line, interaction
 from labkit.analysis.overhead import fit_overhead
-from labkit.analysis.robust import block_mean
+from labkit.analysis.robust import block_mean, block_ratio
 from labkit.claims.cells import Cells, Combined, Measured, NotMeasured
 from labkit.claims.schema import (
     Bound,
@@ -67,7 +68,7 @@ class Part:
 class Evaluation:
     """What a campaign says to a claim."""
 
-    #: All of them have to hold.
+    #: All of them have to hold, or `required` of them.
     parts: tuple[Part, ...]
     #: Samples of the shortest trial; 0 where trials do not say.
     samples: int = 0
@@ -76,17 +77,45 @@ class Evaluation:
     note: str = ""
     #: Why the load generator may have set the values; empty where it did not.
     limited: str = ""
+    #: How many parts have to hold; 0 for all.
+    required: int = 0
+
+    @property
+    def held(self) -> int:
+        """How many parts have to hold."""
+        return self.required or len(self.parts)
+
+    @property
+    def spare(self) -> int:
+        """How many parts may fail."""
+        return len(self.parts) - self.held
+
+    @property
+    def deciding(self) -> tuple[Part, ...]:
+        """The parts that are nearest to being shown to hold, as many as have to."""
+        within = [part.p_within for part in self.parts]
+        chosen = np.argsort(within, kind="stable")[: self.held]  # unknown ones stand last
+        return tuple(self.parts[place] for place in sorted(chosen))
 
     @property
     def p_replicates(self) -> float:
-        """The p-value that shows every part to hold; NaN where that of some part is unknown."""
-        return float(np.max([self.also, *(part.p_within for part in self.parts)]))
+        """The p-value that shows enough parts to hold; NaN where that of one is unknown."""
+        shown = self._shown([part.p_within for part in self.parts])
+        return float(np.maximum(self.also, shown))
 
     @property
     def p_contradicts(self) -> float:
-        """The p-value that shows some part to fail; NaN where none is known."""
-        known = [p for part in self.parts if not math.isnan(p := part.p_outside)]
-        return min(1.0, len(self.parts) * min(known)) if known else math.nan
+        """The p-value that shows too many parts to fail; NaN where too few are known."""
+        return self._refuted([part.p_outside for part in self.parts])
+
+    def _shown(self, p_values: Sequence[float]) -> float:
+        """Return the p-value that shows as many parts to hold as have to."""
+        return float(np.minimum(1.0, (self.spare + 1) * np.sort(p_values)[self.held - 1]))
+
+    def _refuted(self, p_values: Sequence[float]) -> float:
+        """Return the p-value that shows more parts to fail than may."""
+        known = sorted(p for p in p_values if not math.isnan(p))
+        return min(1.0, self.held * known[self.spare]) if len(known) > self.spare else math.nan
 
     def p_direction(self, opposite: bool = False) -> float:
         """Return the p-value that every ratio lies on the stated side of 1, or any on the other.
@@ -101,19 +130,22 @@ class Evaluation:
             return math.nan
         (side,) = sides
         if not opposite:
-            return float(np.max([part.estimate.p_within(*side) for part in self.parts]))
-        smallest = min(part.estimate.p_outside(*side) for part in self.parts)
-        return min(1.0, len(self.parts) * smallest)
+            return self._shown([part.estimate.p_within(*side) for part in self.parts])
+        return self._refuted([part.estimate.p_outside(*side) for part in self.parts])
 
     @property
     def weakest(self) -> Part:
-        """The part that is furthest from being shown to hold."""
-        return max(self.parts, key=lambda part: (math.isnan(part.p_within), part.p_within))
+        """Of the parts that have to hold, the one that is furthest from being shown to."""
+        return sorted(
+            self.parts, key=lambda part: (math.isnan(part.p_within), part.p_within), reverse=True
+        )[self.spare]
 
     @property
     def worst(self) -> Part:
-        """The part that is nearest to being shown to fail."""
-        return min(self.parts, key=lambda part: (math.isnan(part.p_outside), part.p_outside))
+        """The part that is nearest to being shown to fail, but for those that may."""
+        return sorted(self.parts, key=lambda part: (math.isnan(part.p_outside), part.p_outside))[
+            self.spare
+        ]
 
     @property
     def n_blocks(self) -> int:
@@ -155,8 +187,12 @@ def evaluate(claim: Claim, measured: Measured | Combined) -> Evaluation:
     estimate = ESTIMATORS.get(claim.kind, _compared)
     levels = claim.at_each()
     each = [estimate(_Case(claim, at, measured)) for at in levels]
-    if len(each) == 1:
-        return each[0]
+    whole = each[0] if len(each) == 1 else _joined(levels, each)
+    return replace(whole, required=len(whole.parts) // 2 + 1) if claim.most else whole
+
+
+def _joined(levels: Sequence[Cell], each: Sequence[Evaluation]) -> Evaluation:
+    """Return the evaluations at several combinations of levels as one."""
     return Evaluation(
         tuple(
             replace(part, label=f"{words(at)}: {part.label}")
@@ -202,7 +238,7 @@ def _paired(above: pd.Series[float], below: pd.Series[float]) -> Inference:
     if (top > 0).all() and (bottom > 0).all():
         return block_mean(np.log(top) - np.log(bottom), scale="log", note=note)
     note = join_notes(note, f"{_NO_LOGARITHM}: ratio of arithmetic means (Fieller 1954)")
-    return ratio_of_means(top, bottom, note=note)
+    return block_ratio(top, bottom, note=note)
 
 
 def _incomplete(known: pd.Series[bool]) -> str:

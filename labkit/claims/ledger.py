@@ -9,25 +9,28 @@ is kept apart from the verdict and goes before it.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
+from scipy import special
 
 from labkit.analysis.estimates import Estimate, benjamini_hochberg, holm, join_notes
 from labkit.analysis.power import MOST_BLOCKS, blocks_to_detect, least_blocks
+from labkit.analysis.robust import without_unchecked
+from labkit.analysis.sequential import Looks, campaign_share
 from labkit.claims.cells import Combined, Measured, NotMeasured
 from labkit.claims.estimators import Evaluation, Part, evaluate
-from labkit.claims.schema import Claim, Claims, Needs, PublishedValue, load_claims
-from labkit.claims.stated import recompute, with_unit
+from labkit.claims.schema import Claim, Claims, PublishedValue, load_claims
+from labkit.claims.setting import setting
+from labkit.claims.stated import load_disagreements, recompute, with_unit
 from labkit.dataset import Dataset, load
 from labkit.dataset.files import campaigns_within
-from labkit.errors import UsageError
-from labkit.paths import ROOT
+from labkit.errors import UsageError, suggestion
+from labkit.paths import project
 
 RESULTS = (
     *("replicated", "contradicted", "undecided", "not decidable on this rig"),
@@ -39,9 +42,6 @@ TIERS = {
     "result": "other results",
     "remark": "remarks that their papers did not measure",
 }
-#: Sizes and durations within this factor of the paper's are the same setting.
-SIZE_FACTOR = 2
-SETTINGS = ("same", "analogue", "unsuitable")
 COLUMNS = (
     *("id", "source", "tier", "place", "statement", "study", "kind", "metric", "statistic"),
     *("published", "published_value", "arithmetic", "arithmetic_detail"),
@@ -54,10 +54,6 @@ _NUMBERS = (
     *("p_replicates", "p_contradicts", "p_replicates_adjusted", "p_contradicts_adjusted"),
 )
 _HEAD = ("claim", "published", "measured [interval]", "setting", "result")
-#: What no rig lacks unless it says that it has it.
-_OFFERED = ("aufs", "residence-time")
-#: A host of this role stands in for another one, so that a trial never uses both.
-_STAND_IN = "clean"
 Source = Dataset | Path | str
 
 
@@ -68,7 +64,7 @@ def ledger(
     alpha: float = 0.05,
     root: Path | str | None = None,
 ) -> pd.DataFrame:
-    """Hold every claim against what was measured.
+    """Evaluate every claim on what was measured.
 
     Parameters
     ----------
@@ -95,8 +91,8 @@ def ledger(
         - ``estimate, low, high`` in ``unit`` (``1`` for a ratio), of the part that decides where a
           claim has several; ``confidence``, the level of the interval: the one that the verdict
           rests on, with the correction for several claims and parts in it; ``n_blocks``, those
-          that every part rests on; ``blocks_needed``, those
-          that would decide if the estimates are what is true;
+          that every part rests on; ``blocks_needed``, those that would decide if the estimates are
+          what is true;
         - ``p_replicates``, ``p_contradicts`` (see `labkit.claims.estimators`), and both adjusted
           where something can be decided;
         - ``setting`` (``same``, ``analogue``, ``unsuitable``; empty without a campaign) and
@@ -116,6 +112,13 @@ def ledger(
         For a campaign of a study without claims, or `alpha` out of range.
     DatasetError
         If the claims, what they refer to, or a campaign's plan cannot be read.
+
+    Examples
+    --------
+    >>> from labkit import ledger
+    >>> rows = ledger("data/reference/rps")
+    >>> rows.set_index("id").loc["haruna2019-rps-lowers", ["setting", "result"]].tolist()
+    ['analogue', 'undecided']
     """
     if not 0 < alpha < 0.5:
         raise UsageError(f"alpha={alpha!r} is not usable", remedy="0 < alpha < 0.5")
@@ -133,7 +136,7 @@ def ledger(
         ],
         known,
     )
-    entries = [_entry(claim, campaigns.get(claim.study), known.sizes(claim)) for claim in known]
+    entries = [_entry(claim, campaigns.get(claim.study), known) for claim in known]
     rows: dict[str, dict[str, Any]] = {}
     for source in known.sources:
         family = [entry for entry in entries if entry.claim.source == source]
@@ -152,6 +155,30 @@ class _Campaign:
     note: str
     #: How many campaigns of the plan there are.
     count: int = 1
+
+    @property
+    def planned(self) -> int:
+        """The blocks that all of them planned."""
+        return self.count * int(self.measured.dataset.plan.get("blocks", 0))
+
+    def chooses(self, claim: Claim) -> bool:
+        """Return whether the plan is to decide a claim; one that names none is to decide all."""
+        chosen = self.measured.dataset.plan.get("claims")
+        return chosen is None or claim.id in chosen
+
+    def spent(self, p_values: Mapping[str, float], evaluation: Evaluation) -> dict[str, float]:
+        """Return p-values with the error that earlier looks and campaigns have spent in them."""
+        blocks = self.measured.dataset.plan.get("looks")
+        share = campaign_share(self.count)
+        if not blocks:
+            return {name: min(p / share, 1.0) for name, p in p_values.items()}  # NaN stays NaN
+        looks = Looks(tuple(blocks))
+        # After earlier campaigns the look of a claim is not its number of blocks: any of them.
+        at = [evaluation.n_blocks] if self.count == 1 else looks.blocks
+        return {
+            name: max(min(looks.adjust(p, n, sides=2) / share, 1.0) for n in at)
+            for name, p in p_values.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -173,12 +200,12 @@ def _campaigns(datasets: Iterable[Dataset], claims: Claims) -> dict[str, _Campai
         grouped.setdefault(str(dataset.plan["study"]), []).append(dataset)
     if unknown := [name for name in grouped if name not in claims.studies]:
         raise UsageError(
-            f"no claim is about {', '.join(unknown)}", remedy=f"one of {', '.join(claims.studies)}"
+            f"no claim is about {', '.join(unknown)}", remedy=suggestion(unknown[0], claims.studies)
         )
     campaigns = {}
     for name, several in grouped.items():
         about = [claim for claim in claims if claim.study == name]
-        alike = [dataset for dataset in several if _plan(dataset) == _plan(several[-1])]
+        alike = [dataset for dataset in several if plan_key(dataset) == plan_key(several[-1])]
         parts = [Measured(dataset, about) for dataset in alike]
         other = len(several) - len(alike)
         campaigns[name] = _Campaign(
@@ -192,24 +219,24 @@ def _campaigns(datasets: Iterable[Dataset], claims: Claims) -> dict[str, _Campai
     return campaigns
 
 
-def _plan(dataset: Dataset) -> tuple[Any, ...]:
+def plan_key(dataset: Dataset) -> tuple[Any, ...]:
     """Return what campaigns have to share for their blocks to count as one body of evidence."""
     plan, identity, rig = dataset.plan, dataset.plan.get("identity", {}), dataset.rig
     code = identity.get("protocol"), identity.get("measurement_version")
     return plan["factors"], plan.get("settings"), code, rig.get("name"), rig.get("kind")
 
 
-def _entry(claim: Claim, campaign: _Campaign | None, sizes: Mapping[str, float]) -> _Entry:
+def _entry(claim: Claim, campaign: _Campaign | None, known: Claims) -> _Entry:
     if campaign is None:
         return _Entry(claim, None, absent=f"no campaign of {claim.study}")
     try:
-        dataset = campaign.measured.dataset
+        dataset, paper = campaign.measured.dataset, (known.sizes(claim), known.paper_hosts(claim))
         try:
             evaluation = evaluate(claim, campaign.measured)
         except NotMeasured as reason:
-            where = setting(claim, dataset, None, sizes)
+            where = setting(claim, dataset, None, *paper)
             return _Entry(claim, campaign, absent=str(reason), setting=where)
-        where = setting(claim, dataset, evaluation.samples, sizes)
+        where = setting(claim, dataset, evaluation.samples, *paper)
         return _Entry(claim, campaign, evaluation, setting=where)
     except Exception as error:  # whatever it is, it is this row's result, and the command fails
         return _Entry(claim, campaign, error=_said(error))
@@ -221,27 +248,7 @@ def _said(error: Exception) -> str:
 
 def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
     """Return p-values, setting and result of the claims of one source."""
-    decidable = [entry.evaluation for entry in family if _decidable(entry, alpha)]
-    evaluations = [evaluation for evaluation in decidable if evaluation is not None]
-    # All claims of a study rest on the same campaigns, and so on the same share of alpha.
-    share = _share(max((entry.campaign.count for entry in family if entry.campaign), default=1))
-    p_values = {
-        name: [min(p / share, 1.0) for p in values]  # in this order NaN stays NaN
-        for name, values in {
-            "p_replicates": [evaluation.p_replicates for evaluation in evaluations],
-            "p_contradicts": [evaluation.p_contradicts for evaluation in evaluations],
-            "p_direction": [evaluation.p_direction() for evaluation in evaluations],
-            "p_opposite": [evaluation.p_direction(opposite=True) for evaluation in evaluations],
-        }.items()
-    }
-    tests = pd.DataFrame(
-        {name: holm(np.array(values, dtype=np.float64)) for name, values in p_values.items()}
-        | {
-            f"{name}_bh": benjamini_hochberg(np.array(p_values[name], dtype=np.float64))
-            for name in ("p_replicates", "p_contradicts")
-        }
-    ).to_dict("records")
-    remaining = iter(tests)
+    tests = _adjusted(family, alpha)
     rows = []
     for entry in family:
         row: dict[str, Any] = {"setting": entry.setting[0], "setting_why": entry.setting[1]}
@@ -251,15 +258,22 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
             result = "error" if entry.error else "not measured"
             why = entry.error or entry.absent
         else:
-            adjusted = next(remaining) if _decidable(entry, alpha) else {}
+            adjusted = tests.get(entry.claim.id, {})
             pair = adjusted.get("p_replicates", math.nan), adjusted.get("p_contradicts", math.nan)
             row |= {name: getattr(evaluation, name) for name in ("p_replicates", "p_contradicts")}
             row |= {"p_replicates_adjusted": pair[0], "p_contradicts_adjusted": pair[1]}
             size, least = len(tests), fewest(entry.claim, alpha)
             try:
-                needed = blocks_needed(evaluation.parts, alpha / max(1, size), least)
+                needed = blocks_needed(evaluation.deciding, alpha / max(1, size), least)
+                planned = entry.campaign.planned if entry.campaign else 0
                 result, why = decide(
-                    entry.claim, evaluation, pair, entry.setting, family=size, alpha=alpha
+                    entry.claim,
+                    evaluation,
+                    pair,
+                    entry.setting,
+                    family=size,
+                    alpha=alpha,
+                    planned=planned,
                 )
                 row["blocks_needed"] = None if evaluation.limited else needed
             except Exception as error:  # as in `_entry`
@@ -267,13 +281,9 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
             row |= _interval(evaluation, pair, result, alpha)
             if adjusted:
                 row["direction"] = _direction(evaluation, adjusted, alpha)
-                row["exploratory"] = (
-                    "replicated"
-                    if adjusted["p_replicates_bh"] < alpha
-                    else "contradicted"
-                    if adjusted["p_contradicts_bh"] < alpha
-                    else "undecided"
-                )
+                row["exploratory"] = _exploratory(adjusted, alpha)
+            if result == "undecided" and entry.campaign and not entry.campaign.chooses(entry.claim):
+                why = join_notes("the campaign was not planned to decide it", why)
             if result == "contradicted" and row["direction"] == "same":
                 why = join_notes(why, "the published direction holds, its size does not")
         note = entry.campaign.note if entry.campaign else ""
@@ -281,16 +291,45 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
     return rows
 
 
-def _share(campaigns: int) -> float:
-    """Return the share of alpha that is spent when so many campaigns are at hand.
+def _adjusted(family: Sequence[_Entry], alpha: float) -> dict[str, dict[str, float]]:
+    """Return the adjusted p-values of the claims of one source that can be decided, by claim."""
+    decidable = [entry for entry in family if _decidable(entry, alpha)]
+    single = pd.DataFrame.from_dict(
+        {
+            entry.claim.id: entry.campaign.spent(p_values(entry.evaluation), entry.evaluation)
+            for entry in decidable
+            if entry.campaign and entry.evaluation
+        },
+        orient="index",
+        dtype=float,
+    )
+    tests = {str(name): holm(single[name].to_numpy()) for name in single}
+    for name in ("p_replicates", "p_contradicts") if decidable else ():
+        tests[f"{name}_bh"] = benjamini_hochberg(single[name].to_numpy())
+    return {
+        entry.claim.id: {name: float(values[place]) for name, values in tests.items()}
+        for place, entry in enumerate(decidable)
+    }
 
-    0.8 on the first campaign, and half of what is left on each one after it: whoever repeats a
-    campaign until it succeeds spends alpha in all, and not alpha each time.
-    """
-    return 0.8 if campaigns == 1 else 0.2 * 0.5 ** (campaigns - 1)
+
+def p_values(evaluation: Evaluation) -> dict[str, float]:
+    """Return the p-values of an evaluation, before any correction."""
+    return {
+        "p_replicates": evaluation.p_replicates,
+        "p_contradicts": evaluation.p_contradicts,
+        "p_direction": evaluation.p_direction(),
+        "p_opposite": evaluation.p_direction(opposite=True),
+    }
 
 
-def _direction(evaluation: Evaluation, adjusted: Mapping[Any, float], alpha: float) -> str:
+def _exploratory(adjusted: Mapping[str, float], alpha: float) -> str:
+    """Return the result by the false discovery rate."""
+    if adjusted["p_replicates_bh"] < alpha:
+        return "replicated"
+    return "contradicted" if adjusted["p_contradicts_bh"] < alpha else "undecided"
+
+
+def _direction(evaluation: Evaluation, adjusted: Mapping[str, float], alpha: float) -> str:
     """Return whether the direction of a claim is shown, apart from its size."""
     if math.isnan(evaluation.p_direction()):
         return ""
@@ -317,8 +356,8 @@ def _interval(
         )
     }
     closed = math.isfinite(shown.low) and math.isfinite(shown.high)
-    within = levels["replicates"] * (2 if closed else 1)
-    outside = levels["contradicts"] / len(evaluation.parts)
+    within = levels["replicates"] * (2 if closed else 1) / (evaluation.spare + 1)
+    outside = levels["contradicts"] / evaluation.held
     level = {"replicated": within, "contradicted": outside}.get(result, min(within, outside))
     low, high = shown.estimate.interval(level)
     return {
@@ -333,11 +372,13 @@ def _interval(
 def _decidable(entry: _Entry, alpha: float) -> bool:
     """Return whether a claim belongs to its source's family: whether anything is decided of it.
 
-    Neither question depends on what came out: the rig and the number of blocks do not.
+    Neither question depends on what came out: the plan, the rig and the number of blocks do not.
     """
-    evaluation = entry.evaluation
+    evaluation, campaign = entry.evaluation, entry.campaign
     return (
         evaluation is not None
+        and campaign is not None
+        and campaign.chooses(entry.claim)
         and not evaluation.limited
         and entry.setting[0] != "unsuitable"
         and evaluation.n_blocks >= fewest(entry.claim, alpha)
@@ -376,116 +417,8 @@ def _published(claim: Claim, known: Claims) -> dict[str, Any]:
 
 def _place(path: Path) -> str:
     """Return where a campaign is, from the project's folder where it is in it."""
-    whole = path.resolve()
-    return str(whole.relative_to(ROOT)) if whole.is_relative_to(ROOT) else whole.name
-
-
-def setting(
-    claim: Claim, dataset: Dataset, samples: int | None, sizes: Mapping[str, float]
-) -> tuple[str, str]:
-    """Return the setting of a claim on the rig of a campaign, and what it lacks.
-
-    ``unsuitable``: the rig cannot have what the claim is about, or a confounder on it is as large
-    as the effect. ``same``: host roles, hardware, and sizes and durations within `SIZE_FACTOR` of
-    the paper's. ``analogue``: the rest.
-    """
-    if lacking := list(_lacking(claim.needs, dataset, samples)):
-        return "unsuitable", "; ".join(lacking)
-    if lacking := [*_lacking(claim.same, dataset, samples), *_other_sizes(sizes, dataset)]:
-        return "analogue", "; ".join(lacking)
-    return "same", ""
-
-
-def _other_sizes(sizes: Mapping[str, float], dataset: Dataset) -> Iterator[str]:
-    """Yield the sizes of a campaign that are not within `SIZE_FACTOR` of the paper's."""
-    for name, published in sizes.items():
-        value: Any = dataset.plan.get("settings", {})
-        try:
-            for key in name.split("."):
-                value = value[int(key)] if isinstance(value, list) else value[key]
-        except (KeyError, IndexError, TypeError, ValueError):
-            yield f"{name} is {published:,.10g} in the paper: the campaign does not state it"
-            continue
-        if not published / SIZE_FACTOR <= float(value) <= published * SIZE_FACTOR:
-            yield f"{name} is {published:,.10g} in the paper: here it is {value:,}"
-
-
-def _lacking(needs: Needs, dataset: Dataset, samples: int | None) -> Iterator[str]:
-    rig, facts = dataset.rig, dataset.facts
-    for name in needs.capabilities:
-        if reason := _capability(name, rig):
-            yield f"{name}: {reason}"
-    for what, wanted, available in (
-        ("CPUs of the system under test", needs.cores, _cores(facts)),
-        ("hosts", needs.hosts, len(rig.get("hosts", {}).keys() - {_STAND_IN})),
-        ("samples a trial", needs.samples if samples is not None else 0, samples),
-    ):
-        if wanted and not available:
-            yield f"{wanted:,} {what}: the campaign does not state them"
-        elif available and available < wanted:
-            yield f"{wanted:,} {what}: there are {available:,}"
-    if needs.cores_at_most and not 0 < (available := _cores(facts)) <= needs.cores_at_most:
-        yield f"at most {needs.cores_at_most} CPUs of the system under test: there are {available}"
-    shaped = dataset.plan.get("settings", {}).get("link_gbit_per_s")
-    if (
-        needs.link_gbit_per_s
-        and needs.link_gbit_per_s != shaped
-        and (reason := _link(needs.link_gbit_per_s, rig, facts))
-    ):
-        yield f"a link of {needs.link_gbit_per_s:g} Gbit/s: {reason}"
-    if needs.engine and not _ran(needs.engine, dataset):
-        yield f"{needs.engine}: nothing ran under it"
-
-
-def _capability(name: str, rig: Mapping[str, Any]) -> str:
-    """Return why a rig lacks a capability; empty where it has it."""
-    lacking = rig.get("capabilities")
-    if lacking is None:
-        return "the rig does not state what it lacks"
-    if name in lacking:
-        return str(lacking[name])
-    if name in ("separate-kernels", "separate-machines") and rig.get("shared_kernel", True):
-        return "the hosts share one kernel"
-    if name == "separate-machines" and rig.get("shared_machine", False):
-        return "the hosts are guests of one machine"
-    if name in _OFFERED and name not in rig.get("offers", ()):
-        return "the rig does not offer it"
-    return ""
-
-
-def _cores(facts: Mapping[str, Any]) -> int:
-    return int(_stable(facts, "sut").get("cpu", {}).get("count") or 0)
-
-
-def _link(wanted: float, rig: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    """Return why the link between both ends is not known to have a rate; empty where it has."""
-    # A virtual interface names a rate that no packet ever keeps to.
-    if reason := _capability("nic-hardware", rig):
-        return reason
-    rates = [rate for role in ("generator", "sut") for rate in _rates(_stable(facts, role))]
-    if not rates or not all(map(math.isfinite, rates)):
-        return "the rig does not state a rate"
-    return "" if min(rates) >= wanted else f"there are {min(rates):g} Gbit/s"
-
-
-def _rates(stable: Mapping[str, Any]) -> list[float]:
-    """Return the rate of each lab interface in Gbit/s, NaN where it is not known."""
-    speeds = [str(interface.get("speed")) for interface in stable.get("interfaces", {}).values()]
-    matches = [re.fullmatch(r"(\d+)Mb/s", speed) for speed in speeds]
-    return [int(match[1]) / 1000 if match else math.nan for match in matches] or [math.nan]
-
-
-def _stable(facts: Mapping[str, Any], role: str) -> Mapping[str, Any]:
-    return dict(facts.get(role, {}).get("stable", {}))
-
-
-def _ran(engine: str, dataset: Dataset) -> bool:
-    """Tell whether a runtime ran: by the placements, or else by the engines of the hosts."""
-    ok = dataset.ok
-    if "placement" in ok.columns:
-        return any(str(placement).split()[0] == engine for placement in set(ok["placement"]))
-    hosts = dataset.rig.get("hosts", {}).values()
-    return engine == "docker" and len(ok) > 0 and any(host.get("engine") for host in hosts)
+    whole, home = path.resolve(), project()
+    return str(whole.relative_to(home)) if whole.is_relative_to(home) else whole.name
 
 
 def decide(
@@ -496,11 +429,17 @@ def decide(
     *,
     family: int,
     alpha: float,
+    planned: int = 0,
 ) -> tuple[str, str]:
-    """Return the result of a measured claim and what decided it."""
+    """Return the result of a measured claim and what decided it.
+
+    `planned` is the number of blocks that its campaigns planned.
+    """
     holds, fails = adjusted[0] < alpha, adjusted[1] < alpha
     assert not (holds and fails), f"{claim.id}: shown to hold and to fail"
-    note = join_notes(evaluation.note, *(part.estimate.note for part in evaluation.parts))
+    # That few blocks cannot be checked is said once, above the table.
+    notes = (without_unchecked(part.estimate.note) for part in evaluation.parts)
+    note = join_notes(evaluation.note, *notes)
     if setting[0] == "unsuitable":
         return "not decidable on this rig", join_notes(f"it takes {setting[1]}", note)
     if evaluation.limited:
@@ -509,13 +448,21 @@ def decide(
         pilot = f"pilot: {evaluation.n_blocks} complete blocks of the {least} that it takes"
         return "undecided", join_notes(pilot, note)
     if holds:
-        others = len(evaluation.parts) - 1
-        also = f", and so {'does the other' if others == 1 else f'do the {others} others'}"
+        others = evaluation.held - 1
+        what = "the other" if others == 1 else f"the {others} others"
+        what = f"{others} more" if evaluation.spare else what
+        also = f", and so {'does' if others == 1 else 'do'} {what}"
         return "replicated", join_notes(
             f"{_inside(evaluation.weakest)}{also if others else ''} (p {_p(adjusted[0])})", note
         )
+    planned = max(planned, evaluation.n_blocks)
+    if narrow := [part for part in evaluation.deciding if not reachable(part, planned, alpha)]:
+        said = _too_noisy(claim, evaluation, narrow[0], family, alpha, planned)
+        return "undecided", join_notes(said, note)
     if fails:
         said = f"{_outside(evaluation.worst)} (p {_p(adjusted[1])})"
+        if evaluation.spare:
+            said += f", nor {'does' if evaluation.spare == 1 else 'do'} {evaluation.spare} more"
         return "contradicted", join_notes(said, _absent(evaluation, alpha), note)
     return "undecided", join_notes(_open(claim, evaluation, family, alpha), note)
 
@@ -534,13 +481,37 @@ def region(part: Part) -> str:
     return f"from {part.low:.4g} to {part.high:.4g}{unit}"
 
 
+def reachable(part: Part, blocks: int, alpha: float) -> bool:
+    """Return whether so many blocks can show a part inside its region, wherever its value is.
+
+    They cannot where the interval of two one-sided tests, at the spread that was seen, is wider
+    than the region: the part could then only be shown outside.
+    """
+    width, estimate = _width(part), part.estimate
+    if math.isinf(width) or not isinstance(estimate, Estimate) or not estimate.error > 0:
+        return True
+    if blocks < 2:
+        return False
+    spread = estimate.error * math.sqrt(estimate.n_blocks)
+    return 2 * float(special.stdtrit(blocks - 1, 1 - alpha)) * spread / math.sqrt(blocks) <= width
+
+
+def _width(part: Part) -> float:
+    """Return how wide a region is on the scale of its estimate; infinite for one without an end."""
+    if getattr(part.estimate, "scale", "") != "log":
+        return part.high - part.low
+    return math.log(part.high / part.low) if part.low > 0 else math.inf
+
+
 def blocks_needed(parts: Sequence[Part], alpha: float, least: int) -> int | None:
     """Return how many blocks would decide, if the estimates are what is true.
 
     With power 0.8, by the paired t test against the nearest bound, allowing for the uncertainty of
     the spread that was seen. Where every estimate lies in its region, enough for all to be shown
-    inside; otherwise, for one that does not to be shown outside.
+    inside; otherwise, for one that does not to be shown outside. At least those for which every
+    region is `reachable`.
     """
+    least = max([least, *(_blocks_to_reach(part, alpha) for part in parts)])
     outside = [part for part in parts if not part.low <= part.estimate.value <= part.high]
     if outside:
         numbers = [_blocks(part, alpha / len(parts)) for part in outside]
@@ -549,6 +520,13 @@ def blocks_needed(parts: Sequence[Part], alpha: float, least: int) -> int | None
     numbers = [_blocks(part, alpha) for part in parts]
     known = [number for number in numbers if number is not None]
     return max(least, *known) if len(known) == len(parts) else None
+
+
+def _blocks_to_reach(part: Part, alpha: float) -> int:
+    """Return the fewest blocks for which a part's region is `reachable`."""
+    return 1 + bisect_left(
+        range(1, MOST_BLOCKS), True, key=lambda blocks: reachable(part, blocks, alpha)
+    )
 
 
 def _blocks(part: Part, alpha: float) -> int | None:
@@ -599,11 +577,25 @@ def _open(claim: Claim, evaluation: Evaluation, family: int, alpha: float) -> st
     elif min(evaluation.p_replicates, evaluation.p_contradicts) < alpha:
         said += f" after Holm's correction over {family} claims"
     said = join_notes(said, _absent(evaluation, alpha))
-    blocks = blocks_needed(evaluation.parts, alpha / max(1, family), fewest(claim, alpha))
+    blocks = blocks_needed(evaluation.deciding, alpha / max(1, family), fewest(claim, alpha))
     if blocks is not None:
         more = "more than " if blocks >= MOST_BLOCKS else "about "
         said += f"; {more}{blocks:,} blocks would decide"
     return said
+
+
+def _too_noisy(
+    claim: Claim, evaluation: Evaluation, part: Part, family: int, alpha: float, planned: int
+) -> str:
+    """Return why no verdict on a claim is possible in the blocks that were planned."""
+    least = fewest(claim, alpha)
+    blocks = blocks_needed(evaluation.deciding, alpha / max(1, family), least) or MOST_BLOCKS
+    more = "more than" if blocks >= MOST_BLOCKS else "about"
+    return (
+        f"not decidable at this noise: {more} {blocks:,} blocks, {planned:,} planned; "
+        f"{part.label}: the interval of {part.estimate.value:.4g} is wider than the region "
+        f"{region(part)}"
+    )
 
 
 def _p(value: float) -> str:
@@ -616,7 +608,7 @@ def select_rows(rows: pd.DataFrame, sources: Sequence[str], results: Sequence[st
     for name, asked in (("source", sources), ("result", results)):
         if unknown := [value for value in asked if value not in known[name]]:
             raise UsageError(
-                f"no {name} called {', '.join(unknown)}", remedy=f"one of {', '.join(known[name])}"
+                f"no {name} called {', '.join(unknown)}", remedy=suggestion(unknown[0], known[name])
             )
         rows = rows[rows[name].isin(asked)] if asked else rows
     return rows
@@ -655,6 +647,9 @@ def format_arithmetic(sources: Iterable[str]) -> list[str]:
             said = "stated" if stated is True else f"stated {with_unit(stated, row['unit'])}"
             shown = with_unit(row["shown"], row["unit"])
             lines.append(f"  {row['place']}: {row['says']} ({said}; its tables give {shown})")
+        contrary = load_disagreements(source)
+        lines.append(f"{source}: {len(contrary)} times two places contradict each other in words")
+        lines += [f"  {one.detail}" for one in contrary]
     return lines
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.errors import DatasetError
+from labkit.errors import DatasetError, suggestion
 from labkit.paths import project
 
 _SCHEMA = ".schema.json"
@@ -29,7 +29,7 @@ def published(key: str, root: Path | str | None = None) -> pd.DataFrame:
         raise DatasetError(
             f"no published document {key!r}",
             where=str(folder),
-            remedy=f"one of {keys(folder)}, or give root=",
+            remedy=f"{suggestion(key, keys(folder))}; or give root=",
         )
     try:
         schema = json.loads(path.read_text(encoding="utf-8"))

@@ -24,7 +24,8 @@ knee            over, [low], [high], [levels]            the place where the fal
 
 The first four may have ``conditions``, a list, in place of ``condition``: each has to lie there.
 Of ``low`` and ``high`` at least one is there. Any kind may have ``each``, levels of factors for all
-combinations of which the statement must hold. The last three kinds serve one claim each: each fits
+combinations of which the statement must hold; with ``most`` more than half of all that is compared
+has to be as stated, and not all. The last three kinds serve one claim each: each fits
 a curve of its own, which no ratio of cells can express.
 """
 
@@ -176,6 +177,8 @@ class _Claim(_Model):
     where: dict[str, Level] = {}
     #: Levels of factors for all combinations of which the statement must hold.
     each: Annotated[dict[str, _Levels], Field(min_length=1)] = {}
+    #: Whether the source says "most": more than half of what is compared has to be as stated.
+    most: bool = False
     #: Fewest blocks for a verdict; a small alpha may ask for more.
     blocks: Annotated[int, Field(ge=2)] = 5
     #: What makes a rig suitable at all, and what makes it the same setting.
@@ -468,6 +471,7 @@ class Claims:
     #: By the claim's id.
     published: Mapping[str, PublishedValue] = field(default_factory=dict)
     workloads: tuple[Workload, ...] = ()
+    hosts: tuple[PaperHosts, ...] = ()
 
     def __iter__(self) -> Iterator[Claim]:
         return iter(self.claims)
@@ -486,6 +490,14 @@ class Claims:
         about = (claim.source, claim.study)
         workloads = [one for one in self.workloads if (one.source, one.study) == about]
         return workloads[0].sizes if workloads else {}
+
+    def paper_hosts(self, claim: Claim) -> Mapping[str, str]:
+        """Return what the paper's hosts had, of what a claim depends on."""
+        stated: dict[str, str] = {}
+        for hosts in self.hosts:
+            if hosts.concerns(claim):
+                stated |= hosts.had
+        return stated
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -507,12 +519,47 @@ class Workload(_Model):
     sizes: Annotated[dict[str, _Positive], Field(min_length=1)]
 
 
+class PaperHosts(_Model):
+    """What a source's hosts had, for those of its claims on a study that depend on it."""
+
+    source: _Name
+    study: _Text
+    #: Only claims about one of these levels of a factor; a claim that does not name it counts too.
+    where: dict[str, Annotated[tuple[Level, ...], Strict(False)]] = {}
+    congestion_control: str = ""
+    disk: Literal["", "hard disk", "SSD", "NVMe", "virtual disk", "not stated"] = ""
+    seccomp: Literal["", "none", "default"] = ""
+
+    @property
+    def had(self) -> dict[str, str]:
+        """What is stated, by its name."""
+        named = {name: str(getattr(self, name)) for name in HOST_PROPERTIES}
+        return {name: value for name, value in named.items() if value}
+
+    def concerns(self, claim: Claim) -> bool:
+        """Return whether a claim depends on it."""
+        if (claim.source, claim.study) != (self.source, self.study):
+            return False
+        cells = list(claim.complete_cells().values()) or [claim.where]
+        for factor, levels in self.where.items():
+            named = {cell[factor] for cell in cells if factor in cell}
+            named |= set(claim.each.get(factor, ()))
+            if named and not named & set(levels):
+                return False
+        return True
+
+
+#: The properties of `PaperHosts`.
+HOST_PROPERTIES = ("congestion_control", "disk", "seccomp")
+
+
 class _File(BaseModel):
     """A file of claims; they are checked one by one."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal[1]
     workload: list[Workload] = []
+    hosts: list[PaperHosts] = []
     claim: list[dict[str, Any]] = []
 
 
@@ -531,7 +578,9 @@ def load_claims(path: Path | str | None = None, root: Path | str | None = None) 
     stated = {
         name: statement for several in reader.stated.values() for name, statement in several.items()
     }
-    return Claims(tuple(claims), stated, reader.published, tuple(content.workload))
+    return Claims(
+        tuple(claims), stated, reader.published, tuple(content.workload), tuple(content.hosts)
+    )
 
 
 class _Reader:

@@ -2,7 +2,8 @@
 
 A statement is an expression over values of a published table, evaluated by simpleeval: arithmetic,
 comparisons, conditions, lists, comprehensions and `FUNCTIONS`. A name in it stands for a constant,
-a list of constants, or the rows that a selector chooses.
+a list of constants, or the rows that a selector chooses. What no table can be held against, words,
+names of options, numbers of figures, stands in the same file as a disagreement of two places.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,6 +30,11 @@ from labkit.errors import UsageError
 
 Kind = Literal["percentage", "ratio", "order", "bound", "product", "average", "limit", "count"]
 KINDS = get_args(Kind)
+#: The words that a place begins with, for one and for several.
+_PLACES = {
+    f"{kind}{end}": kind for kind in ("section", "table", "figure", "listing") for end in ("", "s")
+}
+_PLACES |= {"appendix": "appendix", "appendices": "appendix"}
 #: The columns of `recompute`.
 COLUMNS = (
     *("id", "source", "place", "says", "kind", "stated", "computed", "shown"),
@@ -97,7 +104,15 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     format: Literal[1]
     source: str
+    #: All sections, tables, figures and listings of the document, as `places_in` reads them.
+    places: str
     stated: list[dict[str, Any]] = []
+    disagreement: list[dict[str, Any]] = []
+
+    def unknown(self, place: str) -> list[str]:
+        """Return the places that the document does not have."""
+        known = set(places_in(self.places))
+        return [f"place: the document has no {one}" for one in places_in(place) if one not in known]
 
 
 class _Entry(BaseModel):
@@ -129,6 +144,23 @@ class _Entry(BaseModel):
         return messages
 
 
+class Disagreement(BaseModel):
+    """Two places of a document that say different things about one subject."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    about: str = Field(min_length=1)
+    says: str = Field(min_length=1)
+    place: str = Field(min_length=1)
+    but: str = Field(min_length=1)
+    #: Where the document says the latter.
+    but_place: str = Field(min_length=1)
+
+    @property
+    def detail(self) -> str:
+        """Both sides in one phrase."""
+        return f"{self.about}: {self.says} ({self.place}), but {self.but} ({self.but_place})"
+
+
 def stated_path(key: str, root: Path | str | None = None) -> Path:
     """Return where the statements of a document are written."""
     return (default_root() if root is None else Path(root)) / f"{key}.stated.toml"
@@ -137,10 +169,7 @@ def stated_path(key: str, root: Path | str | None = None) -> Path:
 def load_stated(key: str, root: Path | str | None = None) -> tuple[Stated, ...]:
     """Return every statement of a document that its own tables can be held against."""
     table = columns_of(published(key, root))
-    path = stated_path(key, root)
-    content, mistakes = read_toml(path, _File)
-    if content.source != key:
-        mistakes.add("source", f"is {content.source!r} and not {key!r}")
+    content, mistakes = _read(key, root)
     statements: list[Stated] = []
     names: set[str] = set()
     for number, raw in enumerate(content.stated, start=1):
@@ -150,12 +179,55 @@ def load_stated(key: str, root: Path | str | None = None) -> tuple[Stated, ...]:
         names.add(name)
         if (entry := mistakes.validate(name, raw, _Entry)) is None:
             continue
-        if messages := entry.mistakes(key):
+        if messages := entry.mistakes(key) + content.unknown(entry.place):
             mistakes.add(name, *messages)
         else:
             statements += _computed(entry, key, table, mistakes)
-    mistakes.stop(f"correct these entries of {path.name}")
+    mistakes.stop(f"correct these entries of {mistakes.path.name}")
     return tuple(statements)
+
+
+def load_disagreements(key: str, root: Path | str | None = None) -> tuple[Disagreement, ...]:
+    """Return where two places of a document contradict each other in words."""
+    content, mistakes = _read(key, root)
+    found = []
+    for number, raw in enumerate(content.disagreement, start=1):
+        name = f"disagreement {number}"
+        if entry := mistakes.validate(name, raw, Disagreement):
+            mistakes.add(name, *content.unknown(entry.place), *content.unknown(entry.but_place))
+            found.append(entry)
+    mistakes.stop(f"correct these entries of {mistakes.path.name}")
+    return tuple(found)
+
+
+def disagreements(root: Path | str | None = None) -> pd.DataFrame:
+    """Return the disagreements of all documents, a row each, with its ``source``."""
+    rows = [
+        {"source": key, **entry.model_dump()}
+        for key in keys(root)
+        for entry in load_disagreements(key, root)
+    ]
+    return pd.DataFrame(rows, columns=["source", *Disagreement.model_fields], dtype="str")
+
+
+def places_in(text: str) -> list[str]:
+    """Return each place that a phrase like "sections 4.1 and 5, Table C.1" names."""
+    places, kind = [], ""
+    for word in re.split(r"[\s,;]+", text):
+        if word.lower() in _PLACES:
+            kind = _PLACES[word.lower()]
+        elif word in ("abstract", "references"):
+            places.append(word)
+        elif word not in ("and", "to"):
+            places.append(f"{kind} {word}")
+    return places
+
+
+def _read(key: str, root: Path | str | None) -> tuple[_File, Mistakes]:
+    content, mistakes = read_toml(stated_path(key, root), _File)
+    if content.source != key:
+        mistakes.add("source", f"is {content.source!r} and not {key!r}")
+    return content, mistakes
 
 
 def _computed(entry: _Entry, key: str, table: Columns, mistakes: Mistakes) -> list[Stated]:

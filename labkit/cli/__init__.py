@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
-from labkit.cli import campaigns, dataset, lab, machine, reports
+from labkit.cli import ask, campaigns, dataset, folder, lab, machine, reports
 from labkit.errors import Interrupted, LabkitError
+from labkit.paths import VARIABLE
 from labkit.version import VERSION
 
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`make report` runs everything once; `labkit COMMAND --help` shows examples.",
+    epilog="`labkit report --measure` measures everything; `labkit COMMAND --help` has examples.",
 )
 @click.version_option(VERSION, prog_name="labkit")
-def app() -> None:
+@click.option(
+    "--project",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help=f"A clone, or a folder that `labkit init` made; {VARIABLE} names one too. "
+    "The nearest from the working directory upwards when omitted.",
+)
+def app(project: Path | None) -> None:
     """Measure the performance of containers on this machine, and evaluate published claims."""
+    if project is not None:
+        os.environ[VARIABLE] = str(project.resolve())  # kernels inherit it
 
 
-for _module in (machine, reports, campaigns, dataset, lab):
+for _module in (ask, folder, machine, reports, campaigns, dataset, lab):
     for _command in _module.COMMANDS:
         app.add_command(_command)
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from labkit import status as progress
-from labkit.cli.options import NEW, PROFILE, interruptible, say
+from labkit.cli.options import NEW, PROFILE, WAIT, interruptible, say
 from labkit.errors import UsageError
 from labkit.paths import project
 from labkit.placement import parse_cpus
@@ -50,6 +50,7 @@ LEAST_WATCH = 5.0
     help="YAML file with parameters that replace the profile's; each file is a campaign.",
 )
 @NEW
+@WAIT
 @click.option(
     "--time-limit", default=1440.0, show_default=True, help="Minutes that a notebook may take."
 )
@@ -62,6 +63,8 @@ def run(
     time_limit: float,
 ) -> None:
     """Measure STUDIES (all when omitted) by executing their notebooks with a profile's parameters.
+
+    A study is named as affinity-spinning, 10-affinity-spinning or 10.
 
     With -f, each FILE is a campaign of each study; its data go to data/local/NAME-OF-FILE unless it
     sets `data`. When one of several campaigns fails, the others are still measured, and a table of
@@ -154,16 +157,17 @@ def _rig() -> dict[str, Any]:
     """Return whether the virtual rig is up, and which process uses this machine's rig."""
     from labkit.rig import lock  # not for --help: it imports the rig's package
 
-    state = lock.read_state()
+    state, user = lock.read_state(), lock.current_holder()
     virtual = "no" if state is None else "yes" if state.get("ready") else "being made"
-    return {"virtual": virtual, "used_by": lock.current_holder()}
+    who = "" if user is None else lock.describe_process(user)
+    return {"virtual": virtual, "used_by": user, "user": who}
 
 
 def _rig_text(rig: Mapping[str, Any]) -> str:
     texts = {"yes": "the virtual rig is up", "no": "the virtual rig is down"}
     state = texts.get(rig["virtual"], "the virtual rig is coming up, or was interrupted doing so")
     user = rig["used_by"]
-    return f"{state}, used by {f'process {user}' if user else 'nobody'}"
+    return f"{state}, used by {rig['user'] if user else 'nobody'}"
 
 
 COMMANDS = (run, status)

@@ -138,8 +138,7 @@ def compare_datasets(
     Prints the differences in rig, settings and versions, then each effect in both campaigns with
     its interval, and the ratio of the effects.
     """
-    from labkit.analysis import two_rigs
-    from labkit.dataset import load
+    from labkit.dataset import load, two_rigs
 
     data = [load(path) for path in (first, second)]
     table = two_rigs.compare_datasets(*data, values=value, margin=margin)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from labkit.errors import LabkitError
-from labkit.paths import ROOT
+from labkit.paths import project
 
-#: The notebook that JupyterLab opens, and its path in JupyterLab.
+#: The notebook that JupyterLab opens.
 START = "notebooks/00-start.ipynb"
-URL = f"/lab/tree/{START}"
+#: In a clone, the folder of working copies of the notebooks, which git ignores.
+COPIES = "lab"
 
 
 @click.command(
@@ -28,9 +32,14 @@ URL = f"/lab/tree/{START}"
     help="Port to listen on; by default the first free one from 8888.",
 )
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.option("--fresh", is_flag=True, help="In a clone: begin with new copies of the notebooks.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def lab(port: int | None, no_browser: bool, arguments: tuple[str, ...]) -> None:
+def lab(port: int | None, no_browser: bool, fresh: bool, arguments: tuple[str, ...]) -> None:
     """Open JupyterLab at the first notebook, which measures a small study and evaluates claims.
+
+    In a clone it opens copies of the notebooks, in lab/, since JupyterLab saves outputs into what
+    it opens and git tracks notebooks/. Copies that are there already are kept; with --fresh the
+    folder is put aside, and they are made again.
 
     ARGUMENTS after -- are passed to JupyterLab. The address with its token is printed. Without a
     display, as over SSH, no browser is opened. Ctrl-C ends JupyterLab, after a question.
@@ -41,15 +50,56 @@ def lab(port: int | None, no_browser: bool, arguments: tuple[str, ...]) -> None:
         raise LabkitError(
             "JupyterLab is not installed",
             why=f"{sys.executable} has no module jupyterlab",
-            remedy="run make setup, then .venv/bin/labkit lab",
+            remedy=f"{sys.executable} -m pip install jupyterlab",
         )
+    home, start = project(), START
+    if (home / ".git").exists():
+        for line in copy_notebooks(home, fresh=fresh):
+            click.echo(f"labkit: {line}", err=True)
+        start = START.replace("notebooks", COPIES, 1)
     root = os.geteuid() == 0
-    _become(command(arguments, port=port, browser=not no_browser, root=root, env=os.environ))
+    argv = command(
+        arguments,
+        home=home,
+        start=start,
+        port=port,
+        browser=not no_browser,
+        root=root,
+        env=os.environ,
+    )
+    _become(argv)
+
+
+def copy_notebooks(home: Path, *, fresh: bool = False) -> list[str]:
+    """Copy the notebooks that have no copy yet; return what there is to say about the copies."""
+    notebooks, copies = home / "notebooks", home / COPIES
+    said = [f"JupyterLab opens copies of notebooks/ in {COPIES}/, which git ignores"]
+    if fresh and copies.is_dir():
+        aside = home / "data/local" / f"{COPIES}-{time.strftime('%Y%m%d-%H%M%S')}"
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        copies.rename(aside)
+        said.append(f"the earlier copies are in {aside.relative_to(home)}")
+    newer = []
+    for source in sorted(notebooks.rglob("*.ipynb")):
+        name = source.relative_to(notebooks)
+        if ".ipynb_checkpoints" in name.parts:
+            continue
+        copy = copies / name
+        if not copy.is_file():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)  # as old as the copying is
+        elif source.stat().st_mtime > copy.stat().st_mtime:
+            newer.append(str(name))
+    if newer:
+        said.append(f"changed since they were copied: {', '.join(newer)} (--fresh copies them)")
+    return said
 
 
 def command(
     arguments: Sequence[str] = (),
     *,
+    home: Path,
+    start: str,
     port: int | None,
     browser: bool,
     root: bool,
@@ -57,7 +107,7 @@ def command(
 ) -> list[str]:
     """Return the command that starts JupyterLab."""
     display = sys.platform == "darwin" or env.get("DISPLAY") or env.get("WAYLAND_DISPLAY")
-    options = [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url={URL}"]
+    options = [f"--ServerApp.root_dir={home}", f"--LabApp.default_url=/lab/tree/{start}"]
     options += ["--log-level=WARN"]  # so that the address is the last line
     options += [f"--port={port}", "--port-retries=0"] if port else []
     options += [] if browser and display else ["--no-browser"]

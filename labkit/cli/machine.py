@@ -8,7 +8,7 @@ import subprocess
 import click
 
 from labkit.cli.options import say
-from labkit.errors import LabkitError, UsageError
+from labkit.errors import LabkitError, UsageError, suggestion
 
 
 @click.command(epilog="Example: labkit doctor --timing")
@@ -105,6 +105,7 @@ def _show_rig() -> None:
     if not _is_up():
         starting = " (it is coming up)" if lock.read_state() else ""
         click.echo(f"the virtual rig is down{starting}")
+        _show_user()
         return
     # No command runs on the hosts, since a campaign may be measuring on them.
     for role, ports in netns.PORTS.items():
@@ -112,8 +113,14 @@ def _show_rig() -> None:
         engine = " with Docker Engine" if role == "sut" else ""
         click.echo(f"{role:10} {', '.join(addresses)}{engine}")
     click.echo("CPUs: " + ", ".join(f"{role} {cpus}" for role, cpus in virtual.cpu_map().items()))
+    _show_user()
+
+
+def _show_user() -> None:
+    from labkit.rig import lock
+
     user = lock.current_holder()
-    click.echo(f"used by {f'process {user}' if user else 'nobody'}")
+    click.echo(f"used by {lock.describe_process(user) if user else 'nobody'}")
 
 
 @rig.command("down")
@@ -137,7 +144,7 @@ def rig_shell(host: str, command: tuple[str, ...]) -> None:
     from labkit.rig import engine, netns
 
     if host not in netns.PORTS:
-        raise UsageError(f"no host called {host!r}", remedy=f"one of {', '.join(netns.PORTS)}")
+        raise UsageError(f"no host called {host!r}", remedy=suggestion(host, netns.PORTS))
     if not _is_up():
         raise LabkitError("the virtual rig is down", remedy="labkit rig up")
     shell = list(command) or [os.environ.get("SHELL", "/bin/sh")]

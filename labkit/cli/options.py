@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import time
 
 import click
 
+from labkit.errors import UsageError
+from labkit.process import WAIT as VARIABLE
 from labkit.process import ended_as_by_ctrl_c
 from labkit.status import time_text
 
@@ -21,7 +25,15 @@ MEASURED = click.option(
     "--profile",
     "-P",
     default=None,
-    help="Take campaigns of this profile (tiny, quick, paper); the most thorough by default.",
+    help="Show campaigns of this profile (tiny, brief, quick, paper), or the reference. By default "
+    "what has most blocks counts, and the reference where that decides nothing.",
+)
+WAIT = click.option(
+    "--wait",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda context, parameter, wait: wait and os.environ.update({VARIABLE: "1"}),
+    help="Wait while another process uses the rig.",
 )
 NEW = click.option("--new", is_flag=True, help="Begin a new campaign instead of resuming one.")
 
@@ -35,3 +47,20 @@ def interruptible() -> None:
     """Make SIGTERM and SIGHUP end this command as Ctrl-C does."""
     stops = ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
     click.get_current_context().with_resource(stops)
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds_of(text: str) -> float:
+    """Return a duration such as ``90s``, ``15m`` or ``2h`` in seconds; a number is minutes.
+
+    Raises
+    ------
+    UsageError
+        It is no duration above 0.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if not match or not float(match[1]):
+        raise UsageError(f"invalid duration: {text!r}", remedy="such as 90s, 15m or 2h")
+    return float(match[1]) * _UNITS[match[2] or "m"]

@@ -6,16 +6,25 @@ from pathlib import Path
 
 import click
 
-from labkit.cli.options import MEASURED, NEW, interruptible, say
+from labkit.cli.options import MEASURED, NEW, WAIT, interruptible, say, seconds_of
 from labkit.paths import project
 
 
-@click.command(epilog="Example: labkit report --measure --profile quick")
+@click.command(epilog="Examples: labkit report | labkit report --measure --budget 30m")
 @click.option(
-    "--measure", is_flag=True, help="Measure every study first (profile quick by default)."
+    "--measure",
+    is_flag=True,
+    help="Measure first: what decides most in the budget, or every study with --profile.",
+)
+@click.option(
+    "--budget",
+    default="15m",
+    show_default=True,
+    help="With --measure: time for measuring, such as 90s, 15m or 2h.",
 )
 @MEASURED
 @NEW
+@WAIT
 @click.option(
     "--output",
     "-o",
@@ -24,11 +33,11 @@ from labkit.paths import project
     type=click.Path(path_type=Path),
     help="Folder of the pages.",
 )
-def report(measure: bool, profile: str | None, new: bool, output: Path) -> None:
-    """Analyse the newest campaign of each study, and write the pages and their index.
+def report(measure: bool, budget: str, profile: str | None, new: bool, output: Path) -> None:
+    """Analyse the campaigns of each study that count, and write the pages and their index.
 
-    A study that was not measured here is shown with the reference dataset. Prints the headlines
-    and the path of the index.
+    A study is shown with the reference dataset where what was measured here decides nothing.
+    Prints the headlines, what counts of each study and why, and the path of the index.
 
     Exit codes: 0 every page was built; 1 a study or a page failed; 2 wrong use.
     """
@@ -36,9 +45,10 @@ def report(measure: bool, profile: str | None, new: bool, output: Path) -> None:
     from labkit import studies
 
     index, headlines, failures = studies.report(
-        (profile or "quick") if measure else profile,
+        profile,
         project(output),
         measure=measure,
+        budget=seconds_of(budget),
         new=new,
         say=say,
     )
@@ -73,7 +83,8 @@ def ledger(
 ) -> None:
     """Evaluate every published claim by DATASETS, and print the results.
 
-    When omitted, DATASETS are the newest campaign of each study, or its reference dataset.
+    When omitted, DATASETS are the campaigns that count of each study; the last lines say which,
+    and why.
 
     Exit codes: 0 every claim was evaluated; 1 the evaluation of one failed; 2 wrong use.
     """
@@ -81,13 +92,15 @@ def ledger(
     from labkit.claims import ledger as claim_ledger
     from labkit.claims.schema import load_claims
 
+    chosen = [] if datasets else studies.datasets(profile)
+    paths = datasets or [path for one in chosen for path in one.campaigns]
     claims = load_claims()
-    paths = datasets or studies.measured_here(profile, claims.studies)
     rows = claim_ledger.ledger(paths, claims=claims)
     shown = claim_ledger.select_rows(rows, source, result)
     lines = claim_ledger.format_rows(shown)
     if arithmetic:
         lines += claim_ledger.format_arithmetic(source or claims.sources)
+    lines += ["", *map(str, chosen)] if chosen else []
     click.echo("\n".join(lines))
     if csv is not None:
         shown.to_csv(csv, index=False, lineterminator="\n")

@@ -6,12 +6,13 @@ all, and a failed attempt is a row too.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -21,14 +22,18 @@ from labkit.dataset.files import (
     FORMAT,
     campaigns,
     check_keys,
-    in_threads,
     read_json,
+    read_looks,
     refuse_archive,
 )
 from labkit.dataset.storage import REST, PackedTables, Part, TrialFolders, read_samples, storage_of
-from labkit.errors import DatasetError
+from labkit.design import condition_label
+from labkit.errors import DatasetError, suggestion
 
-__all__ = ["FORMAT", "Dataset", "campaigns", "in_threads", "load", "read_json"]
+if TYPE_CHECKING:
+    from labkit.answers import Answer
+
+__all__ = ["FORMAT", "Dataset", "campaigns", "load", "read_json"]
 
 #: Metrics that the representation of a dataset names.
 _SHOWN = 8
@@ -47,12 +52,25 @@ class Dataset:
         except DatasetError as error:
             return f"Dataset({str(self.path)!r}): {error}"
 
+    def _repr_html_(self) -> str:
+        try:
+            lines = self._summary()
+        except DatasetError:
+            return f"<pre>{html.escape(repr(self))}</pre>"
+        pairs = [line.strip().partition(": ") for line in lines]
+        rows = [
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
+            for name, _, text in pairs
+        ]
+        caption = f"<caption><code>{html.escape(str(self.path))}</code></caption>"
+        return f"<table>{caption}{''.join(rows)}</table>"
+
     def _summary(self) -> list[str]:
         done = [record for record in self.records if record["status"] == "ok"]
-        failed, order = len(self.records) - len(done), self.plan.get("order")
-        planned = f" of {sum(map(len, order))} planned" if order else ""
+        failed = len(self.records) - len(done)
+        planned = f" of {self.planned} planned" if self.plan.get("order") else ""
         blocks = len({record["block"] for record in self.records})
-        factors = dict(self.plan["factors"])
+        factors = self.levels if done else dict(self.plan["factors"])
         conditions = self.ok[[*factors]].drop_duplicates() if done else ()
         metrics = list(dict.fromkeys(name for record in done for name in record.get("metrics", {})))
         sampled = dict.fromkeys(name for names in self.sampled.values() for name in names)
@@ -72,6 +90,25 @@ class Dataset:
         """The plan as stored: identity, settings, factors, conditions, order, infeasible, seed."""
         path = self.path / "plan.json"
         return check_keys(read_json(path), ("identity", "factors", "rig"), str(path))
+
+    @cached_property
+    def looks(self) -> list[dict[str, Any]]:
+        """What was decided at each planned look, and which conditions were dropped; [] without."""
+        return read_looks(self.path)
+
+    @property
+    def planned(self) -> int:
+        """The number of trials that are planned, without those of dropped conditions."""
+        return sum(self.planned_by_block)
+
+    @property
+    def planned_by_block(self) -> list[int]:
+        """The number of planned trials of each block, without those of dropped conditions."""
+        labels = [condition_label(condition["levels"]) for condition in self.plan["conditions"]]
+        return [
+            sum(labels[index] not in dropped_before(self.looks, block) for index in indices)
+            for block, indices in enumerate(self.plan["order"], start=1)
+        ]
 
     @property
     def rig(self) -> dict[str, Any]:
@@ -111,6 +148,16 @@ class Dataset:
         return self.trials[self.trials["status"] == "ok"] if len(self.trials) else self.trials
 
     @cached_property
+    def levels(self) -> dict[str, list[Any]]:
+        """The measured levels of each factor: in the order of the plan, then further ones."""
+        found = {}
+        for name, planned in dict(self.plan["factors"]).items():
+            measured = dict.fromkeys(self.ok[name]) if len(self.ok) else {}
+            first = [level for level in planned if level in measured]
+            found[name] = first + [level for level in measured if level not in first]
+        return found
+
+    @cached_property
     def sampled(self) -> dict[str, tuple[str, ...]]:
         """The measured columns of each successful trial with samples, by the trial's name."""
         records, parts = self._with_samples()
@@ -132,10 +179,17 @@ class Dataset:
         ------
         DatasetError
             There is no such trial or attempt, or the archive of raw output is damaged.
+
+        Examples
+        --------
+        >>> from labkit import load
+        >>> sorted(load("data/reference/rps").raw("b01-p01"))
+        ['server.log']
         """
         attempts = [record["attempt"] for record in self.records if record["trial"] == trial]
         if not attempts or attempt not in (None, *attempts):
-            remedy = f"it has attempts {attempts}" if attempts else "see the column `trial`"
+            names = [record["trial"] for record in self.records]
+            remedy = f"it has attempts {attempts}" if attempts else suggestion(trial, names)
             where = f"{trial}, attempt {attempt or 'last'}, of {self.path}"
             raise DatasetError("no such trial", where=where, remedy=remedy)
         folder = f"trials/{trial}-a{attempt or attempts[-1]}/"
@@ -145,15 +199,80 @@ class Dataset:
             if name.startswith(folder)
         }
 
+    def compare(
+        self,
+        condition: object,
+        baseline: object | None = None,
+        *,
+        metric: str | None = None,
+        statistic: str | None = None,
+        margin: float | None = None,
+        alpha: float = 0.05,
+        **levels: object,
+    ) -> Answer:
+        """Compare two conditions, inside blocks, and answer in a sentence.
+
+        Parameters
+        ----------
+        condition : str
+            A level of any factor, such as ``docker bridge``.
+        baseline : str, optional
+            Another level of that factor; the one of the plan's baseline when omitted.
+        metric : str, optional
+            What was measured, such as ``rtt_ns``; needed where the study measured several.
+        statistic : str, optional
+            Of each trial's samples: ``median`` (as when omitted), ``mean``, ``p99``, ``q0.999``.
+        margin : float, optional
+            Relative difference up to which both count as equal; the plan's when omitted.
+        alpha : float
+            Level of the test.
+        **levels
+            The level of each other factor: conditions that differ in more are never pooled. A
+            factor may be left out where both conditions were measured under one level of it, or
+            where one of these is ``off``: then this one is taken.
+
+        Returns
+        -------
+        Answer
+            `labkit.answers.Answer`: a sentence when shown, with its numbers as attributes.
+
+        Raises
+        ------
+        UsageError
+            A name is unknown, a factor is left open, several metrics were measured, or trials have
+            too few samples for the statistic.
+
+        Examples
+        --------
+        >>> from labkit import load
+        >>> campaign = load("data/reference/affinity-spinning")
+        >>> campaign.compare("docker bridge", "docker host", wait="spin", affinity="split").word
+        'slower'
+        >>> print(campaign.compare("spin", "block", placement="docker host", affinity="split"))
+        spin is faster than block: median round-trip time 12.5 us, -66.0 us, 0.160x [0.153, 0.166]
+        """
+        from labkit.dataset.comparison import compare_conditions
+
+        options: dict[str, Any] = {"metric": metric, "statistic": statistic, "margin": margin}
+        return compare_conditions(self, condition, baseline, levels=levels, alpha=alpha, **options)
+
     def part(self, selected: Callable[[Mapping[str, Any]], bool]) -> Dataset:
-        """Return the dataset with only those records for which `selected` returns true."""
+        """Return the dataset with only those records for which `selected` returns true.
+
+        Examples
+        --------
+        >>> from labkit import load
+        >>> campaign = load("data/reference/rps")
+        >>> len(campaign.part(lambda record: record["block"] == 1).records)
+        8
+        """
         part = copy(self)
-        for name in ("trials", "sampled"):
+        for name in ("trials", "levels", "sampled"):
             part.__dict__.pop(name, None)
         part.__dict__["records"] = [record for record in self.records if selected(record)]
         return part
 
-    def samples(self, columns: Iterable[str] | None = None) -> pd.DataFrame:
+    def samples(self, columns: str | Iterable[str] | None = None) -> pd.DataFrame:
         """Return the samples of all successful trials, one row a sample.
 
         Parameters
@@ -167,11 +286,18 @@ class Dataset:
             ``trial``, ``block``, the factors and ``replicate``, then the columns. Trial and factors
             are categories in the order of the plan, block and replicate small integers, to save
             memory.
+
+        Examples
+        --------
+        >>> from labkit import load
+        >>> samples = load("data/reference/affinity-spinning").samples("rtt_ns")
+        >>> samples.columns.tolist()[2:]
+        ['placement', 'affinity', 'wait', 'capture', 'replicate', 'rtt_ns']
         """
         records, counts, measured = self._measured(columns)
         return pd.DataFrame(self._keys(records, counts) | measured, copy=False)
 
-    def series(self, columns: Iterable[str] | None = None) -> pd.DataFrame:
+    def series(self, columns: str | Iterable[str] | None = None) -> pd.DataFrame:
         """Return the samples of all successful trials, one row a trial.
 
         The same numbers as `samples` in half of the memory and a fraction of the time. Functions of
@@ -188,6 +314,12 @@ class Dataset:
             ``trial``, ``block``, the factors and ``replicate`` as in `samples`; ``n``, the number
             of samples; then columns of arrays, shape (n,), in the order of measuring. Times are
             int64 ns.
+
+        Examples
+        --------
+        >>> from labkit import load
+        >>> load("data/reference/affinity-spinning").series("rtt_ns").shape
+        (125, 9)
         """
         records, counts, measured = self._measured(columns)
         keys = self._keys(records, [1] * len(counts)) | {"n": np.array(counts, dtype=np.int64)}
@@ -199,7 +331,7 @@ class Dataset:
         return pd.DataFrame(keys)
 
     def _measured(
-        self, columns: Iterable[str] | None
+        self, columns: str | Iterable[str] | None
     ) -> tuple[list[dict[str, Any]], list[int], dict[str, NDArray[Any]]]:
         """Return the records of trials with samples, how many each has, and the samples."""
         names = (
@@ -244,6 +376,11 @@ class Dataset:
         return keys | {
             "replicate": np.repeat(_small([one["replicate"] for one in records]), counts)
         }
+
+
+def dropped_before(looks: Iterable[Mapping[str, Any]], block: int) -> set[str]:
+    """Return the labels of the conditions that looks before a block have dropped."""
+    return {label for look in looks if look["blocks"] < block for label in look["dropped"]}
 
 
 def load(path: Path | str) -> Dataset:

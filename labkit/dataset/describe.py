@@ -30,6 +30,7 @@ import pyarrow.parquet as parquet
 from labkit.citation import Entry, citation, full_name, software
 from labkit.dataset import Dataset
 from labkit.dataset.files import (
+    LOOKS,
     SUMS,
     campaigns_within,
     digest_of,
@@ -76,7 +77,7 @@ KEYS = {
     "problems": ("", "what failed"),
 }
 #: Unit and description of counters and times that are not among `labkit.units.METRICS`.
-_COUNTERS = {
+COUNTERS = {
     "harness_wakeups": ("1", "wake-ups of the harness's process inside the window"),
     "softirq_net_rx": ("1/message", "receiving softirqs of all CPUs per message"),
     "softirq_net_tx": ("1/message", "sending softirqs of all CPUs per message"),
@@ -123,9 +124,6 @@ _COUNTERS = {
     "containers": ("1", "containers that were started and ended"),
     "end_ns": ("ns", "when a request or transaction ended, since the measured time began"),
     "set": ("1", "1 for a SET, 0 for a GET"),
-    "close_ns": ("ns", "time of closing the file"),
-    "call_ns": ("ns", "time of the interpreter's call alone"),
-    "again_ns": ("ns", "time of the second write to the same file"),
     "arrived": ("1", "datagrams that arrived"),
     "captured": ("1", "packets captured"),
     "capture_drops": ("1", "packets that the capture itself dropped"),
@@ -143,20 +141,8 @@ _COUNTERS = {
     "iterations_partly": ("1", "repetitions that ran beside the neighbour for a part only"),
     "iterations_cut": ("1", "repetitions that the end of the window cut"),
     "overlap": ("1", "share of the repetitions' time in which the neighbour ran"),
-    "gflops": ("Gflop/s", "speed of Linpack"),
-    "linpack_seconds": ("s", "time of Linpack's solution"),
     "linpack_threads": ("1", "threads of Linpack"),
-    "mbit_per_s": ("Mbit/s", "throughput of Netperf"),
     "netperf_seconds": ("s", "time of Netperf's stream"),
-    "block_output_mb_per_s": ("MB/s", "Bonnie++, sequential output by block"),
-    "block_rewrite_mb_per_s": ("MB/s", "Bonnie++, rewriting by block"),
-    "block_input_mb_per_s": ("MB/s", "Bonnie++, sequential input by block"),
-    "seeks_per_s": ("1/s", "Bonnie++, random seeks"),
-    **{
-        f"{kernel}{suffix}_gb_per_s": ("GB/s", f"STREAM, {kernel}, {which}")
-        for kernel in ("copy", "scale", "add", "triad")
-        for suffix, which in (("", "best pass"), ("_mean", "mean pass"))
-    },
 }
 
 
@@ -164,8 +150,8 @@ def about_column(column: str) -> tuple[str, str]:
     """Return unit and description of a column; both are empty for an unknown one."""
     if column in METRICS and column not in KEYS:
         return METRICS[column].unit, METRICS[column].text
-    if column in KEYS or column in _COUNTERS:
-        return (KEYS if column in KEYS else _COUNTERS)[column]
+    if column in KEYS or column in COUNTERS:
+        return (KEYS if column in KEYS else COUNTERS)[column]
     if cpu := re.fullmatch(r"cpu(\d+)_(idle|packets)", column):
         idle = f"share of its time in which CPU {cpu[1]} was idle"
         return "1", idle if cpu[2] == "idle" else f"packets that CPU {cpu[1]} took in"
@@ -284,6 +270,7 @@ class Campaign:
         """Return the description of each of its existing files and folders."""
         known = {
             "plan.json": "the plan, fixed before: conditions, order, settings, protocol, rig",
+            LOOKS: "what was decided at the planned looks, and which conditions were dropped",
             CSV: "one row an attempt at a trial",
             TRIALS: "one row an attempt, whole: outcome, metrics, verification, evidence",
             SAMPLES: "one row a sample, one row group an attempt",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -15,6 +13,8 @@ from labkit.errors import DatasetError
 FORMAT = 1
 #: The digest of every file, as ``sha256sum`` writes and checks them.
 SUMS = "SHA256SUMS"
+#: What was decided at the planned looks of a campaign.
+LOOKS = "looks.json"
 _RESTORE = "restore it from a backup, or remove its directory: the same run measures it again"
 _Item = TypeVar("_Item")
 
@@ -31,15 +31,6 @@ def progress(items: Iterable[_Item], title: str) -> Iterable[_Item]:
     return bar
 
 
-def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Return `function` of each item in order, computed by as many threads as there are CPUs.
-
-    For functions that release the GIL. At most 8 threads, since memory limits them.
-    """
-    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), 8)) as pool:
-        return list(pool.map(function, items))
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object from a file of this dataset format."""
     try:
@@ -53,6 +44,12 @@ def read_json(path: Path) -> dict[str, Any]:
             "a file of the dataset is damaged", where=str(path), why=str(error), remedy=_RESTORE
         ) from None
     return check_format(data, str(path))
+
+
+def read_looks(campaign: Path) -> list[dict[str, Any]]:
+    """Return the looks that a campaign took, the first one first; [] where none was."""
+    path = campaign / LOOKS
+    return list(read_json(path)["looks"]) if path.is_file() else []
 
 
 def check_format(data: Any, where: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from labkit.dataset.describe import (
     table_types,
 )
 from labkit.dataset.files import (
+    LOOKS,
     SUMS,
     campaigns_within,
     digest_of,
@@ -47,7 +48,7 @@ from labkit.dataset.storage import (
     write_packed,
 )
 from labkit.errors import DatasetError, UsageError
-from labkit.paths import project
+from labkit.paths import SHIPPED
 
 
 def pack(folder: Path, output: Path) -> Description:
@@ -104,10 +105,11 @@ def _fill(folder: Path, target: Path) -> Description:
             shutil.copytree(data.path, home, dirs_exist_ok=True, ignore=hidden)
         else:
             write_packed(storage_of(data.path), data.records, home)
-            shutil.copyfile(data.path / "plan.json", home / "plan.json")
+            for name in ("plan.json", LOOKS):
+                if (data.path / name).is_file():
+                    shutil.copyfile(data.path / name, home / name)
     (target / README).write_text(_readme(target.name, campaigns))
-    with contextlib.suppress(FileNotFoundError):  # an installed package has no data folder
-        shutil.copyfile(project("data/LICENSE"), target / LICENSE)
+    shutil.copyfile(SHIPPED / "data/LICENSE", target / LICENSE)
     return describe(target)
 
 

@@ -15,7 +15,8 @@ Packed (`PackedTables`), as ``labkit dataset pack`` writes it::
     samples.parquet    one row a sample, one row group an attempt; every page has a checksum
     raw.tar.xz         trials/*/tool.out and logs/*.log, by their names above
 
-Both have plan.json: identity, settings, factors, conditions, order, infeasible, rig.
+Both have plan.json: identity, settings, factors, conditions, order, infeasible, rig; and looks.json
+where looks are planned.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-from labkit.dataset.files import check_format, check_keys, files_of, in_threads, read_json
-from labkit.errors import DatasetError
+from labkit.dataset.files import check_format, check_keys, files_of, read_json
+from labkit.errors import DatasetError, suggestion
+from labkit.process import in_threads
 
 Record = dict[str, Any]
 SESSIONS, TRIALS, SAMPLES, RAW = "sessions.json", "trials.parquet", "samples.parquet", "raw.tar.xz"
@@ -253,7 +255,9 @@ def read_samples(
     for part, rows in zip(parts, expected_rows, strict=True):
         if missing := [name for name in names if name not in part.types]:
             raise DatasetError(
-                f"{missing} was not measured", where=part.where, remedy=f"one of {[*part.types]}"
+                f"{', '.join(map(repr, missing))} was not measured",
+                where=part.where,
+                remedy=suggestion(missing[0], part.types),
             )
         check_rows(part, rows)
     counts = [part.rows for part in parts]

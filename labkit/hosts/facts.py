@@ -24,13 +24,20 @@ _ETHTOOL = {"i": "driver", "k": "offloads", "g": "rings", "T": "timestamping"}
 
 
 def collect_facts(
-    host: Host, *, interfaces: Sequence[str] = (), engine_socket: str | None = None
+    host: Host,
+    *,
+    interfaces: Sequence[str] = (),
+    engine_socket: str | None = None,
+    directory: str = "",
 ) -> Facts:
-    """Return the facts of a host: ``stable``, ``volatile`` and ``notes``."""
+    """Return the facts of a host: ``stable``, ``volatile`` and ``notes``.
+
+    `directory` is where it keeps data other than the engine's.
+    """
     text = resources.files("labkit.hosts").joinpath("facts.sh").read_text("utf-8")
     engine = engine_socket or ""
     engine = f"unix://{engine}" if engine.startswith("/") else engine
-    return parse_facts(host.run(*script(text, engine, *interfaces), timeout=120).stdout)
+    return parse_facts(host.run(*script(text, engine, directory, *interfaces), timeout=120).stdout)
 
 
 def parse_facts(text: str) -> Facts:
@@ -52,6 +59,11 @@ def parse_facts(text: str) -> Facts:
         "virtualisation": _virtualisation(parts, files),
         "distribution": distribution.get("PRETTY_NAME", "").strip("\"'") or None,
         "interfaces": {name: _interface(parts, name) for name in names},
+        "storage": {
+            name.removeprefix("storage "): _storage(text)
+            for name, text in parts.items()
+            if name.startswith("storage ")
+        },
         "tools": _versions(parts, _TOOLS),
         "engine": _engine(parts) if "engine_version" in parts else None,
     }
@@ -183,6 +195,25 @@ def _virtualisation(parts: Mapping[str, str], files: Mapping[str, str]) -> Facts
         "hypervisor": hypervisor,
         "vendor": files.get("class/dmi/id/sys_vendor"),
         "product": files.get("class/dmi/id/product_name"),
+    }
+
+
+#: What the place of a disk in sysfs says of it, whatever it says of rotation.
+_BUSES = {"/virtio": "virtual disk", "/vmbus": "virtual disk", "/xen": "virtual disk"}
+_BUSES |= {"/vbd-": "virtual disk", "/nvme": "NVMe"}
+
+
+def _storage(text: str) -> Facts:
+    """Return the file system of a directory and the kind of disk below it, None for no disk."""
+    filesystem, *disks = [*text.splitlines(), ""]
+    kinds = []
+    for disk in filter(None, disks):
+        path, _, rotational = disk.rpartition(" ")
+        named = (kind for bus, kind in _BUSES.items() if bus in path)
+        kinds.append(next(named, "hard disk" if rotational == "1" else "SSD"))
+    return {
+        "filesystem": filesystem or None,
+        "disk": ", ".join(sorted(set(kinds))) or None,
     }
 
 

@@ -1,11 +1,23 @@
 # Prints what a host is, section by section; what it lacks, it leaves out.
-# Arguments: the engine's address or nothing, then names of interfaces.
+# Arguments: the engine's address or nothing, a directory for data or nothing, then names of
+# interfaces.
 set +eu
-engine=$1
-shift
+engine=$1 directory=$2
+shift 2
 section() { printf '\n## %s\n' "$1"; }
 files() { for path in "$@"; do [ -f "$path" ] && echo "$path" "$(cat "$path")"; done 2>/dev/null; }
 version() { section "tool $1"; command -v "$1" >/dev/null && timeout 10 "$@" 2>&1 | head -n 1; }
+# The file system of a directory, then the disks below it: place in sysfs, rotational or not.
+storage() {
+    place=$2
+    while [ ! -d "$place" ]; do place=$(dirname "$place"); done  # one that is not made yet
+    section "storage $1"
+    findmnt -no FSTYPE -T "$place"
+    source=$(findmnt -vno SOURCE -T "$place")
+    for disk in $(lsblk -snlo KNAME,TYPE "$source" | awk '$2 == "disk" { print $1 }'); do
+        echo "$(readlink -f "/sys/class/block/$disk") $(cat "/sys/class/block/$disk/queue/rotational")"
+    done
+}
 exec 2>/dev/null
 
 section kernel && uname -r && uname -v && uname -m
@@ -61,7 +73,9 @@ done
 if [ -n "$engine" ]; then
     section engine_version && timeout 20 docker -H "$engine" version --format '{{json .Server}}'
     section engine_info && timeout 20 docker -H "$engine" info --format '{{json .}}'
+    storage engine "$(timeout 20 docker -H "$engine" info --format '{{.DockerRootDir}}')"
 fi
+[ -z "$directory" ] || storage data "$directory"
 version containerd --version
 version runc --version
 version iptables --version

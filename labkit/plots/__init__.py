@@ -4,7 +4,7 @@ Every function returns a `matplotlib.figure.Figure` and shows nothing by itself.
 """
 
 from labkit.plots.curves import curve_plot, overhead_plot
-from labkit.plots.distributions import block_plot, ecdf, shift_plot
+from labkit.plots.distributions import block_plot, ecdf, shift_plot, tail_plot
 from labkit.plots.figure import (
     canvas,
     count_text,
@@ -35,4 +35,5 @@ __all__ = [
     "shift_plot",
     "stacked_plot",
     "styles",
+    "tail_plot",
 ]

@@ -21,6 +21,7 @@ from labkit.analysis.trials import (
     sort_trials,
 )
 from labkit.plots.figure import (
+    DescribedFigure,
     canvas,
     count_text,
     error_bars,
@@ -32,7 +33,7 @@ from labkit.plots.figure import (
 )
 
 #: Points of a curve.
-_POINTS = 600
+_POINTS = 300
 
 
 def ecdf(
@@ -68,9 +69,7 @@ def ecdf(
     UsageError
         For missing columns or an empty frame.
     """
-    require_columns(samples, [value, hue, "trial", "block", *([col] if col else [])])
-    by = list(dict.fromkeys(["trial", "block", hue, *([col] if col else [])]))
-    frame = sort_trials(samples, value=value, by=by)
+    frame = _sorted(samples, value, hue, col)
     style = styles(order_of(samples[hue]))
     figure, axes, panels = _panels(frame, col, height=3.1, sharex=True, sharey=True)
     factor, label = scale_and_label(value)
@@ -80,12 +79,74 @@ def ecdf(
             look |= {"tail": tail, "factor": factor}
             cells = list(shown.loc[shown[hue] == name, value])
             for ordered in cells if trials else []:
-                _curve(axis, ordered, alpha=0.4, lw=0.6, **look)
+                # As pixels: hundreds of curves would be most of a page.
+                _curve(axis, ordered, alpha=0.4, lw=0.6, zorder=1.9, rasterized=True, **look)
             _curve(axis, pool(cells), lw=1.6, label=str(name), **look, **_few_markers(style, name))
         axis.set_title(f"{panel}{_counts(shown, value)}", fontsize=8)
     _finish_ecdf(axes, len(panels), label, tail, log)
     legend(figure, axes, hue, list(style))
     footnote(figure, _counts(frame, value))
+    return figure
+
+
+def _sorted(samples: pd.DataFrame, value: str, hue: str, col: str | None) -> pd.DataFrame:
+    """Return the sorted samples of each trial, with the columns of line styles and panels."""
+    panels = [col] if col else []
+    require_columns(samples, [value, hue, "trial", "block", *panels])
+    by = list(dict.fromkeys(["trial", "block", hue, *panels]))
+    return sort_trials(samples, value=value, by=by)
+
+
+#: Quantiles on the axis of `tail_plot`, as per cent.
+_TAIL = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
+
+
+def tail_plot(
+    samples: pd.DataFrame, *, value: str = "rtt_ns", hue: str, col: str | None = None
+) -> DescribedFigure:
+    """Draw quantiles on an axis that has as much room for 99 to 99.9 % as for 90 to 99 %.
+
+    Parameters
+    ----------
+    samples : DataFrame
+        As for `ecdf`; the samples of all trials of a series are pooled.
+    value : str
+        Column; nanoseconds are shown in microseconds.
+    hue, col : str
+        Columns for line styles and for panels, which share their axes.
+    """
+    frame = _sorted(samples, value, hue, col)
+    style = styles(order_of(samples[hue]))
+    figure, axes, panels = _panels(frame, col, height=3.1, sharex=True, sharey=True)
+    factor, label = scale_and_label(value)
+    numbers, most = [], 1
+    for axis, panel, shown in panels:
+        for name in [name for name in style if (shown[hue] == name).any()]:
+            pooled = pool(list(shown.loc[shown[hue] == name, value]))
+            if not len(pooled):
+                continue  # failed trials
+            most = max(most, len(pooled))
+            # The largest of n samples is the quantile at 1 - 1/n.
+            levels = 1 - np.geomspace(1, 1 / len(pooled), _POINTS)
+            look = {"color": style[name]["color"], "linestyle": style[name]["linestyle"]}
+            at = pooled.quantiles(levels) * factor
+            axis.plot(1 / (1 - levels), at, lw=1.5, label=str(name), **look)
+            of = {hue: str(name)} | ({col: panel.strip().removeprefix(f"{col}: ")} if col else {})
+            known = [one for one in _TAIL if one <= 100 * (1 - 1 / len(pooled))]
+            values = pooled.quantiles(np.array(known) / 100) * factor
+            numbers += [of | {"%": q, label: v} for q, v in zip(known, values, strict=True)]
+        axis.set_title(f"{panel}{_counts(shown, value)}", fontsize=8)
+        axis.set(xscale="log", yscale="log", xlabel="samples below (%)")
+        plain_log_ticks(axis, "y")
+    ticks = [one for one in _TAIL[1:] if 100 / (100 - one) <= most]
+    labels = [f"{one:g}" for one in ticks]
+    for axis in axes.flat[: len(panels)]:
+        axis.set_xticks([100 / (100 - one) for one in ticks], labels, fontsize=8)
+        axis.set_xticks([], minor=True)
+    axes[0, 0].set_ylabel(label)
+    legend(figure, axes, hue, list(style))
+    footnote(figure, _counts(frame, value))
+    figure.numbers = pd.DataFrame(numbers)
     return figure
 
 
@@ -96,7 +157,7 @@ def _counts(trials: pd.DataFrame, value: str) -> str:
 
 def _panels(
     frame: pd.DataFrame, col: str | None, *, height: float, **shared: Any
-) -> tuple[Figure, NDArray[Any], list[tuple[Axes, str, pd.DataFrame]]]:
+) -> tuple[DescribedFigure, NDArray[Any], list[tuple[Axes, str, pd.DataFrame]]]:
     """Return a grid, and for each value of `col` its axes, the start of its title, its rows."""
     names = order_of(frame[col]) if col else [None]
     across = min(len(names), 3)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable, Iterable, Sequence
+from io import StringIO
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from IPython import display as ipython_display
 from matplotlib import figure as drawing
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
@@ -20,14 +25,49 @@ from labkit.units import METRICS
 
 #: Of more panels or rows than this, the text alternative names the first and the last only.
 _NAMED = 8
+#: A line of more points is drawn as pixels, as it would be most of a page.
+_MANY = 300
+_TAG = re.compile("<[^>]+>")
+_DECIMALS = re.compile(r"-?\b\d+\.\d{3,}\b")
 
 
 class DescribedFigure(drawing.Figure):
-    """A figure whose image carries `alt_text` of it wherever a notebook displays it."""
+    """A figure that notebooks show as SVG with `alt_text`, and with its numbers as CSV.
 
-    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the image's text alternative only: IPython makes the image."""
-        return {}, {"image/png": {"alt": alt_text(self)}}
+    `numbers` is the table that it was drawn from, where it is small.
+    """
+
+    numbers: pd.DataFrame | None = None
+
+    def _ipython_display_(self) -> None:
+        """Display the figure; IPython would make a PNG without a text alternative."""
+        shown = {"image/svg+xml": svg(self), "text/plain": alt_text(self)}
+        if self.numbers is not None:
+            shown["text/csv"] = self.numbers.to_csv(index=False, float_format="%.6g")
+        described = {"image/svg+xml": {"alt": alt_text(self)}}
+        display: Any = ipython_display.display
+        display(shown, metadata=described, raw=True)
+
+
+def svg(figure: drawing.Figure) -> str:
+    """Return a figure as SVG; the same text for the same figure."""
+    file = StringIO()
+    for line in figure.findobj(Line2D):
+        if np.size(line.get_xdata()) > _MANY:
+            line.set_rasterized(True)
+    for patch in figure.findobj(Rectangle):
+        if patch.get_hatch():  # else a drawing of its own for each bar
+            patch.set_rasterized(True)
+    # Text stays text, and ids do not depend on the process.
+    look: Any = {"svg.fonttype": "none", "svg.hashsalt": "labkit"}
+    look["font.sans-serif"] = ["DejaVu Sans"]
+    with plt.rc_context(look):
+        absent = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(file, format="svg", bbox_inches="tight", dpi=110, metadata=absent)
+    # A hundredth of a point is finer than any screen; the text between tags stays.
+    return _TAG.sub(
+        lambda tag: _DECIMALS.sub(lambda number: f"{float(number[0]):.2f}", tag[0]), file.getvalue()
+    )
 
 
 def alt_text(figure: drawing.Figure) -> str:
@@ -96,7 +136,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 def canvas(
     rows: int, columns: int, *, width: float, height: float, **options: Any
-) -> tuple[Figure, NDArray[Any]]:
+) -> tuple[DescribedFigure, NDArray[Any]]:
     """Return a figure (closed for pyplot, so that a notebook shows it once) and its 2-D axes."""
     with sns.axes_style("whitegrid"):
         figure, axes = plt.subplots(
@@ -109,6 +149,7 @@ def canvas(
             **options,
         )
     plt.close(figure)
+    assert isinstance(figure, DescribedFigure)
     return figure, axes
 
 
@@ -173,13 +214,30 @@ def legend(figure: Figure, axes: NDArray[Any], title: str, order: Sequence[Hasha
     figure.legend([named[name] for name in names], names, title=title, **options)
 
 
+#: Ratios to label, the most wanted first; each of the later ones only where there is room.
+_RATIOS = (
+    *(1, 0.1, 10, 0.01, 100, 0.001, 1000, 0.5, 2, 0.2, 5, 0.05, 20, 0.02, 50, 0.8, 1.25),
+    *(0.9, 1.1, 0.7, 1.5, 3, 0.3, 0.95, 1.05, 0.98, 1.02, 0.99, 1.01),
+)
+
+
+def ratio_ticks(low: float, high: float, apart: float) -> list[float]:
+    """Return the ratios to label on a logarithmic axis, at least this share of it apart."""
+    width, chosen = math.log(high / low), list[float]()
+    for ratio in _RATIOS:
+        near = any(abs(math.log(ratio / other)) < apart * width for other in chosen)
+        if low <= ratio <= high and not near:
+            chosen.append(float(ratio))
+    return sorted(chosen)
+
+
 def plain_log_ticks(axes: Axes, which: str = "x") -> None:
     """Write plain numbers (20, 50, 100) on a logarithmic axis, as many as there is room for."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
     span = high / low if low > 0 else math.inf
-    digits = "123456789" if span < 3 else "25" if span < 60 else ""
+    digits = "123456789" if span < 3 else "25" if span < 200 else "3" if span < 1e5 else ""
     # The first significant digit: 0.02 is labelled where 2 and 20 are.
     axis.set_minor_formatter(
         FuncFormatter(lambda number, _: f"{number:g}" if f"{number:.0e}"[0] in digits else "")

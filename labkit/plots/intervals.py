@@ -11,11 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.analysis.trials import order_of, require_columns
-from labkit.plots.figure import blocks_text, canvas, footnote, plain_log_ticks, styles
+from labkit.answers import Answer, ratio_text
+from labkit.plots.figure import blocks_text, canvas, footnote, ratio_ticks, styles
 from labkit.units import METRICS
 
-#: Beyond this span of ratios the axis is logarithmic.
-_WIDE = 1.5
+#: Labels on the axis of ratios are at least this share of it apart.
+_APART = 0.07
+#: What is passed on as a figure's numbers.
+_NUMBERS = ("metric", "n_blocks", "value", "base", "estimate", "low", "high", "verdict")
 
 
 def interval_plot(
@@ -32,6 +35,8 @@ def interval_plot(
     ----------
     table : DataFrame
         What `compare` or `factor_effect` returns; rows without an estimate say why in words.
+        Where a column ``metric`` names what was compared (``rtt_ns_median``), rows also have their
+        value, and say slower or faster.
     margin : float
         The margin that the verdicts used.
     label : str or sequence of str
@@ -48,6 +53,7 @@ def interval_plot(
     axes[0, 0].set_xlabel(f"ratio to {baseline} (1 = equal; below 1: lower)")
     axes[0, 0].set_title(title, fontsize=9)
     _note_blocks(figure, table)
+    figure.numbers = table[[*names, *(name for name in _NUMBERS if name in table)]]
     return figure
 
 
@@ -130,7 +136,7 @@ def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float)
     _ratio_scale(axis, np.concatenate([left, right, [1 / (1 + margin), 1 + margin]]))
     for number, row in enumerate(rows.to_dict("records")):
         axis.annotate(
-            _words(row),
+            _words(row, margin),
             (1.01, number),
             xycoords=("axes fraction", "data"),
             va="center",
@@ -143,23 +149,28 @@ def _ratio_scale(axis: Axes, shown: Any) -> None:
     known = shown[np.isfinite(shown) & (shown > 0)]
     low, high = float(known.min()), float(known.max())
     reach = (high / low) ** 0.06
-    if high / low > _WIDE:
-        axis.set_xscale("log")
-    axis.set_xlim(low / reach, high * reach)
-    if high / low > _WIDE:
-        plain_log_ticks(axis)
+    low, high = low / reach, high * reach
+    axis.set_xscale("log")
+    axis.set_xlim(low, high)
+    ticks = ratio_ticks(low, high, _APART)
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
+    axis.set_xticks([], minor=True)
 
 
-def _words(row: dict[Any, Any]) -> str:
-    """Return the text of a row: number, interval, verdict."""
+def _words(row: dict[Any, Any], margin: float) -> str:
+    """Return the text of a row: value, ratio with interval, and the answer in words."""
     verdict, estimate = row["verdict"], float(row["estimate"])
     if not isinstance(verdict, str):
         return "baseline"
     if not np.isfinite(estimate):
         return str(row.get("note", "")) or "not measured"
-    low, high = float(row["low"]), float(row["high"])
-    bounds = f" [{low:.3f}, {high:.3f}]" if np.isfinite(low) else ""
-    return f"{estimate:.3f}{bounds} {verdict}"
+    if not isinstance(row.get("metric"), str):
+        return f"{ratio_text(estimate, float(row['low']), float(row['high']))} {verdict}"
+    told = Answer.from_comparison(
+        row | {"condition": ""}, metric=row["metric"], baseline="", margin=margin
+    )
+    cells = told.cells()
+    return f"{cells['value']}, {cells['ratio']} {told.word}"
 
 
 def _counter(

@@ -10,14 +10,36 @@ interval of the ratio of a condition to itself), ``decidable_margin`` (relative)
 mapping, so the index needs only the pages.
 """
 
-from labkit.report.execution import check_parameters, execute
-from labkit.report.html import SUMMARY_MIME
-from labkit.report.ledger_page import build_ledger, counted
-from labkit.report.pages import build_index, build_page, read_summary
-from labkit.report.rig_page import build_rig
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labkit.report.execution import check_parameters, execute
+    from labkit.report.html import SUMMARY_MIME
+    from labkit.report.ledger_page import build_ledger, counted
+    from labkit.report.pages import build_glossary, build_index, build_page, read_summary
+    from labkit.report.rig_page import build_rig
+
+#: The module of each name, imported when it is first used: nbformat alone takes seconds, which
+#: neither the ledger nor a page in a notebook needs.
+_HOMES = {
+    "SUMMARY_MIME": "html",
+    "build_glossary": "pages",
+    "build_index": "pages",
+    "build_ledger": "ledger_page",
+    "build_page": "pages",
+    "build_rig": "rig_page",
+    "check_parameters": "execution",
+    "counted": "ledger_page",
+    "execute": "execution",
+    "read_summary": "pages",
+}
 
 __all__ = [
     "SUMMARY_MIME",
+    "build_glossary",
     "build_index",
     "build_ledger",
     "build_page",
@@ -27,3 +49,9 @@ __all__ = [
     "execute",
     "read_summary",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'labkit.report' has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

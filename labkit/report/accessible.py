@@ -6,6 +6,7 @@ without alternative text, and the same id to headings of the same text.
 
 from __future__ import annotations
 
+import re
 from itertools import count
 
 from bs4 import BeautifulSoup, Tag
@@ -13,6 +14,10 @@ from bs4 import BeautifulSoup, Tag
 #: A table or figure is named after the heading and the paragraph above it.
 _NAMING = ("h1", "h2", "h3", "h4", "h5", "h6", "p")
 _NAMED = ("table", "img", "pre")
+#: How a cell of numbers begins; words may follow the number only as its unit.
+_NUMBER = re.compile(
+    r"[-+<~]?[0-9][0-9.,]*(e-?[0-9]+)?x?( ?\[.*\]| ?(%|us|µs|ms|s|ns|[kMG]?bit/s|/s))?$"
+)
 #: The alternative text that nbconvert gives to an image without any.
 _NO_DESCRIPTION = "No description has been provided for this image"
 
@@ -89,6 +94,7 @@ def _table(soup: BeautifulSoup, table: Tag, name: str) -> None:
             del tag[attribute]
     for cell in table.find_all("th"):
         _breakable(soup, cell)
+    _align(table)
     if table.find("caption") is None:
         caption = soup.new_tag("caption", attrs={"class": "unseen"})
         caption.string = name
@@ -96,6 +102,20 @@ def _table(soup: BeautifulSoup, table: Tag, name: str) -> None:
     box = soup.new_tag("div", attrs={"class": "wide"})
     table.wrap(box)
     _focusable(box, name)
+
+
+def _align(table: Tag) -> None:
+    """Mark the cells of numbers, column by column; everything else is text."""
+    body = table.find("tbody")
+    rows = [row.find_all("td") for row in body.find_all("tr")] if isinstance(body, Tag) else []
+    width = max(map(len, rows), default=0)
+    head = table.select("thead tr:last-of-type > *")[-width:] if width else []
+    for place in range(width):
+        column = [row[place] for row in rows if len(row) == width]
+        texts = [text for cell in column if (text := _words(cell))]
+        if texts and all(_NUMBER.match(text) for text in texts):
+            for cell in [*column, *head[place : place + 1]]:
+                cell["class"] = "number"
 
 
 def _one_row(head: Tag) -> None:
@@ -127,9 +147,9 @@ def _image(image: Tag, name: str) -> None:
     description = str(image.get("alt") or "")
     described = description not in ("", _NO_DESCRIPTION)
     image["alt"] = f"{name}. {description}" if described else name
-    box = image.find_parent(class_="output_png")
+    box = image.find_parent(class_="output_figure")
     if box is not None:
-        box["class"] = "wide output_png"
+        box["class"] = "wide output_figure"
         _focusable(box, name)
 
 

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-import nbformat
-
+from labkit import errors
 from labkit.errors import Interrupted, LabkitError, UsageError
-from labkit.parameters import assigned
+from labkit.parameters import check_values
 
 #: Seconds that a notebook may take by default.
 TIMEOUT = 3600.0
@@ -23,6 +22,9 @@ _INTERRUPTED = (Interrupted.__name__, KeyboardInterrupt.__name__)
 
 def parameters_source(notebook: Path) -> str:
     """Return the source of a notebook's parameters cell."""
+    # Its JSON schemas take seconds to import, and every notebook imports this module.
+    import nbformat
+
     try:
         cells = nbformat.read(notebook, as_version=4).cells
     except (OSError, ValueError, AttributeError) as error:
@@ -32,18 +34,11 @@ def parameters_source(notebook: Path) -> str:
 
 
 def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:
-    """Raise `UsageError` where a notebook does not declare one of the parameters.
+    """Raise `UsageError` where a notebook does not declare a parameter, or declares another type.
 
     papermill itself only warns, and a misspelt parameter would measure something else.
     """
-    declared = assigned(parameters_source(notebook))
-    unknown = [name for name in parameters if name not in declared]
-    if unknown:
-        raise UsageError(
-            f"{notebook.name} has no parameter {', '.join(map(repr, unknown))}",
-            where=str(notebook),
-            remedy=f"it declares {', '.join(sorted(declared)) or 'none'}",
-        )
+    check_values(parameters, parameters_source(notebook), notebook.name)
 
 
 def execute(
@@ -125,15 +120,23 @@ def _failure(notebook: Path, failed: Path, error: Exception) -> LabkitError:
     name, value = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", None)
     text = f"{name}: {error if value is None else value}".strip()
     cell = getattr(error, "exec_count", None)
+    kept = str(failed) if failed.exists() else ""
+    evidence = {
+        "notebook": kept or None,
+        "cell": cell,
+        "source": getattr(error, "source", None),
+        "error": text,
+    }
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, LabkitError):  # it says itself why
+        raised = kind(**LabkitError.fields(str(value)), evidence=evidence)
+        place = f"{kept or notebook}, cell [{cell}]"
+        raised.where = "; ".join(filter(None, [raised.where, place]))
+        return raised
     return LabkitError(
         f"the notebook {notebook.name} failed" + (f" in cell [{cell}]" if cell else ""),
         where=str(notebook),
         why=text,
-        remedy=f"{failed} holds it with the error" if failed.exists() else "",
-        evidence={
-            "notebook": str(failed) if failed.exists() else None,
-            "cell": cell,
-            "source": getattr(error, "source", None),
-            "error": text,
-        },
+        remedy=f"{kept} holds it with the error" if kept else "",
+        evidence=evidence,
     )

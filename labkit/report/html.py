@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 from bs4 import BeautifulSoup
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from labkit.answers import scaled
 from labkit.errors import LabkitError, UsageError
+from labkit.plots.figure import svg
 from labkit.version import VERSION
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: The type of the output in which an analysis notebook hands its summary to the index.
 SUMMARY_MIME = "application/vnd.labkit.summary+json"
 UNSTATED = "not stated"
+#: Tables with more characters are not in a page a second time, as CSV.
+LARGE = 20_000
 #: Undecided verdicts come first: "not decidable" also holds the word "decidable".
 TONES = {
     "open": ("not decidable", "undecid", "undecided", "pilot", "not stated", "unsuitable"),
@@ -55,6 +58,11 @@ def render(template: str, title: str, embedded: Mapping[str, Any], **values: Any
     return environment().get_template(template).render(**(frame(title, embedded) | values))
 
 
+def render_part(template: str, **values: Any) -> str:
+    """Return a part of a page made with one of the templates."""
+    return environment().get_template(template).render(**values)
+
+
 def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
     """Return what every page's frame shows; "<" is escaped, so data cannot end its element."""
     data = json.dumps(embedded, ensure_ascii=True, default=str).replace("<", "\\u003c")
@@ -67,11 +75,16 @@ def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def picture(figure: Figure) -> str:
-    """Return a figure as a data URL; the same bytes for the same figure."""
-    png = BytesIO()
-    figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
-    return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
+def picture(figure: Figure | str) -> str:
+    """Return a figure, or its SVG, as a data URL; the same bytes for the same figure."""
+    text = figure if isinstance(figure, str) else svg(figure)
+    # Escaped as little as a URL in an attribute allows: shorter than base64.
+    return "data:image/svg+xml," + quote(text, safe=" ,:/;=()'")
+
+
+def csv_link(text: str) -> str:
+    """Return a table as a link that downloads it, or an empty string where it is large."""
+    return "data:text/csv," + quote(text) if 0 < len(text) <= LARGE else ""
 
 
 def _now() -> datetime:
@@ -126,16 +139,21 @@ def stated(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
+def fact_at(facts: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """Return a fact of a host by its path, a list as text; None where it was not recorded."""
+    value: Any = facts
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
 def number(value: Any) -> str:
-    """Return a number with three significant digits and no exponent."""
+    """Return a number with three significant digits; integers as they are."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return stated(value)
     if not math.isfinite(value):
         return "unbounded" if math.isinf(value) else UNSTATED
-    if value == 0 or isinstance(value, int):
-        return f"{value:,}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{min(digits, 9)}f}"
+    return f"{value:,}" if isinstance(value, int) else scaled(value)
 
 
 def relative(value: Any) -> str:
@@ -143,25 +161,6 @@ def relative(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return stated(value)
     return f"{number(float(value) * 100)} %" if math.isfinite(value) else number(value)
-
-
-def quantity(headline: Mapping[str, Any]) -> str:
-    """Return a headline's estimate with its interval and unit."""
-    if headline.get("estimate") is None:
-        return "no estimate"
-    unit = f" {headline['unit']}" if headline.get("unit") else ""
-    text = f"{number(headline['estimate'])}{unit}"
-    if headline.get("low") is None or headline.get("high") is None:
-        return f"{text}, interval {UNSTATED}"
-    return f"{text} [{number(headline['low'])} to {number(headline['high'])}]"
-
-
-def noise(floor: Mapping[str, Any]) -> str:
-    """Return one condition's noise: its spread, and its ratio to itself."""
-    text = f"sd {relative(floor.get('sd'))}"
-    if floor.get("low") is None or floor.get("high") is None:
-        return text
-    return f"{text}, ratio to itself {number(floor['low'])} to {number(floor['high'])}"
 
 
 def tone(verdict: Any) -> str:
@@ -189,11 +188,15 @@ def measured_where(summary: Mapping[str, Any]) -> str:
     return f"measured here{when}"
 
 
+def anchor(term: str) -> str:
+    """Return a term as the id of an element."""
+    return re.sub(r"\W+", "-", term.lower()).strip("-")
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
+    "anchor": anchor,
     "stated": stated,
     "relative": relative,
-    "quantity": quantity,
-    "noise": noise,
     "tone": tone,
     "by_reason": by_reason,
     "measured_where": measured_where,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,23 +42,29 @@ COLUMNS = {
 def build_ledger(
     rows: pd.DataFrame,
     arithmetic: pd.DataFrame,
+    disagreements: pd.DataFrame,
     output: Path,
     *,
     title: str = "The ledger: every claim, published and measured",
+    campaigns: Sequence[str] = (),
 ) -> Path:
-    """Write the page of the ledger, with ``ledger.csv`` and ``arithmetic.csv`` in its folder.
+    """Write the page of the ledger, with its three tables as CSV files in its folder.
 
-    `rows` is the result of `labkit.ledger`, and `arithmetic` that of `labkit.claims.recompute`.
+    `rows` is the result of `labkit.ledger`; `arithmetic` and `disagreements` are those of the
+    functions `recompute` and `disagreements` of `labkit.claims.stated`; `campaigns` says which
+    campaign counts of each study, and why.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     rows.to_csv(output.with_suffix(".csv"), index=False, lineterminator="\n")
     arithmetic.to_csv(output.with_name("arithmetic.csv"), index=False, lineterminator="\n")
+    disagreements.to_csv(output.with_name("disagreements.csv"), index=False, lineterminator="\n")
     datasets = _provenance_of(rows)
     script = (TEMPLATES / "ledger.js").read_text(encoding="utf-8")
     text = render(
         "ledger.html.j2",
         title,
         {"page_title": title},
+        campaigns=campaigns,
         script=Markup(script),
         # The page's security policy allows only the script with this digest.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -78,6 +84,7 @@ def build_ledger(
         results=[name for name in RESULTS if (rows["result"] == name).any()],
         figure=picture(ledger_overview(rows)),
         statements=[_statement(row) for row in arithmetic.to_dict("records")],
+        disagreements=disagreements.to_dict("records"),
     )
     write(output, text)
     return output

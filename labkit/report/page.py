@@ -20,7 +20,7 @@ from IPython import display as ipython_display
 
 from labkit import dataset, plots
 from labkit.analysis import checks, power, tables
-from labkit.analysis.compare import PILOT_BLOCKS
+from labkit.analysis.compare import PILOT_BLOCKS, compare
 from labkit.analysis.noise import margins, noise_floor
 from labkit.analysis.summary import STATISTICS, mechanisms, summarise
 from labkit.analysis.tables import (
@@ -31,11 +31,13 @@ from labkit.analysis.tables import (
     not_compared,
 )
 from labkit.analysis.trials import join_factors, sort_trials
+from labkit.answers import Answer, percent, ratio_text
 from labkit.claims.ledger import RESULTS, ledger
 from labkit.claims.published import published
 from labkit.paths import project
-from labkit.report.html import SUMMARY_MIME, number
+from labkit.report.html import SUMMARY_MIME, fact_at, number, render_part
 from labkit.report.provenance import provenance, provenance_html
+from labkit.units import metric_of
 
 #: Functions without types, looked up when they are called.
 _notebook: Any = ipython_display
@@ -44,14 +46,27 @@ _KEYS = [
     *("trial", "attempt", "block", "position", "replicate", "session", "started_ns"),
     *("n", "n_samples"),
 ]
-#: What the table of hosts shows of their facts.
-_FACTS = {
-    "cpu": ["model", "count", "smt", "governor", "isolated"],
-    "idle": ["driver", "governor"],
-    "kernel": ["release", "clock_source"],
-    "virtualisation": ["detected", "product"],
-    "engine": ["version"],
+#: What the table of hosts shows: the label, and the path in a host's facts.
+_FACTS: dict[str, tuple[str, ...]] = {
+    f"{part} {name}": (part, name)
+    for part, names in {
+        "cpu": ("model", "count", "smt", "governor", "isolated"),
+        "idle": ("driver", "governor"),
+        "kernel": ("release", "clock_source"),
+        "virtualisation": ("detected", "product"),
+    }.items()
+    for name in names
+} | {
+    "TCP congestion control": ("kernel", "sysctl", "net/ipv4/tcp_congestion_control"),
+    "engine version": ("engine", "version"),
+    "engine security": ("engine", "SecurityOptions"),
+    "engine file system": ("storage", "engine", "filesystem"),
+    "engine disk": ("storage", "engine", "disk"),
 }
+#: What a page shows of a claim; the ledger has the rest.
+_CLAIM_COLUMNS = ["claim", "published", "measured [interval]", "setting", "result", "why"]
+#: Numbers in the flags of trials: without them, flags of one kind are the same text.
+_AMOUNTS = r"[0-9.,%]+"
 _FLOOR = ("n_blocks", "ratio", "low", "high", "sd", "decidable_margin", "detectable_difference")
 #: Results that do not come from what was measured: more blocks would not change them.
 _UNMEASURED = ("not decidable on this rig", "not measured", "from its tables")
@@ -138,6 +153,13 @@ class Page:
         Whether there are fewer than 5 blocks.
     spanned : list
         Blocks that span sessions.
+
+    Examples
+    --------
+    >>> from labkit import Page
+    >>> page = Page("data/reference/rps", value="latency_ns")
+    >>> page.n_blocks, page.pilot, page.summary
+    (5, False, 'median')
     """
 
     def __init__(
@@ -174,6 +196,8 @@ class Page:
         self.paired[list(numbers)] = self.paired[list(numbers)].mask(spans, math.nan)
         #: Collected by the sections, for the conclusions.
         self.floors: list[pd.DataFrame] = []
+        self.drifts: list[pd.DataFrame] = []
+        self.answers: list[Answer] = []
         self.margins: dict[str, float] = {}
         self.entries: pd.DataFrame | None = None
         self._validated = False
@@ -218,7 +242,7 @@ class Page:
 
     def part(self, table: pd.DataFrame, within: Mapping[str, Any] | None) -> pd.DataFrame:
         """Return the rows of a table that have the levels of `within` (one level, or a list)."""
-        for name, level in (within or {}).items():
+        for name, level in (within or {}).items() if len(table) else ():
             table = table[table[name].astype("str").isin(_levels(level))]
         return table
 
@@ -307,10 +331,255 @@ class Page:
         **levels
             Column and level of the row, such as ``contrast="docker host / bare clean"``.
         """
-        rows = table[table["n_blocks"] > 0]
-        for name, level in levels.items():
-            rows = rows[rows[name].astype("str") == str(level)]
+        rows = _rows(table[table["n_blocks"] > 0], levels)
         return [headline(row, text) for _, row in rows.head(1).iterrows()]
+
+    # Section: the answer
+
+    def told(
+        self,
+        table: pd.DataFrame | None,
+        value: str | None = None,
+        *,
+        condition: str,
+        baseline: str,
+        **levels: Any,
+    ) -> Answer | None:
+        """Return one row of a comparison in words; None where it was not measured.
+
+        Parameters
+        ----------
+        table : DataFrame or None
+            What `compare` or `factor_effect` returns; None where there was nothing to compare.
+        value : str, optional
+            The column that was compared; `summary` by default.
+        condition, baseline : str
+            What was compared with what, as a reader knows it.
+        **levels
+            Column and level of the row, as for `headlines`.
+        """
+        rows = None if table is None else _rows(table[table["n_blocks"] > 0], levels)
+        if rows is None or rows.empty:
+            return None
+        return Answer.from_comparison(
+            {str(name): item for name, item in rows.iloc[0].items()},
+            metric=self.metric(value or self.summary),
+            condition=condition,
+            baseline=baseline,
+            margin=self.margin,
+        )
+
+    def metric(self, value: str) -> str:
+        """Return the full name of a column of `trials`: of ``median`` that is ``rtt_ns_median``."""
+        sampled = self.samples is not None and value in STATISTICS
+        return f"{self.value}_{value}" if sampled else value
+
+    def answer(self, *answers: Answer | None) -> None:
+        """Show the answer of the page in a sentence or two; the index shows the first.
+
+        Parameters
+        ----------
+        *answers : Answer or None
+            What `told` returns; None is left out.
+        """
+        self.answers = [one for one in answers if one is not None]
+        for one in self.answers:
+            self.show(one)
+        if not self.answers:
+            self.say("Not measured here, so there is no answer.")
+        if len(looks := self.plan.get("looks", ())) > 1:
+            at = ", ".join(map(str, looks[:-1]))
+            self.say(
+                f"This campaign could stop after {at} blocks. The tests on this page do not count "
+                "these looks, so they err a little more often than stated. The ledger, "
+                "`labkit ask` and `Dataset.compare` count them."
+            )
+
+    def compared(
+        self,
+        table: pd.DataFrame | None,
+        value: str | None = None,
+        *,
+        label: str | Sequence[str],
+        baseline: str,
+    ) -> None:
+        """Draw the measured rows of a comparison with their values, slower or faster.
+
+        Parameters
+        ----------
+        table, value
+            As in `told`.
+        label : str or sequence of str
+            Columns that name a row.
+        baseline : str
+            What the ratio is to, as a reader knows it.
+        """
+        if table is None or not (table["n_blocks"] > 0).any():
+            self.say("Nothing was compared here.")
+            return
+        rows = self.measured(table).assign(metric=self.metric(value or self.summary))
+        drawn = plots.interval_plot(rows, margin=self.margin, label=label, baseline=baseline)
+        self.show(drawn)
+
+    def distribution(
+        self,
+        samples: pd.DataFrame | None,
+        within: Mapping[str, Any] | None = None,
+        *,
+        hue: str,
+        col: str | None = None,
+    ) -> None:
+        """Draw the quantiles of samples up to the tail.
+
+        Parameters
+        ----------
+        samples : DataFrame or None
+            `samples`, or part of them.
+        within : mapping, optional
+            Only trials with these levels.
+        hue, col : str
+            As in `labkit.plots.tail_plot`.
+        """
+        part = self.part(pd.DataFrame() if samples is None else samples, within)
+        if len(part):
+            self.show(plots.tail_plot(part, value=self.value, hue=hue, col=col))
+        else:
+            self.say("No sample of these conditions was measured.")
+
+    def _answer_record(self) -> dict[str, Any] | None:
+        """Return the answer as the index shows it, with the noise of what it compares."""
+        if not self.answers:
+            return None
+        first = self.answers[0]
+        named = {first.metric, first.statistic, f"{first.metric}_{first.statistic}"}
+        floors = [floor[floor["of"].isin(named)] for floor in self.floors]
+        noise = pd.concat([pd.DataFrame(columns=["sd", "low", "high"]), *floors])
+        widest = noise.sort_values("sd").tail(1).to_dict("records")
+        return {
+            **first.as_record(),
+            "cells": first.cells(),
+            "quantity": first.quantity,
+            "noise_low": widest[0]["low"] if widest else None,
+            "noise_high": widest[0]["high"] if widest else None,
+            "sentences": [one.sentence for one in self.answers],
+        }
+
+    def why(
+        self,
+        trials: pd.DataFrame,
+        factor: str,
+        levels: Sequence[str],
+        counters: Sequence[str],
+    ) -> None:
+        """Draw the counters in which two conditions differ, and name the others.
+
+        Parameters
+        ----------
+        trials : DataFrame
+            Part of `paired`.
+        factor : str
+            Column of the two conditions.
+        levels : sequence of str
+            The baseline, then the other condition.
+        counters : sequence of str
+            Columns; each is tested at 5 % over the number of counters.
+        """
+        baseline, condition = levels
+        part = self.part(trials, {factor: list(levels)})
+        both = {*levels} <= {*part[factor].astype("str")}
+        known = [one for one in counters if both and one in part and (part[one] > 0).any()]
+        tables = []
+        for name in known:
+            options: dict[str, Any] = {"value": name, "margin": self.margin}
+            table = compare(
+                _positive(part, name),
+                condition=factor,
+                baseline=baseline,
+                block="block",
+                alpha=0.05 / len(known),
+                **options,
+            )
+            table = table[table["condition"] == condition]
+            tables.append(table.assign(counter=metric_of(name)[0].text, metric=name))
+        if not tables:
+            self.say(f"No counter was recorded of both {condition} and {baseline}.")
+            return
+        rows = pd.concat(tables, ignore_index=True)
+        differ = rows[rows["verdict"] == "different"]
+        if len(differ):
+            self.say(f"Counters that differ between {condition} and {baseline}:")
+            self.show(
+                plots.interval_plot(differ, margin=self.margin, label="counter", baseline=baseline)
+            )
+        same = ", ".join(rows.loc[rows["verdict"] != "different", "counter"])
+        if same:
+            self.say(f"No difference is shown in: {same}.")
+
+    def trust(self) -> None:
+        """Show four marks (noise, drift, failures, infeasible), each with its table.
+
+        `validity` has to run before, for each value of the study.
+        """
+        marks = [self._noise_mark(), self._drift_mark(), self._failure_mark()]
+        marks.append(self._infeasible_mark())
+        shown = {"text/html": render_part("trust.html.j2", marks=marks)}
+        shown["text/plain"] = "; ".join(f"{one['name']}: {one['text']}" for one in marks)
+        _notebook.display(shown, raw=True)
+
+    def _noise_mark(self) -> dict[str, Any]:
+        if not self.floors or not self.margins:
+            return _mark("Noise", False, "not known: it takes conditions that ran twice a block")
+        floor = pd.concat(self.floors)
+        worst = max(self.margins.values())
+        text = (
+            f"{len(floor)} conditions ran twice in each block; the smallest margin that can be "
+            f"decided is {percent(min(self.margins.values()))} to {percent(worst)}, the plan's "
+            f"margin {percent(self.margin)}"
+        )
+        several = floor["of"].nunique() > 1
+        shown = pd.DataFrame(
+            {
+                "condition": tables.joined(floor, [*(["of"] if several else []), *self.factors]),
+                "ratio to itself": [
+                    ratio_text(*row) for row in floor[["ratio", "low", "high"]].to_numpy()
+                ],
+                "decidable margin": [
+                    percent(one) if math.isfinite(one) else "unknown"
+                    for one in floor["decidable_margin"]
+                ],
+            }
+        )
+        return _mark("Noise", worst <= self.margin, text, shown)
+
+    def _drift_mark(self) -> dict[str, Any]:
+        if not self.drifts:
+            return _mark("Drift", False, "not known: nothing was compared")
+        drift = pd.concat(self.drifts)
+        drifting = drift[drift["drifts"]]
+        text = f"{len(drifting)} of {len(drift)} conditions drift over the campaign"
+        shown = pd.DataFrame({"condition": tables.joined(drifting, ["of", *self.factors])})
+        return _mark("Drift", drifting.empty, text, shown)
+
+    def _failure_mark(self) -> dict[str, Any]:
+        flagged = self.trials[self.trials["flags"] != ""] if len(self.trials) else self.trials
+        text = (
+            f"{self.failed} attempts failed, {len(flagged)} of {self._ok} trials carry a flag of "
+            "labkit's checks"
+        )
+        failed = self.attempts.loc[self.attempts["status"] != "ok", "problems"]
+        kinds = {
+            "failed": failed,
+            "flagged": flagged["flags"].str.replace(_AMOUNTS, "…", regex=True).str.split("; "),
+        }
+        rows = [texts.explode().value_counts().rename("trials") for texts in kinds.values()]
+        shown = pd.concat(dict(zip(kinds, rows, strict=True)), names=["why", "what"]).reset_index()
+        return _mark("Failures", self.failed == 0, text, shown)
+
+    def _infeasible_mark(self) -> dict[str, Any]:
+        shown = pd.DataFrame(self.plan["infeasible"], columns=["condition", "reason"])
+        lacking = len(self.rig.get("capabilities", {}))
+        text = f"{len(shown)} conditions cannot run on this rig, which lacks {lacking} capabilities"
+        return _mark("Infeasible", shown.empty, text, shown)
 
     # Section: what was run, and on what
 
@@ -360,17 +629,16 @@ class Page:
         self.show(lacking.to_frame("why it is missing here"), empty="No capability is missing.")
         cpus = pd.Series(self.rig.get("cpu_map", {}), dtype="object").astype(str)
         self.show(cpus.to_frame("CPUs"))
+        if idle := self.rig.get("idle"):
+            self.say(f"Idle policy of the machines: {idle}.")
         self.show(self._hosts(), empty="No facts of the hosts were recorded.")
 
     def _hosts(self) -> pd.DataFrame:
         """Return the facts of each host in the last session, a column a host."""
         stable = {role: facts.get("stable", {}) for role, facts in self.campaign.facts.items()}
         rows = {
-            f"{part} {name}": {
-                role: (facts.get(part) or {}).get(name) for role, facts in stable.items()
-            }
-            for part, names in _FACTS.items()
-            for name in names
+            label: {role: fact_at(facts, path) for role, facts in stable.items()}
+            for label, path in _FACTS.items()
         }
         table = pd.DataFrame.from_dict(rows, orient="index").dropna(how="all")
         # An empty text means that no CPU is isolated; an unknown fact is an empty mapping.
@@ -485,6 +753,7 @@ class Page:
         if first:
             self.say(f"{_DRIFT} {_INSIDE}" if sampled else _DRIFT)
         drift = checks.drift(trials, value=value, condition=self.factors)
+        self.drifts.append(drift.assign(of=value))
         drifting = drift[drift["drifts"]]
         self.say(f"{len(drifting)} of {len(drift)} conditions drift (5 %, corrected by Holm).")
         if len(drifting):
@@ -511,7 +780,7 @@ class Page:
     def _show_flags(self, by: str | None) -> None:
         """Show how many trials carry which flag, and every attempt that failed."""
         trials = self.trials.assign(
-            flag=self.trials["flags"].str.replace(r"[0-9.,%]+", "…", regex=True)
+            flag=self.trials["flags"].str.replace(_AMOUNTS, "…", regex=True)
         )
         flagged = trials[trials["flag"] != ""]
         flags = flagged.groupby(["flag", by or self.factors[0]], observed=True).size()
@@ -570,15 +839,39 @@ class Page:
         """
         rows = ledger(self.campaign)
         rows = rows[(rows["source"] == source) & (rows["study"] == str(self.plan["study"]))]
-        if self.entries is None:
-            self.say(_CLAIMS)
-        self.entries = rows if self.entries is None else pd.concat([self.entries, rows])
+        first = self.entries is None
+        self.entries = rows if first else pd.concat([self.entries, rows])
         if len(rows):
-            self.say(f"{len(rows)} claims: {_result_counts(rows)}.")
-            self.show(format_claims(rows))
+            self.say(f"{len(rows)} claims of {source}: {_result_counts(rows)}.")
+            decided = rows["result"].isin(["replicated", "contradicted"])
+            shown = {"text/html": self._claims_html(rows, decided, first)}
+            _notebook.display(shown | {"text/plain": _result_counts(rows)}, raw=True)
         else:
             self.say(f"No claim of {source}.")
         return rows
+
+    @staticmethod
+    def _claims_html(rows: pd.DataFrame, decided: pd.Series[bool], first: bool) -> str:
+        """Return the claims, decided ones first and the others folded, as HTML."""
+        order = {name: place for place, name in enumerate(RESULTS)}
+        parts = []
+        for chosen in (decided, ~decided):
+            part = rows[chosen].sort_values("result", key=lambda one: one.map(order), kind="stable")
+            shown = (
+                part.pipe(format_claims).to_html(index=False, border=0, columns=_CLAIM_COLUMNS)
+                if len(part)
+                else ""
+            )
+            parts.append(shown)
+        from nbconvert.filters.markdown import markdown2html  # slow to import
+
+        return render_part(
+            "claims.html.j2",
+            decided=parts[0],
+            others=parts[1],
+            open=int((~decided).sum()),
+            how=markdown2html(_CLAIMS) if first else "",
+        )
 
     def conclusions(self, lines: Sequence[Mapping[str, Any]], *, title: str) -> None:
         """List headlines, results of claims and provenance, and pass them to the report's index.
@@ -598,6 +891,7 @@ class Page:
             {
                 "study": self.plan["study"],
                 "title": title,
+                "answer": self._answer_record(),
                 "headlines": lines,
                 "noise_floor": self._noise_lines(),
                 "decidable_margin": max(self.margins.values(), default="unknown (pilot)"),
@@ -670,6 +964,19 @@ class Page:
             "profile": parts[2] if parts[:2] == ("data", "local") and len(parts) > 3 else "",
             "reference": parts[:2] == ("data", "reference"),
         }
+
+
+def _mark(name: str, good: bool, text: str, table: pd.DataFrame | None = None) -> dict[str, Any]:
+    """Return one mark of whether the page can be trusted, with its table as HTML."""
+    shown = "" if table is None or table.empty else table.to_html(index=False, border=0)
+    return {"name": name, "good": good, "text": text, "table": shown}
+
+
+def _rows(table: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows of a table with some levels."""
+    for name, level in levels.items():
+        table = table[table[name].astype("str") == str(level)]
+    return table
 
 
 def _levels(level: Any) -> set[str]:

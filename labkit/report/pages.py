@@ -11,17 +11,31 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from bs4 import BeautifulSoup
 from markupsafe import Markup
 
 from labkit.analysis.power import least_blocks
 from labkit.claims.ledger import RESULTS
 from labkit.errors import LabkitError
-from labkit.report import topology
+from labkit.paths import SHIPPED
+from labkit.report import cells, forest
 from labkit.report.accessible import make_accessible
 from labkit.report.execution import TIMEOUT, execute
-from labkit.report.html import SUMMARY_MIME, TEMPLATES, render, write
+from labkit.report.html import SUMMARY_MIME, render, render_part, write
 
-_WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+#: A row of the glossary.
+_TERM = re.compile(r"^\| (?!term \|)(?!---)(.+?) \| (.+?) \|$", re.MULTILINE)
+#: Verdicts of comparisons that are decided.
+_DECIDED = ("different", "equivalent", "different within margin")
+#: How a result of a claim looks.
+_TONES = {
+    "replicated": "good",
+    "contradicted": "bad",
+    "undecided": "open",
+    "not decidable on this rig": "unable",
+    "not measured": "absent",
+    "error": "bad",
+}
 
 
 def build_page(
@@ -30,14 +44,16 @@ def build_page(
     *,
     parameters: Mapping[str, Any] | None = None,
     title: str,
+    note: str = "",
     timeout: float = TIMEOUT,
     cwd: Path | None = None,
 ) -> Path:
     """Execute an analysis notebook and write it as one self-contained HTML page.
 
-    `title` is the page's heading, and its name in the index where the summary has none; `timeout`
-    and `cwd` are passed to `execute`. If the notebook fails, the page shows its output up to the
-    error, the executed notebook is kept in the same folder, and the error is raised.
+    `title` is the page's heading, and its name in the index where the summary has none; `note` says
+    below it why this campaign is shown; `timeout` and `cwd` are passed to `execute`. If the
+    notebook fails, the page shows its output up to the error, the executed notebook is kept in the
+    same folder, and the error is raised.
     """
     parameters = dict(parameters or {})
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -50,12 +66,15 @@ def build_page(
             if not error.evidence.get("notebook"):
                 raise
             failed.write_bytes(Path(error.evidence["notebook"]).read_bytes())
+            scratched = error.evidence["notebook"]
             error.evidence["notebook"] = str(failed)
-            error.remedy = f"{failed} and {output} show it with the error"
-            write(output, _render_page(failed, parameters, title, error=error.why))
+            error.where = error.where.replace(scratched, str(failed))
+            error.remedy = error.remedy.replace(scratched, f"{output} shows it, and {failed}")
+            text = error.evidence["error"]
+            write(output, _render_page(failed, parameters, title, note, error=text))
             raise
         failed.unlink(missing_ok=True)
-        write(output, _render_page(executed, parameters, title))
+        write(output, _render_page(executed, parameters, title, note))
     return output
 
 
@@ -79,61 +98,162 @@ def build_index(
     pages: Sequence[Path],
     output: Path,
     *,
-    title: str = "Container performance, measured",
+    title: str = "What containers cost, measured",
     rig: Mapping[str, Any] | None = None,
     failures: Mapping[str, str] | None = None,
     ledger: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Path:
-    """Write the index, whose first screen shows the rig, the findings and what is infeasible."""
+    """Write the index: one sentence, the headlines in one figure, the studies, the papers."""
     studies = [_study(page, output) for page in pages]
     studies += [
-        {"title": name, "href": None, "summary": {}, "error": reason}
+        {"title": name, "href": None, "summary": {}, "error": reason, "decided": 0, "open": 0}
         for name, reason in (failures or {}).items()
     ]
     summaries = [study["summary"] for study in studies if study["summary"]]
     rigs = [summary["rig"] for summary in summaries if summary.get("rig")]
-    shown: dict[str, Any] = dict(rig or (rigs[0] if rigs else {}))
-    for part in ("hosts", "cpu_map"):
-        shown[part] = topology.in_order(shown.get(part) or {})
-    profiles = dict.fromkeys(
-        str(summary["profile"]) for summary in summaries if summary.get("profile")
-    )
-    counts = ledger or {}
+    scale = forest.Scale([one["answer"] for one in summaries if one.get("answer")])
+    papers = [_paper(source, counts) for source, counts in (ledger or {}).items()]
     text = render(
         "index.html.j2",
         title,
         {},
-        rig=shown,
+        sentence=_sentence(studies, ledger or {}),
+        banners=_banners(studies),
         studies=studies,
-        first=summaries[0] if summaries else {},
-        profile=", ".join(profiles),
-        topology=topology.draw(shown),
-        counts=counts,
-        enough=least_blocks(),
-        results=[name for name in RESULTS if any(name in row for row in counts.values())],
+        axis=forest.axis(scale),
+        rows=[_headline(study, scale) for study in studies if study["summary"].get("answer")],
+        papers=papers,
+        key=[(name, _TONES[name]) for name in RESULTS if any(name in one["has"] for one in papers)],
+        rig_line=_rig_line(rig or (rigs[0] if rigs else {}), summaries),
     )
     write(output, text)
+    return output
+
+
+def build_glossary(output: Path, *, title: str = "Glossary") -> Path:
+    """Write the page of the terms that the pages use, from ``docs/glossary.md``."""
+    text = (SHIPPED / "docs" / "glossary.md").read_text(encoding="utf-8")
+    groups = [
+        (group.partition("\n")[0], [match.groups() for match in _TERM.finditer(group)])
+        for group in text.split("\n## ")[1:]
+    ]
+    write(output, render("glossary.html.j2", title, {"page_title": title}, groups=groups))
     return output
 
 
 def _study(page: Path, index: Path) -> dict[str, Any]:
     """Return what the index shows of one page."""
     summary = read_summary(page)
+    verdicts = [
+        str(line.get("verdict", "")).removesuffix(" (pilot)")
+        for line in summary.get("headlines") or []
+    ]
     return {
         "title": summary.get("title") or summary.get("page_title") or page.stem,
         "href": Path(os.path.relpath(page, index.parent)).as_posix(),
         "summary": summary,
         "error": summary.get("error"),
+        "sentence": (summary.get("answer") or {}).get("sentence"),
+        "decided": sum(verdict in _DECIDED for verdict in verdicts),
+        "open": verdicts.count("undecided"),
     }
 
 
+def _headline(study: Mapping[str, Any], scale: forest.Scale) -> dict[str, Any]:
+    """Return a study's answer as a row of the figure of headlines."""
+    answer = study["summary"]["answer"]
+    compared = f"{answer['condition']} against {answer['baseline']}"
+    label = f"{compared}: {answer['cells']['ratio'] or 'no ratio'}, {answer['word']}"
+    return {
+        "href": study["href"],
+        "compared": compared,
+        "metric": answer["quantity"],
+        "drawing": forest.row(answer, scale, label),
+        "word": answer["word"],
+        **{name: answer["cells"][name] for name in ("value", "difference", "ratio")},
+    }
+
+
+def _paper(source: str, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Return a paper's claims as the parts of a bar."""
+    known = [name for name in RESULTS if counts.get(name)]
+    parts = [{"result": name, "count": counts[name], "tone": _TONES[name]} for name in known]
+    return {"source": source, "parts": parts, "has": set(known), "total": sum(counts.values())}
+
+
+def _sentence(studies: Sequence[Mapping[str, Any]], ledger: Mapping[str, Mapping[str, int]]) -> str:
+    """Return what the report holds in one sentence."""
+    decided, opened = (sum(study[name] for study in studies) for name in ("decided", "open"))
+    text = f"{len(studies)} studies decide {decided} of {decided + opened} comparisons"
+    totals = {name: sum(row.get(name, 0) for row in ledger.values()) for name in RESULTS}
+    if claims := sum(totals.values()):
+        found = " and ".join(f"{totals[name]} are {name}" for name in RESULTS[:2])
+        text += f"; of {claims} published claims {found}"
+    return f"{text}."
+
+
+def _banners(studies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what a reader has to know first: numbers of elsewhere, pilots."""
+
+    def named(some: Sequence[Mapping[str, Any]]) -> str:
+        return (
+            "all studies" if len(some) == len(studies) else "; ".join(one["title"] for one in some)
+        )
+
+    reference = [one for one in studies if one["summary"].get("reference")]
+    pilots = [
+        one
+        for one in studies
+        if isinstance(blocks := one["summary"].get("blocks"), int) and blocks < least_blocks()
+    ]
+    banners = []
+    if reference:
+        banners.append(
+            f"Not measured on this machine ({named(reference)}): these numbers are those of the "
+            "reference campaign that labkit comes with."
+        )
+    if pilots:
+        banners.append(
+            f"Pilots, too few blocks for any verdict ({named(pilots)}): "
+            "labkit run STUDY --profile quick measures enough."
+        )
+    return banners
+
+
+def _rig_line(rig: Mapping[str, Any], summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rig, the dates and the profiles in one line."""
+    if not rig:
+        return "The rig is not stated."
+    name, kind = str(rig.get("name", "")), str(rig.get("kind", ""))
+    parts = [name if name == kind else f"{name} ({kind})", f"{len(rig.get('hosts') or {})} hosts"]
+    if rig.get("shared_kernel"):
+        parts.append("one kernel")
+    parts += [f"CPUs {cpus}" for role, cpus in (rig.get("cpu_map") or {}).items() if role == "all"]
+    dates = sorted({str(one["measured"]) for one in summaries if one.get("measured")})
+    parts += [f"measured {' to '.join(dict.fromkeys([dates[0], dates[-1]]))}"] if dates else []
+    profiles = dict.fromkeys(str(one["profile"]) for one in summaries if one.get("profile"))
+    parts += [f"profile {', '.join(profiles)}"] if profiles else []
+    return f"Rig: {', '.join(parts)}."
+
+
 def _render_page(
-    notebook: Path, parameters: Mapping[str, Any], title: str, *, error: str = ""
+    notebook: Path, parameters: Mapping[str, Any], title: str, note: str, *, error: str = ""
 ) -> str:
     """Return an executed notebook as the text of its page."""
     document = nbformat.read(notebook, as_version=4)
     summary = _displayed_summary(document)
     carried = {**summary, "page_title": title, **({"error": error} if error else {})}
+    title = str(summary.get("title") or title)
+    sections, rest = cells.parts(document, title)
+    body = render_part(
+        "sections.html.j2",
+        sections=sections,
+        answer=summary.get("answer"),
+        rest=rest,
+        # Of a notebook that has no tags, or failed, everything is worth seeing at once.
+        folded=bool(sections) and not error,
+    )
+    body = make_accessible(body)
     return render(
         "page.html.j2",
         title,
@@ -141,9 +261,18 @@ def _render_page(
         code_style=Markup(_code_style()),
         summary=summary,
         parameters=parameters,
+        note=note,
         error=error,
-        body=_render_cells(document, title),
+        contents=_contents(body),
+        body=body,
     )
+
+
+def _contents(body: str) -> list[tuple[str, str]]:
+    """Return id and text of the main headings of a page."""
+    soup = BeautifulSoup(body, "html.parser")
+    found = [(str(one["id"]), one.get_text().removesuffix("¶")) for one in soup.select("h2[id]")]
+    return [*found, ("appendix", "Appendix")] if soup.find(id="appendix") else found
 
 
 def _displayed_summary(document: Any) -> dict[str, Any]:
@@ -155,52 +284,6 @@ def _displayed_summary(document: Any) -> dict[str, Any]:
         if SUMMARY_MIME in output.get("data", {})
     ]
     return dict(summaries[-1]) if summaries else {}
-
-
-def _render_cells(document: Any, title: str) -> str:
-    """Return the cells of a notebook as an HTML fragment for a page with the heading `title`."""
-    from nbconvert import HTMLExporter  # slow to import
-
-    document.metadata.pop("widgets", None)
-    # papermill inserts a cell that points at an error, as the page already does.
-    document.cells = [
-        cell
-        for cell in document.cells
-        if "papermill-error-cell-tag" not in cell.get("metadata", {}).get("tags", [])
-    ]
-    _lower_title(document.cells, title)
-    for place, cell in enumerate(document.cells):
-        # papermill gives the cell that it injects a random id: pages would not be reproducible.
-        cell["id"] = f"cell-{place}"
-        for output in cell.get("outputs", []):
-            _keep_static(output)
-    exporter = HTMLExporter(
-        template_name="notebook",
-        extra_template_basedirs=[str(TEMPLATES)],
-        exclude_input_prompt=True,
-        exclude_output_prompt=True,
-    )
-    body, _ = exporter.from_notebook_node(document)
-    return make_accessible(body)
-
-
-def _lower_title(cells: list[Any], title: str) -> None:
-    """Remove the notebook's main heading, or lower it if it differs from the page's."""
-    for cell in cells[:3]:
-        match = re.match(r"# +(.+)\n*", cell.source) if cell.cell_type == "markdown" else None
-        if match:
-            same = match[1].strip().casefold() == title.strip().casefold()
-            cell.source = cell.source[match.end() :] if same else f"#{cell.source}"
-            return
-
-
-def _keep_static(output: Any) -> None:
-    """Remove live widgets from an output, and the summary, which only the index shows."""
-    data = output.get("data", {})
-    data.pop(_WIDGET_MIME, None)
-    if data.pop(SUMMARY_MIME, None) is not None:
-        # Without HTML it would be shown as a line of Python.
-        data.setdefault("text/html", "<!-- the summary of this study -->")
 
 
 def _code_style() -> str:

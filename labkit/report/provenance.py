@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from labkit.dataset import Dataset
 from labkit.design import digest
-from labkit.paths import ROOT, project
+from labkit.paths import project
 from labkit.report.execution import parameters_source
 from labkit.report.html import environment
 
@@ -23,8 +23,8 @@ _PROFILES = ("quick", "paper", "tiny")
 
 def provenance(campaign: Dataset) -> dict[str, str]:
     """Return the provenance of a campaign, a line of text by its label."""
-    plan, rig, path = campaign.plan, campaign.rig, campaign.path
-    dataset = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+    plan, rig, path, home = campaign.plan, campaign.rig, campaign.path, project()
+    dataset = path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
     identity = plan.get("identity") or {}
     version = f"labkit {identity.get('labkit', 'of an unknown version')}"
     if "measurement_version" in identity:

@@ -26,7 +26,7 @@ from labkit.dataset import Dataset, load
 from labkit.placement import cpu_set
 from labkit.plots import interval_plot
 from labkit.report import topology
-from labkit.report.html import UNSTATED, number, picture, render, stated, write
+from labkit.report.html import UNSTATED, fact_at, number, picture, render, stated, write
 from labkit.report.pages import read_summary
 from labkit.report.topology import addresses_of, cpus_of, in_order
 
@@ -62,12 +62,16 @@ _FACTS: dict[str, tuple[str, ...]] = {
     "Timer, Hz": ("kernel", "hz"),
     "Clock source": ("kernel", "clock_source"),
     "Control groups": ("cgroup", "version"),
+    "TCP congestion control": ("kernel", "sysctl", "net/ipv4/tcp_congestion_control"),
+    "File system of the engine": ("storage", "engine", "filesystem"),
+    "Disk of the engine": ("storage", "engine", "disk"),
 }
 _ENGINE = {
     "version": "version",
     "storage driver": "Driver",
     "control groups by": "CgroupDriver",
     "runtime": "DefaultRuntime",
+    "security": "SecurityOptions",
 }
 #: The samples that the ladder of baselines is measured by.
 VALUE = "rtt_ns"
@@ -252,9 +256,7 @@ def _cpus(text: Any) -> frozenset[int] | None:
 
 
 def _at(facts: Mapping[str, Any], path: Sequence[str]) -> Any:
-    value: Any = facts
-    for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
+    value = fact_at(facts, path)
     # An empty list of isolated CPUs means that there are none.
     return "none" if value == "" and path[-1] == "isolated" else value
 
@@ -269,7 +271,8 @@ def _engine(stable: Iterable[Mapping[str, Any]]) -> str:
     """Return the recorded facts of a host's engine as text."""
     engines = [known.get("engine") or {} for known in stable]
     facts = {
-        label: _recorded(engine.get(key) for engine in engines) for label, key in _ENGINE.items()
+        label: _recorded(fact_at(engine, [key]) for engine in engines)
+        for label, key in _ENGINE.items()
     }
     name = f"Docker Engine ({facts.pop('version')})"
     known = [f"{label} {value}" for label, value in facts.items() if value != UNSTATED]

@@ -2,10 +2,19 @@
 
 # Each kind of rig is a subclass of `Rig`, and registered by its import; ``auto`` tries them in
 # this order.
-from labkit.rig.base import AFFINITIES, Rig, auto
+from labkit.rig.base import AFFINITIES, Rig, auto, kind_of
 
 from labkit.rig.virtual import VirtualRig, clean  # isort: skip
 from labkit.rig.onehost import OneHostRig  # isort: skip
 from labkit.rig.inventory import InventoryRig  # isort: skip
 
-__all__ = ["AFFINITIES", "InventoryRig", "OneHostRig", "Rig", "VirtualRig", "auto", "clean"]
+__all__ = [
+    "AFFINITIES",
+    "InventoryRig",
+    "OneHostRig",
+    "Rig",
+    "VirtualRig",
+    "auto",
+    "clean",
+    "kind_of",
+]

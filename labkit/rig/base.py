@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labkit.errors import FenceError, Interrupted, RigError, UsageError
+from labkit.errors import FenceError, Interrupted, RigError, UsageError, suggestion
 from labkit.hosts import Host, Tuning, collect_facts
 from labkit.hosts.target import Network, Target
 from labkit.placement import Placement, cpu_set
@@ -39,8 +39,21 @@ def auto() -> str:
     raise RigError(
         "this machine and user can have no rig",
         why="; ".join(reasons),
-        remedy="as root `make setup` brings what the virtual rig needs; for the one-host rig start "
-        "a Docker Engine and join the group docker; or name other machines in a rig.toml",
+        remedy="labkit doctor lists what the virtual rig needs; for the one-host rig start a "
+        "Docker Engine and join the group docker; or name other machines in a rig.toml",
+    )
+
+
+def kind_of(spec: str) -> type[Rig]:
+    """Return the kind of rig that a specification names; raise `UsageError` if there is none."""
+    for kind in Rig.__subclasses__():
+        if kind.accepts(spec):
+            return kind
+    known = [*(kind.auto_spec for kind in Rig.__subclasses__() if kind.auto_spec), "auto"]
+    remedy = suggestion(spec, known)
+    raise UsageError(
+        f"no rig called {spec!r}",
+        remedy=f"{remedy}; virtual:1gbit (any rate), or the path of an inventory (rig.toml)",
     )
 
 
@@ -75,8 +88,18 @@ class Rig:
         The rate that labkit gave its links, as ``tc`` writes it; "" for none.
     possible_networks : mapping of str to Network
         Networks between containers that `networks` can create, with this rig's addresses.
+    idle_policy : str
+        What `idle` holds.
     mirrored : mapping of str to tuple of str
         For a capture host, the roles whose ports the switch mirrors to it.
+
+    Examples
+    --------
+    The hosts need a machine that may be changed, so this is not run as a test:
+
+    >>> from labkit import Rig
+    >>> with Rig.open("virtual") as rig:  # doctest: +SKIP
+    ...     print(rig.cpu_map, rig.infeasible(docker("overlay")))
     """
 
     name: str
@@ -95,6 +118,7 @@ class Rig:
     possible_networks: Mapping[str, Network] = field(default_factory=dict)
     mirrored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cpu_notes: Mapping[str, str] = field(default_factory=dict)
+    idle_policy: str = "as found"
 
     #: The specification by which ``auto`` opens this kind; "" where a file has to name the hosts.
     auto_spec: ClassVar[str] = ""
@@ -128,13 +152,7 @@ class Rig:
             The rig is in use, or this machine cannot have it.
         """
         name = auto() if str(spec) == "auto" else str(spec)
-        kind = next((kind for kind in Rig.__subclasses__() if kind.accepts(name)), None)
-        if kind is None:
-            raise UsageError(
-                f"no rig called {name!r}",
-                remedy='use "virtual", "virtual:1gbit" (any rate), "one-host", "auto", or the path '
-                "of an inventory (rig.toml)",
-            )
+        kind = kind_of(name)
         try:
             with (
                 ended_as_by_ctrl_c(signal.SIGTERM),
@@ -149,6 +167,10 @@ class Rig:
     def accepts(cls, spec: str) -> bool:
         """Tell whether a specification names this kind of rig."""
         return bool(cls.auto_spec) and spec == cls.auto_spec
+
+    @classmethod
+    def check(cls, spec: str) -> None:
+        """Raise `UsageError` if a specification that is accepted is wrong; connects to nothing."""
 
     @classmethod
     def unavailable(cls) -> str:
@@ -284,6 +306,7 @@ class Rig:
                 host,
                 interfaces=self.interfaces.get(role, ()),
                 engine_socket=self.targets[role].engine if role in self.targets else None,
+                directory=self.targets[role].disk if role in self.targets else "",
             )
             for role, host in self.hosts.items()
         }
@@ -305,6 +328,7 @@ class Rig:
             "links": list(self.links),
             "cpu_map": self._cpu_table(),
             "shared_kernel": self.shared_kernel,
+            "idle": self.idle_policy,
             "capabilities": dict(self.missing),
             "caveats": list(self.caveats),
         }
@@ -411,6 +435,7 @@ class Rig:
                         why="; ".join(tuning.notes),
                         remedy='measure with idle="as found"',
                     )
+            stack.enter_context(self.changed(idle_policy=policy))
             yield
 
     @contextmanager

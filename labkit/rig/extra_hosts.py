@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from labkit.errors import RigError
+from labkit.errors import RigError, suggestion
 from labkit.hosts import LocalHost, script
 from labkit.hosts.target import Image, Target
 from labkit.rig import engine, netns, teardown
@@ -70,8 +70,7 @@ def _copy_images(
     env, copied = {"DOCKER_HOST": PEER_SOCKET}, {}
     for name in names:
         if name not in available:
-            known = ", ".join(available)
-            raise RigError(f"the rig has no image {name!r}", remedy=f"one of {known}")
+            raise RigError(f"the rig has no image {name!r}", remedy=suggestion(name, available))
         image = copied[name] = available[name]
         inspect = ("docker", "image", "inspect", "-f", "{{.Id}}", image.reference)
         if local.run(*inspect, env=env, check=False).stdout.strip() != image.digest:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labkit.errors import CommandFailed, RigError, UsageError
+from labkit.errors import CommandFailed, RigError, UsageError, suggestion
 from labkit.hosts import Host, LocalHost, script
 from labkit.hosts.target import Image, Target
 from labkit.paths import project
@@ -209,7 +209,7 @@ def _need(target: Target, images: Sequence[LayeredImage | str]) -> _Need:
     names = sorted({image if isinstance(image, str) else image.base for image in images})
     if absent := [name for name in names if name not in target.images]:
         raise UsageError(
-            f"the rig has no image {', '.join(absent)}", remedy=f"one of {[*target.images]}"
+            f"the rig has no image {', '.join(absent)}", remedy=suggestion(absent[0], target.images)
         )
     bases = {name: target.images[name] for name in names}
     layered = {

@@ -260,6 +260,11 @@ class InventoryRig(Rig):
         return spec.endswith(".toml")
 
     @classmethod
+    def check(cls, spec: str) -> None:
+        """Read the file."""
+        read_rigfile(project(spec))
+
+    @classmethod
     def attach(cls, spec: str | Path, say: Say = lambda text: None) -> InventoryRig:
         """Return the rig that an inventory file describes, connected, checked and with its images.
 

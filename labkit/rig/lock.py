@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import shutil
 import time
@@ -16,8 +17,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+import psutil
+
 from labkit.errors import RigError
-from labkit.process import boot
+from labkit.process import WAIT, boot
+from labkit.status import time_text
 
 #: What does not survive a reboot: namespaces, daemons, the state.
 RUN = Path("/run/labkit")
@@ -100,9 +104,31 @@ def current_holder() -> int | None:
     return None
 
 
+def describe_process(pid: int | None) -> str:
+    """Return a process in words: its number, its command, and since when it runs."""
+    if pid is None:
+        return "an unknown process"
+    try:
+        process = psutil.Process(pid)
+        if "ipykernel_launcher" in process.cmdline():  # started by labkit run, or by JupyterLab
+            process = process.parent() or process
+        words = process.cmdline()
+        if Path(words[0]).name.startswith("python") and words[1:]:
+            words = words[1:]
+        since = time_text(round(process.create_time() * 1e9))
+    except (psutil.Error, IndexError):
+        return f"process {pid}"
+    words = [Path(words[0]).name, *words[1:]]
+    return f"process {pid} ({' '.join(words)[:200]}, since {since})"
+
+
 @contextmanager
 def locked(patience: float = 0.0) -> Iterator[None]:
-    """Hold this machine's rig, after waiting up to `patience` seconds for it."""
+    """Hold this machine's rig, after waiting up to `patience` seconds for it.
+
+    Where the environment has `labkit.process.WAIT`, it waits as long as it takes.
+    """
+    patience = math.inf if os.environ.get(WAIT) else patience
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         handle = stack.enter_context(LOCK.open("a+"))
@@ -114,8 +140,9 @@ def locked(patience: float = 0.0) -> Iterator[None]:
             if time.monotonic() >= deadline:
                 raise RigError(
                     "the rig is in use",
-                    why=f"process {last_holder(busy[0]) or '(unknown)'} holds {busy[0]}",
-                    remedy="wait for it, or interrupt it with Ctrl-C where it runs",
+                    why=f"{describe_process(last_holder(busy[0]))} uses it",
+                    remedy="--wait (labkit ask, run and report) waits for it; Ctrl-C where it runs "
+                    "ends it",
                 )
             time.sleep(0.2)
         handle.seek(0)

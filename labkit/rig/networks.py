@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import RigError, UsageError
+from labkit.errors import RigError, UsageError, suggestion
 from labkit.hosts import Host, Result, script
 from labkit.hosts.target import Network, Target
 from labkit.rig import engine
@@ -167,7 +167,7 @@ def created(rig: Rig, names: Sequence[str]) -> Iterator[None]:
         raise UsageError(
             f"unknown network {unknown[0]!r}",
             why="it cannot be made on demand",
-            remedy=f"one of {', '.join(_CREATE)}",
+            remedy=suggestion(unknown[0], _CREATE),
         )
     before, steps = rig.targets, UndoLog(rig, "-".join(names))
     with ExitStack() as stack:

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from labkit.errors import UsageError
+from labkit.errors import UsageError, suggestion
 from labkit.hosts import Host, LocalHost, script, stop_labelled
 from labkit.hosts.target import Storage, Target
 from labkit.placement import DRIVERS, MOUNTS
@@ -260,7 +260,7 @@ def ready(
     if unknown := set(storages) - {*DRIVERS, *MOUNTS}:
         raise UsageError(
             f"no storage called {', '.join(sorted(unknown))}",
-            remedy=f"one of {(*DRIVERS, *MOUNTS)}",
+            remedy=suggestion(min(unknown), (*DRIVERS, *MOUNTS)),
         )
     host: Host = LocalHost() if own_daemons else target.host
     with ExitStack() as stack:

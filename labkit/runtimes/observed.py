@@ -71,6 +71,9 @@ if [ -n "$2" ]; then
     [ -z "$4" ] || enter="docker exec $2"
 fi
 echo "@@ addresses"; $enter ip -j addr show || true
+# An engine with a network stack of its own (gVisor) does not say.
+congestion=/proc/sys/net/ipv4/tcp_congestion_control
+[ -n "$4" ] || { echo "@@ congestion"; $enter cat "$congestion" || true; }
 # Both back ends: either may hold the engine's rules. Reading the old one loads no table.
 rules='nft list ruleset; iptables-legacy-save -c'
 echo "@@ host.ruleset"; sh -c "$rules" 2>/dev/null || true
@@ -151,6 +154,8 @@ def parse(text: str) -> dict[str, Any]:
         "status": {name: status.get(name, "").strip() for name in fields},
         **({"group_cpus": raw["group"].split()} if "group" in raw else {}),
         "scheduling": _scheduling(raw.get("stat", "")),
+        # Of TCP in its network namespace.
+        **({"congestion_control": raw["congestion"]} if raw.get("congestion") else {}),
         "cgroup": _cgroups(raw["cgroup"]),
         "limits": {name[6:]: value for name, value in raw.items() if name.startswith("limit.")},
         "links": [reduced_link(link) for link in _json(raw, "links")],

@@ -199,7 +199,14 @@ APPLICATIONS: Mapping[str, Application] = {
 
 
 def families(names: Iterable[str]) -> dict[str, list[Application]]:
-    """Return applications by family, in the order in which they were named."""
+    """Return applications by family, in the order in which they were named.
+
+    Examples
+    --------
+    >>> from labkit.tools import families
+    >>> {name: len(several) for name, several in families(["iperf3 tcp", "iperf3 udp"]).items()}
+    {'iperf3': 2}
+    """
     grouped: dict[str, list[Application]] = {}
     for name in names:
         grouped.setdefault(APPLICATIONS[name].family, []).append(APPLICATIONS[name])

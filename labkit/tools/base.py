@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.errors import UsageError
+from labkit.errors import UsageError, suggestion
 from labkit.hosts import Host, script
 
 
@@ -32,6 +32,12 @@ class Measurement:
     also : tuple of (levels, metrics)
         Other conditions that the same trial measured, such as the other side of a pair: the levels
         in which they differ from the trial's own, and their metrics. Each becomes a row.
+
+    Examples
+    --------
+    >>> from labkit.tools import Measurement
+    >>> Measurement({}, {"operations_per_s": 1200.0}).metrics
+    {'operations_per_s': 1200.0}
     """
 
     samples: Mapping[str, NDArray[np.int64]]
@@ -81,6 +87,13 @@ class Client:
         Transports that must be seen to pass the rules of a published port; "" for any.
     prestart : Prestart, optional
         For a tool that sleeps before it sends.
+
+    Examples
+    --------
+    >>> from labkit.tools import Client, sockperf
+    >>> client = sockperf.ping_pong("198.18.0.2", messages=1000, size=64, wait="block")
+    >>> isinstance(client, Client), client.target
+    (True, '198.18.0.2')
     """
 
     argv: tuple[str, ...]
@@ -101,6 +114,12 @@ class Tool(Protocol):
     `labkit.placement.Workload` (a server to be placed), named after what they do, such as
     ``sockperf.ping_pong`` and ``sockperf.server``. Each validates its arguments, since a wrong one
     would otherwise show only after the placement was made.
+
+    Examples
+    --------
+    >>> from labkit.tools import Tool, sockperf
+    >>> isinstance(sockperf, Tool)
+    True
     """
 
     def probe(self, host: Host) -> str:
@@ -188,9 +207,19 @@ def check_positive(tool: str, **values: object) -> None:
 
 
 def one_of(what: str, value: object, known: tuple[str, ...]) -> None:
-    """Raise `UsageError` unless the value is a known one."""
+    """Raise `UsageError` unless the value is a known one.
+
+    Examples
+    --------
+    >>> from labkit.tools import one_of
+    >>> one_of("exchange", "upd", ("udp", "tcp"))
+    Traceback (most recent call last):
+        ...
+    labkit.errors.UsageError: unknown exchange 'upd'
+      remedy: did you mean 'udp'? One of udp, tcp
+    """
     if value not in known:
-        raise UsageError(f"unknown {what} {value!r}", remedy=f"one of {', '.join(known)}")
+        raise UsageError(f"unknown {what} {value!r}", remedy=suggestion(value, known))
 
 
 def _shown(values: dict[str, object]) -> str:

@@ -54,7 +54,7 @@ def test_an_analysis_runs_to_its_figures_and_tables(server: Server, chrome: Brow
         assert notebook.figures() == notebook.tables() == 0
         run_all(notebook)
         shown = [data for one in notebook.outputs() for data in [one.get("data", {})]]
-        assert notebook.figures() == sum("image/png" in data for data in shown) > 1
+        assert notebook.figures() == sum("image/svg+xml" in data for data in shown) > 1
         tables = sum("".join(data.get("text/html", "")).count("<table") for data in shown)
         assert notebook.tables() == tables > 5
 
@@ -64,7 +64,7 @@ def test_the_explorer_answers_each_choice(server: Server, chrome: Browser) -> No
         run_all(notebook)
         assert notebook.widgets() == 1
         panel = notebook.panel.locator(".labkit-explorer").first
-        figure = panel.locator('.labkit-view img[src^="data:image/png"]:visible')
+        figure = panel.locator('.labkit-view img[src^="data:image/svg+xml"]:visible')
         expect(figure).to_have_count(1, timeout=ANSWERS)
         for label in ("study", "quantity", "statistic", "baseline"):
             expect(panel.get_by_label(label, exact=True)).to_be_visible()

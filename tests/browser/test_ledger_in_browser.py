@@ -75,13 +75,25 @@ STATED = [
     for stated, follows in [(8.0, True), (9.0, False), (True, False)]
 ]
 
+DISAGREEMENTS = [
+    {
+        "source": "one",
+        "about": "the option",
+        "says": "--a",
+        "place": "Listing 1",
+        "but": "--b",
+        "but_place": "Listing 2",
+    }
+]
+
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = pd.DataFrame(ROWS).astype({"n_blocks": "Int64"})
     stated = pd.DataFrame(STATED)
     stated["id"] = [f"one-drop-{number}" for number in range(len(stated))]
-    return build_ledger(rows, stated, tmp_path_factory.mktemp("ledger") / "ledger.html")
+    output = tmp_path_factory.mktemp("ledger") / "ledger.html"
+    return build_ledger(rows, stated, pd.DataFrame(DISAGREEMENTS), output)
 
 
 def _shown(page: Page) -> list[str]:
@@ -176,6 +188,19 @@ def test_statements_that_do_not_follow_come_first(page: Page, ledger: Path) -> N
     page.goto(ledger.as_uri() + "#stated-one-drop-0")
     page.reload()
     assert page.locator("#stated-one-drop-0").is_visible()
+
+
+def test_places_that_contradict_each_other_stand_side_by_side(page: Page, ledger: Path) -> None:
+    page.goto(ledger.as_uri())
+    section = page.get_by_role("region", name="Places of a paper that contradict each other")
+    cells = section.locator("tbody td").all_inner_texts()
+    assert [" ".join(cell.split()) for cell in cells] == [
+        "the option",
+        "one",
+        "--a Listing 1",
+        "--b Listing 2",
+    ]
+    assert len(pd.read_csv(ledger.with_name("disagreements.csv"))) == 1
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(page: Page, ledger: Path) -> None:

@@ -8,6 +8,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Page
 
+from labkit.answers import Answer
 from labkit.errors import LabkitError
 from labkit.report import build_index, build_page
 
@@ -46,6 +47,22 @@ SUMMARY = {
             ("Docker bridge against host, blocking", "not decidable on this rig", 1.12),
         ]
     ],
+    "answer": {
+        **Answer(
+            *("docker bridge", "docker host", "rtt_ns", "median", "ns", "lower"),
+            value=17_300,
+            base=12_400,
+            ratio=1.40,
+            low=1.25,
+            high=1.56,
+            n_blocks=5,
+            verdict="different",
+        ).as_record(),
+        "cells": {"value": "17.3 us", "difference": "+4.90 us", "ratio": "1.40x [1.25, 1.56]"},
+        "quantity": "median round-trip time",
+        "noise_low": 0.96,
+        "noise_high": 1.05,
+    },
     "noise_floor": [
         {"condition": "bare, blocking", "sd": 0.051, "low": 0.96, "high": 1.05},
         {"condition": "docker host, spinning", "sd": 0.023, "low": 0.98, "high": 1.02},
@@ -79,6 +96,7 @@ def _notebook(path: Path, *more: str) -> Path:
         nbformat.v4.new_code_cell(
             "pd.DataFrame({f'statistic number {i}': [i / 7, i / 3] for i in range(14)})"
         ),
+        nbformat.v4.new_code_cell("print('it is slower')", metadata={"tags": ["answer"]}),
         nbformat.v4.new_markdown_cell("## Distributions"),
         nbformat.v4.new_code_cell(
             "figure, axes = plt.subplots(figsize=(9, 3))\naxes.plot([1, 2, 4], label='bare')\n"
@@ -121,47 +139,50 @@ def _overflow(page: Page) -> int:
     return page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
 
 
-NAMED = ("#topology svg", "#cpu-map", "#rig .caveats", ".verdicts", ".noise", ".margin")
+PARTS = ("#sentence", "#headlines .forest", "#studies .studies", "#papers .bar", "#rig")
 
 
-@pytest.mark.parametrize("part", [*NAMED, ".infeasible", "#measured", ".strip"])
-def test_first_screen_of_the_index_shows(page: Page, report: Path, part: str) -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_the_index_shows_all_parts_on_two_screens(page: Page, report: Path, part: str) -> None:
     page.goto((report / "index.html").as_uri())
-    assert _bottom(page, part) <= 800
+    assert _bottom(page, part) <= 2 * 800
     assert _overflow(page) <= 0
 
 
-def test_first_screen_says_what_was_found(page: Page, report: Path) -> None:
+def test_the_index_answers_in_words_and_scaled_units(page: Page, report: Path) -> None:
     page.goto((report / "index.html").as_uri())
-    text = page.locator("body").inner_text()
-    for words in (
-        "198.18.0.20",
-        "one kernel, 2 vCPUs, shared softirq",
-        "not decidable on this rig",
-        "0.153 x [0.144 to 0.164]",
-        "8.40 %",
-        "measures the scheduler",
-        "measured here on 2026-11-21",
-        "quick",
-    ):
+    assert _bottom(page, "#headlines .forest") <= 800
+    text = page.locator("main").inner_text()
+    for words in ("docker bridge against docker host", "17.3 us", "+4.90 us", "1.40x [1.25, 1.56]"):
         assert words in text
-    assert page.locator("a", has_text="Affinity and spinning").is_visible()
+    assert "docker bridge is slower than docker host" in text
+    assert "Rig: virtual, 3 hosts, one kernel, CPUs 0-1, measured 2026-11-21" in text
+    drawing = page.locator("svg.forest")
+    assert drawing.get_attribute("aria-label") == (
+        "docker bridge against docker host: 1.40x [1.25, 1.56], slower"
+    )
+    row = page.locator("#studies tbody tr").first.inner_text()
+    assert row.split()[-2:] == ["3", "1"]
 
 
-def test_index_leads_to_the_claims_with_a_result(page: Page, report: Path) -> None:
+def test_index_leads_to_the_page_and_to_the_claims_with_a_result(page: Page, report: Path) -> None:
     page.goto((report / "index.html").as_uri())
-    rows = page.locator("#ledger tbody tr").all_inner_texts()
+    for part in ("#headlines", "#studies"):
+        link = page.locator(f"{part} tbody th a").first
+        assert link.get_attribute("href") == "10-affinity-spinning.html"
+    rows = page.locator("#papers tbody tr").all_inner_texts()
     assert [row.split() for row in rows] == [
         ["jha2018", "3", "25", "28"],
-        ["struye2017", "0", "39", "39"],
+        ["struye2017", "39", "39"],
     ]
-    link = page.locator("#ledger tbody a").first
+    link = page.locator("#papers .bar a").first
     assert link.get_attribute("href") == "ledger.html?source=jha2018&result=replicated#claims-title"
 
 
 def test_page_folds_code_away_and_keeps_it(page: Page, report: Path) -> None:
     page.goto((report / "10-affinity-spinning.html").as_uri())
     assert _overflow(page) <= 0
+    page.locator(".appendix > summary").click()
     code = page.locator("details.code", has_text="matplotlib.pyplot")
     assert not code.locator(".source").is_visible()
     code.locator("summary").click()
@@ -171,10 +192,20 @@ def test_page_folds_code_away_and_keeps_it(page: Page, report: Path) -> None:
 
 def test_page_has_figure_with_text_and_table(page: Page, report: Path) -> None:
     page.goto((report / "10-affinity-spinning.html").as_uri())
+    page.locator(".appendix > summary").click()
     image = page.locator("main img")
     assert image.get_attribute("alt") == "Figure 1 of Distributions"
     assert image.evaluate("one => one.complete && one.naturalWidth > 100")
     assert page.locator("main table.dataframe").is_visible()
+
+
+def test_page_begins_with_the_answer_and_a_contents_list(page: Page, report: Path) -> None:
+    page.goto((report / "10-affinity-spinning.html").as_uri())
+    assert _bottom(page, "#answer") < 800
+    assert page.get_by_text("it is slower", exact=True).is_visible()
+    assert not page.locator("main img").is_visible()
+    page.locator(".contents a", has_text="Appendix").click()
+    assert page.locator("main img").is_visible()
 
 
 def test_failed_notebook_shows_its_error(page: Page, report: Path) -> None:
@@ -196,4 +227,4 @@ def test_on_paper_what_was_found_is_there(page: Page, report: Path, name: str) -
     page.goto((report / f"{name}.html").as_uri())
     assert page.locator("h1").count() == 1
     assert page.locator("h1").is_visible()
-    assert not [one for one in page.locator("details").all() if one.is_visible()]
+    assert not [one for one in page.locator("details.code").all() if one.is_visible()]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from labkit.paths import ROOT
+from labkit.paths import SHIPPED as ROOT
 from labkit.report import build_rig
 
 pytestmark = pytest.mark.browser

@@ -17,13 +17,17 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from labkit.paths import project
+from labkit import studies
+from labkit.chosen import Chosen
 
 pytestmark = pytest.mark.browser
 Visit = Callable[[str], AbstractContextManager[Page]]
 
 #: Everything that is read of a page as it stands.
 FACTS = """() => ({
+  height: document.documentElement.scrollHeight,
+  appendix: document.querySelector(".appendix")?.getBoundingClientRect().top ?? 0,
+  answer: document.querySelector("#answer")?.getBoundingClientRect().top ?? 0,
   images: [...document.images].map((one) => one.getAttribute("alt")),
   drawings: [...document.querySelectorAll("svg")].map(
     (one) => [one.getAttribute("role"), one.getAttribute("aria-label")]),
@@ -71,9 +75,12 @@ QUICKLY = {"resultTypes": ["violations"], "preload": False, "iframes": False, "a
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the report; its ledger is held against one of the campaigns."""
-    made = tmp_path_factory.mktemp("report")
-    one = [project("data/reference") / "interference"]
-    committed.report(made, measured_here=lambda *_: one)
+    made, ledger = tmp_path_factory.mktemp("report"), studies._ledger
+
+    def of_one(folder: Path, chosen: list[Chosen], *more: Any) -> Any:
+        return ledger(folder, [one for one in chosen if one.study == "interference"], *more)
+
+    committed.report(made, _ledger=of_one)
     return made
 
 
@@ -139,6 +146,18 @@ def test_every_figure_says_what_it_shows(seen: dict[str, Any]) -> None:
     assert sum(len(facts["images"]) for facts in seen.values()) > 70
 
 
+def test_answers_are_near_the_top(seen: dict[str, Any]) -> None:
+    assert seen["index.html"]["height"] <= 2 * 800
+    assert _not(seen, lambda facts: [facts["appendix"]] if facts["appendix"] > 8000 else []) == {}
+    answers = {name: facts["answer"] for name, facts in seen.items() if name[0].isdigit()}
+    assert answers and all(0 < top < 800 for top in answers.values()), answers
+
+
+def test_pages_are_small(folder: Path, seen: dict[str, Any]) -> None:
+    sizes = {name: (folder / name).stat().st_size for name in seen}
+    assert {name: size for name, size in sizes.items() if size > 1_000_000} == {}
+
+
 def test_headings_tables_and_identities_are_in_order(seen: dict[str, Any]) -> None:
     def headings(facts: dict[str, Any]) -> Iterable[Any]:
         levels = [level for level, _ in facts["headings"]]
@@ -170,7 +189,7 @@ def test_every_link_leads_somewhere(seen: dict[str, Any], folder: Path) -> None:
         for link in seen[name]["links"]:
             parts = urlsplit(link)
             if parts.scheme:
-                if parts.scheme != "https" or " " in link:
+                if parts.scheme not in ("https", "data") or " " in link:
                     yield link
                 continue
             page = unquote(parts.path) or name

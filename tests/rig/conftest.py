@@ -34,6 +34,7 @@ TREATMENTS = {
     "wait": treatments.BusyPolling(),
     "idle": treatments.IdlePolicy(),
     "rps": treatments.PacketSteering(),
+    "congestion_control": treatments.CongestionControl(),
     "capture": treatments.PacketCapture(),
 }
 _numbers = itertools.count(1)

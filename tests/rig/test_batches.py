@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from labkit import load
-from labkit.paths import ROOT
+from labkit.paths import SHIPPED as ROOT
 from labkit.rig import lock, netns
 
 pytestmark = pytest.mark.rig

@@ -14,7 +14,7 @@ from jupyter_browser import Notebook, copied, opened
 from lab_server import jupyterlab
 
 from labkit import load
-from labkit.paths import ROOT
+from labkit.paths import SHIPPED as ROOT
 from labkit.rig import lock, netns
 
 pytestmark = [pytest.mark.rig, pytest.mark.browser]

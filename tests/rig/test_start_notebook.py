@@ -42,12 +42,12 @@ def run_all(folder: Path, **parameters: Any) -> str:
             done = execute(project(START), folder / "out.ipynb", given)
             break
         except LabkitError as error:
-            if "the rig is in use" not in error.why or time.monotonic() > deadline:
+            if "the rig is in use" not in error.what or time.monotonic() > deadline:
                 raise
             time.sleep(1)
     cells = nbformat.read(done, as_version=4).cells
     shown = [output for cell in cells for output in cell.get("outputs", [])]
-    assert "image/png" in shown[-1]["data"]
+    assert "image/svg+xml" in shown[-1]["data"]
     return "\n".join(one.get("data", {}).get("text/markdown", "") for one in shown)
 
 

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from labkit import Rig
 from labkit.hosts import LocalHost, script, start_job, stop_labelled
-from labkit.paths import ROOT
+from labkit.paths import SHIPPED as ROOT
 from labkit.rig import images
 
 LOCAL = LocalHost()

@@ -50,7 +50,7 @@ def test_a_campaign_is_decided(monkeypatch):
     assert "every block was measured within one session" in text.lower()
     assert "as planned" not in text and "default" in text  # an older plan names no margin
     assert "6 blocks" in text and "2 attempts failed" in text
-    assert sum(isinstance(value, Figure) for value in shown) == 11
+    assert sum(isinstance(value, Figure) for value in shown) == 13
 
 
 def contrasts_of(table, **known):

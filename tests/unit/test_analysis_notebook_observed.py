@@ -37,7 +37,7 @@ def test_what_observing_costs_is_apart_from_everything_else(monkeypatch):
     texts = [line["text"] for line in summary_of(shown)["headlines"]]
     assert "docker host: captured against not captured, bound and spinning ends" in texts
     assert "138 of 138 planned trials" in text
-    assert sum(isinstance(value, Figure) for value in shown) == 12
+    assert sum(isinstance(value, Figure) for value in shown) == 14
     assert "No trial of this campaign was captured" not in text
 
 

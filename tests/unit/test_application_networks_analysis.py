@@ -154,7 +154,7 @@ def test_what_was_put_in_is_found(five_blocks):
     one = said["throughput, iperf3 tcp, docker overlay against docker vxlan"]
     assert one["low"] < 1.5 / 1.8 < one["high"]
     assert any(text.startswith("latency, nginx 1 KB, best first: host <") for text in said)
-    assert sum(isinstance(one, Figure) for one in shown) == 2 + 1 + 5 + 4 + 2 + 4
+    assert sum(isinstance(one, Figure) for one in shown) == 2 + 1 + 5 + 4 + 2 + 4 + 2
 
 
 def test_the_papers_tables_stand_beside(five_blocks):

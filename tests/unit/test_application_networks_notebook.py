@@ -121,6 +121,7 @@ class Told:
         self.application, self.turn, self.placement = application, turn, docker("nat")
         self.applications, self.seconds = names["applications"], names["seconds"]
         self.loads = names["loads"]
+        self.applied: list[str] = []
         self.placed: list[Any] = []
         self.measured: list[Any] = []
 
@@ -128,7 +129,13 @@ class Told:
         return role
 
     @contextmanager
+    def apply(self, name: str) -> Any:
+        self.applied.append(name)
+        yield
+
+    @contextmanager
     def serve(self, workload: Any, placement: Placement, **options: Any) -> Any:
+        assert self.applied == ["congestion_control"]  # before any socket is made
         self.placed.append((workload, placement, options))
         yield SimpleNamespace(address="198.18.0.3", number=len(self.placed))
 

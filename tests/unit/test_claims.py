@@ -1,6 +1,7 @@
 """Claims read from a file: what each kind has, and what a paper has for it."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -166,6 +167,11 @@ def test_every_paper_has_five_to_eight_headlines_and_none_is_a_remark() -> None:
     for source in known.sources:
         headlines = [one for one in known if one.source == source and one.tier == "headline"]
         assert 5 <= len(headlines) <= 8, source
+
+
+def test_a_claim_of_most_cases_is_not_one_of_all() -> None:
+    said = {one.id for one in load_claims() if re.search(r"\b(for|in) most\b", one.statement)}
+    assert said == {one.id for one in load_claims() if one.most} != set()
 
 
 def test_a_range_is_never_narrower_than_the_papers_own_error() -> None:

@@ -11,11 +11,11 @@ from claim_files import claim
 
 import labkit
 from labkit import cli
+from labkit.chosen import Chosen, NothingMeasured
 from labkit.claims.ledger import COLUMNS
 from labkit.claims.schema import Claim, Claims
 from labkit.errors import DatasetError
 from labkit.paths import project
-from labkit.studies import NothingMeasured
 
 REFERENCE = str(project("data/reference/affinity-spinning"))
 WHERE = {"affinity": "split", "wait": "spin", "capture": "off"}
@@ -86,6 +86,7 @@ def test_the_papers_arithmetic(given: Any, capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert "jha2018: " in out and "statements do not follow" in out and "struye2017: " not in out
     assert "its tables give" in out
+    assert "jha2018: 12 times two places contradict each other in words" in out
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_an_error_in_one_claim_is_1_and_is_said(
     given(SLOWER, BROKEN)
     assert run(REFERENCE, "--result", "error") == 1
     out = capsys.readouterr().out
-    assert f"{BROKEN.id}: DatasetError: ['nosuch_ns'] was not measured" in out
+    assert f"{BROKEN.id}: DatasetError: 'nosuch_ns' was not measured" in out
     assert run(REFERENCE, "--result", "replicated") == 1
     assert SLOWER.id in capsys.readouterr().out
 
@@ -117,27 +118,28 @@ def test_a_missing_campaign_is_1(
     assert "no campaign here" in capsys.readouterr().err
 
 
-def test_by_default_the_campaigns_are_the_newest_ones(
+def test_by_default_the_campaigns_that_count_are_taken_and_named(
     given: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(SLOWER, OTHER)
     asked = []
 
-    def dataset_of(name: str, profile: str) -> Path:
+    def choose(name: str, profile: str) -> Chosen:
         asked.append((name, profile))
         if name != "affinity-spinning":
             raise NothingMeasured("nothing was measured")
-        return Path(REFERENCE)
+        return Chosen(name, (Path(REFERENCE),), Path(REFERENCE), "reference, for a test")
 
-    monkeypatch.setattr("labkit.studies.dataset_of", dataset_of)
+    monkeypatch.setattr("labkit.chosen.choose", choose)
     assert run("--profile", "paper") == 0
-    assert "1 replicated" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "1 replicated" in out and "affinity-spinning: reference, for a test" in out
     assert ("cpu-quota", "paper") in asked
 
-    def damaged(name: str, profile: str) -> Path:
+    def damaged(name: str, profile: str) -> Chosen:
         raise DatasetError("a file of the dataset is damaged", where="plan.json")
 
-    monkeypatch.setattr("labkit.studies.dataset_of", damaged)
+    monkeypatch.setattr("labkit.chosen.choose", damaged)
     assert run() == 1
     assert "damaged" in capsys.readouterr().err
 

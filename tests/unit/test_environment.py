@@ -1,4 +1,4 @@
-"""pyproject.toml, requirements.lock and environment.yml name one environment; all offline."""
+"""pyproject.toml, the locks and environment.yml name one environment; all offline."""
 
 from __future__ import annotations
 
@@ -33,22 +33,27 @@ GIVEN = {
 CONDA_NAMES = {"matplotlib": "matplotlib-base"}
 #: Only the type checker, some tests and the lock itself use these: pip brings them.
 PIP_ONLY = {"playwright", "axe-playwright-python", "roc-validator", "rocrate", "uv", "editables"}
+#: The environment, and what the documentation needs besides.
+LOCKS = ("requirements.lock", "requirements-docs.lock")
 
 
 def _project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def _requirements() -> list[Requirement]:
+def _requirements(*, docs: bool = False) -> list[Requirement]:
+    """Return what the environment requires, or what the documentation does besides."""
     project = _project()
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    extras = dict(project["optional-dependencies"])
+    besides = extras.pop("docs")
+    groups = [besides] if docs else [project["dependencies"], *extras.values()]
     return [Requirement(line) for group in groups for line in group]
 
 
-def _locked() -> dict[str, list[Version]]:
+def _locked(lock: str = LOCKS[0]) -> dict[str, list[Version]]:
     """Return each locked package with its versions (more than one where Pythons differ)."""
     found: dict[str, list[Version]] = {}
-    for line in (ROOT / "requirements.lock").read_text().splitlines():
+    for line in (ROOT / lock).read_text().splitlines():
         if match := re.match(r"([A-Za-z0-9._-]+)==([^ ;\\]+)", line):
             found.setdefault(canonicalize_name(match[1]), []).append(Version(match[2]))
     return found
@@ -80,6 +85,17 @@ def test_locked_versions_satisfy_pyproject(requirement: Requirement) -> None:
     assert all(version in requirement.specifier for version in versions)
 
 
+@pytest.mark.parametrize("requirement", _requirements(docs=True), ids=str)
+def test_the_documentations_lock_satisfies_pyproject(requirement: Requirement) -> None:
+    versions = _locked(LOCKS[1])[canonicalize_name(requirement.name)]
+    assert all(version in requirement.specifier for version in versions)
+
+
+def test_no_package_is_in_both_locks() -> None:
+    environment, besides = map(_locked, LOCKS)
+    assert set(environment) & set(besides) == set()
+
+
 @pytest.mark.parametrize("line", _conda_lines())
 def test_conda_specs_parse_strictly_and_admit_the_lock(line: str) -> None:
     spec = MatchSpec(line, strict=True)
@@ -103,8 +119,9 @@ def test_conda_names_what_pyproject_names() -> None:
     assert bounds == {name: set(bound.split(",")) for name, bound in wanted.items()}
 
 
-def test_every_locked_version_has_hashes_and_names_no_index() -> None:
-    text = (ROOT / "requirements.lock").read_text()
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_locked_version_has_hashes_and_names_no_index(lock: str) -> None:
+    text = (ROOT / lock).read_text()
     blocks = re.split(r"\n(?=[a-z0-9])", text[text.index("\n", text.rindex("\n#") + 1) + 1 :])
     assert all("--hash=sha256:" in block for block in blocks if "==" in block)
     assert "://" not in text

@@ -87,5 +87,5 @@ def test_without_a_rig_it_answers_from_the_reference_and_says_so(outputs: list[A
     answer = r"`docker bridge`, to that of `bare rules`: \d\.\d+ times \[\d.*\] \*\*\w+"
     assert re.search(answer, said)
     assert "one kernel" in said, "what the rig cannot decide"
-    assert sum("image/png" in one.get("data", {}) for one in outputs) == 1
+    assert sum("image/svg+xml" in one.get("data", {}) for one in outputs) == 1
     assert not [one for one in outputs if one.get("name") == "stderr"]

@@ -121,7 +121,7 @@ def test_what_was_put_in_is_found(monkeypatch):
     hop = said["Docker's published port over its host network, 28 B, each hop"]
     assert hop["unit"] == "µs" and hop["low"] < 6 < hop["high"]
     assert "rkt host | 1 | 1 | 28" in {one["condition"] for one in summary["infeasible"]}
-    assert sum(isinstance(one, Figure) for one in shown) == 9
+    assert sum(isinstance(one, Figure) for one in shown) == 10
     assert "the captured window has 0.900 times the packets a second" in words(shown)
     assert set(names["waits"]["capture dropped"]) == {"0"}
     loaded = names["late"]["loaded_latency_ns_mean"].set_index(["chain", "contrast"])

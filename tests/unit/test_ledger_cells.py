@@ -59,6 +59,17 @@ def test_why_a_cell_is_not_measured() -> None:
     )
 
 
+def test_what_is_measured_beside_an_infeasible_condition_is_infeasible_too() -> None:
+    refused = {"condition": "docker c | 4", "reason": "no such network"}
+    factors = {"placement": PLACEMENTS[:2], "size_b": ["4", "8"]}
+    found = campaign(higher, factors=factors, infeasible=[refused])
+    # Trials of the plan's size measure another one in turn.
+    found.plan["factors"] = {"placement": PLACEMENTS, "size_b": ["4"]}
+    which = claim("difference", condition={**C, "size_b": 8}, baseline=A, direction="higher")
+    row = one(found, which)
+    assert row["why"] == "docker c | size_b 8: infeasible: no such network"
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

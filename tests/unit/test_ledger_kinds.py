@@ -180,6 +180,23 @@ def test_a_claim_of_several_levels_holds_at_each(kind: str) -> None:
     assert result_of(kind, both, each={"wait": ("a", "c")})["result"] == "not measured"
 
 
+@pytest.mark.parametrize(
+    ("truth", "result", "said"),
+    [
+        (means(1.2, 1.2, 0.9), "replicated", "and so does 1 more"),
+        (means(1.2, 0.9, 0.9), "contradicted", "nor does 1 more"),
+        (means(1.2, 1.2, 1.0), "replicated", "and so does 1 more"),
+        (means(1.2, 1.0, 1.0), "undecided", "is open"),
+    ],
+)
+def test_most_is_more_than_half(truth: Any, result: str, said: str) -> None:
+    others = {"where": AT, "conditions": (B, C, D), "baseline": A, "low": 1.0}
+    row = result_of("range-of-ratios", campaign(truth), **others, most=True)
+    assert (row["result"], said in row["why"]) == (result, True), row["why"]
+    # All of them hold nowhere here.
+    assert result_of("range-of-ratios", campaign(truth), **others)["result"] != "replicated"
+
+
 def test_what_decides_is_said() -> None:
     _, holds, fails = CASES["order"]
     row = result_of("order", campaign(fails))

@@ -1,8 +1,12 @@
 """The notebook of the ledger: without a campaign, and with several studies' campaigns."""
 
+import json
+
 from matplotlib.figure import Figure
 from notebook_pages import execute, words
 from test_analysis_notebook import LEDGER, campaign
+
+from labkit.dataset.files import FORMAT
 
 
 def test_the_ledger_without_a_campaign(monkeypatch, tmp_path):
@@ -18,7 +22,8 @@ def test_the_ledger_without_a_campaign(monkeypatch, tmp_path):
 def test_the_ledger_of_several_studies(monkeypatch, tmp_path):
     for folder in ("affinity-spinning", "other/20270115"):
         (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "plan.json").write_text("{}")
+        plan = {"format": FORMAT, "study": folder}
+        (tmp_path / folder / "plan.json").write_text(json.dumps(plan))
     shown, names = execute(monkeypatch, campaign(5, shared=False), LEDGER, data=str(tmp_path))
     rows = names["rows"]
     measured = rows[rows["estimate"].notna()]

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_campaigns import FACTS, MACHINE, PLACEMENTS, REAL, Campaign, campaign
 
-from labkit.claims.ledger import ledger, setting
-from labkit.claims.schema import CAPABILITIES, Claims, Needs, Workload
+from labkit.claims.ledger import ledger
+from labkit.claims.schema import CAPABILITIES, Claims, Needs, PaperHosts, Workload
+from labkit.claims.setting import setting
 
 A = {"placement": PLACEMENTS[0], "size_b": 4}
 
@@ -158,3 +159,71 @@ def test_guests_of_one_machine_have_kernels_of_their_own_only() -> None:
         )
         row = ledger(campaign(lambda *_: 1.0, rig=rig), claims=Claims((which,))).iloc[0]
         assert row["setting"] == word
+
+
+def machine(**stable: Any) -> dict[str, Any]:
+    return {"sut": {"stable": stable}, "generator": {"stable": stable}}
+
+
+def tcp(name: str) -> dict[str, Any]:
+    return machine(kernel={"sysctl": {"net/ipv4/tcp_congestion_control": name}})
+
+
+ENGINE = {"SecurityOptions": ["name=seccomp,profile=builtin", "name=cgroupns"]}
+
+
+@pytest.mark.parametrize(
+    ("had", "facts", "settings", "here"),
+    [
+        ({"congestion_control": "cubic"}, tcp("cubic"), {}, ""),
+        ({"congestion_control": "cubic"}, tcp("bbr"), {}, "bbr"),
+        ({"congestion_control": "cubic"}, tcp("bbr"), {"congestion_control": "cubic"}, ""),
+        ({"congestion_control": "cubic"}, tcp("bbr"), {"congestion_control": "as found"}, "bbr"),
+        ({"congestion_control": "cubic"}, {}, {}, "not recorded"),
+        ({"disk": "hard disk"}, {}, {}, "not recorded"),
+        ({"disk": "hard disk"}, machine(storage={"engine": {"disk": "NVMe"}}), {}, "NVMe"),
+        ({"disk": "NVMe"}, machine(storage={"engine": {"disk": "NVMe"}}), {}, ""),
+        ({"seccomp": "none"}, machine(engine=ENGINE), {}, "default"),
+        ({"seccomp": "default"}, machine(engine=ENGINE), {}, ""),
+        ({"seccomp": "none"}, machine(engine={"SecurityOptions": []}), {}, ""),
+        ({"seccomp": "none"}, machine(engine=None), {}, "not recorded"),
+    ],
+)
+def test_hosts_with_something_else_than_the_paper_s_are_an_analogue(
+    had: dict[str, str], facts: Any, settings: dict[str, Any], here: str
+) -> None:
+    which = claim("bound", condition=A, high=2)
+    found = small(blocks=6, settings=settings)
+    found = Campaign(found.plan, found.records, None, facts)
+    hosts = PaperHosts(source="small", study="nets", **had)
+    row = ledger(found, claims=Claims((which,), hosts=(hosts,))).iloc[0]
+    (value,) = had.values()
+    assert row["setting"] == ("analogue" if here else "same")
+    assert row["setting_why"].endswith(
+        f"is {value} in the paper: here it is {here}" if here else ""
+    )
+
+
+def test_what_a_placement_had_counts_beside_the_hosts() -> None:
+    found = small(blocks=6)
+    for one in found.records:
+        one["verification"] = {"congestion_control": "reno"}
+    found = Campaign(found.plan, found.records, None, tcp("cubic"))
+    _, why = setting(claim("bound", condition=A, high=2), found, 1, {}, {"congestion_control": "x"})
+    assert why == "TCP congestion control is x in the paper: here it is cubic and reno"
+
+
+@pytest.mark.parametrize(
+    ("where", "concerned"),
+    [
+        ({}, True),
+        ({"placement": (PLACEMENTS[0],)}, True),
+        ({"placement": (PLACEMENTS[1], "docker other")}, False),
+        ({"size_b": (4.0,), "placement": (PLACEMENTS[0],)}, True),
+        ({"application": ("some",)}, True),  # the claim names no application
+    ],
+)
+def test_which_claims_depend_on_the_paper_s_hosts(where: dict[str, Any], concerned: bool) -> None:
+    hosts = PaperHosts(source="small", study="nets", where=where, disk="SSD")
+    known = Claims((claim("bound", condition=A, high=2),), hosts=(hosts,))
+    assert known.paper_hosts(known.claims[0]) == ({"disk": "SSD"} if concerned else {})

@@ -96,7 +96,7 @@ def test_a_fixed_cost_is_found_fixed_and_the_claim_replicated(monkeypatch):
     assert said[text]["low"] < 20 < said[text]["high"]
     both = said["published ports at both ends against host networks at both, 200 B, mean"]
     assert both["verdict"] == "different" and both["estimate"] == pytest.approx(1.5, abs=0.03)
-    assert sum(isinstance(one, Figure) for one in shown) == 7
+    assert sum(isinstance(one, Figure) for one in shown) == 9
     alone = names["foreseen"]("median")
     assert (alone["fixed cost alone"] - alone["ratio"]).abs().max() < 0.01
 

@@ -55,3 +55,15 @@ def test_names_are_imported_when_they_are_first_used() -> None:
     code = "import sys, labkit, labkit.analysis, labkit.claims; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+#: Packages that take half a second or more to import, and what does without them.
+HEAVY = ("IPython", "jsonschema", "matplotlib", "scipy.stats", "seaborn", "statsmodels")
+LIGHT = ("import labkit; labkit.load, labkit.compare, labkit.ledger", "import labkit.studies")
+
+
+@pytest.mark.parametrize("imports", LIGHT)
+def test_heavy_packages_are_imported_where_they_are_used(imports: str) -> None:
+    code = f"import sys\n{imports}\nprint(*{set(HEAVY)} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"

@@ -107,7 +107,7 @@ def test_what_was_put_in_is_found(monkeypatch):
     assert one["verdict"] == "different" and 0.6 < one["low"] < one["high"] < 0.66
     text = "cost of the overlay against the host's network, postgresql 300/s, RPS on"
     assert said[text]["estimate"] == pytest.approx(1.4, rel=0.03)
-    assert sum(isinstance(one, Figure) for one in shown) == 3
+    assert sum(isinstance(one, Figure) for one in shown) == 5
 
 
 def test_the_papers_tables_and_claims_stand_beside(monkeypatch):

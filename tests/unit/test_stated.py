@@ -1,5 +1,6 @@
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pandas as pd
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkit.claims.schema import load_claims
 from labkit.claims.stated import (
     COLUMNS,
     FUNCTIONS,
@@ -14,11 +16,15 @@ from labkit.claims.stated import (
     Stated,
     columns_of,
     compute,
+    disagreements,
     evaluate,
+    load_disagreements,
     load_stated,
     names_in,
+    places_in,
     recompute,
     select,
+    stated_path,
     with_unit,
 )
 from labkit.errors import DatasetError, UsageError
@@ -26,7 +32,7 @@ from labkit.errors import DatasetError, UsageError
 KEYS = ("haruna2019", "jha2018", "latency2016", "rohprimardho2015", "struye2017")
 DATA = Path(__file__).parent / "data" / "claims"
 TEXT = (DATA / "small.stated.toml").read_text()
-HEAD, ENTRY, ORDER = re.split(r"(?m)(?=^\[\[stated\]\]$)", TEXT)
+HEAD, WORDS, ENTRY, ORDER = re.split(r"(?m)(?=^\[\[\w+\]\]$)", TEXT)
 
 
 @pytest.fixture
@@ -88,6 +94,8 @@ def test_the_tolerance_includes_its_end():
         ("small-nat-drop", "nat-drop", "nat-drop: id: does not start with small-"),
         ('id = "small-nat-drop"', "", "entry 1: id: missing"),
         ('place = "section 2"', "", "small-nat-drop: place: missing"),
+        ('place = "section 2"', 'place = "section 9"', "place: the document has no section 9"),
+        ('places = "abstract, sections 2 and 3, Table 1"', "", "places: missing"),
         ("stated = 8", "", "small-nat-drop: stated: missing"),
         ("stated = 8", "stated = '8'", "small-nat-drop: stated"),
         ("stated = 8", "stated = false", "small-nat-drop: stated"),
@@ -119,6 +127,41 @@ def test_a_wrong_entry_is_named(small, old, new, said):
     with pytest.raises(DatasetError, match=said) as caught:
         load_stated("small", root)
     assert str(root / "small.stated.toml") in str(caught.value)
+
+
+def test_places_that_contradict_each_other(small):
+    (one,) = load_disagreements("small", small(TEXT))
+    assert one.detail == "the option: --a (section 3), but --b (abstract, Table 1)"
+    frame = disagreements(small(TEXT))
+    assert frame.to_dict("records") == [{"source": "small", **one.model_dump()}]
+    assert disagreements(small(HEAD)).empty
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('but = "--b"', "", "disagreement 1: but: missing"),
+        ('but = "--b"', 'but = ""', "disagreement 1: but: "),
+        ('but = "--b"', 'but = "--b"\nnote = "x"', "disagreement 1: note: unknown key"),
+        ("abstract, Table 1", "abstract, Table 2", "place: the document has no table 2"),
+    ],
+)
+def test_a_wrong_disagreement_is_named(small, old, new, said):
+    assert old in WORDS
+    with pytest.raises(DatasetError, match=said):
+        load_disagreements("small", small(HEAD + WORDS.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("section 4.1, Tables C.1, C.3", ["section 4.1", "table C.1", "table C.3"]),
+        ("sections 5.1 to 5.3; abstract", ["section 5.1", "section 5.3", "abstract"]),
+        ("appendices C and D, Listing 3.1", ["appendix C", "appendix D", "listing 3.1"]),
+    ],
+)
+def test_places_of_a_phrase(text, places):
+    assert places_in(text) == places
 
 
 def test_all_problems_are_shown_together(small):
@@ -170,6 +213,23 @@ def test_the_papers_words_against_their_tables(all_stated):
     assert all_stated["follows"].any() and not all_stated["follows"].all()
     odd = all_stated[~all_stated["follows"] & all_stated["difference"].notna()]
     assert (odd["difference"].abs() > odd["tolerance"]).all()
+    # A tolerance is for rounding and for "about": a quarter of the number at most.
+    numbers = all_stated[all_stated["difference"].notna()]
+    assert (numbers["tolerance"] <= numbers["stated"].astype(float).abs() / 4).all()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_document_contradicts_itself_in_words(key):
+    found = load_disagreements(key)
+    assert len({one.about for one in found}) == len(found) >= 5
+    assert all(one.says != one.but for one in found)
+
+
+def test_the_places_of_claims_exist():
+    for claim in load_claims():
+        text = stated_path(claim.source).read_text()
+        known = places_in(tomllib.loads(text)["places"])
+        assert set(places_in(claim.place)) <= set(known), claim.id
 
 
 NAMES = {"a": 1.0, "b": 4.0, "many": [3.0, 1.0, 2.0], "up": [1.0, 2.0, 3.0], "one": [1.0]}

@@ -52,7 +52,7 @@ def test_a_file_replaces_parameters_of_the_profile(tmp_path: Path) -> None:
     assert [one.parameters["size"] for one in runs] == [9, 9]
     assert runs[0].folder == project("data/local/low/affinity-spinning")
     # The profiles are such files, and say themselves where their data go.
-    profile = studies.NOTEBOOKS / "profiles" / "65-rps.tiny.yaml"
+    profile = project("notebooks/profiles/65-rps.tiny.yaml")
     assert studies.plan_runs(["rps"], "quick", [profile], {})[0].folder == project(
         "data/local/tiny/rps"
     )
@@ -63,6 +63,10 @@ def test_a_file_replaces_parameters_of_the_profile(tmp_path: Path) -> None:
     [
         ({"a.yaml": "seed: 1", "b.yaml": "mesages: 1"}, {}, "no parameter 'mesages'"),
         ({"a.yaml": "seed: 1"}, {"mesages": 1}, "no parameter 'mesages'"),
+        ({}, {"blocks": "two"}, "blocks of 10-affinity-spinning.ipynb cannot be 'two'"),
+        ({}, {"blocks": -1}, "cannot be -1"),
+        ({}, {"rig": "virtal"}, "no rig called 'virtal'.*\n.*did you mean 'virtual'"),
+        ({}, {"rig": "nosuch.toml"}, "nosuch.toml"),
         ({"a.yaml": "seed: 1", "b.yaml": "seed: 2"}, {"data": "data/x"}, "go to one folder"),
         ({"a.yaml": "seed: 1", "b.yaml": "data: data/local/a"}, {}, "go to one folder"),
         ({"a.yaml": "- seed"}, {}, "has no parameters"),
@@ -103,7 +107,7 @@ def notebook(folder: Path, name: str, source: str) -> Path:
 def test_a_failed_run_does_not_end_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(studies, "project", lambda path: tmp_path / path)
+    monkeypatch.setattr(studies, "project", lambda path=".": tmp_path / path)
     campaign = write_campaign(tmp_path / "data" / "good" / "1", study="good", blocks=2)
     write_json(campaign / "plan.json", small_plan("good") | {"order": [[0, 1], [1, 0]]})
     progress = {"study": "good", "planned": 4, "done": 4, "failed": 0, "blocks": 2, "whole": 2}
@@ -150,7 +154,7 @@ def test_the_ledger_has_every_claim_and_no_error(report: Path) -> None:
     for source, part in rows.groupby("source"):
         for result, number in part["result"].value_counts().items():
             link = f"ledger.html?source={source}&amp;result={str(result).replace(' ', '%20')}"
-            assert f'<a href="{link}#claims-title">{number}</a>' in index
+            assert f'href="{link}#claims-title" aria-label="{number} {result}"' in index
 
 
 def test_the_page_of_the_rig_and_those_of_studies_link_each_other(report: Path) -> None:
@@ -160,7 +164,29 @@ def test_the_page_of_the_rig_and_those_of_studies_link_each_other(report: Path) 
         assert 'href="rig.html"' in (report / f"{name}.html").read_text()
 
 
-def test_a_study_without_a_campaign(tmp_path: Path) -> None:
-    assert studies.measured_here("quick", ["no-such-study"]) == []
-    with pytest.raises(studies.NothingMeasured):
-        studies.dataset_of("no-such-study", "quick")
+def test_pages_and_ledger_are_of_the_same_campaigns_and_say_why(report: Path) -> None:
+    rows = pd.read_csv(report / "ledger.csv")
+    assert set(rows["dataset"].dropna()) == {
+        f"data/reference/{studies.name_of(notebook)}" for notebook in committed.published()
+    }
+    assert "<li>rps: reference</li>" in (report / "ledger.html").read_text()
+    for notebook in committed.published():
+        assert "Campaign: reference" in (report / f"{notebook.stem}.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["10", "affinity-spinning", "10-affinity-spinning"])
+def test_a_study_has_a_name_and_a_number(name: str) -> None:
+    assert [path.stem for path in studies.find([name])] == ["10-affinity-spinning"]
+
+
+def test_names_that_do_not_exist_are_an_error_that_suggests_one() -> None:
+    with pytest.raises(UsageError, match="no study called 'afinity-spinning'") as caught:
+        studies.find(["afinity-spinning", "rps"])
+    assert caught.value.remedy.startswith("did you mean 'affinity-spinning'? One of affinity")
+    with pytest.raises(UsageError, match="no profile 'nope'"):
+        studies.check_profile("nope")
+    with pytest.raises(UsageError, match="no profile 'quik'") as caught:
+        studies.profile_of(studies.find(["rps"])[0], "quik")
+    assert "did you mean 'quick'?" in caught.value.remedy
+    for profile in (None, "reference", "tiny", "brief"):
+        studies.check_profile(profile)

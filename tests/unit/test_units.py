@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labkit.campaign import evidence
-from labkit.units import METRICS
+from labkit.units import METRICS, metric_of
 
 
 def test_cpu_time_of_both_sides_has_a_unit() -> None:
@@ -17,8 +17,22 @@ def test_cpu_time_of_both_sides_has_a_unit() -> None:
 
 def test_metrics_are_said_once_and_in_known_words() -> None:
     assert {one.better for one in METRICS.values()} == {"lower", "higher", "neither"}
-    units = {"ns", "us", "s", "1", "1/s", "1/message", "Mbit/s"}
+    units = {"ns", "us", "s", "1", "1/s", "1/message", "Mbit/s", "MB/s", "GB/s", "Gflop/s"}
     assert {one.unit for one in METRICS.values()} == units
     assert all(name.rpartition("_ns")[1] or one.unit != "ns" for name, one in METRICS.items())
     assert METRICS["lossless_per_s"].better == "higher"
     assert METRICS["hop_drops"].better == "lower"
+
+
+def test_a_column_has_a_metric_and_a_statistic() -> None:
+    for column, name, statistic, shown in (
+        ("rtt_ns_p99", "rtt_ns", "p99", "ns"),
+        ("latency_ns_median", "latency_ns", "median", "ns"),
+        ("copy_mean_gb_per_s", "copy_mean_gb_per_s", "", "GB/s"),
+        ("cpu_use", "cpu_use", "", "share"),
+        ("end_ns_p99", "end_ns", "p99", "ns"),
+        ("pressure_mean", "pressure_mean", "", "1"),
+    ):
+        metric, found = metric_of(column)
+        assert (metric.name, found, metric.shown) == (name, statistic, shown)
+    assert metric_of("end_ns")[0].better == "neither"

@@ -143,7 +143,7 @@ def test_the_signed_rank_test_stands_beside_the_t_test():
     assert stats.wilcoxon(changes).pvalue == pytest.approx(0.002, abs=1e-4)
     # With five blocks it never reaches 5 %, so its silence says nothing.
     assert run(with_changes(changes[:5])).note[0] == UNCHECKED
-    assert run(with_changes(changes), paired=False).note[0] == ""
+    assert "signed-rank" not in run(with_changes(changes), paired=False).note[0]
     assert run(with_changes([0.0] * 4 + [0.3, -0.1, 0.1, 0.2])).note[0] == UNCHECKED
 
 

@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 from scipy import signal, stats
 
+from labkit.analysis.estimates import over_blocks, ratio_of_means
 from labkit.analysis.robust import (
     CHECKED_BLOCKS,
     SERIAL_LEVEL,
-    allow_for_serial,
+    UNCHECKED,
     block_mean,
+    block_ratio,
+    checked,
     serial_correlation,
     shape_note,
     trimmed_mean,
+    without_unchecked,
 )
 
 
@@ -54,8 +58,20 @@ def test_errors_allow_for_it_and_are_never_narrower():
 @pytest.mark.parametrize("figures", [np.arange(CHECKED_BLOCKS - 1.0), np.ones(20), np.ones(0)])
 def test_nothing_is_said_of_too_few_blocks_or_of_constants(figures):
     assert math.isnan(serial_correlation(figures).p_value) and shape_note(figures) == ""
-    estimate = block_mean(figures)
-    assert allow_for_serial(estimate, figures) is estimate
+    assert without_unchecked(block_mean(figures).note) == over_blocks(figures).note
+
+
+def test_means_and_ratios_say_what_was_found_and_what_could_not_be_checked():
+    few, outlying = np.arange(9.0), np.append(np.tile([1.0, 1.1], 6), 9.0)
+    rising, ones = np.arange(20.0), np.ones(20)
+    assert block_mean(few).note == block_ratio(few, np.ones(9)).note == UNCHECKED
+    for figures, said in ((outlying, "outlying block (13 of 13)"), (rising, "wanders")):
+        mean, ratio = block_mean(figures), block_ratio(figures, np.ones(len(figures)))
+        assert said in mean.note and said in ratio.note
+        assert ratio.interval() == pytest.approx(mean.interval())
+    plain = ratio_of_means(rising, ones)
+    assert block_ratio(rising, ones).interval()[1] > plain.interval()[1]
+    assert checked(np.resize([1.0, 2.0], 20)).widening == 1.0
 
 
 def test_shapes_are_noted():

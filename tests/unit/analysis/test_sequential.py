@@ -1,4 +1,4 @@
-"""Looks with spent error, decisions at a look, and campaigns that are combined."""
+"""Looks with spent error, decisions at a look, and p-values with earlier looks counted."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from labkit.analysis.sequential import DECISIONS, Looks, combine, look, sequential_p
+from labkit.analysis.sequential import DECISIONS, Looks, campaign_share, look
 from labkit.errors import UsageError
 
 LOOKS = Looks()
@@ -83,42 +83,6 @@ def test_the_last_look_leaves_nothing_open():
     assert math.isnan(decision.chance) and decision.next_look is None
 
 
-def campaign(rng, mean=0.0, blocks=10):
-    return rng.normal(mean, 0.1, blocks)
-
-
-def test_campaigns_are_combined_and_the_first_decision_stands():
-    rng = np.random.default_rng(2)
-    weak = [campaign(rng, 0.07) for _ in range(5)]
-    alone = [look(part, Looks(EVEN)).decision for part in weak]
-    assert combine(weak, Looks(EVEN)).decision == "replicated" and "go on" in alone
-    late = [campaign(rng, 0.3), campaign(rng, -0.5)]
-    first = combine(late[:1], Looks(EVEN))
-    both = combine(late, Looks(EVEN))
-    assert first.decision == both.decision == "replicated"
-    assert both.n_blocks == 10 and "1 of 2 campaigns" in both.note
-
-
-def test_five_reruns_do_not_raise_the_error():
-    rng, runs = np.random.default_rng(3), 500
-    combined = last = 0
-    for _ in range(runs):
-        parts = [campaign(rng) for _ in range(5)]
-        combined += combine(parts, Looks(EVEN)).decision == "replicated"
-        last += min(stats.ttest_1samp(part, 0, alternative="greater").pvalue for part in parts) < (
-            0.025
-        )
-    assert combined / runs <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / runs) < last / runs
-
-
-def test_campaigns_that_differ_count_as_one_number_each():
-    rng = np.random.default_rng(4)
-    parts = [campaign(rng, mean) for mean in (0.02, 0.5, 0.3)]
-    decision = combine(parts[:2], Looks((3, *EVEN)))
-    assert "campaigns differ" in combine(parts[::-1], Looks(EVEN, "obrien-fleming")).note
-    assert decision.n_blocks == 20 and decision.decision != "replicated"
-
-
 def test_errors_hold_over_the_looks():
     rng, runs = np.random.default_rng(5), 600
     words = []
@@ -134,13 +98,31 @@ def test_errors_hold_over_the_looks():
     assert words.count("hopeless") > 0.9 * runs
 
 
-def test_a_sequential_p_value_is_below_alpha_where_a_look_decided():
-    levels = LOOKS.levels(0.025)
-    just = [0.5, levels[1] * 0.99]
-    assert sequential_p(just, (5, 10), LOOKS, sides=2) < 0.05
-    assert sequential_p([0.5, levels[1] * 1.01], (5, 10), LOOKS, sides=2) > 0.05
-    assert sequential_p([0.9], (5,), LOOKS) == 1.0
-    assert 0 < sequential_p([0.0], (5,), LOOKS) < 1e-9
+@given(st.floats(0.001, 0.2), st.integers(3, 80), st.sampled_from(["pocock", "obrien-fleming"]))
+@settings(max_examples=60, deadline=None)
+def test_an_adjusted_p_value_is_below_alpha_where_the_look_decides(alpha, blocks, spending):
+    looks = Looks((5, 10, 20, 40, 80), spending)
+    taken = [*(n for n in looks.blocks if n < blocks), blocks]
+    level = looks.levels(alpha, taken)[-1]
+    if level < 1e-8:  # almost nothing is spent so early
+        return
+    assert looks.adjust(0.98 * level, blocks) < alpha < looks.adjust(1.02 * level, blocks)
+    assert looks.adjust(1.96 * level, blocks, sides=2) < 2 * alpha
+
+
+def test_an_adjusted_p_value_at_the_edges():
+    assert Looks((20,)).adjust(0.03, 20) == pytest.approx(0.03, rel=1e-3)
+    assert 0 <= LOOKS.adjust(0.0, 5) < 1e-9 and LOOKS.adjust(0.9, 5) == 1.0
+    assert math.isnan(LOOKS.adjust(math.nan, 5))
+    # Nothing is left after the last planned block.
+    assert Looks((5, 10)).adjust(1e-6, 12) == 1.0
+
+
+def test_repeated_campaigns_spend_alpha_once():
+    shares = [campaign_share(number) for number in range(1, 40)]
+    assert sum(shares) == pytest.approx(1.0) and shares[0] == 0.8
+    with pytest.raises(UsageError, match="number of campaigns"):
+        campaign_share(0)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +148,5 @@ def test_impossible_questions_are_refused():
     for bad in (figures[:1], np.array([0.1, math.nan])):
         with pytest.raises(UsageError, match="two blocks"):
             look(bad, LOOKS)
-    with pytest.raises(UsageError, match="no campaigns"):
-        combine([], LOOKS)
     with pytest.raises(UsageError, match="alpha"):
         LOOKS.levels(0.5)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from labkit.campaign.study import Study, noise
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, PlanMismatch, UsageError
-from labkit.paths import ROOT, project
-from labkit.placement import bare, docker
+from labkit.hosts import LocalHost, Result
+from labkit.paths import SHIPPED, project
+from labkit.placement import bare, container, docker
 from labkit.rig.base import Rig
+from labkit.runtimes import Server
 from labkit.tools.base import Measurement
 
 
@@ -104,6 +107,14 @@ def test_a_treatment_says_where_its_level_is_infeasible(rig: Rig) -> None:
         (treatments.PacketCapture(), "on", {}, {}, "no collector"),
         (treatments.PacketCapture(), "off", {}, {}, None),
         (treatments.PacketSteering(), "on", {}, {}, "no host sut"),
+        (
+            treatments.CongestionControl(),
+            "cubic",
+            {"placement": container("gvisor")},
+            {},
+            "a TCP of its own",
+        ),
+        (treatments.CongestionControl(), "as found", {"placement": container("gvisor")}, {}, None),
     ],
 )
 def test_feasibility_of_treatments(
@@ -125,6 +136,50 @@ def test_a_placement_on_both_hosts_needs_two_with_an_engine(rig: Rig) -> None:
     assert both.feasibility(rig, 2, {"placement": bare("clean")}) is None
     assert spread.feasibility(rig, 2, {"placement": bare("rules")}) is None
     assert "one host without" in str(spread.feasibility(rig, 2, {"placement": bare("clean")}))
+
+
+def test_a_setting_that_the_rig_cannot_have_leaves_no_condition(rig: Rig) -> None:
+    study = Study("tiny", measured, {"n": [1]}, {"level": 11}, treatments={"level": Loud()})
+    assert study.infeasible(rig, {"n": 1}) == "too loud"
+
+
+class Kernel(LocalHost):
+    """A host that answers every command with one text."""
+
+    name = "sut"
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+
+    def run(self, *argv: str, **options: Any) -> Result:
+        return Result(argv, "sut", 0, self.answer, "", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("reno bbr cubic\n", None),
+        ("reno\n", "sut: no TCP congestion control 'cubic': it has reno"),
+        ("", "it cannot be set there"),
+    ],
+)
+def test_congestion_control_needs_the_kernel(rig: Rig, answer: str, reason: str | None) -> None:
+    rig.hosts = {"sut": Kernel(answer)}
+    found = treatments.CongestionControl().feasibility(rig, "cubic", {"placement": bare("rules")})
+    assert found is None if reason is None else reason in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("own", "answer", "said"),
+    [(True, "cubic\n", ""), (True, "bbr\n", "is bbr, not"), (False, "cubic\n", "is bbr, not")],
+)
+def test_congestion_control_is_read_back_inside(own: bool, answer: str, said: str) -> None:
+    observed = {"namespaces": {"net": "1" if own else "2"}, "host_namespaces": {"net": "2"}}
+    observed |= {"congestion_control": "bbr"}
+    server = Server("", 1, 7, Kernel(answer), observed, "0", list)
+    with pytest.raises(ManipulationError, match=said) if said else nullcontext():
+        treatments.CongestionControl().placed("cubic", server)
+    assert observed["congestion_control"] == (answer.strip() if own else "bbr")
 
 
 def test_treatments_check_a_window() -> None:
@@ -215,7 +270,7 @@ Study("told", told, {"n": [1, 2]}).plan(rig, blocks=1, seed=1).run(into=sys.argv
 
 def test_a_campaign_resumes_after_a_change_of_documentation(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
-    subprocess.run(["cp", "-r", str(ROOT / "labkit"), str(tmp_path / "copy")], check=True)
+    subprocess.run(["cp", "-r", str(SHIPPED / "labkit"), str(tmp_path / "copy")], check=True)
     script = tmp_path / "campaign.py"
     script.write_text(PROGRAM)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "copy")}

@@ -362,15 +362,27 @@ def test_the_representation_of_a_dataset(store: Store) -> None:
         "  rig: virtual (virtual)",
         "  trials: 1, 1 blocks, 1 failed attempts",
         "  conditions: 1",
-        "    placement: bare clean, docker bridge",
+        "    placement: bare clean",
         "    wait: block",
         "  metrics: rtt_ns_median",
         "  samples: rtt_ns",
     ]
+    shown = load(store.path)._repr_html_()
+    assert "<th>placement</th><td>bare clean</td>" in shown
     (store.path / "plan.json").write_text("{")
     assert "damaged" in repr(Dataset(store.path))
+    assert "damaged" in Dataset(store.path)._repr_html_()
     study = load(project("data/reference/affinity-spinning"))
     assert "trials: 125 of 125 planned, 5 blocks, 0 failed" in repr(study)
+
+
+def test_one_column_may_be_a_string_and_near_names_are_suggested(store: Store) -> None:
+    add(store)
+    assert load(store.path).samples("rtt_ns")["rtt_ns"].tolist() == [1, 2, 3]
+    assert load(store.path).series("rtt_ns")["n"].tolist() == [3]
+    with pytest.raises(DatasetError, match="'rtt_n' was not measured") as caught:
+        load(store.path).samples("rtt_n")
+    assert "did you mean 'rtt_ns'?" in caught.value.remedy
 
 
 def test_a_folder_of_several_studies_is_an_error(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -283,3 +284,28 @@ def test_facts_of_this_machine() -> None:
     assert {"no interface no-such", "the engine does not answer"} <= set(facts["notes"])
     again = collect_facts(LocalHost(), interfaces=["lo", "no-such"], engine_socket="/no/socket")
     assert json.dumps(again["stable"]) == json.dumps(facts["stable"])
+
+
+@pytest.mark.parametrize(
+    ("disks", "kind"),
+    [
+        (["/sys/devices/pci0000:00/0000:00:02.0/virtio1/block/vda 1"], "virtual disk"),
+        (["/sys/devices/pci0000:00/0000:01:00.0/nvme/nvme0/nvme0n1 0"], "NVMe"),
+        (["/sys/devices/pci0000:00/0000:00:17.0/ata1/host0/block/sda 1"], "hard disk"),
+        (
+            ["/sys/devices/pci0000:00/ata1/block/sda 0", "/sys/devices/ata2/block/sdb 1"],
+            "SSD, hard disk",
+        ),
+        ([], None),
+    ],
+)
+def test_the_kind_of_disk_below_a_directory(disks: list[str], kind: str | None) -> None:
+    text = "\n".join([CAPTURED, "## storage engine", "ext4", *disks])
+    stored = parse_facts(text)["stable"]["storage"]
+    assert stored == {"engine": {"filesystem": "ext4", "disk": kind}}
+
+
+def test_a_directory_that_is_not_made_yet_is_on_the_disk_of_its_parent(tmp_path: Path) -> None:
+    places = [tmp_path, tmp_path / "later" / "still"]
+    found = [collect_facts(LocalHost(), directory=str(one))["stable"]["storage"] for one in places]
+    assert found[0] == found[1] and found[0]["data"]["filesystem"]

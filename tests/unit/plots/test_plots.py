@@ -14,7 +14,7 @@ from labkit.analysis.summary import mechanisms
 from labkit.errors import UsageError
 from labkit.plots import stacked_plot
 from labkit.plots.distributions import curve_levels
-from labkit.plots.figure import alt_text
+from labkit.plots.figure import alt_text, ratio_ticks, svg
 
 
 @pytest.fixture(scope="module")
@@ -169,14 +169,27 @@ def test_drawn_curves_and_bars_differ_without_colour(samples):
         assert abs(grey(one.get_facecolor()[:3]) - grey(other.get_facecolor()[:3])) > 0.1
 
 
-def test_a_displayed_figure_has_a_text_alternative(samples):
+def displayed(figure, monkeypatch):
+    """Return data and metadata that a figure displays in a notebook."""
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda *one, **more: shown.append((one, more)))
+    assert DisplayFormatter().format(figure) == ({}, {})
+    ((data,), options) = shown[0]
+    return data, options["metadata"]
+
+
+def test_a_displayed_figure_is_an_svg_with_a_text_alternative_and_numbers(samples, monkeypatch):
     table = compared(samples)
-    drawn = plots.interval_plot(table, margin=0.02, baseline="bare clean", title="medians")
-    images, metadata = DisplayFormatter().format(drawn)
-    assert set(images) == {"text/plain"}  # IPython's backend makes the image
-    alt = metadata["image/png"]["alt"]
+    options = {"margin": 0.02, "baseline": "bare clean", "title": "medians"}
+    drawn = plots.interval_plot(table, **options)
+    images, metadata = displayed(drawn, monkeypatch)
+    assert images["image/svg+xml"] == svg(plots.interval_plot(table, **options))
+    assert list(pd.read_csv(io.StringIO(images["text/csv"]))["estimate"]) == pytest.approx(
+        list(table["estimate"]), rel=1e-5
+    )
+    alt = metadata["image/svg+xml"]["alt"]
     first = table.iloc[0]
-    assert f"Rows: {first['condition']}: {first['estimate']:.3f} " in alt
+    assert f"Rows: {first['condition']}: {first['estimate']:.3f}x " in alt
     assert "Panels: medians. Across: ratio to bare clean" in alt and "n = 3 blocks" in alt
     many = pd.concat([samples.assign(part=f"part {part}") for part in range(9)])
     assert "Panels: 9, the first part: part 0 n = 3" in alt_text(
@@ -186,7 +199,12 @@ def test_a_displayed_figure_has_a_text_alternative(samples):
 
 @pytest.mark.parametrize(
     ("low", "high", "written"),
-    [(0.8, 1.9, ["0.2", "0.3", "0.5", "0.9"]), (0.1, 1.3, ["0.2", "0.5"]), (1, 1000, [])],
+    [
+        (0.8, 1.9, ["0.2", "0.3", "0.5", "0.9"]),
+        (0.1, 1.3, ["0.2", "0.5"]),
+        (1, 1000, ["0.3"]),
+        (1, 1e6, []),
+    ],
 )
 def test_numbers_on_a_logarithmic_axis_have_room(low, high, written):
     axes = plots.canvas(1, 1, width=3, height=2)[1][0, 0]
@@ -200,3 +218,38 @@ def test_numbers_on_a_logarithmic_axis_have_room(low, high, written):
 def test_no_figure_stays_open(samples):
     plots.ecdf(samples, hue="wait")
     assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (0.7, 1.5, [0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5]),
+        (0.4, 6, [0.5, 1, 2, 5]),
+        (0.01, 100, [0.01, 0.1, 1, 10, 100]),
+        (0.97, 1.03, [0.98, 1, 1.02]),
+    ],
+)
+def test_an_axis_of_ratios_has_labels_where_there_is_room(low, high, wanted):
+    ticks = ratio_ticks(low, high, 0.05)
+    assert set(ticks) >= set(wanted) and ticks == sorted(ticks)
+    steps = np.diff(np.log(ticks)) / np.log(high / low)
+    assert (steps >= 0.05).all()
+
+
+def test_a_tail_has_as_much_room_for_each_nine(samples):
+    drawn = plots.tail_plot(samples, hue="placement", col="wait")
+    axis = drawn.axes[0]
+    assert [one.get_text() for one in axis.get_xticklabels()] == ["50", "90", "99", "99.9"]
+    places = np.log10(axis.get_xticks())
+    assert np.allclose(np.diff(places)[1:], 1)
+    part = samples.query("placement == 'docker host' and wait == 'spin'")["rtt_ns"] / 1000
+    numbers = drawn.numbers.query("placement == 'docker host' and wait == 'spin'")
+    expected = np.quantile(part, numbers["%"] / 100)
+    assert list(numbers["round-trip time (µs)"]) == pytest.approx(list(expected))
+
+
+def test_rows_with_a_metric_say_slower_or_faster(samples):
+    table = compared(pd.concat([samples.assign(block=samples["block"] + 3 * n) for n in range(3)]))
+    table["verdict"], table["estimate"] = "different", [1.5, 0.5]
+    text = words(plots.interval_plot(table.assign(metric="rtt_ns_median"), margin=0.02))
+    assert "1.500x" in text and "slower" in text and "faster" in text and " us, " in text

@@ -8,7 +8,7 @@ from bs4 import BeautifulSoup
 from labkit.report.accessible import make_accessible
 
 HEADING = '<h2 id="Noise">Noise<a class="anchor-link" href="#Noise">¶</a></h2>'
-IMAGE = '<div class="output_png"><img src="data:image/png;base64,AA=="{}></div>'
+IMAGE = '<div class="output_figure"><img src="data:image/png;base64,AA=="{}></div>'
 
 
 def _accessible(body: str) -> BeautifulSoup:
@@ -56,7 +56,7 @@ def test_an_image_has_its_heading_and_its_text_alternative() -> None:
         "Figure 1 of Noise",
         "Figure 2 of Noise. A ratio of 1.",
     ]
-    assert len(body.select(".output_png.wide[tabindex='0'] > img")) == 2
+    assert len(body.select(".output_figure.wide[tabindex='0'] > img")) == 2
 
 
 def test_ids_are_unique_and_links_follow() -> None:

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from small_notebooks import write_notebook
 
-from labkit.errors import LabkitError, UsageError
+from labkit.errors import LabkitError, RigError, UsageError
 from labkit.report import build_page, check_parameters, execute
 
 
@@ -64,6 +64,19 @@ def test_a_failing_notebook_is_kept_with_its_error(tmp_path: Path) -> None:
     assert "KeyError: 'on purpose'" in caught.value.why
     assert "on purpose" in kept.read_text()
     assert not (tmp_path / "out.ipynb").exists()
+
+
+def test_an_error_of_labkit_is_raised_as_it_is(tmp_path: Path) -> None:
+    source = "from labkit.errors import RigError\n"
+    source += "raise RigError('no rig', where='here', why='a\\nb', remedy='do it')"
+    with pytest.raises(RigError) as caught:
+        execute(write_notebook(tmp_path, source), tmp_path / "out.ipynb")
+    error, kept = caught.value, tmp_path / "out.failed.ipynb"
+    assert (error.what, error.why, error.remedy) == ("no rig", "a\nb", "do it")
+    assert error.where == f"here; {kept}, cell [2]" and str(error).count("why:") == 1
+    cells = nbformat.read(kept, as_version=4).cells
+    (shown,) = [one for cell in cells for one in cell.get("outputs", []) if "traceback" in one]
+    assert shown["traceback"][0] == "RigError: no rig" and "Traceback" not in str(shown)
 
 
 def test_a_timeout_interrupts_the_cell_which_can_still_clean_up(tmp_path: Path) -> None:

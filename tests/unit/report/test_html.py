@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.report import html
-from labkit.report.html import external_resources, frame
+from labkit.report.html import external_resources, fact_at, frame
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_any_number_can_be_written(value: float) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.1534, "0.153"), (36.7, "36.7"), (4025, "4,025"), (1234.5, "1,234"), (0.0, "0.0")],
+    [(0.1534, "0.153"), (36.7, "36.7"), (4025, "4,025"), (1234.5, "1,230"), (0.0, "0")],
 )
 def test_numbers_have_three_significant_digits(value: float, text: str) -> None:
     assert html.number(value) == text
@@ -64,3 +64,17 @@ def test_tone_of_a_verdict(verdict: str | None, tone: str) -> None:
 def test_infeasible_conditions_with_one_reason_are_one_line() -> None:
     infeasible = [{"condition": c, "reason": "r"} for c in ("a", "b", "a")]
     assert html.by_reason(infeasible) == [("r", "a; b")]
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (("engine", "SecurityOptions"), "name=seccomp, name=cgroupns"),
+        (("kernel", "sysctl", "tcp"), "bbr"),
+        (("storage", "engine", "disk"), None),
+        (("kernel", "sysctl", "tcp", "deeper"), None),
+    ],
+)
+def test_facts_are_found_by_path(path: tuple[str, ...], found: str | None) -> None:
+    facts = {"engine": {"SecurityOptions": ["name=seccomp", "name=cgroupns"]}}
+    assert fact_at(facts | {"kernel": {"sysctl": {"tcp": "bbr"}}}, path) == found

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from small_notebooks import write_notebook
 
 from labkit.errors import LabkitError
-from labkit.report import SUMMARY_MIME, build_index, build_page, read_summary
+from labkit.report import SUMMARY_MIME, build_glossary, build_index, build_page, read_summary
 
 
 def test_a_page_that_would_load_from_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -44,10 +46,33 @@ def test_the_index_names_pilots(tmp_path: Path, blocks: int | None, pilot: bool)
     source = f"from IPython.display import display\ndisplay({mime}, raw=True)"
     page = build_page(write_notebook(tmp_path, source), tmp_path / "x.html", title="t")
     text = build_index([page], tmp_path / "index.html").read_text()
-    assert (">pilot</span>" in text) == pilot
+    assert ("Pilots, too few blocks" in text) == pilot
 
 
 def test_an_index_without_studies_says_so(tmp_path: Path) -> None:
     text = build_index([], tmp_path / "index.html").read_text()
     assert "No study has been reported yet" in text
-    assert "topology is not stated" in text
+    assert "The rig is not stated." in text
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+def test_tagged_cells_come_first_and_the_others_are_folded(tmp_path: Path, tagged: bool) -> None:
+    notebook = write_notebook(tmp_path, "print('how')", "print('so much')", "print('heading')")
+    if tagged:
+        document = nbformat.read(notebook, as_version=4)
+        for cell, tag in zip(document.cells[-2:], ["answer", "notebook-only"], strict=True):
+            cell.metadata["tags"] = [tag]
+        nbformat.write(document, notebook)
+    page = build_page(notebook, tmp_path / "page.html", title="t")
+    body = BeautifulSoup(page.read_text(), "html.parser")
+    text = body.get_text()
+    assert (text.index("so much") < text.index("how")) == tagged
+    assert "how" in body.select("details.appendix")[0].get_text() if tagged else "heading" in text
+    assert bool(body.select(".contents a[href='#appendix']")) == tagged
+    assert ("heading" not in text) == tagged
+
+
+def test_a_glossary_has_an_anchor_for_each_term(tmp_path: Path) -> None:
+    body = BeautifulSoup(build_glossary(tmp_path / "g.html").read_text(), "html.parser")
+    terms = {term.get_text(): term["id"] for term in body("dt")}
+    assert terms["noise floor"] == "noise-floor" and len(terms) == len(set(terms.values())) > 20

@@ -17,7 +17,7 @@ import pytest
 from small_datasets import write_campaign
 
 import labkit
-from labkit.claims.stated import recompute
+from labkit.claims.stated import disagreements, recompute
 from labkit.paths import project
 from labkit.report import build_index, build_ledger
 from labkit.report.provenance import fingerprint, measure_command, provenance
@@ -29,6 +29,7 @@ CELLS = [
     "effect = factor_effect(page.paired, 'placement', list(page.plan['factors']['placement']), [],"
     " value='median', margin=0.02)\npage.show_comparison(effect)",
     "plots.ecdf(page.samples, value='rtt_ns', hue='placement')",
+    "page.answer(page.told(effect, condition='it', baseline='nothing'))",
     "page.conclusions(page.headlines(effect, 'a cost'), title='Echo')",
 ]
 BUILD = """
@@ -119,7 +120,9 @@ def test_a_page_has_one_provenance_block(
 def test_each_evaluated_claim_has_its_provenance(tmp_path: Path) -> None:
     rows = labkit.ledger(labkit.load(project(REFERENCE)))
     (tmp_path / "10-affinity-spinning.html").touch()
-    text = unescape(build_ledger(rows, recompute(), tmp_path / "ledger.html").read_text())
+    text = unescape(
+        build_ledger(rows, recompute(), disagreements(), tmp_path / "ledger.html").read_text()
+    )
     evaluated = int(rows["estimate"].notna().sum())
     assert text.count('<details class="provenance">') == evaluated > 0
     assert text.count('<a href="10-affinity-spinning.html">The page of the study</a>') == evaluated

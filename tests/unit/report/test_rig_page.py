@@ -125,7 +125,7 @@ def test_the_ladder_has_the_measured_levels(
     assert rows[0]["level"] == pytest.approx(10.05, rel=0.02)
     (pilot,) = ladders_of(load(write_campaign(tmp_path / "pilot", blocks=1)))
     assert [row["verdict"] for row in pilot.rows] == [None, *["undecided (pilot)"] * 2]
-    assert pilot.rows[1]["low"] is None and pilot.image.startswith("data:image/png")
+    assert pilot.rows[1]["low"] is None and pilot.image.startswith("data:image/svg+xml,")
 
 
 def test_a_page_shows_facts_noise_ladder_and_infeasible_conditions(

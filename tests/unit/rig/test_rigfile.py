@@ -8,7 +8,7 @@ import pytest
 
 from labkit.errors import UsageError
 from labkit.hosts.target import Network
-from labkit.paths import ROOT
+from labkit.paths import SHIPPED as ROOT
 from labkit.rig import rigfile
 from labkit.rig.rigfile import read_rigfile as read
 

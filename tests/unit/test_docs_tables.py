@@ -1,20 +1,19 @@
-"""The table of engines and networks: whole, with reasons, and the README's is current."""
+"""The tables of the reference pages: whole, with reasons."""
 
 from __future__ import annotations
 
-import re
 import runpy
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
-from labkit.errors import UsageError
 from labkit.placement import ENGINES, NETWORKS, container
+from labkit.rig.rigfile import Machine
 from labkit.runtimes import RUNTIMES
+from labkit.units import METRICS, QUANTILES
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = runpy.run_path(str(ROOT / "scripts" / "readme_table.py"))
+SCRIPT = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 pairs, markdown = SCRIPT["pairs"], SCRIPT["markdown"]
 
 
@@ -70,18 +69,21 @@ def test_the_text_shows_every_pair_and_every_reason() -> None:
     assert list(numbered) == [str(number + 1) for number in range(len(numbered))]
 
 
-def test_the_table_is_written_between_its_marks_and_nowhere_else() -> None:
-    begin, end = SCRIPT["BEGIN"], SCRIPT["END"]
-    written = SCRIPT["written"](f"above\n{begin}\nold\n{end}\nbelow\n", "new")
-    assert written == f"above\n{begin}\n\nnew\n\n{end}\nbelow\n"
-    assert SCRIPT["written"](written, "new") == written
-    for wrong in ("", begin, f"{end}{begin}", f"{begin}{end}{end}", f"{begin}{begin}{end}"):
-        with pytest.raises(UsageError, match="the README needs"):
-            SCRIPT["written"](wrong, "new")
+def test_every_key_of_a_host_is_described_in_the_example() -> None:
+    text = SCRIPT["rig_keys"]()
+    assert [key for key in Machine.model_fields if f"| `{key}` |" not in text] == []
 
 
-def test_the_table_of_the_readme_is_the_current_one() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = markdown(pairs(SCRIPT["measured"](ROOT / "data" / "reference")))
-    assert SCRIPT["written"](readme, table) == readme, "run scripts/readme_table.py"
-    assert re.search(r"\| host \| measured ", table)
+def test_a_comment_is_for_the_keys_that_follow_it_directly() -> None:
+    comments = SCRIPT["comments"]
+    toml = "# Of the file.\n\n# Two\n# lines.\na = 1\nb = 2\n\nc = 3\n# For d.\n# d = 4\na = 5\n"
+    assert comments(toml) == {"a": "Two lines.", "b": "Two lines.", "d": "For d."}
+
+
+def test_every_metric_is_in_the_table_or_a_statistic_of_one() -> None:
+    text = SCRIPT["metrics"]() + SCRIPT["statistics"]()
+    for name in METRICS:
+        base, _, ending = name.rpartition("_")
+        shown = f"`_{ending}`" if ending in QUANTILES else f"| `{name}` |"
+        assert shown in text, name
+        assert ending not in QUANTILES or f"| `{base}` |" in text, name

@@ -12,14 +12,14 @@ from small_datasets import write_campaign
 
 import labkit
 from labkit.analysis.compare import compare
-from labkit.analysis.two_rigs import (
+from labkit.dataset import Dataset
+from labkit.dataset.two_rigs import (
     compare_datasets,
     difference_lines,
     differences,
     table_lines,
     without_ratio,
 )
-from labkit.dataset import Dataset
 from labkit.errors import LabkitError, UsageError
 
 

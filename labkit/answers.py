@@ -1,0 +1,353 @@
+"""How numbers and comparisons are told: scaled units, words with a direction, one sentence.
+
+`scaled` is the only place where a value gets its unit for a reader, and `Answer` the only one where
+a comparison becomes words: pages, tables, the command line and the API all use these.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from labkit.units import metric_of
+
+#: Units of one quantity with their sizes, smallest first; a value is shown in the one that fits.
+_FAMILIES: tuple[dict[str, float], ...] = (
+    {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0},
+    {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9},
+    {"B": 1.0, "KiB": 1024.0, "MiB": 1024.0**2, "GiB": 1024.0**3},
+    {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9},
+)
+#: From this share of a unit on, three digits round to the unit itself.
+_NEARLY = 0.9995
+#: Exponents of numbers that are written without one.
+_PLAIN = range(-6, 15)
+#: Names of statistics that are not words.
+_STATISTICS = {"min": "lowest", "max": "highest", "p999": "p99.9", "p9999": "p99.99"}
+_STATISTICS |= {"q0.999": "p99.9", "q0.9999": "p99.99", "std": "standard deviation of"}
+_TIMES = frozenset(_FAMILIES[0])
+
+
+def scaled(value: float, unit: str = "1", *, signed: bool = False) -> str:
+    """Return a value with three significant digits, in a unit of readable size.
+
+    Parameters
+    ----------
+    value : float
+        In `unit`. Integers below 1,000 are written as they are.
+    unit : str
+        As stored (`labkit.units`); ``share`` is shown as per cent, ``1`` without a unit.
+    signed : bool
+        For a difference: with its sign, and shares in percentage points.
+
+    Examples
+    --------
+    >>> scaled(3_243_923, "ns"), scaled(17_300, "ns"), scaled(4_900, "ns", signed=True)
+    ('3.24 ms', '17.3 us', '+4.90 us')
+    >>> scaled(9412.0, "Mbit/s"), scaled(12_345.6, "1/s"), scaled(0.1534, "share")
+    ('9.41 Gbit/s', '12,300/s', '15.3 %')
+    """
+    if not math.isfinite(value):
+        return "unknown" if math.isnan(value) else "unbounded"
+    number, shown = _in_unit(value, unit)
+    text = _three_digits(number)
+    sign = "+" if signed and value > 0 else ""
+    if shown == "%" and signed:
+        shown = "percentage points"
+    gap = "" if shown.startswith("/") or not shown else " "
+    return f"{sign}{text}{gap}{shown}"
+
+
+def _in_unit(value: float, unit: str) -> tuple[float, str]:
+    """Return a value in the largest unit of its family that it reaches, and that unit."""
+    if unit == "share":
+        return 100 * float(value), "%"
+    if unit in ("", "1"):
+        return value, ""
+    if unit.startswith("1/"):
+        return value, unit[1:]
+    for family in _FAMILIES:
+        if unit in family:
+            sizes = {name: size / family[unit] for name, size in family.items()}
+            reached = [name for name in sizes if abs(value) >= _NEARLY * sizes[name]]
+            # Zero has no size: it keeps the unit in which it is stored.
+            shown = reached[-1] if reached else next(iter(sizes)) if value else unit
+            return (value, unit) if shown == unit else (float(value) / sizes[shown], shown)
+    return value, unit
+
+
+def _three_digits(number: float) -> str:
+    if number == 0 or (isinstance(number, numbers.Integral) and abs(number) < 1000):
+        return f"{int(number)}"
+    rounded = float(f"{number:.2e}")
+    # The largest floats round to infinity.
+    exponent = math.floor(math.log10(abs(rounded))) if math.isfinite(rounded) else math.inf
+    if exponent not in _PLAIN:
+        return f"{number:.3g}"
+    return f"{rounded:,.{max(0, 2 - exponent)}f}"
+
+
+def ratio_text(ratio: float, low: float = math.nan, high: float = math.nan) -> str:
+    """Return a ratio with its interval, ``1.40x [1.25, 1.56]``; empty without a ratio.
+
+    Numbers near 1 get a third decimal, so that they do not look equal to it.
+    """
+    if not math.isfinite(ratio):
+        return ""
+    near = any(0 < abs(number - 1) < 0.005 for number in (ratio, low, high))
+    texts = [f"{number:.3f}" if near else scaled(float(number)) for number in (ratio, low, high)]
+    bounds = "" if math.isnan(low) or math.isnan(high) else f" [{texts[1]}, {texts[2]}]"
+    return f"{texts[0]}x{bounds}"
+
+
+def percent(share: float) -> str:
+    """Return a share as per cent without needless digits: ``2 %``, ``0.5 %``, ``14 %``."""
+    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:,.0f} %"
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """A comparison of two conditions, told in words.
+
+    Parameters
+    ----------
+    condition, baseline : str
+        What is compared with what.
+    metric : str
+        Its column, such as ``rtt_ns``.
+    statistic : str
+        What each trial's samples are reduced to, such as ``median``; empty for a metric that has
+        one number a trial.
+    unit : str
+        Of `value` and `base`, as stored; ``share`` for shares.
+    better : {"lower", "higher", "neither"}
+        The desired direction.
+    value, base : float
+        Typical value of condition and baseline over the blocks compared (geometric mean).
+    ratio, low, high : float
+        `value` by `base`, with the interval that the verdict rests on; NaN where there is none.
+    confidence : float
+        Of that interval.
+    margin : float
+        Relative difference up to which two conditions count as equal.
+    n_blocks : int
+        Blocks that were compared.
+    verdict : str
+        As `labkit.compare` gives it: ``different``, ``equivalent``, ``different within margin`` or
+        ``undecided``.
+    needed : int, optional
+        Blocks that decide whether they are equal within the margin; None where too many to plan.
+    note : str
+        What to know about it.
+
+    Examples
+    --------
+    >>> Answer(
+    ...     "docker bridge", "docker host", "rtt_ns", "median", "ns", "lower",
+    ...     value=17_300, base=12_400, ratio=1.40, low=1.25, high=1.56, n_blocks=5,
+    ...     verdict="different",
+    ... ).sentence
+    'docker bridge is slower than docker host: median round-trip time 17.3 us, +4.90 us, 1.40x [1.25, 1.56]'
+    """  # noqa: E501
+
+    condition: str
+    baseline: str
+    metric: str
+    statistic: str
+    unit: str
+    better: str
+    value: float
+    base: float
+    ratio: float
+    low: float
+    high: float
+    n_blocks: int
+    verdict: str
+    confidence: float = 0.95
+    margin: float = 0.02
+    needed: int | None = None
+    note: str = ""
+
+    @classmethod
+    def from_comparison(
+        cls,
+        row: Mapping[str, Any],
+        *,
+        metric: str,
+        statistic: str = "",
+        condition: str | None = None,
+        baseline: str,
+        margin: float,
+        alpha: float = 0.05,
+    ) -> Answer:
+        """Return a row of `labkit.compare` as an answer.
+
+        Parameters
+        ----------
+        row : mapping
+            A row of the table.
+        metric, statistic : str
+            The column that was compared, with the statistic of a trial's samples if any;
+            ``rtt_ns_median`` is the same as ``rtt_ns`` and ``median``.
+        condition, baseline : str
+            Their names for the reader; the row's ``condition`` when omitted.
+        margin, alpha : float
+            As `compare` was given them.
+        """
+        known, found = metric_of(metric)
+        low, high, confidence = interval_of(row, alpha)
+        needed = row["needed_blocks"]
+        return cls(
+            condition=str(row["condition"]) if condition is None else condition,
+            baseline=baseline,
+            metric=known.name,
+            statistic=statistic or found,
+            unit=known.shown,
+            better=known.better,
+            value=float(row["value"]),
+            base=float(row["base"]),
+            ratio=float(row["estimate"]),
+            low=low,
+            high=high,
+            n_blocks=int(row["n_blocks"]),
+            verdict=str(row["verdict"]),
+            confidence=confidence,
+            margin=margin,
+            needed=None if _missing(needed) else int(needed),
+            note=str(row["note"]),
+        )
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Answer:
+        """Return the answer of a record, as `as_record` gives it."""
+        numbers = ("value", "base", "ratio", "low", "high")
+        unknown = {name: math.nan for name in numbers if record[name] is None}
+        return cls(**{name: record[name] for name in cls.__dataclass_fields__} | unknown)
+
+    @property
+    def difference(self) -> float:
+        """`value` minus `base`, in `unit`."""
+        return self.value - self.base
+
+    @property
+    def quantity(self) -> str:
+        """What was measured, with the statistic: ``median round-trip time``."""
+        text, _, rest = metric_of(self.metric)[0].text.partition(", ")
+        statistic = _STATISTICS.get(self.statistic, self.statistic)
+        return f"{statistic} {text}".strip() + (f" ({rest})" if rest else "")
+
+    @property
+    def word(self) -> str:
+        """``slower``, ``faster``, ``higher``, ``lower``, ``same within 2 %``, ``cannot tell yet``.
+
+        Times of which less is better and rates of which more is better are slower or faster.
+        """
+        if self.verdict in ("equivalent", "different within margin"):
+            return f"same within {percent(self.margin)}"
+        if self.verdict != "different":
+            return "cannot tell yet"
+        up = self.ratio > 1
+        if self.unit in _TIMES and self.better == "lower":
+            return "slower" if up else "faster"
+        if self.unit.endswith("/s") and self.better == "higher":
+            return "faster" if up else "slower"
+        return "higher" if up else "lower"
+
+    @property
+    def open(self) -> str:
+        """What is still possible, and how many blocks would decide; empty where it is decided."""
+        if self.word != "cannot tell yet":
+            return ""
+        if not self.n_blocks:
+            return self.note or "no block has a value of both"
+        parts = ["too few blocks" if math.isnan(self.low) else self._possible()]
+        if self.needed is None:
+            parts.append("too noisy for a number of blocks that can be planned")
+        elif self.needed > self.n_blocks:
+            parts.append(f"about {self.needed:,} blocks would decide")
+        else:
+            parts.append("more blocks may decide")
+        return "; ".join(parts)
+
+    def _possible(self) -> str:
+        most = max(self.high - 1, 1 - self.low)
+        text = percent(most) if most < 1 else ratio_text(self.high)
+        return f"differences up to {text} possible" if text else "differences of any size possible"
+
+    @property
+    def numbers(self) -> str:
+        """Absolute value, difference and ratio: ``17.3 us, +4.90 us, 1.40x [1.25, 1.56]``."""
+        cells = self.cells()
+        return ", ".join(cells[name] for name in ("value", "difference", "ratio") if cells[name])
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence, with direction, absolute value, difference and ratio."""
+        numbers = f"{self.quantity} {self.numbers}" if self.numbers else ""
+        if self.word == "cannot tell yet":
+            between = f"{self.condition} against {self.baseline}"
+            return "; ".join(filter(None, [f"{between}: {self.word}: {self.open}", numbers]))
+        if self.word.startswith("same"):
+            how = f"is the same as {self.baseline} within {percent(self.margin)}"
+        else:
+            how = f"is {self.word} than {self.baseline}"
+        return f"{self.condition} {how}: {numbers}"
+
+    def cells(self) -> dict[str, str]:
+        """Return ``condition``, ``value``, ``difference``, ``ratio`` and ``answer`` for a table."""
+        known = math.isfinite(self.value) and math.isfinite(self.base)
+        return {
+            "condition": self.condition,
+            "value": scaled(self.value, self.unit) if math.isfinite(self.value) else "",
+            "difference": scaled(self.difference, self.unit, signed=True) if known else "",
+            "ratio": ratio_text(self.ratio, self.low, self.high),
+            "answer": f"{self.word} ({self.open})" if self.open else self.word,
+        }
+
+    def as_record(self) -> dict[str, Any]:
+        """Return all fields, the word and the sentence as JSON data; unknown numbers are None."""
+        fields = asdict(self) | {"difference": self.difference}
+        record = {
+            name: None if isinstance(item, float) and not math.isfinite(item) else item
+            for name, item in fields.items()
+        }
+        return record | {"word": self.word, "sentence": self.sentence}
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def __repr__(self) -> str:
+        """Return the sentence, and below it what it rests on."""
+        return f"{self.sentence}\n  {self._basis()}"
+
+    def _basis(self) -> str:
+        blocks = f"{self.n_blocks} block{'' if self.n_blocks == 1 else 's'}"
+        interval = "" if math.isnan(self.low) else f"interval at {100 * self.confidence:.3g} %"
+        return "; ".join(filter(None, [blocks, interval, self.note if self.n_blocks else ""]))
+
+    def _repr_html_(self) -> str:
+        sentence = html.escape(self.sentence).replace(self.word, f"<b>{self.word}</b>", 1)
+        return f"<p>{sentence}<br><small>{html.escape(self._basis())}</small></p>"
+
+
+def interval_of(row: Mapping[str, Any], alpha: float) -> tuple[float, float, float]:
+    """Return low, high and confidence of the interval that a row's verdict rests on.
+
+    That of the two one-sided tests where the row is equivalent, else that of Holm's step.
+    """
+    if row["verdict"] == "equivalent":
+        return float(row["equal_low"]), float(row["equal_high"]), 1 - 2 * alpha
+    return float(row["low"]), float(row["high"]), float(row["confidence"])
+
+
+def _missing(value: Any) -> bool:
+    """Tell whether a cell of a table has no value: None, NaN or pandas' NA."""
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    return bool(np.isnan(value))

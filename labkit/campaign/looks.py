@@ -1,0 +1,285 @@
+"""Planned looks: what a campaign has decided after so many blocks, and which conditions it drops.
+
+At a look every question of the campaign is asked of the blocks so far: each claim that the plan is
+to decide, and each condition against its baseline. A question that is decided, or that the planned
+blocks will not decide, needs no more trials, and a condition that no open question needs is
+dropped. The levels are those of `labkit.analysis.sequential`. Giving a question up costs power, and
+no error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis.compare import log_table
+from labkit.analysis.power import blocks_for, blocks_to_detect
+from labkit.analysis.sequential import Decision, Looks, campaign_share, look
+from labkit.answers import Answer
+from labkit.claims.cells import Measured, NotMeasured
+from labkit.claims.estimators import evaluate
+from labkit.claims.ledger import blocks_needed, fewest, reachable
+from labkit.claims.schema import Claim
+from labkit.claims.setting import setting
+from labkit.dataset import Dataset
+from labkit.design import condition_label
+from labkit.errors import LabkitError
+from labkit.units import metric_of
+
+ALPHA = 0.05
+#: A claim that takes so many times the planned blocks is given up.
+HOPELESS = 3
+
+#: Verdicts of `labkit.compare` by the decision of a look.
+_VERDICTS = {"replicated": "different", "contradicted": "different", "equivalent": "equivalent"}
+
+Levels = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question at a look.
+
+    Parameters
+    ----------
+    name : str
+        The id of a claim, or a condition and its baseline.
+    state : {"decided", "open", "given up"}
+        ``given up``: the planned blocks are too few, or more of them would not help.
+    result : str
+        What was decided, or why it is not.
+    conditions : tuple of str
+        The labels of the conditions that it needs.
+    """
+
+    name: str
+    state: str
+    result: str
+    conditions: tuple[str, ...]
+    #: Of a comparison: its `labkit.answers.Answer` as a record.
+    answer: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What a campaign is to decide, and when it looks.
+
+    Parameters
+    ----------
+    looks : Looks
+        Numbers of blocks at which it looks.
+    claims : sequence of Claim
+        Claims that are to be decided, of this study and of others: those of one source are one
+        family.
+    outcomes : sequence of str
+        Columns of trials; conditions are compared by the first that they have.
+    """
+
+    looks: Looks
+    claims: Sequence[Claim]
+    outcomes: Sequence[str] = ()
+
+    def take(self, campaign: Dataset, blocks: int) -> dict[str, Any]:
+        """Return the record of a look after so many blocks, as ``looks.json`` holds it."""
+        part = campaign.part(lambda record: record["block"] <= blocks)
+        conditions = {
+            condition_label(one["levels"]): one["levels"] for one in part.plan["conditions"]
+        }
+        questions = [*self._claims(part, conditions), *self._comparisons(part, conditions)]
+        needed = {name for one in questions if one.state == "open" for name in one.conditions}
+        return {
+            "blocks": blocks,
+            "questions": [asdict(one) for one in questions],
+            "dropped": [label for label in conditions if label not in needed],
+        }
+
+    def _claims(self, part: Dataset, conditions: Mapping[str, Levels]) -> Iterator[Question]:
+        about = [claim for claim in self.claims if claim.study == part.plan["study"]]
+        measured = Measured(part, about)
+        rows = measured_rows(conditions.values(), [part])
+        for claim in about:
+            family = sum(other.source == claim.source for other in self.claims)
+            state, result = self._claim(claim, measured, family)
+            yield Question(claim.id, state, result, needs(claim, rows))
+
+    def _claim(self, claim: Claim, measured: Measured, family: int) -> tuple[str, str]:
+        """Return state and result of a claim; the ledger corrects by Holm, and here is Bonferroni.
+
+        So what is decided here is decided in the ledger too.
+        """
+        try:
+            evaluation = evaluate(claim, measured)
+            where = setting(claim, measured.dataset, evaluation.samples, {})
+        except (NotMeasured, LabkitError) as reason:
+            return "given up", str(reason)
+        if where[0] == "unsuitable":
+            return "given up", f"not decidable on this rig: {where[1]}"
+        if evaluation.limited:
+            return "given up", evaluation.limited
+        n, alpha = evaluation.n_blocks, ALPHA * campaign_share(1) / family
+        least, total = fewest(claim, ALPHA), self.looks.blocks[-1]
+        narrow = not all(reachable(part, total, ALPHA) for part in evaluation.deciding)
+        for word, p_value in (
+            ("replicated", evaluation.p_replicates),
+            ("contradicted", evaluation.p_contradicts),
+        ):
+            if word == "contradicted" and narrow:
+                continue  # it could only ever be contradicted
+            if n >= least and self.looks.adjust(p_value, n, sides=2) < alpha:
+                return "decided", word
+        blocks = blocks_needed(evaluation.deciding, alpha, least)
+        if blocks is not None and blocks > HOPELESS * total:
+            return "given up", f"about {blocks:,} blocks would decide, and {total} are planned"
+        return "open", "" if blocks is None else f"about {blocks:,} blocks would decide"
+
+    def _comparisons(self, part: Dataset, conditions: Mapping[str, Levels]) -> Iterator[Question]:
+        """Yield each condition against its baseline."""
+        baseline, margin = part.plan.get("baseline", {}), float(part.plan.get("margin", 0.02))
+        labels = {tuple(levels.values()): label for label, levels in conditions.items()}
+        pairs = {}
+        for label, levels in conditions.items():
+            other = labels.get(tuple({**levels, **baseline}.values()))
+            if baseline and other not in (None, label):
+                pairs[label] = str(other)
+        names = short_names(conditions)
+        tables = self._logs(part) if pairs and len(part.ok) else []
+        for label, other in pairs.items():
+            both = [
+                (metric, table[[label, other]].dropna())
+                for metric, table in tables
+                if label in table and other in table
+            ]
+            title = f"{names[label]} against {names[other]}"
+            if not both or len(both[0][1]) < 2:
+                yield Question(title, "given up", "fewer than 2 blocks of both", (label, other))
+                continue
+            metric, logs = both[0]
+            decision = look(
+                (logs[label] - logs[other]).to_numpy(dtype=np.float64),
+                self.looks,
+                margin=margin,
+                alpha=ALPHA / len(pairs),
+            )
+            answer = _answer(decision, logs, metric, (names[label], names[other]), margin)
+            state = {"go on": "open", "hopeless": "given up"}.get(decision.decision, "decided")
+            yield Question(title, state, answer.sentence, (label, other), answer.as_record())
+
+    def _logs(self, part: Dataset) -> list[tuple[str, pd.DataFrame]]:
+        """Return each outcome that was measured, with its logs: blocks by conditions."""
+        ok = part.ok[~part.ok["trial"].str.contains("/")]
+        factors = [*part.plan["factors"]]
+        ok = ok.assign(condition=[condition_label(row) for row in ok[factors].to_dict("records")])
+        return [
+            (name, log_table(rows, value=name, condition="condition", block="block").logs)
+            for name in self.outcomes
+            if name in ok and len(rows := ok[ok[name] > 0])
+        ]
+
+
+def short_names(conditions: Mapping[str, Levels]) -> dict[str, str]:
+    """Return the name of each condition by its label, without the levels that all of them share."""
+    rows = list(conditions.values())
+    varied = [name for name in rows[0] if len({str(levels[name]) for levels in rows}) > 1]
+    return {
+        label: ", ".join(str(levels[name]) for name in varied) or label
+        for label, levels in conditions.items()
+    }
+
+
+def _answer(
+    decision: Decision, logs: pd.DataFrame, metric: str, names: tuple[str, str], margin: float
+) -> Answer:
+    """Return a decision about two columns of logs as an answer."""
+    value, base = (float(np.exp(logs[column].mean())) for column in logs)
+    ratios = (logs.iloc[:, 0] - logs.iloc[:, 1]).to_numpy(dtype=np.float64)
+    sd, n = float(ratios.std(ddof=1)), len(ratios)
+    different = math.expm1(abs(float(ratios.mean())))
+    numbers = [
+        count
+        for count in (
+            blocks_for(margin, sd, pilot=n),
+            blocks_to_detect(different, sd, pilot=n) if different > 0 else None,
+        )
+        if count is not None
+    ]
+    known, statistic = metric_of(metric)
+    return Answer(
+        *names,
+        metric=known.name,
+        statistic=statistic,
+        unit=known.shown,
+        better=known.better,
+        value=value,
+        base=base,
+        ratio=decision.estimate,
+        low=decision.low,
+        high=decision.high,
+        n_blocks=n,
+        verdict=_VERDICTS.get(decision.decision, "undecided"),
+        confidence=1 - 2 * decision.levels[1],
+        margin=margin,
+        needed=min(numbers, default=None),
+        note=decision.note,
+    )
+
+
+def measured_rows(
+    conditions: Iterable[Levels], campaigns: Iterable[Dataset]
+) -> list[tuple[Levels, str]]:
+    """Return levels, each with the label of the condition whose trials measure them.
+
+    A condition measures its own levels, and others in turns inside its trials, as campaigns show.
+    """
+    rows = [(dict(levels), condition_label(levels)) for levels in conditions]
+    turns = {
+        (tuple((record["levels"] | also["levels"]).items()), condition_label(record["levels"]))
+        for campaign in campaigns
+        for record in campaign.records
+        for also in record.get("also", [])
+    }
+    return [*rows, *((dict(levels), label) for levels, label in sorted(turns))]
+
+
+def needs(claim: Claim, rows: Sequence[tuple[Levels, str]]) -> tuple[str, ...]:
+    """Return the labels of the conditions that a claim is about.
+
+    Where nothing has a level of the claim, as of a factor that is measured in turns and never was,
+    that level selects nothing.
+    """
+    cells = [
+        {**cell, **at}
+        for cell in (claim.complete_cells() or {"": claim.where}).values()
+        for at in claim.at_each()
+    ]
+    selected: dict[str, None] = {}
+    for cell in cells:
+        labels = [label for levels, label in rows if _all_same(levels, cell)]
+        if not labels:
+            known = {
+                name: level
+                for name, level in cell.items()
+                if any(name in levels and _same(levels[name], level) for levels, _ in rows)
+            }
+            labels = [label for levels, label in rows if _all_same(levels, known)]
+        selected |= dict.fromkeys(labels)
+    return tuple(selected)
+
+
+def _all_same(levels: Levels, cell: Mapping[str, Any]) -> bool:
+    # What is no factor is a setting, and the same in all conditions.
+    return all(_same(levels[name], level) for name, level in cell.items() if name in levels)
+
+
+def _same(label: object, level: object) -> bool:
+    """Return whether a level's label is a claim's level: a number as a number, text as text."""
+    if isinstance(level, int | float):
+        try:
+            return float(str(label)) == float(level)
+        except ValueError:
+            return False
+    return str(label) == level

@@ -1,0 +1,180 @@
+"""The setting of a claim: what it asks of a rig and a campaign, against what they have."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from labkit.claims.schema import Claim, Needs
+from labkit.dataset import Dataset
+
+#: Sizes and durations within this factor of the paper's are the same setting.
+SIZE_FACTOR = 2
+#: What no rig lacks unless it says that it has it.
+_OFFERED = ("aufs", "residence-time")
+#: A host of this role stands in for another one, so that a trial never uses both.
+_STAND_IN = "clean"
+
+
+def setting(
+    claim: Claim,
+    dataset: Dataset,
+    samples: int | None,
+    sizes: Mapping[str, float],
+    hosts: Mapping[str, str] | None = None,
+) -> tuple[str, str]:
+    """Return the setting of a claim on the rig of a campaign, and what it lacks.
+
+    `sizes` and `hosts` are those of the paper's own runs (`Claims.sizes`, `Claims.paper_hosts`).
+
+    ``unsuitable``: the rig cannot have what the claim is about, or a confounder on it is as large
+    as the effect. ``same``: host roles, hardware, and sizes and durations within `SIZE_FACTOR` of
+    the paper's, on hosts with what the paper's had. ``analogue``: the rest.
+    """
+    if lacking := list(_lacking(claim.needs, dataset, samples)):
+        return "unsuitable", "; ".join(lacking)
+    if lacking := [
+        *_lacking(claim.same, dataset, samples),
+        *_other_sizes(sizes, dataset),
+        *_other_hosts(hosts or {}, dataset),
+    ]:
+        return "analogue", "; ".join(lacking)
+    return "same", ""
+
+
+def _other_sizes(sizes: Mapping[str, float], dataset: Dataset) -> Iterator[str]:
+    """Yield the sizes of a campaign that are not within `SIZE_FACTOR` of the paper's."""
+    for name, published in sizes.items():
+        value: Any = dataset.plan.get("settings", {})
+        try:
+            for key in name.split("."):
+                value = value[int(key)] if isinstance(value, list) else value[key]
+        except (KeyError, IndexError, TypeError, ValueError):
+            yield f"{name} is {published:,.10g} in the paper: the campaign does not state it"
+            continue
+        if not published / SIZE_FACTOR <= float(value) <= published * SIZE_FACTOR:
+            yield f"{name} is {published:,.10g} in the paper: here it is {value:,}"
+
+
+def _other_hosts(hosts: Mapping[str, str], dataset: Dataset) -> Iterator[str]:
+    """Yield what the hosts of a campaign had otherwise than the paper's."""
+    for name, (what, read) in _HOSTS.items():
+        if name in hosts and (here := read(dataset) or "not recorded") != hosts[name]:
+            yield f"{what} is {hosts[name]} in the paper: here it is {here}"
+
+
+def _congestion_control(dataset: Dataset) -> str:
+    """Return what was set, or else what the hosts and the placements had."""
+    level = dataset.plan.get("settings", {}).get("congestion_control", "as found")
+    if level != "as found":
+        return str(level)
+    path = "net/ipv4/tcp_congestion_control"
+    kernels = [_stable(dataset.facts, role).get("kernel", {}) for role in dataset.facts]
+    found = {kernel.get("sysctl", {}).get(path) for kernel in kernels}
+    verified = [one.get("verification") or {} for one in dataset.records]
+    found |= {one.get("congestion_control") for one in verified}
+    return " and ".join(sorted(filter(None, found)))
+
+
+def _disk(dataset: Dataset) -> str:
+    """Return the kind of disk below the data of the engine."""
+    places = _stable(dataset.facts, "sut").get("storage", {})
+    return str(places.get("engine", {}).get("disk") or "")
+
+
+def _seccomp(dataset: Dataset) -> str:
+    """Return the profile of seccomp filters that the engine gives containers."""
+    options = (_stable(dataset.facts, "sut").get("engine") or {}).get("SecurityOptions")
+    if options is None:
+        return ""
+    named = re.search(r"name=seccomp,profile=([\w.-]+)", " ".join(options))
+    # Later engines call their default "builtin".
+    return "none" if not named else named[1].replace("builtin", "default")
+
+
+#: What a paper's hosts may differ in: how a reason names it, and how it is read of a campaign.
+_HOSTS: Mapping[str, tuple[str, Callable[[Dataset], str]]] = {
+    "congestion_control": ("TCP congestion control", _congestion_control),
+    "disk": ("the kind of disk", _disk),
+    "seccomp": ("the seccomp filter of containers", _seccomp),
+}
+
+
+def _lacking(needs: Needs, dataset: Dataset, samples: int | None) -> Iterator[str]:
+    rig, facts = dataset.rig, dataset.facts
+    for name in needs.capabilities:
+        if reason := _capability(name, rig):
+            yield f"{name}: {reason}"
+    for what, wanted, available in (
+        ("CPUs of the system under test", needs.cores, _cores(facts)),
+        ("hosts", needs.hosts, len(rig.get("hosts", {}).keys() - {_STAND_IN})),
+        ("samples a trial", needs.samples if samples is not None else 0, samples),
+    ):
+        if wanted and not available:
+            yield f"{wanted:,} {what}: the campaign does not state them"
+        elif available and available < wanted:
+            yield f"{wanted:,} {what}: there are {available:,}"
+    if needs.cores_at_most and not 0 < (available := _cores(facts)) <= needs.cores_at_most:
+        yield f"at most {needs.cores_at_most} CPUs of the system under test: there are {available}"
+    shaped = dataset.plan.get("settings", {}).get("link_gbit_per_s")
+    if (
+        needs.link_gbit_per_s
+        and needs.link_gbit_per_s != shaped
+        and (reason := _link(needs.link_gbit_per_s, rig, facts))
+    ):
+        yield f"a link of {needs.link_gbit_per_s:g} Gbit/s: {reason}"
+    if needs.engine and not _ran(needs.engine, dataset):
+        yield f"{needs.engine}: nothing ran under it"
+
+
+def _capability(name: str, rig: Mapping[str, Any]) -> str:
+    """Return why a rig lacks a capability; empty where it has it."""
+    lacking = rig.get("capabilities")
+    if lacking is None:
+        return "the rig does not state what it lacks"
+    if name in lacking:
+        return str(lacking[name])
+    if name in ("separate-kernels", "separate-machines") and rig.get("shared_kernel", True):
+        return "the hosts share one kernel"
+    if name == "separate-machines" and rig.get("shared_machine", False):
+        return "the hosts are guests of one machine"
+    if name in _OFFERED and name not in rig.get("offers", ()):
+        return "the rig does not offer it"
+    return ""
+
+
+def _cores(facts: Mapping[str, Any]) -> int:
+    return int(_stable(facts, "sut").get("cpu", {}).get("count") or 0)
+
+
+def _link(wanted: float, rig: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """Return why the link between both ends is not known to have a rate; empty where it has."""
+    # A virtual interface names a rate that no packet ever keeps to.
+    if reason := _capability("nic-hardware", rig):
+        return reason
+    rates = [rate for role in ("generator", "sut") for rate in _rates(_stable(facts, role))]
+    if not rates or not all(map(math.isfinite, rates)):
+        return "the rig does not state a rate"
+    return "" if min(rates) >= wanted else f"there are {min(rates):g} Gbit/s"
+
+
+def _rates(stable: Mapping[str, Any]) -> list[float]:
+    """Return the rate of each lab interface in Gbit/s, NaN where it is not known."""
+    speeds = [str(interface.get("speed")) for interface in stable.get("interfaces", {}).values()]
+    matches = [re.fullmatch(r"(\d+)Mb/s", speed) for speed in speeds]
+    return [int(match[1]) / 1000 if match else math.nan for match in matches] or [math.nan]
+
+
+def _stable(facts: Mapping[str, Any], role: str) -> Mapping[str, Any]:
+    return dict(facts.get(role, {}).get("stable", {}))
+
+
+def _ran(engine: str, dataset: Dataset) -> bool:
+    """Tell whether a runtime ran: by the placements, or else by the engines of the hosts."""
+    ok = dataset.ok
+    if "placement" in ok.columns:
+        return any(str(placement).split()[0] == engine for placement in set(ok["placement"]))
+    hosts = dataset.rig.get("hosts", {}).values()
+    return engine == "docker" and len(ok) > 0 and any(host.get("engine") for host in hosts)

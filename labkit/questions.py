@@ -1,0 +1,155 @@
+"""The questions of `labkit ask`: parts of studies that are small enough for minutes."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from labkit.campaign.budget import WORTH, Candidate, costs_of, looks_of, rows_of
+from labkit.dataset import Dataset
+from labkit.errors import DatasetError, UsageError
+from labkit.paths import project
+
+#: A planned condition whose trials nobody has timed yet takes so many seconds.
+UNKNOWN_SECONDS = 4.0
+#: Fewer blocks decide nothing, and more are no matter of minutes.
+FEWEST, MOST = 6, 80
+
+
+class Question(BaseModel):
+    """A part of a study: its conditions, what is compared, and the notebook's parameters."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    title: str
+    study: str
+    #: A column of trials.
+    outcome: str
+    #: Levels that all conditions share.
+    where: dict[str, str]
+    over: list[dict[str, str]]
+    #: In place of the study's.
+    baseline: dict[str, str] = {}
+    #: The parameter that has the networks of the placements; empty where there is none.
+    networks: str = ""
+    parameters: dict[str, Any] = {}
+
+    @property
+    def only(self) -> list[dict[str, str]]:
+        """The levels of each condition."""
+        return [{**self.where, **levels} for levels in self.over]
+
+    def on(self, placements: Sequence[str]) -> Question:
+        """Return the question for other placements, the first of which is the baseline.
+
+        Raises
+        ------
+        UsageError
+            The question does not compare placements, or fewer than two are named.
+        """
+        if any(list(levels) != ["placement"] for levels in self.over):
+            raise UsageError("this question does not compare placements", where=self.title)
+        if len(set(placements)) < 2:
+            raise UsageError(
+                "two placements or more are compared", remedy='"docker host" "docker bridge"'
+            )
+        parameters = dict(self.parameters)
+        if self.networks:
+            names = [name.split()[-1] for name in placements if not name.startswith("bare")]
+            parameters[self.networks] = list(dict.fromkeys(names))
+        return self.model_copy(
+            update={
+                "over": [{"placement": name} for name in placements],
+                "baseline": {"placement": placements[0]},
+                "parameters": parameters,
+            }
+        )
+
+    def blocks(self, seconds: float, earlier: Dataset | None) -> int:
+        """Return how many blocks fit into a time, by the trials of an earlier campaign."""
+        known = {} if earlier is None else self.costs(earlier)
+        block = sum(known.values()) + UNKNOWN_SECONDS * (len(self.over) + 1 - len(known))
+        return min(MOST, max(FEWEST, int(seconds / block)))
+
+    def labels(self, campaign: Dataset) -> list[str]:
+        """Return the labels of its conditions in a campaign."""
+        return [
+            label
+            for levels, label in rows_of(campaign)
+            if any(part.items() <= levels.items() for part in self.only)
+        ]
+
+    def costs(self, campaign: Dataset) -> dict[str, float]:
+        """Return the seconds in a block of its conditions that a campaign measured, by label."""
+        seconds = costs_of(campaign)
+        return {label: seconds[label] for label in self.labels(campaign) if label in seconds}
+
+    def decide(self, blocks: int) -> dict[str, Any]:
+        """Return what a campaign of so many blocks is told to decide."""
+        return {
+            "looks": looks_of(blocks),
+            "claims": [],
+            "only": self.only,
+            "outcomes": [self.outcome],
+            **({"baseline": self.baseline} if self.baseline else {}),
+        }
+
+
+class _Entry(Question):
+    """A question of the file, with what another tool changes in it."""
+
+    tool: dict[str, dict[str, Any]] = {}
+
+
+def load_questions() -> dict[str, dict[str, Question]]:
+    """Return every question by name and tool; the tool ``""`` is the study's own.
+
+    Raises
+    ------
+    DatasetError
+        The file is missing or wrong.
+    """
+    path = project("notebooks/questions.toml")
+    try:
+        entries = {
+            name: _Entry.model_validate(entry)
+            for name, entry in tomllib.loads(path.read_text()).items()
+        }
+        return {name: _by_tool(entry) for name, entry in entries.items()}
+    except (OSError, ValueError, ValidationError) as error:
+        raise DatasetError(
+            "the questions cannot be read", where=str(path), why=str(error)
+        ) from None
+
+
+def _by_tool(entry: _Entry) -> dict[str, Question]:
+    own = entry.model_dump(exclude={"tool"})
+    return {
+        tool: Question.model_validate({**own, **changes})
+        for tool, changes in {"": {}, **entry.tool}.items()
+    }
+
+
+def choose(questions: Mapping[str, Mapping[str, Question]], name: str, tool: str) -> Question:
+    """Return the question of a name, asked of a tool.
+
+    Raises
+    ------
+    UsageError
+        There is no such question or tool.
+    """
+    if name not in questions:
+        raise UsageError(f"no question {name!r}", remedy=f"one of {', '.join(questions)}")
+    tools = questions[name]
+    if tool not in tools:
+        known = ", ".join(filter(None, tools)) or "the study's own, which needs no --tool"
+        raise UsageError(f"no tool {tool!r} for the question {name!r}", remedy=f"one of {known}")
+    return tools[tool]
+
+
+def candidate(question: Question, campaign: Dataset, blocks: int) -> Candidate:
+    """Return a question as something to measure within a budget."""
+    worth = WORTH["headline"] * (len(question.over) - 1)
+    return Candidate(question.title, question.study, blocks, question.costs(campaign), worth)

@@ -1,0 +1,200 @@
+"""Planned looks: what they decide, what they drop, and campaigns that stop and resume at them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from claim_files import claim
+
+from labkit import load
+from labkit.campaign import study as studies
+from labkit.campaign.looks import measured_rows, needs
+from labkit.campaign.study import Plan, Study
+from labkit.claims.ledger import ledger
+from labkit.claims.schema import Claims
+from labkit.dataset.package import pack
+from labkit.errors import PlanMismatch, UsageError
+from labkit.rig.base import Rig
+from labkit.status import look as status_of
+from labkit.tools.base import Measurement
+
+#: The rate of each network: `far` differs much from `host`, `near` not, `noisy` nobody knows.
+RATES = {"host": 100.0, "far": 40.0, "near": 100.0, "noisy": 103.0}
+NOISE = {"host": 0.004, "far": 0.004, "near": 0.004, "noisy": 0.3}
+FAR = claim("difference", condition={"net": "far"}, baseline={"net": "host"}, direction="lower")
+NOISY = claim(
+    "difference",
+    "small-noisy",
+    condition={"net": "noisy"},
+    baseline={"net": "host"},
+    direction="higher",
+)
+
+
+class Nowhere(Rig):
+    """A rig without hosts."""
+
+    def facts(self) -> dict[str, Any]:
+        return {"sut": {"stable": {}, "volatile": {"boot_id": "a"}}}
+
+
+class Protocol:
+    """Draws the rate of a network from its truth; `stop` interrupts a trial."""
+
+    def __init__(self, stop: int = 0) -> None:
+        self.stop, self.seen = stop, []
+
+    def __call__(self, trial: Any) -> Measurement:
+        self.seen.append((trial.turn, trial.net))
+        if len(self.seen) == self.stop:
+            raise KeyboardInterrupt
+        rng = np.random.default_rng([trial.turn, list(RATES).index(trial.net)])
+        rate = RATES[trial.net] * np.exp(NOISE[trial.net] * rng.normal())
+        return Measurement({}, {"rate": float(rate)}, 1)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    cpus = {"harness": str(min(os.sched_getaffinity(0))), "sut": "1"}
+    return Nowhere("nowhere", "virtual", {}, {}, {}, cpus, shared_kernel=True)
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> Claims:
+    """The claims of the project, and a protocol that has no source of its own."""
+    claims = Claims((FAR, NOISY))
+    monkeypatch.setattr(studies, "load_claims", lambda: claims)
+    monkeypatch.setattr(studies, "_source", lambda function: type(function).__name__)
+    return claims
+
+
+def plan_of(rig: Rig, protocol: Protocol, **options: Any) -> Plan:
+    study = Study(
+        "nets",
+        protocol,
+        {"net": list(RATES)},
+        baseline={"net": "host"},
+        replicates=[{"net": "host"}],
+        margin=0.02,
+        outcomes=["rate"],
+    )
+    return study.plan(rig, blocks=20, seed=1, decide={"looks": (5, 10, 20), **options})
+
+
+def test_decided_and_hopeless_conditions_are_dropped(rig: Rig, tmp_path: Path) -> None:
+    protocol = Protocol()
+    campaign = plan_of(rig, protocol).run(tmp_path)
+    first = campaign.looks[0]
+    states = {question["name"]: question["state"] for question in first["questions"]}
+    assert first["blocks"] == 5
+    assert states["small-difference"] == states["far against host"] == "decided"
+    assert states["near against host"] == "decided"
+    assert {"far", "near"} <= set(first["dropped"])
+    assert max(block for block, net in protocol.seen if net == "far") == 5
+    # What goes on is measured with its baseline and the baseline's A/A replicate.
+    later = [net for block, net in protocol.seen if block == 6]
+    assert sorted(later) in (["host", "host", "noisy"], [])
+    assert campaign.planned == len(protocol.seen) == len(campaign.ok)
+    (shown,) = status_of([tmp_path])
+    assert shown.state == "finished" and shown.planned == campaign.planned
+
+
+def test_an_interrupted_campaign_resumes_after_its_look(rig: Rig, tmp_path: Path) -> None:
+    whole = Protocol()
+    plan_of(rig, whole).run(tmp_path / "whole")
+    for stop in (26, 27):  # the first block has 5 trials
+        folder, halted = tmp_path / str(stop), Protocol(stop)
+        with pytest.raises(KeyboardInterrupt):
+            plan_of(rig, halted).run(folder)
+        rest = Protocol()
+        campaign = plan_of(rig, rest).run(folder)
+        assert halted.seen[:-1] + rest.seen == whole.seen
+        assert [look["blocks"] for look in campaign.looks] == [
+            look["blocks"] for look in load(tmp_path / "whole/nets").looks
+        ]
+
+
+def test_only_conditions_of_the_chosen_claims_are_measured(rig: Rig, tmp_path: Path) -> None:
+    protocol = Protocol()
+    plan = plan_of(rig, protocol, claims=["small-difference"])
+    campaign = plan.run(tmp_path)
+    assert {net for _, net in protocol.seen} == {"host", "far"}
+    assert max(block for block, _ in protocol.seen) == 5  # decided at the first look
+    rows = ledger(campaign, claims=Claims((FAR, NOISY))).set_index("id")
+    assert rows.loc["small-difference", "result"] == "replicated"
+    assert rows.loc["small-noisy", "result"] == "not measured"
+    with pytest.raises(PlanMismatch):
+        plan_of(rig, protocol, claims=[]).run(tmp_path)
+
+
+def test_the_ledger_counts_looks_and_only_what_was_planned(rig: Rig, tmp_path: Path) -> None:
+    both = Claims((FAR, NOISY))
+    fixed = plan_of(rig, Protocol(), looks=(), claims=["small-noisy"]).run(tmp_path)
+    rows = ledger(fixed, claims=both).set_index("id")
+    fixed.plan["looks"] = [10, 20]
+    looked = ledger(fixed, claims=both).set_index("id")
+    for column in ("p_replicates_adjusted", "p_contradicts_adjusted"):
+        before, after = (table.loc["small-noisy", column] for table in (rows, looked))
+        assert before < after or before == after == 1
+    fixed.plan["claims"] = ["small-difference"]
+    row = ledger(fixed, claims=both).set_index("id").loc["small-noisy"]
+    assert row["result"] == "undecided" and "not planned to decide it" in row["why"]
+    assert np.isnan(row["p_replicates_adjusted"])
+
+
+def test_looks_are_packed_with_the_campaign(rig: Rig, tmp_path: Path) -> None:
+    campaign = plan_of(rig, Protocol()).run(tmp_path / "local")
+    pack(tmp_path / "local", tmp_path / "packed")
+    packed = load(tmp_path / "packed/nets" / campaign.path.name)
+    assert packed.looks == campaign.looks and packed.planned == campaign.planned
+
+
+def test_looks_end_with_the_last_block(rig: Rig) -> None:
+    with pytest.raises(UsageError, match="the last look is after 10 blocks, and 20"):
+        plan_of(rig, Protocol(), looks=(5, 10))
+    with pytest.raises(UsageError, match="no claim 'nope'"):
+        plan_of(rig, Protocol(), claims=["nope"])
+
+
+def test_only_some_conditions_with_another_baseline(rig: Rig, tmp_path: Path) -> None:
+    only, baseline = [{"net": "far"}, {"net": "near"}], {"net": "near"}
+    plan = plan_of(rig, Protocol(), claims=[], only=only, baseline=baseline)
+    keys = [condition.key for condition in plan.design.conditions]
+    assert keys == ["far", "near", "near (replicate 2)"]
+    (question,) = plan.run(tmp_path).looks[0]["questions"]
+    assert question["name"] == "far against near" and question["state"] == "decided"
+    assert question["answer"]["word"] == "lower" and "60 %" not in question["result"]
+    assert question["answer"]["ratio"] == pytest.approx(0.4, rel=0.02)
+    with pytest.raises(UsageError, match="net has no level 'moon'"):
+        plan_of(rig, Protocol(), only=[{"net": "moon"}])
+    with pytest.raises(UsageError, match="unknown in decide: look"):
+        plan_of(rig, Protocol(), look=(5,))
+
+
+def test_a_claim_needs_the_conditions_that_measure_its_cells() -> None:
+    conditions = [
+        {"net": net, "size": size, "turn": "a"} for net in ("host", "far") for size in ("1", "64")
+    ]
+    at = claim(
+        "difference",
+        where={"size": 64},
+        condition={"net": "far"},
+        baseline={"net": "host"},
+        direction="lower",
+    )
+    rows = measured_rows(conditions, [])
+    assert needs(at, rows) == ("far | 64 | a", "host | 64 | a")
+    turns = claim(
+        "difference",
+        condition={"net": "far", "turn": "b"},
+        baseline={"net": "far", "turn": "a"},
+        direction="lower",
+    )
+    # `b` is measured in turns by one condition; as long as nobody knows, by any of its network.
+    assert needs(turns, rows) == ("far | 1 | a", "far | 64 | a")
+    rows.append(({"net": "far", "size": "64", "turn": "b"}, "far | 64 | a"))
+    assert needs(turns, rows) == ("far | 64 | a", "far | 1 | a")

@@ -1,0 +1,71 @@
+"""The lock of the rig: who uses it, and waiting for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit import studies
+from labkit.errors import RigError
+from labkit.process import WAIT
+from labkit.rig import lock
+
+HOLD = "import fcntl, os, sys, time; f = open(sys.argv[1], 'a+'); fcntl.flock(f, fcntl.LOCK_EX); "
+HOLD += "f.write(str(os.getpid())); f.flush(); print('held', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """Start another process that uses the rig until its input is closed."""
+    for name in ("LOCK", "MACHINE"):
+        monkeypatch.setattr(lock, name, tmp_path / "lock")
+    argv = [sys.executable, "-c", HOLD, str(tmp_path / "lock")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.stdin.close()
+
+
+def test_in_use_names_the_command(user: subprocess.Popen[str]) -> None:
+    with pytest.raises(RigError, match="in use") as caught, lock.locked():
+        pass
+    assert caught.value.why.startswith(f"process {user.pid} (-c import fcntl, os")
+    assert ", since 20" in caught.value.why and "--wait" in caught.value.remedy
+    assert lock.describe_process(None) == "an unknown process"
+    assert lock.describe_process(2**22 + 1) == f"process {2**22 + 1}"
+
+
+def test_waiting_for_the_rig(
+    user: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(studies, "project", lambda path=".": tmp_path / path)
+    monkeypatch.setattr(studies, "_LOOK", 0.05)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        assert user.stdin is not None
+        user.stdin.close()
+
+    studies._wait_for_rig(say)
+    assert lock.current_holder() is None
+    assert len(said) == 1 and f"process {user.pid} (" in said[0]
+
+
+def test_opening_waits_where_the_environment_says_so(
+    user: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(WAIT, "1")
+    assert user.stdin is not None
+    user.stdin.close()  # it ends at any time from now on
+    began = time.monotonic()
+    with lock.locked():
+        assert lock.current_holder() is not None
+    assert time.monotonic() - began < 60
