@@ -239,7 +239,8 @@ def restore(
     entries = [
         entry
         for entry in reversed(record.pending)
-        if entry.id in ids or (label is not None and entry.label.startswith(label))
+        if entry.id in ids
+        or (label is not None and entry.label.startswith(label))
         or (label is None and known is None)
     ]
     if not entries:

@@ -6,7 +6,9 @@ import json
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
