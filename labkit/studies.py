@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 #: The folder of campaigns that were planned for a time.
 BRIEF = "brief"
 #: Blocks in which a question is asked at most, and claims that are named as left out.
-QUESTION_BLOCKS, LEFT_OUT = 12, 5
+QUESTION_BLOCKS, LEFT_OUT = 24, 5
 #: Seconds between two looks at the rig of one who waits for it, and between two lines about it.
 _LOOK, _SAY = 1.0, 60.0
 
