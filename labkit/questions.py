@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from labkit.campaign.budget import LOOKS_FACTOR, WORTH, Candidate, costs_of, looks_of, rows_of
 from labkit.campaign.looks import ALPHA, HOPELESS, deciding_blocks, log_tables
 from labkit.dataset import Dataset
-from labkit.errors import DatasetError, UsageError
+from labkit.errors import DatasetError, UsageError, suggestion
 from labkit.paths import project
 
 #: A planned condition whose trials nobody has timed yet takes so many seconds.
@@ -163,11 +163,13 @@ def choose(questions: Mapping[str, Mapping[str, Question]], name: str, tool: str
         There is no such question or tool.
     """
     if name not in questions:
-        raise UsageError(f"no question {name!r}", remedy=f"one of {', '.join(questions)}")
+        raise UsageError(f"no question {name!r}", remedy=suggestion(name, questions))
     tools = questions[name]
     if tool not in tools:
-        known = ", ".join(filter(None, tools)) or "the study's own, which needs no --tool"
-        raise UsageError(f"no tool {tool!r} for the question {name!r}", remedy=f"one of {known}")
+        known = [*filter(None, tools)] or ["the study's own, which needs no --tool"]
+        raise UsageError(
+            f"no tool {tool!r} for the question {name!r}", remedy=suggestion(tool, known)
+        )
     return tools[tool]
 
 
