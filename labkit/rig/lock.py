@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -165,7 +166,8 @@ def _bind(name: socket.socket, path: Path) -> bool:
     if name.getsockname():
         return True
     try:
-        name.bind(f"\0labkit:{path}")
+        # A socket's name is shorter than a path may be.
+        name.bind(f"\0labkit-{hashlib.sha256(bytes(path)).hexdigest()[:32]}")
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
