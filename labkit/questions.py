@@ -140,7 +140,7 @@ def load_questions() -> dict[str, dict[str, Question]]:
             for name, entry in tomllib.loads(path.read_text()).items()
         }
         return {name: _by_tool(entry) for name, entry in entries.items()}
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError, RecursionError, ValidationError) as error:
         raise DatasetError(
             "the questions cannot be read", where=str(path), why=str(error)
         ) from None

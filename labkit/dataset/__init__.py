@@ -104,10 +104,12 @@ class Dataset:
     @property
     def planned_by_block(self) -> list[int]:
         """The number of planned trials of each block, without those of dropped conditions."""
-        labels = [condition_label(condition["levels"]) for condition in self.plan["conditions"]]
+        labels = [
+            condition_label(condition["levels"]) for condition in self.plan.get("conditions", [])
+        ]
         return [
             sum(labels[index] not in dropped_before(self.looks, block) for index in indices)
-            for block, indices in enumerate(self.plan["order"], start=1)
+            for block, indices in enumerate(self.plan.get("order", []), start=1)
         ]
 
     @property

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from labkit.errors import DatasetError
 
 RESTORE = "restore it from a backup, or remove its directory: the same run measures it again"
 _Object = dict[str, Any]
-_Level = str | int | float | bool
+_Level = str | int | FiniteFloat | bool
 _Value = str | int | float | bool | None
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]

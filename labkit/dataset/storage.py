@@ -192,7 +192,10 @@ class PackedTables:
             for row in table.to_pylist():
                 record = {name: value for name, value in row.items() if value is not None}
                 record |= {name: json.loads(record[name]) for name in nested if name in record}
-                rows.append((record, tuple(record.pop(_SAMPLED))))
+                sampled = record.pop(_SAMPLED)
+                if not isinstance(sampled, list) or not all(isinstance(x, str) for x in sampled):
+                    raise ValueError(f"{_SAMPLED} has no names of columns")
+                rows.append((record, tuple(sampled)))
         except (OSError, ValueError, LookupError, NotImplementedError) as error:
             raise DatasetError(
                 "the table of trials is damaged",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 from hypothesis import strategies as st
@@ -60,7 +61,7 @@ def odd_json(draw: st.DrawFn, data: Any) -> Any:
         if names is None:
             continue
         if draw(st.integers(0, 4)):
-            above[names] = draw(st.sampled_from(VALUES))
+            above[names] = deepcopy(draw(st.sampled_from(VALUES)))
         else:
             del above[names]
     return data
