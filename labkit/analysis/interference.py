@@ -261,7 +261,7 @@ def iterations(records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]
                 about |= {name: bool(iteration.get(name)) for name in ("cut", "late")}
                 about |= {"block": record["block"], "seconds": clock}
                 rows.append(about | {"overlap": iteration["overlap"]})
-    kinds = {"cut": bool, "late": bool}
+    kinds: dict[str, type] = {"cut": bool, "late": bool}
     kinds |= dict.fromkeys(("overlap", "seconds", "timed", "beside"), float)
     return pd.DataFrame(rows, columns=["trial", "block", *_KEYS[:3], *kinds]).astype(kinds)
 
