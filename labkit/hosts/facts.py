@@ -265,7 +265,7 @@ def _object(text: str | None) -> dict[str, Any]:
 
 def _volatile(parts: Mapping[str, str], names: Sequence[str]) -> Facts:
     memory = dict(_pairs(parts.get("memory", ""), ":"))
-    ticks = [int(word) for word in parts.get("stat", "").split()[1:] if word.isdigit()]
+    ticks = [int(word) for word in parts.get("stat", "").split()[1:] if word.isdecimal()]
     uptime = re.match(r"\d+(\.\d+)?", parts.get("uptime", ""))
     return {
         "boot_id": parts.get("boot_id"),
