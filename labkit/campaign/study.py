@@ -311,7 +311,9 @@ class Plan:
             "measurement_version": MEASUREMENT_VERSION,
             "images": self.rig.images(),
             "tools": self._tools(),
-            "rig": self.rig.describe(),
+            # What a plan needs of the capabilities shows in its conditions; another engine that is
+            # installed meanwhile does not concern it.
+            "rig": {name: of for name, of in self.rig.describe().items() if name != "capabilities"},
             "hosts": design.canonical(stable),
         }
 
