@@ -123,6 +123,7 @@ _ENDED = re.compile(r"\n@@ ended \s*(\S*)/(\d*) (.*)\n@@ by (.*)\n")
 Facts = dict[str, dict[str, str]]
 
 _RULES, _PROCESS, _STATE, _CPUS = "rules", "process", "state", "allowed CPUs"
+_GROUP = "control group"
 _NICE, _CLASS = "nice value", "scheduling class"
 #: The kernel's numbers of scheduling policies.
 _POLICIES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6": "deadline"}
@@ -154,8 +155,8 @@ class Held:
     counters: dict[str, int]
 
     def record(self) -> Facts:
-        """Return what a trial keeps: no threads, and of rules the number of lines."""
-        kept = self.firm | {name: x for name, x in self.loose.items() if ", thread " not in name}
+        """Return what a trial keeps: no threads and other links, and of rules how many lines."""
+        kept = self.firm | {name: x for name, x in self.loose.items() if name.startswith(_GROUP)}
         return {
             subject: {
                 name: f"{len(text.splitlines())} lines" if name == _RULES else text
@@ -278,7 +279,7 @@ def _read_groups(files: Mapping[str, list[str]], counters: dict[str, int]) -> Fa
 
 
 def _group(folder: str) -> str:
-    return f"control group {folder}"
+    return f"{_GROUP} {folder}"
 
 
 def _read_own_groups(held: Held, name: str, rows: Sequence[str]) -> set[str]:
@@ -311,10 +312,11 @@ def _links(text: str, queues: str) -> Iterator[tuple[str, dict[str, str]]]:
             "queue length": str(link.get("txqlen", "")),
             "bridge": str(link.get("master", "")),
             _STATE: "up" if "UP" in link.get("flags", ()) else "down",
+            "carrier": "no" if "NO-CARRIER" in link.get("flags", ()) else "yes",
         }
         # A bridge has a carrier for as long as anything is plugged in.
-        if info.get("info_kind") != "bridge":
-            facts["carrier"] = str(link.get("operstate", ""))
+        if info.get("info_kind") == "bridge":
+            del facts["carrier"]
         yield name, facts
 
 

@@ -366,7 +366,7 @@ class Trial:
             list(measurements.values()),
             self._treatments.values(),
         )
-        self.record["evidence"]["held"] = lasting
+        self.record["held"] = lasting
         self._check_time(main, ends, clients)
         self.record["verification"] = main.verification
         self._check_published(main, [client for client, _ in clients.values()])
