@@ -50,6 +50,8 @@ details() {
     echo "@@ latency"; od -An -td4 -N4 /dev/cpu_dma_latency 2>/dev/null || true
     echo "@@ clock"; date +%s%N
 }
+# Placements and networks are read at the same time, and printed one after the other.
+around() { networks "$2" | { details $1; placements "$1"; cat; }; }
 """
 )
 
@@ -60,7 +62,7 @@ WINDOW = (
     + r"""
 folder=$1 places=$2 networks=$3 jobs=
 shift 3
-{ held "$places" "$networks"; details $places; counters; echo "@@ end"; } >"$folder/before"
+{ around "$places" "$networks"; counters; echo "@@ end"; } >"$folder/before"
 while [ $# -gt 0 ]; do
     sh -c "exec $2" >"$folder/$1.out" 2>"$folder/$1.err" &
     jobs="$jobs $!"
@@ -70,15 +72,15 @@ status=0
 for job in $jobs; do
     wait "$job" || { own=$?; [ "$status" -ne 0 ] || status=$own; }
 done
-{ counters; details $places; held "$places" "$networks"; echo "@@ end"; } >"$folder/after"
+{ counters; around "$places" "$networks"; echo "@@ end"; } >"$folder/after"
 exit $status
 """
 )
 
 #: The snapshots alone, for the other hosts of a rig with several kernels.
 #: Arguments: placements, networks.
-BEFORE = SNAPSHOT + 'held "$1" "$2"; details $1; counters; echo "@@ end"\n'
-AFTER = SNAPSHOT + 'counters; details $1; held "$1" "$2"; echo "@@ end"\n'
+BEFORE = SNAPSHOT + 'around "$1" "$2"; counters; echo "@@ end"\n'
+AFTER = SNAPSHOT + 'counters; around "$1" "$2"; echo "@@ end"\n'
 
 _SCHED = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"}
 

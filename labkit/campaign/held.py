@@ -20,22 +20,25 @@ from labkit.hosts.journal import DIRECTORY
 from labkit.placement import cpu_set
 from labkit.runtimes.observed import sections
 
-#: Shell function: `held PLACEMENTS NETWORKS`, lists of words as in `labkit.campaign.record.Kernel`.
-#: Few processes read many files each, since a snapshot takes time from every trial.
+#: Shell functions `placements` and `networks`, which take a list of words each, those of
+#: `labkit.campaign.record.Kernel`. Few processes read many files each, since a snapshot takes time
+#: from every trial.
 SHOW = (
     r"""
 NETWORK='
 name=$1
 shift
-echo "@@ links $name"; ip -j -d link show
-echo "@@ queues $name"; tc qdisc show
+links=$(ip -j -d link show)
+printf "@@ links %s\\n%s\\n" "$name" "$links"
+# The other kinds have no settings.
+case $links in *\"qdisc\":\"[!n]*) echo "@@ queues $name"; tc qdisc show ;; esac
 echo "@@ rules $name"; nft list ruleset
 ! { read -r table </proc/net/ip_tables_names; } || iptables-legacy-save
 [ $# = 0 ] || { echo "@@ settings $name"; grep -sHZ "" "$@"; }
 '
-held() {
-    places=$1 networks=$2 files=/sys/devices/system/cpu/online masks= links=
-    for place in $places; do
+placements() {
+    files=/sys/devices/system/cpu/online masks= links=
+    for place in $1; do
         pid=${place#*=} tree= below=${place#*=} name=${place%"${place#*=}"}
         while [ -n "$below" ]; do
             tree="$tree $below" next=
@@ -78,11 +81,13 @@ held() {
     echo "@@ files"; grep -sHZ '' $files || true
     echo "@@ allowed"; [ -z "$masks" ] || grep -sHZ '^Cpus_allowed_list' $masks || true
     echo "@@ paths"; [ -z "$links" ] || stat -c '%N' $links 2>/dev/null || true
+}
+networks() {
     settings=$(awk -F'"' '/"kind": "file"/ { for (n = 1; n < NF; n++)
         if ($n == "target" && !seen[$(n + 2)]++) print $(n + 2) }' """
     + f"{DIRECTORY}/journal"
     + r""" 2>/dev/null) || true
-    for network in $networks; do
+    for network in $1; do
         set -- sh -c "$NETWORK" network "${network%%=*}" $settings
         [ -z "${network#*=}" ] || set -- nsenter --net="${network#*=}" "$@"
         "$@" 2>/dev/null || true
@@ -308,7 +313,7 @@ def _links(text: str, queues: str) -> Iterator[tuple[str, dict[str, str]]]:
         own = [row for row in queues.splitlines() if f" dev {name} " in f"{row} "]
         facts = {
             "MTU": str(link.get("mtu", "")),
-            "queue": _VOLATILE.sub("", "; ".join(own)),
+            "queue": _VOLATILE.sub("", "; ".join([str(link.get("qdisc", "unknown")), *own])),
             "queue length": str(link.get("txqlen", "")),
             "bridge": str(link.get("master", "")),
             _STATE: "up" if "UP" in link.get("flags", ()) else "down",

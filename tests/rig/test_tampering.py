@@ -319,7 +319,7 @@ CASES = [
         "rate removed",
         docker("host"),
         lambda scene: tool("tc", "qdisc", "del", "dev", "lab0", "root", role="sut"),
-        r"lab0 of sut: queue was qdisc tbf .*rate 100Mbit.*, is qdisc noqueue",
+        r"lab0 of sut: queue was tbf; .*rate 100Mbit.*, is noqueue",
         around=rate,
     ),
     Case(

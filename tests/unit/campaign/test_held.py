@@ -129,13 +129,15 @@ def text(
     rules: str = RULES,
     setting: str = "1",
     queue: str = "tbf 8001: dev lab0 root refcnt 2 rate 100Mbit",
+    kind: str = "tbf",
 ) -> str:
     every = "\n".join(f"{path}\0{content}" for path, content in (FILES | (files or {})).items())
     return (
         f"@@ tree 7 \n7\n@@ files\n{every}\n@@ allowed\n"
         "/proc/7/task/7/status\0Cpus_allowed_list:\t1\n"
         "@@ paths\n'/proc/7/ns/net' -> 'net:[1]'\n'/proc/7/root' -> '/'\n"
-        f"@@ links sut\n{json.dumps([LINK | (link or {})])}\n@@ queues sut\nqdisc {queue}\n"
+        f"@@ links sut\n{json.dumps([LINK | {'qdisc': kind} | (link or {})])}\n"
+        f"@@ queues sut\nqdisc {queue}\n"
         f"@@ rules sut\n{rules}\n@@ settings sut\n{SETTING}\0{setting}\n@@ end\n"
     )
 
@@ -156,7 +158,10 @@ def text(
         (text(link={"mtu": 576}), "lab0 of sut: MTU was 1500, is 576"),
         (text(link={"flags": []}), "lab0 of sut: state was up, is down"),
         (text(link={"ifname": "other"}), "lab0 of sut is gone"),
-        (text(queue="noqueue 0: dev lab0 root refcnt 2"), "rate 100Mbit, is qdisc noqueue"),
+        (
+            text(kind="noqueue", queue=""),
+            "queue was tbf; qdisc tbf 8001: dev lab0 root  rate 100Mbit, is noqueue",
+        ),
         (text(rules=""), "rules changed: removed 'table ip nat {'"),
         (text(rules=RULES + "\n\t\tdrop"), "network sut: rules changed: added 'drop'"),
         (text(setting="0"), f"{SETTING}: value on sut was 1, is 0"),
@@ -176,7 +181,7 @@ def test_counters_and_passing_links_are_no_change(packets: int, references: int,
     queue = f"tbf 8001: dev lab0 root refcnt {references} rate 100Mbit"
     before, after = text(link={"mtu": mtu}), text(link={"mtu": mtu}, rules=rules, queue=queue)
     assert held.differences(held.parse(before), held.parse(after)) == []
-    passing = text(link={"ifname": "veth7"}, queue="noqueue 0: dev veth7 root")
+    passing = text(link={"ifname": "veth7"}, kind="noqueue")
     assert held.differences(held.parse(passing), held.parse(before)) == []
 
 
