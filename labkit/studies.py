@@ -418,7 +418,10 @@ def budget_runs(seconds: float, new: bool, say: Say) -> Iterator[tuple[str, dict
     counted = choose_all(map(name_of, find([])))
     rows = ledger([path for one in counted for path in one.campaigns], claims=claims)
     earlier = {one.study: load(one.shown) for one in counted}
-    while runs := _planned(end - time.monotonic(), claims, rows, earlier, say):
+    while (left := end - time.monotonic()) > 0:
+        runs = _planned(left, claims, rows, earlier, say)
+        if not runs:
+            break
         for name, parameters in runs.items():
             yield name, parameters | {"new": new}
             del earlier[name]

@@ -206,3 +206,10 @@ def test_what_is_left_of_a_budget_goes_to_further_studies(monkeypatch: pytest.Mo
     # One line for each study of the first plan comes before what it leaves out.
     assert len(runs) > plans[0] and len(runs) == len(set(runs))
     assert list(studies.budget_runs(20, False, said.append)) == []
+    del said[:]
+    late = studies.budget_runs(100, False, said.append)
+    next(late)
+    now += 1000
+    # Time that is over is not planned.
+    list(late)
+    assert sum(text.startswith("left out of") for text in said) == 1
