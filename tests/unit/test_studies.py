@@ -82,6 +82,15 @@ def test_wrong_parameters_are_an_error_before_anything_runs(
         studies.plan_runs(["affinity-spinning"], "tiny", paths, given)
 
 
+@pytest.mark.parametrize("text", ["[", "!!timestamp x", "[" * 5000, "!!int x", "{[]: 1}", "\ud800"])
+def test_a_value_that_is_not_yaml_is_an_error(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not YAML"):
+        studies.parameters([("blocks", text)], new=False)
+    (tmp_path / "x.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(UsageError, match="cannot be read"):
+        studies.read_parameters(tmp_path / "x.yaml")
+
+
 @given(st.one_of(st.text(max_size=40).map(str.encode), st.binary(max_size=40)))
 def test_a_file_of_any_content_has_parameters_or_is_an_error(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
