@@ -37,7 +37,7 @@ _HEADINGS = {
 
 
 def format_comparison(
-    table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs", alpha: float = 0.05
+    table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs"
 ) -> pd.DataFrame:
     """Return a comparison as text, indexed by what names its rows.
 
@@ -47,8 +47,6 @@ def format_comparison(
         What `compare`, `factor_effect` or `shift` returns.
     scale, unit : float, str
         From the stored unit of the differences to the one shown; nanoseconds to microseconds.
-    alpha : float
-        The level that `compare` was given.
 
     Returns
     -------
@@ -75,7 +73,7 @@ def format_comparison(
         # One baseline for all: it belongs in the heading, not in every row.
         base = f" to {names['contrast'][0].partition(' / ')[2]}"
         names["contrast"] = [value.partition(" / ")[0] for value in names["contrast"]]
-    rows = [_row(row, scale, alpha) for row in table.to_dict("records")]
+    rows = [_row(row, scale) for row in table.to_dict("records")]
     shown = pd.DataFrame(rows, columns=list(_HEADINGS)).assign(**names)
     headings = {name: text.format(base=base, unit=unit) for name, text in _HEADINGS.items()}
     shown = shown.set_index(keys) if keys else shown
@@ -121,8 +119,8 @@ def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
     return shown.set_axis(table.columns, axis=1)
 
 
-def _row(row: Mapping[Any, Any], scale: float, alpha: float) -> dict[str, str]:
-    low, high, confidence = interval_of(row, alpha)
+def _row(row: Mapping[Any, Any], scale: float) -> dict[str, str]:
+    low, high, confidence = interval_of(row)
     difference = [row[name] for name in ("difference", "difference_low", "difference_high")]
     notes = [
         note for note in str(row["note"]).split("; ") if note and not note.endswith(_STATED_ONCE)
