@@ -33,6 +33,8 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_execution_show_tb = True
 nb_merge_streams = True
+# A figure brings its numbers as CSV, which pages of labkit link and these do not.
+suppress_warnings = ["mystnb.unknown_mime_type"]
 nb_render_markdown_format = "myst"
 myst_enable_extensions = ["colon_fence"]
 # Anchors as GitHub makes them, so that links work there too.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from labkit.campaign.budget import WORTH, Candidate, costs_of, looks_of, rows_of
+from labkit.campaign.budget import LOOKS_FACTOR, WORTH, Candidate, costs_of, looks_of, rows_of
+from labkit.campaign.looks import ALPHA, HOPELESS, deciding_blocks, log_tables
 from labkit.dataset import Dataset
-from labkit.errors import DatasetError, UsageError
+from labkit.errors import DatasetError, UsageError, suggestion
 from labkit.paths import project
 
 #: A planned condition whose trials nobody has timed yet takes so many seconds.
@@ -73,18 +75,38 @@ class Question(BaseModel):
         block = sum(known.values()) + UNKNOWN_SECONDS * (len(self.over) + 1 - len(known))
         return min(MOST, max(FEWEST, int(seconds / block)))
 
-    def labels(self, campaign: Dataset) -> list[str]:
-        """Return the labels of its conditions in a campaign."""
-        return [
-            label
+    def conditions(self, campaign: Dataset) -> dict[str, Mapping[str, str]]:
+        """Return the levels of its conditions in a campaign by their labels."""
+        return {
+            label: levels
             for levels, label in rows_of(campaign)
             if any(part.items() <= levels.items() for part in self.only)
-        ]
+        }
 
     def costs(self, campaign: Dataset) -> dict[str, float]:
         """Return the seconds in a block of its conditions that a campaign measured, by label."""
         seconds = costs_of(campaign)
-        return {label: seconds[label] for label in self.labels(campaign) if label in seconds}
+        return {label: seconds[label] for label in self.conditions(campaign) if label in seconds}
+
+    def needed(self, campaign: Dataset) -> dict[str, float]:
+        """Return how many blocks decide each condition, by label; infinity: a campaign cannot."""
+        levels = self.conditions(campaign)
+        baseline = self.baseline or campaign.plan["baseline"]
+        by_levels = {tuple(row.values()): label for label, row in levels.items()}
+        bases = {
+            label: by_levels.get(tuple({**row, **baseline}.values()))
+            for label, row in levels.items()
+        }
+        pairs = {label: base for label, base in bases.items() if base not in (None, label)}
+        ((_, logs),) = log_tables(campaign, [self.outcome])
+        margin = float(campaign.plan["margin"])
+        numbers = {
+            label: deciding_blocks(
+                (logs[label] - logs[base]).dropna().to_numpy(), margin, ALPHA / len(pairs)
+            )
+            for label, base in pairs.items()
+        }
+        return {label: math.inf if n is None else n for label, n in numbers.items()}
 
     def decide(self, blocks: int) -> dict[str, Any]:
         """Return what a campaign of so many blocks is told to decide."""
@@ -141,15 +163,32 @@ def choose(questions: Mapping[str, Mapping[str, Question]], name: str, tool: str
         There is no such question or tool.
     """
     if name not in questions:
-        raise UsageError(f"no question {name!r}", remedy=f"one of {', '.join(questions)}")
+        raise UsageError(f"no question {name!r}", remedy=suggestion(name, questions))
     tools = questions[name]
     if tool not in tools:
-        known = ", ".join(filter(None, tools)) or "the study's own, which needs no --tool"
-        raise UsageError(f"no tool {tool!r} for the question {name!r}", remedy=f"one of {known}")
+        known = [*filter(None, tools)] or ["the study's own, which needs no --tool"]
+        raise UsageError(
+            f"no tool {tool!r} for the question {name!r}", remedy=suggestion(tool, known)
+        )
     return tools[tool]
 
 
 def candidate(question: Question, campaign: Dataset, blocks: int) -> Candidate:
-    """Return a question as something to measure within a budget."""
-    worth = WORTH["headline"] * (len(question.over) - 1)
-    return Candidate(question.title, question.study, blocks, question.costs(campaign), worth)
+    """Return a question as something to measure within a budget, in at most so many blocks.
+
+    By the noise of an earlier campaign, a condition is measured until the look that decides it, or
+    gives it up, and the baseline as long as any. What is given up is worth nothing.
+    """
+    looks = looks_of(blocks)
+    needed = {label: LOOKS_FACTOR * n for label, n in question.needed(campaign).items()}
+    measured = {
+        label: looks[0] if n > HOPELESS * blocks else next((at for at in looks if at >= n), blocks)
+        for label, n in needed.items()
+    }
+    longest = max(measured.values(), default=blocks)
+    seconds = {
+        label: each * measured.get(label, longest)
+        for label, each in question.costs(campaign).items()
+    }
+    worth = WORTH["headline"] * sum(n <= blocks for n in needed.values())
+    return Candidate(question.title, question.study, blocks, seconds, worth)

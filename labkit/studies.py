@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -19,17 +19,22 @@ from labkit import report as pages
 from labkit import status
 from labkit.analysis.power import least_blocks
 from labkit.chosen import REFERENCE, Chosen, choose, choose_all
-from labkit.dataset import load
+from labkit.dataset import Dataset, load
 from labkit.errors import LabkitError, RigError, UsageError, suggestion
 from labkit.paths import project
 from labkit.process import WAIT
 from labkit.questions import candidate, load_questions
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from labkit.claims.schema import Claims
+
 Say = Callable[[str], None]
 #: The folder of campaigns that were planned for a time.
 BRIEF = "brief"
 #: Blocks in which a question is asked at most, and claims that are named as left out.
-QUESTION_BLOCKS, LEFT_OUT = 12, 5
+QUESTION_BLOCKS, LEFT_OUT = 24, 5
 #: Seconds between two looks at the rig of one who waits for it, and between two lines about it.
 _LOOK, _SAY = 1.0, 60.0
 
@@ -292,15 +297,14 @@ def report(
     reason = cannot_measure() if measure else ""
     if reason:
         say(f"cannot measure here: {reason}. The report shows the reference dataset.")
-    runs: dict[str, dict[str, Any]] = {}
     if measure and not reason:
         runs = _profile_runs(profile, new) if profile else budget_runs(budget, new, say)
-    for name, parameters in runs.items():
-        # A study that could not be measured still has a page, of earlier data.
-        with _noting(failures, name, say):
-            (notebook,) = find([name])
-            called = profile or BRIEF
-            say(f"executed: {_measured(notebook, parameters, called=called, say=say)}")
+        for name, parameters in runs:
+            # A study that could not be measured still has a page, of earlier data.
+            with _noting(failures, name, say):
+                (notebook,) = find([name])
+                called = profile or BRIEF
+                say(f"executed: {_measured(notebook, parameters, called=called, say=say)}")
     for study in find([]):
         name = name_of(study)
         with _noting(failures, name, say):
@@ -391,27 +395,43 @@ def _measured(notebook: Path, parameters: Mapping[str, Any], *, called: str, say
     return measure(notebook, parameters, called=called, seconds=24 * 3600, say=say)
 
 
-def _profile_runs(profile: str, new: bool) -> dict[str, dict[str, Any]]:
-    """Return the parameters of every study in a profile."""
-    return {
-        name_of(study): profile_of(study, profile) | {"rig": "auto", "new": new}
-        for study in find([])
-    }
+def _profile_runs(profile: str, new: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every study, with its parameters in a profile."""
+    for study in find([]):
+        yield name_of(study), profile_of(study, profile) | {"rig": "auto", "new": new}
 
 
-def budget_runs(seconds: float, new: bool, say: Say) -> dict[str, dict[str, Any]]:
-    """Return the parameters of the studies that decide most in a time, the shortest first.
+def budget_runs(seconds: float, new: bool, say: Say) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the studies that decide most in a time, the shortest first, with their parameters.
 
     What they take is known from the campaigns that count, or from the reference dataset. The plan
-    is said before anything is measured, with what is left out and how long that would take.
+    is said before anything is measured, with what is left out and how long that would take. Time
+    that is left, since something was decided early, goes to a plan of further studies.
     """
-    from labkit.campaign.budget import plan_budget
     from labkit.claims.ledger import ledger
     from labkit.claims.schema import load_claims
 
+    end = time.monotonic() + seconds
     claims = load_claims()
     counted = choose_all(map(name_of, find([])))
+    rows = ledger([path for one in counted for path in one.campaigns], claims=claims)
     earlier = {one.study: load(one.shown) for one in counted}
+    while runs := _planned(end - time.monotonic(), claims, rows, earlier, say):
+        for name, parameters in runs.items():
+            yield name, parameters | {"new": new}
+            del earlier[name]
+
+
+def _planned(
+    seconds: float,
+    claims: Claims,
+    rows: pd.DataFrame,
+    earlier: Mapping[str, Dataset],
+    say: Say,
+) -> dict[str, dict[str, Any]]:
+    """Return the parameters of the studies to measure in a time, of those with a campaign."""
+    from labkit.campaign.budget import plan_budget
+
     questions = {
         question.study: question
         for question in (tools[""] for tools in load_questions().values())
@@ -419,8 +439,8 @@ def budget_runs(seconds: float, new: bool, say: Say) -> dict[str, dict[str, Any]
     }
     plan = plan_budget(
         seconds,
-        claims,
-        ledger([path for one in counted for path in one.campaigns], claims=claims),
+        [claim for claim in claims if claim.study in earlier],
+        rows,
         earlier,
         [candidate(one, earlier[one.study], QUESTION_BLOCKS) for one in questions.values()],
     )
@@ -444,7 +464,6 @@ def budget_runs(seconds: float, new: bool, say: Say) -> dict[str, dict[str, Any]
             "data": f"data/local/{BRIEF}",
             "earlier": str(earlier[study.study].path),
             "rig": "auto",
-            "new": new,
         }
     more = [
         f"{one.name} (about {status.duration_text(one.seconds)})"

@@ -187,3 +187,21 @@ def metric_of(column: str) -> tuple[Metric, str]:
     unit = "ns" if column.endswith("_ns") else "1"
     text = column.removesuffix("_ns").replace("_", " ")
     return Metric(column, unit, "neither", text), ""
+
+
+def level_words(factor: str, level: object) -> str:
+    """Return a level in words: by itself where it names something, else after its factor.
+
+    Examples
+    --------
+    >>> level_words("placement", "docker host"), level_words("quota_us", "1000")
+    ('docker host', 'quota 1000 us')
+    >>> level_words("rps", "on"), level_words("case", "3b")
+    ('rps on', 'case 3b')
+    """
+    text = str(level)
+    if not text[:1].isdecimal() and text not in ("on", "off", "yes", "no", "none"):
+        return text
+    name, _, unit = factor.rpartition("_")
+    unit = {"us": " us", "b": " B", "s": " s"}.get(unit, "") if name else ""
+    return f"{name if unit else factor} {text}{unit}".replace("_", " ")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every test: the unit, rig and browser tests, and the analysis notebooks, which nbval executes and
 # compares with the outputs they were committed with.
+# The slowest are shown: most of the time that all tests take is theirs.
 # Without arguments in two runs at once, since tests on the rig mostly wait for it; with arguments
 # in one, to which they are passed on: scripts/test.sh -k fence
 set -euo pipefail
@@ -15,12 +16,11 @@ beside=$(mktemp)
 # root, would give itself more of it than the rig has, so root may not do that here.
 behind=(nice -n 19)
 if [ "$(id -u)" = 0 ]; then behind+=(setpriv --inh-caps=-sys_nice --bounding-set=-sys_nice); fi
-"${behind[@]}" "${tests[@]}" -m 'not rig or apart' -p no:cacheprovider >"$beside" 2>&1 &
+"${behind[@]}" "${tests[@]}" -m 'not rig or apart' -p no:cacheprovider --durations=25 >"$beside" 2>&1 &
 other=$!
 trap 'kill "$other" 2>/dev/null || true; rm -f "$beside"' EXIT
 echo 'tests on the rig; all others run beside them, and are shown afterwards'
 status=0 rest=0
-# The slowest are shown: most of the time that all tests take is theirs.
 "${tests[@]}" -m 'rig and not apart' --durations=25 || status=$?
 wait "$other" || rest=$?
 cat "$beside"

@@ -52,7 +52,7 @@ class Candidate:
     blocks : int
         How many blocks decide it.
     trials : mapping of str to float
-        Seconds in a block by the label of a condition, A/A replicates included.
+        Seconds that the trials of a condition take in all, by its label.
     worth : float
         What its decision is worth.
     """
@@ -66,7 +66,7 @@ class Candidate:
     @property
     def seconds(self) -> float:
         """How long it takes alone."""
-        return SETUP + self.blocks * sum(self.trials.values())
+        return SETUP + sum(self.trials.values())
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class StudyPlan:
         longest: dict[str, float] = {}
         for candidate in self.candidates:
             for label, seconds in candidate.trials.items():
-                longest[label] = max(longest.get(label, 0.0), candidate.blocks * seconds)
+                longest[label] = max(longest.get(label, 0.0), seconds)
         return SETUP + sum(longest.values())
 
 
@@ -185,7 +185,7 @@ def _candidates(
         levels, seconds = known[claim.study]
         labels = needs(claim, levels)
         planned = max(least_blocks(), claim.blocks, math.ceil(LOOKS_FACTOR * int(blocks)))
-        trials = {label: seconds[label] for label in labels if label in seconds}
+        trials = {label: planned * seconds[label] for label in labels if label in seconds}
         candidate = Candidate(claim.id, claim.study, planned, trials, WORTH[claim.tier])
         if planned > MOST_BLOCKS or not candidate.trials:
             impossible[claim.id] = f"about {planned:,} blocks would decide"

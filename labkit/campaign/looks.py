@@ -19,7 +19,7 @@ import pandas as pd
 
 from labkit.analysis.compare import log_table
 from labkit.analysis.power import blocks_for, blocks_to_detect
-from labkit.analysis.sequential import Decision, Looks, campaign_share, look
+from labkit.analysis.sequential import Decision, Floats, Looks, campaign_share, look
 from labkit.answers import Answer
 from labkit.claims.cells import Measured, NotMeasured
 from labkit.claims.estimators import evaluate
@@ -29,7 +29,7 @@ from labkit.claims.setting import setting
 from labkit.dataset import Dataset
 from labkit.design import condition_label
 from labkit.errors import LabkitError
-from labkit.units import metric_of
+from labkit.units import level_words, metric_of
 
 ALPHA = 0.05
 #: A claim that takes so many times the planned blocks is given up.
@@ -147,7 +147,7 @@ class Questions:
             if baseline and other not in (None, label):
                 pairs[label] = str(other)
         names = short_names(conditions)
-        tables = self._logs(part) if pairs and len(part.ok) else []
+        tables = log_tables(part, self.outcomes) if pairs and len(part.ok) else []
         for label, other in pairs.items():
             both = [
                 (metric, table[[label, other]].dropna())
@@ -169,24 +169,29 @@ class Questions:
             state = {"go on": "open", "hopeless": "given up"}.get(decision.decision, "decided")
             yield Question(title, state, answer.sentence, (label, other), answer.as_record())
 
-    def _logs(self, part: Dataset) -> list[tuple[str, pd.DataFrame]]:
-        """Return each outcome that was measured, with its logs: blocks by conditions."""
-        ok = part.ok[~part.ok["trial"].str.contains("/")]
-        factors = [*part.plan["factors"]]
-        ok = ok.assign(condition=[condition_label(row) for row in ok[factors].to_dict("records")])
-        return [
-            (name, log_table(rows, value=name, condition="condition", block="block").logs)
-            for name in self.outcomes
-            if name in ok and len(rows := ok[ok[name] > 0])
-        ]
+
+def log_tables(campaign: Dataset, outcomes: Iterable[str]) -> list[tuple[str, pd.DataFrame]]:
+    """Return each outcome that was measured, with its logs: blocks by the labels of conditions."""
+    ok = campaign.ok[~campaign.ok["trial"].str.contains("/")]
+    factors = [*campaign.plan["factors"]]
+    ok = ok.assign(condition=[condition_label(row) for row in ok[factors].to_dict("records")])
+    return [
+        (name, log_table(rows, value=name, condition="condition", block="block").logs)
+        for name in outcomes
+        if name in ok and len(rows := ok[ok[name] > 0])
+    ]
 
 
 def short_names(conditions: Mapping[str, Levels]) -> dict[str, str]:
-    """Return the name of each condition by its label, without the levels that all of them share."""
+    """Return a name of each condition by its label: the fewest levels that tell them apart."""
     rows = list(conditions.values())
-    varied = [name for name in rows[0] if len({str(levels[name]) for levels in rows}) > 1]
+    names = [name for name in rows[0] if len({levels[name] for levels in rows}) > 1]
+    for name in reversed(names):
+        fewer = [other for other in names if other != name]
+        if len({tuple(levels[other] for other in fewer) for levels in rows}) == len(rows):
+            names = fewer
     return {
-        label: ", ".join(str(levels[name]) for name in varied) or label
+        label: ", ".join(level_words(name, levels[name]) for name in names) or label
         for label, levels in conditions.items()
     }
 
@@ -197,16 +202,6 @@ def _answer(
     """Return a decision about two columns of logs as an answer."""
     value, base = (float(np.exp(logs[column].mean())) for column in logs)
     ratios = (logs.iloc[:, 0] - logs.iloc[:, 1]).to_numpy(dtype=np.float64)
-    sd, n = float(ratios.std(ddof=1)), len(ratios)
-    different = math.expm1(abs(float(ratios.mean())))
-    numbers = [
-        count
-        for count in (
-            blocks_for(margin, sd, pilot=n),
-            blocks_to_detect(different, sd, pilot=n) if different > 0 else None,
-        )
-        if count is not None
-    ]
     known, statistic = metric_of(metric)
     return Answer(
         *names,
@@ -219,13 +214,32 @@ def _answer(
         ratio=decision.estimate,
         low=decision.low,
         high=decision.high,
-        n_blocks=n,
+        n_blocks=len(ratios),
         verdict=_VERDICTS.get(decision.decision, "undecided"),
         confidence=1 - 2 * decision.levels[1],
         margin=margin,
-        needed=min(numbers, default=None),
+        needed=deciding_blocks(ratios, margin),
         note=decision.note,
     )
+
+
+def deciding_blocks(ratios: Floats, margin: float, alpha: float = ALPHA) -> int | None:
+    """Return how many blocks tell two conditions apart, or equal within a margin; None: too many.
+
+    Parameters
+    ----------
+    ratios : array of float, shape (blocks,)
+        Log ratios so far.
+    margin, alpha : float
+        Relative difference that counts as equal, and the level.
+    """
+    sd, n = float(ratios.std(ddof=1)), len(ratios)
+    different = math.expm1(abs(float(ratios.mean())))
+    numbers = (
+        blocks_for(margin, sd, alpha=alpha, pilot=n),
+        blocks_to_detect(different, sd, alpha=alpha, pilot=n) if different > 0 else None,
+    )
+    return min((number for number in numbers if number is not None), default=None)
 
 
 def measured_rows(

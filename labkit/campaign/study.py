@@ -26,7 +26,7 @@ from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
 from labkit.claims.schema import load_claims
 from labkit.design import Condition
-from labkit.errors import DatasetError, UsageError
+from labkit.errors import DatasetError, UsageError, suggestion
 from labkit.paths import project
 from labkit.placement import Placement
 from labkit.rig import Rig
@@ -98,7 +98,7 @@ class Study:
             raise UsageError(
                 f"treatments of neither a factor nor a setting: {', '.join(unknown)}",
                 where=f"study {self.name}",
-                remedy=f"one of {', '.join(sorted(names))}",
+                remedy=suggestion(unknown[0], sorted(names)),
             )
 
     def infeasible(self, rig: Rig, levels: Levels) -> str | None:
@@ -133,7 +133,8 @@ class Study:
         """
         if unknown := [name for name in levels if name not in self.factors]:
             raise UsageError(
-                f"no factor called {', '.join(unknown)}", remedy=f"one of {', '.join(self.factors)}"
+                f"no factor called {', '.join(unknown)}",
+                remedy=suggestion(unknown[0], self.factors),
             )
         first = {name: self.baseline.get(name, of[0]) for name, of in self.factors.items()}
         condition = Condition(tuple((first | levels).items()))
@@ -185,7 +186,7 @@ class Study:
         """
         if unknown := [name for name in decide if name not in DECIDE]:
             raise UsageError(
-                f"unknown in decide: {', '.join(unknown)}", remedy=f"one of {', '.join(DECIDE)}"
+                f"unknown in decide: {', '.join(unknown)}", remedy=suggestion(unknown[0], DECIDE)
             )
         study, claims = self._narrowed(decide, earlier), decide.get("claims")
         questions = _questions(study, blocks, decide.get("looks", ()), claims)
@@ -194,7 +195,7 @@ class Study:
             if design.level_label(level) not in labels:
                 raise UsageError(
                     f"the baseline {name}={level} is not a level of the study",
-                    remedy=f"one of {', '.join(labels)}",
+                    remedy=suggestion(design.level_label(level), labels),
                 )
         ordered = design.make_design(
             study.factors,
@@ -232,7 +233,7 @@ class Study:
             if level not in levels:
                 raise UsageError(
                     f"decide: {name} has no level {level!r}",
-                    remedy=f"one of {', '.join(levels or self.factors)}",
+                    remedy=suggestion(level, levels) if levels else suggestion(name, self.factors),
                 )
         keep, needed = self.keep or (lambda levels: True), self._needed(claims or (), earlier)
 
@@ -310,7 +311,9 @@ class Plan:
             "measurement_version": MEASUREMENT_VERSION,
             "images": self.rig.images(),
             "tools": self._tools(),
-            "rig": self.rig.describe(),
+            # What a plan needs of the capabilities shows in its conditions; another engine that is
+            # installed meanwhile does not concern it.
+            "rig": {name: of for name, of in self.rig.describe().items() if name != "capabilities"},
             "hosts": design.canonical(stable),
         }
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
+from labkit.dataset.archive import is_inside
 from labkit.errors import DatasetError
 
 FORMAT = 1
@@ -16,6 +17,8 @@ SUMS = "SHA256SUMS"
 #: What was decided at the planned looks of a campaign.
 LOOKS = "looks.json"
 _RESTORE = "restore it from a backup, or remove its directory: the same run measures it again"
+#: Bytes of a JSON file or list of digests; a stranger's may be sparse, and fill the memory.
+_BYTES = 32 << 20
 _Item = TypeVar("_Item")
 
 
@@ -34,16 +37,25 @@ def progress(items: Iterable[_Item], title: str) -> Iterable[_Item]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object from a file of this dataset format."""
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(_text(path))
     except FileNotFoundError:
         raise DatasetError(
             "a file of the dataset is missing", where=str(path), remedy="see `labkit run --help`"
         ) from None
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DatasetError(
             "a file of the dataset is damaged", where=str(path), why=str(error), remedy=_RESTORE
         ) from None
     return check_format(data, str(path))
+
+
+def _text(path: Path, errors: str = "strict") -> str:
+    """Return a file's text; raise `ValueError` where it is larger than any that labkit writes."""
+    with path.open("rb") as file:
+        content = file.read(_BYTES + 1)
+    if len(content) > _BYTES:
+        raise ValueError(f"it has more than {_BYTES >> 20} MiB")
+    return content.decode(errors=errors)
 
 
 def read_looks(campaign: Path) -> list[dict[str, Any]]:
@@ -126,20 +138,18 @@ def digest_of(path: Path) -> str:
 def read_sums(path: Path) -> dict[str, str]:
     """Return the digest of every file that SHA256SUMS lists, by its name."""
     try:
-        text = path.read_text(errors="replace")
-    except OSError as error:
+        text = _text(path, "replace")
+    except (OSError, ValueError) as error:
         raise DatasetError(
             "a dataset without SHA256SUMS cannot be verified",
             where=str(path),
-            why=error.strerror or str(error),
+            why=getattr(error, "strerror", None) or str(error),
             remedy=f"labkit dataset describe {path.parent} writes it; the data can be read without",
         ) from None
     sums: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         digest, gap, name = line.partition("  ")
-        pure = PurePosixPath(name)
-        inside = name == pure.as_posix() and not pure.is_absolute() and ".." not in pure.parts
-        if len(digest) != 64 or not gap or name in ("", ".") or not inside:
+        if len(digest) != 64 or not gap or not is_inside(name):
             raise DatasetError(
                 "the list of files is damaged",
                 where=f"{path}, line {number}",

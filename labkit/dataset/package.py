@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit.dataset.archive import add_file
 from labkit.dataset.describe import (
     LICENCE,
     LICENSE,
@@ -42,7 +43,6 @@ from labkit.dataset.storage import (
     TRIALS,
     PackedTables,
     TrialFolders,
-    add_file,
     check_rows,
     storage_of,
     write_packed,

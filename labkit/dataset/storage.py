@@ -21,11 +21,8 @@ where looks are planned.
 
 from __future__ import annotations
 
-import io
 import json
-import lzma
-import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from labkit.dataset.archive import read_archive, write_archive
 from labkit.dataset.files import check_format, check_keys, files_of, read_json
 from labkit.errors import DatasetError, suggestion
 from labkit.process import in_threads
@@ -218,20 +216,7 @@ class PackedTables:
     def raw(self) -> Iterator[tuple[str, bytes]]:
         """Yield name and content of every file in the archive of raw output."""
         path = self.path / RAW
-        if not path.is_file():
-            return
-        try:
-            with tarfile.open(path, "r:xz") as archive:
-                for member in archive:
-                    if (file := archive.extractfile(member)) is not None:
-                        yield member.name, file.read()
-        except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
-            raise DatasetError(
-                "the archive of raw output is damaged",
-                where=str(path),
-                why=str(error),
-                remedy="restore it from a backup; trials and samples can still be read",
-            ) from None
+        return read_archive(path) if path.is_file() else iter(())
 
 
 def storage_of(path: Path) -> TrialFolders | PackedTables:
@@ -325,7 +310,7 @@ def write_packed(
     )
     if parts:
         _write_samples(sampled, list(parts.values()), target / SAMPLES)
-    _write_raw(source.raw(), target / RAW)
+    write_archive(source.raw(), target / RAW)
 
 
 def _trials_table(records: Sequence[Record], sampled: Mapping[str, list[str]]) -> Any:
@@ -385,20 +370,3 @@ def _encodings(parts: Sequence[Part], types: Mapping[str, Any]) -> dict[str, str
         rising = pa.types.is_integer(types[name]) and bool(np.all(values[1:] >= values[:-1]))
         encodings[name] = "DELTA_BINARY_PACKED" if rising else "BYTE_STREAM_SPLIT"
     return encodings
-
-
-def _write_raw(files: Iterable[tuple[str, bytes]], path: Path) -> None:
-    """Write files into an archive whose bytes depend only on their names and contents."""
-    with tarfile.open(path, "w:xz", format=tarfile.PAX_FORMAT, preset=9) as archive:
-        for name, content in files:
-            add_file(archive, name, content)
-        empty = not archive.getmembers()
-    if empty:
-        path.unlink()
-
-
-def add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file to an archive with the owner root, the time 0 and the mode 0644."""
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    archive.addfile(info, io.BytesIO(content))

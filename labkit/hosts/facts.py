@@ -251,7 +251,6 @@ def _engine(parts: Mapping[str, str]) -> Facts | None:
     return {
         "version": version.get("Version"),
         "components": components,
-        "runtimes": sorted(info.get("Runtimes") or []),
         **{name: info.get(name) for name in names},
     }
 
@@ -275,6 +274,8 @@ def _volatile(parts: Mapping[str, str], names: Sequence[str]) -> Facts:
         "memory_kib": _number(memory.get("MemTotal")),
         "memory_available_kib": _number(memory.get("MemAvailable")),
         "tools": _versions(parts, _HELPERS),
+        # The engine has one more with each package of a runtime.
+        "runtimes": sorted(_object(parts.get("engine_info")).get("Runtimes") or []),
         # Some drivers adapt coalescing to the load.
         "coalescing": {name: _ethtool(parts, f"-c {name}") for name in names},
         # Since boot, in ticks of all CPUs. The ninth field, guest time, is part of user time.

@@ -187,6 +187,7 @@ def _line(fields: dict[str, Any]) -> str:
     return json.dumps({"version": VERSION} | fields, ensure_ascii=True) + "\n"
 
 
+_LOST = "its entry was gone from the journal; it was restored from memory"
 _ROUTE_TYPES = {"unreachable", "blackhole", "prohibit", "throw", "local", "broadcast", "unicast"}
 
 
@@ -195,8 +196,9 @@ class Outcome:
     """What restoring did to one setting.
 
     `state` is ``restored``; ``unchanged``, it had its old value already; ``gone``, it no longer
-    exists; ``expired``, the host has rebooted since; ``conflict``, somebody else has changed it; or
-    ``failed``, it could not be undone. The last two stay in the journal.
+    exists; ``expired``, the host has rebooted since; ``lost``, it was restored although its entry
+    was no longer in the journal; ``conflict``, somebody else has changed it; or ``failed``, it
+    could not be undone. The last two stay in the journal.
     """
 
     state: str
@@ -218,20 +220,28 @@ def restore(
     *,
     journal: str = DIRECTORY,
     label: str | None = None,
-    ids: Collection[str] | None = None,
+    known: Collection[Entry] | None = None,
     boot: str | None = None,
 ) -> list[Outcome]:
     """Undo the pending settings of a journal, the last one first; return the outcome of each.
 
-    `label` (a prefix) and `ids` select settings. A conflict is reported, not raised (see
+    `label` (a prefix) selects settings, and so does `known`: entries that the caller remembers,
+    which are undone also where the journal was removed. A conflict is reported, not raised (see
     `conflict`). Restoring may be interrupted at any time and repeated.
     """
     settings = Journal(host, journal)
     record = settings.load()
+    lost = {entry.id for entry in known or ()} - {entry.id for entry in record.pending}
+    if lost:
+        settings.write([entry for entry in known or () if entry.id in lost])
+        record = settings.load()
+    ids = {entry.id for entry in known or ()}
     entries = [
         entry
         for entry in reversed(record.pending)
-        if (label is None or entry.label.startswith(label)) and (ids is None or entry.id in ids)
+        if entry.id in ids
+        or (label is not None and entry.label.startswith(label))
+        or (label is None and known is None)
     ]
     if not entries:
         return []
@@ -243,6 +253,9 @@ def restore(
         elif entry.kind == "job":
             outcomes[entry.id] = _undo_job(host, entry, journal)
     outcomes |= _undo_files(settings, [entry for entry in current if entry.kind == "file"])
+    for name in lost:
+        if outcomes[name].state == "restored":
+            outcomes[name] = replace(outcomes[name], state="lost", detail=_LOST)
     done = {name: outcome.state for name, outcome in outcomes.items() if outcome.ok}
     if done:
         settings.finish(done, record)
@@ -258,6 +271,16 @@ def conflict(host: Host, outcomes: Iterable[Outcome]) -> RigError:
         why="; ".join(map(str, failures)),
         remedy="set them by hand; an entry goes away when its prior value is back, or at a reboot",
         evidence={"outcomes": [asdict(outcome) for outcome in failures]},
+    )
+
+
+def journal_lost(host: Host, outcomes: Iterable[Outcome]) -> RigError:
+    """Return the error that names the settings whose entries were gone from the journal."""
+    return RigError(
+        "the journal of settings was removed while it was needed",
+        where=f"host {host.name}",
+        why="; ".join(str(outcome) for outcome in outcomes if outcome.state == "lost"),
+        remedy="settings of processes that were killed before cannot be restored: check them",
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.errors import RigError, ToolOutput, UsageError
+from labkit.errors import RigError, ToolOutput, UsageError, suggestion
 from labkit.hosts.host import Host, script
 from labkit.hosts.sysfs import cpu_mask, mask_cpus, same_value
 from labkit.hosts.tuning import Tuning
@@ -128,7 +128,7 @@ def steer(
     `machine` sets the machine's flow table if the tuning's host cannot.
     """
     if level not in LEVELS:
-        raise UsageError(f"unknown steering {level!r}", remedy=f"one of {tuple(LEVELS)}")
+        raise UsageError(f"unknown steering {level!r}", remedy=suggestion(level, LEVELS))
     mechanisms = LEVELS[level]
     queues = read_queues(tuning.host, device, sysfs=sysfs)
     if not mechanisms and infeasible(queues, "rps"):

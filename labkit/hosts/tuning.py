@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from labkit.hosts.journal import (
     Outcome,
     conflict,
     ip_route,
+    journal_lost,
     restore,
     route_exists,
 )
@@ -51,14 +53,16 @@ class Tuning:
 
     `label` identifies them for `restore` and `stop_labelled`; `notes` says which settings the host
     does not support or did not accept. On exit, `RigError` is raised if a setting was changed by
-    somebody else or cannot be restored, unless another error is being raised already.
+    somebody else, cannot be restored, or was removed from the journal, unless another error is
+    being raised already.
     """
 
     def __init__(self, host: Host, label: str, *, journal: str = DIRECTORY) -> None:
         self.host, self.label = host, check_label(label)
         self.journal = Journal(host, journal)
         self.notes: list[str] = []
-        self._ids: set[str] = set()
+        #: What was journalled here, by the entry's id.
+        self._entries: dict[str, Entry] = {}
 
     def __enter__(self) -> Tuning:
         return self
@@ -69,18 +73,25 @@ class Tuning:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        failures = [outcome for outcome in self.restore() if not outcome.ok]
-        self.notes += [str(outcome) for outcome in failures]
-        if failures and error is None:
-            raise conflict(self.host, failures)
+        outcomes = self.restore()
+        failures = [outcome for outcome in outcomes if not outcome.ok]
+        lost = [outcome for outcome in outcomes if outcome.state == "lost"]
+        self.notes += map(str, failures + lost)
+        if error is None and failures + lost:
+            raise (conflict if failures else journal_lost)(self.host, failures or lost)
 
     def restore(self) -> list[Outcome]:
         """Undo the settings made here, the last one first; return the outcome of each."""
-        if not self._ids:
+        if not self._entries:
             return []
-        outcomes = restore(self.host, journal=self.journal.directory, ids=self._ids)
-        self._ids.clear()
+        outcomes = restore(self.host, journal=self.journal.directory, known=self.entries)
+        self._entries.clear()
         return outcomes
+
+    @property
+    def entries(self) -> list[Entry]:
+        """What was journalled here, in order."""
+        return list(self._entries.values())
 
     def set_file(self, path: str, value: str | int) -> bool:
         """Set one file; see `set_files`."""
@@ -147,14 +158,14 @@ class Tuning:
         """Journal what is about to be created."""
         boot = read_files(self.host, [BOOT_ID])[BOOT_ID] or ""
         entry = Entry(kind, target, None, value, self.label, boot)
-        self._ids.add(entry.id)
+        self._entries[entry.id] = entry
         self.journal.write([entry])
 
     def _write(self, entries: list[Entry]) -> dict[str, bool]:
         """Journal and write files; return which accepted the value."""
         if not entries:
             return {}
-        self._ids.update(entry.id for entry in entries)
+        self._entries |= {entry.id: entry for entry in entries}
         changes = [(entry.target, entry.prior or "", entry.value) for entry in entries]
         accepted, rounded = {}, {}
         for entry, answer in zip(entries, self.journal.write(entries, changes), strict=True):
@@ -163,6 +174,7 @@ class Tuning:
                 self.notes.append(f"{entry.target}: {entry.value!r} was not taken: {answer.why}")
             elif not accepted[entry.target]:
                 rounded[entry.id] = answer.now
+                self._entries[entry.id] = replace(entry, read=answer.now)
                 self.notes.append(f"{entry.target}: {entry.value!r} became {answer.now!r}")
         if rounded:
             self.journal.amend(rounded)

@@ -261,7 +261,9 @@ class Rig:
     def cpus(self, role: str, affinity: str) -> str:
         """Return the CPU list of a role under an affinity of `AFFINITIES`."""
         if affinity not in AFFINITIES:
-            raise UsageError(f"unknown affinity {affinity!r}", remedy=f"one of {AFFINITIES}")
+            raise UsageError(
+                f"unknown affinity {affinity!r}", remedy=suggestion(affinity, AFFINITIES)
+            )
         if affinity == "free":
             return self.cpu_map["all" if self.shared_kernel else f"all.{role}"]
         return self.cpu_map["sut" if affinity == "same" else role]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from labkit import runtimes
 from labkit.errors import RigError
 from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
+from labkit.hosts.journal import Entry
 from labkit.hosts.target import Image, Target
 from labkit.placement import parse_cpus
 from labkit.rig import (
@@ -70,7 +72,7 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
     local = LocalHost()
     lock.write_state(ready=False, keep=False)
     try:
-        _change_settings(local)
+        settings = _change_settings(local)
         built = images.ensure_images(local, say)
         say("joining hosts and switch")
         netns.build(local)
@@ -86,11 +88,13 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
         down(say=say)
         raise
     records = {name: image.__dict__ for name, image in built.items()}
-    lock.write_state(ready=True, keep=keep, images=records, version=MEASUREMENT_VERSION)
+    lock.write_state(
+        ready=True, keep=keep, images=records, version=MEASUREMENT_VERSION, settings=settings
+    )
 
 
-def _change_settings(local: LocalHost) -> None:
-    """Change the few settings that are not in a namespace; the journal restores them."""
+def _change_settings(local: LocalHost) -> list[dict[str, Any]]:
+    """Change the few settings that are not in a namespace; return what the journal has of them."""
     tuning = Tuning(local, netns.LABEL)
     # No packet to the lab from outside its namespaces may leave the machine.
     tuning.add_route("unreachable", LAB)
@@ -99,6 +103,7 @@ def _change_settings(local: LocalHost) -> None:
         path = Path("/proc/sys/kernel/keys") / name
         if path.is_file() and int(path.read_text()) < int(value):
             tuning.set_file(str(path), value)
+    return [asdict(entry) for entry in tuning.entries]
 
 
 def down(say: Say = lambda text: None) -> None:
@@ -106,8 +111,8 @@ def down(say: Say = lambda text: None) -> None:
 
     The state is removed last: after a kill the next start finds it and calls this again.
     """
-    local = LocalHost()
-    if lock.read_state() is not None or netns.existing():
+    local, state = LocalHost(), lock.read_state()
+    if state is not None or netns.existing():
         say("taking the rig down")
     for name in ("docker", extra_hosts.PEER):
         if (netns.DIRECTORY / f"{name}.pid").exists():
@@ -124,8 +129,10 @@ def down(say: Say = lambda text: None) -> None:
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
     teardown.remove_groups()
-    for label in (netns.LABEL, "trial-"):
-        restore(local, label=label)
+    known = [Entry(**fields) for fields in (state or {}).get("settings", [])]
+    for outcome in restore(local, label=netns.LABEL, known=known) + restore(local, label="trial-"):
+        if outcome.state not in ("restored", "unchanged"):
+            say(f"setting {outcome}")
     teardown.remove_holds(local)
     lock.remove_state()
 

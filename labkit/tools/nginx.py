@@ -1,6 +1,7 @@
 """nginx: a web server with two files, of 1 KB and of 1 MB (1,024 and 1,048,576 bytes).
 
-Files and configuration are created when it starts, below ``/tmp``, which takes some milliseconds.
+Files and configuration are created when it starts, which takes some milliseconds: in its work
+folder, or in ``/run`` of a container or chroot. Other users can write to neither.
 It logs no request, keeps connections open, and sends files by ``sendfile``.
 """
 
@@ -16,7 +17,8 @@ PORT = 8080
 FILES = {"1k": 1024, "1m": 1_048_576}
 
 _START = r"""
-folder=$1 config=$2
+[ "$PWD" != / ] || cd /run
+folder=$PWD/nginx-$1 config=$2
 shift 2
 mkdir -p "$folder/html"
 while [ $# -gt 0 ]; do
@@ -24,12 +26,12 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 printf '%s\n' "$config" >"$folder/nginx.conf"
-exec nginx -e stderr -c "$folder/nginx.conf"
+exec nginx -e stderr -p "$folder" -c nginx.conf
 """
 
 _CONFIG = """
 daemon off;
-pid {folder}/nginx.pid;
+pid nginx.pid;
 user www-data;
 worker_processes 1;
 events {{ worker_connections 4096; }}
@@ -43,7 +45,7 @@ http {{
     keepalive_requests 1000000000;
     server {{
         listen 0.0.0.0:{port};
-        root {folder}/html;
+        root html;
     }}
 }}
 """
@@ -57,10 +59,9 @@ def probe(host: Host) -> str:
 def server(*, port: int = PORT) -> Workload:
     """Return the server in the foreground, with one worker; its main process holds the socket."""
     check_integers("nginx", port=port)
-    folder = f"/tmp/labkit-nginx-{port}"
-    config = _CONFIG.format(folder=folder, port=port)
+    config = _CONFIG.format(port=port)
     sizes = [text for name, size in FILES.items() for text in (name, str(size))]
-    return Workload(tuple(script(_START, folder, config, *sizes)), port, "tcp", "apps")
+    return Workload(tuple(script(_START, str(port), config, *sizes)), port, "tcp", "apps")
 
 
 def url(address: str, file: str, port: int = PORT) -> str:

@@ -17,9 +17,9 @@ def test_only_the_first_signal_interrupts() -> None:
     taken_down = False
     with pytest.raises(KeyboardInterrupt), ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
         try:
-            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)  # nohup ignores SIGHUP
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
                 signal.raise_signal(number)
             taken_down = True
     assert taken_down

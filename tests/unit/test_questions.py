@@ -24,7 +24,7 @@ EVERY = [(name, tool) for name, tools in KNOWN.items() for tool in tools]
 def test_a_question_is_a_part_of_its_study(name: str, tool: str) -> None:
     question = KNOWN[name][tool]
     reference = load(project("data/reference") / question.study)
-    labels = question.labels(reference)
+    labels = question.conditions(reference)
     assert len(labels) == len(question.over) > 1 and question.title.endswith("?")
     assert question.outcome in reference.ok or metric_of(question.outcome)[1]
     assert question.baseline.keys() <= question.only[0].keys()
@@ -33,6 +33,25 @@ def test_a_question_is_a_part_of_its_study(name: str, tool: str) -> None:
     decide = question.decide(many)
     assert decide["looks"][-1] == many and decide["looks"] == sorted(set(decide["looks"]))
     assert decide["claims"] == [] and decide["only"] == question.only
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_a_question_takes_is_known_from_an_earlier_campaign(name: str) -> None:
+    question = KNOWN[name][""]
+    reference = load(project("data/reference") / question.study)
+    needed, costs = question.needed(reference), question.costs(reference)
+    bases = question.conditions(reference).keys() - needed.keys()
+    assert bases and needed.keys() | bases == costs.keys()
+    few, many = (questions.candidate(question, reference, blocks) for blocks in (6, 48))
+    decided = [sum(1.2 * n <= blocks for n in needed.values()) for blocks in (6, 48)]
+    assert [one.worth for one in (few, many)] == [3 * number for number in decided]
+    assert few.trials.keys() == many.trials.keys() == costs.keys()
+    for label in needed:
+        measured = many.trials[label] / costs[label]
+        # One that nothing here decides is given up at the first look.
+        at_most = 6 if 1.2 * needed[label] > 3 * 48 else 48
+        assert 6 <= round(measured) <= at_most
+        assert all(many.trials[base] / costs[base] >= measured - 1e-9 for base in bases)
 
 
 def test_placements_of_one_s_own() -> None:

@@ -190,3 +190,19 @@ def test_names_that_do_not_exist_are_an_error_that_suggests_one() -> None:
     assert "did you mean 'quick'?" in caught.value.remedy
     for profile in (None, "reference", "tiny", "brief"):
         studies.check_profile(profile)
+
+
+def test_what_is_left_of_a_budget_goes_to_further_studies(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    now = 0.0
+    monkeypatch.setattr(studies.time, "monotonic", lambda: now)
+    runs = []
+    for name, parameters in studies.budget_runs(600, False, said.append):
+        runs.append(name)
+        assert parameters["decide"]["looks"][-1] == parameters["blocks"]
+        now += 60  # much less than was planned
+    plans = [i for i, text in enumerate(said) if text.startswith("left out of ")]
+    assert said[plans[0]].startswith("left out of 10 min") and len(plans) > 1
+    # One line for each study of the first plan comes before what it leaves out.
+    assert len(runs) > plans[0] and len(runs) == len(set(runs))
+    assert list(studies.budget_runs(20, False, said.append)) == []

@@ -49,7 +49,7 @@ def test_more_time_decides_more_and_headlines_go_first() -> None:
 
 
 def test_conditions_that_are_shared_are_paid_once() -> None:
-    one, two = (Candidate(name, "nets", 5, {"a": 1.0, "b": 2.0}, 1.0) for name in "ab")
+    one, two = (Candidate(name, "nets", 5, {"a": 5.0, "b": 10.0}, 1.0) for name in "ab")
     empty = plan_budget(SETUP + 15, [], *reference()[1:], [one, two])
     assert empty.names == ["a", "b"] and empty.seconds == SETUP + 15
     assert planned(SETUP + 14, one).names == []

@@ -12,7 +12,7 @@ from claim_files import claim
 
 from labkit import load
 from labkit.campaign import study as studies
-from labkit.campaign.looks import measured_rows, needs
+from labkit.campaign.looks import measured_rows, needs, short_names
 from labkit.campaign.study import Plan, Study
 from labkit.claims.ledger import ledger
 from labkit.claims.schema import Claims
@@ -198,3 +198,23 @@ def test_a_claim_needs_the_conditions_that_measure_its_cells() -> None:
     assert needs(turns, rows) == ("far | 1 | a", "far | 64 | a")
     rows.append(({"net": "far", "size": "64", "turn": "b"}, "far | 64 | a"))
     assert needs(turns, rows) == ("far | 64 | a", "far | 1 | a")
+
+
+def test_conditions_are_named_by_the_fewest_levels() -> None:
+    rows = [
+        {"storage": storage, "operation": operation, "size_b": size, "layer": "top"}
+        for storage in ("bind", "overlay2")
+        for operation, size in {"open": "0", "write": "4096"}.items()
+    ]
+    labels = {" | ".join(levels.values()): levels for levels in rows}
+    assert list(short_names(labels).values()) == [
+        "bind, open",
+        "bind, write",
+        "overlay2, open",
+        "overlay2, write",
+    ]
+    quotas = [{"shares": "1024", "quota_us": "0"}, {"shares": "0", "quota_us": "1000"}]
+    quotas.append({"shares": "0", "quota_us": "2000"})
+    named = short_names({" | ".join(levels.values()): levels for levels in quotas})
+    assert list(named.values()) == ["quota 0 us", "quota 1000 us", "quota 2000 us"]
+    assert short_names({"alone": {"rps": "on"}}) == {"alone": "alone"}

@@ -79,6 +79,16 @@ def test_a_factor_without_a_treatment_changes_nothing(rig: Rig) -> None:
     assert len(plan.design.conditions) == 1 and not plan.design.infeasible
 
 
+def test_only_capabilities_that_a_plan_uses_are_in_its_identity(rig: Rig) -> None:
+    places = {"placement": [bare("rules"), docker("host")]}
+    study = Study("places", measured, places)
+    before = study.plan(rig, blocks=1, seed=1).identity
+    rig.missing = {"runtime:podman": "it is not installed"}
+    assert study.plan(rig, blocks=1, seed=1).identity == before
+    rig.infeasible = lambda placement: None  # type: ignore[method-assign]
+    assert study.plan(rig, blocks=1, seed=1).identity["conditions"] != before["conditions"]
+
+
 def test_a_treatment_says_where_its_level_is_infeasible(rig: Rig) -> None:
     plan = study_of(treatments={"level": Loud()}).plan(rig, blocks=1, seed=1)
     assert [(one.condition, one.reason) for one in plan.design.infeasible] == [("11", "too loud")]

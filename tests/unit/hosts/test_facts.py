@@ -238,7 +238,6 @@ def test_engine() -> None:
     assert engine == {
         "version": "20.10.24",
         "components": {"runc": "1.1.5"},
-        "runtimes": ["a", "runc"],
         "Driver": "overlay2",
         "CgroupDriver": "cgroupfs",
         "CgroupVersion": "1",
@@ -250,6 +249,7 @@ def test_engine() -> None:
 def test_volatile_facts() -> None:
     volatile = parse_facts(CAPTURED)["volatile"]
     assert volatile["boot_id"] == "1cc8460a-0000-4527-81ec-9fa14f680842"
+    assert volatile["runtimes"] == ["a", "runc"]
     assert (volatile["uptime_s"], volatile["steal_ticks"]) == (2240.88, 37)
     assert (volatile["memory_kib"], volatile["memory_available_kib"]) == (24684092, 24130028)
     assert volatile["tools"] == {"ip": "ip utility, iproute2-6.1.0", "ethtool": None}

@@ -228,6 +228,44 @@ def test_a_torn_last_line_is_tolerated(files: Path, journal_dir: str, cut: int) 
     assert restore(HOST, journal=journal_dir) == []
 
 
+@pytest.mark.parametrize("gone", ["journal", "."])
+def test_settings_whose_journal_was_removed_are_restored_from_memory(
+    files: Path, journal_dir: str, gone: str
+) -> None:
+    with (
+        pytest.raises(RigError, match="journal of settings was removed") as caught,
+        Tuning(HOST, "lkt-1", journal=journal_dir) as tuning,
+    ):
+        tuning.set_files({f"{files}/a": 1, f"{files}/b": 2})
+        subprocess.run(["rm", "-r", f"{journal_dir}/{gone}".removesuffix("/.")], check=True)
+        tuning.set_file(f"{files}/c", 3)
+    assert contents(files) == BEFORE
+    assert f"{files}/a: lost" in caught.value.why and f"{files}/c" not in caught.value.why
+    assert restore(HOST, journal=journal_dir) == []
+
+
+def test_settings_that_somebody_restored_and_forgot_are_not_lost(
+    files: Path, journal_dir: str
+) -> None:
+    with Tuning(HOST, "lkt-1", journal=journal_dir) as tuning:
+        tuning.set_file(f"{files}/a", 1)
+        assert [outcome.state for outcome in restore(HOST, journal=journal_dir)] == ["restored"]
+    assert contents(files) == BEFORE and tuning.notes == []
+
+
+def test_what_another_process_remembers_is_restored_without_a_journal(
+    files: Path, journal_dir: str
+) -> None:
+    tuning = Tuning(HOST, "lkt-1", journal=journal_dir)
+    tuning.set_file(f"{files}/a", 1)
+    (Path(journal_dir) / "journal").unlink()
+    Tuning(HOST, "lkt-1", journal=journal_dir).set_file(f"{files}/b", 1)
+    Tuning(HOST, "other", journal=journal_dir).set_file(f"{files}/c", 1)
+    outcomes = restore(HOST, journal=journal_dir, label="lkt-1", known=tuning.entries)
+    assert {(one.target[-1], one.state) for one in outcomes} == {("a", "lost"), ("b", "restored")}
+    assert contents(files) == ["a-before", "b-before", "1"]
+
+
 def test_a_lever_that_went_away_is_gone(files: Path, journal_dir: str) -> None:
     with Tuning(HOST, "lkt-1", journal=journal_dir) as tuning:
         tuning.set_file(f"{files}/a", "1")

@@ -6,7 +6,9 @@ import json
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -227,10 +229,13 @@ needs_nginx = pytest.mark.skipif(
 
 
 @needs_nginx
-def test_nginx_serves_both_files_to_h2load() -> None:
+def test_nginx_serves_both_files_to_h2load_from_its_work_folder() -> None:
     port = 28_080
-    with subprocess.Popen(nginx.server(port=port).argv) as server:
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)  # its worker is another user
+    with subprocess.Popen(nginx.server(port=port).argv, cwd=folder) as server:
         try:
+            assert not Path(f"/tmp/labkit-nginx-{port}").exists()
             for _ in range(500):
                 with socket.socket() as probe:
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -247,4 +252,5 @@ def test_nginx_serves_both_files_to_h2load() -> None:
         finally:
             server.terminate()
             server.wait()
-            shutil.rmtree(f"/tmp/labkit-nginx-{port}", ignore_errors=True)
+            assert [path.name for path in folder.iterdir()] == [f"nginx-{port}"]
+            shutil.rmtree(folder)
