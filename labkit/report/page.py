@@ -791,7 +791,8 @@ class Page:
     def _show_inside(self, campaign: dataset.Dataset, by: str) -> None:
         """Show how much the samples of a trial depend on each other, and changes inside trials."""
         read = self._read(campaign, checks.inside)
-        inside = pd.DataFrame.from_records(list(read[self.value])).assign(**{by: read[by]})
+        inside = pd.DataFrame.from_records(list(read[self.value]))
+        inside[by] = read[by].astype(object)
         inside["state"] = pd.Categorical(inside["state"], checks.STATES)
         worth = inside.groupby(by, observed=True)[["n", "lag1", "effective"]]
         self.show(worth.agg(["median", "min"]).round(3))
