@@ -289,13 +289,17 @@ class Answer:
     def sentence(self) -> str:
         """The answer in one sentence, with direction, absolute value, difference and ratio."""
         numbers = f"{self.quantity} {self.numbers}" if self.numbers else ""
+        # What both conditions share is said once.
+        shared = self.condition.split(", ")
+        parts = [part for part in self.baseline.split(", ") if part not in shared]
+        baseline = ", ".join(parts) or self.baseline
         if self.word == "cannot tell yet":
-            between = f"{self.condition} against {self.baseline}"
+            between = f"{self.condition} against {baseline}"
             return "; ".join(filter(None, [f"{between}: {self.word}: {self.open}", numbers]))
         if self.word.startswith("same"):
-            how = f"is the same as {self.baseline} within {percent(self.margin)}"
+            how = f"is the same as {baseline} within {percent(self.margin)}"
         else:
-            how = f"is {self.word} than {self.baseline}"
+            how = f"is {self.word} than {baseline}"
         return f"{self.condition} {how}: {numbers}"
 
     def cells(self) -> dict[str, str]:

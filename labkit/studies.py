@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 #: The folder of campaigns that were planned for a time.
 BRIEF = "brief"
-#: Blocks in which a question is asked at most, and claims that are named as left out.
-QUESTION_BLOCKS, LEFT_OUT = 24, 5
+#: Numbers of blocks in which a question may be asked.
+QUESTION_BLOCKS = (6, 12, 24)
+#: Claims that are named as left out.
+LEFT_OUT = 5
 #: Seconds between two looks at the rig of one who waits for it, and between two lines about it.
 _LOOK, _SAY = 1.0, 60.0
 
@@ -442,25 +444,32 @@ def _planned(
         [claim for claim in claims if claim.study in earlier],
         rows,
         earlier,
-        [candidate(one, earlier[one.study], QUESTION_BLOCKS) for one in questions.values()],
+        [
+            candidate(one, earlier[one.study], blocks)
+            for one in questions.values()
+            for blocks in QUESTION_BLOCKS
+        ],
     )
     known = {claim.id for claim in claims}
     runs = {}
     for study in plan.studies:
         (notebook,) = find([study.study])
-        names = [one.name for one in study.candidates]
+        names = list(dict.fromkeys(one.name for one in study.candidates))
         say(f"{study.study}: about {status.duration_text(study.seconds)} for {', '.join(names)}")
         question = questions.get(study.study)
         asked = question is not None and question.title in names
+        decide: dict[str, Any] = {"looks": study.looks}
+        parameters: dict[str, Any] = {}
+        if question and asked:
+            decide = question.decide(study.blocks)
+            # A question's parameters leave out conditions that claims may need.
+            parameters = {} if known.intersection(names) else question.parameters
+        decide["claims"] = [name for name in plan.names if name in known]
         runs[study.study] = {
             **profile_of(notebook, "quick"),
-            **(question.parameters if question else {}),
+            **parameters,
             "blocks": study.blocks,
-            "decide": {
-                "looks": study.looks,
-                "claims": [name for name in plan.names if name in known],
-                **({"only": question.only} if question and asked else {}),
-            },
+            "decide": decide,
             "data": f"data/local/{BRIEF}",
             "earlier": str(earlier[study.study].path),
             "rig": "auto",

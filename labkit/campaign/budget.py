@@ -1,8 +1,9 @@
-"""Which claims to measure in a given time: those that decide most.
+"""Which questions and claims to measure in a given time: those that decide most.
 
-What a claim takes is known from an earlier campaign on the same kind of rig: how many blocks would
-decide it, which conditions it needs, and how long a trial of each lasts. Claims are chosen one by
-one, each time the one that decides most for the time that it adds.
+What each takes is known from an earlier campaign on the same kind of rig: how many blocks would
+decide it, which conditions it needs, and how long a trial of each lasts. They are chosen one by
+one, each time the one that decides most for the time that it adds. A study is measured only with
+its question, so that its page has an answer; its claims come after.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class BudgetPlan:
     @property
     def names(self) -> list[str]:
         """The names of all claims and questions that are to be decided."""
-        return [one.name for study in self.studies for one in study.candidates]
+        every = (one.name for study in self.studies for one in study.candidates)
+        return list(dict.fromkeys(every))
 
 
 def plan_budget(
@@ -139,29 +141,36 @@ def plan_budget(
     campaigns : mapping of str to Dataset
         The earlier campaign of each study.
     questions : iterable of Candidate
-        What is worth measuring besides claims.
+        The questions of studies; one may come several times, with more blocks that decide more.
     """
     candidates, impossible = _candidates(claims, rows, campaigns)
-    left = [*questions, *candidates]
+    asked = [*questions]
+    left = [*asked, *candidates]
     plans = {one.study: StudyPlan(one.study) for one in left}
+    decided: dict[str, float] = {}
     while True:
         spent = sum(plan.seconds for plan in plans.values())
         best, best_value = None, 0.0
         for candidate in left:
             plan = plans[candidate.study]
+            first = [one.name for one in asked if one.study == candidate.study]
+            if first and not plan.candidates and candidate.name not in first:
+                continue
             longer = StudyPlan(plan.study, (*plan.candidates, candidate))
             added = longer.seconds - plan.seconds
-            value = candidate.worth / max(added, 0.1)
+            value = (candidate.worth - decided.get(candidate.name, 0.0)) / max(added, 0.1)
             if spent + added <= seconds and value > best_value:
                 best, best_value = (candidate, longer), value
         if best is None:
             break
         left.remove(best[0])
         plans[best[1].study] = best[1]
+        decided[best[0].name] = best[0].worth
     chosen = [plan for plan in plans.values() if plan.candidates]
+    out = sorted(left, key=lambda candidate: candidate.seconds)
     return BudgetPlan(
         tuple(sorted(chosen, key=lambda plan: plan.seconds)),
-        tuple(sorted(left, key=lambda candidate: candidate.seconds)),
+        tuple({one.name: one for one in reversed(out) if one.name not in decided}.values())[::-1],
         impossible,
     )
 

@@ -53,3 +53,21 @@ def test_conditions_that_are_shared_are_paid_once() -> None:
     empty = plan_budget(SETUP + 15, [], *reference()[1:], [one, two])
     assert empty.names == ["a", "b"] and empty.seconds == SETUP + 15
     assert planned(SETUP + 14, one).names == []
+
+
+def test_a_study_is_measured_with_its_question_and_a_question_may_get_more_blocks() -> None:
+    few, many = (
+        Candidate("question", "cpu-quota", blocks, {"a": 10.0 * blocks}, worth)
+        for blocks, worth in {6: 3.0, 24: 6.0}.items()
+    )
+    assert "question" in planned(900, few, many).names
+    names = [one.name for one in planned(900, few, many).left_out]
+    assert len(names) == len(set(names)) and "question" not in names
+    (study,) = planned(SETUP + 60, few, many).studies
+    assert (study.blocks, study.seconds) == (6, SETUP + 60)
+    longest = Candidate("question", "cpu-quota", 24, {"a": 1e6}, 3.0)
+    claims = {claim.id for claim in reference()[0] if claim.study == "cpu-quota"}
+    assert claims.isdisjoint(planned(900, longest).names)
+    assert claims & set(planned(900).names)
+    both = plan_budget(SETUP + 240, [], *reference()[1:], [few, many])
+    assert both.names == ["question"] and both.studies[0].looks == [6, 12, 24]

@@ -1,0 +1,61 @@
+"""A campaign that measured the conditions of a question, and no others, has its page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+
+from labkit import load, questions, report, studies
+from labkit.campaign.budget import rows_of
+from labkit.design import condition_label
+from labkit.paths import project
+
+
+def reduce(source: Path, target: Path, labels: Collection[str]) -> Path:
+    """Copy a packed campaign with some of its conditions only; return the copy."""
+    campaign = load(source)
+    plan = json.loads((source / "plan.json").read_text())
+    kept = [
+        number
+        for number, condition in enumerate(plan["conditions"])
+        if condition_label(condition["levels"]) in labels
+    ]
+    plan["order"] = [[kept.index(one) for one in block if one in kept] for block in plan["order"]]
+    plan["conditions"] = [plan["conditions"][number] for number in kept]
+    target.mkdir(parents=True)
+    (target / "plan.json").write_text(json.dumps(plan))
+    (target / "sessions.json").write_text((source / "sessions.json").read_text())
+    trials = {one["trial"] for one in campaign.records if condition_label(one["levels"]) in labels}
+    for name in ("trials.parquet", "samples.parquet"):
+        if not (source / name).exists():
+            continue
+        with parquet.ParquetFile(source / name) as file:
+            tables = [file.read_row_group(number) for number in range(file.num_row_groups)]
+            with parquet.ParquetWriter(target / name, file.schema_arrow) as writer:
+                for table in tables:
+                    mask = [str(trial) in trials for trial in table["trial"].to_pylist()]
+                    if any(mask):
+                        writer.write_table(table.filter(mask))
+    return target
+
+
+@pytest.mark.parametrize("name", questions.load_questions())
+def test_a_question_is_answered_on_its_page(name: str, tmp_path: Path) -> None:
+    question = questions.load_questions()[name][""]
+    source = project("data/reference") / question.study
+    labels = question.conditions(load(source)).keys()
+    campaign = reduce(source, tmp_path / "campaign", labels)
+    assert len(rows_of(load(campaign))) < len(rows_of(load(source)))
+    (study,) = studies.find([question.study])
+    page = report.build_page(
+        project("notebooks/analysis") / study.name,
+        tmp_path / "page.html",
+        parameters={"data": str(campaign)},
+        title=question.title,
+        cwd=project(),
+    )
+    assert report.read_summary(page)["answer"]["sentences"]
