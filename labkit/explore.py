@@ -6,6 +6,7 @@ pages of the studies decide, by what their plans fixed before measuring.
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -553,7 +554,9 @@ def explore(where: str | Path | Dataset = "data/reference") -> Any:
     if isinstance(where, Dataset):
         studies = {where.path.name: where}
     else:
-        folder = project(Path(where).expanduser())
+        with contextlib.suppress(RuntimeError):  # no such user: a folder of that name
+            where = Path(where).expanduser()
+        folder = project(where)
         paths = campaigns_within(folder)
         studies = {path.relative_to(folder.parent).as_posix(): Dataset(path) for path in paths}
     panels: dict[str, Any] = {}

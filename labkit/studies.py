@@ -41,6 +41,13 @@ LEFT_OUT = 5
 _LOOK, _SAY = 1.0, 60.0
 
 
+#: What PyYAML raises for text that is not YAML, such as ``!!timestamp x`` or a thousand brackets.
+UNREADABLE = (
+    *(OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError),
+    yaml.YAMLError,
+)
+
+
 def name_of(notebook: Path) -> str:
     """Return a study's name: that of its notebook without the leading number."""
     return re.sub(r"^\d+-", "", notebook.stem)
@@ -87,7 +94,7 @@ def parameters(pairs: Iterable[tuple[str, str]], *, new: bool) -> dict[str, Any]
     for name, value in pairs:
         try:
             values[name] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except UNREADABLE as error:
             raise UsageError(
                 f"the parameter {name} has a value that is not YAML: {value!r}",
                 why=" ".join(str(error).split()),
@@ -232,7 +239,7 @@ def read_parameters(path: Path) -> dict[str, Any]:
     """Return the parameters of a YAML file; raise `UsageError` if it has none."""
     try:
         parameters = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except UNREADABLE as error:
         raise UsageError(
             "a parameter file cannot be read", where=str(path), why=str(error)
         ) from None
@@ -418,7 +425,10 @@ def budget_runs(seconds: float, new: bool, say: Say) -> Iterator[tuple[str, dict
     counted = choose_all(map(name_of, find([])))
     rows = ledger([path for one in counted for path in one.campaigns], claims=claims)
     earlier = {one.study: load(one.shown) for one in counted}
-    while runs := _planned(end - time.monotonic(), claims, rows, earlier, say):
+    while (left := end - time.monotonic()) > 0:
+        runs = _planned(left, claims, rows, earlier, say)
+        if not runs:
+            break
         for name, parameters in runs.items():
             yield name, parameters | {"new": new}
             del earlier[name]

@@ -22,7 +22,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 #: How long an example takes says more about the machine than about the code.
 settings.register_profile(
-    "labkit", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "labkit",
+    deadline=None,
+    max_examples=int(os.environ.get("LABKIT_EXAMPLES", "50")),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.register_profile(
     "ci", parent=settings.get_profile("labkit"), derandomize=True, print_blob=True

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import fcntl
 import os
+import platform
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from labkit.dataset import FORMAT, campaigns, read_json
-from labkit.dataset.files import LOOKS
-from labkit.dataset.storage import TRIALS
+from labkit.dataset.files import LOOKS, digest_of, json_text
+from labkit.dataset.storage import DIGESTS, TRIALS
 from labkit.design import digest, refuse_to_mix
-from labkit.errors import UsageError
+from labkit.errors import LabkitError, UsageError
 
 #: How a campaign's name begins; names sort as campaigns were begun.
 _TIME = "%Y%m%d-%H%M%S"
@@ -37,10 +38,10 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically, with the format's version."""
+    """Write a JSON file atomically, with the format's version and the digest of its contents."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps({"format": FORMAT, **data}, indent=1, default=_plain) + "\n")
+    temporary.write_text(json_text({"format": FORMAT, **data}, _plain))
     sync(temporary)
     temporary.rename(path)
     sync(path.parent)
@@ -90,6 +91,38 @@ def _stamp(paths: Sequence[Path]) -> str:
 PAUSE = 1800
 
 
+#: Locked by the process that writes to a folder; it names that process.
+_LOCK = ".lock"
+
+
+@contextlib.contextmanager
+def _locked(path: Path, *, wait: bool) -> Iterator[None]:
+    """Hold a lock that the kernel releases, on shared storage too, when its process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            handle.seek(0)
+            raise UsageError(
+                "another process measures this campaign",
+                where=str(path.parent),
+                why=handle.read(),
+                remedy="let it end, or begin another campaign: --new, or another folder",
+            ) from None
+        except OSError as error:
+            raise LabkitError(
+                "the folder of a campaign cannot be locked",
+                where=str(path.parent),
+                why=str(error),
+                remedy="measure into a folder whose file system has locks",
+            ) from None
+        handle.truncate(0)
+        handle.write(f"process {os.getpid()} on {platform.node()}")
+        handle.flush()
+        yield
+
+
 class Store:
     """One campaign's directory; open one with `resume_or_begin`."""
 
@@ -107,6 +140,11 @@ class Store:
         UsageError
             It is packed.
         """
+        with _locked(folder / _LOCK, wait=True):
+            return cls._resume_or_begin(folder, plan, new=new)
+
+    @classmethod
+    def _resume_or_begin(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Store:
         for torn in folder.glob("*/.plan.json.tmp"):  # killed before it was a campaign
             if [path.name for path in torn.parent.iterdir()] == [torn.name]:
                 shutil.rmtree(torn.parent)
@@ -115,12 +153,20 @@ class Store:
             stored = read_json(paths[-1] / "plan.json")
             refuse_to_mix(stored["identity"], plan["identity"], str(paths[-1]))
             _refuse_packed(paths[-1])
-            store = cls(paths[-1])
-        else:
-            store = cls(folder / f"{_stamp(paths)}-{digest(plan['identity'])}")
-            write_json(store.path / "plan.json", plan)
-        store.sweep()
+            return cls(paths[-1])
+        store = cls(folder / f"{_stamp(paths)}-{digest(plan['identity'])}")
+        write_json(store.path / "plan.json", plan)
         return store
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes, also of other machines, from writing to the campaign.
+
+        The files of interrupted writes are removed first.
+        """
+        with _locked(self.path / _LOCK, wait=False):
+            self.sweep()
+            yield
 
     def sweep(self) -> None:
         """Remove the files of interrupted writes."""
@@ -183,7 +229,8 @@ class Store:
         for log, text in logs.items():
             if text:
                 (part / log).write_text(text)
-        write_json(part / "trial.json", record)
+        digests = {path.name: digest_of(path) for path in sorted(part.iterdir())}
+        write_json(part / "trial.json", {**record, DIGESTS: digests})
         for path in part.iterdir():
             sync(path)
         final = folder / name

@@ -373,6 +373,8 @@ class Plan:
         ------
         PlanMismatch
             The newest campaign there has another plan, and `new` is false.
+        UsageError
+            Another process, here or on another machine, measures that campaign.
         """
         store = Store.resume_or_begin(project(into) / self.study.name, self.as_record(), new=new)
         study = self.study
@@ -385,7 +387,8 @@ class Plan:
             study.treatments,
             self.questions,
         )
-        runner.run(store, self.facts)
+        with store.held():
+            runner.run(store, self.facts)
         return dataset.load(store.path)
 
     def estimate(self) -> Estimate:

@@ -59,7 +59,7 @@ def read_toml(path: Path, model: type[_T]) -> tuple[_T, Mistakes]:
     except OSError as error:
         why = error.strerror or str(error)
         raise DatasetError(f"{path.name} cannot be opened", where=str(path), why=why) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DatasetError(
             f"{path.name} is not TOML", where=str(path), why=str(error), remedy="correct that line"
         ) from None

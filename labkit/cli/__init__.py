@@ -48,6 +48,10 @@ def main(argv: list[str] | None = None) -> Any:
     except LabkitError as error:
         click.echo(f"labkit: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:  # a full or read-only disk, a folder that is missing
+        where = f"\n  where: {error.filename}" if error.filename else ""
+        click.echo(f"labkit: {error.strerror or error}{where}", err=True)
+        sys.exit(1)
     except (KeyboardInterrupt, click.Abort):
         click.echo(f"labkit: {Interrupted()}", err=True)
         sys.exit(1)

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from labkit.dataset.files import (
     FORMAT,
     campaigns,
-    check_keys,
     read_json,
     read_looks,
     refuse_archive,
 )
+from labkit.dataset.schema import Plan, check
 from labkit.dataset.storage import REST, PackedTables, Part, TrialFolders, read_samples, storage_of
 from labkit.design import condition_label
 from labkit.errors import DatasetError, suggestion
@@ -89,7 +89,7 @@ class Dataset:
     def plan(self) -> dict[str, Any]:
         """The plan as stored: identity, settings, factors, conditions, order, infeasible, seed."""
         path = self.path / "plan.json"
-        return check_keys(read_json(path), ("identity", "factors", "rig"), str(path))
+        return check(read_json(path), Plan, str(path))
 
     @cached_property
     def looks(self) -> list[dict[str, Any]]:

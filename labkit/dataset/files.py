@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from labkit.dataset import schema
 from labkit.dataset.archive import is_inside
+from labkit.dataset.schema import RESTORE
 from labkit.errors import DatasetError
 
 FORMAT = 1
@@ -16,7 +19,6 @@ FORMAT = 1
 SUMS = "SHA256SUMS"
 #: What was decided at the planned looks of a campaign.
 LOOKS = "looks.json"
-_RESTORE = "restore it from a backup, or remove its directory: the same run measures it again"
 #: Bytes of a JSON file or list of digests; a stranger's may be sparse, and fill the memory.
 _BYTES = 32 << 20
 _Item = TypeVar("_Item")
@@ -37,16 +39,38 @@ def progress(items: Iterable[_Item], title: str) -> Iterable[_Item]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object from a file of this dataset format."""
     try:
-        data = json.loads(_text(path))
+        data = parse_json(_text(path))
     except FileNotFoundError:
         raise DatasetError(
             "a file of the dataset is missing", where=str(path), remedy="see `labkit run --help`"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise DatasetError(
-            "a file of the dataset is damaged", where=str(path), why=str(error), remedy=_RESTORE
+            "a file of the dataset is damaged", where=str(path), why=str(error), remedy=RESTORE
         ) from None
     return check_format(data, str(path))
+
+
+#: How a JSON file of a campaign begins: the digest of all that follows.
+_DIGEST = re.compile(r'\{\n "sha256": "([^"\n]*)",\n')
+
+
+def json_text(data: Mapping[str, Any], default: Callable[[Any], Any] | None = None) -> str:
+    """Return a JSON object as `parse_json` reads it, beginning with the digest of the rest."""
+    plain = {name: value for name, value in data.items() if name != "sha256"}
+    text = json.dumps(plain, indent=1, default=default)[2:] + "\n"
+    return f'{{\n "sha256": "{hashlib.sha256(text.encode()).hexdigest()}",\n{text}'
+
+
+def parse_json(text: str) -> Any:
+    """Return JSON data; raise `ValueError` where they are not those of the digest before them."""
+    match = _DIGEST.match(text)
+    if match and hashlib.sha256(text[match.end() :].encode()).hexdigest() != match[1]:
+        raise ValueError("it was altered: its contents have another digest")
+    data = json.loads(text)
+    if isinstance(data, dict):
+        data.pop("sha256", None)
+    return data
 
 
 def _text(path: Path, errors: str = "strict") -> str:
@@ -61,7 +85,9 @@ def _text(path: Path, errors: str = "strict") -> str:
 def read_looks(campaign: Path) -> list[dict[str, Any]]:
     """Return the looks that a campaign took, the first one first; [] where none was."""
     path = campaign / LOOKS
-    return list(read_json(path)["looks"]) if path.is_file() else []
+    if not path.is_file():
+        return []
+    return list(schema.check(read_json(path), schema.Looks, str(path))["looks"])
 
 
 def check_format(data: Any, where: str) -> dict[str, Any]:
@@ -76,18 +102,6 @@ def check_format(data: Any, where: str) -> dict[str, Any]:
             remedy="update labkit",
         )
     return dict(data)
-
-
-def check_keys(data: dict[str, Any], keys: Sequence[str], where: str) -> dict[str, Any]:
-    """Return a JSON object if it has these keys, else raise `DatasetError`."""
-    if missing := [name for name in keys if name not in data]:
-        raise DatasetError(
-            "a file of the dataset is damaged",
-            where=where,
-            why=f"it has no {', '.join(missing)}",
-            remedy=_RESTORE,
-        )
-    return data
 
 
 def campaigns(folder: Path | str) -> list[Path]:

@@ -33,8 +33,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from labkit.dataset import schema
 from labkit.dataset.archive import read_archive, write_archive
-from labkit.dataset.files import check_format, check_keys, files_of, read_json
+from labkit.dataset.files import check_format, digest_of, files_of, read_json
+from labkit.dataset.schema import check
 from labkit.errors import DatasetError, suggestion
 from labkit.process import in_threads
 
@@ -45,14 +47,12 @@ REST = (
     "`trials` and the samples of other trials can still be read; restore the file from a backup, "
     "or remove its directory: the same run measures it again"
 )
-#: Keys of every attempt's record.
-_RECORD = (
-    *("trial", "attempt", "block", "position", "replicate", "levels", "session"),
-    *("status", "n_samples", "started_ns", "seconds"),
-)
+#: The key of a record with the digest of each other file in its directory.
+DIGESTS = "sha256s"
 #: The column of trials.parquet with the names of the measured columns, in their order.
 _SAMPLED = "sampled"
 _JSON = pa.json_()
+_SAMPLES = {pa.int64(), pa.int32(), pa.float64()}
 _TYPES = {pa.int64(), pa.float64(), pa.string(), _JSON}
 #: Columns of samples.parquet that say which attempt a row is of.
 KEYS = ("trial", "attempt")
@@ -73,11 +73,14 @@ class TrialFolders:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        #: The digests of the files in each directory that was read, by name.
+        self._digests: dict[str, dict[str, str]] = {}
 
     def sessions(self) -> list[Record]:
         """Return every session with the facts of its hosts, in order."""
         paths = (self.path / "sessions").glob("[0-9]*.json")
-        return [read_json(path) for path in sorted(paths, key=lambda path: int(path.stem))]
+        in_order = sorted(paths, key=lambda path: int(path.stem))
+        return [check(read_json(path), schema.Session, str(path)) for path in in_order]
 
     def records(self) -> list[Record]:
         """Return the record of every attempt, with the name of its directory."""
@@ -86,37 +89,69 @@ class TrialFolders:
     def record(self, directory: Path) -> Record:
         """Return the record in an attempt's directory, with the directory's name."""
         path = directory / "trial.json"
-        return check_keys(read_json(path), _RECORD, str(path)) | {"directory": directory.name}
+        record = check(read_json(path), schema.Record, str(path)) | {"directory": directory.name}
+        self._digests[directory.name] = record.pop(DIGESTS, {})
+        return record
 
     def where(self, record: Record) -> str:
         """Return the file that holds a record."""
         return str(self.path / "trials" / record["directory"] / "trial.json")
 
     def parts(self, records: Sequence[Record]) -> list[Part]:
-        """Return the samples of attempts, reading only the files' footers."""
-        home = self.path / "trials"
-        return in_threads(lambda one: _file(home / one["directory"] / SAMPLES), records)
+        """Return the samples of attempts, reading only digests and the files' footers."""
+        return in_threads(lambda one: _file(*self._with_digest(one["directory"], SAMPLES)), records)
 
     def raw(self) -> Iterator[tuple[str, bytes]]:
         """Yield name and content of every output file and log."""
         for name in sorted(files_of(self.path, self.path)):
-            if name.startswith("logs/") or (
-                name.startswith("trials/") and not name.endswith(("/trial.json", f"/{SAMPLES}"))
-            ):
+            top, _, rest = name.partition("/")
+            if top == "logs":
                 yield name, (self.path / name).read_bytes()
+            elif top == "trials" and not name.endswith(("/trial.json", f"/{SAMPLES}")):
+                path, digest = self._with_digest(*rest.split("/", 1))
+                _check_digest(path, digest)
+                yield name, path.read_bytes()
+
+    def _with_digest(self, directory: str, name: str) -> tuple[Path, str | None]:
+        """Return a file of an attempt, and its digest; None where it was written without."""
+        folder = self.path / "trials" / directory
+        if directory not in self._digests:
+            self.record(folder)
+        return folder / name, self._digests[directory].get(name)
 
 
-def _file(path: Path) -> Part:
+def _check_digest(path: Path, digest: str | None) -> None:
+    """Raise `DatasetError` unless a file has the digest in its trial's record, if it has one."""
+    if digest and digest_of(path) != digest:
+        raise DatasetError(
+            "a file of a trial is damaged",
+            where=str(path),
+            why="it was altered: it has another digest than in its trial.json",
+            remedy=REST,
+        )
+
+
+def _file(path: Path, digest: str | None) -> Part:
     def read(names: list[str]) -> Any:
         # The first call of read_table would spend a second on imports.
         return _reading(str(path), lambda: parquet.ParquetFile(path).read(names, use_threads=False))
 
-    metadata = _reading(str(path), lambda: parquet.read_metadata(path))
-    return Part(str(path), _types(metadata.schema.to_arrow_schema()), metadata.num_rows, read)
+    def checked() -> Any:
+        _check_digest(path, digest)
+        return parquet.read_metadata(path)
+
+    metadata = _reading(str(path), checked)
+    types = _reading(str(path), lambda: _types(metadata.schema.to_arrow_schema()))
+    return Part(str(path), types, metadata.num_rows, read)
 
 
-def _types(schema: Any) -> dict[str, Any]:
-    return {field.name: field.type for field in schema}
+def _types(fields: Any) -> dict[str, Any]:
+    """Return the types of columns by name; raise `ValueError` for others than labkit writes."""
+    types = {field.name: field.type for field in fields}
+    odd = [name for name, kind in types.items() if name not in KEYS and kind not in _SAMPLES]
+    if odd or len(types) < len(fields):
+        raise ValueError(f"columns that are no samples: {', '.join(odd) or 'two of one name'}")
+    return types
 
 
 def _reading(where: str, read: Callable[[], Any]) -> Any:
@@ -140,8 +175,9 @@ class PackedTables:
     def sessions(self) -> list[Record]:
         """Return every session with the facts of its hosts, in order."""
         where = self.path / SESSIONS
-        data = check_keys(read_json(where), ("sessions",), str(where))
-        return [check_format(one, str(where)) for one in data["sessions"]]
+        data = check(read_json(where), schema.Sessions, str(where))
+        sessions = [check_format(one, str(where)) for one in data["sessions"]]
+        return [check(one, schema.Session, str(where)) for one in sessions]
 
     @cached_property
     def _rows(self) -> list[tuple[Record, tuple[str, ...]]]:
@@ -165,7 +201,7 @@ class PackedTables:
                 remedy="restore it from a backup; samples.parquet names the trial of each sample",
             ) from None
         for record, _ in rows:
-            check_keys(check_format(record, str(path)), _RECORD, str(path))
+            check(check_format(record, str(path)), schema.Record, str(path))
             record["directory"] = directory_of(record)
         return rows
 
@@ -190,7 +226,8 @@ class PackedTables:
 
     def parts(self, records: Sequence[Record]) -> list[Part]:
         """Return the samples of attempts, reading only the file's footer."""
-        types = _types(_reading(str(self.path / SAMPLES), self._footer.schema.to_arrow_schema))
+        footer, where = self._footer, str(self.path / SAMPLES)
+        types = _reading(where, lambda: _types(footer.schema.to_arrow_schema()))
         return [self._part(record, types) for record in records]
 
     def _part(self, record: Record, types: Mapping[str, Any]) -> Part:

@@ -258,7 +258,7 @@ def _engine(parts: Mapping[str, str]) -> Facts | None:
 def _object(text: str | None) -> dict[str, Any]:
     try:
         value = json.loads(text or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -266,7 +266,7 @@ def _object(text: str | None) -> dict[str, Any]:
 def _volatile(parts: Mapping[str, str], names: Sequence[str]) -> Facts:
     memory = dict(_pairs(parts.get("memory", ""), ":"))
     ticks = [int(word) for word in parts.get("stat", "").split()[1:] if word.isdigit()]
-    uptime = parts.get("uptime", "").split()
+    uptime = re.match(r"\d+(\.\d+)?", parts.get("uptime", ""))
     return {
         "boot_id": parts.get("boot_id"),
         "uptime_s": float(uptime[0]) if uptime else None,

@@ -50,10 +50,12 @@ class Result:
             return self
         kind = CommandTimeout if self.timed_out else CommandFailed
         how = "timed out" if self.timed_out else f"failed ({self.status})"
+        # `sh` would say nothing about a script of labkit.
+        name = "a script" if self.argv[:2] == SCRIPT else self.argv[0]
         raise kind(
-            f"{self.argv[0]} {how}",
+            f"{name} {how}",
             where=f"host {self.host}: {self.command}"[:400],
-            why=(self.stderr.strip() or self.stdout.strip())[-800:],
+            why=(self.stderr.strip() or self.stdout.strip())[-800:] or "it printed nothing",
             remedy=remedy,
             evidence=asdict(self),
         )
@@ -129,6 +131,8 @@ def limited(
         raise UsageError(f"invalid name of an environment variable: {bad[0]!r}")
     if any("\0" in text for text in (*argv, *variables)):
         raise UsageError("an argument or variable contains a NUL, which no command can receive")
+    for text in (*argv, *variables):
+        encode(text)
     if not (timeout >= 0.001 and math.isfinite(timeout)):
         raise UsageError(
             f"invalid timeout: {timeout!r} s", remedy="give a positive number of seconds"
@@ -140,6 +144,14 @@ def limited(
 def ran_out_of_time(status: int | None, seconds: float, timeout: float) -> bool:
     """Return whether a command that took `seconds` was ended by its time limit."""
     return seconds >= timeout and status in _TIMED_OUT
+
+
+def encode(text: str) -> bytes:
+    """Encode UTF-8, with the bytes that file names may hold; raise `UsageError` for others."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise UsageError("a text for a command is not Unicode", why=str(error)) from None
 
 
 def decode(data: bytes) -> str:
@@ -169,7 +181,7 @@ class LocalHost:
         A background child that keeps the command's output open delays the return until the time
         limit: use `labkit.hosts.start_job` for what is to keep running.
         """
-        line = limited(argv, timeout, env)
+        line, data = limited(argv, timeout, env), None if input is None else encode(input)
         begin = time.monotonic()
         process = subprocess.Popen(
             line,
@@ -178,7 +190,6 @@ class LocalHost:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        data = None if input is None else input.encode("utf-8", "surrogateescape")
         out, err, ended = _finish(process, data, timeout + GRACE + PATIENCE)
         seconds = time.monotonic() - begin
         status = process.returncode if ended else None
@@ -201,9 +212,11 @@ class LocalHost:
             shutil.copy(source, target)
         except shutil.SameFileError:
             return
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL, or not Unicode
             raise CommandFailed(
-                f"cannot copy {source} to {target}", where=f"host {self.name}", why=str(error)
+                f"cannot copy {str(source)!a} to {str(target)!a}",
+                where=f"host {self.name}",
+                why=str(error),
             ) from error
 
     def close(self) -> None:

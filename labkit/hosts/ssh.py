@@ -7,7 +7,9 @@ here the calling thread sleeps in ``poll`` and paramiko's thread in ``recv``.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import logging
+import re
 import select
 import shlex
 import socket
@@ -23,9 +25,10 @@ from typing import Any, NoReturn
 
 import fabric
 import paramiko
+from paramiko.hostkeys import InvalidHostKey
 
 from labkit.errors import CommandFailed, HostUnreachable, UsageError
-from labkit.hosts.host import GRACE, PATIENCE, Result, decode, limited, ran_out_of_time
+from labkit.hosts.host import GRACE, PATIENCE, Result, decode, encode, limited, ran_out_of_time
 
 # Its errors are raised with their cause; without a handler, paramiko would also print them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -104,14 +107,14 @@ class SshHost:
         line = limited(argv, timeout, env)
         if self.sudo:
             line = ("sudo", "-n", "--", *line)
-        quoted = shlex.join(line).encode("utf-8", "surrogateescape")
+        quoted = encode(shlex.join(line))
         if len(quoted) > LINE_BYTES:
             raise UsageError(
                 f"a command line of {len(quoted)} bytes is too long for a remote shell",
                 where=f"host {self.name}: {argv[0]}",
                 remedy="send long data as input or in a file",
             )
-        data = b"" if input is None else input.encode("utf-8", "surrogateescape")
+        data = encode(input or "")
         session = _Session(self._open_channel())
         begin = time.monotonic()
         ended = session.execute(quoted, data, begin + timeout + GRACE + PATIENCE)
@@ -125,13 +128,13 @@ class SshHost:
 
     def put(self, local: Path | str, remote: str) -> None:
         """Copy a file and its mode to the host; raise `CommandFailed` if that fails."""
-        with self._copying(f"{local} to {remote}") as sftp:
+        with self._copying(f"{str(local)!a} to {remote!a}") as sftp:
             sftp.put(str(local), remote)
             sftp.chmod(remote, stat.S_IMODE(Path(local).stat().st_mode))
 
     def get(self, remote: str, local: Path | str) -> None:
         """Copy a file and its mode from the host; raise `CommandFailed` if that fails."""
-        with self._copying(f"{remote} to {local}") as sftp:
+        with self._copying(f"{remote!a} to {str(local)!a}") as sftp:
             mode = sftp.stat(remote).st_mode
             sftp.get(remote, str(local))
             Path(local).chmod(stat.S_IMODE(mode or 0o644))
@@ -190,7 +193,7 @@ class SshHost:
                 raise HostUnreachable(
                     f"the connection to host {self.name} dropped", where=what, why=str(error)
                 ) from error
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: a NUL, or not Unicode
                 raise CommandFailed(
                     f"cannot copy {what}", where=f"host {self.name}", why=str(error)
                 ) from error
@@ -259,7 +262,7 @@ class _Connection:
         self._cleanup.callback(_close, connection)
         # Callbacks run in reverse order: the shutdown first, which ends paramiko's thread.
         self._cleanup.callback(_shut_down, self._socket)
-        connection.client.load_system_host_keys(host.known_hosts)
+        _load_keys(connection.client, host)
         connection.client.set_missing_host_key_policy(_RejectUnknownKey(host))
         connection.open()
         # paramiko sets a timeout to poll for closing ten times a second; `_shut_down` wakes it.
@@ -271,6 +274,20 @@ class _Connection:
             self._gateway_log.seek(0)
             return decode(self._gateway_log.read()).strip()[-400:]
         return ""
+
+
+def _load_keys(client: paramiko.SSHClient, host: SshHost) -> None:
+    try:
+        client.load_system_host_keys(host.known_hosts)
+    except (InvalidHostKey, ValueError) as error:
+        raise HostUnreachable(
+            "the file of known host keys cannot be read",
+            where=_keys(host),
+            why=f"{str(error.args[0])[:60]!r}: no marker such as @revoked or @cert-authority is "
+            "supported",
+            remedy="write the keys of the rig's hosts to a file of their own, and name it as "
+            "known_hosts in rig.toml",
+        ) from None
 
 
 class _RejectUnknownKey(paramiko.MissingHostKeyPolicy):
@@ -291,9 +308,37 @@ class _RejectUnknownKey(paramiko.MissingHostKeyPolicy):
         )
 
 
+#: What names a user or a file of a user in the messages of ssh and of gateways.
+_PRIVATE = (
+    (re.compile(r"[^\s@'\"]+@(?=[\w\[])"), "(user)@"),
+    (
+        re.compile(
+            r"(\b(?:user|username|login|for user)[ =:]+)['\"]?[\w.+-]+['\"]?", re.IGNORECASE
+        ),
+        r"\1(user)",
+    ),
+    (
+        re.compile(
+            r"(\b(?:identity|key|certificate)(?: file)?:? )(?!file)(['\"]?)[^\s'\":]+\2(?=:| not)",
+            re.IGNORECASE,
+        ),
+        r"\1(path)",
+    ),
+    (re.compile(r"(?<![\w.)])(?:~[\w.-]*)?/[^\s'\":,;]+|(?<=')[^\s']+/[^']+(?=')"), "(path)"),
+)
+
+
+def without_names(text: str) -> str:
+    """Return a message without names of users and paths, since a dataset stores it."""
+    for pattern, instead in _PRIVATE:
+        text = pattern.sub(instead, text)
+    own = {getpass.getuser()} - {"root"}
+    return re.sub(rf"\b({'|'.join(map(re.escape, own)) or '(?!)'})\b", "(user)", text)
+
+
 def _raise_unreachable(host: SshHost, error: BaseException, gateway_message: str) -> NoReturn:
     """Raise the error for a failed attempt to connect."""
-    if not isinstance(error, (paramiko.SSHException, EOFError, OSError)):
+    if not isinstance(error, (paramiko.SSHException, EOFError, OSError, ValueError)):
         raise error
     if isinstance(error, paramiko.BadHostKeyException):
         shown, known = error.key.fingerprint, error.expected_key.fingerprint
@@ -308,7 +353,7 @@ def _raise_unreachable(host: SshHost, error: BaseException, gateway_message: str
     raise HostUnreachable(
         f"host {host.name} cannot be reached",
         where=host.where,
-        why=gateway_message or str(error) or type(error).__name__,
+        why=without_names(gateway_message or str(error) or type(error).__name__),
         remedy="check user and key, and that the host accepts them"
         if isinstance(error, paramiko.AuthenticationException)
         else "check that the host is up, and address, port and gateway",
@@ -316,7 +361,9 @@ def _raise_unreachable(host: SshHost, error: BaseException, gateway_message: str
 
 
 def _keys(host: SshHost) -> str:
-    return host.known_hosts or "~/.ssh/known_hosts"
+    path = host.known_hosts or "~/.ssh/known_hosts"
+    # The name of a home is that of a user, and a dataset stores the message.
+    return re.sub(rf"^{re.escape(str(Path.home()))}(?=/)", "~", path)
 
 
 def _close(connection: Any) -> None:

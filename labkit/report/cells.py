@@ -25,6 +25,8 @@ TAGS = {
 }
 #: The tag of cells that a page leaves out, such as a heading of tagged cells.
 NOTEBOOK_ONLY = "notebook-only"
+#: What begins an HTML tag in Markdown.
+_HTML = re.compile(r"<(?=[A-Za-z/!?])")
 #: Sections may hold several tags; each is a list of the HTML of its cells.
 Sections = dict[str, tuple[str, list[str]]]
 
@@ -90,12 +92,17 @@ def _drop_title(cells: list[Any], title: str) -> None:
 
 
 def _keep_static(output: Any) -> None:
-    """Remove live widgets and the summary, which only the index shows; make figures HTML."""
+    """Remove live widgets and the summary, which only the index shows; make figures HTML.
+
+    Markdown that a cell printed may hold texts of the data, so HTML in it is shown as text.
+    """
     data = output.get("data", {})
     data.pop(_WIDGET_MIME, None)
     if data.pop(SUMMARY_MIME, None) is not None:
         # Without HTML it would be shown as a line of Python.
         data.setdefault("text/html", "<!-- the summary of this study -->")
+    if "text/markdown" in data:
+        data["text/markdown"] = _HTML.sub("&lt;", "".join(data["text/markdown"]))
     described = output.get("metadata", {})
     for kind in ("image/svg+xml", "image/png"):
         if kind in data:

@@ -105,6 +105,18 @@ def remove_containers(local: LocalHost, socket: str = SOCKET) -> list[str]:
     return containers
 
 
+def forget_containers(local: LocalHost) -> int:
+    """Remove the containers that a killed engine has on its disk; return how many there were.
+
+    Only an engine can remove them whole, with their layers.
+    """
+    left = len(list(DATA_ROOT.glob("containers/*")))
+    if left:
+        with building_daemon(local) as socket:
+            remove_containers(local, socket)
+    return left
+
+
 def make_network(local: LocalHost) -> None:
     """Create the layer-2 network, with the second lab interface on its bridge."""
     options = ("--subnet", LAYER2.subnet, "--gateway", LAYER2.gateway)

@@ -1,16 +1,20 @@
 """The lock and the state file of this machine's rig.
 
 The lock is an ``flock``: the kernel releases it when its process ends, and a user can take root's
-lock without being able to write to its file.
+lock without being able to write to its file. A name among the kernel's sockets stands beside it,
+which holds where somebody removes the file.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -135,8 +139,13 @@ def locked(patience: float = 0.0) -> Iterator[None]:
         handles: list[TextIO] = [handle]
         if MACHINE != LOCK and MACHINE.exists():
             handles.append(stack.enter_context(MACHINE.open()))
+        names = {path: socket.socket(socket.AF_UNIX) for path in (LOCK, MACHINE)}
+        for name in names.values():
+            stack.enter_context(name)
         deadline = time.monotonic() + patience
-        while busy := [lock.name for lock in handles if not _acquire(lock)]:
+        while busy := [lock.name for lock in handles if not _acquire(lock)] or [
+            path for path, name in names.items() if not _bind(name, path)
+        ]:
             if time.monotonic() >= deadline:
                 raise RigError(
                     "the rig is in use",
@@ -150,6 +159,20 @@ def locked(patience: float = 0.0) -> Iterator[None]:
         handle.write(str(os.getpid()))
         handle.flush()
         yield
+
+
+def _bind(name: socket.socket, path: Path) -> bool:
+    """Take the name of a lock in the kernel, which nobody can remove."""
+    if name.getsockname():
+        return True
+    try:
+        # A socket's name is shorter than a path may be.
+        name.bind(f"\0labkit-{hashlib.sha256(bytes(path)).hexdigest()[:32]}")
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
 
 
 def _acquire(handle: TextIO) -> bool:

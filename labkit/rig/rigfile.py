@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,6 +72,16 @@ def _list(value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def _command(value: Any) -> str:
+    try:
+        words = shlex.split(value if isinstance(value, str) and "\0" not in value else "")
+    except ValueError:
+        words = []
+    if not words:
+        raise ValueError("a command whose quotes are closed")
+    return str(value)
+
+
 Text = Annotated[str, _matching(r"[^\0\n]*\S[^\0\n]*", "a text that is not empty, on one line")]
 Name = Annotated[
     str, _matching(r"[A-Za-z0-9][A-Za-z0-9_.-]*", "a name of letters, digits and _ . -")
@@ -120,7 +131,7 @@ class Machine(_Table):
     port: Annotated[int, Field(strict=True, gt=0, lt=65536)] = 22
     key: Text | None = None
     known_hosts: Text | None = None
-    gateway: Text | None = None
+    gateway: Annotated[str, BeforeValidator(_command)] | None = None
     sudo: StrictBool = False
     addresses: Addresses = ()
     interfaces: Annotated[tuple[Interface, ...], BeforeValidator(_list)]
@@ -192,7 +203,8 @@ def read_rigfile(path: Path | str) -> Inventory:
     path = Path(path)
     try:
         data = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: neither TOML nor UTF-8
+    # ValueError: neither TOML nor UTF-8; RecursionError: a thousand brackets.
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"the inventory {path.name} cannot be read",
             where=str(path),
@@ -276,7 +288,10 @@ def _complete(path: Path, role: str, machine: Machine) -> Machine:
     changes: dict[str, Any] = {}
     for key in ("key", "known_hosts"):
         if value := getattr(machine, key):  # relative to the file, wherever it is read from
-            changes[key] = str(path.resolve().parent / Path(value).expanduser())
+            try:
+                changes[key] = str(path.resolve().parent / Path(value).expanduser())
+            except RuntimeError:
+                _wrong(path, table, key, repr(value), "a path in the home of a user who exists")
     if role in _ROLES_WITH["engine"]:
         changes["engine"] = None if machine.engine == "none" else machine.engine or ENGINE
         if role == "peer" and changes["engine"] is None:

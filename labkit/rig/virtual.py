@@ -129,6 +129,11 @@ def down(say: Say = lambda text: None) -> None:
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
     teardown.remove_groups()
+    try:
+        if left := engine.forget_containers(local):
+            say(f"{left} containers of an engine that was killed are removed")
+    except RigError as error:  # the rest is taken down all the same
+        say(f"containers of an engine that was killed stay in {engine.DATA_ROOT}: {error.what}")
     known = [Entry(**fields) for fields in (state or {}).get("settings", [])]
     for outcome in restore(local, label=netns.LABEL, known=known) + restore(local, label="trial-"):
         if outcome.state not in ("restored", "unchanged"):

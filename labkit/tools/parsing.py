@@ -41,7 +41,10 @@ def reading(tool: str, text: str, log: str = "") -> Iterator[None]:
     """Turn what goes wrong while output is taken apart into `ToolOutput`."""
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except (
+        *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
+        RecursionError,  # of JSON
+    ) as error:
         raise unreadable(tool, f"there is no result ({error!r})", text, log) from None
 
 
@@ -100,7 +103,7 @@ def rows(text: str, names: Sequence[str], separator: str, *, tool: str) -> dict[
             index_col=False,
             skip_blank_lines=False,
         )
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise unreadable(tool, str(error), text) from None
     return {name: table[name].to_numpy() for name in names}
 

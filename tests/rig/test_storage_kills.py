@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from labkit.hosts import LocalHost
-from labkit.rig import clean, engine, lock, storage, teardown, virtual
+from labkit.hosts.journal import DIRECTORY as JOURNAL
+from labkit.rig import clean, engine, lock, netns, storage, teardown, virtual
 
 pytestmark = pytest.mark.rig
 PATIENCE = 900.0
@@ -78,3 +79,25 @@ def test_a_kill_leaves_nothing(kept: bool, tmp_path: Path) -> None:
             assert any("storage driver btrfs" in line for line in done)
             virtual.down(say=print)
             assert left() == []
+
+
+def test_a_killed_engine_keeps_no_container_and_a_removed_journal_no_setting() -> None:
+    local, said = LocalHost(), list[str]()
+    with lock.locked(PATIENCE):
+        clean(say=print)
+        if lock.read_state() is not None:
+            virtual.down(say=print)
+        before = local.run("ip", "route", "show", "exact", virtual.LAB).stdout
+        virtual.up(keep=True, say=print)
+        try:
+            assert local.run("ip", "route", "show", "exact", virtual.LAB).stdout != before
+            argv = ("docker", "run", "--detach", "--label", "labkit=x", "--network", "none")
+            image = lock.read_state()["images"]["net"]["reference"]
+            local.run(*argv, image, "sleep", "600", env={"DOCKER_HOST": engine.SOCKET})
+            os.kill(int((netns.DIRECTORY / "docker.pid").read_text()), signal.SIGKILL)
+            (Path(JOURNAL) / "journal").unlink()
+        finally:
+            virtual.down(say=said.append)
+    assert list(engine.DATA_ROOT.glob("containers/*")) == []
+    assert local.run("ip", "route", "show", "exact", virtual.LAB).stdout == before
+    assert any(": lost" in line for line in said), said

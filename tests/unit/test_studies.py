@@ -82,6 +82,15 @@ def test_wrong_parameters_are_an_error_before_anything_runs(
         studies.plan_runs(["affinity-spinning"], "tiny", paths, given)
 
 
+@pytest.mark.parametrize("text", ["[", "!!timestamp x", "[" * 5000, "!!int x", "{[]: 1}", "\ud800"])
+def test_a_value_that_is_not_yaml_is_an_error(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not YAML"):
+        studies.parameters([("blocks", text)], new=False)
+    (tmp_path / "x.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(UsageError, match="cannot be read"):
+        studies.read_parameters(tmp_path / "x.yaml")
+
+
 @given(st.one_of(st.text(max_size=40).map(str.encode), st.binary(max_size=40)))
 def test_a_file_of_any_content_has_parameters_or_is_an_error(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -206,3 +215,10 @@ def test_what_is_left_of_a_budget_goes_to_further_studies(monkeypatch: pytest.Mo
     # One line for each study of the first plan comes before what it leaves out.
     assert len(runs) > plans[0] and len(runs) == len(set(runs))
     assert list(studies.budget_runs(20, False, said.append)) == []
+    del said[:]
+    late = studies.budget_runs(100, False, said.append)
+    next(late)
+    now += 1000
+    # Time that is over is not planned.
+    list(late)
+    assert sum(text.startswith("left out of") for text in said) == 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +89,8 @@ def test_torn_writes_are_swept_and_whole_trials_stay(store: Store, tmp_path: Pat
     (store.path / "sessions" / ".01.json.tmp").write_text("{")
     assert store.attempts() == {"b01-p01": ["ok"]}
     before = {path.name: path.read_bytes() for path in whole.iterdir()}
-    Store.resume_or_begin(tmp_path / "study", PLAN, new=False)
+    with Store.resume_or_begin(tmp_path / "study", PLAN, new=False).held():
+        pass
     assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
     assert [path.name for path in (store.path / "trials").iterdir()] == ["b01-p01-a1"]
     assert not [*store.path.rglob(".*.tmp"), *store.path.rglob(".*.part")]
@@ -98,7 +101,30 @@ def test_a_campaign_whose_plan_was_never_written_is_swept(store: Store, tmp_path
     torn.mkdir()
     (torn / ".plan.json.tmp").write_text("{")
     assert Store.resume_or_begin(tmp_path / "study", PLAN, new=False).path == store.path
-    assert list((tmp_path / "study").iterdir()) == [store.path]
+    assert campaigns(tmp_path / "study") == [store.path] and not torn.exists()
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_campaign_is_begun_by_several_at_once(tmp_path: Path, new: bool) -> None:
+    def begin(number: int) -> Path:
+        return Store.resume_or_begin(tmp_path / "study", PLAN, new=new).path
+
+    with ThreadPoolExecutor(8) as pool:
+        paths = set(pool.map(begin, range(8)))
+    assert paths == set(campaigns(tmp_path / "study")) and len(paths) == (8 if new else 1)
+
+
+def test_a_campaign_is_measured_by_one_process(store: Store, tmp_path: Path) -> None:
+    with store.held():
+        part = store.path / "trials" / ".b01-p01-a1.part"
+        part.mkdir(parents=True)
+        other = Store.resume_or_begin(tmp_path / "study", PLAN, new=False)
+        with pytest.raises(UsageError, match="another process measures") as caught, other.held():
+            pass
+        assert caught.value.why == f"process {os.getpid()} on {platform.node()}"
+        assert part.exists()
+    with other.held():
+        assert not part.exists()
 
 
 @pytest.mark.parametrize("step", range(8))

@@ -21,6 +21,7 @@ from labkit.campaign.runner import histogram
 from labkit.campaign.study import Study, noise
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
+from labkit.dataset import campaigns
 from labkit.errors import ManipulationError, PlanMismatch, UsageError
 from labkit.hosts import LocalHost, Result
 from labkit.paths import SHIPPED, project
@@ -291,7 +292,7 @@ def test_a_campaign_resumes_after_a_change_of_documentation(tmp_path: Path) -> N
         path.write_text(path.read_text().replace('"""Return', '"""Please return'))
     resumed = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert resumed.returncode == 0, resumed.stderr
-    (campaign,) = (tmp_path / "data" / "told").iterdir()
+    (campaign,) = campaigns(tmp_path / "data" / "told")
     assert len(list((campaign / "trials").glob("b*"))) == 2
 
 

@@ -79,6 +79,15 @@ def test_used_wrongly_it_ends_with_2(folder: Path, capsys: pytest.CaptureFixture
     assert run(capsys, "compare-datasets", folder / "echo", folder / "other")[0] == 2
 
 
+def test_a_folder_that_is_missing_is_an_error_without_a_traceback(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "nosuch" / "rows.csv"
+    argv = ("compare-datasets", folder / "echo", folder / "echo", "--csv", path)
+    code, _, err = run(capsys, *argv)
+    assert code == 1 and err.startswith("labkit: ") and "nosuch" in err and "Traceback" not in err
+
+
 def test_cite_prints_software_dataset_and_studies(capsys: pytest.CaptureFixture[str]) -> None:
     code, both, _ = run(capsys, "cite")
     assert code == 0 and "[Computer software]" in both and "[Data set]" in both

@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as parquet
 import pytest
-from small_datasets import record, write_campaign
+from hypothesis import given
+from hypothesis import strategies as st
+from small_datasets import edit, record, write_campaign
 
 import labkit
 from labkit.campaign.store import Store, write_json
@@ -109,6 +111,7 @@ def test_columns_that_only_some_trials_have_are_left_out(store: Store) -> None:
     add(store)
     path = add(store, position=2) / "samples.parquet"
     pd.DataFrame({"rtt_ns": [4, 5, 6], "residence_ns": [1, 2, 3]}).to_parquet(path, index=False)
+    edit(path.with_name("trial.json"))
     found = load(store.path)
     assert found.samples().columns.tolist()[-1] == "rtt_ns"
     assert found.samples()["rtt_ns"].tolist() == [1, 2, 3, 4, 5, 6]
@@ -119,6 +122,7 @@ def test_columns_that_only_some_trials_have_are_left_out(store: Store) -> None:
 def test_missing_samples_are_an_error(store: Store) -> None:
     path = add(store) / "samples.parquet"
     pd.DataFrame({"rtt_ns": pd.array([1, None, 3], dtype="Int64")}).to_parquet(path)
+    edit(path.with_name("trial.json"))
     with pytest.raises(DatasetError, match="missing in a trial") as caught:
         load(store.path).samples()
     assert caught.value.where == str(path)
@@ -417,3 +421,31 @@ def test_an_archive_is_an_error(tmp_path: Path, inside: str) -> None:
     with pytest.raises(DatasetError, match="read from a folder") as caught:
         load(path / inside)
     assert caught.value.where == str(path) and f"tar -xf {path}" in caught.value.remedy
+
+
+@given(data=st.data())
+def test_a_flipped_bit_of_a_local_campaign_is_an_error_that_names_its_file(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = write_campaign(tmp_path_factory.mktemp("flipped") / "echo", blocks=1)
+    trial = load(folder).records[0]["trial"]
+    path = data.draw(st.sampled_from(sorted(p for p in folder.rglob("*") if p.is_file())))
+    content = bytearray(path.read_bytes())
+    # The name of the digest is not data: without it the rest is read as it is.
+    first = len('{\n "sha256') if path.suffix == ".json" else 0
+    at = data.draw(st.integers(first, len(content) - 1))
+    content[at] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    with pytest.raises(DatasetError) as caught:
+        found = load(folder)
+        found.samples()
+        _ = found.plan, found.sessions, found.records, found.raw(trial)
+    assert caught.value.where == str(path)
+
+
+def test_what_was_written_before_there_were_digests_is_read(store: Store) -> None:
+    folder = add(store)
+    assert "sha256s" in (folder / "trial.json").read_text()
+    edit(folder / "trial.json")
+    assert load(store.path).samples()["rtt_ns"].tolist() == [1, 2, 3]
+    assert "tool.out" in load(store.path).raw("b01-p01")

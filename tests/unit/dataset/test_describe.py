@@ -18,7 +18,7 @@ import urllib3
 from requests.adapters import HTTPAdapter
 from requests_cache import CachedSession
 from rocrate_validator import models, services
-from small_datasets import write_campaign
+from small_datasets import edit, write_campaign
 
 import labkit
 from labkit.citation import citation
@@ -63,6 +63,7 @@ def test_each_table_has_a_resource_with_its_schema(folder: Path) -> None:
 def test_trials_with_other_columns_are_another_table(folder: Path) -> None:
     path = folder / "echo" / "trials" / "b01-p01-a1" / "samples.parquet"
     pd.read_parquet(path).assign(start_ns=1.5).to_parquet(path, index=False)
+    edit(path.with_name("trial.json"))
     describe(folder)
     found = {one["name"]: one["path"] for one in package(folder)["resources"]}
     assert found["echo-samples-rtt_ns-start_ns"] == [path.relative_to(folder).as_posix()]
@@ -154,7 +155,7 @@ def test_describing_again_adds_new_trials_only(folder: Path) -> None:
     source, target = (folder / "other" / "trials" / f"b01-p01-a{n}" for n in (1, 2))
     shutil.copytree(source, target)
     path = target / "trial.json"
-    path.write_text(path.read_text().replace('"attempt": 1', '"attempt": 2'))
+    edit(path, '"attempt": 1', '"attempt": 2')
     assert "not listed" in verify(folder).problems["other/trials/b01-p01-a2/trial.json"]
     assert describe(folder).fingerprint != first.fingerprint
     assert verify(folder).problems == {}
@@ -202,7 +203,10 @@ def test_tables_that_differ_from_their_schema_are_found(folder: Path) -> None:
     table.write_text(table.read_text().replace("docker bridge", "podman bridge"))
     pd.read_parquet(short).head(3).to_parquet(short)
     pd.read_parquet(renamed).add_suffix("_x").to_parquet(renamed)
-    list_again(folder, short, renamed, table)
+    records = [path.with_name("trial.json") for path in (short, renamed)]
+    for path in records:
+        edit(path)
+    list_again(folder, short, renamed, table, *records)
     found = verify(folder).problems
     assert "are missing (3 rows, but 4" in found[short.relative_to(folder).as_posix()]
     assert "other columns than" in found[renamed.relative_to(folder).as_posix()]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from small_datasets import write_campaign
+from small_datasets import edit, write_campaign
 
 import labkit
 from labkit.analysis.compare import compare
@@ -70,7 +70,7 @@ def test_a_dataset_and_itself_do_not_differ(tmp_path: Path) -> None:
 def test_a_condition_of_one_alone_is_said_to_be_so(tmp_path: Path) -> None:
     first, second = campaign(tmp_path / "a"), campaign(tmp_path / "b")
     for path in (second.path / "trials").glob("*-p02-*/trial.json"):
-        path.write_text(path.read_text().replace("docker bridge", "docker host"))
+        edit(path, "docker bridge", "docker host")
     table = compare_datasets(first, labkit.load(second.path))
     effects = table[table["kind"] == "effect"].set_index("condition")
     assert effects["verdict"].tolist() == ["not in both"] * 2
@@ -85,7 +85,7 @@ def test_without_a_baseline_in_its_cell_a_condition_is_a_level(tmp_path: Path) -
     for name in ("a", "b"):
         write_campaign(tmp_path / name, blocks=6)
         for path in (tmp_path / name / "trials").glob("*-p02-*/trial.json"):
-            path.write_text(path.read_text().replace('"wait": "block"', '"wait": "spin"'))
+            edit(path, '"wait": "block"', '"wait": "spin"')
         data.append(labkit.load(tmp_path / name))
     table = compare_datasets(*data)
     assert table["kind"].tolist() == ["level", "level"]
@@ -131,7 +131,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         compare_datasets(first, first, values=["nosuch"])
     assert "rtt_ns_median" in caught.value.remedy
     for path in (other.path / "trials").glob("*/trial.json"):
-        path.write_text(path.read_text().replace("rtt_ns_median", "gflops"))
+        edit(path, "rtt_ns_median", "gflops")
     rates = labkit.load(other.path)
     with pytest.raises(UsageError, match="no median of samples") as caught:
         compare_datasets(rates, rates)
@@ -144,7 +144,7 @@ def test_medians_that_may_be_zero_are_left_out_and_named(tmp_path: Path) -> None
     for one, late in zip(both, (5.0, 0.0), strict=True):
         more = f'"late_ns_median": {late}, "rtt_ns_median"'
         for path in (one.path / "trials").glob("*/trial.json"):
-            path.write_text(path.read_text().replace('"rtt_ns_median"', more))
+            edit(path, '"rtt_ns_median"', more)
     both = [labkit.load(one.path) for one in both]
     assert without_ratio(*both) == ["late_ns_median"] and without_ratio(both[0]) == []
     assert set(compare_datasets(*both)["value"]) == {"rtt_ns_median"}

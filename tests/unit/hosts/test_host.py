@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -41,6 +43,63 @@ def test_an_error_shows_name_and_address_but_neither_user_nor_gateway(gateway: s
         host.run("true")
     assert caught.value.where == "sut at 127.0.0.1"
     assert "someone" not in f"{caught.value} {host!r}"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "alice@jump.example: Permission denied (publickey).",
+        "Warning: Identity file /srv/alice/.ssh/id_lab not accessible: No such file.",
+        "Warning: Identity file id_lab not accessible: No such file.",
+        'Load key "/etc/keys/alice": Permission denied',
+        "Permissions 0644 for 'keys/id_lab' are too open.",
+        "no such identity: ~alice/id_lab: No such file or directory",
+        "Connection closed by authenticating user alice 192.0.2.1 port 22 [preauth]",
+    ],
+)
+def test_what_a_gateway_says_is_kept_without_users_and_keys(message: str) -> None:
+    gateway = shlex.join(["sh", "-c", 'echo "$0" >&2; exit 1', message])
+    host = SshHost("sut", "192.0.2.1", user="alice", gateway=gateway)
+    with pytest.raises(HostUnreachable) as caught:
+        host.run("true")
+    stored = json.dumps(caught.value.as_record())
+    assert "alice" not in stored and "id_lab" not in stored
+    assert any(word in stored for word in ("denied", "No such file", "too open", "closed by"))
+
+
+def test_a_gateway_with_an_open_quote_is_an_error() -> None:
+    with pytest.raises(HostUnreachable, match="quotation"):
+        SshHost("sut", "192.0.2.1", gateway="nc '%h").run("true")
+
+
+@pytest.mark.parametrize("line", ["@revoked * ssh-ed25519 AAAA", "@cert-authority * ssh-rsa x"])
+def test_markers_in_known_hosts_are_an_error_that_says_so(line: str, tmp_path: Path) -> None:
+    (tmp_path / "known").write_text(f"{line}\n")
+    host = SshHost("sut", "192.0.2.1", gateway="cat", known_hosts=tmp_path / "known")
+    with pytest.raises(HostUnreachable, match="no marker") as caught:
+        host.run("true")
+    assert "rig.toml" in caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
+def test_texts_that_no_file_and_no_command_can_have_are_errors(text: str, tmp_path: Path) -> None:
+    host = LocalHost()
+    for copy in (host.put, host.get):
+        with pytest.raises(CommandFailed, match="cannot copy"):
+            copy(str(tmp_path / text), str(tmp_path / "b"))
+    with pytest.raises(UsageError):
+        host.run("echo", text)
+    with pytest.raises(UsageError):
+        host.run("echo", env={"A": text})
+    if "\0" not in text:
+        with pytest.raises(UsageError):
+            host.run("cat", input=text)
+
+
+def test_a_script_that_says_nothing_is_called_a_script() -> None:
+    with pytest.raises(CommandFailed, match=r"a script failed \(2\)") as caught:
+        LocalHost().run(*script("exit 2", "argument"))
+    assert caught.value.why == "it printed nothing"
 
 
 def test_the_result_of_a_failure() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from small_datasets import write_campaign
 from small_notebooks import write_notebook
 
+from labkit.dataset import read_json
 from labkit.errors import LabkitError
 from labkit.report import SUMMARY_MIME, build_glossary, build_index, build_page, read_summary
 
@@ -76,3 +79,37 @@ def test_a_glossary_has_an_anchor_for_each_term(tmp_path: Path) -> None:
     body = BeautifulSoup(build_glossary(tmp_path / "g.html").read_text(), "html.parser")
     terms = {term.get_text(): term["id"] for term in body("dt")}
     assert terms["noise floor"] == "noise-floor" and len(terms) == len(set(terms.values())) > 20
+
+
+EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+
+def hostile(value: object) -> object:
+    """Return JSON data with HTML in every text and name that is free."""
+    if isinstance(value, dict):
+        return {name: hostile(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [hostile(item) for item in value]
+    return f"{value} {EVIL}" if isinstance(value, str) else value
+
+
+def test_a_page_has_no_html_from_data(tmp_path: Path) -> None:
+    campaign = write_campaign(tmp_path / "echo", blocks=6)
+    for path in campaign.rglob("*.json"):
+        record = read_json(path)
+        own = ("trial", "status", "format", "sha256s", "identity")
+        kept = {name: item if name in own else hostile(item) for name, item in record.items()}
+        if path.name == "plan.json":
+            kept |= {"infeasible": [{"condition": EVIL, "reason": EVIL}], "order": [[0, 1]] * 6}
+            kept |= {"blocks": 6, "seed": 1, "settings": {EVIL: EVIL}}
+            kept["rig"] |= {"caveats": [EVIL, f"`{EVIL}`"], "capabilities": {EVIL: EVIL}}
+            kept["rig"] |= {"idle": EVIL, "links": [EVIL]}
+        path.write_text(json.dumps(kept))
+    source = f"""from labkit import Page
+page = Page({str(campaign)!r}, factors=["placement"], value="rtt_ns")
+page.what_was_run(); page.the_rig(); page.validity(); page.conclusions([], title="t")"""
+    page = build_page(write_notebook(tmp_path, source), tmp_path / "page.html", title=EVIL)
+    body = BeautifulSoup(page.read_text(), "html.parser")
+    assert "onerror=alert(1)" in body.get_text()
+    assert not body.select("img[onerror], img[src=x]")
+    assert not [one for one in body.select("script") if one.get_text().startswith("alert")]

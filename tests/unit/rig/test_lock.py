@@ -69,3 +69,20 @@ def test_opening_waits_where_the_environment_says_so(
     with lock.locked():
         assert lock.current_holder() is not None
     assert time.monotonic() - began < 60
+
+
+def test_a_rig_stays_in_use_when_its_lock_file_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOCK", "MACHINE"):
+        monkeypatch.setattr(lock, name, tmp_path / "run" / "lock")
+    with lock.locked():
+        (tmp_path / "run" / "lock").unlink()
+        with pytest.raises(RigError, match="in use"), lock.locked():
+            pass
+        (tmp_path / "run" / "lock").unlink()
+        (tmp_path / "run").rmdir()
+        with pytest.raises(RigError, match="in use"), lock.locked():
+            pass
+    with lock.locked():
+        pass

@@ -199,3 +199,17 @@ def test_a_missing_file_says_what_to_copy(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read") as caught:
         read(tmp_path / "none.toml")
     assert rigfile.EXAMPLE in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"nc %h %p"', '"nc \'%h"', "quotes are closed"),
+        ('"keys/user"', '"~nobody-of-this-name/key"', "home of a user"),
+        ('["198.18.0.3"]', "[" * 5000, "cannot be read"),
+    ],
+)
+def test_what_no_command_and_no_path_can_be(tmp_path: Path, old: str, new: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(write(tmp_path, GOOD.replace(old, new)))
+    assert words in str(caught.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from damaged import damaged, survives
 from hypothesis import given
 from hypothesis import strategies as st
 from recordings import RECORDINGS
@@ -39,6 +40,15 @@ def test_output_cut_anywhere_gives_the_same_or_an_error(name: str, data: Any) ->
     except ToolOutput:
         return
     assert same(part, recording.measurement())
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+@given(data=st.data())
+def test_damaged_output_gives_a_measurement_or_an_error(name: str, data: Any) -> None:
+    texts = list(RECORDINGS[name].texts())
+    for which in data.draw(st.sampled_from([(0,), (1,), (0, 1)] if texts[1] else [(0,)])):
+        texts[which] = data.draw(damaged(texts[which]))
+    survives(lambda: RECORDINGS[name].parse(*texts))
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
