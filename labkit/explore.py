@@ -35,14 +35,13 @@ from labkit.analysis.trials import (
     statistic_of,
 )
 from labkit.dataset import Dataset
-from labkit.dataset.describe import KEYS, about_column
 from labkit.dataset.files import campaigns_within
 from labkit.errors import DatasetError, LabkitError, UsageError
 from labkit.paths import project
 from labkit.plots import count_text, styles
 from labkit.report.accessible import make_accessible
 from labkit.report.html import number, picture
-from labkit.units import METRICS, QUANTILES
+from labkit.units import KEYS, METRICS, QUANTILES, about_column
 
 #: Classes and functions without types.
 widgets: Any = untyped_widgets
@@ -369,7 +368,7 @@ def quantile_shift(selection: Selection) -> View:
         rows = table[table["condition"].astype(str).isin(selection.drawn)]
         figure = plots.interval_plot(rows, margin=study.margin, baseline=baseline)
     unit = unit_of(selection.choice.quantity)[0] or "as stored"
-    shown = format_comparison(table[table["n_blocks"] > 0], scale=1, unit=unit)
+    shown = format_comparison(table[table["n_blocks"] > 0], scale=1, unit=unit, margin=study.margin)
     return View(sentences, figure, {f"{label} against {baseline}": shown})
 
 

@@ -242,7 +242,10 @@ def _bounds(row: pd.Series[Any], level: float, alpha: float) -> dict[str, float]
 
 
 def iterations(records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> pd.DataFrame:
-    """Return every iteration that trials kept in their records, a row each."""
+    """Return every iteration that trials kept in their records, a row each.
+
+    ``seconds`` is what the tool's own clock measured (`timed_seconds`), and ``timed`` its share.
+    """
     rows: list[dict[str, object]] = []
     for record in records:
         sides = (record.get("details") or {}).get("sides", [])
@@ -250,16 +253,17 @@ def iterations(records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]
         for side, other in zip(sides, names[::-1] if len(names) > 1 else ["none"], strict=False):
             for iteration in side["iterations"]:
                 seconds = (iteration["end_ns"] - iteration["start_ns"]) / 1e9
-                timed = (
-                    min(timed_seconds(iteration, settings) / seconds, 1.0) if seconds else math.nan
-                )
+                clock = timed_seconds(iteration, settings)
+                timed = min(clock / seconds, 1.0) if seconds else math.nan
                 least = max(0.0, 1 - (1 - iteration["overlap"]) / timed) if timed > 0 else math.nan
                 about = {"trial": record["trial"], "service": side["name"], "neighbour": other}
                 about |= {"case": record["levels"]["case"], "timed": timed, "beside": least}
                 about |= {name: bool(iteration.get(name)) for name in ("cut", "late")}
+                about |= {"block": record["block"], "seconds": clock}
                 rows.append(about | {"overlap": iteration["overlap"]})
-    kinds = {"cut": bool, "late": bool, "overlap": float, "timed": float, "beside": float}
-    return pd.DataFrame(rows, columns=["trial", *_KEYS[:3], *kinds]).astype(kinds)
+    kinds: dict[str, type] = {"cut": bool, "late": bool}
+    kinds |= dict.fromkeys(("overlap", "seconds", "timed", "beside"), float)
+    return pd.DataFrame(rows, columns=["trial", "block", *_KEYS[:3], *kinds]).astype(kinds)
 
 
 def timed_seconds(iteration: Mapping[str, Any], settings: Mapping[str, Any]) -> float:

@@ -13,7 +13,8 @@ from labkit.analysis.compare import COLUMNS
 from labkit.analysis.overhead import COST_COLUMNS
 from labkit.analysis.robust import CHECKED_BLOCKS, UNCHECKED
 from labkit.analysis.trials import require_columns
-from labkit.answers import interval_of
+from labkit.answers import interval_of, word_of
+from labkit.units import heading
 
 #: Notes that a page states once, not in every row.
 _STATED_ONCE = ("averaged on the log scale", UNCHECKED)
@@ -27,7 +28,7 @@ _HEADINGS = {
     "blocks": "blocks",
     "ratio": "ratio{base} [interval]",
     "confidence": "level",
-    "verdict": "verdict",
+    "verdict": "answer",
     "difference": "difference, {unit} [interval]",
     "p": "p",
     "equal": "p of equivalence",
@@ -37,7 +38,11 @@ _HEADINGS = {
 
 
 def format_comparison(
-    table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs"
+    table: pd.DataFrame,
+    *,
+    scale: float = 1e-3,
+    unit: str = "µs",
+    margin: float | None = None,
 ) -> pd.DataFrame:
     """Return a comparison as text, indexed by what names its rows.
 
@@ -46,15 +51,18 @@ def format_comparison(
     table : DataFrame
         What `compare`, `factor_effect` or `shift` returns.
     scale, unit : float, str
-        From the stored unit of the differences to the one shown; nanoseconds to microseconds.
+        From the stored unit of the differences to the one shown; nanoseconds to microseconds. Times
+        and rates are slower or faster, everything else is higher or lower.
+    margin : float
+        As `compare` was given it.
 
     Returns
     -------
     DataFrame
         Strings: ``blocks``; the ratio with the interval that its verdict rests on (of the two
         one-sided tests where it is ``equivalent``, else of Holm's step) and that interval's
-        ``level``; the difference; ``p`` (Holm), ``p of equivalence``, ``verdict``, ``needed``
-        blocks and ``note``.
+        ``level``; the ``answer`` in the words of `labkit.Answer`; the difference; ``p`` (Holm),
+        ``p of equivalence``, ``needed`` blocks and ``note``.
 
     Examples
     --------
@@ -63,6 +71,8 @@ def format_comparison(
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
     >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
     >>> shown = analysis.format_comparison(compare(trials, value="rtt_ns_median", **names))
+    >>> shown.loc["docker bridge", "answer"]
+    'slower'
     >>> shown.loc["docker bridge", "difference, µs [interval]"].replace(chr(160), " ")
     '4.95 [2.23, 7.67]'
     """
@@ -73,13 +83,49 @@ def format_comparison(
         # One baseline for all: it belongs in the heading, not in every row.
         base = f" to {names['contrast'][0].partition(' / ')[2]}"
         names["contrast"] = [value.partition(" / ")[0] for value in names["contrast"]]
-    rows = [_row(row, scale) for row in table.to_dict("records")]
+    rows = [
+        _row(row, scale) | {"verdict": word_of(row["verdict"], row["estimate"], margin, unit)}
+        for row in table.to_dict("records")
+    ]
     shown = pd.DataFrame(rows, columns=list(_HEADINGS)).assign(**names)
     headings = {name: text.format(base=base, unit=unit) for name, text in _HEADINGS.items()}
     shown = shown.set_index(keys) if keys else shown
     solid = [name for name in _HEADINGS if name not in ("note", "verdict")]
     shown[solid] = shown[solid].map(lambda text: text.replace(" ", _SOLID))
-    return shown.rename(columns=headings)
+    return in_words(shown.rename(columns=headings))
+
+
+def in_words(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose headings are words with units instead of keys.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> in_words(pd.DataFrame({"n_blocks": [5]}, index=pd.Index(["1000"], name="quota_us")))
+               blocks
+    quota, us
+    1000            5
+    """
+    return table.set_axis(_words(table.index)).set_axis(_words(table.columns), axis=1)
+
+
+def _words(axis: pd.Index[Any]) -> pd.Index[Any]:
+    """Return the labels and names of an axis with words instead of keys."""
+
+    def words(label: Any) -> Any:
+        if isinstance(label, tuple):
+            return tuple(map(words, label))
+        return heading(label) if isinstance(label, str) else label
+
+    labels = list(map(words, axis))
+    if labels != list(axis):
+        several = isinstance(axis, pd.MultiIndex)
+        names = axis.names
+        axis = (
+            pd.MultiIndex.from_tuples(labels) if several else pd.Index(labels, tupleize_cols=False)
+        )
+        axis.names = names
+    return axis.set_names(list(map(words, axis.names)))
 
 
 def not_compared(table: pd.DataFrame) -> str:
@@ -99,6 +145,8 @@ def not_compared(table: pd.DataFrame) -> str:
 def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
     """Return numbers as text, with `digits` decimals unless a whole column has none; gaps empty.
 
+    Headings are words with units (`in_words`).
+
     Examples
     --------
     >>> import pandas as pd
@@ -116,7 +164,7 @@ def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
 
     texts = [column(table.iloc[:, number]) for number in range(table.shape[1])]
     shown = pd.DataFrame(dict(enumerate(texts)), index=table.index)
-    return shown.set_axis(table.columns, axis=1)
+    return in_words(shown.set_axis(table.columns, axis=1))
 
 
 def _row(row: Mapping[Any, Any], scale: float) -> dict[str, str]:
@@ -134,7 +182,6 @@ def _row(row: Mapping[Any, Any], scale: float) -> dict[str, str]:
         "difference": _with_interval([scale * item for item in difference], 2),
         "p": _p_value(row["p_adjusted"]),
         "equal": _p_value(row["p_equivalence"]),
-        "verdict": str(row["verdict"]),
         "needed": "" if pd.isna(row["needed_blocks"]) else str(row["needed_blocks"]),
         "note": "; ".join(notes),
     }
@@ -189,17 +236,17 @@ def format_overhead(
         "growth, % of the baseline [interval]": ("growth", 100, 2),
         "ratio, mean over sizes [interval]": ("ratio", 1, 3),
     }
-    for heading, (name, factor, digits) in columns.items():
+    for title, (name, factor, digits) in columns.items():
         parts = table[[name, f"{name}_low", f"{name}_high"]] * factor
-        shown[heading] = [_with_interval(row, digits) for row in parts.to_numpy().tolist()]
-    for name, heading in (
+        shown[title] = [_with_interval(row, digits) for row in parts.to_numpy().tolist()]
+    for name, title in (
         ("p_growth", "p of growth"),
         ("p_fixed", "p of fixed"),
         ("p_none", "p of none"),
     ):
-        shown[heading] = [_p_value(value) for value in table[name]]
+        shown[title] = [_p_value(value) for value in table[name]]
     shown["verdict"], shown["note"] = table["verdict"], table["note"]
-    return shown.set_index(keys)
+    return in_words(shown.set_index(keys))
 
 
 _NUMBERS = ("estimate", "low", "high", "published_value")
@@ -270,22 +317,6 @@ def headline(row: Mapping[str, Any] | pd.Series[Any], text: str) -> dict[str, An
     pilot = str(row["note"]).startswith("pilot")
     verdict = f"{row['verdict']} (pilot)" if pilot else str(row["verdict"])
     return {"text": text, "verdict": verdict, **numbers, "unit": "times"}
-
-
-def joined(table: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return what names each row of a table, from several columns."""
-    return [", ".join(map(str, row)) for row in table[list(names)].to_numpy().tolist()]
-
-
-def noise_lines(floor: pd.DataFrame, condition: Sequence[str]) -> list[dict[str, Any]]:
-    """Return rows of `noise_floor` as an index shows them; ``sd`` is that of a pair's log ratio."""
-    return [
-        {
-            "condition": ", ".join(str(row[name]) for name in condition),
-            **{name: json_value(row[name]) for name in ("sd", "low", "high")},
-        }
-        for row in floor.to_dict("records")
-    ]
 
 
 def json_value(value: Any) -> Any:

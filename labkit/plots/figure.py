@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterable, Sequence
+from hashlib import sha256
 from io import StringIO
 from typing import Any
 
@@ -29,6 +30,9 @@ _NAMED = 8
 _MANY = 300
 _TAG = re.compile("<[^>]+>")
 _DECIMALS = re.compile(r"-?\b\d+\.\d{3,}\b")
+_COMMENT = re.compile("<!--.*?-->", re.DOTALL)
+_BETWEEN = re.compile(r">\s+<")
+_STYLE = re.compile(' style="([^"]*)"')
 
 
 class DescribedFigure(drawing.Figure):
@@ -65,9 +69,27 @@ def svg(figure: drawing.Figure) -> str:
         absent = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", bbox_inches="tight", dpi=110, metadata=absent)
     # A hundredth of a point is finer than any screen; the text between tags stays.
-    return _TAG.sub(
+    text = _TAG.sub(
         lambda tag: _DECIMALS.sub(lambda number: f"{float(number[0]):.2f}", tag[0]), file.getvalue()
     )
+    return _with_classes(_BETWEEN.sub("><", _COMMENT.sub("", text)))
+
+
+def _with_classes(text: str) -> str:
+    """Return SVG with each style written once, as a rule, and not at every element.
+
+    A class is named by its style, so that the figures of one document agree.
+    """
+    rules: dict[str, str] = {}
+
+    def named(style: re.Match[str]) -> str:
+        name = f"s{sha256(style[1].encode()).hexdigest()[:6]}"
+        rules[name] = style[1]
+        return f' class="{name}"'
+
+    text = _STYLE.sub(named, text)
+    written = "".join(f".{name}{{{style}}}" for name, style in rules.items())
+    return text.replace("</style>", f"{written}</style>", 1)
 
 
 def alt_text(figure: drawing.Figure) -> str:

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.analysis.trials import order_of, require_columns
-from labkit.answers import Answer, ratio_text
+from labkit.answers import Answer, ratio_text, word_of
 from labkit.plots.figure import blocks_text, canvas, footnote, ratio_ticks, styles
-from labkit.units import METRICS
+from labkit.units import METRICS, level_words
 
 #: Labels on the axis of ratios are at least this share of it apart.
 _APART = 0.07
@@ -129,7 +129,7 @@ def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float)
     filled = rows["differs"].fillna(False).astype(bool) if "differs" in rows else [True] * len(rows)
     colours = ["black" if full else "white" for full in filled]
     axis.scatter(estimate, at, s=28, c=colours, edgecolors="black", zorder=3)
-    axis.set_yticks(at, [", ".join(map(str, key)) for key in rows[list(names)].to_numpy()])
+    axis.set_yticks(at, [_label(names, key) for key in rows[list(names)].to_numpy().tolist()])
     axis.invert_yaxis()
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.grid(visible=False, axis="y")
@@ -143,6 +143,15 @@ def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float)
             fontsize=7,
             annotation_clip=False,
         )
+
+
+def _label(names: Sequence[str], levels: Sequence[Any]) -> str:
+    """Return what names a row: levels in words; of a contrast its name."""
+    contrasts = ("condition", "contrast")
+    pairs = zip(names, levels, strict=True)
+    return ", ".join(
+        str(one) if name in contrasts else level_words(name, one) for name, one in pairs
+    )
 
 
 def _ratio_scale(axis: Axes, shown: Any) -> None:
@@ -165,7 +174,8 @@ def _words(row: dict[Any, Any], margin: float) -> str:
     if not np.isfinite(estimate):
         return str(row.get("note", "")) or "not measured"
     if not isinstance(row.get("metric"), str):
-        return f"{ratio_text(estimate, float(row['low']), float(row['high']))} {verdict}"
+        bounds = float(row["low"]), float(row["high"])
+        return f"{ratio_text(estimate, *bounds)} {word_of(verdict, estimate, margin)}"
     told = Answer.from_comparison(
         row | {"condition": ""}, metric=row["metric"], baseline="", margin=margin
     )
