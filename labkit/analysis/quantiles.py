@@ -119,6 +119,16 @@ def trial_quantile(trials: Sequence[Array | SortedSamples], level: float) -> Est
     UsageError
         For samples that are not sorted or are missing, a level out of range, and quantiles that
         are not positive and finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from labkit import analysis
+    >>> trials = [np.arange(1, 101), np.arange(11, 111)]
+    >>> analysis.trial_quantile(trials, 0.9).n_blocks
+    2
+    >>> round(analysis.trial_quantile(trials, 0.9).value)
+    95
     """
     check_options(level, 0.05)
     needed = samples_needed(level)
@@ -226,6 +236,15 @@ def pooled_quantile(
     ------
     UsageError
         For samples that are not sorted or are missing, and options out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from labkit import analysis
+    >>> trials = [np.arange(start, start + 1000) for start in range(10)]
+    >>> found = analysis.pooled_quantile(trials, 0.9)
+    >>> bool(found.low < 905 < found.high)
+    True
     """
     pool = _Pool(trials, level, alpha)
     if pool.note:

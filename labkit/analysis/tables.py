@@ -226,6 +226,17 @@ def format_overhead(
         From the stored unit of the value to the one shown; nanoseconds to microseconds.
     per, per_unit : float, str
         The slope is shown for so much of the size; bytes to KiB.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/network-isolation").ok
+    >>> trials = trials.query("sides == 'server' and direction == 'receive'")
+    >>> options = {"value": "latency_ns_median", "over": "size_b"}
+    >>> names = ["placement", "docker host", ["docker nat"], []]
+    >>> table = analysis.overhead_table(trials, *names, **options)
+    >>> list(analysis.format_overhead(table).columns[:3])
+    ['blocks', 'at size 0, µs [interval]', 'for each KiB, µs [interval]']
     """
     keys = [name for name in table.columns if name not in COST_COLUMNS]
     shown = table[keys].astype(str)
@@ -266,6 +277,13 @@ def format_claims(rows: pd.DataFrame) -> pd.DataFrame:
         Text, a row a claim, indexed by its number in the table: the statement; the published
         value; what the paper's own arithmetic does; the estimate with its interval (ratios without
         a unit); blocks; setting and result; why.
+
+    Examples
+    --------
+    >>> from labkit import analysis, ledger
+    >>> rows = ledger("data/reference/rps")
+    >>> list(analysis.format_claims(rows).columns)[:4]
+    ['claim', 'published', 'own arithmetic', 'measured [interval]']
     """
     require_columns(rows, ["statement", "published", "arithmetic", "unit", "n_blocks", *_NUMBERS])
     shown = {
@@ -301,6 +319,15 @@ def format_ranking(table: pd.DataFrame, within: Sequence[str], sign: str = "<") 
     sign : str
         Between neighbours that differ; ``~`` stands between those that were not told apart, or
         that differ by no more than the margin.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> table = analysis.ranking(trials, "placement", ["wait"], value="rtt_ns_median")
+    >>> analysis.format_ranking(table, ["wait"]).iloc[0]
+    'bare clean ~ bare rules ~ docker host ~ bare cgroup ~ bare chroot < docker bridge'
     """
     orders: dict[Any, str] = {}
     for row in table[table["steps"] == 1].to_dict("records"):
@@ -312,7 +339,19 @@ def format_ranking(table: pd.DataFrame, within: Sequence[str], sign: str = "<") 
 
 
 def headline(row: Mapping[str, Any] | pd.Series[Any], text: str) -> dict[str, Any]:
-    """Return a row of `compare` as a headline: ``text, verdict, estimate, low, high, unit``."""
+    """Return a row of `compare` as a headline: ``text, verdict, estimate, low, high, unit``.
+
+    Examples
+    --------
+    >>> from labkit import analysis, compare, load
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
+    >>> table = compare(trials, value="rtt_ns_median", **names).set_index("condition")
+    >>> row = table.loc["docker bridge"]
+    >>> analysis.headline(row, "a bridge")["verdict"]
+    'different'
+    """
     numbers = {name: json_value(row[name]) for name in ("estimate", "low", "high")}
     pilot = str(row["note"]).startswith("pilot")
     verdict = f"{row['verdict']} (pilot)" if pilot else str(row["verdict"])

@@ -350,6 +350,15 @@ def sort_trials(
     ------
     UsageError
         For unknown columns, values that are not numbers, or partly missing trials.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import analysis
+    >>> samples = pd.DataFrame({"trial": [*"aaab"], "block": 1, "rtt_ns": [9, 7, 8, 6]})
+    >>> table = analysis.sort_trials(samples, by=["trial"])
+    >>> table["trial"].tolist()
+    ['a', 'b']
     """
     if by is not None:
         pairs = list(sorted_groups(samples, value=value, by=by))

@@ -45,6 +45,17 @@ def interval_plot(
         What the ratio is to.
     title : str
         Title of the figure.
+
+    Examples
+    --------
+    >>> from labkit import compare, load, plots
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
+    >>> table = compare(trials, value="rtt_ns_median", **names).assign(metric="rtt_ns_median")
+    >>> figure = plots.interval_plot(table, margin=0.02, baseline="docker host")
+    >>> figure.axes[0].get_xlabel()
+    'ratio to docker host (1 = equal; below 1: lower)'
     """
     names = [label] if isinstance(label, str) else list(label)
     require_columns(table, [*names, "n_blocks", "estimate", "low", "high", "verdict"])
@@ -82,6 +93,19 @@ def ladder_plot(
         Column of `mechanisms` whose levels have different markers (``wait``).
     margin, baseline, title
         As for `interval_plot`.
+
+    Examples
+    --------
+    >>> from labkit import analysis, compare, load, plots
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> names = {"condition": "placement", "baseline": "bare clean", "block": "block"}
+    >>> table = compare(trials, value="rtt_ns_median", **names)
+    >>> counters = analysis.mechanisms(trials, by=["placement"], columns=["softirqs"])
+    >>> counters = counters.rename(columns={"placement": "condition"})
+    >>> figure = plots.ladder_plot(table, counters, margin=0.02, columns=["softirqs"])
+    >>> len(figure.axes), figure.axes[0].get_xlabel()
+    (2, 'ratio to baseline')
     """
     require_columns(table, ["condition", "n_blocks", "estimate", "low", "high", "verdict"])
     require_columns(mechanisms, ["condition", *([level] if level else [])])
