@@ -12,12 +12,11 @@ import pandas as pd
 
 import labkit
 import labkit.tools
-from labkit.dataset.describe import COUNTERS, KEYS
 from labkit.placement import ENGINES, NETWORKS
 from labkit.rig import rigfile
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.networks import EXTERNAL
-from labkit.units import METRICS, QUANTILES
+from labkit.units import COUNTERS, KEYS, METRICS, QUANTILES
 
 
 def pairs(measured: Collection[str]) -> pd.DataFrame:

@@ -31,7 +31,8 @@ _PLAIN = range(-6, 15)
 #: Names of statistics that are not words.
 _STATISTICS = {"min": "lowest", "max": "highest", "p999": "p99.9", "p9999": "p99.99"}
 _STATISTICS |= {"q0.999": "p99.9", "q0.9999": "p99.99", "std": "standard deviation of"}
-_TIMES = frozenset(_FAMILIES[0])
+#: Figures and their tables have a micro sign.
+_TIMES = frozenset({*_FAMILIES[0], "µs"})
 
 
 def scaled(value: float, unit: str = "1", *, signed: bool = False) -> str:
@@ -111,6 +112,56 @@ def percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:,.0f} %"
 
 
+def quantity(metric: str, statistic: str = "") -> str:
+    """Return what a column holds as part of a sentence: ``median round-trip time``.
+
+    Examples
+    --------
+    >>> quantity("rtt_ns_p99"), quantity("copy_gb_per_s")
+    ('p99 round-trip time', 'STREAM (copy, best pass)')
+    """
+    known, found = metric_of(metric)
+    text, _, rest = known.text.partition(", ")
+    statistic = statistic or found
+    return f"{_STATISTICS.get(statistic, statistic)} {text}".strip() + (
+        f" ({rest})" if rest else ""
+    )
+
+
+def word_of(verdict: str, ratio: float, margin: float | None = None, unit: str = "") -> str:
+    """Return a verdict of `labkit.compare` in words, with a direction.
+
+    Parameters
+    ----------
+    verdict : str
+        Of `compare`; any other text is returned as it is.
+    ratio : float
+        Of condition and baseline.
+    margin : float, optional
+        Relative difference up to which the two count as equal.
+    unit : str
+        Times and rates are slower or faster, everything else is higher or lower.
+
+    Examples
+    --------
+    >>> word_of("different", 1.4, unit="ns"), word_of("different", 1.4, unit="Mbit/s")
+    ('slower', 'faster')
+    >>> word_of("different", 1.4), word_of("equivalent", 1.01, 0.02)
+    ('higher', 'same within 2 %')
+    """
+    if verdict in ("equivalent", "different within margin"):
+        return f"same within {'the margin' if margin is None else percent(margin)}"
+    if verdict == "undecided":
+        return "cannot tell yet"
+    if verdict != "different":
+        return verdict
+    if unit in _TIMES:
+        return "slower" if ratio > 1 else "faster"
+    if unit.endswith("/s"):
+        return "faster" if ratio > 1 else "slower"
+    return "higher" if ratio > 1 else "lower"
+
+
 @dataclass(frozen=True, repr=False)
 class Answer:
     """A comparison of two conditions, told in words.
@@ -184,7 +235,6 @@ class Answer:
         condition: str | None = None,
         baseline: str,
         margin: float,
-        alpha: float = 0.05,
     ) -> Answer:
         """Return a row of `labkit.compare` as an answer.
 
@@ -197,11 +247,11 @@ class Answer:
             ``rtt_ns_median`` is the same as ``rtt_ns`` and ``median``.
         condition, baseline : str
             Their names for the reader; the row's ``condition`` when omitted.
-        margin, alpha : float
-            As `compare` was given them.
+        margin : float
+            As `compare` was given it.
         """
         known, found = metric_of(metric)
-        low, high, confidence = interval_of(row, alpha)
+        low, high, confidence = interval_of(row)
         needed = row["needed_blocks"]
         return cls(
             condition=str(row["condition"]) if condition is None else condition,
@@ -238,9 +288,7 @@ class Answer:
     @property
     def quantity(self) -> str:
         """What was measured, with the statistic: ``median round-trip time``."""
-        text, _, rest = metric_of(self.metric)[0].text.partition(", ")
-        statistic = _STATISTICS.get(self.statistic, self.statistic)
-        return f"{statistic} {text}".strip() + (f" ({rest})" if rest else "")
+        return quantity(self.metric, self.statistic)
 
     @property
     def word(self) -> str:
@@ -248,16 +296,9 @@ class Answer:
 
         Times of which less is better and rates of which more is better are slower or faster.
         """
-        if self.verdict in ("equivalent", "different within margin"):
-            return f"same within {percent(self.margin)}"
-        if self.verdict != "different":
-            return "cannot tell yet"
-        up = self.ratio > 1
-        if self.unit in _TIMES and self.better == "lower":
-            return "slower" if up else "faster"
-        if self.unit.endswith("/s") and self.better == "higher":
-            return "faster" if up else "slower"
-        return "higher" if up else "lower"
+        wanted = "lower" if self.unit in _TIMES else "higher"
+        unit = self.unit if self.better == wanted else ""
+        return word_of(self.verdict, self.ratio, self.margin, unit)
 
     @property
     def open(self) -> str:
@@ -340,13 +381,13 @@ class Answer:
         return f"<p>{sentence}<br><small>{html.escape(self._basis())}</small></p>"
 
 
-def interval_of(row: Mapping[str, Any], alpha: float) -> tuple[float, float, float]:
+def interval_of(row: Mapping[str, Any]) -> tuple[float, float, float]:
     """Return low, high and confidence of the interval that a row's verdict rests on.
 
     That of the two one-sided tests where the row is equivalent, else that of Holm's step.
     """
     if row["verdict"] == "equivalent":
-        return float(row["equal_low"]), float(row["equal_high"]), 1 - 2 * alpha
+        return float(row["equal_low"]), float(row["equal_high"]), float(row["equal_confidence"])
     return float(row["low"]), float(row["high"]), float(row["confidence"])
 
 

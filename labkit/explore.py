@@ -31,18 +31,17 @@ from labkit.analysis.trials import (
     order_of,
     quantile_level,
     samples_needed,
-    sort_trials,
+    sort_samples,
     statistic_of,
 )
 from labkit.dataset import Dataset
-from labkit.dataset.describe import KEYS, about_column
 from labkit.dataset.files import campaigns_within
 from labkit.errors import DatasetError, LabkitError, UsageError
 from labkit.paths import project
 from labkit.plots import count_text, styles
 from labkit.report.accessible import make_accessible
 from labkit.report.html import number, picture
-from labkit.units import METRICS, QUANTILES
+from labkit.units import KEYS, METRICS, QUANTILES, about_column
 
 #: Classes and functions without types.
 widgets: Any = untyped_widgets
@@ -154,7 +153,7 @@ class Study:
         if column not in self._samples:
             sampled = self.campaign.sampled
             part = self.campaign.part(lambda record: column in sampled.get(record["trial"], ()))
-            table = sort_trials(part.series([column]), value=column)
+            table = part.series([column], reduce=sort_samples)
             self._samples[column] = table.set_index(table["trial"].astype(str))[column]
         return self._samples[column]
 
@@ -369,7 +368,7 @@ def quantile_shift(selection: Selection) -> View:
         rows = table[table["condition"].astype(str).isin(selection.drawn)]
         figure = plots.interval_plot(rows, margin=study.margin, baseline=baseline)
     unit = unit_of(selection.choice.quantity)[0] or "as stored"
-    shown = format_comparison(table[table["n_blocks"] > 0], scale=1, unit=unit)
+    shown = format_comparison(table[table["n_blocks"] > 0], scale=1, unit=unit, margin=study.margin)
     return View(sentences, figure, {f"{label} against {baseline}": shown})
 
 

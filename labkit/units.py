@@ -1,8 +1,9 @@
-"""The metrics that labkit records: unit, which way is better, and what the number is."""
+"""The columns that labkit records: unit, which way is better, and what each is in words."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -169,10 +170,114 @@ _METRICS = (
 METRICS = {metric.name: metric for metric in _METRICS}
 
 
+#: Unit and description of the columns that identify an attempt and its outcome.
+KEYS = {
+    "trial": ("", "block and position of the trial; further conditions of it end in /1, /2 ..."),
+    "attempt": ("1", "number of the attempt: one that failed is kept, and tried again"),
+    "block": ("1", "block: one pass over all conditions"),
+    "position": ("1", "position in the order of the block"),
+    "replicate": ("1", "1, or 2 for the condition's second trial of a block (A/A)"),
+    "status": ("", "ok, or failed"),
+    "n_samples": ("1", "samples that the trial kept"),
+    "started_ns": ("ns", "when it began, since 1970 (UTC)"),
+    "seconds": ("s", "how long it took, all in"),
+    "session": ("1", "session that it belongs to: in sessions.json, or sessions/NN.json"),
+    "flags": ("", "validity rules that it broke; the row is kept"),
+    "problems": ("", "what failed"),
+}
+#: Unit and description of counters and times that are not among `METRICS`.
+COUNTERS = {
+    "harness_wakeups": ("1", "wake-ups of the harness's process inside the window"),
+    "softirq_net_rx": ("1/message", "receiving softirqs of all CPUs per message"),
+    "softirq_net_tx": ("1/message", "sending softirqs of all CPUs per message"),
+    "migrations": ("1", "times that the workload moved to another CPU"),
+    "pressure_us": ("us", "time in which some task waited for a CPU (PSI)"),
+    "softnet_dropped": ("1", "packets dropped by the receive queues of the CPUs"),
+    "TcpExt.BusyPollRxPackets": ("1", "packets taken by busy polling"),
+    "Udp.InErrors": ("1", "datagrams not delivered, in the workload's network namespace"),
+    "Udp.RcvbufErrors": ("1", "datagrams dropped by full sockets, in that namespace"),
+    "Tcp.RetransSegs": ("1", "TCP segments sent again, in that namespace"),
+    "Tcp.PassiveOpens": ("1", "TCP connections accepted, in that namespace"),
+    "cpu_ns": ("ns", "CPU time of the workload's threads"),
+    "group_cpu_ns": ("ns", "CPU time of the workload's control group"),
+    "group_cpu_use": ("1", "CPU time of the workload's control group, as a share of one CPU"),
+    "throttled_time": ("ns", "time for which the control group was cut off"),
+    "nr_periods": ("1", "periods of the quota"),
+    "steal_worst": ("1", "share of its time stolen from the CPU that lost most"),
+    "first_hop_drops": ("1", "datagrams that the first forwarder's socket dropped"),
+    "conntrack_entries": ("1", "connections tracked at the end"),
+    "latency_request_us": ("us", "longest wake-up time that the machine was allowed"),
+    "server_last_cpu": ("", "CPU that the server ran on last"),
+    **{
+        f"cpu_{kind}": ("1", f"share of all CPU time {text}")
+        for kind, text in {
+            "user": "in user space",
+            "nice": "in user space, at a lower priority",
+            "system": "in the kernel",
+            "idle": "idle",
+            "iowait": "waiting for input and output",
+            "irq": "in interrupts",
+            "softirq": "in soft interrupts",
+        }.items()
+    },
+    "dropped": ("1", "messages that the tool lost"),
+    "valid_messages": ("1", "messages that the tool counted"),
+    "start_ns": ("ns", "when a call was due, since the first one"),
+    "lateness_ns": ("ns", "from when a call was due to when it was sent"),
+    "elapsed_ns": ("ns", "from the first call to the last answer of the sample"),
+    "warmup_ns": ("ns", "length of the calls before the sample"),
+    "slow_warmup": ("1", "slow calls before the sample"),
+    "client_delay_ns": ("ns", "time in which the client was ready and had no CPU"),
+    "client_delay": ("1", "share of time in which the client was ready and had no CPU"),
+    "neighbour_cpu_ratio": ("1", "CPU time of the server to its neighbour's"),
+    "containers": ("1", "containers that were started and ended"),
+    "end_ns": ("ns", "when a request or transaction ended, since the measured time began"),
+    "set": ("1", "1 for a SET, 0 for a GET"),
+    "arrived": ("1", "datagrams that arrived"),
+    "captured": ("1", "packets captured"),
+    "capture_drops": ("1", "packets that the capture itself dropped"),
+    "paired": ("1", "packets found on both sides of the capture"),
+    "unpaired": ("1", "packets found on one side of the capture only"),
+    **{
+        f"{load}{name}": ("1", f"{text}{words}")
+        for load, words in (("", ""), ("loaded_", ", at the offered rate"))
+        for name, text in (
+            ("paired_share", "share of the packets captured on their way in that came out"),
+            ("seen_share", "packets captured on their way out to datagrams that arrived"),
+        )
+    },
+    "iterations": ("1", "repetitions of the service that lie in the window"),
+    "iterations_partly": ("1", "repetitions that ran beside the neighbour for a part only"),
+    "iterations_cut": ("1", "repetitions that the end of the window cut"),
+    "overlap": ("1", "share of the repetitions' time in which the neighbour ran"),
+    "linpack_threads": ("1", "threads of Linpack"),
+    "netperf_seconds": ("s", "time of Netperf's stream"),
+}
+
+
+def about_column(column: str) -> tuple[str, str]:
+    """Return unit and description of a column; both are empty for an unknown one."""
+    if column in METRICS and column not in KEYS:
+        return METRICS[column].unit, METRICS[column].text
+    if column in KEYS or column in COUNTERS:
+        return (KEYS if column in KEYS else COUNTERS)[column]
+    if cpu := re.fullmatch(r"cpu(\d+)_(idle|packets)", column):
+        idle = f"share of its time in which CPU {cpu[1]} was idle"
+        return "1", idle if cpu[2] == "idle" else f"packets that CPU {cpu[1]} took in"
+    base, _, last = column.rpartition("_")
+    if last in QUANTILES and (known := about_column(base))[1]:
+        return known[0], f"{known[1]}, {QUANTILES[last]}"
+    placement, _, rest = column.partition("_")
+    if rest and rest not in KEYS and (known := about_column(rest))[1]:
+        return known[0], f"{known[1]}, of {placement}"
+    return "", ""
+
+
 def metric_of(column: str) -> tuple[Metric, str]:
     """Return the metric that a column holds, and the statistic of its samples, if any.
 
-    A column that no metric describes is a number of which neither direction is better.
+    A column that no metric describes is a number of which neither direction is better; the prefix
+    of another placement (``neighbour_gflops``) changes neither unit nor direction.
 
     Examples
     --------
@@ -184,9 +289,45 @@ def metric_of(column: str) -> tuple[Metric, str]:
         return metric_of(base)[0], last
     if column in METRICS:
         return METRICS[column], ""
-    unit = "ns" if column.endswith("_ns") else "1"
-    text = column.removesuffix("_ns").replace("_", " ")
+    unit, text = about_column(column)
+    placement, _, rest = column.partition("_")
+    if text and rest in METRICS and column not in {*KEYS, *COUNTERS}:
+        return replace(METRICS[rest], name=column, text=f"{METRICS[rest].text} of {placement}"), ""
+    unit = unit or ("ns" if column.endswith("_ns") else "1")
+    text = text or column.removesuffix("_ns").replace("_", " ")
     return Metric(column, unit, "neither", text), ""
+
+
+#: Names of keys: those of files and programs, and not words for a reader.
+_KEY = re.compile(r"[A-Za-z]\w*[_.][\w.]*")
+#: Units as the end of a key.
+_ENDINGS = {"_gbit_per_s": "Gbit/s", "_mbit_per_s": "Mbit/s", "_per_s": "1/s"}
+_ENDINGS |= {"_ns": "ns", "_us": "us", "_s": "s", "_b": "B", "_mb": "MB"}
+
+
+def heading(key: object) -> str:
+    """Return a column, factor or setting in words with its unit, as the heading of a table.
+
+    What is not a key stays as it is.
+
+    Examples
+    --------
+    >>> heading("quota_us"), heading("n_blocks"), heading("latency_ns_p99")
+    ('quota, us', 'blocks', 'latency of a call, 99 %, ns')
+    >>> heading("context_switches"), heading("docker host")
+    ('context switches of all CPUs per message', 'docker host')
+    """
+    text = str(key)
+    known = METRICS.get(text)
+    if not _KEY.fullmatch(text) and (known is None or known.unit.startswith("1")):
+        return text
+    unit, words = about_column(text)
+    if not words:
+        ending = next((one for one in _ENDINGS if text.endswith(one)), "")
+        unit = _ENDINGS.get(ending, "")
+        words = text.removesuffix(ending).removeprefix("n_").replace("_", " ")
+    # A count has no unit, and what is counted a second or a message is said in the words.
+    return words if unit in ("", "1") or unit.startswith("1/") else f"{words}, {unit}"
 
 
 def level_words(factor: str, level: object) -> str:

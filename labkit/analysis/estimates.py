@@ -404,6 +404,16 @@ def over_blocks(
     -------
     Estimate
         Its error is NaN below two blocks; it is all NaN without blocks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from labkit import analysis
+    >>> found = analysis.mean_over_blocks(np.array([1.0, 2.0, 3.0]))
+    >>> found.value, found.n_blocks
+    (2.0, 3)
+    >>> [round(end, 2) for end in found.interval()]
+    [-0.48, 4.48]
     """
     n = len(figures)
     if n == 0:

@@ -93,6 +93,18 @@ def fit_factorial(
         For missing columns, values without a logarithm, a factor with one level, combinations of
         levels that a term needs and that were never measured (they are named), or where no block
         holds all of them.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("capture == 'off' and placement == ['bare clean', 'docker host']")
+    >>> names = {"factors": ["affinity", "wait"], "block": "block"}
+    >>> model = analysis.fit_factorial(trials, value="rtt_ns_median", **names)
+    >>> model.n_blocks
+    5
+    >>> list(model.terms["term"])
+    ['affinity', 'wait', 'affinity:wait']
     """
     cells, note = _cells(frame, value, list(factors), block)
     highest = min(order or len(factors), len(factors))

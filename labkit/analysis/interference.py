@@ -90,6 +90,17 @@ def interference(
     ------
     UsageError
         For missing columns, or values that have no logarithm.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/interference").ok
+    >>> metrics = {"linpack": ["gflops"], "netperf": ["mbit_per_s"]}
+    >>> options = {"alone": ("none", "1"), "margin": 0.05}
+    >>> found = analysis.interference_ratios(trials, metrics=metrics, **options)
+    >>> limited = found.query("neighbour == 'netperf' and case == '3b'").set_index("service")
+    >>> limited["verdict"].to_dict()
+    {'linpack': 'different', 'netperf': 'undecided'}
     """
     require_columns(trials, [*_KEYS[:3], block])
     rows: list[dict[str, Any]] = []
@@ -171,6 +182,17 @@ def advice(
     ------
     UsageError
         For a limit that is not between 0 and 1.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/interference").ok
+    >>> metrics = {"linpack": ["gflops"], "netperf": ["mbit_per_s"]}
+    >>> options = {"alone": ("none", "1"), "margin": 0.05}
+    >>> found = analysis.interference_ratios(trials, metrics=metrics, **options)
+    >>> advised = analysis.advice(found, limit=0.1).set_index(["case", "pair"])
+    >>> advised.loc[("2", "linpack + netperf"), "advice"]
+    'open'
     """
     if not 0 < limit < 1:
         raise UsageError(f"invalid limit: {limit!r}", remedy="0.1 for 10 %")
@@ -242,7 +264,18 @@ def _bounds(row: pd.Series[Any], level: float, alpha: float) -> dict[str, float]
 
 
 def iterations(records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> pd.DataFrame:
-    """Return every iteration that trials kept in their records, a row each."""
+    """Return every iteration that trials kept in their records, a row each.
+
+    ``seconds`` is what the tool's own clock measured (`timed_seconds`), and ``timed`` its share.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> campaign = load("data/reference/interference")
+    >>> found = analysis.iterations(campaign.records, campaign.plan["settings"])
+    >>> sorted(found["service"].unique())
+    ['bonnie', 'linpack', 'netperf', 'stream']
+    """
     rows: list[dict[str, object]] = []
     for record in records:
         sides = (record.get("details") or {}).get("sides", [])
@@ -250,16 +283,17 @@ def iterations(records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]
         for side, other in zip(sides, names[::-1] if len(names) > 1 else ["none"], strict=False):
             for iteration in side["iterations"]:
                 seconds = (iteration["end_ns"] - iteration["start_ns"]) / 1e9
-                timed = (
-                    min(timed_seconds(iteration, settings) / seconds, 1.0) if seconds else math.nan
-                )
+                clock = timed_seconds(iteration, settings)
+                timed = min(clock / seconds, 1.0) if seconds else math.nan
                 least = max(0.0, 1 - (1 - iteration["overlap"]) / timed) if timed > 0 else math.nan
                 about = {"trial": record["trial"], "service": side["name"], "neighbour": other}
                 about |= {"case": record["levels"]["case"], "timed": timed, "beside": least}
                 about |= {name: bool(iteration.get(name)) for name in ("cut", "late")}
+                about |= {"block": record["block"], "seconds": clock}
                 rows.append(about | {"overlap": iteration["overlap"]})
-    kinds = {"cut": bool, "late": bool, "overlap": float, "timed": float, "beside": float}
-    return pd.DataFrame(rows, columns=["trial", *_KEYS[:3], *kinds]).astype(kinds)
+    kinds: dict[str, type] = {"cut": bool, "late": bool}
+    kinds |= dict.fromkeys(("overlap", "seconds", "timed", "beside"), float)
+    return pd.DataFrame(rows, columns=["trial", "block", *_KEYS[:3], *kinds]).astype(kinds)
 
 
 def timed_seconds(iteration: Mapping[str, Any], settings: Mapping[str, Any]) -> float:
@@ -291,6 +325,19 @@ def write_model(table: pd.DataFrame, path: Path | str) -> Path:
     what the service gains (or, negative, loses) beside that neighbour, in the unit that the
     metric's name ends with; an empty number was not measured. Numbers have a decimal point, the
     encoding is UTF-8, the first row holds the names.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> import tempfile
+    >>> trials = load("data/reference/interference").ok
+    >>> metrics = {"linpack": ["gflops"]}
+    >>> options = {"alone": ("none", "1"), "margin": 0.05}
+    >>> found = analysis.interference_ratios(trials, metrics=metrics, **options)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = analysis.write_model(found, f"{folder}/model.csv")
+    ...     print(file.read_text().splitlines()[0])
+    service,neighbour,case,metric,ir,ir_low,ir_high,alone,beside,n_blocks,verdict
     """
     require_columns(table, list(MODEL))
     file = Path(path)

@@ -106,6 +106,16 @@ def fit_knee(
     ------
     UsageError
         For missing columns, values or levels without a logarithm, or fewer than four levels.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/cpu-quota").ok
+    >>> trials = trials.query("placement == 'docker host' and quota_us != '0'")
+    >>> names = {"over": "quota_us", "block": "block"}
+    >>> knee = analysis.fit_knee(trials, value="latency_ns_median", **names)
+    >>> knee.at.n_blocks
+    5
     """
     frame = numeric_levels(frame, over)
     table = blocks_of(frame, value=value, level=over, block=block, levels=levels, log=True)

@@ -105,7 +105,16 @@ def _note(sizes: pd.Series[int], values: pd.Series[float], missing: int) -> str:
 
 
 def numeric_levels(frame: pd.DataFrame, over: str) -> pd.DataFrame:
-    """Return the frame with a column of levels as numbers, however it was stored."""
+    """Return the frame with a column of levels as numbers, however it was stored.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import analysis
+    >>> sizes = pd.DataFrame({"size_b": ["1024", "0"]})
+    >>> analysis.numeric_levels(sizes, "size_b")["size_b"].tolist()
+    [1024, 0]
+    """
     require_columns(frame, [over])
     plain = frame[over].astype(object)
     levels = pd.to_numeric(plain, errors="coerce")
@@ -193,6 +202,16 @@ def unpaired_ratio(
     ------
     UsageError
         For missing columns, conditions that are not there, or values that are not finite.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> names = {"condition": "placement", "baseline": "docker host", "other": "docker bridge"}
+    >>> found = analysis.unpaired_ratio(trials, value="rtt_ns_median", block="block", **names)
+    >>> bool(found.interval()[0] < found.value < found.interval()[1])
+    True
     """
     require_columns(frame, [value, condition, block])
     means: list[Floats] = []
@@ -232,6 +251,17 @@ def group_contrast(
     ------
     UsageError
         A group has no cell, or a cell is not there.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import analysis
+    >>> pairs = {"block": [1, 1, 2, 2], "pair": ["equal", "other"] * 2}
+    >>> rates = pd.DataFrame({**pairs, "rate": [8.0, 10.0, 16.0, 20.0]})
+    >>> sides = {"above": ["equal"], "below": ["other"]}
+    >>> found = analysis.group_contrast(rates, value="rate", by="pair", **sides)
+    >>> round(found.value, 3)
+    0.8
     """
     if not above or not below:
         raise UsageError("empty group: a contrast needs a cell in each")
@@ -304,6 +334,16 @@ def fit_line(frame: pd.DataFrame, *, value: str, over: str, block: str) -> Line:
     ------
     UsageError
         For missing columns, fewer than two levels, or values that are not finite.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import analysis
+    >>> chains = {"block": [1, 1, 2, 2], "chain": [1, 5, 1, 5], "us": [10.0, 30.0, 11.0, 31.0]}
+    >>> hops = pd.DataFrame(chains)
+    >>> line = analysis.fit_line(hops, value="us", over="chain", block="block")
+    >>> round(line.slope.value, 3), round(line.intercept.value, 3)
+    (5.0, 5.5)
     """
     require_columns(frame, [value, over, block])
     frame = numeric_levels(frame, over)
@@ -393,6 +433,16 @@ def successive_ratios(
     ------
     UsageError
         For missing columns, fewer than two levels, or values without a logarithm.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import analysis
+    >>> sizes = {"block": [1, 1, 2, 2], "size_b": [1, 2, 1, 2], "ns": [10.0, 20.0, 30.0, 60.0]}
+    >>> calls = pd.DataFrame(sizes)
+    >>> found = analysis.successive_ratios(calls, value="ns", over="size_b", block="block")
+    >>> len(found)
+    1
     """
     table = blocks_of(frame, value=value, level=over, block=block, levels=levels, log=True)
     if table.values.shape[1] < 2:

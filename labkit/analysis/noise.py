@@ -83,6 +83,15 @@ def noise_floor(
     ------
     UsageError
         As `compare`.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> names = ["placement", "affinity", "wait", "capture"]
+    >>> floor = analysis.noise_floor(trials, value="rtt_ns_median", condition=names)
+    >>> bool((floor["decidable_margin"] > 0.02).all())
+    True
     """
     names = [condition] if isinstance(condition, str) else list(condition)
     require_columns(frame, [value, block, replicate, *names])
@@ -205,6 +214,15 @@ def blocks_needed(
     ------
     UsageError
         For missing columns or options out of range.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import analysis
+    >>> seen = pd.DataFrame({"condition": ["docker host"], "n_blocks": [5], "sd": [0.05]})
+    >>> analysis.blocks_needed(seen, margin=0.02)
+         condition  n_blocks    sd  to_equate  to_detect
+    0  docker host         5  0.05        100         80
     """
     require_columns(comparison, ["n_blocks", "sd"])
     difference = margin if difference is None else difference

@@ -210,6 +210,18 @@ def overhead_table(
     ------
     UsageError
         For missing columns, no rows, or an impossible margin.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/network-isolation").ok
+    >>> trials = trials.query("sides == 'server' and direction == 'receive'")
+    >>> options = {"value": "latency_ns_median", "over": "size_b"}
+    >>> names = ["placement", "docker host", ["docker nat"], []]
+    >>> table = analysis.overhead_table(trials, *names, **options)
+    >>> table[["contrast", "n_blocks", "verdict"]]
+                       contrast  n_blocks    verdict
+    0  docker nat / docker host         5  undecided
     """
     require_columns(frame, [factor, value, over, block, *within])
     if not (margin > 0 and math.isfinite(margin)):

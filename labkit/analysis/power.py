@@ -49,6 +49,12 @@ def least_blocks(alpha: float = 0.05) -> int:
     test, at most the probability `alpha`: 5 at 0.05, 7 at 0.01, 10 at 0.001. A t test reaches any
     level with fewer, but then on the strength of the normal distribution's far tail alone, which
     that few blocks cannot show.
+
+    Examples
+    --------
+    >>> from labkit import analysis
+    >>> analysis.least_blocks(), analysis.least_blocks(0.01)
+    (5, 7)
     """
     if not 0 < alpha < 1:
         raise UsageError(f"invalid alpha: {alpha!r}", remedy="0 < alpha < 1")
@@ -131,6 +137,7 @@ def blocks_to_detect(
     return _fewest(difference, sd, alpha, power, pilot, _t_power)
 
 
+@lru_cache(maxsize=4096)
 def _fewest(
     target: float,
     sd: float,

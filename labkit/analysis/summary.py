@@ -49,6 +49,16 @@ def summarise(
     ------
     UsageError
         For missing columns, no rows, an unknown statistic or a partly missing trial.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import analysis
+    >>> samples = pd.DataFrame({"trial": [*"aaab"], "block": 1, "rtt_ns": [9, 7, 8, 6]})
+    >>> analysis.summarise(samples, by=["trial"], statistics=["median", "max"])
+      trial  n  median  max note
+    0     a  3     8.0  9.0
+    1     b  1     6.0  6.0
     """
     table = reduce_trials(samples, value=value, by=by, statistics=statistics)
     needs = {
@@ -81,6 +91,16 @@ def combined(
     -------
     DataFrame
         As `summarise`, with ``n_trials`` and ``n_blocks`` after `by`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import analysis
+    >>> samples = pd.DataFrame({"trial": [*"aaab"], "block": 1, "rtt_ns": [9, 7, 8, 6]})
+    >>> samples = samples.assign(wait="spin")
+    >>> analysis.combined(samples, by=["wait"], statistics=["median", "max"])
+       wait  n_trials  n_blocks  n  median  max note
+    0  spin         2         1  4     7.5  9.0
     """
     trials = sort_trials(samples, value=value, by=list(dict.fromkeys([*by, trial, block])))
     table = summarise(trials, by=by, value=value, statistics=statistics)
@@ -104,6 +124,21 @@ def mechanisms(trials: pd.DataFrame, *, by: Sequence[str], columns: Sequence[str
     -------
     DataFrame
         `by`, ``n_trials``, and the mean of each counter, NaN where nothing was recorded.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> names = {"by": ["placement"], "columns": ["context_switches", "softirqs"]}
+    >>> analysis.mechanisms(trials, **names).round(2)
+           placement  n_trials  context_switches  softirqs
+    0    docker host        10              0.02       2.0
+    1    bare cgroup         5              0.02       2.0
+    2  docker bridge         5              0.03       2.0
+    3    bare chroot         5              0.02       2.0
+    4     bare rules         5              0.02       2.0
+    5     bare clean        10              0.01       2.0
     """
     require_columns(trials, by)
     known = [name for name in columns if name in trials.columns]

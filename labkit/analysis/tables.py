@@ -13,7 +13,8 @@ from labkit.analysis.compare import COLUMNS
 from labkit.analysis.overhead import COST_COLUMNS
 from labkit.analysis.robust import CHECKED_BLOCKS, UNCHECKED
 from labkit.analysis.trials import require_columns
-from labkit.answers import interval_of
+from labkit.answers import interval_of, word_of
+from labkit.units import heading
 
 #: Notes that a page states once, not in every row.
 _STATED_ONCE = ("averaged on the log scale", UNCHECKED)
@@ -27,7 +28,7 @@ _HEADINGS = {
     "blocks": "blocks",
     "ratio": "ratio{base} [interval]",
     "confidence": "level",
-    "verdict": "verdict",
+    "verdict": "answer",
     "difference": "difference, {unit} [interval]",
     "p": "p",
     "equal": "p of equivalence",
@@ -37,7 +38,11 @@ _HEADINGS = {
 
 
 def format_comparison(
-    table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs", alpha: float = 0.05
+    table: pd.DataFrame,
+    *,
+    scale: float = 1e-3,
+    unit: str = "µs",
+    margin: float | None = None,
 ) -> pd.DataFrame:
     """Return a comparison as text, indexed by what names its rows.
 
@@ -46,17 +51,18 @@ def format_comparison(
     table : DataFrame
         What `compare`, `factor_effect` or `shift` returns.
     scale, unit : float, str
-        From the stored unit of the differences to the one shown; nanoseconds to microseconds.
-    alpha : float
-        The level that `compare` was given.
+        From the stored unit of the differences to the one shown; nanoseconds to microseconds. Times
+        and rates are slower or faster, everything else is higher or lower.
+    margin : float
+        As `compare` was given it.
 
     Returns
     -------
     DataFrame
         Strings: ``blocks``; the ratio with the interval that its verdict rests on (of the two
         one-sided tests where it is ``equivalent``, else of Holm's step) and that interval's
-        ``level``; the difference; ``p`` (Holm), ``p of equivalence``, ``verdict``, ``needed``
-        blocks and ``note``.
+        ``level``; the ``answer`` in the words of `labkit.Answer`; the difference; ``p`` (Holm),
+        ``p of equivalence``, ``needed`` blocks and ``note``.
 
     Examples
     --------
@@ -65,6 +71,8 @@ def format_comparison(
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
     >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
     >>> shown = analysis.format_comparison(compare(trials, value="rtt_ns_median", **names))
+    >>> shown.loc["docker bridge", "answer"]
+    'slower'
     >>> shown.loc["docker bridge", "difference, µs [interval]"].replace(chr(160), " ")
     '4.95 [2.23, 7.67]'
     """
@@ -75,13 +83,49 @@ def format_comparison(
         # One baseline for all: it belongs in the heading, not in every row.
         base = f" to {names['contrast'][0].partition(' / ')[2]}"
         names["contrast"] = [value.partition(" / ")[0] for value in names["contrast"]]
-    rows = [_row(row, scale, alpha) for row in table.to_dict("records")]
+    rows = [
+        _row(row, scale) | {"verdict": word_of(row["verdict"], row["estimate"], margin, unit)}
+        for row in table.to_dict("records")
+    ]
     shown = pd.DataFrame(rows, columns=list(_HEADINGS)).assign(**names)
     headings = {name: text.format(base=base, unit=unit) for name, text in _HEADINGS.items()}
     shown = shown.set_index(keys) if keys else shown
     solid = [name for name in _HEADINGS if name not in ("note", "verdict")]
     shown[solid] = shown[solid].map(lambda text: text.replace(" ", _SOLID))
-    return shown.rename(columns=headings)
+    return in_words(shown.rename(columns=headings))
+
+
+def in_words(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose headings are words with units instead of keys.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> in_words(pd.DataFrame({"n_blocks": [5]}, index=pd.Index(["1000"], name="quota_us")))
+               blocks
+    quota, us
+    1000            5
+    """
+    return table.set_axis(_words(table.index)).set_axis(_words(table.columns), axis=1)
+
+
+def _words(axis: pd.Index[Any]) -> pd.Index[Any]:
+    """Return the labels and names of an axis with words instead of keys."""
+
+    def words(label: Any) -> Any:
+        if isinstance(label, tuple):
+            return tuple(map(words, label))
+        return heading(label) if isinstance(label, str) else label
+
+    labels = list(map(words, axis))
+    if labels != list(axis):
+        several = isinstance(axis, pd.MultiIndex)
+        names = axis.names
+        axis = (
+            pd.MultiIndex.from_tuples(labels) if several else pd.Index(labels, tupleize_cols=False)
+        )
+        axis.names = names
+    return axis.set_names(list(map(words, axis.names)))
 
 
 def not_compared(table: pd.DataFrame) -> str:
@@ -101,6 +145,8 @@ def not_compared(table: pd.DataFrame) -> str:
 def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
     """Return numbers as text, with `digits` decimals unless a whole column has none; gaps empty.
 
+    Headings are words with units (`in_words`).
+
     Examples
     --------
     >>> import pandas as pd
@@ -118,11 +164,11 @@ def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
 
     texts = [column(table.iloc[:, number]) for number in range(table.shape[1])]
     shown = pd.DataFrame(dict(enumerate(texts)), index=table.index)
-    return shown.set_axis(table.columns, axis=1)
+    return in_words(shown.set_axis(table.columns, axis=1))
 
 
-def _row(row: Mapping[Any, Any], scale: float, alpha: float) -> dict[str, str]:
-    low, high, confidence = interval_of(row, alpha)
+def _row(row: Mapping[Any, Any], scale: float) -> dict[str, str]:
+    low, high, confidence = interval_of(row)
     difference = [row[name] for name in ("difference", "difference_low", "difference_high")]
     notes = [
         note for note in str(row["note"]).split("; ") if note and not note.endswith(_STATED_ONCE)
@@ -136,7 +182,6 @@ def _row(row: Mapping[Any, Any], scale: float, alpha: float) -> dict[str, str]:
         "difference": _with_interval([scale * item for item in difference], 2),
         "p": _p_value(row["p_adjusted"]),
         "equal": _p_value(row["p_equivalence"]),
-        "verdict": str(row["verdict"]),
         "needed": "" if pd.isna(row["needed_blocks"]) else str(row["needed_blocks"]),
         "note": "; ".join(notes),
     }
@@ -181,6 +226,17 @@ def format_overhead(
         From the stored unit of the value to the one shown; nanoseconds to microseconds.
     per, per_unit : float, str
         The slope is shown for so much of the size; bytes to KiB.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/network-isolation").ok
+    >>> trials = trials.query("sides == 'server' and direction == 'receive'")
+    >>> options = {"value": "latency_ns_median", "over": "size_b"}
+    >>> names = ["placement", "docker host", ["docker nat"], []]
+    >>> table = analysis.overhead_table(trials, *names, **options)
+    >>> list(analysis.format_overhead(table).columns[:3])
+    ['blocks', 'at size 0, µs [interval]', 'for each KiB, µs [interval]']
     """
     keys = [name for name in table.columns if name not in COST_COLUMNS]
     shown = table[keys].astype(str)
@@ -191,17 +247,17 @@ def format_overhead(
         "growth, % of the baseline [interval]": ("growth", 100, 2),
         "ratio, mean over sizes [interval]": ("ratio", 1, 3),
     }
-    for heading, (name, factor, digits) in columns.items():
+    for title, (name, factor, digits) in columns.items():
         parts = table[[name, f"{name}_low", f"{name}_high"]] * factor
-        shown[heading] = [_with_interval(row, digits) for row in parts.to_numpy().tolist()]
-    for name, heading in (
+        shown[title] = [_with_interval(row, digits) for row in parts.to_numpy().tolist()]
+    for name, title in (
         ("p_growth", "p of growth"),
         ("p_fixed", "p of fixed"),
         ("p_none", "p of none"),
     ):
-        shown[heading] = [_p_value(value) for value in table[name]]
+        shown[title] = [_p_value(value) for value in table[name]]
     shown["verdict"], shown["note"] = table["verdict"], table["note"]
-    return shown.set_index(keys)
+    return in_words(shown.set_index(keys))
 
 
 _NUMBERS = ("estimate", "low", "high", "published_value")
@@ -221,6 +277,13 @@ def format_claims(rows: pd.DataFrame) -> pd.DataFrame:
         Text, a row a claim, indexed by its number in the table: the statement; the published
         value; what the paper's own arithmetic does; the estimate with its interval (ratios without
         a unit); blocks; setting and result; why.
+
+    Examples
+    --------
+    >>> from labkit import analysis, ledger
+    >>> rows = ledger("data/reference/rps")
+    >>> list(analysis.format_claims(rows).columns)[:4]
+    ['claim', 'published', 'own arithmetic', 'measured [interval]']
     """
     require_columns(rows, ["statement", "published", "arithmetic", "unit", "n_blocks", *_NUMBERS])
     shown = {
@@ -256,6 +319,15 @@ def format_ranking(table: pd.DataFrame, within: Sequence[str], sign: str = "<") 
     sign : str
         Between neighbours that differ; ``~`` stands between those that were not told apart, or
         that differ by no more than the margin.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> table = analysis.ranking(trials, "placement", ["wait"], value="rtt_ns_median")
+    >>> analysis.format_ranking(table, ["wait"]).iloc[0]
+    'bare clean ~ bare rules ~ docker host ~ bare cgroup ~ bare chroot < docker bridge'
     """
     orders: dict[Any, str] = {}
     for row in table[table["steps"] == 1].to_dict("records"):
@@ -267,27 +339,23 @@ def format_ranking(table: pd.DataFrame, within: Sequence[str], sign: str = "<") 
 
 
 def headline(row: Mapping[str, Any] | pd.Series[Any], text: str) -> dict[str, Any]:
-    """Return a row of `compare` as a headline: ``text, verdict, estimate, low, high, unit``."""
+    """Return a row of `compare` as a headline: ``text, verdict, estimate, low, high, unit``.
+
+    Examples
+    --------
+    >>> from labkit import analysis, compare, load
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
+    >>> table = compare(trials, value="rtt_ns_median", **names).set_index("condition")
+    >>> row = table.loc["docker bridge"]
+    >>> analysis.headline(row, "a bridge")["verdict"]
+    'different'
+    """
     numbers = {name: json_value(row[name]) for name in ("estimate", "low", "high")}
     pilot = str(row["note"]).startswith("pilot")
     verdict = f"{row['verdict']} (pilot)" if pilot else str(row["verdict"])
     return {"text": text, "verdict": verdict, **numbers, "unit": "times"}
-
-
-def joined(table: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return what names each row of a table, from several columns."""
-    return [", ".join(map(str, row)) for row in table[list(names)].to_numpy().tolist()]
-
-
-def noise_lines(floor: pd.DataFrame, condition: Sequence[str]) -> list[dict[str, Any]]:
-    """Return rows of `noise_floor` as an index shows them; ``sd`` is that of a pair's log ratio."""
-    return [
-        {
-            "condition": ", ".join(str(row[name]) for name in condition),
-            **{name: json_value(row[name]) for name in ("sd", "low", "high")},
-        }
-        for row in floor.to_dict("records")
-    ]
 
 
 def json_value(value: Any) -> Any:

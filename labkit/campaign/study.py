@@ -277,7 +277,22 @@ def _known(earlier: Path | str | None) -> list[dataset.Dataset]:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study's fixed plan on a rig; display it to see order, duration, infeasible conditions."""
+    """A study's fixed plan on a rig; display it to see order, duration, infeasible conditions.
+
+    Examples
+    --------
+    Conditions without a placement need nothing of a rig, so an empty one shows the order:
+
+    >>> from labkit import Rig, Study
+    >>> study = Study("sizes", lambda trial: ..., factors={"size_b": ["0", "1024"]})
+    >>> parts = dict.fromkeys(["hosts", "targets", "addresses", "cpu_map"], {})
+    >>> plan = study.plan(Rig("empty", "none", shared_kernel=True, **parts), blocks=5, seed=1)
+    >>> print(plan)  # doctest: +ELLIPSIS
+    sizes: 2 conditions x 5 blocks = 10 trials on rig empty
+    expected duration: 1.0 min
+    smallest decidable margin: not known before a pilot (no earlier campaign was named)
+    block 1: ...
+    """
 
     study: Study
     rig: Rig

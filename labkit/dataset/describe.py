@@ -7,9 +7,9 @@ From the data and CITATION.cff, `describe` writes
 - ``ro-crate-metadata.json``: who measured what, with which software, images and rig;
 - ``SHA256SUMS``: the digest of every other file, as ``sha256sum --check`` reads it.
 
-A column is a key of the row, a factor of the plan, a metric of `labkit.units`, or one of the
-counters below. The suffix of a statistic (``_median``) means that statistic of a trial's samples;
-the name of a placement as a prefix (``hop01_cpu_ns``) means the column of that placement.
+A column is a factor of the plan, or described in `labkit.units`. The suffix of a statistic
+(``_median``) means that statistic of a trial's samples; the name of a placement as a prefix
+(``hop01_cpu_ns``) means the column of that placement.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from labkit.dataset.storage import (
     storage_of,
 )
 from labkit.errors import DatasetError
-from labkit.units import METRICS, QUANTILES
+from labkit.units import about_column
 
 PACKAGE, CRATE, CSV = "datapackage.json", "ro-crate-metadata.json", "trials.csv"
 README, LICENSE = "README.md", "LICENSE"
@@ -60,109 +60,6 @@ LICENCE = {
     "path": "https://creativecommons.org/licenses/by/4.0/",
 }
 _APACHE = "https://www.apache.org/licenses/LICENSE-2.0"
-
-#: Unit and description of the columns that identify an attempt and its outcome.
-KEYS = {
-    "trial": ("", "block and position of the trial; further conditions of it end in /1, /2 ..."),
-    "attempt": ("1", "number of the attempt: one that failed is kept, and tried again"),
-    "block": ("1", "block: one pass over all conditions"),
-    "position": ("1", "position in the order of the block"),
-    "replicate": ("1", "1, or 2 for the condition's second trial of a block (A/A)"),
-    "status": ("", "ok, or failed"),
-    "n_samples": ("1", "samples that the trial kept"),
-    "started_ns": ("ns", "when it began, since 1970 (UTC)"),
-    "seconds": ("s", "how long it took, all in"),
-    "session": ("1", "session that it belongs to: in sessions.json, or sessions/NN.json"),
-    "flags": ("", "validity rules that it broke; the row is kept"),
-    "problems": ("", "what failed"),
-}
-#: Unit and description of counters and times that are not among `labkit.units.METRICS`.
-COUNTERS = {
-    "harness_wakeups": ("1", "wake-ups of the harness's process inside the window"),
-    "softirq_net_rx": ("1/message", "receiving softirqs of all CPUs per message"),
-    "softirq_net_tx": ("1/message", "sending softirqs of all CPUs per message"),
-    "migrations": ("1", "times that the workload moved to another CPU"),
-    "pressure_us": ("us", "time in which some task waited for a CPU (PSI)"),
-    "softnet_dropped": ("1", "packets dropped by the receive queues of the CPUs"),
-    "TcpExt.BusyPollRxPackets": ("1", "packets taken by busy polling"),
-    "Udp.InErrors": ("1", "datagrams not delivered, in the workload's network namespace"),
-    "Udp.RcvbufErrors": ("1", "datagrams dropped by full sockets, in that namespace"),
-    "Tcp.RetransSegs": ("1", "TCP segments sent again, in that namespace"),
-    "Tcp.PassiveOpens": ("1", "TCP connections accepted, in that namespace"),
-    "cpu_ns": ("ns", "CPU time of the workload's threads"),
-    "group_cpu_ns": ("ns", "CPU time of the workload's control group"),
-    "group_cpu_use": ("1", "CPU time of the workload's control group, as a share of one CPU"),
-    "throttled_time": ("ns", "time for which the control group was cut off"),
-    "nr_periods": ("1", "periods of the quota"),
-    "steal_worst": ("1", "share of its time stolen from the CPU that lost most"),
-    "first_hop_drops": ("1", "datagrams that the first forwarder's socket dropped"),
-    "conntrack_entries": ("1", "connections tracked at the end"),
-    "latency_request_us": ("us", "longest wake-up time that the machine was allowed"),
-    "server_last_cpu": ("", "CPU that the server ran on last"),
-    **{
-        f"cpu_{kind}": ("1", f"share of all CPU time {text}")
-        for kind, text in {
-            "user": "in user space",
-            "nice": "in user space, at a lower priority",
-            "system": "in the kernel",
-            "idle": "idle",
-            "iowait": "waiting for input and output",
-            "irq": "in interrupts",
-            "softirq": "in soft interrupts",
-        }.items()
-    },
-    "dropped": ("1", "messages that the tool lost"),
-    "valid_messages": ("1", "messages that the tool counted"),
-    "start_ns": ("ns", "when a call was due, since the first one"),
-    "lateness_ns": ("ns", "from when a call was due to when it was sent"),
-    "elapsed_ns": ("ns", "from the first call to the last answer of the sample"),
-    "warmup_ns": ("ns", "length of the calls before the sample"),
-    "slow_warmup": ("1", "slow calls before the sample"),
-    "client_delay_ns": ("ns", "time in which the client was ready and had no CPU"),
-    "client_delay": ("1", "share of time in which the client was ready and had no CPU"),
-    "neighbour_cpu_ratio": ("1", "CPU time of the server to its neighbour's"),
-    "containers": ("1", "containers that were started and ended"),
-    "end_ns": ("ns", "when a request or transaction ended, since the measured time began"),
-    "set": ("1", "1 for a SET, 0 for a GET"),
-    "arrived": ("1", "datagrams that arrived"),
-    "captured": ("1", "packets captured"),
-    "capture_drops": ("1", "packets that the capture itself dropped"),
-    "paired": ("1", "packets found on both sides of the capture"),
-    "unpaired": ("1", "packets found on one side of the capture only"),
-    **{
-        f"{load}{name}": ("1", f"{text}{words}")
-        for load, words in (("", ""), ("loaded_", ", at the offered rate"))
-        for name, text in (
-            ("paired_share", "share of the packets captured on their way in that came out"),
-            ("seen_share", "packets captured on their way out to datagrams that arrived"),
-        )
-    },
-    "iterations": ("1", "repetitions of the service that lie in the window"),
-    "iterations_partly": ("1", "repetitions that ran beside the neighbour for a part only"),
-    "iterations_cut": ("1", "repetitions that the end of the window cut"),
-    "overlap": ("1", "share of the repetitions' time in which the neighbour ran"),
-    "linpack_threads": ("1", "threads of Linpack"),
-    "netperf_seconds": ("s", "time of Netperf's stream"),
-}
-
-
-def about_column(column: str) -> tuple[str, str]:
-    """Return unit and description of a column; both are empty for an unknown one."""
-    if column in METRICS and column not in KEYS:
-        return METRICS[column].unit, METRICS[column].text
-    if column in KEYS or column in COUNTERS:
-        return (KEYS if column in KEYS else COUNTERS)[column]
-    if cpu := re.fullmatch(r"cpu(\d+)_(idle|packets)", column):
-        idle = f"share of its time in which CPU {cpu[1]} was idle"
-        return "1", idle if cpu[2] == "idle" else f"packets that CPU {cpu[1]} took in"
-    base, _, last = column.rpartition("_")
-    if last in QUANTILES and (known := about_column(base))[1]:
-        return known[0], f"{known[1]}, {QUANTILES[last]}"
-    placement, _, rest = column.partition("_")
-    if rest and rest not in KEYS and (known := about_column(rest))[1]:
-        return known[0], f"{known[1]}, of {placement}"
-    return "", ""
-
 
 #: Columns of trials.parquet that are not columns of trials.csv.
 _RECORD = {

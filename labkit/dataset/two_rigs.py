@@ -17,9 +17,9 @@ import pandas as pd
 from labkit.analysis.compare import contrast, decide, log_table
 from labkit.analysis.estimates import interval, mean_and_error
 from labkit.dataset import Dataset
-from labkit.dataset.describe import about_column
 from labkit.design import difference
 from labkit.errors import UsageError
+from labkit.units import about_column
 
 _SIDES = ("first", "second")
 _NUMBERS = ("estimate", "low", "high", "n_blocks")

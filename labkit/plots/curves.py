@@ -76,6 +76,16 @@ def curve_plot(
     ------
     UsageError
         For missing columns, no rows, or levels of `over` that are not positive numbers.
+
+    Examples
+    --------
+    >>> from labkit import load, plots
+    >>> trials = load("data/reference/cpu-quota").ok
+    >>> trials = trials.query("placement == 'docker host' and quota_us != '0'")
+    >>> names = {"values": ["latency_ns_p99"], "over": "quota_us", "label": "quota (µs)"}
+    >>> figure = plots.curve_plot(trials, **names)
+    >>> figure.axes[0].get_ylabel()
+    'latency of a call, 99 % (µs)'
     """
     require_columns(trials, [*values, over, "block", *([hue] if hue else [])])
     frame = numeric_levels(trials, over)
@@ -200,6 +210,20 @@ def overhead_plot(
         Column of the panels side by side.
     margin : float, optional
         Drawn as a band around a ratio of 1.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load, plots
+    >>> trials = load("data/reference/network-isolation").ok
+    >>> trials = trials.query("sides == 'server' and direction == 'receive'")
+    >>> options = {"value": "latency_ns_median"}
+    >>> levels = ["docker host", "docker nat"]
+    >>> effects = analysis.factor_effect(trials, "placement", levels, ["size_b"], **options)
+    >>> names = ["placement", "docker host", ["docker nat"], []]
+    >>> lines = analysis.overhead_table(trials, *names, over="size_b", **options)
+    >>> figure = plots.overhead_plot(effects, lines, over="size_b", label="size (B)")
+    >>> figure.axes[-1].get_xlabel()
+    'size (B)'
     """
     columns = [over, "contrast", *([col] if col else []), "estimate", "difference", "n_blocks"]
     require_columns(effects, columns)

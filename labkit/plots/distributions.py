@@ -68,6 +68,16 @@ def ecdf(
     ------
     UsageError
         For missing columns or an empty frame.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import plots
+    >>> about = {"trial": "a", "block": 1, "wait": "spin"}
+    >>> samples = pd.DataFrame({**about, "rtt_ns": range(8000, 9000)})
+    >>> figure = plots.ecdf(samples, hue="wait", tail=True)
+    >>> figure.get_supxlabel()
+    'n = 1 block, 1 trial, 1,000 samples'
     """
     frame = _sorted(samples, value, hue, col)
     style = styles(order_of(samples[hue]))
@@ -114,6 +124,16 @@ def tail_plot(
         Column; nanoseconds are shown in microseconds.
     hue, col : str
         Columns for line styles and for panels, which share their axes.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import plots
+    >>> about = {"trial": "a", "block": 1, "wait": "spin"}
+    >>> samples = pd.DataFrame({**about, "rtt_ns": range(8000, 9000)})
+    >>> figure = plots.tail_plot(samples, hue="wait")
+    >>> figure.axes[0].get_ylabel()
+    'round-trip time (µs)'
     """
     frame = _sorted(samples, value, hue, col)
     style = styles(order_of(samples[hue]))
@@ -243,6 +263,15 @@ def block_plot(
         Boolean column: trials to ring.
     unit : str, optional
         Unit of `value` as stored, where the column's name does not say it (``"ns"``).
+
+    Examples
+    --------
+    >>> from labkit import load, plots
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> figure = plots.block_plot(trials, value="rtt_ns_median", hue="placement", unit="ns")
+    >>> figure.axes[0].get_xlabel()
+    'block, in order of execution'
     """
     require_columns(trials, [value, hue, "block", *([col] if col else [])])
     style = styles(order_of(trials[hue]))
@@ -316,6 +345,19 @@ def shift_plot(
         Conditions to draw; by default all.
     relative : bool
         Draw ratios instead of differences.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import analysis, plots
+    >>> about = {"trial": "a", "block": 1, "wait": "spin"}
+    >>> fast = pd.DataFrame({**about, "rtt_ns": range(8000, 9000)})
+    >>> slow = fast.assign(trial="b", wait="block", rtt_ns=2 * fast["rtt_ns"])
+    >>> both = pd.concat([fast, slow])
+    >>> table = analysis.shift(both, condition="wait", baseline="spin")
+    >>> figure = plots.shift_plot(table, baseline="spin", relative=True)
+    >>> figure.axes[0].get_ylabel()
+    'ratio to spin'
     """
     require_columns(table, ["condition", "quantile", "estimate", "difference", "n_blocks"])
     names = order_of(table["condition"]) if conditions is None else list(conditions)

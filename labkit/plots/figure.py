@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterable, Sequence
+from hashlib import sha256
 from io import StringIO
 from typing import Any
 
@@ -29,6 +30,9 @@ _NAMED = 8
 _MANY = 300
 _TAG = re.compile("<[^>]+>")
 _DECIMALS = re.compile(r"-?\b\d+\.\d{3,}\b")
+_COMMENT = re.compile("<!--.*?-->", re.DOTALL)
+_BETWEEN = re.compile(r">\s+<")
+_STYLE = re.compile(' style="([^"]*)"')
 
 
 class DescribedFigure(drawing.Figure):
@@ -65,9 +69,27 @@ def svg(figure: drawing.Figure) -> str:
         absent = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", bbox_inches="tight", dpi=110, metadata=absent)
     # A hundredth of a point is finer than any screen; the text between tags stays.
-    return _TAG.sub(
+    text = _TAG.sub(
         lambda tag: _DECIMALS.sub(lambda number: f"{float(number[0]):.2f}", tag[0]), file.getvalue()
     )
+    return _with_classes(_BETWEEN.sub("><", _COMMENT.sub("", text)))
+
+
+def _with_classes(text: str) -> str:
+    """Return SVG with each style written once, as a rule, and not at every element.
+
+    A class is named by its style, so that the figures of one document agree.
+    """
+    rules: dict[str, str] = {}
+
+    def named(style: re.Match[str]) -> str:
+        name = f"s{sha256(style[1].encode()).hexdigest()[:6]}"
+        rules[name] = style[1]
+        return f' class="{name}"'
+
+    text = _STYLE.sub(named, text)
+    written = "".join(f".{name}{{{style}}}" for name, style in rules.items())
+    return text.replace("</style>", f"{written}</style>", 1)
 
 
 def alt_text(figure: drawing.Figure) -> str:
@@ -137,7 +159,15 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 def canvas(
     rows: int, columns: int, *, width: float, height: float, **options: Any
 ) -> tuple[DescribedFigure, NDArray[Any]]:
-    """Return a figure (closed for pyplot, so that a notebook shows it once) and its 2-D axes."""
+    """Return a figure (closed for pyplot, so that a notebook shows it once) and its 2-D axes.
+
+    Examples
+    --------
+    >>> from labkit import plots
+    >>> figure, axes = plots.canvas(1, 2, width=7, height=3)
+    >>> axes.shape
+    (1, 2)
+    """
     with sns.axes_style("whitegrid"):
         figure, axes = plt.subplots(
             rows,
@@ -154,7 +184,16 @@ def canvas(
 
 
 def scale_and_label(value: str, unit: str | None = None) -> tuple[float, str]:
-    """Return the factor from stored to shown values, and the axis label with its unit."""
+    """Return the factor from stored to shown values, and the axis label with its unit.
+
+    Examples
+    --------
+    >>> from labkit import plots
+    >>> plots.scale_and_label("rtt_ns")
+    (0.001, 'round-trip time (µs)')
+    >>> plots.scale_and_label("throughput_mbit_per_s")
+    (1.0, 'throughput, as received (Mbit/s)')
+    """
     known = METRICS.get(value)
     stored = unit or (known.unit if known else ("ns" if value.endswith("_ns") else ""))
     factor, shown = _SCALES.get(stored, (1.0, stored))
@@ -163,7 +202,15 @@ def scale_and_label(value: str, unit: str | None = None) -> tuple[float, str]:
 
 
 def styles(names: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
-    """Return colour, line style and marker of each name, which differ also without colour."""
+    """Return colour, line style and marker of each name, which differ also without colour.
+
+    Examples
+    --------
+    >>> from labkit import plots
+    >>> styles = plots.styles(["block", "spin"])
+    >>> styles["block"]["marker"], styles["spin"]["marker"]
+    ('o', 's')
+    """
     # Luminance falls evenly along the palette, so the order survives a grey printer.
     colours = sns.color_palette("viridis", len(names) + 1)[: len(names)]
     return {
@@ -177,7 +224,14 @@ def styles(names: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
 
 
 def count_text(blocks: int | None, trials: int | None = None, samples: int | None = None) -> str:
-    """Return the counts that a figure states: ``n = 10 blocks, 60 trials, ...``."""
+    """Return the counts that a figure states: ``n = 10 blocks, 60 trials, ...``.
+
+    Examples
+    --------
+    >>> from labkit import plots
+    >>> plots.count_text(1, 60)
+    'n = 1 block, 60 trials'
+    """
     parts = [(blocks, "block"), (trials, "trial"), (samples, "sample")]
     texts = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in parts if n is not None]
     return "n = " + ", ".join(texts)
@@ -198,12 +252,31 @@ def error_bars(axis: Axes, x: Any, middle: Any, low: Any, high: Any, **look: Any
 
 
 def footnote(figure: Figure, text: str) -> None:
-    """Write the counts below a figure."""
+    """Write the counts below a figure.
+
+    Examples
+    --------
+    >>> from labkit import plots
+    >>> figure, _ = plots.canvas(1, 1, width=4, height=3)
+    >>> plots.footnote(figure, plots.count_text(5))
+    >>> figure.get_supxlabel()
+    'n = 5 blocks'
+    """
     figure.supxlabel(text, fontsize=8, color="0.25", x=0.99, ha="right")
 
 
 def legend(figure: Figure, axes: NDArray[Any], title: str, order: Sequence[Hashable]) -> None:
-    """Put one legend right of the panels, with the names of `order` that any of them shows."""
+    """Put one legend right of the panels, with the names of `order` that any of them shows.
+
+    Examples
+    --------
+    >>> from labkit import plots
+    >>> figure, axes = plots.canvas(1, 1, width=4, height=3)
+    >>> line = axes[0, 0].plot([1, 2], label="spin")
+    >>> plots.legend(figure, axes, "wait", ["block", "spin"])
+    >>> [text.get_text() for text in figure.legends[0].get_texts()]
+    ['spin']
+    """
     named = {
         name: handle
         for axis in axes.flat
@@ -232,7 +305,17 @@ def ratio_ticks(low: float, high: float, apart: float) -> list[float]:
 
 
 def plain_log_ticks(axes: Axes, which: str = "x") -> None:
-    """Write plain numbers (20, 50, 100) on a logarithmic axis, as many as there is room for."""
+    """Write plain numbers (20, 50, 100) on a logarithmic axis, as many as there is room for.
+
+    Examples
+    --------
+    >>> from labkit import plots
+    >>> figure, axes = plots.canvas(1, 1, width=4, height=3)
+    >>> line = axes[0, 0].loglog([20, 500], [1, 2])
+    >>> plots.plain_log_ticks(axes[0, 0])
+    >>> axes[0, 0].xaxis.get_major_formatter()(100)
+    '100'
+    """
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.analysis.trials import order_of, require_columns
-from labkit.answers import Answer, ratio_text
+from labkit.answers import Answer, ratio_text, word_of
 from labkit.plots.figure import blocks_text, canvas, footnote, ratio_ticks, styles
-from labkit.units import METRICS
+from labkit.units import METRICS, level_words
 
 #: Labels on the axis of ratios are at least this share of it apart.
 _APART = 0.07
@@ -45,6 +45,17 @@ def interval_plot(
         What the ratio is to.
     title : str
         Title of the figure.
+
+    Examples
+    --------
+    >>> from labkit import compare, load, plots
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
+    >>> table = compare(trials, value="rtt_ns_median", **names).assign(metric="rtt_ns_median")
+    >>> figure = plots.interval_plot(table, margin=0.02, baseline="docker host")
+    >>> figure.axes[0].get_xlabel()
+    'ratio to docker host (1 = equal; below 1: lower)'
     """
     names = [label] if isinstance(label, str) else list(label)
     require_columns(table, [*names, "n_blocks", "estimate", "low", "high", "verdict"])
@@ -82,6 +93,19 @@ def ladder_plot(
         Column of `mechanisms` whose levels have different markers (``wait``).
     margin, baseline, title
         As for `interval_plot`.
+
+    Examples
+    --------
+    >>> from labkit import analysis, compare, load, plots
+    >>> trials = load("data/reference/affinity-spinning").ok
+    >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
+    >>> names = {"condition": "placement", "baseline": "bare clean", "block": "block"}
+    >>> table = compare(trials, value="rtt_ns_median", **names)
+    >>> counters = analysis.mechanisms(trials, by=["placement"], columns=["softirqs"])
+    >>> counters = counters.rename(columns={"placement": "condition"})
+    >>> figure = plots.ladder_plot(table, counters, margin=0.02, columns=["softirqs"])
+    >>> len(figure.axes), figure.axes[0].get_xlabel()
+    (2, 'ratio to baseline')
     """
     require_columns(table, ["condition", "n_blocks", "estimate", "low", "high", "verdict"])
     require_columns(mechanisms, ["condition", *([level] if level else [])])
@@ -129,7 +153,7 @@ def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float)
     filled = rows["differs"].fillna(False).astype(bool) if "differs" in rows else [True] * len(rows)
     colours = ["black" if full else "white" for full in filled]
     axis.scatter(estimate, at, s=28, c=colours, edgecolors="black", zorder=3)
-    axis.set_yticks(at, [", ".join(map(str, key)) for key in rows[list(names)].to_numpy()])
+    axis.set_yticks(at, [_label(names, key) for key in rows[list(names)].to_numpy().tolist()])
     axis.invert_yaxis()
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.grid(visible=False, axis="y")
@@ -143,6 +167,15 @@ def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float)
             fontsize=7,
             annotation_clip=False,
         )
+
+
+def _label(names: Sequence[str], levels: Sequence[Any]) -> str:
+    """Return what names a row: levels in words; of a contrast its name."""
+    contrasts = ("condition", "contrast")
+    pairs = zip(names, levels, strict=True)
+    return ", ".join(
+        str(one) if name in contrasts else level_words(name, one) for name, one in pairs
+    )
 
 
 def _ratio_scale(axis: Axes, shown: Any) -> None:
@@ -165,7 +198,8 @@ def _words(row: dict[Any, Any], margin: float) -> str:
     if not np.isfinite(estimate):
         return str(row.get("note", "")) or "not measured"
     if not isinstance(row.get("metric"), str):
-        return f"{ratio_text(estimate, float(row['low']), float(row['high']))} {verdict}"
+        bounds = float(row["low"]), float(row["high"])
+        return f"{ratio_text(estimate, *bounds)} {word_of(verdict, estimate, margin)}"
     told = Answer.from_comparison(
         row | {"condition": ""}, metric=row["metric"], baseline="", margin=margin
     )

@@ -67,6 +67,13 @@ def ledger_overview(rows: pd.DataFrame, *, alpha: float = 0.05) -> Figure:
     ------
     UsageError
         If columns are missing or there are no rows.
+
+    Examples
+    --------
+    >>> from labkit import ledger, plots
+    >>> figure = plots.ledger_overview(ledger("data/reference/rps"))
+    >>> len(figure.axes)
+    2
     """
     require_columns(rows, ["id", "source", "result", "unit", "n_blocks", *_NUMBERS])
     ratios = rows[
@@ -160,6 +167,16 @@ def heat_map(
     ------
     UsageError
         If columns are missing, there are no rows, a cell has several or a value is infinite.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import plots
+    >>> cells = pd.DataFrame([{"service": "linpack", "neighbour": "stream", "ir": -0.2}])
+    >>> names = {"rows": "service", "columns": "neighbour"}
+    >>> figure = plots.heat_map(cells, value="ir", label="IR", **names)
+    >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
+    ('neighbour', 'service')
     """
     require_columns(frame, [value, rows, columns, *([marked] if marked else [])])
     if frame.duplicated([rows, columns]).any():
@@ -220,6 +237,18 @@ def stacked_plot(
         Column whose levels are rows of panels.
     unit : str
         Label of the axis.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from labkit import plots
+    >>> used = {"placement": ["host", "nat"], "application": "nginx", "block": 1}
+    >>> used = pd.DataFrame({**used, "user": [0.2, 0.3], "kernel": [0.1, 0.2]})
+    >>> panels = {"server": {"user": "user", "kernel": "kernel"}}
+    >>> names = {"label": "placement", "row": "application", "unit": "share"}
+    >>> figure = plots.stacked_plot(used, panels=panels, **names)
+    >>> figure.axes[0].get_title()
+    'nginx, server'
     """
     columns = [column for parts in panels.values() for column in parts]
     require_columns(trials, [*columns, label, row, "block"])

@@ -42,6 +42,7 @@ _LOADING = {
     "image": "href",
     "use": "href",
 }
+_TAG = re.compile("<[^>]+>")
 _CSS_RESOURCE = re.compile(r"""@import[^;]*|url\(\s*['"]?(?!data:|#)[^)]*\)""")
 
 
@@ -79,7 +80,8 @@ def picture(figure: Figure | str) -> str:
     """Return a figure, or its SVG, as a data URL; the same bytes for the same figure."""
     text = figure if isinstance(figure, str) else svg(figure)
     # Escaped as little as a URL in an attribute allows: shorter than base64.
-    return "data:image/svg+xml," + quote(text, safe=" ,:/;=()'")
+    text = _TAG.sub(lambda tag: tag[0] if "'" in tag[0] else tag[0].replace('"', "'"), text)
+    return "data:image/svg+xml," + quote(text.replace("\n", " "), safe=" ,:/;=()'")
 
 
 def csv_link(text: str) -> str:

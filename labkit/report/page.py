@@ -9,7 +9,7 @@ infeasible conditions are counted and named.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,28 +17,33 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from IPython import display as ipython_display
+from numpy.typing import NDArray
 
 from labkit import dataset, plots
 from labkit.analysis import checks, power, tables
-from labkit.analysis.compare import PILOT_BLOCKS, compare
+from labkit.analysis.compare import PILOT_BLOCKS, contrasts, decide, log_table
 from labkit.analysis.noise import margins, noise_floor
+from labkit.analysis.sequential import Looks
 from labkit.analysis.summary import STATISTICS, mechanisms, summarise
 from labkit.analysis.tables import (
     format_claims,
     format_comparison,
     format_numbers,
     headline,
+    in_words,
     not_compared,
 )
-from labkit.analysis.trials import join_factors, sort_trials
-from labkit.answers import Answer, percent, ratio_text
+from labkit.analysis.trials import join_factors, sort_samples
+from labkit.answers import Answer, percent, quantity, ratio_text, scaled, word_of
 from labkit.claims.ledger import RESULTS, ledger
 from labkit.claims.published import published
 from labkit.paths import project
 from labkit.report.html import SUMMARY_MIME, fact_at, number, render_part
 from labkit.report.provenance import provenance, provenance_html
-from labkit.units import metric_of
+from labkit.units import heading, level_words, metric_of
 
+#: Level of the tests of a page.
+ALPHA = 0.05
 #: Functions without types, looked up when they are called.
 _notebook: Any = ipython_display
 #: Numeric columns that identify a trial; every other numeric column was measured.
@@ -80,8 +85,8 @@ _NOISE = """### The noise floor
 
 Some conditions ran twice in every block (A/A replicates). Their ratio to themselves shows what \
 this rig reports where there is no difference; its spread between blocks (`sd`, of the log ratio \
-of a pair) determines what can be decided. `decidable_margin` is the smallest margin within which \
-equal conditions are found equivalent with 80 % power, `detectable_difference` the smallest \
+of a pair) determines what can be decided. `decidable margin` is the smallest margin within which \
+equal conditions are found equivalent with 80 % power, `detectable difference` the smallest \
 difference that is found."""
 _GROUPS = """ Groups of conditions may differ in noise, so both are stated for each group; a \
 comparison between two groups is as precise as the noisier one."""
@@ -147,6 +152,9 @@ class Page:
         The column of `trials` that represents a trial: ``median``, or `value` itself.
     margin : float
         The margin of this page.
+    tests : dict
+        ``margin`` and ``alpha`` for comparisons: `alpha` counts the looks at which the campaign
+        could stop.
     n_blocks, failed : int
         Blocks with a successful trial; attempts that failed.
     pilot : bool
@@ -184,11 +192,12 @@ class Page:
         ok = [record for record in self.campaign.records if record["status"] == "ok"]
         self._ok, self.failed = len(ok), len(self.campaign.records) - len(ok)
         sampled = any(record["n_samples"] for record in ok) and value not in self.attempts
-        self.samples = sort_trials(self.series, value=value) if sampled else None
+        self.samples = self._read(self.campaign, sort_samples) if sampled else None
         self.summary = "median" if sampled else value
         self.trials = self._trials()
         self.n_blocks = int(self.trials["block"].nunique())
         self.pilot = self.n_blocks < PILOT_BLOCKS
+        self.tests = {"margin": self.margin, "alpha": self._alpha()}
         self.spanned = checks.blocks_across_sessions(self.trials) if len(self.trials) else []
         self.paired = self.trials.copy()
         numbers = self.paired.select_dtypes("number").columns.difference([*_KEYS, *self.factors])
@@ -206,13 +215,27 @@ class Page:
     def _planned_margin(self) -> float:
         return float(self.plan.get("margin", 0.02))
 
+    def _alpha(self) -> float:
+        """Return the level of a test at the looks at which conditions ended."""
+        planned = self.plan.get("looks")
+        if not planned or not self.n_blocks:
+            return ALPHA
+        ends = [look["blocks"] for look in self._all.looks if look["dropped"]]
+        return Looks(tuple(planned)).level(ALPHA, *ends, self.n_blocks)
+
     @property
     def series(self) -> pd.DataFrame:
         """The samples of each trial in the order they were taken, one row a trial.
 
         They are read from the dataset at each access, and not kept: they may be large.
         """
-        table = self._ordered(self.campaign.series([self.value]))
+        return self._read(self.campaign)
+
+    def _read(
+        self, campaign: dataset.Dataset, reduce: Callable[[NDArray[Any]], Any] | None = None
+    ) -> pd.DataFrame:
+        """Return the samples of each trial, or what is kept of them, with this page's factors."""
+        table = self._ordered(campaign.series([self.value], reduce=reduce))
         return table.assign(**{name: join_factors(table, of) for name, of in self._joined.items()})
 
     def _ordered(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -255,14 +278,20 @@ class Page:
 
     @staticmethod
     def show(value: Any, empty: str = "") -> None:
-        """Display a table or a figure; the text `empty` instead of a table without rows."""
+        """Display a table, its headings in words, or a figure; `empty` instead of no rows."""
         if empty and not len(value):
             Page.say(empty)
         else:
-            _notebook.display(value)
+            _notebook.display(in_words(value) if isinstance(value, pd.DataFrame) else value)
 
-    @staticmethod
-    def show_comparison(table: pd.DataFrame, *, scale: float = 1e-3, unit: str = "µs") -> None:
+    def show_comparison(
+        self,
+        table: pd.DataFrame,
+        *,
+        scale: float = 1e-3,
+        unit: str = "µs",
+        margin: float | None = None,
+    ) -> None:
         """Display a comparison: what was measured as a table, what was not as a sentence.
 
         Parameters
@@ -270,11 +299,16 @@ class Page:
         table : DataFrame
             What `compare`, `factor_effect` or `shift` returns.
         scale, unit : float, str
-            From the stored unit of the differences to the one shown.
+            From the stored unit of the differences to the one shown; times and rates are slower
+            or faster, everything else is higher or lower.
+        margin : float, optional
+            That of the comparison; the page's by default.
         """
-        Page.show(format_comparison(Page.measured(table), scale=scale, unit=unit))
+        margin = self.margin if margin is None else margin
+        shown = format_comparison(self.measured(table), scale=scale, unit=unit, margin=margin)
+        self.show(shown)
         if not_compared(table):
-            Page.say(not_compared(table))
+            self.say(not_compared(table))
 
     @staticmethod
     def show_counters(
@@ -295,8 +329,8 @@ class Page:
         if recorded and len(trials):
             table = mechanisms(trials, by=by, columns=recorded)
             Page.show(format_numbers(table.set_index(list(by)), digits))
-        if lacking := [f"`{name}`" for name in columns if name not in recorded]:
-            Page.say(f"Not recorded here: {', '.join(lacking)}.")
+        if lacking := [heading(name) for name in columns if name not in recorded]:
+            Page.say(f"Not recorded here: {'; '.join(lacking)}.")
 
     @staticmethod
     def measured(table: pd.DataFrame) -> pd.DataFrame:
@@ -306,17 +340,27 @@ class Page:
 
     @staticmethod
     def headline_text(line: Mapping[str, Any]) -> str:
-        """Return a headline as a line of a list: text, number with interval, verdict."""
+        """Return a headline as a line of a list: text, number with interval, answer in words.
 
-        def text(value: float) -> str:
-            return f"{value:.3f}" if line["unit"] == "times" else number(value)
+        A ``target`` is what the estimate was compared with, where that is not 1.
+        """
+        numbers = [line.get(name) for name in ("estimate", "low", "high")]
+        known = [math.nan if one is None else float(one) for one in numbers]
+        verdict, pilot, _ = str(line["verdict"]).partition(" (pilot)")
+        # A notebook may have tested it against another margin than the page's, which its text says.
+        word = f"{word_of(verdict, known[0] / line.get('target', 1))}{pilot}"
+        if line.get("unit") == "times":
+            text = ratio_text(*known)
+        else:
+            bounds = (
+                "" if math.isnan(sum(known[1:])) else f" [{number(known[1])}, {number(known[2])}]"
+            )
+            text = "" if numbers[0] is None else f"{number(known[0])} {line['unit']}{bounds}"
+        return f"- {line['text']}: {text} **{word}**".replace("  ", " ")
 
-        estimate = ""
-        if line.get("estimate") is not None:
-            estimate = f" {text(line['estimate'])} {line['unit']}"
-            if line.get("low") is not None and line.get("high") is not None:
-                estimate += f" [{text(line['low'])}, {text(line['high'])}]"
-        return f"- {line['text']}:{estimate} **{line['verdict']}**"
+    def word(self, verdict: str, ratio: float, unit: str = "") -> str:
+        """Return a verdict in words at the page's margin, as `labkit.answers.word_of`."""
+        return word_of(verdict, ratio, self.margin, unit)
 
     @staticmethod
     def headlines(table: pd.DataFrame, text: str, **levels: Any) -> list[dict[str, Any]]:
@@ -374,6 +418,10 @@ class Page:
         sampled = self.samples is not None and value in STATISTICS
         return f"{self.value}_{value}" if sampled else value
 
+    def _quantity(self, value: str) -> str:
+        """Return a column of `trials` in words."""
+        return quantity(self.metric(value))
+
     def answer(self, *answers: Answer | None) -> None:
         """Show the answer of the page in a sentence or two; the index shows the first.
 
@@ -390,9 +438,9 @@ class Page:
         if len(looks := self.plan.get("looks", ())) > 1:
             at = ", ".join(map(str, looks[:-1]))
             self.say(
-                f"This campaign could stop after {at} blocks. The tests on this page do not count "
-                "these looks, so they err a little more often than stated. The ledger, "
-                "`labkit ask` and `Dataset.compare` count them."
+                f"This campaign could stop after {at} blocks. Comparisons count this: their level "
+                f"is {self.tests['alpha']:.2g} in place of {ALPHA}. Intervals of what is not "
+                "compared (fits, quantiles, single conditions) do not."
             )
 
     def compared(
@@ -471,7 +519,7 @@ class Page:
         levels: Sequence[str],
         counters: Sequence[str],
     ) -> None:
-        """Draw the counters in which two conditions differ, and name the others.
+        """Say and draw in which counters two conditions differ, and name the others.
 
         Parameters
         ----------
@@ -482,38 +530,62 @@ class Page:
         levels : sequence of str
             The baseline, then the other condition.
         counters : sequence of str
-            Columns; each is tested at 5 % over the number of counters.
+            Columns; tested at the page's level, corrected by Holm over the counters.
         """
         baseline, condition = levels
+        compared = [level_words(factor, level) for level in levels]
         part = self.part(trials, {factor: list(levels)})
         both = {*levels} <= {*part[factor].astype("str")}
         known = [one for one in counters if both and one in part and (part[one] > 0).any()]
-        tables = []
-        for name in known:
-            options: dict[str, Any] = {"value": name, "margin": self.margin}
-            table = compare(
-                _positive(part, name),
-                condition=factor,
-                baseline=baseline,
-                block="block",
-                alpha=0.05 / len(known),
-                **options,
-            )
-            table = table[table["condition"] == condition]
-            tables.append(table.assign(counter=metric_of(name)[0].text, metric=name))
-        if not tables:
+        if not known:
             self.say(f"No counter was recorded of both {condition} and {baseline}.")
             return
-        rows = pd.concat(tables, ignore_index=True)
-        differ = rows[rows["verdict"] == "different"]
-        if len(differ):
-            self.say(f"Counters that differ between {condition} and {baseline}:")
-            self.show(
-                plots.interval_plot(differ, margin=self.margin, label="counter", baseline=baseline)
+        rows, only, others = [], [], []
+        for name in known:
+            options = {"value": name, "condition": factor, "block": "block"}
+            seen = part.groupby(part[factor].astype("str"))[name]
+            positive = [level for level, values in seen if (values > 0).any()]
+            if len(positive) < len(levels):  # no ratio to nothing
+                counted = seen.get_group(positive[0])
+                if self.pilot or not (counted > 0).all():
+                    others.append(quantity(name))
+                    continue
+                mean = scaled(float(counted.mean()), metric_of(name)[0].shown)
+                with_it = level_words(factor, positive[0])
+                only.append(f"{quantity(name)}: counted with {with_it} only, {mean} on average")
+                continue
+            logs = log_table(_positive(part, name), **options)
+            found = contrasts(logs, baseline, margin=self.margin, alpha=self.tests["alpha"])[
+                condition
+            ]
+            rows.append({"counter": quantity(name), "metric": name, **found})
+        table = decide(rows, alpha=self.tests["alpha"], keys=("counter", "metric"))
+        differ = table[table["verdict"] == "different"]
+        texts = [self._counter_text(row) for row in differ.to_dict("records")]
+        if texts or only:
+            self.say(f"{compared[1]} against {compared[0]}: {'; '.join([*texts, *only])}.")
+        else:
+            self.say(
+                "Nothing that was counted is shown to differ between "
+                f"{compared[1]} and {compared[0]}, so these counters do not say why."
             )
-        same = ", ".join(rows.loc[rows["verdict"] != "different", "counter"])
-        if same:
-            self.say(f"No difference is shown in: {same}.")
+        if len(differ):
+            self.show(
+                plots.interval_plot(
+                    differ, margin=self.margin, label="counter", baseline=compared[0]
+                )
+            )
+        others += list(table.loc[table["verdict"] != "different", "counter"])
+        if others:
+            self.say(f"No difference is shown in: {'; '.join(others)}.")
+
+    def _counter_text(self, row: Mapping[Any, Any]) -> str:
+        """Return a counter that differs as a part of a sentence."""
+        metric = str(row["metric"])
+        told = Answer.from_comparison(
+            row, metric=metric, condition="", baseline="", margin=self.margin
+        )
+        return f"{told.quantity} is {told.word} ({told.numbers})"
 
     def trust(self) -> None:
         """Show four marks (noise, drift, failures, infeasible), each with its table.
@@ -539,7 +611,7 @@ class Page:
         several = floor["of"].nunique() > 1
         shown = pd.DataFrame(
             {
-                "condition": tables.joined(floor, [*(["of"] if several else []), *self.factors]),
+                "condition": self._conditions(floor, several=several),
                 "ratio to itself": [
                     ratio_text(*row) for row in floor[["ratio", "low", "high"]].to_numpy()
                 ],
@@ -557,8 +629,21 @@ class Page:
         drift = pd.concat(self.drifts)
         drifting = drift[drift["drifts"]]
         text = f"{len(drifting)} of {len(drift)} conditions drift over the campaign"
-        shown = pd.DataFrame({"condition": tables.joined(drifting, ["of", *self.factors])})
+        shown = pd.DataFrame({"condition": self._conditions(drifting, several=True)})
         return _mark("Drift", drifting.empty, text, shown)
+
+    def _conditions(self, table: pd.DataFrame, *, several: bool) -> list[str]:
+        """Return what names each row of floors or drifts, and its value where they have several."""
+        rows = table[["of", *self.factors]].to_dict("records")
+        return [
+            ", ".join(
+                [
+                    *([self._quantity(str(row["of"]))] if several else []),
+                    *(level_words(name, row[name]) for name in self.factors),
+                ]
+            )
+            for row in rows
+        ]
 
     def _failure_mark(self) -> dict[str, Any]:
         flagged = self.trials[self.trials["flags"] != ""] if len(self.trials) else self.trials
@@ -576,7 +661,7 @@ class Page:
         return _mark("Failures", self.failed == 0, text, shown)
 
     def _infeasible_mark(self) -> dict[str, Any]:
-        shown = pd.DataFrame(self.plan["infeasible"], columns=["condition", "reason"])
+        shown = self._infeasible()
         lacking = len(self.rig.get("capabilities", {}))
         text = f"{len(shown)} conditions cannot run on this rig, which lacks {lacking} capabilities"
         return _mark("Infeasible", shown.empty, text, shown)
@@ -616,10 +701,23 @@ class Page:
                 "was not fixed before measuring."
             )
         self.say(text)
-        infeasible = pd.DataFrame(plan["infeasible"], columns=["condition", "reason"])
+        infeasible = self._infeasible()
         if len(infeasible):
             self.say("Infeasible on this rig, and therefore not measured:")
         self.show(infeasible, empty="Every condition is feasible on this rig.")
+
+    def _infeasible(self) -> pd.DataFrame:
+        """Return the infeasible conditions in words, with the reasons."""
+        rows = [
+            {
+                "condition": ", ".join(
+                    map(level_words, self.plan["factors"], one["condition"].split(" | "))
+                ),
+                "reason": one["reason"],
+            }
+            for one in self.plan["infeasible"]
+        ]
+        return pd.DataFrame(rows, columns=["condition", "reason"])
 
     def the_rig(self) -> None:
         """Show the rig's caveats, what it lacks, its CPUs and its hosts."""
@@ -674,14 +772,17 @@ class Page:
             self.say(_SESSIONS)
             self.say(self._sessions_text())
         which = "".join(
-            f", {name} {', '.join(map(str, level)) if isinstance(level, list) else level}"
-            for name, level in (within or {}).items()
+            f", {level_words(name, level)}"
+            for name, levels in (within or {}).items()
+            for level in (levels if isinstance(levels, list) else [levels])
         )
-        self.say(_NOISE + (_GROUPS if by else "") if first else f"### `{value}`{which}")
+        what = self._quantity(value)
+        title = f"### {what[:1].upper()}{what[1:]}{which}"
+        self.say(_NOISE + (_GROUPS if by else "") if first else title)
         paired = self.part(_positive(self.paired, value), within)
         trials = self.part(_positive(self.trials, value), within)
         if not trials[value].notna().any():
-            self.say(f"No trial has a value of `{value}` that could be compared{which}.")
+            self.say(f"Nothing to compare: no trial has a value of this ({what}{which}).")
         else:
             self._show_noise(paired, value, by, which)
             self._show_drift(trials, value, within, by, first=first)
@@ -730,10 +831,10 @@ class Page:
         each = " of each group" if len(decidable) + len(unknown) > 1 else ""
         parts = [f"`{name}` {m:.1%}" if name else f"{m:.1%}" for name, m in decidable.items()]
         text = (
-            f"Decidable margins on `{value}` (80 % power, {floor['n_blocks'].max()} blocks, the "
-            f"noisiest condition{each} that ran twice): {', '.join(parts)}. The largest, "
-            f"{max(decidable.values()):.1%}, is the one in the report's index; "
-            f"{self.margin:.1%} everywhere takes {needed or 'too many'} blocks."
+            f"Decidable margins of the {self._quantity(value)} (80 % power, "
+            f"{floor['n_blocks'].max()} blocks, the noisiest condition{each} that ran twice): "
+            f"{', '.join(parts)}. The largest, {max(decidable.values()):.1%}, is the one in the "
+            f"report's index; {self.margin:.1%} everywhere takes {needed or 'too many'} blocks."
         )
         if unknown:
             text += f" Not known for {', '.join(unknown)}: no condition ran twice in enough blocks."
@@ -758,20 +859,22 @@ class Page:
         self.say(f"{len(drifting)} of {len(drift)} conditions drift (5 %, corrected by Holm).")
         if len(drifting):
             self.show(drifting.round(4))
-        series = self.part(self.series, within) if sampled else pd.DataFrame()
-        if len(series):
-            self._show_inside(series, by or self.factors[0])
+        names = set(self.part(self.trials, within)["trial"].astype("str")) if sampled else ()
+        chosen = self.campaign.part(lambda record: record["trial"] in names)
+        if any(record["n_samples"] for record in chosen.records):
+            self._show_inside(chosen, by or self.factors[0])
         odd = checks.outliers(trials, value=value, condition=self.factors)
         count = int(odd["outlier"].sum())
         self.say(f"{count} of {len(odd)} trials are unlike the others of their condition.")
 
-    def _show_inside(self, series: pd.DataFrame, by: str) -> None:
+    def _show_inside(self, campaign: dataset.Dataset, by: str) -> None:
         """Show how much the samples of a trial depend on each other, and changes inside trials."""
-        options: dict[str, Any] = {"by": ["trial", by], "value": self.value}
-        dependence = checks.dependence(series, **options)
-        worth = dependence.groupby(by, observed=True)[["n", "lag1", "effective"]]
+        read = self._read(campaign, checks.inside)
+        inside = pd.DataFrame.from_records(list(read[self.value]))
+        inside[by] = read[by].astype(object)
+        inside["state"] = pd.Categorical(inside["state"], checks.STATES)
+        worth = inside.groupby(by, observed=True)[["n", "lag1", "effective"]]
         self.show(worth.agg(["median", "min"]).round(3))
-        inside = checks.stationarity(series, **options)
         states = inside.groupby([by, "state"], observed=False).size().unstack()
         sizes = inside.assign(size=inside["change"].abs()).groupby(by, observed=True)["size"]
         changes = sizes.agg(median_change="median", largest_change="max")
@@ -814,7 +917,7 @@ class Page:
         value = value or self.summary
         trials = self.part(_positive(self.trials, value), within)
         if not trials[value].notna().any():
-            self.say(f"No trial has `{value}`.")
+            self.say(f"Nothing to draw: no trial has a value of this ({self._quantity(value)}).")
             return
         checked = checks.outliers(trials, value=value, condition=self.factors)
         if unit is None and self.samples is not None and self.value.endswith("_ns"):
@@ -946,8 +1049,14 @@ class Page:
     def _noise_lines(self) -> list[dict[str, Any]]:
         """Return the noise floors; with several values, each line names its value."""
         several = len({str(name) for floor in self.floors for name in floor["of"]}) > 1
-        names = [*(["of"] if several else []), *self.factors]
-        return [line for floor in self.floors for line in tables.noise_lines(floor, names)]
+        return [
+            {"condition": condition}
+            | {name: tables.json_value(row[name]) for name in ("sd", "low", "high")}
+            for floor in self.floors
+            for condition, row in zip(
+                self._conditions(floor, several=several), floor.to_dict("records"), strict=True
+            )
+        ]
 
     def _about(self) -> dict[str, Any]:
         """Return what was measured, when, and where its data are."""

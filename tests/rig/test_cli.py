@@ -261,7 +261,7 @@ def _begin_anew_and_interrupt(folder: Path) -> None:
 @pytest.mark.rig
 def test_a_question_is_answered_by_measuring() -> None:
     found = labkit(
-        *("ask", "network", "--placements", "docker host", "docker bridge"),
+        *("ask", "isolation", "--placements", "docker host", "docker bridge"),
         *("--budget", "61s", "--json"),
     )
     assert found.returncode == 0, found.stderr

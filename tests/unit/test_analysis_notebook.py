@@ -44,7 +44,10 @@ def test_a_campaign_is_decided(monkeypatch):
     assert verdicts[said] == "replicated (analogue setting)"
     assert names["model"].n_blocks == 5 and len(names["terms"]) == 7
     text = words(shown)
-    assert "Decidable margins on `median`" in text and "Not known for `free + spin`" in text
+    assert (
+        "Decidable margins of the median round-trip time" in text
+        and "Not known for `free + spin`" in text
+    )
     assert all(f"`{tuning}` " in text for tuning in ("free + block", "split + spin"))
     assert summary["decidable_margin"] == pytest.approx(max(names["page"].margins.values()))
     assert "every block was measured within one session" in text.lower()

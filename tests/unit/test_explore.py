@@ -201,7 +201,7 @@ def test_the_shift_has_ratios_with_intervals(study: Study) -> None:
     assert list(table.index) == ["docker host", "docker bridge"]
     ratio = table.loc["docker bridge", table.columns[1]].replace("\N{NO-BREAK SPACE}", " ")
     assert float(ratio.split(" ")[0]) == pytest.approx(COSTS["docker bridge"], rel=0.05)
-    assert "[" in ratio and table.loc["docker bridge", "verdict"] == "different"
+    assert "[" in ratio and table.loc["docker bridge", "answer"] == "slower"
     assert "paired by block" in _text(view) and "decides nothing" in _text(view)
     assert view.figure is not None
     labels = [text.get_text() for text in view.figure.legends[0].get_texts()]
@@ -234,7 +234,7 @@ def test_fewer_than_five_blocks_are_a_pilot(tmp_path: Path) -> None:
     selection = _select(_study(write(tmp_path / "echo", blocks=1)), "rtt_ns")
     for name, view in VIEWS.items():
         assert name == "Rows" or "Fewer than 5 blocks: a pilot." in _text(view(selection))
-    assert set(_tables(quantile_shift(selection))[0]["verdict"]) == {"undecided"}
+    assert set(_tables(quantile_shift(selection))[0]["answer"]) == {"cannot tell yet"}
 
 
 def test_blocks_that_span_sessions_are_shown_and_not_compared(tmp_path: Path) -> None:

@@ -226,8 +226,8 @@ def test_claims_conclusions_and_figures_are_there(page):
     summary = summary_of(shown)
     assert any("losing 10% at most" in one["text"] for one in summary["headlines"])
     assert len(summary["noise_floor"]) >= 4 and summary["decidable_margin"] < 0.1
-    # Two maps a case, and the comparison of one container with two.
-    assert sum(isinstance(one, Figure) for one in shown) == 8
+    # Two maps a case, one container with two, the answer, and the distribution.
+    assert sum(isinstance(one, Figure) for one in shown) == 9
 
 
 def test_cpu_time_that_nobody_named_is_shown(monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labkit.campaign import evidence
-from labkit.units import METRICS, metric_of
+from labkit.units import METRICS, heading, metric_of
 
 
 def test_cpu_time_of_both_sides_has_a_unit() -> None:
@@ -36,3 +36,26 @@ def test_a_column_has_a_metric_and_a_statistic() -> None:
         metric, found = metric_of(column)
         assert (metric.name, found, metric.shown) == (name, statistic, shown)
     assert metric_of("end_ns")[0].better == "neither"
+
+
+def test_a_rate_of_another_placement_has_the_direction_of_the_rate() -> None:
+    for name in ("gflops", "mbit_per_s", "copy_gb_per_s", "block_input_mb_per_s", "seeks_per_s"):
+        own, other = metric_of(name)[0], metric_of(f"neighbour_{name}")[0]
+        assert own.better == other.better == "higher" and own.unit == other.unit
+    # A counter of its own is not the metric that its name ends with.
+    assert metric_of("group_cpu_use")[0].text.startswith("CPU time of the workload's control group")
+
+
+def test_headings_are_words_with_units() -> None:
+    for key, words in {
+        "gflops": "speed of Linpack, Gflop/s",
+        "link_gbit_per_s": "link, Gbit/s",
+        "neighbour_quota_us": "neighbour quota, us",
+        "steer_to": "steer to",
+        "n_trials": "trials",
+        "softirqs": "softirqs",
+        "docker host": "docker host",
+        "0.5": "0.5",
+        7: "7",
+    }.items():
+        assert heading(key) == words

@@ -236,7 +236,7 @@ def test_a_time_that_cannot_be_computed_is_none(metrics, settings):
 
 def recorded(*sides, case="3a"):
     sides = [{"name": name, "iterations": found} for name, found in sides]
-    return {"trial": "b01-p001", "levels": {"case": case}, "details": {"sides": sides}}
+    return {"trial": "b01-p001", "block": 1, "levels": {"case": case}, "details": {"sides": sides}}
 
 
 def test_iterations_are_read_from_the_records_with_what_was_timed_of_them():
@@ -248,6 +248,7 @@ def test_iterations_are_read_from_the_records_with_what_was_timed_of_them():
     assert found.neighbour.tolist() == ["fio", "fio", "linpack"] and set(found.case) == {"3a"}
     assert found.late.tolist() == found.cut.tolist() == [False, True, False]
     # A quarter was timed; if all 5 % of absence fell on it, a fifth of it was undisturbed.
+    assert found.seconds[0] == 0.5 and set(found.block) == {1}
     assert found.timed[0] == 0.25 and found.beside[0] == pytest.approx(0.8)
     assert found.timed[1:].isna().all() and found.beside[1:].isna().all()
     alone = iterations([recorded(("linpack", [first]), case="1")], {})

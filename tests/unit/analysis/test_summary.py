@@ -224,9 +224,6 @@ def test_headlines_are_plain_json():
     made = tables.headline(row, "spinning")
     assert json.loads(json.dumps(made, allow_nan=False)) == made
     assert made["verdict"] == "undecided (pilot)" and made["low"] is None
-    floor = noise_floor(study(), condition=CELL, **options)
-    lines = tables.noise_lines(floor, CELL)
-    assert lines[0]["condition"] == "bare, block" and lines[0]["sd"] > 0
     values = {"a": np.float64(1), "b": [np.int64(2), math.inf, pd.NA], 3: (math.nan, "x")}
     assert tables.json_value(values) == {"a": 1.0, "b": [2, None, None], "3": [None, "x"]}
 

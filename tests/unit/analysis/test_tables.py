@@ -5,7 +5,7 @@ import pandas as pd
 from synthetic import run, trials
 
 from labkit.analysis.compare import factor_effect
-from labkit.analysis.tables import format_comparison, format_numbers, not_compared
+from labkit.analysis.tables import format_comparison, format_numbers, in_words, not_compared
 
 
 def plain(text):
@@ -21,7 +21,7 @@ def test_a_comparison_in_words():
     bounds = f"{found['estimate']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
     assert row["ratio [interval]"] == bounds
     assert row["difference, µs [interval]"].startswith(f"{found['difference'] / 1000:.2f} [")
-    assert row["verdict"] == "different" and row["p"] == "<0.0001" and row["blocks"] == "9"
+    assert row["answer"] == "slower" and row["p"] == "<0.0001" and row["blocks"] == "9"
     assert row["note"].endswith("missing: 3") and row["level"] == "95 %"
 
 
@@ -31,7 +31,8 @@ def test_the_interval_shown_is_the_one_that_the_verdict_rests_on():
     row = table.iloc[0]
     assert row["verdict"] == "equivalent" and row["high"] > 1.025 > row["equal_high"]
     shown = format_comparison(table).iloc[0].map(plain)
-    assert shown["level"] == "90 %"
+    assert shown["level"] == "90 %" and shown["answer"] == "same within the margin"
+    assert format_comparison(table, margin=0.025)["answer"].iloc[0] == "same within 2.5 %"
     assert shown["ratio [interval]"].endswith(f"[{row['equal_low']:.3f}, {row['equal_high']:.3f}]")
     # Few blocks: what they cannot show is said once, below the table.
     assert shown["note"] == "" and "fewer than 10 blocks" in not_compared(table)
@@ -45,7 +46,7 @@ def test_one_baseline_goes_to_the_heading_and_what_was_not_run_is_said():
     shown = format_comparison(table)
     assert "ratio to base [interval]" in shown.columns
     assert list(shown.index) == [("x", "other"), ("y", "other")]
-    assert shown.iloc[1].map(plain).to_list()[:4] == ["0", "", "", "undecided"]
+    assert shown.iloc[1].map(plain).to_list()[:4] == ["0", "", "", "cannot tell yet"]
     assert not_compared(table) == "Not compared: y, other / base (no trial with condition=other)."
     assert not_compared(table.iloc[:1]) == ""
 
@@ -53,6 +54,16 @@ def test_one_baseline_goes_to_the_heading_and_what_was_not_run_is_said():
 def test_nothing_to_show():
     table = run(trials(np.random.default_rng(4), others=()))
     assert format_comparison(table).empty and not_compared(table) == ""
+
+
+def test_headings_are_words_whatever_the_shape_of_the_table():
+    rows = pd.DataFrame({"size_b": ["0", "1"], "nr_throttled": [1.0, 2.0], "n_trials": [3, 4]})
+    shown = format_numbers(rows.set_index("size_b").unstack().to_frame("value").unstack())
+    assert list(shown.index) == ["periods in which the server was cut off", "trials"]
+    assert shown.columns.names[-1] == "size, B" and shown.columns[0] == ("value", "0")
+    assert in_words(rows).columns[0] == "size, B"
+    empty = in_words(rows.iloc[:0].set_index(["size_b", "n_trials"]))
+    assert empty.index.names == ["size, B", "trials"] and empty.empty
 
 
 def test_gaps_are_empty():

@@ -22,11 +22,12 @@ from small_datasets import edit, write_campaign
 
 import labkit
 from labkit.citation import citation
-from labkit.dataset.describe import KEYS, PACKAGE, about_column, describe, read_description
+from labkit.dataset.describe import PACKAGE, describe, read_description
 from labkit.dataset.files import SUMS, digest_of, read_sums, write_sums
 from labkit.dataset.package import pack, verify
 from labkit.errors import DatasetError
 from labkit.paths import project
+from labkit.units import KEYS, about_column
 
 REFERENCE = project("data/reference")
 STUDIES = sorted(path.parent for path in REFERENCE.glob("*/plan.json"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +29,15 @@ from labkit.report.html import external_resources, fact_at, frame
 )
 def test_external_resources_of_a_page(page: str, found: int) -> None:
     assert len(external_resources(page)) == found
+
+
+def test_a_picture_is_the_same_svg_in_fewer_bytes() -> None:
+    text = '<svg>\n<text id="it\'s">the "host\'s" # 5 %</text></svg>'
+    url = html.picture(text)
+    assert '"' not in url and "#" not in url and "\n" not in url
+    found, given = (ElementTree.fromstring(one) for one in (unquote(url.partition(",")[2]), text))
+    assert found[0].attrib == given[0].attrib == {"id": "it's"}
+    assert found[0].text == given[0].text
 
 
 @given(st.dictionaries(st.text(), st.text()))

@@ -11,12 +11,15 @@ from notebook_pages import display_into, summary_of, words
 
 import labkit.dataset
 from labkit.analysis.compare import factor_effect
+from labkit.analysis.sequential import Looks
 from labkit.errors import DatasetError
 from labkit.report.page import Page
 
 SERVICES = {"linpack": "gflops", "netperf": "mbit_per_s"}
 FACTORS = {"service": [*SERVICES], "case": ["1", "3b"]}
 SIZES = ["0", "1024", "10240"]
+#: Of one side at 2.5 % over all looks.
+LEVELS = Looks((6, 12, 24)).levels(0.025, (6, 12))
 PLACEMENTS = ["docker host", "docker nat"]
 
 
@@ -98,16 +101,16 @@ def test_a_campaign_of_samples_has_all_sections(page_of, shown):
     assert set(page.samples["n"]) == {400} and len(page.series["latency_ns"].iloc[0]) == 400
     effect = factor_effect(page.paired, "placement", PLACEMENTS, ["size_b"], value="median")
     headlines = Page.headlines(effect, "the port, nothing to carry", size_b="0")
-    Page.show_comparison(effect)
+    page.show_comparison(effect)
     all_sections(page, headlines)
     text, summary = words(shown), summary_of(shown)
     assert "72 of 72 planned trials in 6 blocks; 28,800 samples; 0 attempts failed." in text
     assert (
         "Margin: 2.0%, as planned." in text and "Every condition is feasible on this rig." in text
     )
-    assert "Decidable margins on `median` (80 % power, 6 blocks" in text
+    assert "Decidable margins of the median latency of a call (80 % power, 6 blocks" in text
     assert "Every block was measured within one session" in text
-    assert "6 claims: " in text and "- the port, nothing to carry: 1.0" in text
+    assert "6 claims: " in text and "- the port, nothing to carry: 1.10x [" in text
     assert (summary["study"], summary["title"]) == ("network-isolation", "A study")
     assert (summary["profile"], summary["measured"]) == ("quick", "2027-01-15")
     assert summary["headlines"][0]["verdict"] == "different"
@@ -133,13 +136,16 @@ def test_each_metric_of_a_study_has_its_own_validity(page_of, shown):
     page.conclusions([], title="Interference")
     text, summary = words(shown), summary_of(shown)
     assert text.count("### Sessions") == text.count("### Flags") == 1
-    assert "### `mbit_per_s`, service netperf" in text
-    assert "Decidable margins on `gflops` (80 % power, 6 blocks, the noisiest condition" in text
+    assert "### Throughput of Netperf, netperf" in text
+    assert (
+        "Decidable margins of the speed of Linpack (80 % power, 6 blocks, the noisiest condition"
+        in text
+    )
     assert [one["condition"] for one in summary["noise_floor"]] == [
-        "gflops, linpack, 1",
-        "gflops, linpack, 3b",
-        "mbit_per_s, netperf, 1",
-        "mbit_per_s, netperf, 3b",
+        "speed of Linpack, linpack, case 1",
+        "speed of Linpack, linpack, case 3b",
+        "throughput of Netperf, netperf, case 1",
+        "throughput of Netperf, netperf, case 3b",
     ]
     assert len(page.margins) == 4 and summary["decidable_margin"] == pytest.approx(
         max(page.margins.values())
@@ -185,7 +191,7 @@ def test_a_campaign_in_which_nothing_succeeded_has_a_page(page_of, shown, make):
     page = page_of(stand_in, value="latency_ns" if make is calls else "gflops")
     assert page.n_blocks == 0 and page.trials.empty and page.samples is None
     all_sections(page)
-    assert "No trial has a value of" in words(shown)
+    assert "no trial has a value of this" in words(shown)
     assert summary_of(shown)["blocks"] == 0 and summary_of(shown)["trials"] == 0
 
 
@@ -222,7 +228,7 @@ def test_nothing_ran_twice_and_values_without_a_ratio(page_of, shown):
     page.validity("lost")
     text = words(shown)
     assert "No condition ran twice in a block: the noise floor is not known." in text
-    assert "No trial has a value of `lost` that could be compared." in text
+    assert "no trial has a value of this (lost)." in text
 
 
 def test_rows_that_a_trial_measured_beside_its_own_are_conditions_too(page_of, shown):
@@ -248,6 +254,21 @@ def test_joined_factors_and_parts(page_of):
     assert page.part(page.trials, None) is page.trials
 
 
+def test_comparisons_count_the_looks_at_which_the_campaign_could_stop(page_of, shown):
+    planned = page_of(services(6), value="gflops")
+    assert planned.tests == {"margin": 0.05, "alpha": 0.05}
+    looked = page_of(services(6, looks=[6, 12, 24]), value="gflops")
+    spent = Looks((6, 12, 24)).levels(0.025, (6,))[-1]
+    assert looked.tests["alpha"] == pytest.approx(2 * spent) and spent < 0.02
+    # Conditions that a look dropped rest on its blocks: the strictest look counts for a table.
+    dropped = services(12, looks=[6, 12, 24])
+    dropped.__dict__["looks"] = [{"blocks": 6, "dropped": ["linpack | 1"]}]
+    level = page_of(dropped, value="gflops").tests["alpha"]
+    assert level == pytest.approx(min(2 * one for one in LEVELS))
+    looked.answer(None)
+    assert "could stop after 6, 12 blocks" in words(shown) and "in place of 0.05" in words(shown)
+
+
 def test_a_margin_that_was_not_planned_is_said(page_of, shown):
     page = page_of(services(2), value="gflops", margin=0.1)
     page.what_was_run(["service"])
@@ -260,16 +281,57 @@ def test_infeasible_conditions_and_counters_are_shown(page_of, shown):
     page.what_was_run()
     Page.show_counters(page.trials, by=["placement"], columns=["context_switches", "softirqs"])
     assert "Infeasible on this rig" in words(shown)
-    assert "Not recorded here: `softirqs`." in words(shown)
+    assert "Not recorded here: softirqs." in words(shown)
     counters = [one for one in shown if isinstance(one, pd.DataFrame)][-1]
-    assert list(counters["context_switches"]) == ["4", "4"]
+    assert list(counters["context switches of all CPUs per message"]) == ["4", "4"]
+    assert "size 0 B" in str([one for one in shown if isinstance(one, pd.DataFrame)])
     page.conclusions([], title="x")
     assert summary_of(shown)["infeasible"] == infeasible
 
 
+def counted(**counters):
+    """Return trials of 5 blocks on the host's network and behind a port, with these counters."""
+    rows = [
+        {"block": block, "placement": place}
+        | {name: at[place][block % len(at[place])] for name, at in counters.items()}
+        for block in range(5)
+        for place in PLACEMENTS
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_counters_that_differ_say_why_in_numbers(page_of, shown):
+    page = page_of(calls(5), factors=["placement", "size_b"], value="latency_ns")
+    trials = counted(
+        context_switches={"docker host": [2.0, 2.1], "docker nat": [4.0, 4.1]},
+        server_cpu={"docker host": [0.3, 0.5], "docker nat": [0.5, 0.3]},
+        hop_drops={"docker host": [0], "docker nat": [3, 5]},
+        retransmits={"docker host": [0], "docker nat": [0, 9]},
+        softirqs={"docker host": [1.0, 2.0], "docker nat": [2.0, 1.0]},
+    )
+    page.why(trials, "placement", PLACEMENTS, [*trials.columns[2:], "rps_ipis"])
+    text = words(shown)
+    # Each counter at 5 %, as one family: with 5 blocks a level of 5 % / 4 would decide nothing.
+    assert "context switches of all CPUs per message is higher (4.04/message, +2.00/message" in text
+    assert "sockets dropped: counted with docker nat only, 3.80 on average." in text
+    assert text.endswith(
+        "No difference is shown in: TCP segments sent again; CPU time of the server's side busy; "
+        "network softirqs of all CPUs per message."
+    )
+
+
+def test_counters_that_do_not_differ_are_said_not_to_say_why(page_of, shown):
+    page = page_of(calls(5), factors=["placement", "size_b"], value="latency_ns")
+    same = {place: [0.3, 0.5] for place in PLACEMENTS}
+    page.why(counted(server_cpu=same), "placement", PLACEMENTS, ["server_cpu"])
+    assert "these counters do not say why" in words(shown)
+    page.why(counted(), "placement", PLACEMENTS, ["server_cpu"])
+    assert "No counter was recorded of both docker nat and docker host." in words(shown)
+
+
 def test_a_column_that_was_never_sampled_is_an_error(page_of):
     class Lacking(Campaign):
-        def _measured(self, columns):
+        def _measured(self, columns, reduce=None):
             raise DatasetError(f"{columns} was not measured")
 
     stand_in = calls(1)
@@ -281,7 +343,7 @@ def test_a_column_that_was_never_sampled_is_an_error(page_of):
     ("line", "text"),
     [
         ({"estimate": None}, "- x: **open**"),
-        ({"estimate": 1.23456, "unit": "times"}, "- x: 1.235 times **open**"),
+        ({"estimate": 1.23456, "unit": "times"}, "- x: 1.23x **open**"),
         (
             {"estimate": 12.3456, "low": 1.0, "high": 20.0, "unit": "µs"},
             "- x: 12.3 µs [1.00, 20.0] ",
@@ -290,3 +352,21 @@ def test_a_column_that_was_never_sampled_is_an_error(page_of):
 )
 def test_a_headline_in_words(line, text):
     assert Page.headline_text({"text": "x", "verdict": "open", **line}).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        ("different", "- x: 1.20x [1.10, 1.30] **higher**"),
+        ("different (pilot)", "- x: 1.20x [1.10, 1.30] **higher (pilot)**"),
+        ("equivalent", "- x: 1.20x [1.10, 1.30] **same within the margin**"),
+        ("undecided", "- x: 1.20x [1.10, 1.30] **cannot tell yet**"),
+        ("may share", "- x: 1.20x [1.10, 1.30] **may share**"),
+    ],
+)
+def test_the_verdict_of_a_headline_has_a_direction(verdict, text):
+    line = {"estimate": 1.2, "low": 1.1, "high": 1.3, "unit": "times"}
+    assert Page.headline_text({"text": "x", "verdict": verdict, **line}) == text
+    if verdict == "different":
+        said = Page.headline_text({"text": "x", "verdict": verdict, **line, "target": 2})
+        assert said.endswith("**lower**")
