@@ -8,14 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-
 from labkit import load, plots
 from labkit.analysis import checks, quantiles
 from labkit.analysis.compare import compare, factor_effect, shift
 from labkit.analysis.noise import noise_floor
 from labkit.analysis.summary import combined, summarise
-from labkit.analysis.trials import join_factors, sort_trials
+from labkit.analysis.trials import join_factors, sort_samples
 
 FACTORS = ["placement", "wait"]
 STATISTICS = ("min", "median", "mean", "p95", "p99", "q0.999", "std")
@@ -36,13 +34,12 @@ class Laps:
 
 def analyse(folder: Path, lap: Laps) -> dict:
     """Do what an analysis notebook does with a campaign; figures go to `folder`."""
-    series = load(folder).series(["rtt_ns"])
-    series["condition"] = join_factors(series, FACTORS)
-    lap("read")
-    dependence(series)
-    lap("dependence")
-    samples = sort_trials(series)
-    lap("sort")
+    campaign = load(folder)
+    samples = campaign.series(["rtt_ns"], reduce=sort_samples)
+    samples["condition"] = join_factors(samples, FACTORS)
+    lap("read and sort")
+    campaign.series(["rtt_ns"], reduce=checks.inside)
+    lap("inside trials")
     combined(samples, by=["condition"], statistics=STATISTICS)
     keys = ["trial", "block", *FACTORS, "condition", "replicate"]
     trials = summarise(samples, by=keys, statistics=STATISTICS)
@@ -55,17 +52,7 @@ def analyse(folder: Path, lap: Laps) -> dict:
     lap("figures")
     status = Path("/proc/self/status").read_text()
     peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
-    made = {"samples": int(series["n"].sum()), "peak": peak, "cpu": time.process_time()}
-    made |= {"pass": one_pass(series["rtt_ns"]), "fill": first_touch(made["samples"])}
-    lap("bounds")
-    return made
-
-
-def dependence(series) -> None:
-    """Lag-1 autocorrelation and effective size of every trial."""
-    for samples in series["rtt_ns"]:
-        checks.autocorrelation(samples[:100_000])
-        checks.effective_size(samples[:100_000])
+    return {"samples": int(samples["n"].sum()), "peak": peak, "cpu": time.process_time()}
 
 
 def comparisons(samples, trials) -> dict:
@@ -82,7 +69,7 @@ def comparisons(samples, trials) -> dict:
 def intervals(samples) -> None:
     """Bound p99 and p99.9 of the trials of each condition, pooled and a trial each."""
     for _, part in samples.groupby("condition", observed=True):
-        trials = [ordered.values for ordered in part["rtt_ns"]]
+        trials = list(part["rtt_ns"])
         for level in (0.99, 0.999):
             quantiles.pooled_quantile(trials, level)
             quantiles.trial_quantile(trials, level)
@@ -102,24 +89,6 @@ def figures(samples, trials, found: dict, folder: Path) -> None:
     ]
     for number, figure in enumerate(drawn):
         figure.savefig(folder / f"{number}.png")
-
-
-def one_pass(arrays) -> float:
-    """Return the seconds of one pass over all samples in memory, the best of three."""
-    taken = []
-    for _ in range(3):
-        began = time.monotonic()
-        for array in arrays:
-            array.max()
-        taken.append(time.monotonic() - began)
-    return min(taken)
-
-
-def first_touch(samples: int) -> float:
-    """Return the seconds that it takes to fill so many int64 in memory that is new."""
-    began = time.monotonic()
-    np.empty(samples, dtype=np.int64).fill(1)
-    return time.monotonic() - began
 
 
 def main(folder: str, began: str) -> None:

@@ -275,7 +275,9 @@ def repeated(rng: Rng, ratio: float, between: float, last: bool, **claim: float)
         centre = math.log(ratio) + between * rng.normal()
         campaigns.append(centre + SD * rng.normal(size=10))
         used = campaigns[-1:] if last else campaigns
-        estimate = block_mean(np.concatenate(used), scale="log")
+        alone = [block_mean(logs, scale="log") for logs in used]
+        whole = block_mean(np.concatenate(used), scale="log")
+        estimate = sequential.over_campaigns(whole, alone)
         share = 1.0 if last else sequential.campaign_share(len(campaigns))
         done = estimate.p_within(claim["low"], claim["high"]) < 0.05 * share
         if done:

@@ -235,7 +235,6 @@ class Answer:
         condition: str | None = None,
         baseline: str,
         margin: float,
-        alpha: float = 0.05,
     ) -> Answer:
         """Return a row of `labkit.compare` as an answer.
 
@@ -248,11 +247,11 @@ class Answer:
             ``rtt_ns_median`` is the same as ``rtt_ns`` and ``median``.
         condition, baseline : str
             Their names for the reader; the row's ``condition`` when omitted.
-        margin, alpha : float
-            As `compare` was given them.
+        margin : float
+            As `compare` was given it.
         """
         known, found = metric_of(metric)
-        low, high, confidence = interval_of(row, alpha)
+        low, high, confidence = interval_of(row)
         needed = row["needed_blocks"]
         return cls(
             condition=str(row["condition"]) if condition is None else condition,
@@ -382,13 +381,13 @@ class Answer:
         return f"<p>{sentence}<br><small>{html.escape(self._basis())}</small></p>"
 
 
-def interval_of(row: Mapping[str, Any], alpha: float) -> tuple[float, float, float]:
+def interval_of(row: Mapping[str, Any]) -> tuple[float, float, float]:
     """Return low, high and confidence of the interval that a row's verdict rests on.
 
     That of the two one-sided tests where the row is equivalent, else that of Holm's step.
     """
     if row["verdict"] == "equivalent":
-        return float(row["equal_low"]), float(row["equal_high"]), 1 - 2 * alpha
+        return float(row["equal_low"]), float(row["equal_high"]), float(row["equal_confidence"])
     return float(row["low"]), float(row["high"]), float(row["confidence"])
 
 

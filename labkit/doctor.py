@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import statistics
 import time
@@ -50,6 +51,7 @@ def check_machine() -> list[Check]:
         _networks(),
         *_cpus(),
         *_kernel(),
+        _seccomp(_read("/proc/sys/kernel/seccomp/actions_avail"), _read("/proc/self/status")),
     ]
 
 
@@ -220,6 +222,20 @@ def _kernel() -> list[Check]:
             "pressure (PSI)", pressure, "readable" if pressure else "not found", "boot with psi=1"
         ),
     ]
+
+
+def _seccomp(actions: str, status: str) -> Check:
+    """Return whether a container can have a seccomp filter, and a process beside it none."""
+    own = re.search(r"^Seccomp:\s*2$", status, re.MULTILINE) is not None
+    if own:
+        found = "labkit itself runs under a filter"
+        remedy = "trials outside a container fail: docker run --security-opt seccomp=unconfined"
+    elif "errno" in actions.split():
+        found, remedy = "containers get their engine's filter, other processes none", ""
+    else:
+        found = "the kernel has no filters"
+        remedy = "trials in a container fail: use a kernel with CONFIG_SECCOMP_FILTER"
+    return Check("seccomp", not remedy, found, remedy)
 
 
 def _read(path: str) -> str:

@@ -31,7 +31,7 @@ from labkit.analysis.trials import (
     order_of,
     quantile_level,
     samples_needed,
-    sort_trials,
+    sort_samples,
     statistic_of,
 )
 from labkit.dataset import Dataset
@@ -153,7 +153,7 @@ class Study:
         if column not in self._samples:
             sampled = self.campaign.sampled
             part = self.campaign.part(lambda record: column in sampled.get(record["trial"], ()))
-            table = sort_trials(part.series([column]), value=column)
+            table = part.series([column], reduce=sort_samples)
             self._samples[column] = table.set_index(table["trial"].astype(str))[column]
         return self._samples[column]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         headline,
         json_value,
     )
-    from labkit.analysis.trials import sort_trials
+    from labkit.analysis.trials import sort_samples, sort_trials
 
 #: Where each function is that notebooks use, as module and name.
 _HOMES = {
@@ -65,6 +65,7 @@ _HOMES = {
     "pooled_quantile": "quantiles.pooled_quantile",
     "ranking": "compare.ranking",
     "shift": "compare.shift",
+    "sort_samples": "trials.sort_samples",
     "sort_trials": "trials.sort_trials",
     "successive_ratios": "models.successive_ratios",
     "summarise": "summary.summarise",
@@ -102,6 +103,7 @@ __all__ = [
     "pooled_quantile",
     "ranking",
     "shift",
+    "sort_samples",
     "sort_trials",
     "successive_ratios",
     "summarise",

@@ -137,7 +137,7 @@ PILOT_BLOCKS = 5
 
 COLUMNS = (
     *("condition", "n_blocks", "value", "base"),
-    *("estimate", "low", "high", "confidence", "equal_low", "equal_high"),
+    *("estimate", "low", "high", "confidence", "equal_low", "equal_high", "equal_confidence"),
     *("difference", "difference_low", "difference_high"),
     *("p_value", "p_adjusted", "p_exploratory", "p_equivalence"),
     *("differs", "equivalent", "verdict", "blocks_missing", "needed_blocks", "sd", "note"),
@@ -202,8 +202,8 @@ def compare(
         - ``estimate``: ratio to the baseline; ``low, high``: its interval at ``confidence``, 1
           minus the level at which Holm's procedure tests this row (at most `alpha`), so that it
           excludes 1 exactly where the row ``differs``; NaN on too few blocks for a verdict;
-        - ``equal_low, equal_high``: the interval at 1 - 2 `alpha`, which lies inside the margin
-          where the two one-sided tests call the row equivalent;
+        - ``equal_low, equal_high``: the interval at ``equal_confidence``, 1 - 2 `alpha`, which lies
+          inside the margin where the two one-sided tests call the row equivalent;
         - ``difference, difference_low, difference_high``: in the unit of `value`, at
           ``confidence``;
         - ``p_value``, two-sided; ``p_adjusted``, Holm over the rows of this call that have a
@@ -344,7 +344,7 @@ def decide(
     table["p_adjusted"], table["p_exploratory"] = family.adjusted, family.exploratory
     table["differs"], table["equivalent"] = differs, equivalent
     table["verdict"] = words[differs + 2 * equivalent]
-    table["confidence"] = 1 - family.levels
+    table["confidence"], table["equal_confidence"] = 1 - family.levels, 1 - 2 * alpha
     names = [f"{name}{end}" for name in ("", "difference_", "equal_") for end in ("low", "high")]
     bounds = [
         _intervals(row, level) if decidable else [math.nan] * len(names)

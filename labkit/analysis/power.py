@@ -137,6 +137,7 @@ def blocks_to_detect(
     return _fewest(difference, sd, alpha, power, pilot, _t_power)
 
 
+@lru_cache(maxsize=4096)
 def _fewest(
     target: float,
     sd: float,

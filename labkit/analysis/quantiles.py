@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.estimates import Estimate, join_notes
 from labkit.analysis.robust import block_mean, checked, without_unchecked
-from labkit.analysis.trials import quantiles, samples_needed
+from labkit.analysis.trials import SortedSamples, quantiles, samples_needed
 from labkit.errors import UsageError
 
 Array = NDArray[Any]
@@ -79,6 +79,17 @@ def check_sorted(ordered: Array) -> None:
         raise UsageError("the samples are not sorted", remedy="numpy.sort them first")
 
 
+def _ordered(trials: Sequence[Array | SortedSamples]) -> list[SortedSamples]:
+    """Return the samples of each trial, of which arrays have to be sorted."""
+    for trial in trials:
+        if not isinstance(trial, SortedSamples):
+            check_sorted(trial)
+    return [
+        trial if isinstance(trial, SortedSamples) else SortedSamples(trial.view())
+        for trial in trials
+    ]
+
+
 def check_options(level: float, alpha: float) -> None:
     """Raise `UsageError` unless level and alpha lie between 0 and 1."""
     if not (0 < level < 1 and 0 < alpha < 1):
@@ -87,12 +98,12 @@ def check_options(level: float, alpha: float) -> None:
         )
 
 
-def trial_quantile(trials: Sequence[Array], level: float) -> Estimate:
+def trial_quantile(trials: Sequence[Array | SortedSamples], level: float) -> Estimate:
     """Return the geometric mean over blocks of a trial's quantile, with a t interval.
 
     Parameters
     ----------
-    trials : sequence of array
+    trials : sequence of array or SortedSamples
         Sorted samples of one trial a block, positive.
     level : float
         Between 0 and 1.
@@ -125,9 +136,7 @@ def trial_quantile(trials: Sequence[Array], level: float) -> Estimate:
     if trials and shortest < needed:
         note = f"the shortest trial has {shortest} samples; this quantile takes {needed}"
         return Estimate(math.nan, math.nan, math.nan, "log", len(trials), note)
-    for trial in trials:
-        check_sorted(trial)
-    values = np.array([float(quantiles(trial, [level])[0]) for trial in trials])
+    values = np.array([float(trial.quantiles([level])[0]) for trial in _ordered(trials)])
     if not ((values > 0) & np.isfinite(values)).all():
         raise UsageError("a trial's quantile is zero, negative or infinite: no logarithm")
     return block_mean(np.log(values), scale="log", note=modes_note(values))
@@ -188,7 +197,7 @@ def _usual_gap(n: int, draws: int = 4000) -> float:
 
 
 def pooled_quantile(
-    trials: Sequence[Array],
+    trials: Sequence[Array | SortedSamples],
     level: float,
     *,
     alpha: float = 0.05,
@@ -203,7 +212,7 @@ def pooled_quantile(
 
     Parameters
     ----------
-    trials : sequence of array
+    trials : sequence of array or SortedSamples
         Sorted samples of each trial; trials are the units that are independent.
     level : float
         Between 0 and 1.
@@ -252,7 +261,7 @@ def pooled_quantile(
     critical = _critical(drawn - centre * pool.sizes[slots], alpha)
     scores = _studentized((counts - level * pool.sizes[:, None]).T)
     low, high = _crossings(grid, scores, value, critical)
-    own = np.array([float(quantiles(trial, [level])[0]) for trial in trials])
+    own = np.array([float(trial.quantiles([level])[0]) for trial in pool.trials])
     note = join_notes(_few(pool, below), modes_note(own))
     if own.std() > 0:
         note = join_notes(note, without_unchecked(checked(own).note))
@@ -262,11 +271,9 @@ def pooled_quantile(
 class _Pool:
     """The trials of one condition and where their samples lie."""
 
-    def __init__(self, trials: Sequence[Array], level: float, alpha: float) -> None:
+    def __init__(self, trials: Sequence[Array | SortedSamples], level: float, alpha: float) -> None:
         self.needed = needed_for_interval(level, alpha)
-        for trial in trials:
-            check_sorted(trial)
-        self.trials, self.level = trials, level
+        self.trials, self.level = _ordered(trials), level
         self.sizes = np.array([len(trial) for trial in trials], dtype=np.float64)
         self.n = int(self.sizes.sum())
         self.note = ""
@@ -285,14 +292,7 @@ class _Pool:
 
     def below(self, points: Floats) -> Floats:
         """Return how many samples of each trial are at most each point: (trials, points)."""
-        counts = [
-            # Of integers those up to the floor: searching for floats would convert every sample.
-            np.searchsorted(trial, np.floor(points).astype(trial.dtype), side="right")
-            if trial.dtype.kind == "i"
-            else np.searchsorted(trial, points, side="right")
-            for trial in self.trials
-        ]
-        return np.array(counts, dtype=np.float64)
+        return np.array([trial.below(points) for trial in self.trials], dtype=np.float64)
 
     def value(self, grid: Floats, counts: Floats) -> float:
         """Return the quantile of all samples together, exactly, without sorting them together.
@@ -306,11 +306,9 @@ class _Pool:
         spans = []
         skipped = 0
         for trial in self.trials:
-            start = int(np.searchsorted(trial, grid[left], side="right")) if left >= 0 else 0
-            stop = len(trial)
-            if right < len(grid):
-                stop = int(np.searchsorted(trial, grid[right], side="right"))
-            spans.append(trial[start:stop])
+            start = int(trial.below(grid[left])) if left >= 0 else 0
+            stop = int(trial.below(grid[right])) if right < len(grid) else len(trial)
+            spans.append(trial.at(np.arange(start, stop)))
             skipped += start
         inner = np.sort(np.concatenate(spans))
         place = self.level * (self.n - 1) - skipped
@@ -321,7 +319,7 @@ class _Pool:
         centre = math.log(self.level / (1 - self.level))
         levels = 1 / (1 + np.exp(-(centre + np.linspace(-4, 4, _CANDIDATES))))
         ends = [0.0, *levels, 1.0]
-        samples = [quantiles(trial, ends) for trial in self.trials]
+        samples = [trial.quantiles(ends) for trial in self.trials]
         return np.unique(np.concatenate(samples))
 
     def redrawn(self, below: Floats, slots: Array, rng: np.random.Generator) -> Floats:

@@ -14,22 +14,24 @@ alpha each (Schuirmann 1987). Stopping because nothing would be decided takes no
 be followed: it only loses power.
 
 For a family of m claims give each alpha / m, or correct the p-values of `Looks.adjust` by Holm
-(Maurer & Bretz 2013). A campaign that is repeated spends alpha again: `campaign_share`.
+(Maurer & Bretz 2013). A campaign that is repeated spends alpha again: `campaign_share`. Where
+campaigns differ by more than their blocks explain (Welch 1951), they are the units in place of the
+blocks (summary measures: Matthews et al. 1990): `over_campaigns`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
-from labkit.analysis.estimates import Estimate, join_notes
+from labkit.analysis.estimates import Estimate, join_notes, over_blocks
 from labkit.analysis.power import estimated_sd
 from labkit.analysis.robust import block_mean
 from labkit.errors import UsageError
@@ -41,6 +43,10 @@ Word = Literal["replicated", "contradicted", "equivalent", "go on", "hopeless"]
 DECISIONS: tuple[Word, ...] = ("replicated", "contradicted", "equivalent", "go on", "hopeless")
 #: Nodes of the integrals over a partial sum and over an uncertain standard deviation.
 _NODES, _SD_NODES = 160, 48
+#: A look that has no error left to spend decides nothing.
+_LEAST_LEVEL = 1e-12
+#: Level of the test for campaigns that differ; it finds little, and a false alarm only widens.
+CAMPAIGN_LEVEL = 0.1
 #: A partial sum further from 0 than so many of its standard deviations does not happen.
 _FAR = 8.0
 
@@ -115,6 +121,27 @@ class Looks:
     def taken(self, n_blocks: int) -> tuple[int, ...]:
         """Return the numbers of blocks at the looks until so many, the last of which counts."""
         return *(n for n in self.blocks if n < n_blocks), n_blocks
+
+    def level(self, alpha: float, *ends: int) -> float:
+        """Return the level of tests over these looks, which together have error `alpha`.
+
+        It is for two-sided tests, with half of the error on each side, and for tests of
+        equivalence: the stricter of both.
+
+        Parameters
+        ----------
+        alpha : float
+            Error of a test over all looks.
+        *ends : int
+            The numbers of blocks that tests may rest on, such as those at which conditions were
+            dropped: the strictest of these looks counts.
+        """
+        if len(self.blocks) == 1:
+            return alpha
+        taken = [self.taken(n_blocks) for n_blocks in ends]
+        levels = [2 * self.levels(alpha / 2, sizes)[-1] for sizes in taken]
+        levels += [self.levels(alpha, sizes)[-1] for sizes in taken]
+        return max(_LEAST_LEVEL, min(levels))
 
     def adjust(self, p_value: float, n_blocks: int, *, sides: int = 1) -> float:
         """Return the p-value of a test at one look, with the looks before it counted.
@@ -253,6 +280,56 @@ def campaign_share(number: int) -> float:
     return 0.8 if number == 1 else 0.2 * 0.5 ** (number - 1)
 
 
+def over_campaigns(whole: Estimate, campaigns: Sequence[Estimate]) -> Estimate:
+    """Return an estimate over the blocks of several campaigns, or over these where they differ.
+
+    Parameters
+    ----------
+    whole : Estimate
+        Over the blocks of all campaigns.
+    campaigns : sequence of Estimate
+        The same of each campaign.
+
+    Returns
+    -------
+    Estimate
+        `whole`, unless the campaigns differ at `CAMPAIGN_LEVEL`: then the mean of the campaigns,
+        with the error of their spread, and a note.
+    """
+    spread = [one for one in campaigns if one.error > 0 and math.isfinite(one.error)]
+    p_value = _differ(spread) if len(spread) > 1 else 1.0
+    if p_value >= CAMPAIGN_LEVEL:
+        return whole
+    centres = np.array([one.centre for one in campaigns if math.isfinite(one.centre)])
+    units = over_blocks(centres, scale=whole.scale)
+    note = (
+        f"{len(centres)} campaigns differ by more than their blocks explain (p {p_value:.2g}): "
+        "the campaign is the unit, and it takes more campaigns, not longer ones"
+    )
+    return replace(
+        whole,
+        centre=units.centre,
+        error=max(units.error, whole.error),
+        df=units.df,
+        note=join_notes(whole.note, note),
+    )
+
+
+def _differ(campaigns: Sequence[Estimate]) -> float:
+    """Return the p-value that not all campaigns estimate one number (Welch 1951)."""
+    centres, errors, dfs = (
+        np.array([getattr(one, name) for one in campaigns]) for name in ("centre", "error", "df")
+    )
+    # In units of the largest error, so that no square leaves the floating-point range.
+    weights = (errors.max() / errors) ** 2
+    shares = weights / weights.sum()
+    more = len(campaigns) - 1
+    distance = ((centres - shares @ centres) / errors.max()) ** 2
+    uneven = float(np.sum((1 - shares) ** 2 / dfs)) / (more * (more + 2))
+    statistic = float(weights @ distance) / more / (1 + 2 * (more - 1) * uneven)
+    return float(special.fdtrc(more, 1 / (3 * uneven), statistic))
+
+
 @dataclass(frozen=True)
 class _Region:
     """The claimed region and the margin, as logs."""
@@ -368,6 +445,9 @@ def _levels(
     alpha: float, sizes: tuple[int, ...], most: int, spending: Spending
 ) -> tuple[float, ...]:
     """Return the levels of looks at partial sums of standard normal blocks."""
+    # Imported where it is needed: it takes 0.1 s.
+    from scipy import optimize
+
     places, weights = np.polynomial.legendre.leggauss(_NODES)
     # Before the first look the sum is 0 for certain.
     points, mass = np.zeros(1), np.ones(1)

@@ -42,7 +42,6 @@ def format_comparison(
     *,
     scale: float = 1e-3,
     unit: str = "µs",
-    alpha: float = 0.05,
     margin: float | None = None,
 ) -> pd.DataFrame:
     """Return a comparison as text, indexed by what names its rows.
@@ -54,8 +53,8 @@ def format_comparison(
     scale, unit : float, str
         From the stored unit of the differences to the one shown; nanoseconds to microseconds. Times
         and rates are slower or faster, everything else is higher or lower.
-    alpha, margin : float
-        As `compare` was given them.
+    margin : float
+        As `compare` was given it.
 
     Returns
     -------
@@ -85,8 +84,7 @@ def format_comparison(
         base = f" to {names['contrast'][0].partition(' / ')[2]}"
         names["contrast"] = [value.partition(" / ")[0] for value in names["contrast"]]
     rows = [
-        _row(row, scale, alpha)
-        | {"verdict": word_of(row["verdict"], row["estimate"], margin, unit)}
+        _row(row, scale) | {"verdict": word_of(row["verdict"], row["estimate"], margin, unit)}
         for row in table.to_dict("records")
     ]
     shown = pd.DataFrame(rows, columns=list(_HEADINGS)).assign(**names)
@@ -169,8 +167,8 @@ def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
     return in_words(shown.set_axis(table.columns, axis=1))
 
 
-def _row(row: Mapping[Any, Any], scale: float, alpha: float) -> dict[str, str]:
-    low, high, confidence = interval_of(row, alpha)
+def _row(row: Mapping[Any, Any], scale: float) -> dict[str, str]:
+    low, high, confidence = interval_of(row)
     difference = [row[name] for name in ("difference", "difference_low", "difference_high")]
     notes = [
         note for note in str(row["note"]).split("; ") if note and not note.endswith(_STATED_ONCE)

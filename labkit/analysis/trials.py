@@ -96,45 +96,102 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> list[tuple[dict[str, Any],
 
 
 class SortedSamples:
-    """Sorted samples of one trial, or of several pooled; read-only, with cached moments."""
+    """Sorted samples of one trial, or of several pooled; read-only, with cached moments.
 
-    def __init__(self, values: Array) -> None:
-        self.values = values
+    Where many samples have few values, as in a long trial with times in nanoseconds, each value is
+    kept once with the number of samples up to it: exact, and a hundredth of the memory.
+
+    Parameters
+    ----------
+    values : array
+        The samples, sorted; with `ends` the distinct ones.
+    ends : array of int, optional
+        For each value, how many samples are at most that.
+    """
+
+    def __init__(self, values: Array, ends: NDArray[np.int64] | None = None) -> None:
+        self._values, self._ends = values, ends
         values.flags.writeable = False
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self._values) if self._ends is None else int(self._ends[-1])
 
     def __repr__(self) -> str:
         span = f", {self.min:g} to {self.max:g}" if len(self) else ""
         return f"<{len(self):,} sorted samples{span}>"
 
     @property
+    def values(self) -> Array:
+        """All samples, sorted."""
+        return self._values if self._ends is None else np.repeat(*self.counted())
+
+    def counted(self) -> tuple[Array, NDArray[np.int64]]:
+        """Return values, rising, and the number of samples of each; a value may occur twice."""
+        if self._ends is None:
+            return self._values, np.ones(len(self._values), dtype=np.int64)
+        return self._values, np.diff(self._ends, prepend=0)
+
+    @property
     def min(self) -> float:
         """The smallest sample; NaN without samples, as the other statistics."""
-        return float(self.values[0]) if len(self) else math.nan
+        return float(self._values[0]) if len(self) else math.nan
 
     @property
     def max(self) -> float:
         """The largest sample."""
-        return float(self.values[-1]) if len(self) else math.nan
+        return float(self._values[-1]) if len(self) else math.nan
 
     @cached_property
     def mean(self) -> float:
         """The mean."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return float(self.values.mean()) if len(self) else math.nan
+            if self._ends is None:
+                return float(self._values.mean()) if len(self) else math.nan
+            return float(np.average(self._values, weights=self.counted()[1]))
 
     @cached_property
     def std(self) -> float:
         """The standard deviation of a sample (n - 1)."""
         # NaN where a sample is infinite, infinite where squares overflow.
         with np.errstate(over="ignore", invalid="ignore"):
-            return float(self.values.std(ddof=1)) if len(self) > 1 else math.nan
+            if self._ends is None:
+                return float(self._values.std(ddof=1)) if len(self) > 1 else math.nan
+            if len(self) < 2:
+                return math.nan
+            squares = np.square(self._values - self.mean) * self.counted()[1]
+            return math.sqrt(float(squares.sum()) / (len(self) - 1))
+
+    def at(self, ranks: NDArray[np.int64]) -> Array:
+        """Return the samples of these ranks, of which the first is 0."""
+        if self._ends is None:
+            return self._values[ranks]
+        return self._values[np.searchsorted(self._ends, ranks, side="right")]
+
+    def below(self, points: Floats) -> NDArray[np.int64]:
+        """Return how many samples are at most each point."""
+        if self._values.dtype.kind == "i":
+            # Up to the floor: searching for floats would convert every sample.
+            points = np.floor(points).astype(self._values.dtype)
+        places = np.searchsorted(self._values, points, side="right")
+        return places if self._ends is None else np.append(0, self._ends)[places]
 
     def quantiles(self, levels: Sequence[float] | Array) -> Floats:
         """Return quantiles, interpolated linearly (type 7 of Hyndman & Fan 1996)."""
-        return quantiles(self.values, levels)
+        return quantiles(self, levels)
+
+
+#: From so many samples on, and where they have so many times fewer values, values are counted.
+_MANY, _FEWER = 2**17, 4
+
+
+def _compact(values: Array) -> SortedSamples:
+    """Return sorted samples, with counts where that is smaller."""
+    if len(values) < _MANY:
+        return SortedSamples(values)
+    last = np.append(np.flatnonzero(values[1:] != values[:-1]), len(values) - 1)
+    if _FEWER * len(last) > len(values):
+        return SortedSamples(values)
+    return SortedSamples(values[last], last + 1)
 
 
 def pool(several: Iterable[SortedSamples]) -> SortedSamples:
@@ -142,20 +199,27 @@ def pool(several: Iterable[SortedSamples]) -> SortedSamples:
     nonempty = [samples for samples in several if len(samples)]
     if len(nonempty) == 1:
         return nonempty[0]
-    arrays = [samples.values for samples in nonempty] or [np.empty(0)]
-    # The stable sort merges sorted runs.
-    return SortedSamples(np.sort(np.concatenate(arrays), kind="stable"))
+    pairs = [samples.counted() for samples in nonempty] or [(np.empty(0), np.empty(0, np.int64))]
+    values, counts = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    if len(values) == counts.sum():
+        # The stable sort merges sorted runs.
+        return SortedSamples(np.sort(values, kind="stable"))
+    order = np.argsort(values, kind="stable")
+    values, ends = values[order], np.cumsum(counts[order])
+    last = np.append(np.flatnonzero(values[1:] != values[:-1]), len(values) - 1)
+    return SortedSamples(values[last], ends[last])
 
 
-def quantiles(ordered: Array, levels: Sequence[float] | Array) -> Floats:
+def quantiles(ordered: Array | SortedSamples, levels: Sequence[float] | Array) -> Floats:
     """Return quantiles of sorted values, interpolated linearly (type 7 of Hyndman & Fan 1996).
 
     `numpy.quantile` partitions a copy of the samples at each call and gives NaN next to infinities.
     """
+    at = ordered.at if isinstance(ordered, SortedSamples) else ordered.__getitem__
     position = np.asarray(levels, dtype=np.float64) * (len(ordered) - 1)
     below = np.floor(position).astype(np.int64)
     above = np.minimum(below + 1, len(ordered) - 1)
-    low, high = (ordered[rank].astype(np.float64) for rank in (below, above))
+    low, high = (at(rank).astype(np.float64) for rank in (below, above))
     # Two equal infinities have no difference, and need none.
     step = np.zeros_like(low)
     weight = position - below
@@ -169,8 +233,18 @@ def quantiles(ordered: Array, levels: Sequence[float] | Array) -> Floats:
     return values
 
 
-def sort_samples(samples: Array, name: Any = "") -> SortedSamples:
-    """Return one trial's samples, sorted; only NaN means no samples, some NaN are an error."""
+def sort_samples(samples: Array, name: Any = "a trial") -> SortedSamples:
+    """Return one trial's samples, sorted; only NaN means no samples, some NaN are an error.
+
+    For `Dataset.series`, which keeps what this returns in place of the samples.
+
+    Examples
+    --------
+    >>> from labkit import analysis, load
+    >>> trials = load("data/reference/rps").series("latency_ns", reduce=analysis.sort_samples)
+    >>> trials["latency_ns"].map(len).equals(trials["n"])
+    True
+    """
     fits = samples.dtype.kind == "i" or (
         samples.dtype.kind == "u" and (not len(samples) or samples.max() < 2**63)
     )
@@ -181,7 +255,7 @@ def sort_samples(samples: Array, name: Any = "") -> SortedSamples:
         if not np.isnan(values[0]):
             raise partly_missing(name)
         values = values[:0]
-    return SortedSamples(values)
+    return _compact(values)
 
 
 def sort_all(arrays: Sequence[Array], names: Sequence[Any]) -> list[SortedSamples]:

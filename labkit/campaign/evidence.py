@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from labkit.campaign import held
 from labkit.errors import ToolOutput
 from labkit.hosts import sockets
 from labkit.placement import parse_cpus
@@ -16,6 +17,7 @@ from labkit.runtimes.observed import sections
 # that they do not count the work of the snapshot.
 SNAPSHOT = (
     sockets.SHOW
+    + held.SHOW
     + r"""
 show() { [ -r "$2" ] && { echo "@@ $1"; cat "$2"; } || true; }
 counters() {
@@ -34,7 +36,7 @@ details() {
                 case "$names" in *cpu | cpu* | "") show "${name}cpu.stat" "$group/cpu.stat" ;; esac
                 case "$names" in *cpuacct*) show "${name}cpuacct" "$group/cpuacct.usage" ;; esac
             done
-        done <"/proc/$pid/cgroup"
+        done <"/proc/$pid/cgroup" || true
         echo "@@ ${name}sockets"; sockets "$pid"
         show "${name}snmp" "/proc/$pid/net/snmp"
         [ -z "$name" ] || continue
@@ -48,17 +50,19 @@ details() {
     echo "@@ latency"; od -An -td4 -N4 /dev/cpu_dma_latency 2>/dev/null || true
     echo "@@ clock"; date +%s%N
 }
+# Placements and networks are read at the same time, and printed one after the other.
+around() { networks "$2" | { details $1; placements "$1"; cat; }; }
 """
 )
 
 #: The window of a trial: snapshot, loads, snapshot; nothing else is sent to the host while it runs.
-#: Arguments: folder, placements, then name and command line of each load.
+#: Arguments: folder, placements, networks, then name and command line of each load.
 WINDOW = (
     SNAPSHOT
     + r"""
-folder=$1 places=$2 jobs=
-shift 2
-{ details $places; counters; echo "@@ end"; } >"$folder/before"
+folder=$1 places=$2 networks=$3 jobs=
+shift 3
+{ around "$places" "$networks"; counters; echo "@@ end"; } >"$folder/before"
 while [ $# -gt 0 ]; do
     sh -c "exec $2" >"$folder/$1.out" 2>"$folder/$1.err" &
     jobs="$jobs $!"
@@ -68,14 +72,15 @@ status=0
 for job in $jobs; do
     wait "$job" || { own=$?; [ "$status" -ne 0 ] || status=$own; }
 done
-{ counters; details $places; echo "@@ end"; } >"$folder/after"
+{ counters; around "$places" "$networks"; echo "@@ end"; } >"$folder/after"
 exit $status
 """
 )
 
 #: The snapshots alone, for the other hosts of a rig with several kernels.
-BEFORE = SNAPSHOT + 'details "$@"; counters; echo "@@ end"\n'
-AFTER = SNAPSHOT + 'counters; details "$@"; echo "@@ end"\n'
+#: Arguments: placements, networks.
+BEFORE = SNAPSHOT + 'around "$1" "$2"; counters; echo "@@ end"\n'
+AFTER = SNAPSHOT + 'counters; around "$1" "$2"; echo "@@ end"\n'
 
 _SCHED = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"}
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.campaign import evidence
+from labkit.campaign import evidence, held
 from labkit.campaign.treatments import Treatment
 from labkit.errors import FenceError, LabkitError, ManipulationError
 from labkit.hosts import Host, script
@@ -17,6 +18,7 @@ from labkit.runtimes import Server
 from labkit.runtimes.observed import observe
 from labkit.runtimes.verify import nat_flows
 from labkit.tools.base import Client, Measurement
+from labkit.tools.parsing import paused
 
 Snapshot = dict[str, Any]
 
@@ -36,28 +38,47 @@ def brief(argv: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A host that evidence is read from, and its placements' processes.
+    """A host that evidence is read from, and what is read there.
 
-    ``PID`` is the server at which a client aims, ``NAME=PID`` any other placement.
+    Of `processes`, ``PID`` is the server at which a client aims, ``NAME=PID`` any other placement.
+    `networks` are ``NAME=PATH`` of network namespaces, without a path for the host's own.
     """
 
     host: Host
     processes: tuple[str, ...]
+    networks: tuple[str, ...] = ()
 
 
 def kernels(
-    servers: Mapping[str, Server], main: Server, window: Host, *, shared: bool
+    servers: Mapping[str, Server],
+    main: Server,
+    window: Host,
+    *,
+    shared: bool,
+    networks: Mapping[str, str] | None = None,
 ) -> list[Kernel]:
     """Return the hosts on which evidence of the placements is read, the window's host first.
 
-    `main` is the server at which a client aims. With a shared kernel one host sees all processes.
+    `main` is the server at which a client aims. With a shared kernel one host sees all processes,
+    and all `networks` (`Rig.networks_of`).
     """
-    by_host: dict[int, tuple[Host, list[str]]] = {id(window): (window, [])}
-    for name, server in servers.items():
-        host = window if shared else server.host
-        _, processes = by_host.setdefault(id(host), (host, []))
-        processes.append(str(server.pid) if server is main else f"{name}={server.pid}")
-    return [Kernel(host, tuple(processes)) for host, processes in by_host.values()]
+    by_host: dict[int, tuple[Host, list[str], list[str]]] = {}
+    for name, server in [("", None), *servers.items()]:
+        host = window if shared or server is None else server.host
+        paths = networks or {host.name: ""}
+        words = [f"{network}={path}" for network, path in paths.items()]
+        _, processes, spaces = by_host.setdefault(id(host), (host, [], words))
+        if server is not None:
+            processes.append(str(server.pid) if server is main else f"{name}={server.pid}")
+            if _own_network(server):
+                spaces.append(f"{name}{held.OWN}=/proc/{server.pid}/ns/net")
+    return [Kernel(host, tuple(a), tuple(b)) for host, a, b in by_host.values()]
+
+
+def _own_network(server: Server) -> bool:
+    pair = (server.verification.get(name, {}) for name in ("namespaces", "host_namespaces"))
+    own, host = (spaces.get("net") for spaces in pair)
+    return bool(own != host)
 
 
 def aimed_at(clients: Sequence[Client], servers: Mapping[str, Server]) -> Server:
@@ -79,23 +100,55 @@ def check_target(rig: Rig, servers: Iterable[Server], client: Client, inside: An
         rig.check_target(client.target)
 
 
-def snapshot(text: str, kernel: Kernel) -> Snapshot:
+def snapshot(text: str, kernel: Kernel) -> str:
     """Take a snapshot on a host."""
-    return evidence.parse(kernel.host.run(*script(text, *kernel.processes)).stdout)
+    words = " ".join(kernel.processes), " ".join(kernel.networks)
+    return kernel.host.run(*script(text, *words)).stdout
+
+
+def check_held(
+    pairs: Iterable[tuple[Kernel, tuple[str, str]]],
+    servers: Mapping[str, Server],
+    main: str,
+    links: Collection[str],
+) -> dict[str, Any]:
+    """Return what was the same before and after a window, by host; `links` are the lab's.
+
+    Raises
+    ------
+    ManipulationError
+        Something differs between the snapshots, or since a placement was verified.
+    """
+    found = {}
+    for kernel, texts in pairs:
+        before, after = (held.parse(text, links, main) for text in texts)
+        changes = [
+            change
+            for name, server in servers.items()
+            for change in held.since(server.verification, name, before)
+        ]
+        changes += held.differences(before, after)
+        held.raise_changed(changes, f"host {kernel.host.name}")
+        found[kernel.host.name] = after.record()
+    return found
 
 
 def account(
     record: dict[str, Any],
-    snapshots: Sequence[tuple[Kernel, tuple[Snapshot, Snapshot]]],
+    pairs: Sequence[tuple[Kernel, tuple[str, str]]],
     cpus: tuple[str, str],
     measurements: Sequence[Measurement],
     treatments: Iterable[tuple[Treatment, Any]],
 ) -> None:
     """Add mechanisms, evidence and flags of a window to a trial's record.
 
-    `snapshots` are before and after the window, its own host's first; `cpus` the CPU lists of
-    client and server; `treatments` come with their levels.
+    `pairs` are the snapshots before and after the window, its own host's first; `cpus` the CPU
+    lists of client and server; `treatments` come with their levels.
     """
+    snapshots: list[tuple[Kernel, tuple[Snapshot, Snapshot]]] = [
+        (kernel, (evidence.parse(before), evidence.parse(after)))
+        for kernel, (before, after) in pairs
+    ]
     client = snapshots[0][1]
     server = next(
         pair for kernel, pair in snapshots if any("=" not in one for one in kernel.processes)
@@ -109,12 +162,17 @@ def account(
             record["evidence"][kernel.host.name] = {"before": before, "after": after}
     flags = [flag for treatment, level in treatments for flag in treatment.check(level, mechanisms)]
     record["mechanisms"] |= mechanisms
-    record["flags"] += [flag for measurement in measurements for flag in measurement.flags]
+    for measurement in measurements:
+        times = (measurement.samples.get(name) for name in ("start_ns", "end_ns"))
+        pauses = [flag for column in times if column is not None for flag in paused(column)]
+        record["flags"] += [*measurement.flags, *pauses]
     record["flags"] += [*flags, *validity(mechanisms)]
 
 
 #: Steal on one CPU, as a share of the window.
 _STEAL = 0.003
+#: CPU time is read a little before or after the window's own time.
+_CLOCKS = 1.1
 
 
 def validity(mechanisms: Mapping[str, float]) -> list[str]:
@@ -124,6 +182,12 @@ def validity(mechanisms: Mapping[str, float]) -> list[str]:
         flags.append(f"steal {mechanisms['steal_worst']:.1%} of a CPU")
     if mechanisms.get("Udp.RcvbufErrors", 0) > 0:
         flags.append(f"{mechanisms['Udp.RcvbufErrors']:.0f} datagrams dropped at the socket")
+    cpus = sum(re.fullmatch(r"cpu\d+_idle", name) is not None for name in mechanisms)
+    flags += [
+        f"impossible: {name} is {use:.2f} of {cpus} CPUs"
+        for name, use in mechanisms.items()
+        if name.endswith("cpu_use") and cpus and use > _CLOCKS * cpus
+    ]
     return flags
 
 

@@ -8,11 +8,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from labkit.campaign import background, evidence
+from labkit.campaign import background, evidence, held
 from labkit.campaign.record import (
+    Kernel,
     account,
     aimed_at,
     brief,
+    check_held,
     check_published,
     check_target,
     kernels,
@@ -22,6 +24,7 @@ from labkit.campaign.treatments import PacketCapture, PacketSteering, Pinning, T
 from labkit.campaign.window import Load, Window, WindowResult, host_of, thinned
 from labkit.design import Condition
 from labkit.errors import UsageError
+from labkit.hosts import Host
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
@@ -338,25 +341,33 @@ class Trial:
         window = Window(host, f"{directory}/{self._label}-client", self._label)
         loads = [self._load(window, name, *pair) for name, pair in clients.items()]
         main = aimed_at([client for client, _ in clients.values()], self._servers)
-        own, *others = kernels(self._servers, main, host, shared=self._rig.shared_kernel)
+        own, *others = self._kernels(main, host)
         before = [snapshot(evidence.BEFORE, kernel) for kernel in others]
         try:
-            result = window.run(loads, own.processes)
+            result = window.run(loads, own.processes, own.networks)
             after = [snapshot(evidence.AFTER, kernel) for kernel in others]
-            measurements = self._read(result, loads)
         finally:
             window.close()
-        inner = evidence.parse(self.logs.pop("before")), evidence.parse(self.logs.pop("after"))
-        snapshots = [(own, inner), *zip(others, zip(before, after, strict=True), strict=True)]
+        result, ends = self._keep_output(result, loads)
+        texts = [(result.texts["before"], result.texts["after"]), *zip(before, after, strict=True)]
+        pairs = list(zip([own, *others], texts, strict=True))
+        lasting = (
+            self._check_held(pairs, main, ends, loads) if all(map(held.complete, texts)) else {}
+        )
+        measurements = self._read(result, loads)
+        for name in ("before", "after"):
+            self.logs.pop(name)
         enclosing = next((inside for _, inside in clients.values() if inside), None)
         cpus = enclosing.cpus if enclosing else self.cpus("generator"), main.cpus
         account(
             self.record,
-            snapshots,
+            pairs,
             cpus,
             list(measurements.values()),
             self._treatments.values(),
         )
+        self.record["held"] = lasting
+        self._check_time(main, ends, clients)
         self.record["verification"] = main.verification
         self._check_published(main, [client for client, _ in clients.values()])
         return measurements
@@ -370,11 +381,63 @@ class Trial:
                 protocols = dict.fromkeys(name for client in aiming for name in client.protocols)
                 check_published(target, server, protocols)
 
-    def _read(self, result: WindowResult, loads: list[Load]) -> dict[str, Measurement]:
-        """Keep a window's output, and parse that of its clients."""
+    def _kernels(self, main: Server, window: Host) -> list[Kernel]:
+        networks = self._rig.networks_of([window, *(one.host for one in self._servers.values())])
+        shared = self._rig.shared_kernel
+        return kernels(self._servers, main, window, shared=shared, networks=networks)
+
+    def _keep_output(
+        self, result: WindowResult, loads: list[Load]
+    ) -> tuple[WindowResult, dict[str, held.End]]:
+        """Keep a window's output; return it with how its clients ended, as far as that is known."""
         self.record["window_seconds"] = result.seconds
         self.record["mechanisms"]["harness_wakeups"] = result.wakeups
-        self.logs |= {name: text for name, text in result.texts.items() if name[-4:] != ".log"}
+        texts, ends = dict(result.texts), dict[str, held.End]()
+        for load in loads:
+            texts[f"{load.name}.err"], end = held.take_end(texts[f"{load.name}.err"])
+            ends |= {load.name: end} if end else {}
+        self.logs |= {name: text for name, text in texts.items() if name[-4:] != ".log"}
+        return replace(result, texts=texts), ends
+
+    def _check_held(
+        self,
+        pairs: list[tuple[Kernel, tuple[str, str]]],
+        main: Server,
+        ends: Mapping[str, held.End],
+        loads: list[Load],
+    ) -> dict[str, Any]:
+        """Return what held to the end of the window; raise `ManipulationError` if not all did."""
+        name = next(name for name, server in self._servers.items() if server is main)
+        links = {link for links in self._rig.interfaces.values() for link in links}
+        lasting = check_held(pairs, self._servers, name, links)
+        for load in loads:
+            if end := ends.get(load.name):
+                held.raise_changed(held.problems_of(end, load.name, load.cpus), "the window")
+        return lasting
+
+    def _check_time(
+        self,
+        main: Server,
+        ends: Mapping[str, held.End],
+        clients: Mapping[str, tuple[Client, Server | None]],
+    ) -> None:
+        """Raise where more CPU time was used inside a placement than its control group counted."""
+        mechanisms = self.record["mechanisms"]
+        for name, server in self._servers.items():
+            placement = self._targets[name][1]
+            if placement.runtime == "bare" and placement.baseline_level != "cgroup":
+                continue
+            prefix = "" if server is main else f"{name}_"
+            used = mechanisms.get(f"{prefix}cpu_ns", 0.0) + sum(
+                ends[key].cpu_ns
+                for key, (_, inside) in clients.items()
+                if inside is server and key in ends
+            )
+            lost = held.lost_time(name, mechanisms.get(f"{prefix}group_cpu_ns"), used)
+            held.raise_changed(lost, f"host {server.host.name}")
+
+    def _read(self, result: WindowResult, loads: list[Load]) -> dict[str, Measurement]:
+        """Parse the output of a window's clients."""
         errors = "\n".join(result.texts[f"{load.name}.err"] for load in loads).strip()
         names = ", ".join(load.name for load in loads)
         replace(result.job, stderr=errors).check(f"see {names} (.out and .err) of the trial")
@@ -392,10 +455,14 @@ class Trial:
         self.record["commands"].append(brief(argv))
         show = thinned(log, client.log_rows)
         if inside is None:
-            return Load(name, client, ["taskset", "-c", self.cpus("generator"), *argv], show)
+            cpus = self.cpus("generator")
+            return Load(name, client, ["taskset", "-c", cpus, *held.guarded(argv)], show, cpus)
         # What enters the placement runs on the harness's CPUs; the command is pinned inside.
-        command = ["taskset", "-c", self._outside(), *inside.enter(argv)]
-        return Load(name, client, command, inside.enter(show))
+        command = ["taskset", "-c", self._outside(), *inside.enter(held.guarded(argv))]
+        placements = [self._targets[key][1] for key, one in self._servers.items() if one is inside]
+        own_count = any(RUNTIMES[placement.runtime].own_stack for placement in placements)
+        cpus = "" if own_count else inside.cpus
+        return Load(name, client, command, inside.enter(show), cpus)
 
     def _outside(self) -> str:
         cpus = self._rig.cpu_map

@@ -36,12 +36,16 @@ awk -v want="$2" -v rows="$rows" '
 
 @dataclass(frozen=True)
 class Load:
-    """A client, the command that runs it on its host, and the command that prints its log."""
+    """A client, the command that runs it on its host, and the command that prints its log.
+
+    `cpus` is the CPU list that it must keep to.
+    """
 
     name: str
     client: Client
     argv: Sequence[str]
     log: Sequence[str]
+    cpus: str
 
 
 @dataclass(frozen=True)
@@ -86,13 +90,16 @@ class Window:
         """Return the path of a load's own log."""
         return f"{self.folder}/{name}.log"
 
-    def run(self, loads: Sequence[Load], processes: Sequence[str]) -> WindowResult:
+    def run(
+        self, loads: Sequence[Load], processes: Sequence[str], networks: Sequence[str] = ()
+    ) -> WindowResult:
         """Run the loads at the same time and sleep until all have ended.
 
-        Evidence is taken of `processes`: ``PID`` of the server, ``NAME=PID`` of other placements.
+        Evidence is taken of `processes` and `networks`, as in `labkit.campaign.record.Kernel`.
         """
         commands = [text for load in loads for text in (load.name, shlex.join(load.argv))]
-        argv = script(evidence.WINDOW, self.folder, " ".join(processes), *commands)
+        words = " ".join(processes), " ".join(networks)
+        argv = script(evidence.WINDOW, self.folder, *words, *commands)
         self._job = start_job(self.host, argv, directory=self.folder, label=self.label)
         wakeups, began = harness_switches(), time.monotonic()
         longest = max(load.client.seconds for load in loads)

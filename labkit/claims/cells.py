@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.estimates import join_notes
-from labkit.analysis.trials import quantile_level, reduce_trials, samples_needed, sort_trials
+from labkit.analysis.trials import quantile_level, reduce_trials, samples_needed, sort_samples
 from labkit.claims.schema import (
     Cell,
     Claim,
@@ -97,6 +97,7 @@ class Measured:
         self._trials = trials
         self._ok = (trials.get("status", pd.Series(dtype=object)) == "ok").to_numpy(dtype=bool)
         self._limited = _limited(trials)
+        self._one_session = bool(trials.get("session", pd.Series(dtype=object)).nunique() == 1)
         self._levels = {
             name: _Levels.of(trials[name] if name in trials.columns else levels * len(trials))
             for name, levels in self.known.items()
@@ -146,16 +147,21 @@ class Measured:
         codes = self._combined(unnamed)
         shared, lost = _shared(rows, codes, unnamed)
         blocks = self._trials["block"].to_numpy()
-        split = blocks_across_sessions(self._trials.loc[np.unique(np.concatenate(shared))])
+        split = [] if self._one_session else self._spanning(shared)
         kept = [indices[~np.isin(blocks[indices], split)] for indices in shared]
         if not any(map(len, kept)):
             raise NotMeasured("every block spans several sessions")
         used, _ = _shared(kept, codes, unnamed)
         positive = all(bool((data.value[indices] > 0).all()) for indices in used)
-        values = {
-            place: _block_means(data.value[indices], blocks[indices], codes[indices], positive)
-            for place, indices in enumerate(used)
-        }
+        means = [
+            _block_means(data.value[indices], blocks[indices], codes[indices], positive)
+            for indices in used
+        ]
+        # By array: a table of series would be aligned anew for each of hundreds of claims.
+        every = np.unique(np.concatenate([names for names, _ in means]))
+        values = np.full((len(every), len(means)), np.nan)
+        for place, (names, mean) in enumerate(means):
+            values[np.searchsorted(every, names), place] = mean
         members = [self._matches(cell) for cell in cells]
         failures = sum(int((member & ~self._ok).sum()) for member in members)
         valueless = sum(int((member & self._ok & np.isnan(data.value)).sum()) for member in members)
@@ -175,7 +181,7 @@ class Measured:
             f"{valueless} trials have no {name}" if valueless else "",
         )
         samples = int(data.n[np.concatenate(shared)].min())
-        return Cells(pd.DataFrame(values).sort_index(), samples, note, self._load_limit(used))
+        return Cells(pd.DataFrame(values, index=every), samples, note, self._load_limit(used))
 
     def levels(self, claim: Claim, over: str, cells: Sequence[Cell]) -> list[float]:
         """Return the numbers of a factor at which every cell was measured."""
@@ -188,6 +194,10 @@ class Measured:
         if len(shared) < 2:
             raise NotMeasured(f"{len(shared)} level of {over} was measured; it takes several")
         return shared
+
+    def _spanning(self, cells: Sequence[NDArray[np.intp]]) -> list[Any]:
+        """Return the blocks in which the trials of cells ran in several sessions."""
+        return blocks_across_sessions(self._trials.loc[np.unique(np.concatenate(cells))])
 
     def _data(self, claim: Claim) -> _Values:
         """Return the value and the number of samples of every attempt."""
@@ -210,11 +220,11 @@ class Measured:
             own = ok[metric] if metric in ok.columns else np.nan
             return ok[["trial", "n_samples"]].set_axis(["trial", "n"], axis=1).assign(**{"": own})
         if metric not in self._samples:
-            series = self.dataset.series([metric])
+            series = self.dataset.series([metric], reduce=sort_samples)
             if not len(series):
                 raise NotMeasured("the trials of this campaign have no samples")
             self._samples[metric] = reduce_trials(
-                sort_trials(series, value=metric),
+                series,
                 value=metric,
                 by=["trial"],
                 statistics=[name for name in self._statistics[metric] if name],
@@ -291,8 +301,7 @@ class Measured:
     def _covers(self, entry: Mapping[str, str], cell: Cell) -> bool:
         levels = dict(zip(self.varied, entry["condition"].split(" | "), strict=False))
         return all(
-            bool(_Levels.of([levels[name]]).equal(cell[name]).all())
-            for name in cell.keys() & levels
+            bool(_level(levels[name]).equal(cell[name]).all()) for name in cell.keys() & levels
         )
 
 
@@ -309,7 +318,7 @@ class Combined:
 
     def cells(self, claim: Claim, cells: Sequence[Cell]) -> Cells:
         """Return the values of cells, over the blocks of all campaigns."""
-        several = self._each(lambda campaign: campaign.cells(claim, cells))
+        several = self.each(lambda campaign: campaign.cells(claim, cells))
         return Cells(
             pd.concat([each.values for each in several], ignore_index=True),
             min(each.samples for each in several),
@@ -319,10 +328,10 @@ class Combined:
 
     def levels(self, claim: Claim, over: str, cells: Sequence[Cell]) -> list[float]:
         """Return the numbers of a factor at which every cell was measured in every campaign."""
-        several = self._each(lambda campaign: campaign.levels(claim, over, cells))
+        several = self.each(lambda campaign: campaign.levels(claim, over, cells))
         return sorted(set(several[0]).intersection(*several[1:]))
 
-    def _each(self, read: Callable[[Measured], _T]) -> list[_T]:
+    def each(self, read: Callable[[Measured], _T]) -> list[_T]:
         """Return what is read of each campaign that has it."""
         values, reasons = [], []
         for campaign in self.campaigns:
@@ -362,6 +371,12 @@ class _Levels:
         return np.asarray(column == level, dtype=bool)
 
 
+@functools.cache
+def _level(text: str) -> _Levels:
+    """Return one level as a column."""
+    return _Levels.of([text])
+
+
 def _numbers(column: Iterable[Any]) -> NDArray[np.float64]:
     """Return levels as numbers, NaN where they are none."""
     series = pd.to_numeric(pd.Series([*column], dtype=object), errors="coerce")
@@ -389,6 +404,8 @@ def _shared(
     rows: Sequence[NDArray[np.intp]], codes: NDArray[np.intp], unnamed: Sequence[str]
 ) -> tuple[list[NDArray[np.intp]], int]:
     """Return the trials at those levels of other factors that all cells have, and how many not."""
+    if not unnamed:
+        return list(rows), 0
     common = functools.reduce(np.intersect1d, [codes[indices] for indices in rows])
     shared = [indices[np.isin(codes[indices], common)] for indices in rows]
     if not all(map(len, shared)):
@@ -401,8 +418,8 @@ def _block_means(
     blocks: NDArray[Any],
     codes: NDArray[np.intp],
     positive: bool,
-) -> pd.Series[float]:
-    """Return a number a block, averaged over replicates, then over the levels of other factors.
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Return blocks and their numbers, averaged over replicates, then levels of other factors.
 
     A block that lacks a level has no value: the other levels would bias it.
     """
@@ -414,7 +431,7 @@ def _block_means(
     counts = np.bincount(place, minlength=math.prod(shape)).reshape(shape)
     with np.errstate(invalid="ignore"):
         mean = (sums / counts).mean(axis=1)
-    return pd.Series(np.exp(mean) if positive else mean, index=names)
+    return names, np.exp(mean) if positive else mean
 
 
 def _problems(attempts: pd.DataFrame) -> str:

@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from labkit.analysis.estimates import Estimate, Inference, join_notes
 from labkit.analysis.knee import fit_knee
 from labkit.analysis.models import fit_line, interaction
 from labkit.analysis.overhead import fit_overhead
 from labkit.analysis.robust import block_mean, block_ratio
+from labkit.analysis.sequential import over_campaigns
 from labkit.claims.cells import Cells, Combined, Measured, NotMeasured
 from labkit.claims.schema import (
     Bound,
@@ -184,11 +186,36 @@ class _Case:
 def evaluate(claim: Claim, measured: Measured | Combined) -> Evaluation:
     """Return what a campaign says to a claim, at each combination of levels that it names."""
     measured.check(claim)
+    whole = _evaluate(claim, measured)
+    if isinstance(measured, Combined):
+        each = measured.each(lambda campaign: _evaluate(claim, campaign))
+        whole = _over_campaigns(whole, each) if len(each) > 1 else whole
+    return replace(whole, required=len(whole.parts) // 2 + 1) if claim.most else whole
+
+
+def _evaluate(claim: Claim, measured: Measured | Combined) -> Evaluation:
     estimate = ESTIMATORS.get(claim.kind, _compared)
     levels = claim.at_each()
     each = [estimate(_Case(claim, at, measured)) for at in levels]
-    whole = each[0] if len(each) == 1 else _joined(levels, each)
-    return replace(whole, required=len(whole.parts) // 2 + 1) if claim.most else whole
+    return each[0] if len(each) == 1 else _joined(levels, each)
+
+
+def _over_campaigns(whole: Evaluation, each: Sequence[Evaluation]) -> Evaluation:
+    """Return the evaluation of all campaigns with errors that allow for their differences."""
+    parts, unchecked = [], ""
+    for part in whole.parts:
+        alone = [
+            one.estimate
+            for evaluation in each
+            for one in evaluation.parts
+            if one.label == part.label and isinstance(one.estimate, Estimate)
+        ]
+        if isinstance(part.estimate, Estimate) and len(alone) > 1:
+            parts.append(replace(part, estimate=over_campaigns(part.estimate, alone)))
+        else:
+            parts.append(part)
+            unchecked = "whether the campaigns differ was not checked"
+    return replace(whole, parts=tuple(parts), note=join_notes(whole.note, unchecked))
 
 
 def _joined(levels: Sequence[Cell], each: Sequence[Evaluation]) -> Evaluation:
@@ -222,26 +249,26 @@ def _ratios(case: _Case, pairs: Sequence[tuple[Cell, Cell]], region: Region) -> 
     """Return one ratio a pair of cells, all of which have to lie in one region."""
     cells, places = _unique([cell for pair in pairs for cell in pair])
     data = case.values(cells)
-    parts = []
+    parts, values = [], data.values.to_numpy(dtype=np.float64)
     for number, (above, below) in enumerate(pairs):
         top, bottom = places[2 * number : 2 * number + 2]
         label = f"{words(above, without=below)} / {words(below, without=above)}"
-        parts.append(Part(label, _paired(data.values[top], data.values[bottom]), *region))
+        parts.append(Part(label, _paired(values[:, top], values[:, bottom]), *region))
     return Evaluation(tuple(parts), data.samples, note=data.note, limited=data.limited)
 
 
-def _paired(above: pd.Series[float], below: pd.Series[float]) -> Inference:
+def _paired(above: NDArray[np.float64], below: NDArray[np.float64]) -> Inference:
     """Return the ratio of two cells, paired by block: by t on logs where they have logarithms."""
-    both = above.notna() & below.notna()
+    both = ~(np.isnan(above) | np.isnan(below))
     note = _incomplete(both)
-    top, bottom = (np.asarray(values[both], dtype=np.float64) for values in (above, below))
+    top, bottom = above[both], below[both]
     if (top > 0).all() and (bottom > 0).all():
         return block_mean(np.log(top) - np.log(bottom), scale="log", note=note)
     note = join_notes(note, f"{_NO_LOGARITHM}: ratio of arithmetic means (Fieller 1954)")
     return block_ratio(top, bottom, note=note)
 
 
-def _incomplete(known: pd.Series[bool]) -> str:
+def _incomplete(known: NDArray[np.bool_]) -> str:
     lost = int((~known).sum())
     return f"{lost} of {len(known)} blocks incomplete" if lost else ""
 
@@ -266,8 +293,9 @@ def _bound(case: _Case) -> Evaluation:
     claim: Bound = case.claim
     cell = case.cell("condition")
     data = case.values([cell])
-    known = data.values[0].notna()
-    values, note = data.values[0][known].to_numpy(dtype=np.float64), _incomplete(known)
+    values = data.values[0].to_numpy(dtype=np.float64)
+    known = ~np.isnan(values)
+    values, note = values[known], _incomplete(known)
     if data.positive:
         estimate = block_mean(np.log(values), scale="log", note=note)
     else:

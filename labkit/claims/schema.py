@@ -601,7 +601,8 @@ class _Reader:
         self.names.add(name)
         claim = self.mistakes.validate(name, entry, CLAIM)
         if claim is not None:
-            self.mistakes.add(name, *claim.mistakes(), *self._checks(claim), *self._paper(claim))
+            of_paper = self._paper(claim)  # reads the tables that the checks need, too
+            self.mistakes.add(name, *claim.mistakes(), *self._checks(claim), *of_paper)
             claim = self._widened(claim)
         return claim
 
@@ -612,7 +613,8 @@ class _Reader:
             self.stated[source] = {}
             try:
                 self.stated[source] = {
-                    statement.id: statement for statement in load_stated(source, self.root)
+                    statement.id: statement
+                    for statement in load_stated(source, self.root, self.tables.get(source))
                 }
             except DatasetError as error:
                 messages.append(f"checks: {error.what}; {error.why or error.remedy}")

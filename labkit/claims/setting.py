@@ -138,8 +138,6 @@ def _capability(name: str, rig: Mapping[str, Any]) -> str:
         return str(lacking[name])
     if name in ("separate-kernels", "separate-machines") and rig.get("shared_kernel", True):
         return "the hosts share one kernel"
-    if name == "separate-machines" and rig.get("shared_machine", False):
-        return "the hosts are guests of one machine"
     if name in _OFFERED and name not in rig.get("offers", ()):
         return "the rig does not offer it"
     return ""
@@ -173,8 +171,8 @@ def _stable(facts: Mapping[str, Any], role: str) -> Mapping[str, Any]:
 
 def _ran(engine: str, dataset: Dataset) -> bool:
     """Tell whether a runtime ran: by the placements, or else by the engines of the hosts."""
-    ok = dataset.ok
-    if "placement" in ok.columns:
-        return any(str(placement).split()[0] == engine for placement in set(ok["placement"]))
+    placements = dataset.levels.get("placement")
+    if placements is not None:
+        return any(str(placement).split()[0] == engine for placement in placements)
     hosts = dataset.rig.get("hosts", {}).values()
-    return engine == "docker" and len(ok) > 0 and any(host.get("engine") for host in hosts)
+    return engine == "docker" and len(dataset.ok) > 0 and any(host.get("engine") for host in hosts)

@@ -9,6 +9,7 @@ names of options, numbers of figures, stands in the same file as a disagreement 
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import math
 import re
@@ -166,9 +167,11 @@ def stated_path(key: str, root: Path | str | None = None) -> Path:
     return (default_root() if root is None else Path(root)) / f"{key}.stated.toml"
 
 
-def load_stated(key: str, root: Path | str | None = None) -> tuple[Stated, ...]:
-    """Return every statement of a document that its own tables can be held against."""
-    table = columns_of(published(key, root))
+def load_stated(
+    key: str, root: Path | str | None = None, table: Columns | None = None
+) -> tuple[Stated, ...]:
+    """Return every statement of a document that its own tables, read already, are held against."""
+    table = columns_of(published(key, root)) if table is None else table
     content, mistakes = _read(key, root)
     statements: list[Stated] = []
     names: set[str] = set()
@@ -231,9 +234,12 @@ def _read(key: str, root: Path | str | None) -> tuple[_File, Mistakes]:
 
 
 def _computed(entry: _Entry, key: str, table: Columns, mistakes: Mistakes) -> list[Stated]:
-    shown = entry.shown or entry.compute
     try:
-        computed, number = compute([entry.compute, shown], entry.names, table)
+        # What is computed is what is shown, unless that is another expression.
+        computed, *others = compute(
+            [entry.compute, *filter(None, [entry.shown])], entry.names, table
+        )
+        number = others[0] if others else computed
     except UsageError as error:
         mistakes.add(entry.id, f"{error.what}: {error.why}" if error.why else error.what)
         return []
@@ -380,7 +386,8 @@ def standard_error(expression: str, given: Mapping[str, Any], table: Columns) ->
     return math.sqrt(variance)
 
 
-def names_in(expression: str) -> set[str]:
+@functools.cache
+def names_in(expression: str) -> frozenset[str]:
     """Return the names that an expression takes from outside; functions are not among them."""
     try:
         nodes = list(ast.walk(ast.parse(" ".join(expression.split()), mode="eval")))
@@ -388,7 +395,7 @@ def names_in(expression: str) -> set[str]:
         raise UsageError(f"{expression!r} is not an expression", why=str(error.msg)) from None
     names = [node for node in nodes if isinstance(node, ast.Name)]
     own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    return {node.id for node in names} - own - FUNCTIONS.keys()
+    return frozenset({node.id for node in names} - own - FUNCTIONS.keys())
 
 
 def evaluate(expression: str, names: Mapping[str, Value]) -> float | bool:

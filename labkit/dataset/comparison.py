@@ -11,7 +11,7 @@ from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.compare import compare
 from labkit.analysis.estimates import join_notes
 from labkit.analysis.sequential import Looks
-from labkit.analysis.trials import trial_statistic
+from labkit.analysis.trials import sort_samples, trial_statistic
 from labkit.answers import Answer
 from labkit.errors import UsageError, suggestion
 from labkit.units import METRICS, metric_of
@@ -19,8 +19,6 @@ from labkit.units import METRICS, metric_of
 if TYPE_CHECKING:
     from labkit.dataset import Dataset
 
-#: A look that has no error left to spend decides nothing.
-_LEAST_LEVEL = 1e-12
 #: The level at which a treatment is not applied, as `labkit.treatments` name it.
 OFF = "off"
 
@@ -65,32 +63,25 @@ def compare_conditions(
     frame[value] = pd.to_numeric(frame[value]).mask(frame["block"].isin(spanned))
     margin = float(data.plan.get("margin", 0.02)) if margin is None else margin
     level, looked = _level(data, frame, alpha)
-    options: dict[str, Any] = {"margin": margin, "alpha": level}
-    table = compare(
-        frame, value=value, condition=factor, baseline=sides[1], block="block", **options
-    )
+    names: dict[str, Any] = {"condition": factor, "baseline": sides[1], "block": "block"}
+    table = compare(frame, value=value, margin=margin, alpha=level, **names)
     row = {str(name): value for name, value in table.iloc[0].items()}
     at = ", ".join(f"{name} {level}" for name, level in held.items() if len(factors[name]) > 1)
     left_out = f"blocks {spanned} span sessions and are left out" if spanned else ""
     row["note"] = join_notes(f"with {at}" if at else "", left_out, looked, str(row["note"]))
     return Answer.from_comparison(
-        row, metric=column, statistic=statistic, baseline=str(sides[1]), **options
+        row, metric=column, statistic=statistic, baseline=str(sides[1]), margin=margin
     )
 
 
 def _level(data: Dataset, frame: pd.DataFrame, alpha: float) -> tuple[float, str]:
     """Return the level of a test after the looks that the plan has, and what to say of it."""
     planned = data.plan.get("looks")
-    if not planned:
+    if not planned or len(planned) == 1:
         return alpha, ""
-    looks = Looks(tuple(planned))
-    taken = looks.taken(frame["block"].nunique())
-    if len(taken) == 1:
-        return alpha, ""
-    # Half of the error for each direction, all of it for equivalence; the stricter of both.
-    sides = 2 * looks.levels(alpha / 2, taken)[-1], looks.levels(alpha, taken)[-1]
-    said = f"the campaign looked after {', '.join(map(str, taken[:-1]))} blocks, which counts"
-    return max(min(sides), _LEAST_LEVEL), said
+    at = ", ".join(map(str, planned[:-1]))
+    level = Looks(tuple(planned)).level(alpha, frame["block"].nunique())
+    return level, f"the campaign could stop after {at} blocks, which counts"
 
 
 def _held_level(
@@ -280,7 +271,7 @@ def _values(
     if not statistic:
         return chosen[["trial", factor, "block", column]].copy()
     names = set(chosen["trial"])
-    samples = data.part(lambda record: record["trial"] in names).series(column)
+    samples = data.part(lambda record: record["trial"] in names).series(column, reduce=sort_samples)
     return trial_statistic(
         samples, value=column, by=["trial", factor, "block"], statistic=statistic
     )

@@ -79,6 +79,7 @@ _RECORD = {
     "details": ("", "what the protocol noted beside its metrics (JSON)"),
     "window_seconds": ("s", "length of the measured window"),
     "evidence": ("", "counters of the host before and after the window (JSON)"),
+    "held": ("", "what was the same before and after the window, by host (JSON)"),
     "sampled": ("", "the measured columns of samples.parquet, in their order (JSON)"),
 }
 _UNITS = {"us": "us", "ns": "ns", "b": "B", "s": "s", "per_s": "1/s"}

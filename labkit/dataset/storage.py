@@ -134,7 +134,7 @@ def _check_digest(path: Path, digest: str | None) -> None:
 def _file(path: Path, digest: str | None) -> Part:
     def read(names: list[str]) -> Any:
         # The first call of read_table would spend a second on imports.
-        return _reading(str(path), lambda: parquet.ParquetFile(path).read(names))
+        return _reading(str(path), lambda: parquet.ParquetFile(path).read(names, use_threads=False))
 
     def checked() -> Any:
         _check_digest(path, digest)
@@ -242,7 +242,8 @@ class PackedTables:
 
         def read(columns: list[str]) -> Any:
             file = parquet.ParquetFile(path, metadata=footer, page_checksum_verification=True)
-            table = file.read_row_group(number, [*KEYS, *columns])
+            # The caller has threads of its own.
+            table = file.read_row_group(number, [*KEYS, *columns], use_threads=False)
             for key in KEYS:
                 if table[key].unique().to_pylist() != [record[key]]:
                     raise ValueError(f"these are samples of another {key}")
@@ -269,11 +270,15 @@ def directory_of(record: Mapping[str, Any]) -> str:
 
 
 def read_samples(
-    parts: Sequence[Part], expected_rows: Sequence[int], columns: Sequence[str] | None
+    parts: Sequence[Part],
+    expected_rows: Sequence[int],
+    columns: Sequence[str] | None,
+    reduce: Callable[[NDArray[Any]], Any] | None = None,
 ) -> tuple[list[int], dict[str, NDArray[Any]]]:
     """Return the number of samples of each trial, and each column of all trials.
 
-    A column is allocated once and filled by threads, so that there is no second copy.
+    A column is allocated once and filled by threads, so that there is no second copy. With `reduce`
+    a column has what it returns for each trial, and a thread holds the samples of one trial.
     """
     shared = [name for name in parts[0].types if all(name in part.types for part in parts)]
     names = shared if columns is None else list(columns)
@@ -286,11 +291,13 @@ def read_samples(
             )
         check_rows(part, rows)
     counts = [part.rows for part in parts]
-    arrays: dict[str, NDArray[Any]] = {
-        name: np.empty(
-            sum(counts), np.result_type(*[part.types[name].to_pandas_dtype() for part in parts])
-        )
+    types = {
+        name: np.result_type(*[part.types[name].to_pandas_dtype() for part in parts])
         for name in names
+    }
+    size = len(parts) if reduce else sum(counts)
+    arrays: dict[str, NDArray[Any]] = {
+        name: np.empty(size, object if reduce else types[name]) for name in names
     }
     ends = np.cumsum(counts)
 
@@ -300,6 +307,10 @@ def read_samples(
             if table[name].null_count:
                 where = parts[number].where
                 raise DatasetError("samples are missing in a trial", where=where, why=name)
+            if reduce:
+                array = table[name].to_numpy().astype(types[name], copy=False)
+                arrays[name][number] = reduce(array)
+                continue
             start = ends[number] - len(table)
             for chunk in table[name].chunks:
                 arrays[name][start : start + len(chunk)] = chunk.to_numpy(zero_copy_only=False)

@@ -9,7 +9,7 @@ infeasible conditions are counted and named.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from IPython import display as ipython_display
+from numpy.typing import NDArray
 
 from labkit import dataset, plots
 from labkit.analysis import checks, power, tables
 from labkit.analysis.compare import PILOT_BLOCKS, contrasts, decide, log_table
 from labkit.analysis.noise import margins, noise_floor
+from labkit.analysis.sequential import Looks
 from labkit.analysis.summary import STATISTICS, mechanisms, summarise
 from labkit.analysis.tables import (
     format_claims,
@@ -31,7 +33,7 @@ from labkit.analysis.tables import (
     in_words,
     not_compared,
 )
-from labkit.analysis.trials import join_factors, sort_trials
+from labkit.analysis.trials import join_factors, sort_samples
 from labkit.answers import Answer, percent, quantity, ratio_text, scaled, word_of
 from labkit.claims.ledger import RESULTS, ledger
 from labkit.claims.published import published
@@ -40,6 +42,8 @@ from labkit.report.html import SUMMARY_MIME, fact_at, number, render_part
 from labkit.report.provenance import provenance, provenance_html
 from labkit.units import heading, level_words, metric_of
 
+#: Level of the tests of a page.
+ALPHA = 0.05
 #: Functions without types, looked up when they are called.
 _notebook: Any = ipython_display
 #: Numeric columns that identify a trial; every other numeric column was measured.
@@ -148,6 +152,9 @@ class Page:
         The column of `trials` that represents a trial: ``median``, or `value` itself.
     margin : float
         The margin of this page.
+    tests : dict
+        ``margin`` and ``alpha`` for comparisons: `alpha` counts the looks at which the campaign
+        could stop.
     n_blocks, failed : int
         Blocks with a successful trial; attempts that failed.
     pilot : bool
@@ -185,11 +192,12 @@ class Page:
         ok = [record for record in self.campaign.records if record["status"] == "ok"]
         self._ok, self.failed = len(ok), len(self.campaign.records) - len(ok)
         sampled = any(record["n_samples"] for record in ok) and value not in self.attempts
-        self.samples = sort_trials(self.series, value=value) if sampled else None
+        self.samples = self._read(self.campaign, sort_samples) if sampled else None
         self.summary = "median" if sampled else value
         self.trials = self._trials()
         self.n_blocks = int(self.trials["block"].nunique())
         self.pilot = self.n_blocks < PILOT_BLOCKS
+        self.tests = {"margin": self.margin, "alpha": self._alpha()}
         self.spanned = checks.blocks_across_sessions(self.trials) if len(self.trials) else []
         self.paired = self.trials.copy()
         numbers = self.paired.select_dtypes("number").columns.difference([*_KEYS, *self.factors])
@@ -207,13 +215,27 @@ class Page:
     def _planned_margin(self) -> float:
         return float(self.plan.get("margin", 0.02))
 
+    def _alpha(self) -> float:
+        """Return the level of a test at the looks at which conditions ended."""
+        planned = self.plan.get("looks")
+        if not planned or not self.n_blocks:
+            return ALPHA
+        ends = [look["blocks"] for look in self._all.looks if look["dropped"]]
+        return Looks(tuple(planned)).level(ALPHA, *ends, self.n_blocks)
+
     @property
     def series(self) -> pd.DataFrame:
         """The samples of each trial in the order they were taken, one row a trial.
 
         They are read from the dataset at each access, and not kept: they may be large.
         """
-        table = self._ordered(self.campaign.series([self.value]))
+        return self._read(self.campaign)
+
+    def _read(
+        self, campaign: dataset.Dataset, reduce: Callable[[NDArray[Any]], Any] | None = None
+    ) -> pd.DataFrame:
+        """Return the samples of each trial, or what is kept of them, with this page's factors."""
+        table = self._ordered(campaign.series([self.value], reduce=reduce))
         return table.assign(**{name: join_factors(table, of) for name, of in self._joined.items()})
 
     def _ordered(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -416,9 +438,9 @@ class Page:
         if len(looks := self.plan.get("looks", ())) > 1:
             at = ", ".join(map(str, looks[:-1]))
             self.say(
-                f"This campaign could stop after {at} blocks. The tests on this page do not count "
-                "these looks, so they err a little more often than stated. The ledger, "
-                "`labkit ask` and `Dataset.compare` count them."
+                f"This campaign could stop after {at} blocks. Comparisons count this: their level "
+                f"is {self.tests['alpha']:.2g} in place of {ALPHA}. Intervals of what is not "
+                "compared (fits, quantiles, single conditions) do not."
             )
 
     def compared(
@@ -508,7 +530,7 @@ class Page:
         levels : sequence of str
             The baseline, then the other condition.
         counters : sequence of str
-            Columns; tested at 5 %, corrected by Holm over the counters.
+            Columns; tested at the page's level, corrected by Holm over the counters.
         """
         baseline, condition = levels
         compared = [level_words(factor, level) for level in levels]
@@ -533,9 +555,11 @@ class Page:
                 only.append(f"{quantity(name)}: counted with {with_it} only, {mean} on average")
                 continue
             logs = log_table(_positive(part, name), **options)
-            found = contrasts(logs, baseline, margin=self.margin, alpha=0.05)[condition]
+            found = contrasts(logs, baseline, margin=self.margin, alpha=self.tests["alpha"])[
+                condition
+            ]
             rows.append({"counter": quantity(name), "metric": name, **found})
-        table = decide(rows, alpha=0.05, keys=("counter", "metric"))
+        table = decide(rows, alpha=self.tests["alpha"], keys=("counter", "metric"))
         differ = table[table["verdict"] == "different"]
         texts = [self._counter_text(row) for row in differ.to_dict("records")]
         if texts or only:
@@ -835,20 +859,22 @@ class Page:
         self.say(f"{len(drifting)} of {len(drift)} conditions drift (5 %, corrected by Holm).")
         if len(drifting):
             self.show(drifting.round(4))
-        series = self.part(self.series, within) if sampled else pd.DataFrame()
-        if len(series):
-            self._show_inside(series, by or self.factors[0])
+        names = set(self.part(self.trials, within)["trial"].astype("str")) if sampled else ()
+        chosen = self.campaign.part(lambda record: record["trial"] in names)
+        if any(record["n_samples"] for record in chosen.records):
+            self._show_inside(chosen, by or self.factors[0])
         odd = checks.outliers(trials, value=value, condition=self.factors)
         count = int(odd["outlier"].sum())
         self.say(f"{count} of {len(odd)} trials are unlike the others of their condition.")
 
-    def _show_inside(self, series: pd.DataFrame, by: str) -> None:
+    def _show_inside(self, campaign: dataset.Dataset, by: str) -> None:
         """Show how much the samples of a trial depend on each other, and changes inside trials."""
-        options: dict[str, Any] = {"by": ["trial", by], "value": self.value}
-        dependence = checks.dependence(series, **options)
-        worth = dependence.groupby(by, observed=True)[["n", "lag1", "effective"]]
+        read = self._read(campaign, checks.inside)
+        inside = pd.DataFrame.from_records(list(read[self.value]))
+        inside[by] = read[by].astype(object)
+        inside["state"] = pd.Categorical(inside["state"], checks.STATES)
+        worth = inside.groupby(by, observed=True)[["n", "lag1", "effective"]]
         self.show(worth.agg(["median", "min"]).round(3))
-        inside = checks.stationarity(series, **options)
         states = inside.groupby([by, "state"], observed=False).size().unstack()
         sizes = inside.assign(size=inside["change"].abs()).groupby(by, observed=True)["size"]
         changes = sizes.agg(median_change="median", largest_change="max")

@@ -21,7 +21,7 @@ from labkit.analysis.compare import compare
 from labkit.analysis.noise import baseline_steps
 from labkit.analysis.summary import summarise
 from labkit.analysis.tables import headline
-from labkit.analysis.trials import sort_trials
+from labkit.analysis.trials import sort_samples
 from labkit.dataset import Dataset, load
 from labkit.placement import cpu_set
 from labkit.plots import interval_plot
@@ -369,7 +369,7 @@ def ladders_of(campaign: Dataset) -> list[Ladder]:
 
 def _trials(campaign: Dataset) -> pd.DataFrame:
     """Return the median round trip of each trial in µs, without blocks that span sessions."""
-    ordered = sort_trials(campaign.series([VALUE]), value=VALUE)
+    ordered = campaign.series([VALUE], reduce=sort_samples)
     medians = summarise(ordered, by=["trial"], value=VALUE, statistics=["median"])
     trials = campaign.ok.merge(medians.astype({"trial": "str"})[["trial", "median"]], on="trial")
     trials["median"] /= 1000

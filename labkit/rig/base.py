@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -267,6 +267,13 @@ class Rig:
         if affinity == "free":
             return self.cpu_map["all" if self.shared_kernel else f"all.{role}"]
         return self.cpu_map["sut" if affinity == "same" else role]
+
+    def networks_of(self, hosts: Collection[Host]) -> dict[str, str]:
+        """Return the paths of the network namespaces that hosts and their switch are, by name.
+
+        There are none where each host is a machine.
+        """
+        return {}
 
     def owns(self, address: str) -> bool:
         """Tell whether an address belongs to a host or a network of this rig."""

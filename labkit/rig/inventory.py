@@ -348,8 +348,8 @@ class InventoryRig(Rig):
             cpu_notes=notes,
             shared_kernel=shared,
             links=inventory_checks.links(machines, facts),
-            caveats=inventory_checks.caveats(kernels, facts),
-            missing=inventory_checks.missing(machines, kernels, facts, answers)
+            caveats=inventory_checks.caveats(inventory, kernels, facts),
+            missing=inventory_checks.missing(inventory, kernels, facts, answers)
             | runtimes.unavailable(sut.host, sut.engine)
             | inventory_checks.missing_networks(inventory, answers["generator"].get("user"))
             | without

@@ -134,7 +134,9 @@ def links(machines: Mapping[str, Machine], facts: Mapping[str, Facts]) -> tuple[
     )
 
 
-def caveats(kernels: Mapping[str, tuple[str, str]], facts: Mapping[str, Facts]) -> tuple[str, ...]:
+def caveats(
+    inventory: Inventory, kernels: Mapping[str, tuple[str, str]], facts: Mapping[str, Facts]
+) -> tuple[str, ...]:
     """Return the limits of what the machines' numbers can show."""
     texts = []
     boots: dict[str, list[str]] = {}
@@ -153,28 +155,27 @@ def caveats(kernels: Mapping[str, tuple[str, str]], facts: Mapping[str, Facts]) 
     if "peer" in kernels and kernels["peer"][0] == kernels["generator"][0]:
         texts.append("the peer's engine and its firewall rules are on the generator's machine")
     guests = [role for role in facts if facts[role]["stable"]["virtualisation"]["hypervisor"]]
-    if guests:
+    if inventory.shared_machine:
+        texts.append(
+            "the hosts are guests of one machine: they share its CPUs, caches and memory, and what "
+            "one end computes may slow the other"
+        )
+    elif guests:
         texts.append(f"virtual machines: {', '.join(guests)}; their CPUs are shared unseen")
     return tuple(texts)
 
 
 def missing(
-    machines: Mapping[str, Machine],
+    inventory: Inventory,
     kernels: Mapping[str, tuple[str, str]],
     facts: Mapping[str, Facts],
     answers: Mapping[str, Mapping[str, str]],
 ) -> dict[str, str]:
     """Return the capabilities that the machines lack, each with the reason."""
+    machines = inventory.machines
     sut, generator = machines["sut"], machines["generator"]
     reasons = _missing_hardware({"generator": generator, "sut": sut}, facts)
-    if kernels["generator"][0] == kernels["sut"][0]:
-        reasons["separate-machines"] = (
-            "generator and sut have one kernel (the same boot identifier)"
-        )
-        if not cpu_set(sut.cpus) - cpu_set(generator.cpus):
-            reasons["two-cpus"] = "rig.toml gives generator and sut the same CPU of one machine"
-    else:
-        reasons["one-machine"] = "generator and sut are separate machines: they share no CPU"
+    reasons |= _missing_apart(inventory, kernels)
     if "collector" not in machines:
         reasons["collector"] = "rig.toml names no host collector"
     elif not machines["collector"].mirrors:
@@ -202,6 +203,20 @@ def missing(
         reasons["rules"] = (
             "host sut has no firewall rules of an engine (is it run without iptables?)"
         )
+    return reasons
+
+
+def _missing_apart(inventory: Inventory, kernels: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Return what generator and sut lack as two machines, or as one."""
+    if kernels["generator"][0] != kernels["sut"][0]:
+        reasons = {"one-machine": "generator and sut have kernels of their own: no CPU is of both"}
+        if inventory.shared_machine:
+            reasons["separate-machines"] = "rig.toml says that the hosts are guests of one machine"
+        return reasons
+    reasons = {"separate-machines": "generator and sut have one kernel (the same boot identifier)"}
+    sut, generator = inventory.machines["sut"], inventory.machines["generator"]
+    if not cpu_set(sut.cpus) - cpu_set(generator.cpus):
+        reasons["two-cpus"] = "rig.toml gives generator and sut the same CPU of one machine"
     return reasons
 
 

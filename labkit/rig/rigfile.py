@@ -181,6 +181,7 @@ class RigFile(_Table):
     """The file."""
 
     name: Name
+    shared_machine: StrictBool = False
     hosts: HostTables
     networks: dict[NetworkName, FirstAddress] = {}
 
@@ -193,6 +194,8 @@ class Inventory:
     name: str
     machines: Mapping[str, Machine]
     networks: Mapping[str, Network]
+    #: Whether the hosts are guests of one machine.
+    shared_machine: bool = False
 
 
 def read_rigfile(path: Path | str) -> Inventory:
@@ -220,7 +223,7 @@ def read_rigfile(path: Path | str) -> Inventory:
     networks = {
         name: named(name, subnet, first) for name, (first, subnet) in tables.networks.items()
     }
-    inventory = Inventory(path, tables.name, machines, networks)
+    inventory = Inventory(path, tables.name, machines, networks, tables.shared_machine)
     _check_addresses(inventory)
     for network in networks.values():
         _check_room(inventory, network)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -225,6 +225,11 @@ class VirtualRig(Rig):
             | runtimes.unavailable(*engine_host),
             possible_networks=networks.VIRTUAL,
         )
+
+    def networks_of(self, hosts: Collection[Host]) -> dict[str, str]:
+        """Return the namespaces of these hosts and of the switch."""
+        roles = [role for role, host in self.hosts.items() if any(host is one for one in hosts)]
+        return {role: netns.namespace(role) for role in [*roles, "switch"]}
 
     @contextmanager
     def peer(self, images: Sequence[str]) -> Iterator[None]:

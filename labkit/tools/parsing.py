@@ -18,6 +18,8 @@ from labkit.tools.base import LOG_MARK, PYTHON
 
 #: A number as tools print it in the locale C, without a decimal comma.
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+#: The least pause between messages that is flagged, and how many times longer it is than others.
+_PAUSE_NS, _LONGER = 500_000_000, 10
 #: A rate counts as reached from this share of the requested one.
 REACHED = 0.99
 
@@ -129,6 +131,30 @@ def shortfall(achieved: float, requested: float, *, chance: float = 0.0) -> tupl
     if achieved >= REACHED * requested - chance:
         return ()
     return (f"rate not reached: {achieved:,.1f} of {requested:,.1f} per second",)
+
+
+def paused(times: Column) -> tuple[str, ...]:
+    """Return the flag of the longest pause in the times of messages in ns, or none.
+
+    One end may have been stopped. 99 % of the pauses must be much shorter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from labkit.tools.parsing import paused
+    >>> regular = np.arange(1000) * 1_000_000
+    >>> paused(regular), paused(np.where(regular < 4e8, regular, regular + 1_500_000_000))
+    ((), ('pause of 1.50 s, 0.40 s after the first message: was an end stopped?',))
+    """
+    times = np.sort(times)
+    gaps = np.diff(times)
+    if len(gaps) < 100 or gaps.max() < max(_PAUSE_NS, _LONGER * np.quantile(gaps, 0.99)):
+        return ()
+    at = (times[gaps.argmax()] - times[0]) / 1e9
+    return (
+        f"pause of {gaps.max() / 1e9:.2f} s, {at:.2f} s after the first message: was an end "
+        "stopped?",
+    )
 
 
 def too_few(count: int, requested: int | None) -> tuple[str, ...]:

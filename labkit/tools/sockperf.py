@@ -20,7 +20,7 @@ from labkit.errors import ToolOutput
 from labkit.hosts import Host
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement, check_integers, one_of
-from labkit.tools.parsing import Column, too_few, version
+from labkit.tools.parsing import Column, paused, too_few, version
 
 PORT = 11111
 PROTOCOLS = ("udp", "tcp")
@@ -119,8 +119,9 @@ def parse(stdout: str, log: str, *, messages: int | None = None) -> Measurement:
             remedy="see the trial's tool.out; is the server reachable?",
             evidence={"stdout": text[-4000:], "log": log[:2000]},
         )
-    rtt = _round_trips(log[head:])[:messages]
-    flags = too_few(len(rtt), messages)
+    sent, rtt = _round_trips(log[head:])
+    rtt = rtt[:messages]
+    flags = (*too_few(len(rtt), messages), *paused(sent))
     dropped, duplicated, reordered = (int(count) for count in losses.groups())
     if dropped or duplicated or reordered:
         flags += (f"lossy: {dropped} dropped, {duplicated} duplicated, {reordered} reordered",)
@@ -128,8 +129,8 @@ def parse(stdout: str, log: str, *, messages: int | None = None) -> Measurement:
     return Measurement({"rtt_ns": rtt}, metrics, int(total[1]), flags)
 
 
-def _round_trips(table: str) -> Column:
-    """Return rx - tx of each row in ns, computed in integers: a float cannot hold both."""
+def _round_trips(table: str) -> tuple[Column, Column]:
+    """Return tx and rx - tx of each row in ns, as integers: a float cannot hold both."""
     body = table.partition("\n")[2].partition("-----")[0]
     if not body.strip():
         raise ToolOutput("sockperf's log has no packet", why=table[:400])
@@ -145,7 +146,7 @@ def _round_trips(table: str) -> Column:
     rtt = received - sent
     if (rtt <= 0).any():
         raise ToolOutput("sockperf's log has a round trip that is not positive", why=body[:400])
-    return rtt
+    return sent, rtt
 
 
 def _nanoseconds(column: pd.Series[str]) -> Column:

@@ -42,7 +42,7 @@ class Campaign(Dataset):
         )
         self.__dict__["arrays"] = samples or {}
 
-    def _measured(self, columns: Any) -> Any:
+    def _measured(self, columns: Any, reduce: Any = None) -> Any:
         records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]
         arrays = [self.arrays[one["trial"]] for one in records]
         # A trial has an array, or several by column.
@@ -51,6 +51,9 @@ class Campaign(Dataset):
             for name in columns
         }
         lengths = [len(array) for array in next(iter(by_column.values()))]
+        if reduce:
+            kept = {name: list(map(reduce, of)) for name, of in by_column.items()}
+            return records, lengths, kept
         joined = {name: np.concatenate([np.empty(0), *of]) for name, of in by_column.items()}
         return records, lengths, joined
 

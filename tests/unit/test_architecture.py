@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import re
 import subprocess
@@ -52,6 +53,32 @@ def test_public_names_are_few_and_documented() -> None:
 def _code_cells(path: Path) -> list[dict[str, object]]:
     cells = json.loads(path.read_text())["cells"]
     return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+def _takes_a_level(call: ast.Call) -> bool:
+    """Tell whether a call compares conditions: it could be given a margin and a level."""
+    analysis = importlib.import_module("labkit.analysis")
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    function = getattr(analysis, name, None) if name in analysis.__all__ else None
+    parameters = inspect.signature(function).parameters if inspect.isfunction(function) else {}
+    return {"margin", "alpha"} <= set(parameters)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if path.parent.name == "analysis"], ids=_name
+)
+def test_comparisons_of_a_page_have_its_level(path: Path) -> None:
+    """Looks at which a campaign could stop count: `Page.tests` has the level."""
+    sources = ["".join(cell["source"]) for cell in _code_cells(path)]
+    trees = [ast.parse(source) for source in sources]
+    calls = [one for tree in trees for one in ast.walk(tree) if isinstance(one, ast.Call)]
+    without = [
+        ast.unparse(call)
+        for call in calls
+        if _takes_a_level(call) and not {None, "alpha"} & {keyword.arg for keyword in call.keywords}
+    ]
+    assert not without
+    assert "page.tests" in "\n".join(sources) or not any(map(_takes_a_level, calls))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)

@@ -169,6 +169,19 @@ def test_root_without_cap_sys_admin() -> None:
     assert "one-host: " in found.stdout
 
 
+@pytest.mark.parametrize(
+    ("actions", "mode", "remedy"),
+    [
+        ("kill_process errno allow", "0", ""),
+        ("kill_process errno allow", "2", "seccomp=unconfined"),
+        ("", "0", "CONFIG_SECCOMP_FILTER"),
+    ],
+)
+def test_a_filter_is_for_containers_only(actions: str, mode: str, remedy: str) -> None:
+    found = doctor._seccomp(actions, f"Name:\tpython\nSeccomp:\t{mode}\nSeccomp_filters:\t{mode}\n")
+    assert found.ok is not bool(remedy) and remedy in found.remedy
+
+
 def test_most_timer_interrupts() -> None:
     before = " CPU0 CPU1\nLOC: 90000 500 Local timer interrupts\n"
     after = " CPU0 CPU1\nLOC: 90004 750 Local timer interrupts\n"

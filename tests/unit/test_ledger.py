@@ -107,7 +107,7 @@ def with_samples(n: int = 200, **options: Any) -> Campaign:
 def test_samples_are_reduced_once_a_trial() -> None:
     found, reads = with_samples(), []
     read = found._measured
-    found.__dict__["_measured"] = lambda columns: reads.append(columns) or read(columns)
+    found.__dict__["_measured"] = lambda *given: reads.append(given) or read(*given)
     several = [
         claim(
             "difference",
@@ -201,6 +201,25 @@ def test_campaigns_of_one_plan_are_one_body_of_evidence() -> None:
     assert row["n_blocks"] == 12 and "2 campaigns of one plan" in row["why"]
     logs = [math.log(one(found)["estimate"]) for found in (alone, again)]
     assert math.log(row["estimate"]) == pytest.approx(np.mean(logs))
+
+
+def test_campaigns_that_differ_are_the_units() -> None:
+    least = claim("difference", condition=B, baseline=A, direction="higher")
+    factors = {"placement": PLACEMENTS[:2], "size_b": ["4"]}
+
+    def run(ratio: float, seed: int) -> Campaign:
+        def rate(placement: str, size: float) -> float:
+            return ratio if placement == PLACEMENTS[1] else 1.0
+
+        return campaign(rate, blocks=6, noise=0.02, factors=factors, seed=seed)
+
+    alike = one([run(1.3, 1), run(1.3, 2)], least)
+    assert alike["result"] == "replicated" and "the unit" not in alike["why"]
+    apart = one([run(1.1, 1), run(1.5, 2)], least)
+    assert apart["result"] == "undecided" and "the campaign is the unit" in apart["why"]
+    assert apart["low"] < 1 < apart["high"] and apart["n_blocks"] == 12
+    several = one([run(ratio, seed) for seed, ratio in enumerate((1.25, 1.35) * 5)], least)
+    assert several["result"] == "replicated" and "10 campaigns differ" in several["why"]
 
 
 def test_a_campaign_of_another_plan_is_left_out_and_it_is_said() -> None:

@@ -147,7 +147,7 @@ def test_sizes_within_a_factor_of_two_are_the_same_setting(
 
 
 def test_guests_of_one_machine_have_kernels_of_their_own_only() -> None:
-    rig = REAL | {"shared_machine": True}
+    rig = REAL | {"capabilities": {"separate-machines": "the hosts are guests of one machine"}}
     for capability, word in (("separate-kernels", "same"), ("separate-machines", "unsuitable")):
         needs = Needs(capabilities=(capability,))
         which = claim(

@@ -8,8 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import signal
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import signal, stats
 
+from labkit.analysis import checks
 from labkit.analysis.checks import CHANGE_ALPHA, stationarity
 
 Rng = np.random.Generator
@@ -27,6 +30,23 @@ def check(*trials: np.ndarray) -> pd.DataFrame:
 def autoregressive(rng: Rng, n: int, phi: float) -> np.ndarray:
     noise = rng.standard_normal(n + 500)
     return signal.lfilter([math.sqrt(1 - phi**2)], [1, -phi], noise)[500:]
+
+
+@given(st.lists(st.integers(-128, 127), min_size=1), st.sampled_from(["int8", "int64", "float"]))
+def test_ranks_are_those_of_scipy(values: list[int], kind: str) -> None:
+    series = np.array(values, dtype=kind)
+    assert checks._ranks(series).tolist() == stats.rankdata(series).tolist()
+
+
+def test_one_trial_has_what_the_tables_have() -> None:
+    trials = [np.random.default_rng(seed).integers(0, 999, 5_000) for seed in range(3)]
+    tables = [stationarity(samples_of(*trials), by=["trial"])]
+    tables.append(checks.dependence(samples_of(*trials), by=["trial"]))
+    both = tables[0].merge(tables[1], on=["trial", "n"]).drop(columns="trial")
+    found = pd.DataFrame.from_records([checks.inside(trial) for trial in trials])
+    pd.testing.assert_frame_equal(
+        found[both.columns], both.astype({"state": str}), check_dtype=False
+    )
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5])

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from statsmodels.stats.oneway import anova_oneway
 
+from labkit.analysis import sequential
+from labkit.analysis.estimates import over_blocks
 from labkit.analysis.sequential import DECISIONS, Looks, campaign_share, look
 from labkit.errors import UsageError
 
@@ -118,11 +121,45 @@ def test_an_adjusted_p_value_at_the_edges():
     assert Looks((5, 10)).adjust(1e-6, 12) == 1.0
 
 
+@given(st.floats(0.01, 0.2), st.sets(st.sampled_from(LOOKS.blocks), min_size=1))
+@settings(max_examples=30, deadline=None)
+def test_one_level_for_all_looks_is_no_more_than_that_of_any(alpha, ends):
+    level = LOOKS.level(alpha, *ends)
+    for end in ends:
+        taken = LOOKS.taken(end)
+        assert level <= 2 * LOOKS.levels(alpha / 2, taken)[-1]
+        assert level <= LOOKS.levels(alpha, taken)[-1]
+    assert Looks((20,)).level(alpha, 20) == alpha
+
+
 def test_repeated_campaigns_spend_alpha_once():
     shares = [campaign_share(number) for number in range(1, 40)]
     assert sum(shares) == pytest.approx(1.0) and shares[0] == 0.8
     with pytest.raises(UsageError, match="number of campaigns"):
         campaign_share(0)
+
+
+@given(st.integers(0, 10_000), st.lists(st.integers(3, 12), min_size=2, max_size=6))
+def test_campaigns_are_compared_by_welch(seed, sizes):
+    rng = np.random.default_rng(seed)
+    runs = [rng.normal(rng.normal(), 1 + rng.random(), size) for size in sizes]
+    estimates = [over_blocks(logs, scale="log") for logs in runs]
+    expected = anova_oneway(runs, use_var="unequal").pvalue
+    assert sequential._differ(estimates) == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+def test_campaigns_that_differ_are_the_units():
+    runs = [np.array([0.1, 0.12, 0.11, 0.1]), np.array([0.3, 0.31, 0.29, 0.3])]
+    whole = over_blocks(np.concatenate(runs), scale="log")
+    apart = sequential.over_campaigns(whole, [over_blocks(logs, scale="log") for logs in runs])
+    assert (apart.centre, apart.df, apart.n_blocks) == (pytest.approx(0.20375), 1, 8)
+    assert apart.error > whole.error and "the campaign is the unit" in apart.note
+    alike = [over_blocks(runs[0] + shift, scale="log") for shift in (0.0, 0.002)]
+    assert sequential.over_campaigns(whole, alike) is whole
+    # One block has no spread to compare with, and campaigns without variance none to be beyond.
+    assert sequential.over_campaigns(whole, [alike[0], over_blocks(runs[0][:1])]) is whole
+    constant = [over_blocks(np.full(4, level), scale="log") for level in (0.1, 0.3)]
+    assert sequential.over_campaigns(whole, constant) is whole
 
 
 @pytest.mark.parametrize(

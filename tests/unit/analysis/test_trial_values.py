@@ -254,12 +254,47 @@ def test_a_function_of_samples_gets_them_wide():
     assert sort_all([np.array([2**64 - 1], dtype=np.uint64)], ["v"])[0].max == 2.0**64
 
 
+counts = st.lists(st.lists(small | st.sampled_from([2**40]), min_size=1, max_size=60), min_size=1)
+
+
+@given(counts, st.booleans())
+def test_counted_samples_are_the_same_samples(trials, as_floats):
+    kind = np.float64 if as_floats else np.int64
+    arrays = [np.array(values, dtype=kind) for values in trials]
+    plain = sort_all(arrays, range(len(arrays)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials_module, "_MANY", 1)
+        patch.setattr(trials_module, "_FEWER", 1)
+        counted = sort_all(arrays, range(len(arrays)))
+    pairs = [*zip(plain, counted, strict=True), (pool(plain), pool(counted))]
+    pairs.append((pairs[-1][0], pool([*plain[:1], *counted[1:]])))
+    for one, other in pairs:
+        assert len(one) == len(other) and other.values.tolist() == one.values.tolist()
+        assert len(other.counted()[0]) <= len(one) and (one.min, one.max) == (other.min, other.max)
+        levels, points = np.linspace(0, 1, 23), np.linspace(one.min - 1, one.max + 1, 19)
+        assert other.quantiles(levels).tolist() == one.quantiles(levels).tolist()
+        assert other.below(points).tolist() == one.below(points).tolist()
+        assert other.mean == pytest.approx(one.mean, rel=1e-12, abs=1e-12)
+        assert other.std == pytest.approx(one.std, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+def test_long_trials_with_few_values_are_counted():
+    rng = np.random.default_rng(1)
+    long = rng.integers(9_000, 20_000, 200_000)
+    (few,) = sort_all([long], ["t"])
+    assert len(few.counted()[0]) <= 11_000 and len(few) == 200_000
+    assert few.values.tolist() == sorted(long)
+    (many,) = sort_all([rng.integers(0, 2**60, 200_000)], ["t"])
+    assert len(many.counted()[0]) == 200_000
+
+
 def test_the_benchmark_runs(tmp_path):
     spec = importlib.util.spec_from_file_location("scale", ROOT / "benchmarks" / "scale.py")
     scale = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(scale)
     made = scale.cold(scale.generate(tmp_path, 1_000))
-    assert made["samples"] == 70_000 and {"read", "sort", "figures"} <= set(made["parts"])
+    assert made["samples"] == 70_000
+    assert {"read and sort", "inside trials", "figures"} <= set(made["parts"])
     path = load(tmp_path).path
     for one, other in zip(scale.plain_tables(path), scale.our_tables(path), strict=True):
         assert sorted(other["p99"]) == pytest.approx(sorted(one["p99"]))

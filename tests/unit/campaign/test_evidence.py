@@ -176,7 +176,7 @@ def test_a_truncated_snapshot_is_an_error(cut: int) -> None:
 
 
 def test_a_snapshot_of_this_machine_is_complete() -> None:
-    text = LocalHost().run(*script(evidence.AFTER, str(os.getpid()))).stdout
+    text = LocalHost().run(*script(evidence.AFTER, str(os.getpid()), "")).stdout
     found = evidence.parse(text)
     assert found["clock_ns"] > 0 and found["cpu"]["cpu"][3] > 0
 
@@ -184,11 +184,11 @@ def test_a_snapshot_of_this_machine_is_complete() -> None:
 def test_a_window_fails_with_the_first_load_that_fails(tmp_path: Path) -> None:
     loads = ["one", "true", "two", "sh -c 'sleep 0.2; exit 3'", "three", "sh -c 'exit 4'"]
     job = LocalHost().run(
-        *script(evidence.WINDOW, str(tmp_path), str(os.getpid()), *loads), check=False
+        *script(evidence.WINDOW, str(tmp_path), str(os.getpid()), "", *loads), check=False
     )
     assert job.status == 3
     loads = ["one", "true", "two", "true"]
-    arguments = (str(tmp_path), str(os.getpid()), *loads)
+    arguments = (str(tmp_path), str(os.getpid()), "", *loads)
     assert LocalHost().run(*script(evidence.WINDOW, *arguments), check=False).status == 0
 
 
@@ -220,7 +220,7 @@ def test_the_cpu_time_of_each_placement() -> None:
 
 def test_the_script_reads_named_placements(tmp_path: Path) -> None:
     mine = str(os.getpid())
-    text = LocalHost().run(*script(evidence.AFTER, mine, f"other={mine}")).stdout
+    text = LocalHost().run(*script(evidence.AFTER, f"{mine} other={mine}", "")).stdout
     found = evidence.parse(text)
     assert found["ran_ns"] > 0 and found["beside"]["other"]["ran_ns"] >= found["ran_ns"]
     assert set(found["beside"]) == {"other"}
@@ -283,7 +283,7 @@ def test_an_incomplete_row_of_the_socket_table_is_an_error(wrong: str) -> None:
 def test_the_script_counts_the_drops_of_a_socket() -> None:
     def snapshot() -> dict[str, Any]:
         mine = str(os.getpid())
-        text = LocalHost().run(*script(evidence.AFTER, mine, f"other={mine}")).stdout
+        text = LocalHost().run(*script(evidence.AFTER, f"{mine} other={mine}", "")).stdout
         return evidence.parse(text)
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taker:

@@ -6,6 +6,8 @@ import os
 import socket
 from typing import Any
 
+import numpy as np
+
 from labkit.campaign import evidence
 from labkit.campaign import record as record_module
 from labkit.hosts import LocalHost
@@ -79,8 +81,10 @@ def test_drops_are_counted_on_every_host() -> None:
         after = [record_module.snapshot(evidence.AFTER, kernel) for kernel in chain_kernels]
     snapshots = list(zip(chain_kernels, zip(before, after, strict=True), strict=True))
     record: dict[str, Any] = {"mechanisms": {}, "flags": []}
-    measurements = [Measurement({}, messages=200)]
+    paused = np.arange(1000) * 1_000_000 + np.where(np.arange(1000) < 400, 0, 1_500_000_000)
+    measurements = [Measurement({"start_ns": paused}, messages=200)]
     record_module.account(record, snapshots, ("0", "0"), measurements, [])
+    assert [flag for flag in record["flags"] if flag.startswith("pause of 1.50 s, 0.40 s after")]
     counts = record["mechanisms"]
     # Each socket is counted once, on its host.
     assert 150 < counts["socket_drops"] < 200

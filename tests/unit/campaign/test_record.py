@@ -27,6 +27,10 @@ def test_a_long_argument_is_recorded_by_its_digest() -> None:
     [
         ({"steal_worst": 0.02}, "steal 2.0% of a CPU"),
         ({"Udp.RcvbufErrors": 3}, "3 datagrams dropped at the socket"),
+        (
+            {"group_cpu_use": 902.0, "cpu_use": 1.9, "cpu0_idle": 0.0, "cpu1_idle": 0.0},
+            "impossible: group_cpu_use is 902.00 of 2 CPUs",
+        ),
     ],
 )
 def test_broken_validity_rules_are_flags(mechanisms: dict[str, float], flag: str) -> None:

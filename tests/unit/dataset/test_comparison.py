@@ -167,7 +167,7 @@ def test_looks_of_the_plan_count(data: Dataset, tmp_path: Path) -> None:
     answer = looked.compare("bridge", wait="spin")
     assert answer.low < alone.low and answer.high > alone.high
     assert (answer.word, answer.ratio) == ("slower", alone.ratio)
-    assert "looked after 3 blocks" in answer.note
+    assert "could stop after 3 blocks" in answer.note
 
 
 def test_the_reference_answers_the_question_of_the_bridge() -> None:

@@ -100,6 +100,9 @@ def test_series_have_a_row_for_each_trial(store: Store) -> None:
     pd.testing.assert_frame_equal(long[samples.columns], samples, check_index_type=False)
     same = [add(store, block=2, position=p) for p in (1, 2)]  # trials of equal length stay arrays
     assert len(load(same[0].parents[1]).series(["rtt_ns"])["rtt_ns"].iloc[-1]) == 3
+    largest = found.series("rtt_ns", reduce=max)
+    pd.testing.assert_frame_equal(largest.drop(columns="rtt_ns"), series.drop(columns="rtt_ns"))
+    assert largest["rtt_ns"].tolist() == [max(one) for one in series["rtt_ns"]] == [10, 20, 30]
     part = series[series["placement"] == "bare clean"]
     assert [one.tolist()[0] for one in part["rtt_ns"]] == [10, 30]
 

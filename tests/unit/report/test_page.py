@@ -11,12 +11,15 @@ from notebook_pages import display_into, summary_of, words
 
 import labkit.dataset
 from labkit.analysis.compare import factor_effect
+from labkit.analysis.sequential import Looks
 from labkit.errors import DatasetError
 from labkit.report.page import Page
 
 SERVICES = {"linpack": "gflops", "netperf": "mbit_per_s"}
 FACTORS = {"service": [*SERVICES], "case": ["1", "3b"]}
 SIZES = ["0", "1024", "10240"]
+#: Of one side at 2.5 % over all looks.
+LEVELS = Looks((6, 12, 24)).levels(0.025, (6, 12))
 PLACEMENTS = ["docker host", "docker nat"]
 
 
@@ -251,6 +254,21 @@ def test_joined_factors_and_parts(page_of):
     assert page.part(page.trials, None) is page.trials
 
 
+def test_comparisons_count_the_looks_at_which_the_campaign_could_stop(page_of, shown):
+    planned = page_of(services(6), value="gflops")
+    assert planned.tests == {"margin": 0.05, "alpha": 0.05}
+    looked = page_of(services(6, looks=[6, 12, 24]), value="gflops")
+    spent = Looks((6, 12, 24)).levels(0.025, (6,))[-1]
+    assert looked.tests["alpha"] == pytest.approx(2 * spent) and spent < 0.02
+    # Conditions that a look dropped rest on its blocks: the strictest look counts for a table.
+    dropped = services(12, looks=[6, 12, 24])
+    dropped.__dict__["looks"] = [{"blocks": 6, "dropped": ["linpack | 1"]}]
+    level = page_of(dropped, value="gflops").tests["alpha"]
+    assert level == pytest.approx(min(2 * one for one in LEVELS))
+    looked.answer(None)
+    assert "could stop after 6, 12 blocks" in words(shown) and "in place of 0.05" in words(shown)
+
+
 def test_a_margin_that_was_not_planned_is_said(page_of, shown):
     page = page_of(services(2), value="gflops", margin=0.1)
     page.what_was_run(["service"])
@@ -313,7 +331,7 @@ def test_counters_that_do_not_differ_are_said_not_to_say_why(page_of, shown):
 
 def test_a_column_that_was_never_sampled_is_an_error(page_of):
     class Lacking(Campaign):
-        def _measured(self, columns):
+        def _measured(self, columns, reduce=None):
             raise DatasetError(f"{columns} was not measured")
 
     stand_in = calls(1)

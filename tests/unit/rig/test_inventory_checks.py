@@ -67,7 +67,7 @@ def missing(inventory: rigfile.Inventory, sut: dict[str, Any], **changes: str) -
     known = {"generator": facts(), "sut": sut}
     kernels = {role: inventory_checks.kernel(answers(), known[role]) for role in known}
     shown = {"generator": answers(), "sut": answers(**changes)}
-    return inventory_checks.missing(inventory.machines, kernels, known, shown)
+    return inventory_checks.missing(inventory, kernels, known, shown)
 
 
 def test_separate_machines_with_real_interfaces_lack_little(inventory: rigfile.Inventory) -> None:
@@ -96,6 +96,17 @@ def test_a_missing_capability_has_its_reason(
     why: str,
 ) -> None:
     assert why in missing(inventory, sut, **changes)[capability]
+
+
+@pytest.mark.parametrize("boot_id", ["a", "b"])
+def test_guests_of_one_machine_are_not_separate_machines(tmp_path: Path, boot_id: str) -> None:
+    inventory = read_rigfile(write(tmp_path, "shared_machine = true\n" + GOOD))
+    lacks = missing(inventory, facts(boot_id))
+    assert "separate-machines" in lacks and "separate-kernels" not in lacks
+    known = {"generator": facts(), "sut": facts(boot_id)}
+    kernels = {role: inventory_checks.kernel(answers(), known[role]) for role in known}
+    said = inventory_checks.caveats(inventory, kernels, known)
+    assert any("guests of one machine: they share its CPUs" in text for text in said)
 
 
 def test_a_missing_capability_names_the_key_of_the_file(tmp_path: Path) -> None:
@@ -157,7 +168,9 @@ def test_the_parent_of_control_groups_depends_on_the_engine() -> None:
 
 
 @pytest.mark.parametrize("boot_id", ["a", "b"])
-def test_a_clean_host_that_is_another_machine_is_a_caveat(boot_id: str) -> None:
+def test_a_clean_host_that_is_another_machine_is_a_caveat(
+    inventory: rigfile.Inventory, boot_id: str
+) -> None:
     kernels = {"sut": ("a", "1"), "clean": (boot_id, "1")}
-    texts = inventory_checks.caveats(kernels, {"sut": facts()})
+    texts = inventory_checks.caveats(inventory, kernels, {"sut": facts()})
     assert any("clean is another machine" in text for text in texts) == (boot_id == "b")

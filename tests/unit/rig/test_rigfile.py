@@ -65,7 +65,7 @@ def test_the_example_is_read_and_explains_every_key(tmp_path: Path) -> None:
     text = (ROOT / rigfile.EXAMPLE).read_text()
     machines = read(ROOT / rigfile.EXAMPLE).machines
     assert set(machines) == set(rigfile.HostTables.model_fields)
-    for key in {*rigfile.Machine.model_fields, *rigfile.NETWORK_NAMES}:
+    for key in {*rigfile.Machine.model_fields, *rigfile.NETWORK_NAMES, "name", "shared_machine"}:
         assert f"\n{key} = " in text or f"\n# {key} = " in text, f"{key} is not explained"
     # What is commented out is valid, and what the comments call a default is one.
     uncommented = text.replace("\n# gateway", "\ngateway")
@@ -80,6 +80,7 @@ def test_the_example_is_read_and_explains_every_key(tmp_path: Path) -> None:
 )
 def test_the_further_examples_are_read_and_say_what_they_decide(path: Path) -> None:
     assert read(path).name == path.stem
+    assert read(path).shared_machine is (path.stem == "two-guests")
     text = path.read_text()
     assert "What it can decide" in text and "What it cannot" in text
     assert "docs/rigs" in (ROOT / rigfile.EXAMPLE).read_text()
@@ -121,7 +122,8 @@ def test_the_peer_may_be_the_generators_machine(tmp_path: Path) -> None:
 
 MISTAKES = [
     ('name = "pair"', "name = 3", "name", "letters, digits"),
-    ('name = "pair"', 'colour = "red"', "colour", "one of name, hosts, networks"),
+    ('name = "pair"', 'shared_machine = "yes"', "shared_machine", "a valid boolean"),
+    ('name = "pair"', 'colour = "red"', "colour", "one of name, shared_machine, hosts"),
     ("[hosts.generator]", "[hosts.clean]", "generator", "every rig has one"),
     ("[hosts.sut]", "[hosts.server]", "server", "one of generator, sut, clean, peer, collector"),
     ('ssh = "gen.example"\n', "", "ssh", "given for every host"),

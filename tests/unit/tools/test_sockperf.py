@@ -55,6 +55,14 @@ def test_decimal_commas_and_rubbish_are_errors_that_show_the_line():
         sockperf.parse(read("sockperf-block.txt"), log)
 
 
+def test_a_pause_of_an_end_is_flagged():
+    times = [10.0 + 0.0001 * n + (1.5 if n > 700 else 0.0) for n in range(1000)]
+    rows = "".join(f"{n}, {t:.9f}, {t + 0.00005:.9f}, 25.0\n" for n, t in enumerate(times))
+    head, text = "packet, txTime(sec), rxTime(sec), latency(usec)\n", read("sockperf-block.txt")
+    (flag,) = sockperf.parse(text, head + rows, messages=500).flags  # it is after those kept
+    assert flag.startswith("pause of 1.50 s, 0.07 s after the first message")
+
+
 def test_losses_are_flagged():
     text = read("sockperf-block.txt").replace("dropped messages = 0", "dropped messages = 7")
     measurement = sockperf.parse(text, read("sockperf-block.log"))
