@@ -257,8 +257,9 @@ def simulations() -> dict[str, Simulation]:
         )
         found.append(Simulation(name, rows, partial(draw, kind=kind)))
     for change, noise, column, bounds in (
-        (5, 2, "differs", {"least": 0.95}),
-        (0.2, 1, "equivalent", {"least": 0.95}),
+        # Of 10 blocks one campaign in ten is noted as wandering, and gets a wider interval.
+        (5, 2, "differs", {"least": 0.9, "slack": True}),
+        (0.2, 1, "equivalent", {"least": 0.9, "slack": True}),
         (2, 1, "equivalent", {"most": 0.05, "slack": True}),
     ):
         name = f"power, {change} % at {noise} % noise: {column}"
