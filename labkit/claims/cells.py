@@ -23,7 +23,7 @@ from labkit.claims.schema import (
     Level,
     Linear,
     Monotone,
-    level_words,
+    level_text,
     words,
 )
 from labkit.dataset import Dataset
@@ -126,7 +126,7 @@ class Measured:
             else:
                 wanted = "words" if number else "a number"
                 levels = self.known[factor]
-                said = f"{factor} takes {wanted} and not {level_words(level)}, as {levels} are"
+                said = f"{factor} takes {wanted} and not {level_text(level)}, as {levels} are"
             messages.setdefault((key, factor), f"{key}: {said}")
         if messages:
             raise DatasetError(
@@ -286,7 +286,7 @@ class Measured:
         for name, level in cell.items():
             planned = _Levels.of(self.known[name]).equal(level).any()
             if not planned and not self._levels[name].equal(level).any():
-                return f"{name} {level_words(level)} is not in this campaign"
+                return f"{name} {level_text(level)} is not in this campaign"
         failed = self._trials[self._matches(cell)]
         if len(failed):
             return f"none of {len(failed)} attempts succeeded{_problems(failed)}"

@@ -674,11 +674,11 @@ def words(cell: Cell, *, without: Cell | None = None) -> str:
     """Return a cell in words, without the levels that another has too (if any are left)."""
     left = {name: level for name, level in cell.items() if (without or {}).get(name) != level}
     return " | ".join(
-        f"{name} {level_words(level)}" if isinstance(level, int | float) else str(level)
+        f"{name} {level_text(level)}" if isinstance(level, int | float) else str(level)
         for name, level in (left or cell).items()
     )
 
 
-def level_words(level: Level) -> str:
+def level_text(level: Level) -> str:
     """Return a level as a message names it."""
     return f"{level:g}" if isinstance(level, int | float) else repr(level)

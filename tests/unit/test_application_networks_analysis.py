@@ -154,7 +154,7 @@ def test_what_was_put_in_is_found(five_blocks):
     one = said["throughput, iperf3 tcp, docker overlay against docker vxlan"]
     assert one["low"] < 1.5 / 1.8 < one["high"]
     assert any(text.startswith("latency, nginx 1 KB, best first: host <") for text in said)
-    assert sum(isinstance(one, Figure) for one in shown) == 2 + 1 + 5 + 4 + 2 + 4 + 2
+    assert sum(isinstance(one, Figure) for one in shown) == 2 + 1 + 5 + 4 + 2 + 4 + 3
 
 
 def test_the_papers_tables_stand_beside(five_blocks):
@@ -163,7 +163,7 @@ def test_the_papers_tables_stand_beside(five_blocks):
     row = table.loc[("iperf3 tcp", "docker nat")]
     assert row["paper"] == "12,740 ± 620" and row["paper, worse %"] == "8.0"
     assert row["here, worse % [95 %]"].startswith(("19.", "20."))
-    assert row["verdict"] == "different"
+    assert row["answer"] == "slower"
     late = names["beside_paper"]("nginx", "latency").loc[("nginx 1 KB", "docker nat")]
     assert late["paper"] == "2.6 ± 0.247" and late["paper, worse %"] == "16.8"
     assert late["here, worse % [95 %]"].startswith(("24.", "25."))
