@@ -130,7 +130,7 @@ def parse_journal(text: str) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
                     f"the journal has version {version}", remedy="restore with a newer labkit"
                 )
             _apply(entries, name, fields)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             torn.append(line)
     return tuple(entries.values()), tuple(torn)
 

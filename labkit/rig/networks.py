@@ -302,6 +302,9 @@ def _enter(rig: Rig, role: str, steps: UndoLog, *argv: str) -> None:
     if target.host.run(*head, *bridge, check=False).status != 0:
         steps.take(role, "true", undo=(*head, "docker", "network", "rm", "docker_gwbridge"))
     steps.take(role, *head, *argv, undo=(*head, "docker", "swarm", "leave", "--force"))
+    # It does so on its own time, with rules that would then change within a trial.
+    made = " ".join((*head, *bridge))
+    target.host.run("timeout", "30", "sh", "-c", f"until {made}; do sleep 0.1; done", check=False)
 
 
 def _overlay(rig: Rig, steps: UndoLog, network: Network, *options: str) -> None:

@@ -241,5 +241,6 @@ def test_the_stored_plan_equals_the_plan(lab: Rig, tmp_path: Path) -> None:
         lab, blocks=1, seed=7
     )
     stored = json.loads(next(plan.run(into=tmp_path).path.glob("plan.json")).read_text())
+    assert len(stored.pop("sha256")) == 64
     assert stored == json.loads(json.dumps({"format": 1, **plan.as_record()}))
     assert set(stored["identity"]["tools"]) == {"sockperf on clean", "sockperf on generator"}

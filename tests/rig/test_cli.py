@@ -205,7 +205,8 @@ def papermill(folder: Path, **parameters: str) -> list[str]:
 
 
 def snapshot(path: Path) -> dict[str, bytes]:
-    return {str(one): one.read_bytes() for one in path.rglob("*") if one.is_file()}
+    files = (one for one in path.rglob("*") if one.is_file() and one.name != ".lock")
+    return {str(one): one.read_bytes() for one in files}
 
 
 @pytest.mark.rig

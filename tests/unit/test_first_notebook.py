@@ -84,7 +84,7 @@ def test_without_a_rig_it_answers_from_the_reference_and_says_so(outputs: list[A
     said = "\n".join(one.get("data", {}).get("text/markdown", "") for one in outputs)
     assert "**Nothing is measured here.**" in said
     assert "data/reference/affinity-spinning" in said
-    answer = r"`docker bridge`, to that of `bare rules`: \d\.\d+ times \[\d.*\] \*\*\w+"
+    answer = r"`docker bridge`, to that of `bare rules`: \d\.\d+x \[\d.*\] \*\*\w+"
     assert re.search(answer, said)
     assert "one kernel" in said, "what the rig cannot decide"
     assert sum("image/svg+xml" in one.get("data", {}) for one in outputs) == 1

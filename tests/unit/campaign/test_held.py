@@ -49,9 +49,12 @@ def test_a_process_left_alone_holds(sleeper: int) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda pid: os.setpriority(os.PRIO_PROCESS, pid, NICE + 1),
-            f"nice value was {NICE}, is {NICE + 1}",
+        *(
+            (
+                lambda pid, nice=nice: os.setpriority(os.PRIO_PROCESS, pid, nice),
+                f"nice value was {NICE}, is {nice}",
+            )
+            for nice in range(NICE + 1, 20)[:1]
         ),
         (lambda pid: os.kill(pid, signal.SIGSTOP), "state was running, is stopped"),
         (
@@ -94,10 +97,10 @@ def test_threads_and_children_may_come_and_go_but_not_change() -> None:
             assert shell.stdout is not None
             child = int(shell.stdout.readline())
             before = held.parse(snapshot(str(shell.pid)))
-            os.setpriority(os.PRIO_PROCESS, child, NICE + 1)
+            os.sched_setscheduler(child, os.SCHED_BATCH, os.sched_param(0))
             (change,) = held.differences(before, held.parse(snapshot(str(shell.pid))))
             assert change.startswith(f"server, thread {child} started at tick ")
-            assert change.endswith(f": nice value was {NICE}, is {NICE + 1}")
+            assert change.endswith(": scheduling class was other 0, is batch 0")
             os.kill(child, signal.SIGKILL)
             assert shell.stdin is not None
             shell.stdin.write("\n")  # the shell reaps its child
@@ -240,12 +243,12 @@ def test_a_client_that_was_left_alone_ended_as_it_began() -> None:
 
 @needs_dash
 @pytest.mark.skipif(len(CPUS) < 2, reason="one CPU")
-def test_a_client_that_was_moved_or_reniced_is_named() -> None:
-    move = f"taskset -pc {CPUS[1]} $$ >&2; renice -n 19 -p $$ >&2"
+def test_a_client_that_was_moved_or_has_another_class_is_named() -> None:
+    move = f"taskset -pc {CPUS[1]} $$ >&2; chrt --batch --pid 0 $$ >&2"
     _, end, _ = ended("taskset", "-c", str(CPUS[0]), "sh", "-c", move)
     assert end is not None
     problems = held.problems_of(end, "tool", str(CPUS[0]))
-    assert problems[0].startswith("client tool: nice value was ")
+    assert problems[0].startswith("client tool: scheduling class was ")
     assert problems[1] == (f"client tool: allowed CPUs were {CPUS[0]}, were {CPUS[1]} at its end")
     back = f"taskset -pc {CPUS[1]} $$; taskset -pc {CPUS[0]} $$"
     _, end, _ = ended("taskset", "-c", str(CPUS[0]), "sh", "-c", back)
