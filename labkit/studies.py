@@ -11,24 +11,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import yaml
 
 from labkit import report as pages
 from labkit import status
 from labkit.analysis.power import least_blocks
+from labkit.campaign.budget import plan_budget
 from labkit.chosen import REFERENCE, Chosen, choose, choose_all
+from labkit.claims.schema import Claims, load_claims
 from labkit.dataset import Dataset, load
 from labkit.errors import LabkitError, RigError, UsageError, suggestion
 from labkit.paths import project
 from labkit.process import WAIT
 from labkit.questions import candidate, load_questions
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from labkit.claims.schema import Claims
 
 Say = Callable[[str], None]
 #: The folder of campaigns that were planned for a time.
@@ -358,8 +356,6 @@ def _pilots(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def datasets(profile: str | None) -> list[Chosen]:
     """Return the campaigns that count of every study with a claim."""
-    from labkit.claims.schema import load_claims
-
     check_profile(profile)
     return choose_all(load_claims().studies, profile)
 
@@ -369,7 +365,6 @@ def _ledger(
 ) -> dict[str, dict[str, int]]:
     """Write the ledger's page; return the number of claims by source and result."""
     from labkit.claims.ledger import ledger
-    from labkit.claims.schema import load_claims
     from labkit.claims.stated import disagreements, recompute
 
     say("evaluating the claims")
@@ -418,7 +413,6 @@ def budget_runs(seconds: float, new: bool, say: Say) -> Iterator[tuple[str, dict
     that is left, since something was decided early, goes to a plan of further studies.
     """
     from labkit.claims.ledger import ledger
-    from labkit.claims.schema import load_claims
 
     end = time.monotonic() + seconds
     claims = load_claims()
@@ -442,8 +436,6 @@ def _planned(
     say: Say,
 ) -> dict[str, dict[str, Any]]:
     """Return the parameters of the studies to measure in a time, of those with a campaign."""
-    from labkit.campaign.budget import plan_budget
-
     questions = {
         question.study: question
         for question in (tools[""] for tools in load_questions().values())
