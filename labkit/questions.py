@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from labkit.campaign.budget import LOOKS_FACTOR, WORTH, Candidate, costs_of, looks_of, rows_of
-from labkit.campaign.looks import ALPHA, HOPELESS, deciding_blocks, log_tables
+from labkit.campaign.looks import ALPHA, HOPELESS, baselines_of, deciding_blocks, log_tables
 from labkit.dataset import Dataset
 from labkit.errors import DatasetError, UsageError, suggestion
 from labkit.paths import project
@@ -92,12 +92,7 @@ class Question(BaseModel):
         """Return how many blocks decide each condition, by label; infinity: a campaign cannot."""
         levels = self.conditions(campaign)
         baseline = self.baseline or campaign.plan["baseline"]
-        by_levels = {tuple(row.values()): label for label, row in levels.items()}
-        bases = {
-            label: by_levels.get(tuple({**row, **baseline}.values()))
-            for label, row in levels.items()
-        }
-        pairs = {label: base for label, base in bases.items() if base not in (None, label)}
+        pairs = baselines_of(levels, baseline)
         ((_, logs),) = log_tables(campaign, [self.outcome])
         margin = float(campaign.plan["margin"])
         numbers = {

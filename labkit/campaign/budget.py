@@ -144,8 +144,11 @@ def plan_budget(
         The questions of studies; one may come several times, with more blocks that decide more.
     """
     candidates, impossible = _candidates(claims, rows, campaigns)
-    asked = [*questions]
-    left = [*asked, *candidates]
+    asking = [*questions]
+    left = [*asking, *candidates]
+    asked: dict[str, set[str]] = {}
+    for one in asking:
+        asked.setdefault(one.study, set()).add(one.name)
     plans = {one.study: StudyPlan(one.study) for one in left}
     decided: dict[str, float] = {}
     while True:
@@ -153,7 +156,7 @@ def plan_budget(
         best, best_value = None, 0.0
         for candidate in left:
             plan = plans[candidate.study]
-            first = [one.name for one in asked if one.study == candidate.study]
+            first = asked.get(candidate.study)
             if first and not plan.candidates and candidate.name not in first:
                 continue
             longer = StudyPlan(plan.study, (*plan.candidates, candidate))
@@ -167,10 +170,13 @@ def plan_budget(
         plans[best[1].study] = best[1]
         decided[best[0].name] = best[0].worth
     chosen = [plan for plan in plans.values() if plan.candidates]
-    out = sorted(left, key=lambda candidate: candidate.seconds)
+    left_out: dict[str, Candidate] = {}
+    for candidate in sorted(left, key=lambda candidate: candidate.seconds):
+        if candidate.name not in decided:
+            left_out.setdefault(candidate.name, candidate)
     return BudgetPlan(
         tuple(sorted(chosen, key=lambda plan: plan.seconds)),
-        tuple({one.name: one for one in reversed(out) if one.name not in decided}.values())[::-1],
+        tuple(left_out.values()),
         impossible,
     )
 

@@ -140,12 +140,7 @@ class Questions:
     def _comparisons(self, part: Dataset, conditions: Mapping[str, Levels]) -> Iterator[Question]:
         """Yield each condition against its baseline."""
         baseline, margin = part.plan.get("baseline", {}), float(part.plan.get("margin", 0.02))
-        labels = {tuple(levels.values()): label for label, levels in conditions.items()}
-        pairs = {}
-        for label, levels in conditions.items():
-            other = labels.get(tuple({**levels, **baseline}.values()))
-            if baseline and other not in (None, label):
-                pairs[label] = str(other)
+        pairs = baselines_of(conditions, baseline)
         names = short_names(conditions)
         tables = log_tables(part, self.outcomes) if pairs and len(part.ok) else []
         for label, other in pairs.items():
@@ -180,6 +175,16 @@ def log_tables(campaign: Dataset, outcomes: Iterable[str]) -> list[tuple[str, pd
         for name in outcomes
         if name in ok and len(rows := ok[ok[name] > 0])
     ]
+
+
+def baselines_of(conditions: Mapping[str, Levels], baseline: Levels) -> dict[str, str]:
+    """Return the label of each condition's baseline, of those that are none themselves."""
+    labels = {tuple(levels.values()): label for label, levels in conditions.items()}
+    bases = {
+        label: labels.get(tuple({**levels, **baseline}.values()), label)
+        for label, levels in conditions.items()
+    }
+    return {label: base for label, base in bases.items() if base != label}
 
 
 def short_names(conditions: Mapping[str, Levels]) -> dict[str, str]:
