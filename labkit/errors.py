@@ -129,6 +129,10 @@ class HostUnreachable(LabkitError):
     """A host cannot be reached or trusted, or its connection dropped during a command."""
 
 
+class Rebooted(LabkitError):
+    """A host has started anew during a campaign, so the rig has to be opened again."""
+
+
 class ToolMissing(LabkitError):
     """A required program is not on the host."""
 

@@ -10,10 +10,33 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 #: Environment variable: where it is set, opening a rig waits for the process that uses it.
 WAIT = "LABKIT_WAIT"
+#: Environment variable with the file that progress is written to: a bar on a terminal, else lines.
+#: ``labkit run`` sets it, as a notebook's output is seen only after its end.
+TERMINAL = "LABKIT_PROGRESS"
+
+
+def announce(text: str) -> None:
+    """Print a line of progress, in a notebook that `labkit run` executes also to its terminal."""
+    print(text, flush=True)
+    if file := open_progress():
+        with file:
+            file.write(f"labkit: {text}\n")
+
+
+def open_progress(name: str | None = None) -> TextIO | None:
+    """Open the file that `TERMINAL` names, or another one; None where there is none."""
+    name = name or os.environ.get(TERMINAL)
+    if not name:
+        return None
+    try:
+        # A kernel leads its own session, whose controlling terminal this must not become.
+        return os.fdopen(os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "a")
+    except OSError:
+        return None
 
 
 def boot() -> str:

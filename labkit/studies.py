@@ -23,9 +23,9 @@ from labkit.campaign.budget import plan_budget
 from labkit.chosen import REFERENCE, Chosen, choose, choose_all
 from labkit.claims.schema import Claims, load_claims
 from labkit.dataset import Dataset, load
-from labkit.errors import LabkitError, RigError, UsageError, suggestion
+from labkit.errors import LabkitError, Rebooted, RigError, UsageError, suggestion
 from labkit.paths import project
-from labkit.process import WAIT
+from labkit.process import TERMINAL, WAIT
 from labkit.questions import candidate, load_questions
 
 Say = Callable[[str], None]
@@ -37,6 +37,8 @@ QUESTION_BLOCKS = (6, 12, 24)
 LEFT_OUT = 5
 #: Seconds between two looks at the rig of one who waits for it, and between two lines about it.
 _LOOK, _SAY = 1.0, 60.0
+#: How often a study is executed where hosts reboot.
+_REBOOTS = 10
 
 
 #: What PyYAML raises for text that is not YAML, such as ``!!timestamp x`` or a thousand brackets.
@@ -105,9 +107,6 @@ def measure(
     notebook: Path, parameters: Mapping[str, Any], *, called: str, seconds: float, say: Say
 ) -> Path:
     """Execute a study notebook, and return the executed one; `called` names the parameters."""
-    # Imported here: the ledger finds campaigns without what measures them.
-    from labkit.campaign.run_log import VARIABLE
-
     stamp = time.strftime("%Y%m%d-%H%M%S")
     output = project("data/local/notebooks") / f"{stamp}-{notebook.stem}.ipynb"
     if os.environ.get(WAIT):
@@ -115,14 +114,29 @@ def measure(
     say(f"measuring {name_of(notebook)} ({called})")
     # The kernel writes its progress to this process's standard error between trials; passing it
     # through papermill would wake this process inside windows.
-    os.environ[VARIABLE] = f"/proc/{os.getpid()}/fd/2"
+    os.environ[TERMINAL] = f"/proc/{os.getpid()}/fd/2"
     _append_to_stderr()
     try:
-        pages.execute(notebook, output, parameters, timeout=seconds, cwd=project())
+        _execute(notebook, output, parameters, seconds, say)
     finally:
-        os.environ.pop(VARIABLE, None)
+        os.environ.pop(TERMINAL, None)
     check_complete(project(parameters.get("data", "data/local")) / name_of(notebook))
     return output
+
+
+def _execute(
+    notebook: Path, output: Path, parameters: Mapping[str, Any], seconds: float, say: Say
+) -> None:
+    """Execute a study notebook, again where a host has rebooted: the campaign goes on then."""
+    for left in reversed(range(_REBOOTS)):
+        try:
+            pages.execute(notebook, output, parameters, timeout=seconds, cwd=project())
+            return
+        except Rebooted as error:
+            if not left:
+                raise
+            say(f"{error.what}; the rig is opened again, and the campaign goes on")
+            parameters = {name: value for name, value in parameters.items() if name != "new"}
 
 
 def _wait_for_rig(say: Say) -> None:

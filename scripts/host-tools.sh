@@ -1,40 +1,15 @@
 # Sourced by setup.sh: which host tools are missing, and how they are installed.
 # shellcheck shell=bash
 
-# program, or a file by its path:package:what it is for
-HOST_TOOLS=(
-    'dockerd:docker.io:the Docker Engine that is measured'
-    'docker:docker-cli:its command line'
-    'iptables:iptables:the firewall rules of the engine'
-    'nft:nftables:the fence that keeps lab packets in, and reading rules back'
-    'sockperf:sockperf:the measuring tool of the first study'
-    '/usr/lib/python3/dist-packages/thrift:python3-thrift:the service of the CPU and network studies'
-    '/usr/lib/python3/dist-packages/six.py:python3-six:what python3-thrift imports without depending on it'
-    'fuse-overlayfs:fuse-overlayfs:a storage driver of the union file system study'
-    'unionfs:unionfs-fuse:a union of directories in user space, for the same study'
-    'mkfs.btrfs:btrfs-progs:the btrfs storage driver of that study, on a loop file'
-    'mmdebstrap:mmdebstrap:the base image, where none can be pulled'
-    'sshd:openssh-server:control of the lab hosts, one instance each, inside the lab only'
-    'socat:socat:the way into a lab host without an address outside it'
-    'ip:iproute2:network namespaces, links, routes'
-    'ethtool:ethtool:offloads and queues of the lab interfaces'
-    'nsenter:util-linux:entering a lab host, CPU affinity'
-    'sysctl:procps:kernel settings and processes'
-    'tcpdump:tcpdump:counting packets at the fence'
-    'lxc-start:lxc:a container engine of the forwarding study'
-)
-TEST_TOOLS=(
-    'chromium:chromium:the browser tests of the report'
-    'chromedriver:chromium-driver:the driver of that browser'
-    'podman:podman:engines and tools of the network studies'
-    'runc:runc:engines and tools of the network studies'
-    '/usr/lib/podman/netavark:netavark:engines and tools of the network studies'
-    'systemd-nspawn:systemd-container:engines and tools of the network studies'
-    'iperf3:iperf3:engines and tools of the network studies'
-    'nginx:nginx:engines and tools of the network studies'
-    'h2load:nghttp2-client:engines and tools of the network studies'
-    'memcached:memcached:engines and tools of the network studies'
-)
+# Programs of the sets named, as lines "program:package:purpose".
+tools_of() {
+    local program package set purpose
+    while IFS=: read -r program package set _ purpose; do
+        case " $* " in *" $set "*) echo "$program:$package:$purpose" ;; esac
+    done < <(grep -v '^#' "${BASH_SOURCE[0]%/*}/../labkit/rig/programs.txt")
+}
+mapfile -t HOST_TOOLS < <(tools_of needed measure)
+mapfile -t TEST_TOOLS < <(tools_of test)
 POLICY=/usr/sbin/policy-rc.d
 MARK='made by labkit while it installs packages'
 # Packages that bring a service; labkit starts its own instances and needs none of these.

@@ -9,10 +9,10 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 import tqdm
 import tqdm.auto
@@ -20,6 +20,7 @@ import tqdm.auto
 from labkit.campaign.store import write_json
 from labkit.design import Condition, Design, trial_name
 from labkit.paths import PROGRESS
+from labkit.process import open_progress
 from labkit.rig import Rig
 from labkit.status import process_identity
 from labkit.version import VERSION
@@ -47,6 +48,7 @@ class RunLog:
         #: What `labkit status` shows of the current run; None between runs.
         self._run: dict[str, Any] | None = None
         self._trial = ""
+        self._waiting = False
 
     @property
     def _planned(self) -> int:
@@ -145,6 +147,19 @@ class RunLog:
         if not self._bar.lines:
             self._bar.note(f"{record['trial']} ({label}) failed: {error}", bad=True)
 
+    def waits(self, roles: Sequence[str], left: float) -> None:
+        """Show that hosts do not answer, and how long they are still waited for."""
+        text = f"host {' and '.join(roles)} does not answer"
+        if not self._waiting:
+            LOG.warning("%s; it is waited for %.0f s", text, left)
+        self._waiting = True
+        self._bar.before(f"{text}; {left:.0f} s left")
+
+    def answered(self) -> None:
+        """Log that all hosts answer again."""
+        LOG.info("all hosts answer again")
+        self._waiting = False
+
     def looked(self, look: Mapping[str, Any]) -> None:
         """Log what a look decided."""
         questions = look["questions"]
@@ -216,21 +231,16 @@ def _line(error: BaseException) -> str:
     return text or type(error).__name__
 
 
-#: Environment variable with the file that progress is written to: a bar on a terminal, else the
-#: lines of the log. ``labkit run`` sets it, as a notebook's output is seen only after its end.
-VARIABLE = "LABKIT_PROGRESS"
-
-
 class ProgressBar:
     """A bar over the trials of a campaign, drawn between trials."""
 
     def __init__(self, total: int, done: int, title: str) -> None:
         # tqdm's monitor is a thread that would wake up inside windows.
         tqdm.tqdm.monitor_interval = 0
-        self._file = _open_terminal(os.environ.get(VARIABLE))
+        self._file = open_progress()
         #: A file or pipe, which gets the log's lines instead of a bar.
         self.lines = self._file if self._file and not self._file.isatty() else None
-        self._null = _open_terminal(os.devnull) if self.lines else None
+        self._null = open_progress(os.devnull) if self.lines else None
         bar: Any = tqdm.tqdm if self._file or not _in_notebook() else tqdm.auto.tqdm
         self._bar = bar(
             total=total,
@@ -274,16 +284,6 @@ class ProgressBar:
         for file in (self._file, self._null):
             if file:
                 file.close()
-
-
-def _open_terminal(name: str | None) -> TextIO | None:
-    if not name:
-        return None
-    try:
-        # A kernel leads its own session, whose controlling terminal this must not become.
-        return os.fdopen(os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "a")
-    except OSError:
-        return None
 
 
 def _in_notebook() -> bool:

@@ -28,7 +28,7 @@ from labkit.campaign.window import drivers
 from labkit.dataset import dropped_before, load
 from labkit.dataset.files import read_looks
 from labkit.design import Condition, Design, flatten, level_label, trial_name
-from labkit.errors import HostUnreachable, LabkitError
+from labkit.errors import HostUnreachable, LabkitError, Rebooted
 from labkit.paths import PROGRESS
 from labkit.placement import parse_cpus
 from labkit.rig import Rig
@@ -39,6 +39,10 @@ from labkit.tools.base import Measurement
 ATTEMPTS = 2
 #: Planned trials failed in a row after which a run ends: the rig is broken.
 GIVE_UP = 5
+#: Attempts at a trial that may end with a lost connection, besides `ATTEMPTS`.
+LOSSES = 10
+#: Seconds between two looks whether a host answers again.
+_LOOK_SECONDS = 5.0
 #: Lines of a tool's output that `OneTrial` shows, and bins of its histogram.
 _HEAD, _BINS = 12, 12
 
@@ -55,6 +59,8 @@ class Runner:
     treatments: Mapping[str, Treatment]
     questions: Questions | None = None
     _runtimes: dict[str, Runtime] = field(default_factory=dict)
+    #: The boot identifiers of the hosts.
+    _boots: dict[str, str] = field(default_factory=dict)
 
     def run(self, store: Store, facts: Mapping[str, Any]) -> None:
         """Run every trial of the plan that has not succeeded yet."""
@@ -73,6 +79,11 @@ class Runner:
             return
         boots = {str(one.get("volatile", {}).get("boot_id", "")) for one in facts.values()}
         session = store.session(facts, " ".join(sorted(boots)))
+        self._boots = {
+            role: boot
+            for role, one in facts.items()
+            if (boot := str(one.get("volatile", {}).get("boot_id") or ""))
+        }
         failed = 0
         with log.begin(session), off_the_sut(self.rig):
             while todo:
@@ -82,8 +93,6 @@ class Runner:
                 error = self._run_planned(store, condition, planned, log)
                 failed = failed + 1 if error else 0
                 log.over()
-                if isinstance(error, HostUnreachable):
-                    raise error
                 if not todo or todo[0][0] != block:
                     self._look(store, log, todo)
                 if failed >= GIVE_UP:
@@ -121,8 +130,10 @@ class Runner:
     ) -> Exception | None:
         """Run a planned trial until an attempt succeeds; return the last attempt's error."""
         error: Exception | None = None
-        last = store.last_attempt(planned["trial"])
-        for attempt in range(last + 1, last + ATTEMPTS + 1):
+        attempt = store.last_attempt(planned["trial"])
+        failures = losses = 0
+        while failures < ATTEMPTS and losses < LOSSES:
+            attempt += 1
             log.begins(planned["trial"], planned["block"], attempt, condition)
             record = {
                 **planned,
@@ -156,9 +167,50 @@ class Runner:
             ]
             store.add(record | trial.record, result.samples, trial.logs)
             log.ended(record | trial.record, condition.label, error)
-            if not error or isinstance(error, HostUnreachable):
+            if not error:
                 break
+            lost = self._await_hosts(label, log) or isinstance(error, HostUnreachable)
+            losses, failures = losses + lost, failures + (not lost)
         return error
+
+    def _await_hosts(self, label: str, log: RunLog) -> bool:
+        """Wait for hosts that do not answer after a failed attempt; tell whether there were any.
+
+        What the attempt left on them is removed.
+
+        Raises
+        ------
+        HostUnreachable
+            A host did not answer within the rig's patience.
+        Rebooted
+            A host has started anew.
+        """
+        deadline = time.monotonic() + self.rig.patience
+        waited = False
+        while silent := self.rig.silent():
+            waited, left = True, deadline - time.monotonic()
+            if left <= 0:
+                error = next(iter(silent.values()))
+                error.remedy = (
+                    f"it was waited for {self.rig.patience:.0f} s (patience in rig.toml); the same "
+                    "command measures the rest"
+                )
+                raise error
+            log.waits(list(silent), left)
+            time.sleep(min(_LOOK_SECONDS, left))
+        boots = self.rig.boots() if self._boots else {}
+        changed = [role for role, boot in self._boots.items() if boots.get(role, boot) != boot]
+        if changed:
+            raise Rebooted(
+                f"host {' and '.join(changed)} has rebooted",
+                why="networks, images and settings of the rig are gone with it",
+                remedy="`labkit run` opens the rig again and goes on by itself; in JupyterLab, run "
+                "the notebook again",
+            )
+        if waited:
+            log.answered()
+            self.rig.remove_trial(label)
+        return waited
 
 
 def run_protocol(

@@ -27,7 +27,7 @@ LEAST_WATCH = 5.0
 
 @click.command(
     epilog="Examples: labkit run --profile tiny | labkit run affinity-spinning -p blocks 10 --new "
-    "| labkit run application-networks -p rig virtual:1gbit "
+    "| labkit run application-networks --rig rig.toml "
     "| labkit run cpu-quota -f low.yaml -f high.yaml"
 )
 @click.argument("studies", nargs=-1)
@@ -40,6 +40,7 @@ LEAST_WATCH = 5.0
     metavar="NAME VALUE",
     help="Set a parameter of the notebooks.",
 )
+@click.option("--rig", default="", help="The rig: a rig.toml, virtual:1gbit; the same as -p rig.")
 @click.option(
     "--file",
     "-f",
@@ -58,6 +59,7 @@ def run(
     studies: tuple[str, ...],
     profile: str,
     parameter: tuple[tuple[str, str], ...],
+    rig: str,
     files: tuple[Path, ...],
     new: bool,
     time_limit: float,
@@ -78,6 +80,7 @@ def run(
     """
     from labkit import studies as library
 
+    parameter += (("rig", rig),) if rig else ()
     parameters = library.parameters(parameter, new=new)
     runs = library.plan_runs(studies, profile, files, parameters)
     interruptible()

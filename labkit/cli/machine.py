@@ -1,20 +1,40 @@
-"""Commands about this machine and its virtual rig."""
+"""Commands about this machine and its virtual rig, or the machines of a rig.toml."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from labkit.cli.options import say
+from labkit.cli.options import RIG, say
 from labkit.errors import LabkitError, UsageError, suggestion
 
+if TYPE_CHECKING:
+    from labkit.machines import State
 
-@click.command(epilog="Example: labkit doctor --timing")
+
+@click.command(epilog="Examples: labkit doctor --timing | labkit doctor --rig rig.toml")
 @click.option("--timing", is_flag=True, help="Also measure clock, idle exits and noise of the rig.")
-def doctor(timing: bool) -> None:
-    """Say what this machine can and cannot do, each with its remedy."""
+@RIG
+def doctor(timing: bool, path: Path | None) -> None:
+    """Say what this machine can and cannot do, each with its remedy.
+
+    With --rig the hosts of the file are asked, all at the same time, and nothing is changed there:
+    whether they can be reached, are what the file says, and have what the studies need.
+
+    Exit codes: 0 studies can be measured; 1 something they need is missing.
+    """
+    if path is not None:
+        if timing:
+            raise UsageError("--timing measures this machine", remedy="leave out --rig")
+        from labkit import machines
+
+        _show_states(machines.check(path))
+        return
     from labkit import doctor as rules
 
     checks = rules.check_machine()
@@ -27,9 +47,28 @@ def doctor(timing: bool) -> None:
         raise SystemExit(1)
 
 
-@click.command()
-def restore() -> None:
+def _show_states(states: Sequence[State]) -> None:
+    from labkit import machines
+
+    click.echo("\n".join(machines.table(states)))
+    if not all(state.ok for state in states):
+        raise SystemExit(1)
+
+
+@click.command(epilog="Examples: labkit restore | labkit restore --rig rig.toml")
+@RIG
+def restore(path: Path | None) -> None:
     """Undo host settings that a killed campaign left changed."""
+    if path is not None:
+        from labkit import machines
+        from labkit.rig import lock
+
+        with lock.locked():
+            by_role = machines.restore_settings(path)
+        _show_by_role(by_role, "nothing to restore")
+        if any(not outcome.ok for outcomes in by_role.values() for outcome in outcomes):
+            raise SystemExit(1)
+        return
     from labkit.hosts import LocalHost
     from labkit.hosts import restore as undo
     from labkit.rig import lock
@@ -49,10 +88,31 @@ def restore() -> None:
         raise SystemExit(1)
 
 
-@click.command(epilog="Examples: labkit clean | labkit clean --images")
+def _show_by_role(lines: Mapping[str, Sequence[object]], nothing: str) -> None:
+    for role, of_role in lines.items():
+        for line in of_role or [nothing]:
+            click.echo(f"{role}: {line}")
+
+
+@click.command(
+    epilog="Examples: labkit clean | labkit clean --images | labkit clean --rig rig.toml"
+)
 @click.option("--images", is_flag=True, help="Also remove what storage daemons keep between runs.")
-def clean(images: bool) -> None:
-    """Remove what a killed campaign left on this machine, and nothing else."""
+@RIG
+def clean(images: bool, path: Path | None) -> None:
+    """Remove what a killed campaign left on this machine, and nothing else.
+
+    With --rig, on the hosts of the file. No other machine may be measuring on them.
+    """
+    if path is not None:
+        if images:
+            raise UsageError("--images is for this machine", remedy="leave out --rig")
+        from labkit import machines
+        from labkit.rig import lock as rig_lock
+
+        with rig_lock.locked():
+            _show_by_role(machines.clean(path), "nothing was left")
+        return
     from labkit.hosts import LocalHost
     from labkit.rig import clean as remove
     from labkit.rig import lock, storage
@@ -70,14 +130,54 @@ def clean(images: bool) -> None:
 
 @click.group("rig")
 def rig() -> None:
-    """Bring the virtual rig up, show it, take it down."""
+    """Bring the virtual rig up, show it, take it down; prepare and check machines of one's own."""
+
+
+@rig.command(
+    "prepare",
+    epilog="Examples: labkit rig prepare --rig rig.toml | labkit rig prepare --rig rig.toml "
+    "--install",
+)
+@click.option(
+    "--rig",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="A rig.toml.",
+)
+@click.option("--install", is_flag=True, help="Install missing packages there, with apt-get.")
+def rig_prepare(path: Path, install: bool) -> None:
+    """Bring images, and with --install packages, to the hosts of a rig.toml.
+
+    Images are made by the Docker Engine of this machine and sent over SSH, so the hosts need no
+    registry. Then the state of the hosts is shown, as by `labkit doctor --rig`.
+    """
+    from labkit import machines
+    from labkit.rig import lock
+
+    with lock.locked():
+        states = machines.prepare(path, install=install, say=say)
+    _show_states(states)
 
 
 @rig.command("up")
-def rig_up() -> None:
-    """Bring the virtual rig up; it stays until `labkit rig down`."""
-    from labkit.rig import clean, lock, virtual
+@RIG
+def rig_up(path: Path | None) -> None:
+    """Bring the virtual rig up; it stays until `labkit rig down`.
 
+    With --rig the machines of the file are opened as a study opens them, and closed again: every
+    check is made, what a killed campaign left is removed, and images are unpacked.
+    """
+    from labkit.rig import Rig, clean, lock, virtual
+
+    if path is not None:
+        with Rig.open(path.resolve(), say=say) as opened:
+            for line in (*opened.links, *opened.caveats):
+                click.echo(line)
+            for name, why in opened.missing.items():
+                click.echo(f"not {name}: {why}")
+        return
     with lock.locked():
         clean(say=say)
         if _is_up():
@@ -87,10 +187,26 @@ def rig_up() -> None:
     _show_rig()
 
 
+#: The columns of `labkit doctor --rig` that change from day to day.
+_STATUS = ("reached", "as the file says", "engine", "left over")
+
+
 @rig.command("status")
-def rig_status() -> None:
+@RIG
+def rig_status(path: Path | None) -> None:
     """Show whether the rig is up, who uses it, its hosts and its CPU map."""
-    _show_rig()
+    if path is None:
+        _show_rig()
+        return
+    from labkit import machines
+
+    states = machines.check(path)
+    for state in states:
+        state.values = {name: state.values.get(name, "-") for name in _STATUS}
+        if state.ok:
+            state.notes, state.packages = [], []
+    _show_states(states)
+    _show_user()
 
 
 def _is_up() -> bool:
@@ -134,15 +250,22 @@ def rig_down() -> None:
 
 @rig.command(
     "shell",
-    epilog="Examples: labkit rig shell sut | labkit rig shell generator ip addr",
+    epilog="Examples: labkit rig shell sut | labkit rig shell generator ip addr "
+    "| labkit rig shell --rig rig.toml sut",
     context_settings={"ignore_unknown_options": True},
 )
+@RIG
 @click.argument("host")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def rig_shell(host: str, command: tuple[str, ...]) -> None:
+def rig_shell(path: Path | None, host: str, command: tuple[str, ...]) -> None:
     """Open a shell on HOST (generator, sut, clean) of the running rig, or run COMMAND there."""
     from labkit.rig import engine, netns
 
+    if path is not None:
+        from labkit.machines import shell_argv
+
+        argv = shell_argv(path, host, command)
+        raise SystemExit(subprocess.run(argv, check=False).returncode)
     if host not in netns.PORTS:
         raise UsageError(f"no host called {host!r}", remedy=suggestion(host, netns.PORTS))
     if not _is_up():

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import click
 
@@ -34,6 +35,13 @@ WAIT = click.option(
     expose_value=False,
     callback=lambda context, parameter, wait: wait and os.environ.update({VARIABLE: "1"}),
     help="Wait while another process uses the rig.",
+)
+RIG = click.option(
+    "--rig",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The machines of a rig.toml instead of this one.",
 )
 NEW = click.option("--new", is_flag=True, help="Begin a new campaign instead of resuming one.")
 

@@ -7,6 +7,7 @@ setting: whatever is killed at any time, the journal lists every value that may 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -57,6 +58,9 @@ while [ $# -ge 3 ]; do
 done
 """
 )
+
+#: What a shell puts before the reason of an error.
+_SHELL = re.compile(r"^(?:\S*sh: (?:line )?\d+: |printf: )+")
 
 # The journal is deleted if everything is undone and nothing was added since it was read.
 _FINISH = (
@@ -165,7 +169,7 @@ class Journal:
         parts = self.host.run(*script(_WRITE, self.directory, *words), input=lines).stdout
         cells = [iter(parts.split("\0")[:-1])] * 3
         rows = zip(*cells, strict=True)
-        return [Answer(code == "0", why.strip(), now) for code, why, now in rows]
+        return [Answer(code == "0", _SHELL.sub("", why.strip()), now) for code, why, now in rows]
 
     def amend(self, values: dict[str, str]) -> None:
         """Add the values read back to entries, by their id."""

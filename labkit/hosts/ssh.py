@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -126,10 +126,15 @@ class SshHost:
             raise self._lost(result)
         return result.check() if check else result
 
-    def put(self, local: Path | str, remote: str) -> None:
-        """Copy a file and its mode to the host; raise `CommandFailed` if that fails."""
+    def put(
+        self, local: Path | str, remote: str, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Copy a file and its mode to the host; raise `CommandFailed` if that fails.
+
+        `progress` is called with the bytes that were sent, and those of the file.
+        """
         with self._copying(f"{str(local)!a} to {remote!a}") as sftp:
-            sftp.put(str(local), remote)
+            sftp.put(str(local), remote, callback=progress)
             sftp.chmod(remote, stat.S_IMODE(Path(local).stat().st_mode))
 
     def get(self, remote: str, local: Path | str) -> None:

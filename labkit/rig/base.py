@@ -10,15 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labkit.errors import FenceError, Interrupted, RigError, UsageError, suggestion
-from labkit.hosts import Host, Tuning, collect_facts
+from labkit.errors import (
+    FenceError,
+    HostUnreachable,
+    Interrupted,
+    RigError,
+    UsageError,
+    suggestion,
+)
+from labkit.hosts import Host, Tuning, collect_facts, restore, stop_labelled
+from labkit.hosts.journal import BOOT_ID
 from labkit.hosts.target import Network, Target
 from labkit.placement import Placement, cpu_set
-from labkit.process import ended_as_by_ctrl_c
+from labkit.process import announce, ended_as_by_ctrl_c
 from labkit.rig import lock, networks, storage
 from labkit.rig.images import Say
 from labkit.rig.layers import LayeredImage
 from labkit.runtimes import RUNTIMES
+from labkit.runtimes.engines.docker import PREFIX
 
 #: CPUs of the two ends: the scheduler's choice, one each, or both on the server's CPU.
 AFFINITIES = ("free", "split", "same")
@@ -90,6 +99,8 @@ class Rig:
         Networks between containers that `networks` can create, with this rig's addresses.
     idle_policy : str
         What `idle` holds.
+    patience : float
+        Seconds that a campaign waits for a host that does not answer.
     mirrored : mapping of str to tuple of str
         For a capture host, the roles whose ports the switch mirrors to it.
 
@@ -119,6 +130,7 @@ class Rig:
     mirrored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cpu_notes: Mapping[str, str] = field(default_factory=dict)
     idle_policy: str = "as found"
+    patience: float = 60.0
 
     #: The specification by which ``auto`` opens this kind; "" where a file has to name the hosts.
     auto_spec: ClassVar[str] = ""
@@ -128,7 +140,7 @@ class Rig:
     @staticmethod
     @contextmanager
     def open(
-        spec: str | Path = "virtual", *, say: Say = print, patience: float = 0.0
+        spec: str | Path = "virtual", *, say: Say = announce, patience: float = 0.0
     ) -> Iterator[Rig]:
         """Open a rig for the duration of a ``with`` block.
 
@@ -299,6 +311,40 @@ class Rig:
                 remedy="use the address of a server that the rig placed",
             )
 
+    def silent(self) -> dict[str, HostUnreachable]:
+        """Return the hosts that do not answer, each with the error.
+
+        Raises
+        ------
+        HostUnreachable
+            A host shows another key than is known, which waiting does not change.
+        """
+        errors = {}
+        for role, host in self.hosts.items():
+            try:
+                host.run("true")
+            except HostUnreachable as error:
+                if error.evidence.keys() & {"shown", "fingerprint"}:
+                    raise
+                errors[role] = error
+        return errors
+
+    def boots(self) -> dict[str, str]:
+        """Return the boot identifier of each host."""
+        return {role: host.run("cat", BOOT_ID).stdout.strip() for role, host in self.hosts.items()}
+
+    def remove_trial(self, label: str) -> None:
+        """Remove what a trial left on the hosts, since the connection was lost before it could."""
+        for role, host in self.hosts.items():
+            stop_labelled(host, label)
+            restore(host, label=label)
+            socket = self.targets[role].engine if role in self.targets else None
+            if socket:
+                env = {"DOCKER_HOST": socket}
+                listing = ("docker", "ps", "--all", "--quiet", "--filter", f"name={PREFIX}{label}")
+                for container in host.run(*listing, env=env).stdout.split():
+                    host.run("docker", "rm", "--force", "--volumes", container, env=env)
+
     def images(self) -> dict[str, str]:
         """Return the digest of every image by name; where hosts differ, also by host."""
         digests: dict[str, str] = {}
@@ -449,7 +495,7 @@ class Rig:
 
     @contextmanager
     def storage(
-        self, wanted: Mapping[str, Sequence[LayeredImage | str]], *, say: Say = print
+        self, wanted: Mapping[str, Sequence[LayeredImage | str]], *, say: Say = announce
     ) -> Iterator[None]:
         """Prepare storages of containers for the duration of a ``with`` block.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,8 @@ from labkit.runtimes.observed import sections
 #: Label of the networks that opening the rig makes on an engine.
 NETWORK_LABEL = "labkit=rig"
 PEER, COLLECTOR = "peer", "collector"
+#: Seconds after a boot for which a host may not yet be what its table says, and between two looks.
+_BOOTING, _LOOK_SECONDS = 120.0, 5.0
 
 
 def remove_networks(host: Host, socket: str) -> list[str]:
@@ -188,12 +191,23 @@ echo "@@ readers"; command -v nft || command -v iptables-legacy-save || true
 """
 
 
-def _connect(role: str, machine: Machine) -> SshHost:
+def connect(role: str, machine: Machine) -> SshHost:
+    """Return a host of an inventory; it connects when first needed."""
     keys = ("user", "port", "key", "known_hosts", "gateway", "sudo")
     return SshHost(role, machine.ssh, **{key: getattr(machine, key) for key in keys})
 
 
-def _far_addresses(machines: Mapping[str, Machine], role: str) -> list[str]:
+def look(
+    role: str, machines: Mapping[str, Machine], host: Host
+) -> tuple[dict[str, str], inventory_checks.Facts, list[inventory_checks.Mismatch]]:
+    """Return what a host answers, its facts, and how it differs from its table."""
+    machine, far = machines[role], far_addresses(machines, role)
+    answers = sections(host.run(*script(_LOOK, machine.scratch, *far)).stdout)
+    facts = collect_facts(host, interfaces=machine.interfaces, engine_socket=machine.engine)
+    return answers, facts, list(inventory_checks.mismatches(role, machine, answers, facts, far))
+
+
+def far_addresses(machines: Mapping[str, Machine], role: str) -> list[str]:
     """Return the addresses that a host exchanges lab traffic with."""
     others = {"generator": ("sut", "clean", "peer"), "sut": ("generator", "peer")}
     others |= {"clean": ("generator",), "peer": ("generator", "sut")}
@@ -204,8 +218,8 @@ def _far_addresses(machines: Mapping[str, Machine], role: str) -> list[str]:
     return [address for address in addresses if address not in machines[role].addresses]
 
 
-def _sweep(role: str, machine: Machine, host: Host, root: bool, say: Say) -> None:
-    """Remove what a killed campaign left on a host, and nothing else."""
+def sweep(role: str, machine: Machine, host: Host, *, root: bool) -> list[str]:
+    """Remove what a killed campaign left on a host, and nothing else; return what it was."""
     removed = [f"process {line}" for line in stop_labelled(host, "trial-")]
     if root:
         # Only settings of trials: others in the same journal belong to another rig.
@@ -222,8 +236,7 @@ def _sweep(role: str, machine: Machine, host: Host, root: bool, say: Say) -> Non
         removed += remove_networks(host, machine.engine)
         storage.clear(host, machine.engine, f"{machine.scratch}/storage")
     host.run("rm", "-rf", "--", f"{machine.scratch}/jobs")
-    for line in removed:
-        say(f"host {role}: removed {line}")
+    return removed
 
 
 def _target(machine: Machine, host: Host, facts: inventory_checks.Facts) -> Target:
@@ -276,20 +289,18 @@ class InventoryRig(Rig):
         answers: dict[str, dict[str, str]] = {}
         facts: dict[str, inventory_checks.Facts] = {}
         with ExitStack() as stack:
-            hosts = {role: _connect(role, machine) for role, machine in machines.items()}
+            hosts = {role: connect(role, machine) for role, machine in machines.items()}
             for host in hosts.values():
                 stack.callback(host.close)
             say(f"connecting to {', '.join(hosts)}")
-            for role, machine in machines.items():
-                argv = script(_LOOK, machine.scratch, *_far_addresses(machines, role))
-                answers[role] = sections(hosts[role].run(*argv).stdout)
-                facts[role] = collect_facts(
-                    hosts[role], interfaces=machine.interfaces, engine_socket=machine.engine
-                )
-            for role, machine in machines.items():
-                far = _far_addresses(machines, role)
-                problem = inventory_checks.mismatch(role, machine, answers[role], facts[role], far)
-                if problem:
+            for role in machines:
+                answers[role], facts[role], problems = look(role, machines, hosts[role])
+                # After a reboot, addresses and the engine come some time after the SSH server.
+                while problems and (facts[role]["volatile"]["uptime_s"] or _BOOTING) < _BOOTING:
+                    say(f"host {role} has just booted: {problems[0].why}")
+                    time.sleep(_LOOK_SECONDS)
+                    answers[role], facts[role], problems = look(role, machines, hosts[role])
+                for problem in problems[:1]:
                     raise RigError(
                         f"host {role} is not what {inventory.path.name} says",
                         where=f"{hosts[role]!r}; {inventory.path}, table [hosts.{role}], "
@@ -298,7 +309,8 @@ class InventoryRig(Rig):
                         remedy=problem.remedy,
                     )
             for role, machine in machines.items():
-                _sweep(role, machine, hosts[role], answers[role]["user"] == "0", say)
+                for line in sweep(role, machine, hosts[role], root=answers[role]["user"] == "0"):
+                    say(f"host {role}: removed {line}")
             sut = machines["sut"]
             stack.callback(hosts["sut"].run, *script(inventory_checks.REMOVE_PARENT))
             if sut.layer2 and sut.engine and make_bridge(hosts["sut"], sut.engine, sut.layer2):
@@ -355,6 +367,7 @@ class InventoryRig(Rig):
             | without
             | storage.missing_without_daemons(driver, difference),
             possible_networks=inventory.networks,
+            patience=inventory.patience,
             machines=machines,
             extra={role: targets[role] for role in targets if role in (PEER, COLLECTOR)},
         )

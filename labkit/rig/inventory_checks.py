@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +16,10 @@ SOFTWARE = {"veth", "bridge", "tun", "macvlan", "ipvlan", "vxlan", "dummy"}
 PARAVIRTUAL = {"virtio_net", "vmxnet3", "hv_netvsc", "vif", "xen_netfront"}
 Facts = Mapping[str, Any]
 
-#: Removes the parent of control groups if it is empty; systemd removes its own.
+#: Removes the parent of control groups, and what is below, if it is empty; systemd removes its own.
 REMOVE_PARENT = """
 for group in /sys/fs/cgroup/labkit-host /sys/fs/cgroup/*/labkit-host; do
-    rmdir "$group" 2>/dev/null || true
+    [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
 done
 """
 
@@ -32,54 +32,61 @@ class Mismatch(NamedTuple):
     remedy: str
 
 
-def mismatch(
+def mismatches(
     role: str,
     machine: Machine,
     answers: Mapping[str, str],
     facts: Facts,
     far_addresses: Sequence[str],
-) -> Mismatch | None:
-    """Return the first difference between a host and its table, or None."""
+) -> Iterator[Mismatch]:
+    """Yield the differences between a host and its table."""
     places = role in ("sut", "clean", "peer")
     if (places or machine.mirrors) and answers.get("user") != "0":
         what = "the check reads" if places else "tcpdump captures"
         why = f"commands run there as user {answers.get('user')}, but {what} as root"
         remedy = "sudo = true, with a sudo that asks for no password; or user = root"
-        return Mismatch("sudo", why, remedy)
+        yield Mismatch("sudo", why, remedy)
     if not answers.get("scratch"):
         why = f"{machine.scratch} is not writable"
-        return Mismatch("scratch", why, "name another directory there")
+        yield Mismatch("scratch", why, "name another directory there")
+    yield from _wrong_links(machine, answers, far_addresses)
+    online = facts["stable"]["cpu"]["online"]
+    if online and not cpu_set(machine.cpus) <= cpu_set(online):
+        why = f"it has CPUs {online}, not {machine.cpus}"
+        yield Mismatch("cpus", why, "name CPUs that it has")
+    if machine.engine and not facts["stable"]["engine"]:
+        why = f"no Docker Engine answers on {machine.engine}"
+        remedy = 'start it there, correct the socket, or say engine = "none"'
+        yield Mismatch("engine", why, remedy)
+
+
+def _wrong_links(
+    machine: Machine, answers: Mapping[str, str], far_addresses: Sequence[str]
+) -> Iterator[Mismatch]:
+    """Yield what is wrong with interfaces, addresses and routes."""
     addresses = {
         link["ifname"]: {row["local"] for row in link.get("addr_info", []) if "local" in row}
         for link in json.loads(answers.get("addresses") or "[]")
         if "ifname" in link
     }
-    for interface in machine.interfaces:
-        if interface not in addresses:
-            why = f"there is no interface {interface}"
-            return Mismatch("interfaces", why, "correct the name")
+    absent = [name for name in machine.interfaces if name not in addresses]
+    for interface in absent:
+        yield Mismatch("interfaces", f"there is no interface {interface}", "correct the name")
+    if absent:
+        return
     lab = {address for name in machine.interfaces for address in addresses[name]}
     for address in machine.addresses:
         if address not in lab:
             why = f"{address} is not on {', '.join(machine.interfaces)}, which have {sorted(lab)}"
             remedy = "give the interface that address, or correct the file"
-            return Mismatch("addresses", why, remedy)
+            yield Mismatch("addresses", why, remedy)
     for address in far_addresses:
         routes = json.loads(answers.get(f"route {address}") or "[]")
         device = str(routes[0].get("dev", "")) if routes else ""
         if device not in machine.interfaces:
             why = f"what it sends to {address} leaves by {device or 'no interface'}"
             remedy = "add a route through the lab, or correct the file"
-            return Mismatch("interfaces", why, remedy)
-    online = facts["stable"]["cpu"]["online"]
-    if online and not cpu_set(machine.cpus) <= cpu_set(online):
-        why = f"it has CPUs {online}, not {machine.cpus}"
-        return Mismatch("cpus", why, "name CPUs that it has")
-    if machine.engine and not facts["stable"]["engine"]:
-        why = f"no Docker Engine answers on {machine.engine}"
-        remedy = 'start it there, correct the socket, or say engine = "none"'
-        return Mismatch("engine", why, remedy)
-    return None
+            yield Mismatch("interfaces", why, remedy)
 
 
 def kernel(answers: Mapping[str, str], facts: Facts) -> tuple[str, str]:

@@ -6,6 +6,7 @@ Every error says where the mistake is and what was expected.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import shlex
 import tomllib
@@ -25,6 +26,8 @@ EXAMPLE = "rig.example.toml"
 ENGINE = "unix:///var/run/docker.sock"
 EXEC_ROOT = "/var/run/docker"
 SCRATCH = "/var/lib/labkit/inventory"
+#: Seconds that a campaign waits for a host: long enough for a reboot.
+PATIENCE = 600.0
 
 
 def _matching(pattern: str, expected: str) -> BeforeValidator:
@@ -182,6 +185,7 @@ class RigFile(_Table):
 
     name: Name
     shared_machine: StrictBool = False
+    patience: Annotated[float, Field(ge=0)] = PATIENCE
     hosts: HostTables
     networks: dict[NetworkName, FirstAddress] = {}
 
@@ -196,6 +200,7 @@ class Inventory:
     networks: Mapping[str, Network]
     #: Whether the hosts are guests of one machine.
     shared_machine: bool = False
+    patience: float = PATIENCE
 
 
 def read_rigfile(path: Path | str) -> Inventory:
@@ -223,7 +228,9 @@ def read_rigfile(path: Path | str) -> Inventory:
     networks = {
         name: named(name, subnet, first) for name, (first, subnet) in tables.networks.items()
     }
-    inventory = Inventory(path, tables.name, machines, networks, tables.shared_machine)
+    inventory = Inventory(
+        path, tables.name, machines, networks, tables.shared_machine, tables.patience
+    )
     _check_addresses(inventory)
     for network in networks.values():
         _check_room(inventory, network)
@@ -289,7 +296,7 @@ def _complete(path: Path, role: str, machine: Machine) -> Machine:
     for key in ("key", "known_hosts"):
         if value := getattr(machine, key):  # relative to the file, wherever it is read from
             try:
-                changes[key] = str(path.resolve().parent / Path(value).expanduser())
+                changes[key] = os.path.normpath(path.resolve().parent / Path(value).expanduser())
             except RuntimeError:
                 _wrong(path, table, key, repr(value), "a path in the home of a user who exists")
     if role in _ROLES_WITH["engine"]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.process import ended_as_by_ctrl_c
+from labkit.process import TERMINAL, announce, ended_as_by_ctrl_c
 from labkit.rig import lock
 
 
@@ -54,3 +54,17 @@ def test_the_holder_of_the_rig_s_lock(tmp_path: Path, monkeypatch: pytest.Monkey
     with lock.locked():
         assert lock.current_holder() == os.getpid()
     assert lock.current_holder() is None and lock.last_holder(tmp_path / "lock") == os.getpid()
+
+
+def test_progress_goes_to_the_notebook_and_to_who_executes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = tmp_path / "terminal"
+    terminal.write_text("before\n")
+    announce("one")
+    monkeypatch.setenv(TERMINAL, str(terminal))
+    announce("two")
+    monkeypatch.setenv(TERMINAL, str(tmp_path / "no" / "such"))
+    announce("three")
+    assert capsys.readouterr().out == "one\ntwo\nthree\n"
+    assert terminal.read_text() == "before\nlabkit: two\n"

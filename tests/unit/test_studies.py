@@ -19,7 +19,7 @@ from small_datasets import write_campaign
 from labkit import studies
 from labkit.campaign.store import write_json
 from labkit.claims.schema import load_claims
-from labkit.errors import UsageError
+from labkit.errors import Rebooted, UsageError
 from labkit.paths import PROGRESS, project
 
 
@@ -36,6 +36,29 @@ def test_parameters_of_a_profile_and_the_command_line() -> None:
     ]
     assert runs[0].parameters["blocks"] == 3 and runs[0].parameters["messages"] == 1000
     assert runs[0].folder == project("data/local/tiny/affinity-spinning")
+
+
+def test_a_study_is_executed_again_where_a_host_has_rebooted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+    said: list[str] = []
+
+    def execute(notebook: Path, output: Path, parameters: dict[str, Any], **more: Any) -> None:
+        seen.append(parameters)
+        if len(seen) < 3:
+            raise Rebooted("host sut has rebooted")
+
+    monkeypatch.setattr(studies.pages, "execute", execute)
+    given = {"blocks": 2, "new": True}
+    studies._execute(tmp_path / "a.ipynb", tmp_path / "b.ipynb", given, 60, said.append)
+    # The campaign is resumed, not begun anew.
+    assert seen == [given, {"blocks": 2}, {"blocks": 2}]
+    assert len(said) == 2 and "host sut has rebooted" in said[0]
+    seen.clear()
+    monkeypatch.setattr(studies, "_REBOOTS", 2)
+    with pytest.raises(Rebooted):
+        studies._execute(tmp_path / "a.ipynb", tmp_path / "b.ipynb", given, 60, said.append)
 
 
 def test_a_file_replaces_parameters_of_the_profile(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.campaign import runner
-from labkit.campaign.run_log import VARIABLE
 from labkit.campaign.study import Plan, Study
 from labkit.campaign.study import _source as source_of
 from labkit.campaign.trial import Trial
 from labkit.campaign.window import harness_switches
 from labkit.dataset import load
 from labkit.design import Condition, make_design
-from labkit.errors import CommandFailed, HostUnreachable, LabkitError
+from labkit.errors import CommandFailed, HostUnreachable, LabkitError, Rebooted
+from labkit.process import TERMINAL
 from labkit.rig.base import Rig
 from labkit.status import look
 from labkit.tools.base import Measurement
@@ -222,13 +222,13 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(
 ) -> None:
     script = Protocol(c2=ValueError("odd"))
     (tmp_path / "said").touch()
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "said"))
+    monkeypatch.setenv(TERMINAL, str(tmp_path / "said"))
     campaign = plan_of(rig, script).run(tmp_path / "a").path
     log = campaign / "logs" / "01.log"
     assert (tmp_path / "said").read_text() == f"log: {log}\n{log.read_text()}"
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (24, 120))
-    monkeypatch.setenv(VARIABLE, os.ttyname(theirs))
+    monkeypatch.setenv(TERMINAL, os.ttyname(theirs))
     plan_of(rig, Protocol(c2=ValueError("odd"))).run(tmp_path / "b")
     os.set_blocking(ours, False)
     os.close(theirs)
@@ -240,13 +240,77 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(
     assert "6/6" in shown and shown.count("failed: odd") == 1 and "INFO" not in shown
 
 
-def test_an_unreachable_host_ends_the_campaign_at_once(rig: Rig, tmp_path: Path) -> None:
-    protocol = Protocol(c2=HostUnreachable("no answer", where="host sut"))
-    with pytest.raises(HostUnreachable):
-        plan_of(rig, protocol).run(tmp_path)
-    found = load(tmp_path / "tiny")
-    assert found.trials["status"].tolist() == ["ok", "failed"]
+class Flaky(Nowhere):
+    """A rig whose host is silent for some looks."""
+
+    left = 0
+
+    def silent(self) -> dict[str, HostUnreachable]:
+        self.left -= 1
+        return {"sut": unreachable()} if self.left >= 0 else {}
+
+    def boots(self) -> dict[str, str]:
+        return {"sut": BOOT[0]}
+
+    def remove_trial(self, label: str) -> None:
+        self.removed = [label]
+
+
+def unreachable() -> HostUnreachable:
+    return HostUnreachable("no answer", where="host sut")
+
+
+@pytest.fixture
+def flaky(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Flaky:
+    monkeypatch.setattr(runner, "_LOOK_SECONDS", 0.0)
+    return Flaky("flaky", "virtual", {}, {}, {}, rig.cpu_map, shared_kernel=True)
+
+
+def test_a_host_that_does_not_answer_is_waited_for(flaky: Flaky, tmp_path: Path) -> None:
+    flaky.left = 3
+    found = plan_of(flaky, Protocol(c2=unreachable())).run(tmp_path)
+    assert found.trials["status"].tolist() == ["ok", "failed", "ok", "ok", "ok", "ok", "ok"]
     assert found.records[1]["error"]["where"] == "host sut"
+    assert flaky.removed == [f"trial-{os.getpid()}-b01-p02-a1"]
+    (log,) = (found.path / "logs").glob("*.log")
+    assert log.read_text().count("host sut does not answer") == 1
+    assert "all hosts answer again" in log.read_text()
+
+
+def test_lost_connections_are_not_counted_as_attempts(flaky: Flaky, tmp_path: Path) -> None:
+    losses = {f"c{n}": unreachable() for n in range(2, 8)}
+    found = plan_of(flaky, Protocol(**losses)).run(tmp_path)
+    assert len(found.ok) == 6 and len(found.trials) == 12
+    # Not without end, though.
+    protocol = Protocol(**{f"c{n}": unreachable() for n in range(1, 99)})
+    with pytest.raises(LabkitError, match="5 planned trials failed"):
+        plan_of(flaky, protocol).run(tmp_path / "never")
+    assert len(protocol.seen) == 5 * runner.LOSSES
+
+
+def test_a_host_that_stays_away_ends_the_campaign(flaky: Flaky, tmp_path: Path) -> None:
+    flaky.left, flaky.patience = 10**9, 0.0
+    with pytest.raises(HostUnreachable, match="waited for 0 s"):
+        plan_of(flaky, Protocol(c2=unreachable())).run(tmp_path)
+    flaky.left = 0
+    found = plan_of(flaky, Protocol()).run(tmp_path)
+    assert len(found.ok) == 6
+
+
+def test_a_reboot_ends_the_run_and_the_next_has_a_session_of_its_own(
+    flaky: Flaky, tmp_path: Path
+) -> None:
+    def protocol(trial: Trial) -> Measurement:
+        if BOOT[0] == "boot a" and len(list(tmp_path.rglob("trial.json"))) == 2:
+            BOOT[0] = "boot b"
+            raise CommandFailed("the server is gone")
+        return measurement(1)
+
+    with pytest.raises(Rebooted, match="host sut has rebooted"):
+        plan_of(flaky, protocol).run(tmp_path)
+    found = plan_of(flaky, protocol).run(tmp_path)
+    assert len(found.ok) == 6
+    assert found.trials["session"].tolist() == [1, 1, 1, 2, 2, 2, 2]
 
 
 def test_levels_and_settings_are_attributes_of_a_trial(rig: Rig) -> None:

@@ -38,6 +38,14 @@ def contents(files: Path) -> list[str]:
     return [(files / name).read_text().strip() for name in ("a", "b", "c")]
 
 
+def test_the_reason_of_a_value_that_was_not_taken_is_the_kernels(journal_dir: str) -> None:
+    tuning = Tuning(HOST, "lkt-1", journal=journal_dir)
+    assert not tuning.set_file("/proc/self/status", 1)
+    tuning.restore()
+    (note,) = tuning.notes
+    assert "printf" not in note and "sh:" not in note and note.partition("taken: ")[2]
+
+
 BEFORE = ["a-before", "b-before", "c-before"]
 
 

@@ -56,11 +56,18 @@ def test_a_host_is_compared_with_its_table(
     inventory: rigfile.Inventory, changes: dict[str, str], far: list[str], key: str, why: str
 ) -> None:
     machine, shown = inventory.machines["sut"], answers("198.18.0.3", **changes)
-    mismatch = inventory_checks.mismatch("sut", machine, shown, facts(), far)
+    found = list(inventory_checks.mismatches("sut", machine, shown, facts(), far))
     if not key:
-        assert mismatch is None
+        assert found == []
     else:
-        assert mismatch and mismatch.key == key and why in mismatch.why and mismatch.remedy
+        (mismatch,) = found
+        assert mismatch.key == key and why in mismatch.why and mismatch.remedy
+
+
+def test_all_differences_of_a_host_are_listed(inventory: rigfile.Inventory) -> None:
+    machine, shown = inventory.machines["sut"], answers("198.18.0.3", user="1000", scratch="")
+    found = inventory_checks.mismatches("sut", machine, shown, facts(), ["198.18.0.2"])
+    assert [mismatch.key for mismatch in found] == ["sudo", "scratch"]
 
 
 def missing(inventory: rigfile.Inventory, sut: dict[str, Any], **changes: str) -> dict[str, str]:

@@ -1,0 +1,212 @@
+"""Namespaces of the virtual rig as machines of one's own, which can be cut off and rebooted.
+
+Each has an SSH server in a mount namespace with a boot identifier of its own. The commands of a
+user run in a mount and a network namespace of their own, in which nothing of the hosts is seen:
+not their files below /run and /var/lib, not their sockets, not their locks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from labkit.hosts import LocalHost, labelled, stop_labelled
+from labkit.rig import engine, netns, virtual
+
+HOST = """
+[hosts.{role}]
+ssh = "{address}"
+port = {port}
+key = "{folder}/user"
+known_hosts = "{folder}/known_hosts"
+gateway = "nsenter --net={namespace} socat - TCP:%h:%p,nodelay"
+addresses = [{addresses}]
+interfaces = ["lab0"]
+cpus = "{cpus}"
+scratch = "{folder}/scratch/{role}"
+"""
+BRIDGE = """
+engine = "{socket}"
+bridge_port = "lab1"
+bridge_address = "198.18.1.10/24"
+"""
+#: Another than that of the namespaces' own SSH servers.
+PORT = 2222
+_SSHD = """
+mount --bind "$1" /proc/sys/kernel/random/boot_id
+shift
+exec "$@"
+"""
+_ELSEWHERE = """
+ip link set lo up
+for folder in /run/labkit /var/lib/labkit; do mkdir -p $folder; mount -t tmpfs tmpfs $folder; done
+exec "$@"
+"""
+LABKIT = (sys.executable, "-m", "labkit.cli")
+ROLES = ("generator", "sut", "clean")
+
+
+@dataclass
+class Machines:
+    """Hosts with SSH servers of their own; `path` is the rig file that describes them."""
+
+    folder: Path
+    servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "rig.toml"
+
+    def describe(self) -> None:
+        """Write the rig file and the keys that it names."""
+        lines = []
+        for name in ("user", *ROLES):
+            key = self.folder / name
+            argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
+            subprocess.run(argv, check=True)
+            if name != "user":
+                kind, blob, *_ = key.with_suffix(".pub").read_text().split()
+                lines.append(f"[{netns.address(name)}]:{PORT} {kind} {blob}\n")
+        (self.folder / "known_hosts").write_text("".join(lines))
+        tables = {
+            role: HOST.format(
+                role=role,
+                port=PORT,
+                folder=self.folder,
+                address=netns.address(role),
+                namespace=netns.namespace(role),
+                addresses=", ".join(
+                    f'"{text.partition("/")[0]}"' for text in netns.PORTS[role][0].addresses
+                ),
+                cpus=virtual.cpu_map()[role],
+            )
+            for role in ROLES
+        }
+        tables["sut"] += BRIDGE.format(socket=engine.SOCKET)
+        self.path.write_text('name = "own"\npatience = 400\n' + "".join(tables.values()))
+
+    def start(self, role: str) -> None:
+        """Boot a host: start its SSH server, with a new boot identifier."""
+        boot = self.folder / f"boot-{role}"
+        boot.write_text(f"{uuid4()}\n")
+        Path("/run/sshd").mkdir(exist_ok=True)
+        options = {
+            "ListenAddress": netns.address(role),
+            "Port": PORT,
+            "HostKey": self.folder / role,
+            "AuthorizedKeysFile": self.folder / "user.pub",
+            "PidFile": "none",
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "UseDNS": "no",
+            "Subsystem": "sftp internal-sftp",
+            "SetEnv": "SHLVL=1",
+        }
+        argv = [*netns.inside(role), "unshare", "--mount", "--propagation", "slave"]
+        argv += ["sh", "-euc", _SSHD, "boot", str(boot), "/usr/sbin/sshd", "-D", "-f", "/dev/null"]
+        argv += [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
+        self.servers[role] = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+
+    def stop(self, role: str) -> None:
+        """End a host's SSH server and its sessions, which leaves detached jobs running."""
+        server = self.servers.pop(role)
+        for child in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+        server.kill()
+        server.wait()
+
+    def reboot(self, role: str, seconds: float) -> None:
+        """End all that ran on a host; after some seconds it answers again."""
+        self.stop(role)
+        stop_labelled(LocalHost(), "trial-")
+        if role == "sut":
+            engine.remove_containers(LocalHost())
+        time.sleep(seconds)
+        self.start(role)
+
+    def cut(self, role: str, seconds: float) -> None:
+        """Lose every packet between the harness and a host for some seconds."""
+        # The way to its SSH server is its loopback interface; the lab's links are others.
+        loss = ("qdisc", "replace", "dev", "lo", "root", "netem", "loss", "100%")
+        name = netns.PREFIX + role
+        LocalHost().run("tc", "-n", name, *loss)
+        time.sleep(seconds)
+        LocalHost().run("tc", "-n", name, "qdisc", "del", "dev", "lo", "root")
+
+    def command(self, *argv: str) -> subprocess.Popen[str]:
+        """Start a command on a machine that shares no state with the hosts."""
+        hidden = ["unshare", "--mount", "--net", "sh", "-euc", _ELSEWHERE, "elsewhere", *argv]
+        return subprocess.Popen(
+            hidden,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def labkit(self, *argv: str) -> str:
+        """Run a command of labkit to its end, and return what it printed."""
+        process = self.command(*LABKIT, *argv)
+        text, _ = process.communicate(timeout=400)
+        assert process.returncode == 0, text
+        return text
+
+
+@contextmanager
+def machines(folder: Path) -> Iterator[Machines]:
+    """Make machines of the namespaces of a virtual rig that is up."""
+    made = Machines(folder)
+    made.describe()
+    try:
+        for role in ROLES:
+            made.start(role)
+        yield made
+    finally:
+        for role in list(made.servers):
+            made.stop(role)
+        shutil.rmtree(folder / "scratch", ignore_errors=True)
+
+
+def state() -> dict[str, Sequence[str]]:
+    """Return everything that a campaign may leave on the hosts."""
+    local, env = LocalHost(), {"DOCKER_HOST": engine.SOCKET}
+
+    def lines(*argv: str, **more: object) -> list[str]:
+        return local.run(*argv, **more).stdout.splitlines()  # type: ignore[arg-type]
+
+    found: dict[str, Sequence[str]] = {
+        "containers": lines("docker", "ps", "--all", "--quiet", env=env),
+        "networks": lines("docker", "network", "ls", "--format", "{{.Name}} {{.Driver}}", env=env),
+        "processes": [f"{label} {argv}" for _, label, argv in labelled(local, "trial-")],
+        "namespaces": sorted(os.listdir("/run/netns")),
+        "groups": sorted(map(str, Path("/sys/fs/cgroup").glob("**/labkit-host/**"))),
+        "interrupts": sorted(
+            f"{path} {path.read_text()}" for path in Path("/proc/irq").glob("*/smp_affinity_list")
+        ),
+        "journal": sorted(map(str, Path("/var/lib/labkit/journal").glob("[!l]*"))),
+    }
+    for role in ROLES:
+        name = netns.PREFIX + role
+        found[f"links {role}"] = lines("ip", "-n", name, "-o", "link", "show")
+        found[f"queues {role}"] = lines("tc", "-n", name, "qdisc", "show")
+        enter = ("nsenter", f"--net=/run/netns/{name}")
+        found[f"rules {role}"] = lines(*enter, "nft", "list", "ruleset")
+        found[f"settings {role}"] = [
+            line
+            for line in lines(*enter, "sysctl", "-a", "--pattern", "^net[.](core|ipv4)")
+            if "random" not in line
+        ]
+        found[f"masks {role}"] = [
+            f"{path} {path.read_text()}"
+            for path in sorted(netns.sysfs(role).glob("class/net/*/queues/*/?ps_cpus"))
+        ]
+    return found

@@ -1,0 +1,101 @@
+"""Machines of one's own that are cut off, rebooted, or left by a killed labkit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from own_machines import LABKIT, Machines, machines, state
+
+from labkit.dataset import load
+from labkit.hosts import LocalHost
+from labkit.paths import PROGRESS
+from labkit.rig import engine
+
+pytestmark = pytest.mark.rig
+
+
+@pytest.fixture(scope="module")
+def own(namespaces: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    # Without the virtual rig's own network, so that a campaign makes one.
+    env = {"DOCKER_HOST": engine.SOCKET}
+    LocalHost().run("docker", "network", "rm", engine.NETWORK, env=env)
+    with machines(tmp_path_factory.mktemp("machines")) as made:
+        yield made
+    if namespaces:
+        engine.make_network(LocalHost())
+
+
+def progress(data: Path) -> dict[str, object]:
+    paths = list(data.rglob(PROGRESS))
+    return json.loads(paths[-1].read_text()) if paths else {}
+
+
+def until(data: Path, done: int, process) -> None:
+    """Wait until a campaign has measured so many trials and is in the middle of another."""
+    for _ in range(4000):
+        now = progress(data)
+        if now.get("done", 0) >= done and now.get("run"):
+            time.sleep(0.3)
+            return
+        if process.poll() is not None:
+            pytest.fail(process.stdout.read())
+        time.sleep(0.05)
+    pytest.fail("no trial was measured")
+
+
+def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
+    own: Machines, tmp_path: Path
+) -> None:
+    before, data = state(), tmp_path / "data"
+    run = (*LABKIT, "run", "affinity-spinning", "-P", "tiny", "--rig", str(own.path))
+    run += ("-p", "data", str(data))
+
+    process = own.command(*run)
+    until(data, 2, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    killed = [record["trial"] for record in load(data / "affinity-spinning").records]
+    left = state()
+    assert left["networks"] != before["networks"]
+    shown = own.labkit("rig", "status", "--rig", str(own.path))
+    assert "1 networks" in shown, shown
+    restored = own.labkit("restore", "--rig", str(own.path))
+    removed = own.labkit("clean", "--rig", str(own.path))
+    assert "sut: network" in removed, restored + removed
+    assert state() == before
+    again = own.labkit("clean", "--rig", str(own.path))
+    assert again.splitlines() == [f"{role}: nothing was left" for role in own.servers]
+
+    process = own.command(*run)
+    until(data, len(killed) + 1, process)
+    own.cut("sut", 5)
+    until(data, len(killed) + 3, process)
+    own.reboot("sut", 5)
+    said, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, said
+    assert "host sut has rebooted; the rig is opened again" in said
+    campaign = load(data / "affinity-spinning")
+    measured = [record["trial"] for record in campaign.records if record["status"] == "ok"]
+    assert len(measured) == len(set(measured)) == campaign.planned
+    # What was measured before the kill is still there, byte by byte the first rows.
+    assert [record["trial"] for record in campaign.records][: len(killed)] == killed
+    assert len({session["boot"] for session in campaign.sessions}) == 2
+    assert state() == before
+
+
+def test_the_state_of_all_hosts_is_shown_at_once(own: Machines) -> None:
+    own.stop("clean")
+    process = own.command(*LABKIT, "doctor", "--rig", str(own.path))
+    shown, _ = process.communicate(timeout=200)
+    own.start("clean")
+    assert process.returncode == 1
+    rows = {line[:20].strip(): line[20:] for line in shown.splitlines()}
+    assert "as the file says" in rows and "kernel" in rows and "Docker" in rows["engine"]
+    assert "host clean cannot be reached" in shown
+    assert own.labkit("rig", "shell", "--rig", str(own.path), "sut", "hostname").strip()
