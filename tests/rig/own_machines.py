@@ -187,7 +187,7 @@ def state() -> dict[str, Sequence[str]]:
         "containers": lines("docker", "ps", "--all", "--quiet", env=env),
         "networks": lines("docker", "network", "ls", "--format", "{{.Name}} {{.Driver}}", env=env),
         "processes": [f"{label} {argv}" for _, label, argv in labelled(local, "trial-")],
-        "namespaces": sorted(os.listdir("/run/netns")),
+        "namespaces": sorted(map(str, Path("/run/netns").iterdir())),
         "groups": sorted(map(str, Path("/sys/fs/cgroup").glob("**/labkit-host/**"))),
         "interrupts": sorted(
             f"{path} {path.read_text()}" for path in Path("/proc/irq").glob("*/smp_affinity_list")
