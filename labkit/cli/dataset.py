@@ -117,11 +117,11 @@ def cite(datasets: tuple[Path, ...], form: str) -> None:
 
 @click.command(
     "compare-datasets",
-    epilog="Example: labkit compare-datasets data/reference/cpu-quota theirs/cpu-quota "
-    "--value latency_ns_p99 --csv both.csv",
+    epilog="Examples: labkit compare-datasets data/reference/cpu-quota theirs/cpu-quota "
+    "--value latency_ns_p99 --csv both.csv | labkit compare-datasets rigs/*/cpu-quota --plot "
+    "rigs.svg",
 )
-@click.argument("first", type=_ANY, metavar="A")
-@click.argument("second", type=_ANY, metavar="B")
+@click.argument("datasets", type=_ANY, nargs=-1, required=True, metavar="A B ...")
 @click.option(
     "--value", multiple=True, metavar="NAME", help="Column to compare; the medians when omitted."
 )
@@ -129,27 +129,47 @@ def cite(datasets: tuple[Path, ...], form: str) -> None:
     "--margin", default=0.02, show_default=True, help="Relative difference that counts as equal."
 )
 @click.option("--csv", type=_ANY, help="Also write the rows to a file.")
+@click.option("--plot", type=_ANY, help="Also draw each effect on each rig, as SVG, PNG or PDF.")
 @click.option("--all", "every", is_flag=True, help="Show every difference between the rigs.")
 def compare_datasets(
-    first: Path, second: Path, value: tuple[str, ...], margin: float, csv: Path | None, every: bool
+    datasets: tuple[Path, ...],
+    value: tuple[str, ...],
+    margin: float,
+    csv: Path | None,
+    plot: Path | None,
+    every: bool,
 ) -> None:
-    """Compare two campaigns of a study on different rigs, in the folders A and B.
+    """Compare campaigns of a study on different rigs, in the folders A, B and more.
 
-    Prints the differences in rig, settings and versions, then each effect in both campaigns with
-    its interval, and the ratio of the effects.
+    Of two it prints the differences in rig, settings and versions, then each effect in both with
+    its interval, and the ratio of the effects. Of three or more it prints each effect over rigs:
+    its mean with an interval, what another rig would show, and whether the rigs differ.
     """
-    from labkit.dataset import load, two_rigs
+    from labkit.dataset import load, rigs
+    from labkit.errors import UsageError
 
-    data = [load(path) for path in (first, second)]
-    table = two_rigs.compare_datasets(*data, values=value, margin=margin)
+    if len(datasets) < 2:
+        raise UsageError("one campaign cannot be compared", remedy="name two or more")
+    data = [load(path) for path in datasets]
     lines = []
-    for side, path, campaign in zip("AB", (first, second), data, strict=True):
+    for number, (path, campaign) in enumerate(zip(datasets, data, strict=True)):
+        side = "AB"[number] if len(data) == 2 else str(number + 1)
         caveats = "; ".join(campaign.rig.get("caveats", []))
         name = campaign.rig.get("name")
         lines.append(f"{side}: {path}, rig {name}" + (f" ({caveats})" if caveats else ""))
-    lines += two_rigs.difference_lines(two_rigs.differences(*data), None if every else 25)
-    lines += two_rigs.table_lines(table)
-    if left_out := two_rigs.without_ratio(*data) if not value else []:
+    over, each = rigs.over_rigs(data, values=value, margin=margin)
+    if len(data) == 2:
+        table = rigs.compare_datasets(*data, values=value, margin=margin)
+        lines += rigs.difference_lines(rigs.differences(*data), None if every else 25)
+        lines += rigs.table_lines(table)
+    else:
+        table = over
+        lines += rigs.over_lines(over)
+    if plot is not None:
+        from labkit.plots import rig_plot
+
+        rig_plot(over, each).savefig(plot)
+    if left_out := rigs.without_ratio(*data) if not value else []:
         lines += [
             "",
             f"left out, since values that may be zero have no ratio: {', '.join(left_out)}",

@@ -14,7 +14,7 @@ from labkit.plots.figure import (
     scale_and_label,
     styles,
 )
-from labkit.plots.intervals import interval_plot, ladder_plot
+from labkit.plots.intervals import interval_plot, ladder_plot, rig_plot
 from labkit.plots.overview import heat_map, ledger_overview, stacked_plot
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "legend",
     "overhead_plot",
     "plain_log_ticks",
+    "rig_plot",
     "scale_and_label",
     "shift_plot",
     "stacked_plot",

@@ -17,6 +17,9 @@ from labkit.units import METRICS, level_words
 
 #: Labels on the axis of ratios are at least this share of it apart.
 _APART = 0.07
+#: So many rigs have a line each.
+_RIGS_APART = 30
+_BOUNDS = ("estimate", "low", "high")
 #: What is passed on as a figure's numbers.
 _NUMBERS = ("metric", "n_blocks", "value", "base", "estimate", "low", "high", "verdict")
 
@@ -130,6 +133,54 @@ def ladder_plot(
         named[-1].legend(title=level, fontsize=6, title_fontsize=6, loc="best")
     figure.suptitle(title, fontsize=9)
     _note_blocks(figure, table)
+    return figure
+
+
+def rig_plot(over: pd.DataFrame, each: pd.DataFrame, *, title: str = "") -> Figure:
+    """Draw effects on each rig and over rigs: a forest over rigs for each condition.
+
+    Parameters
+    ----------
+    over, each : DataFrame
+        What `labkit.dataset.rigs.over_rigs` returns.
+    title : str
+        Title of the figure.
+    """
+    require_columns(over, ["condition", "baseline", "estimate", "low", "high", "n_rigs"])
+    require_columns(each, ["condition", "rig", "estimate", "low", "high"])
+    rigs = list(dict.fromkeys(each["rig"]))
+    # A line a rig while they can be told apart; more share a band.
+    apart = len(rigs) <= _RIGS_APART
+    band = len(rigs) + 1.5 if apart else 4.0
+    figure, axes = canvas(1, 1, width=7.2, height=0.16 * band * len(over) + 1.6)
+    axis, shown, ticks = axes[0, 0], [np.ones(1)], []
+    axis.axvline(1, color="0.3", lw=0.8)
+    for number, row in enumerate(over.to_dict("records")):
+        own = each[(each["value"] == row["value"]) & (each["condition"] == row["condition"])]
+        estimate, low, high = (own[x].to_numpy(dtype=np.float64) for x in _BOUNDS)
+        top = number * band
+        at = top + 1.5 + (np.arange(len(own)) if apart else np.linspace(0, 1.5, len(own)))
+        axis.hlines(at, low, high, color="0.6", lw=0.8 if apart else 0.2)
+        axis.scatter(estimate, at, s=12 if apart else 3, color="0.4", zorder=2)
+        axis.hlines(top, row["prediction_low"], row["prediction_high"], color="0.75", lw=6)
+        axis.hlines(top, row["low"], row["high"], color="black", lw=1.8)
+        axis.scatter([row["estimate"]], [top], s=34, marker="D", color="black", zorder=3)
+        ticks.append((top, f"{row['condition']}, {row['n_rigs']} rigs"))
+        ticks += [(y, rig) for y, rig in zip(at, own["rig"], strict=True)] if apart else []
+        bounds = [row[x] for x in (*_BOUNDS, "prediction_low", "prediction_high")]
+        shown += [estimate, np.array(bounds, dtype=np.float64)]
+        shown += [low, high] if apart else []
+    axis.set_yticks([y for y, _ in ticks], [text for _, text in ticks], fontsize=7)
+    axis.invert_yaxis()
+    axis.grid(visible=False, axis="y")
+    _ratio_scale(axis, np.concatenate(shown))
+    axis.set_xlabel("ratio to the baseline of the cell (1 = equal; below 1: lower)")
+    axis.set_title(title, fontsize=9)
+    footnote(
+        figure,
+        "diamonds: mean over rigs with its interval; grey bars: where another rig would lie (95 %)",
+    )
+    figure.numbers = each
     return figure
 
 

@@ -106,6 +106,18 @@ def test_cite_takes_a_described_dataset(folder: Path, capsys: pytest.CaptureFixt
     assert "(2023). Container performance measured with labkit: echo (Version " in cited
 
 
+def test_effects_over_three_rigs_are_printed_and_drawn(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    csv, plot = tmp_path / "over.csv", tmp_path / "over.svg"
+    write_campaign(tmp_path / "other" / "echo" / "one", blocks=6, effect=1.7)
+    names = [folder / "echo", folder / "echo", tmp_path / "other" / "echo"]
+    code, out, _ = run(capsys, "compare-datasets", *names, "--csv", csv, "--plot", plot)
+    assert code == 0 and "over 3 rigs" in out and "another rig" in out
+    assert "n_rigs" in csv.read_text().splitlines()[0]
+    assert plot.read_text().startswith("<?xml")
+
+
 def test_compare_datasets_says_what_differs_first(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,10 +13,13 @@ from small_datasets import edit, write_campaign
 import labkit
 from labkit.analysis.compare import compare
 from labkit.dataset import Dataset
-from labkit.dataset.two_rigs import (
+from labkit.dataset.rigs import (
+    _over,
     compare_datasets,
     difference_lines,
     differences,
+    over_lines,
+    over_rigs,
     table_lines,
     without_ratio,
 )
@@ -124,10 +127,10 @@ def test_what_differs_comes_in_the_order_in_which_it_matters(tmp_path: Path) -> 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     first, other = campaign(tmp_path / "a"), campaign(tmp_path / "b", study="other")
-    with pytest.raises(UsageError, match="two studies") as caught:
+    with pytest.raises(UsageError, match="different studies") as caught:
         compare_datasets(first, other)
     assert caught.value.exit_code == 2
-    with pytest.raises(UsageError, match="not measured in both: nosuch") as caught:
+    with pytest.raises(UsageError, match="not measured in all: nosuch") as caught:
         compare_datasets(first, first, values=["nosuch"])
     assert "rtt_ns_median" in caught.value.remedy
     for path in (other.path / "trials").glob("*/trial.json"):
@@ -150,3 +153,74 @@ def test_medians_that_may_be_zero_are_left_out_and_named(tmp_path: Path) -> None
     assert set(compare_datasets(*both)["value"]) == {"rtt_ns_median"}
     with pytest.raises(LabkitError, match="no ratio"):
         compare_datasets(*both, values=["late_ns_median"])
+
+
+def rigs(folder: Path, effects: list[float], blocks: int = 6) -> list[Dataset]:
+    return [
+        campaign(folder / str(number), effect=effect, blocks=blocks)
+        for number, effect in enumerate(effects)
+    ]
+
+
+def test_an_effect_over_rigs_has_the_rig_as_its_unit(tmp_path: Path) -> None:
+    effects = [1.4, 1.5, 1.6, 1.7]
+    over, each = over_rigs(rigs(tmp_path, effects))
+    (row,) = over.to_dict("records")
+    assert row["n_rigs"] == 4 and row["baseline"] == "bare clean | block"
+    assert row["estimate"] == pytest.approx(np.exp(np.mean(np.log(effects))), rel=0.01)
+    # A t interval of four means, whatever the number of blocks.
+    half = 3.182 * np.std(np.log(effects), ddof=1) / 2
+    assert np.log(row["high"] / row["estimate"]) == pytest.approx(half, rel=0.05)
+    assert row["prediction_low"] < 1.4 and row["prediction_high"] > 1.7
+    assert row["p_heterogeneity"] < 1e-6 and row["i2"] > 0.9 and row["q"] > 3
+    assert each["estimate"].tolist() == pytest.approx(effects, rel=0.01)
+    assert each["n_blocks"].tolist() == [6] * 4
+    assert row["verdict"] == "different"
+    text = "\n".join(over_lines(over))
+    assert "over 4 rigs" in text and "yes, I2" in text
+
+
+def test_blocks_of_one_rig_are_not_rigs(tmp_path: Path) -> None:
+    over, _ = over_rigs(rigs(tmp_path, [1.5, 1.1], blocks=20))
+    (row,) = over.to_dict("records")
+    # 40 blocks that agree within each rig, and still two rigs only.
+    assert row["verdict"] == "undecided" and row["low"] < 0.5
+    assert np.isnan(row["prediction_low"])
+    assert "needs 3 rigs" in "\n".join(over_lines(over))
+
+
+def test_a_rig_with_one_block_is_left_out_with_a_note(tmp_path: Path) -> None:
+    data = [*rigs(tmp_path, [1.5, 1.5, 1.5]), campaign(tmp_path / "pilot", blocks=1, effect=9.0)]
+    (row,) = over_rigs(data)[0].to_dict("records")
+    assert row["n_rigs"] == 3 and "left out" in row["note"]
+    assert row["estimate"] == pytest.approx(1.5, rel=0.01)
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.05])
+def test_intervals_over_rigs_cover_what_they_say(tau: float) -> None:
+    """With 8 rigs of 6 blocks each; the bounds are four standard errors of 1,500 experiments."""
+    rng = np.random.default_rng(7)
+    covered = predicted = alarms = 0
+    for _ in range(1500):
+        truths = rng.normal(0.1, tau, 9)
+        logs = [rng.normal(truth, 0.04, 6) for truth in truths[:8]]
+        row = _over(logs, 0.02)
+        half = 2.365 * row["error"]
+        covered += abs(np.log(row["estimate"]) - 0.1) < half
+        predicted += row["prediction_low"] < np.exp(truths[8]) < row["prediction_high"]
+        alarms += row["p_heterogeneity"] < 0.05
+    assert abs(covered / 1500 - 0.95) < 0.0225
+    assert predicted / 1500 > 0.9
+    assert (alarms / 1500 < 0.075) if tau == 0 else (alarms / 1500 > 0.9)
+
+
+def test_effects_over_rigs_are_drawn_for_few_rigs_and_for_many(tmp_path: Path) -> None:
+    from labkit.plots import rig_plot
+
+    over, each = over_rigs(rigs(tmp_path, [1.4, 1.5, 1.6]))
+    axis = rig_plot(over, each).axes[0]
+    labels = [text.get_text() for text in axis.get_yticklabels()]
+    assert labels[0].endswith("3 rigs") and len(labels) == 4
+    many = pd.concat([each.assign(rig=f"{n} {m}") for n in range(20) for m in ("a", "b")])
+    labels = rig_plot(over, many).axes[0].get_yticklabels()
+    assert len(labels) == 1

@@ -1,21 +1,28 @@
-"""The same study from two rigs, side by side: what differs between them, then each effect in both.
+"""The same study from several rigs: what differs between them, each effect on each, and over all.
 
 An effect is a condition's ratio to the baseline of its cell, paired by block inside each dataset.
 The blocks of two rigs have nothing in common, so that two effects are compared as independent
-groups (Welch 1947) of log ratios, one a block.
+groups (Welch 1947) of log ratios, one a block. Over rigs, blocks are nested in rigs and the rig is
+the unit of replication: `over_rigs` states the mean effect with a t interval over the rigs' means,
+the interval of prediction for another rig of the kind (Higgins, Thompson & Spiegelhalter 2009;
+IntHout et al. 2016), and how much the rigs differ: Cochran's Q and I2, with the variance between
+rigs of Paule & Mandel (1982) and the p-value of Welch's test (1951), which allows for rigs with
+few blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from labkit.analysis.compare import contrast, decide, log_table
-from labkit.analysis.estimates import interval, mean_and_error
+from labkit.analysis.compare import adjust_family, contrast, decide, log_table
+from labkit.analysis.estimates import interval, mean_and_error, p_values
 from labkit.dataset import Dataset
 from labkit.design import difference
 from labkit.errors import UsageError
@@ -127,11 +134,9 @@ def compare_datasets(
     alpha: float = 0.05,
 ) -> pd.DataFrame:
     """Compare two datasets of one study, condition by condition."""
-    studies = [str(one.plan.get("study")) for one in (first, second)]
-    if studies[0] != studies[1]:
-        raise UsageError(f"two studies cannot be compared: {' and '.join(studies)}")
+    _check_study([first, second])
     tables = []
-    for value in _chosen(first, second, list(values)):
+    for value in _chosen([first, second], list(values)):
         sides = [_side(one, value) for one in (first, second)]
         tables += [
             _decided(rows, alpha).assign(value=value, kind=kind, unit=unit)
@@ -141,19 +146,193 @@ def compare_datasets(
     return pd.concat(tables, ignore_index=True).reindex(columns=list(COLUMNS))
 
 
-def _chosen(first: Dataset, second: Dataset, values: list[str]) -> list[str]:
-    """Return the values to compare: those given, or the medians that both datasets have."""
-    shared = [name for name in values_of(first) if name in set(values_of(second))]
+def _chosen(data: Sequence[Dataset], values: list[str]) -> list[str]:
+    """Return the values to compare: those given, or the medians that all datasets have."""
+    names = set.intersection(*(set(values_of(one)) for one in data))
+    shared = [name for name in values_of(data[0]) if name in names]
     medians = [name for name in shared if name.endswith("_median")]
-    chosen = values or [name for name in medians if name not in without_ratio(first, second)]
+    chosen = values or [name for name in medians if name not in without_ratio(*data)]
     missing = [name for name in chosen if name not in shared]
     if missing or not chosen:
         raise UsageError(
-            f"not measured in both: {', '.join(missing)}" if missing else "no median of samples",
-            where=str(first.plan.get("study")),
-            remedy=f"name values with --value: {', '.join(shared) or 'there is none in both'}",
+            f"not measured in all: {', '.join(missing)}" if missing else "no median of samples",
+            where=str(data[0].plan.get("study")),
+            remedy=f"name values with --value: {', '.join(shared) or 'there is none in all'}",
         )
     return chosen
+
+
+def _check_study(data: Sequence[Dataset]) -> None:
+    studies = list(dict.fromkeys(str(one.plan.get("study")) for one in data))
+    if len(studies) > 1:
+        raise UsageError(f"different studies cannot be compared: {' and '.join(studies)}")
+
+
+OVER_COLUMNS = (
+    *("value", "condition", "baseline", "n_rigs"),
+    *("estimate", "low", "high", "prediction_low", "prediction_high"),
+    *("p_value", "p_adjusted", "p_equivalence", "verdict"),
+    *("q", "i2", "tau", "p_heterogeneity", "note"),
+)
+
+
+def over_rigs(
+    data: Sequence[Dataset],
+    *,
+    values: Iterable[str] = (),
+    margin: float = 0.02,
+    alpha: float = 0.05,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return each effect over rigs, and on each rig.
+
+    Parameters
+    ----------
+    data : sequence of Dataset
+        Campaigns of one study, each of another rig.
+    values : iterable of str
+        Columns of trials; the medians of samples when omitted.
+    margin : float
+        Relative difference that counts as equal.
+    alpha : float
+        Level of the tests; intervals have 1 - alpha, over rigs that of the row's step in Holm's
+        procedure.
+
+    Returns
+    -------
+    over, each : DataFrame
+        `over` has a row for each effect: the ratio over rigs with its interval, the interval of
+        prediction for another rig, verdict, and heterogeneity: Cochran's ``q``, ``i2``, ``tau``
+        (standard deviation between rigs of the log ratio) and ``p_heterogeneity``. ``each`` has a
+        row for each effect and rig: ``rig``, ``estimate``, ``low``, ``high``, ``n_blocks``.
+
+    Raises
+    ------
+    UsageError
+        The campaigns are of different studies, or have no value in common.
+    """
+    _check_study(data)
+    over, each = [], []
+    for value in _chosen(data, list(values)):
+        sides = [_side(one, value) for one in data]
+        cells = {name: base for side in sides for name, base in side.cells.items()}
+        for name, base in cells.items():
+            if base in (None, name):
+                continue
+            about = {"value": value, "condition": name, "baseline": base}
+            logs = [np.array(side.effect(name), dtype=np.float64) for side in sides]
+            each += [
+                about | {"rig": _rig_name(one, number)} | _of_rig(log, alpha)
+                for number, (one, log) in enumerate(zip(data, logs, strict=True), start=1)
+            ]
+            over.append(about | _over(logs, margin))
+    table = pd.DataFrame.from_records(over, columns=[*OVER_COLUMNS, "error"])
+    family = adjust_family(
+        table["p_value"].to_numpy(dtype=np.float64), (table["error"] == 0).to_numpy(), alpha
+    )
+    table["p_adjusted"] = family.adjusted
+    bounds = [
+        np.exp(interval(mean, error, n - 1.0, level))
+        for mean, error, n, level in zip(
+            np.log(table["estimate"]), table["error"], table["n_rigs"], family.levels, strict=True
+        )
+    ]
+    table[["low", "high"]] = np.array(bounds, dtype=np.float64).reshape(len(table), 2)
+    words = np.array(["undecided", "different", "equivalent", "different within margin"])
+    differs, equal = table["p_adjusted"] < alpha, table["p_equivalence"] < alpha
+    table["verdict"] = words[differs.astype(int) + 2 * equal.astype(int)]
+    return table.drop(columns="error"), pd.DataFrame.from_records(each)
+
+
+def _rig_name(data: Dataset, number: int) -> str:
+    return f"{number} {data.rig.get('name', '')}".strip()
+
+
+def _of_rig(logs: NDArray[np.float64], alpha: float) -> dict[str, Any]:
+    """Return one rig's effect."""
+    mean, error, df = mean_and_error(np.zeros_like(logs), logs, True, size=1.0)
+    low, high = interval(mean, error, df, alpha)
+    return {
+        "estimate": math.exp(mean),
+        "low": math.exp(low),
+        "high": math.exp(high),
+        "n_blocks": len(logs),
+    }
+
+
+def _over(logs: Sequence[NDArray[np.float64]], margin: float) -> dict[str, Any]:
+    """Return one effect over rigs, before the correction for the number of effects."""
+    used = [log for log in logs if len(log) >= 2]
+    notes = [f"{len(logs) - len(used)} rigs with fewer than 2 blocks left out"]
+    notes = notes if len(used) < len(logs) else []
+    means = np.array([log.mean() for log in used])
+    mean, error, df = mean_and_error(np.zeros_like(means), means, True, size=1.0)
+    p_value, p_equivalence = p_values(mean, error, df, math.log1p(margin))
+    row = {
+        "n_rigs": len(used),
+        "estimate": math.exp(mean),
+        "error": error,
+        "p_value": p_value,
+        "p_equivalence": p_equivalence,
+    }
+    if len(used) < 2:
+        notes.append("one rig says nothing of others")
+    return row | _heterogeneity(used, means, mean, error) | {"note": "; ".join(notes)}
+
+
+def _heterogeneity(
+    logs: Sequence[NDArray[np.float64]], means: NDArray[np.float64], mean: float, error: float
+) -> dict[str, float]:
+    """Return how much rigs differ, and the bounds of another rig's effect."""
+    names = ("q", "i2", "tau", "p_heterogeneity", "prediction_low", "prediction_high")
+    variances = np.array([log.var(ddof=1) / len(log) for log in logs])
+    if len(logs) < 2 or not (variances > 0).all():
+        return dict.fromkeys(names, math.nan)
+    # Imported here: it takes most of a second.
+    from statsmodels.stats.meta_analysis import combine_effects
+    from statsmodels.stats.oneway import anova_oneway
+
+    combined = combine_effects(means, variances, method_re="iterated")
+    tau = math.sqrt(max(float(combined.tau2), 0.0))
+    p_value = float(anova_oneway(list(logs), use_var="unequal").pvalue)
+    bounds = [math.nan, math.nan]
+    if len(logs) > 2:
+        bounds = [*map(math.exp, interval(mean, math.hypot(tau, error), len(logs) - 1.0, 0.05))]
+    i2 = max(float(combined.i2), 0.0)
+    return dict(zip(names, (float(combined.q), i2, tau, p_value, *bounds), strict=True))
+
+
+def over_lines(over: pd.DataFrame) -> list[str]:
+    """Return effects over rigs as lines of text."""
+    shown = pd.DataFrame(
+        {
+            "condition": over["condition"],
+            "over rigs": [_number(row, "estimate", "low", "high") for row in _rows(over)],
+            "another rig": [_range(row) for row in _rows(over)],
+            "rigs differ": [
+                "cannot tell"
+                if not np.isfinite(row["p_heterogeneity"])
+                else f"{'yes' if row['p_heterogeneity'] < 0.05 else 'not shown'}, "
+                f"I2 {row['i2']:.0%}, p {row['p_heterogeneity']:.2g}"
+                for row in _rows(over)
+            ],
+            "verdict": over["verdict"],
+        }
+    )
+    text = []
+    for value, part in shown.groupby(over["value"], sort=False):
+        rigs = over.loc[part.index, "n_rigs"].max()
+        title = f"{value}: effects over {rigs} rigs, ratio to the baseline of the cell"
+        text += ["", title, *part.to_string(index=False).splitlines()]
+    return text
+
+
+def _rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
+    return table.to_dict("records")
+
+
+def _range(row: Mapping[Any, Any]) -> str:
+    low, high = row["prediction_low"], row["prediction_high"]
+    return f"{low:.4g} to {high:.4g}" if np.isfinite(low) else "needs 3 rigs"
 
 
 def _kinds(
