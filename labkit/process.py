@@ -17,6 +17,14 @@ WAIT = "LABKIT_WAIT"
 #: Environment variable with the file that progress is written to: a bar on a terminal, else lines.
 #: ``labkit run`` sets it, as a notebook's output is seen only after its end.
 TERMINAL = "LABKIT_PROGRESS"
+#: Environment variable with the numbers of the only blocks to measure, separated by commas.
+BLOCKS = "LABKIT_BLOCKS"
+
+
+def chosen_blocks() -> frozenset[int] | None:
+    """Return the only blocks that this process is to measure; None for all."""
+    text = os.environ.get(BLOCKS)
+    return frozenset(map(int, text.split(","))) if text else None
 
 
 def announce(text: str) -> None:

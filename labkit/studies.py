@@ -25,7 +25,7 @@ from labkit.claims.schema import Claims, load_claims
 from labkit.dataset import Dataset, load
 from labkit.errors import LabkitError, Rebooted, RigError, UsageError, suggestion
 from labkit.paths import project
-from labkit.process import TERMINAL, WAIT
+from labkit.process import TERMINAL, WAIT, chosen_blocks
 from labkit.questions import candidate, load_questions
 
 Say = Callable[[str], None]
@@ -163,9 +163,19 @@ def _append_to_stderr() -> None:
 
 def check_complete(folder: Path) -> None:
     """Raise `LabkitError` if planned trials of the newest campaign in a folder did not succeed."""
-    campaign = load(folder)
-    planned = campaign.planned
-    done = len({record["trial"] for record in campaign.records if record["status"] == "ok"})
+    campaign, only = load(folder), chosen_blocks()
+    planned = sum(
+        count
+        for block, count in enumerate(campaign.planned_by_block, start=1)
+        if only is None or block in only
+    )
+    done = len(
+        {
+            record["trial"]
+            for record in campaign.records
+            if record["status"] == "ok" and (only is None or record["block"] in only)
+        }
+    )
     if done < planned:
         failed = campaign.trials[campaign.trials["status"] != "ok"]
         raise LabkitError(

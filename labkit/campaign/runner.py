@@ -58,6 +58,8 @@ class Runner:
     settings: Mapping[str, Any]
     treatments: Mapping[str, Treatment]
     questions: Questions | None = None
+    #: The only blocks to run; None for all.
+    blocks: frozenset[int] | None = None
     _runtimes: dict[str, Runtime] = field(default_factory=dict)
     #: The boot identifiers of the hosts.
     _boots: dict[str, str] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class Runner:
             (block, position, condition)
             for block, position, condition in self.design.trials()
             if not outcomes.get(trial_name(block, position))
+            and (self.blocks is None or block in self.blocks)
         )
         self._look(store, log, todo)
         if not todo:
@@ -153,7 +156,8 @@ class Runner:
                 self.treatments,
             )
             began = time.monotonic()
-            measurement, error = run_protocol(self.protocol, trial)
+            protocol = self.rig.protocol(self.protocol, condition, planned["block"])
+            measurement, error = run_protocol(protocol, trial)
             record |= {"seconds": time.monotonic() - began, "status": "failed" if error else "ok"}
             record["error"] = failure(error) if error else None
             result = measurement or Measurement({})

@@ -29,6 +29,7 @@ from labkit.design import Condition
 from labkit.errors import DatasetError, UsageError, suggestion
 from labkit.paths import project
 from labkit.placement import Placement
+from labkit.process import chosen_blocks
 from labkit.rig import Rig
 from labkit.tools.base import Measurement
 from labkit.version import MEASUREMENT_VERSION, VERSION
@@ -149,7 +150,7 @@ class Study:
             treatments=self.treatments,
         )
         with off_the_sut(rig):
-            measurement, error = run_protocol(self.protocol, trial)
+            measurement, error = run_protocol(rig.protocol(self.protocol, condition, 1), trial)
         if measurement is None:
             raise error or UsageError("the trial returned nothing")
         return OneTrial(condition.label, measurement, trial.record, trial.logs)
@@ -392,7 +393,7 @@ class Plan:
             Another process, here or on another machine, measures that campaign.
         """
         store = Store.resume_or_begin(project(into) / self.study.name, self.as_record(), new=new)
-        study = self.study
+        study, only = self.study, chosen_blocks()
         runner = Runner(
             study.name,
             self.rig,
@@ -400,7 +401,9 @@ class Plan:
             study.protocol,
             study.settings,
             study.treatments,
-            self.questions,
+            # A part of the blocks is no look at all of them.
+            self.questions if only is None else None,
+            only,
         )
         with store.held():
             runner.run(store, self.facts)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from labkit.cli import ask, campaigns, dataset, folder, lab, machine, reports
+from labkit.cli import ask, campaigns, dataset, fleet, folder, lab, machine, reports
 from labkit.errors import Interrupted, LabkitError
 from labkit.paths import VARIABLE
 from labkit.version import VERSION
@@ -33,7 +33,7 @@ def app(project: Path | None) -> None:
         os.environ[VARIABLE] = str(project.resolve())  # kernels inherit it
 
 
-for _module in (ask, folder, machine, reports, campaigns, dataset, lab):
+for _module in (ask, folder, machine, reports, campaigns, dataset, lab, fleet):
     for _command in _module.COMMANDS:
         app.add_command(_command)
 

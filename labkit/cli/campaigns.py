@@ -52,6 +52,11 @@ LEAST_WATCH = 5.0
 )
 @NEW
 @WAIT
+@click.option("--scheduler", default="", help="A Dask scheduler, whose workers offer the rigs.")
+@click.option("--samples", is_flag=True, help="With --scheduler: collect samples and logs too.")
+@click.option("--tls-ca-file", help="With --scheduler: the authority's certificate.")
+@click.option("--tls-cert", help="With --scheduler: the client's certificate.")
+@click.option("--tls-key", help="With --scheduler: the client's key.")
 @click.option(
     "--time-limit", default=1440.0, show_default=True, help="Minutes that a notebook may take."
 )
@@ -62,6 +67,11 @@ def run(
     rig: str,
     files: tuple[Path, ...],
     new: bool,
+    scheduler: str,
+    samples: bool,
+    tls_ca_file: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
     time_limit: float,
 ) -> None:
     """Measure STUDIES (all when omitted) by executing their notebooks with a profile's parameters.
@@ -71,6 +81,9 @@ def run(
     With -f, each FILE is a campaign of each study; its data go to data/local/NAME-OF-FILE unless it
     sets `data`. When one of several campaigns fails, the others are still measured, and a table of
     all is printed at the end. Parameters are checked before the first campaign begins.
+
+    With --scheduler whole blocks are sent to the rigs of workers (`labkit worker`); each rig has a
+    campaign of its own in data/local/fleet.
 
     Ctrl-C, SIGTERM and SIGHUP end a run cleanly: the rig is taken down, measured trials are kept,
     and the same command resumes with the rest.
@@ -84,6 +97,14 @@ def run(
     parameters = library.parameters(parameter, new=new)
     runs = library.plan_runs(studies, profile, files, parameters)
     interruptible()
+    if scheduler:
+        from labkit.cli import fleet
+
+        security = fleet.tls((tls_ca_file, tls_cert, tls_key))
+        for one in runs:
+            folder = fleet.measure(one, profile, scheduler, security, samples=samples, say=say)
+            click.echo(f"{one.study}: {folder}")
+        return
     outcomes: list[library.Outcome] = []
     try:
         for outcome in library.measure_all(runs, seconds=60 * time_limit, say=say):

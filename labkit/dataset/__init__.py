@@ -117,6 +117,11 @@ class Dataset:
         """The rig: hosts, links, CPU map, capabilities and caveats."""
         return dict(self.plan["rig"])
 
+    @property
+    def simulated(self) -> bool:
+        """Whether its trials were drawn from a model, and nothing was measured."""
+        return bool(self.rig.get("kind") == "simulated")
+
     @cached_property
     def sessions(self) -> list[dict[str, Any]]:
         """Every session (a boot of the rig) with the facts of its hosts."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ipaddress
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from labkit.design import Condition
 from labkit.errors import (
     FenceError,
     HostUnreachable,
@@ -136,6 +137,8 @@ class Rig:
     auto_spec: ClassVar[str] = ""
     #: Whether each storage driver gets a Docker daemon on this machine.
     own_daemons: ClassVar[bool] = False
+    #: Whether only one process may use it on this machine.
+    uses_machine: ClassVar[bool] = True
 
     @staticmethod
     @contextmanager
@@ -168,7 +171,7 @@ class Rig:
         try:
             with (
                 ended_as_by_ctrl_c(signal.SIGTERM),
-                lock.locked(patience),
+                lock.locked(patience) if kind.uses_machine else nullcontext(),
                 kind.opened(name, say) as rig,
             ):
                 yield rig
@@ -310,6 +313,12 @@ class Rig:
                 why="no host of the rig has this address",
                 remedy="use the address of a server that the rig placed",
             )
+
+    def protocol(
+        self, protocol: Callable[[Any], Any], condition: Condition, block: int
+    ) -> Callable[[Any], Any]:
+        """Return what is called with a trial of a condition: a study's own protocol."""
+        return protocol
 
     def silent(self) -> dict[str, HostUnreachable]:
         """Return the hosts that do not answer, each with the error.

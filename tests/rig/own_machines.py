@@ -207,6 +207,6 @@ def state() -> dict[str, Sequence[str]]:
         ]
         found[f"masks {role}"] = [
             f"{path} {path.read_text()}"
-            for path in sorted(netns.sysfs(role).glob("class/net/*/queues/*/?ps_cpus"))
+            for path in sorted(netns.sysfs(role).glob("class/net/*/queues/rx-*/rps_cpus"))
         ]
     return found

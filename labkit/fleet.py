@@ -1,0 +1,250 @@
+"""A campaign over many rigs: workers of Dask offer rigs, and whole blocks are their tasks.
+
+A block never spans rigs, so trials are paired as on one rig. Each rig has a campaign of its own,
+with the blocks that it measured; `labkit compare-datasets` compares them. Dask schedules: it gives
+the blocks of a worker that is lost to another one, and shows what runs on its dashboard.
+
+Workers send the records of trials, with their metrics; samples and logs stay with them unless they
+are asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import yaml
+
+from labkit.campaign.store import sync
+from labkit.dataset import campaigns, load
+from labkit.errors import DatasetError, LabkitError
+from labkit.paths import project
+from labkit.process import BLOCKS
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+#: Environment variable of a worker: the rig that it offers.
+RIG = "LABKIT_RIG"
+#: What a task needs of a worker: a rig, which has one task at a time.
+RESOURCE = "rig"
+#: Times that Dask gives a block that failed to a worker again, and how often what is left after
+#: that is sent anew: a block whose workers were lost several times is not tried further by Dask.
+RETRIES, ROUNDS = 1, 20
+#: Where workers keep what they measured, and where it is collected.
+FOLDER = "data/local/fleet"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block as a worker measured it.
+
+    Parameters
+    ----------
+    number : int
+        The block's number in the plan.
+    rig : str
+        The name of the rig.
+    campaign : str
+        The name of the campaign's folder.
+    files : mapping of str to bytes
+        Its files, by their paths below the campaign's folder.
+    """
+
+    number: int
+    rig: str
+    campaign: str
+    files: Mapping[str, bytes]
+
+
+def worker_argv(scheduler: str, rig: str, more: Sequence[str] = ()) -> list[str]:
+    """Return the command of a worker that offers a rig; `more` are options of ``dask worker``."""
+    argv = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler]
+    # No nanny: a worker that is killed is lost at once. The name tells the rigs apart.
+    argv += ["--no-nanny", "--nthreads", "1", "--resources", f"{RESOURCE}=1", "--no-dashboard"]
+    return [*argv, "--name", f"{rig}-{os.uname().nodename}-{os.getpid()}", *more]
+
+
+def notebook_block(
+    number: int, study: str, profile: str, parameters: Mapping[str, Any], samples: bool
+) -> Block:
+    """Measure one block on this worker's rig, by executing the study's notebook.
+
+    A process of its own runs it, since notebooks and signals need a main thread.
+    """
+    rig = os.environ.get(RIG, "auto")
+    data = project(FOLDER) / "worker" / slug(rig) / profile
+    argv = [sys.executable, "-m", "labkit.cli", "run", study, "--rig", rig, "-P", profile]
+    for name, value in {**parameters, "data": str(data)}.items():
+        argv += ["-p", name, yaml.safe_dump(value, default_flow_style=True).split("\n...")[0]]
+    env = {**os.environ, BLOCKS: str(number)}
+    ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise LabkitError(
+            f"block {number} of {study} failed on rig {rig}", why=ended.stderr.strip()[-1500:]
+        )
+    return read_block(campaigns(data / study)[-1], number, samples=samples)
+
+
+def read_block(campaign: Path, number: int, *, samples: bool) -> Block:
+    """Return the files of one block of a campaign, and those that belong to every block."""
+    record = load(campaign)
+    paths = [campaign / "plan.json", *(campaign / "sessions").glob("*.json")]
+    trials = (campaign / "trials").glob(f"b{number:02d}-*")
+    for trial in trials:
+        paths += [path for path in trial.iterdir() if samples or path.name == "trial.json"]
+    files = {str(path.relative_to(campaign)): path.read_bytes() for path in sorted(paths)}
+    return Block(number, str(record.rig["name"]), campaign.name, files)
+
+
+def store_block(block: Block, folder: Path, study: str) -> Path:
+    """Write a block to ``<folder>/<rig>/<study>/<campaign>``; a trial is complete or absent."""
+    campaign = folder / slug(block.rig) / study / block.campaign
+    trials = campaign / "trials"
+    for name, data in block.files.items():
+        # The names come from another machine.
+        path = campaign / _checked(name)
+        if path.is_relative_to(trials):
+            path = trials / f".{path.parent.name}.part" / path.name
+        elif path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_bytes(data)
+        sync(temporary)
+        temporary.rename(path)
+    for part in sorted(trials.glob(".*.part")):
+        final = trials / part.name[1:].removesuffix(".part")
+        if not final.exists():
+            part.rename(final)
+    sync(trials)
+    return campaign
+
+
+_FILE = re.compile(r"plan\.json|sessions/\d+\.json|trials/b\d+-p\d+-a\d+/[A-Za-z0-9_-][\w.-]*")
+
+
+def _checked(name: str) -> PurePosixPath:
+    if not _FILE.fullmatch(name):
+        raise DatasetError(f"a worker sent a file that no campaign has: {name!r}")
+    return PurePosixPath(name)
+
+
+def slug(rig: str) -> str:
+    """Return the name of a rig as the name of a folder."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", Path(rig).stem if rig.endswith(".toml") else rig)
+
+
+def measured_blocks(folder: Path, study: str) -> set[int]:
+    """Return the blocks of which some rig has measured every trial."""
+    done: set[int] = set()
+    for rig in sorted(folder.iterdir()) if folder.is_dir() else ():
+        for path in campaigns(rig / study):
+            campaign = load(path)
+            trials = {
+                (one["block"], one["trial"]) for one in campaign.records if one["status"] == "ok"
+            }
+            counts = [block for block, _ in trials]
+            done |= {
+                block
+                for block, planned in enumerate(campaign.planned_by_block, start=1)
+                if planned and counts.count(block) == planned
+            }
+    return done
+
+
+def measure(
+    client: Client,
+    task: Callable[[int], Block],
+    blocks: Iterable[int],
+    *,
+    folder: Path,
+    study: str,
+    say: Callable[[Block, int, int], None] = lambda block, done, planned: None,
+) -> list[int]:
+    """Send blocks to the workers that offer rigs, and store each as it comes.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Connected to the scheduler.
+    task : callable
+        Takes the number of a block and returns it, on the worker.
+    blocks : iterable of int
+        Numbers of blocks; those that are in `folder` already are not measured again.
+    folder : Path
+        Where the rigs' campaigns are stored.
+    study : str
+        The study's name.
+    say : callable
+        Receives each block, and how many of how many are done.
+
+    Returns
+    -------
+    list of int
+        The blocks that were measured now, in the order in which they came.
+
+    Raises
+    ------
+    LabkitError
+        Blocks failed, or lost their workers too often; the others are stored.
+    """
+    from distributed.client import FutureCancelledError
+    from distributed.scheduler import KilledWorker
+
+    wanted = sorted(set(blocks))
+    done = measured_blocks(folder, study)
+    todo = [block for block in wanted if block not in done]
+    came: list[int] = []
+    errors: dict[int, BaseException] = {}
+    for _ in range(ROUNDS):
+        errors = {}
+        for number, outcome in _round(client, task, [b for b in todo if b not in came], study):
+            if isinstance(outcome, BaseException):
+                errors[number] = outcome
+                continue
+            store_block(outcome, folder, study)
+            came.append(number)
+            say(outcome, len(wanted) - len(todo) + len(came), len(wanted))
+        if not errors:
+            return came
+        # What failed on a worker that lived would fail again.
+        if not any(
+            isinstance(error, (KilledWorker, FutureCancelledError)) for error in errors.values()
+        ):
+            break
+    number, error = next(iter(errors.items()))
+    raise LabkitError(
+        f"{len(errors)} of {len(todo)} blocks failed",
+        where=str(folder),
+        why=f"block {number}: {error}"[-1500:],
+        remedy="the same command measures the rest",
+    ) from error
+
+
+def _round(
+    client: Client, task: Callable[[int], Block], todo: Sequence[int], study: str
+) -> Iterator[tuple[int, Block | BaseException]]:
+    """Yield each block as it comes, or why it failed."""
+    from distributed import as_completed
+
+    # With a key of its own each block is a task of its own, whatever the scheduler remembers.
+    keys = {f"{study}-{uuid4().hex}-block-{block}": block for block in todo}
+    futures = client.map(
+        task, todo, key=list(keys), resources={RESOURCE: 1}, retries=RETRIES, pure=False
+    )
+    try:
+        for future in as_completed(futures):
+            finished = future.status == "finished"
+            outcome = future.result() if finished else future.exception()
+            yield keys[future.key], outcome or RuntimeError(future.status)
+            future.release()
+    finally:
+        client.cancel(futures)

@@ -1,0 +1,262 @@
+"""A campaign over simulated rigs: a real scheduler, and workers that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fleet_tasks import STUDY, failing_block, simulated_block, study
+
+from labkit import chosen, fleet, ledger
+from labkit.chosen import NothingMeasured
+from labkit.dataset import Dataset, campaigns, load
+from labkit.dataset.rigs import over_rigs
+from labkit.errors import DatasetError, LabkitError
+from labkit.fleet import Block, measure, measured_blocks, store_block
+from labkit.rig import Rig
+from labkit.rig.simulated import CAVEAT, Model, SimulatedRig
+
+BLOCKS, TRIALS = 24, 6
+
+
+@dataclass
+class Dask:
+    """A scheduler and its workers, each a process."""
+
+    address: str
+    folder: Path
+    environment: dict[str, str]
+    options: tuple[str, ...] = ()
+    workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, rig: str) -> None:
+        argv = fleet.worker_argv(self.address, rig, self.options)
+        env = self.environment | {fleet.RIG: rig}
+        log = (self.folder / f"{rig}.log").open("ab")
+        self.workers[rig] = subprocess.Popen(argv, env=env, stdout=log, stderr=log)
+
+    def kill(self, rig: str) -> None:
+        self.workers[rig].kill()
+        self.workers[rig].wait()
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Iterator[Dask]:
+    """Run a scheduler that takes encrypted connections only."""
+    from distributed.security import Security
+
+    made = Security.temporary()
+    pairs = (made.tls_ca_file, made.tls_scheduler_cert, made.tls_scheduler_key)
+    for name, text in zip(("ca", "cert", "key"), pairs, strict=True):
+        (tmp_path / f"{name}.pem").write_text(text)
+    options = ["--tls-ca-file", str(tmp_path / "ca.pem"), "--tls-cert", str(tmp_path / "cert.pem")]
+    yield from running(tmp_path, *options, "--tls-key", str(tmp_path / "key.pem"))
+
+
+def running(folder: Path, *options: str) -> Iterator[Dask]:
+    file = folder / "scheduler.json"
+    here = str(Path(__file__).parent)
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    argv = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1"]
+    argv += ["--protocol", "tls", "--port", "0", "--no-dashboard"]
+    argv += ["--scheduler-file", str(file), *options]
+    with (folder / "scheduler.log").open("wb") as log:
+        scheduler = subprocess.Popen(argv, stdout=log, stderr=log, env=environment)
+    made: Dask | None = None
+    try:
+        for _ in range(1200):
+            if file.exists() and '"address"' in file.read_text():
+                break
+            time.sleep(0.1)
+        made = Dask(json.loads(file.read_text())["address"], folder, environment, options)
+        yield made
+    finally:
+        for worker in made.workers.values() if made else ():
+            worker.kill()
+            worker.wait()
+        scheduler.send_signal(signal.SIGTERM)
+        scheduler.wait()
+
+
+def client(dask: Dask) -> Any:
+    from distributed import Client
+
+    from labkit.cli.fleet import tls
+
+    files = [str(dask.folder / f"{name}.pem") for name in ("ca", "cert", "key")]
+    return Client(dask.address, timeout="60s", security=tls(files))
+
+
+def check_blocks(folder: Path, blocks: int) -> list[Dataset]:
+    """Assert that every block is there once, whole, of one rig, with that rig's numbers."""
+    data = [load(path) for rig in sorted(folder.iterdir()) for path in campaigns(rig / STUDY)]
+    by_block: dict[int, set[str]] = {}
+    for one in data:
+        conditions = {
+            (condition.label, condition.replicate): condition
+            for condition in study().plan(SimulatedRig.named(), blocks=1, seed=1).design.conditions
+        }
+        for record in one.records:
+            by_block.setdefault(record["block"], set()).add(one.rig["name"])
+            label = " | ".join(record["levels"].values())
+            condition = conditions[label, record["replicate"]]
+            drawn = Model(samples=50).draw(one.rig["name"], condition, record["block"])
+            median = float(np.median(drawn.samples["rtt_ns"]))
+            assert record["metrics"]["rtt_ns_median"] == median
+    assert sorted(by_block) == list(range(1, blocks + 1))
+    assert all(len(rigs) == 1 for rigs in by_block.values())
+    assert sum(len(one.records) for one in data) == TRIALS * blocks
+    return data
+
+
+def test_blocks_of_killed_workers_are_measured_once_by_others(dask: Dask, tmp_path: Path) -> None:
+    folder, over = tmp_path / "collected", threading.Event()
+    for rig in ("a", "b", "c"):
+        dask.start(rig)
+    rng, kills = random.Random(5), []
+
+    def kill() -> None:
+        while not over.wait(rng.uniform(0.5, 2.0)) and len(kills) < 4:
+            rig = rng.choice(list(dask.workers))
+            dask.kill(rig)
+            kills.append(rig)
+            dask.start(rig)
+
+    task = partial(simulated_block, data=str(tmp_path / "own"), blocks=BLOCKS, seconds=0.05)
+    with client(dask) as connection:
+        connection.wait_for_workers(3, timeout=120)
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            came = measure(connection, task, range(1, BLOCKS + 1), folder=folder, study=STUDY)
+        finally:
+            over.set()
+            killer.join()
+        assert sorted(came) == list(range(1, BLOCKS + 1))
+        # What is there already is not measured again.
+        again = measure(connection, task, range(1, BLOCKS + 1), folder=folder, study=STUDY)
+    assert again == [] and kills
+    data = check_blocks(folder, BLOCKS)
+    over_all, each = over_rigs(data)
+    assert (over_all["n_rigs"] >= 2).all()
+    assert each["n_blocks"].sum() == BLOCKS * (TRIALS - 1)
+
+
+def test_a_block_that_fails_everywhere_is_an_error_with_its_reason(
+    dask: Dask, tmp_path: Path
+) -> None:
+    dask.start("a")
+    with (
+        client(dask) as connection,
+        pytest.raises(LabkitError, match="2 of 2 blocks failed") as caught,
+    ):
+        measure(connection, failing_block, [1, 2], folder=tmp_path / "x", study=STUDY)
+    assert "no block" in caught.value.why
+
+
+def test_files_of_a_worker_are_those_of_a_campaign(tmp_path: Path) -> None:
+    for name in ("../plan.json", "/etc/passwd", "trials/../../x", "trials/b01-p01-a1/../../y"):
+        block = Block(1, "rig", "20260101-000000-abc", {name: b"x"})
+        with pytest.raises(DatasetError, match="no campaign has"):
+            store_block(block, tmp_path, STUDY)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_block_is_whole_or_measured_again(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv(fleet.RIG, "a")
+    block = simulated_block(2, str(tmp_path / "own"), 3, 0.0)
+    store_block(block, tmp_path / "all", STUDY)
+    assert measured_blocks(tmp_path / "all", STUDY) == {2}
+    torn = next((tmp_path / "all").rglob("b02-p03-*"))
+    (torn / "trial.json").unlink()
+    torn.rmdir()
+    assert measured_blocks(tmp_path / "all", STUDY) == set()
+    store_block(block, tmp_path / "all", STUDY)
+    assert measured_blocks(tmp_path / "all", STUDY) == {2}
+
+
+def test_a_simulated_campaign_says_so_and_decides_nothing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("LABKIT_BLOCKS", raising=False)
+    with Rig.open("simulated:class", say=lambda text: None) as rig:
+        data = study().plan(rig, blocks=6, seed=1).run(tmp_path)
+    assert data.simulated and data.rig["caveats"] == [CAVEAT]
+    assert len(data.ok) == 36
+    monkeypatch.setattr(chosen, "project", lambda *parts: tmp_path.joinpath(*parts))
+    shutil.copytree(data.path.parent, tmp_path / "data" / "local" / STUDY)
+    with pytest.raises(NothingMeasured):
+        chosen.choose(STUDY)
+
+
+def test_claims_are_not_decidable_on_a_simulated_rig(tmp_path: Path) -> None:
+    copied = tmp_path / "rps"
+    shutil.copytree("data/reference/rps", copied)
+    plan = json.loads((copied / "plan.json").read_text())
+    plan["rig"]["kind"] = "simulated"
+    plan.pop("sha256", None)
+    (copied / "plan.json").write_text(json.dumps(plan))
+    rows = ledger(copied)
+    rows = rows[rows["setting"] != ""]
+    assert len(rows) and set(rows["setting"]) == {"unsuitable"}
+    assert not {"replicated", "contradicted"} & set(rows["result"])
+
+
+def test_two_names_are_two_rigs_and_one_name_is_one() -> None:
+    (condition, *_) = study().plan(SimulatedRig.named(), blocks=1, seed=1).design.conditions
+    draws = [Model().draw(name, condition, 1).samples["rtt_ns"] for name in ("a", "a", "b")]
+    assert (draws[0] == draws[1]).all() and not (draws[0] == draws[2]).all()
+
+
+def test_the_command_line_measures_a_notebooks_blocks_on_workers(
+    dask: Dask, tmp_path: Path
+) -> None:
+    """As a user does it: `labkit worker`, then `labkit run --scheduler`."""
+    labkit = [sys.executable, "-m", "labkit.cli"]
+    files = {"ca-file": "ca", "cert": "cert", "key": "key"}
+    options = [x for name, file in files.items() for x in (f"--tls-{name}", f"{file}.pem")]
+    home = tmp_path / "project"
+    subprocess.run([*labkit, "init", str(home)], check=True, capture_output=True)
+    for name in files.values():
+        shutil.copy(tmp_path / f"{name}.pem", home)
+    argv = [*labkit, "worker", "--scheduler", dask.address, "--rig", "simulated:one", *options]
+    with (tmp_path / "worker.log").open("wb") as log:
+        dask.workers["one"] = subprocess.Popen(argv, cwd=home, stdout=log, stderr=log)
+    run = [*labkit, "run", "affinity-spinning", "-P", "tiny", "-p", "blocks", "2"]
+    run += ["--scheduler", dask.address, *options]
+    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr + (tmp_path / "worker.log").read_text()
+    assert "dashboard" in ended.stderr and "simulated one: 2" in ended.stderr
+    folder = home / fleet.FOLDER / "tiny" / "simulated-one" / "affinity-spinning"
+    data = load(folder)
+    assert data.simulated and sorted({record["block"] for record in data.records}) == [1, 2]
+    assert len(data.ok) == data.planned
+    # Samples stay where they were drawn.
+    assert not list(folder.rglob("samples.parquet"))
+    assert list((home / fleet.FOLDER / "worker").rglob("samples.parquet"))
+
+
+def test_a_scheduler_that_is_not_there_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from labkit import cli
+    from labkit.cli import fleet as commands
+
+    monkeypatch.setattr(commands, "_CONNECT", "1s")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["run", "rps", "-P", "tiny", "--scheduler", "tcp://127.0.0.1:9"])
+    assert stop.value.code == 1
+    assert "tcp://127.0.0.1:9 cannot be reached" in capsys.readouterr().err
