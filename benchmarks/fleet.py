@@ -41,12 +41,17 @@ FEW = {"placement": ["bare", "docker host", "docker bridge"], "wait": ["block", 
 MANY = [Condition((("placement", f"p{n}"), ("wait", w))) for n in range(25) for w in "ab"]
 
 
+def never(trial: Any) -> Any:
+    """Stand for a protocol, which a simulated rig does not run."""
+    raise AssertionError(trial)
+
+
 def stored_block(number: int, data: str, blocks: int, seconds: float) -> fleet.Block:
     """Measure a block on the simulated rig of this worker, with all files of a campaign."""
     rig = SimulatedRig.named(os.environ[fleet.RIG], Model(samples=50, seconds=seconds))
     os.environ[BLOCKS] = str(number)
     baseline = {"placement": "bare", "wait": "block"}
-    study = Study(STUDY, print, factors=FEW, baseline=baseline, outcomes=["rtt_ns_median"])
+    study = Study(STUDY, never, factors=FEW, baseline=baseline, outcomes=["rtt_ns_median"])
     campaign = study.plan(rig, blocks=blocks, seed=1).run(Path(data) / rig.name)
     return fleet.read_block(campaign.path, number, samples=False)
 
