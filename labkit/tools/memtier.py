@@ -1,6 +1,6 @@
 """memtier_benchmark on memcached: the paper's load, with latencies of SETs and GETs apart.
 
-No distribution packages it: it runs where its binary is on PATH. It is a closed loop: each
+No distribution packages it (``make papers-tools``). It is a closed loop: each
 connection sends again once it is answered, and a server that stalls delays the operations that
 would have noticed it (coordinated omission). Its quantiles come from a histogram, whose steps are
 8 us below 2 ms, and wider above.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 
+from labkit.errors import BUILT
 from labkit.hosts import Host
 from labkit.tools.base import Client, Measurement, check_integers, logged, one_of
 from labkit.tools.memcached import PORT, PROTOCOLS
@@ -25,8 +26,8 @@ _KINDS = {"set_": "Sets", "get_": "Gets", "": "Totals"}
 
 def probe(host: Host) -> str:
     """Return the tool's version on the host."""
-    build = "build it from its source and put it on PATH; for an image, see containers/apps/local"
-    return version(host, (TOOL, "--version"), r"memtier_benchmark (\S+)", remedy=build)
+    pattern = r"memtier_benchmark (\S+(?: sha=\w+)?)"
+    return version(host, (TOOL, "--version"), pattern, remedy=BUILT)
 
 
 def closed_loop(
