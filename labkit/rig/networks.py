@@ -350,7 +350,7 @@ for device in vethwe-bridge vethwe-datapath weave vxlan-6784 datapath; do
     ip link del "$device"
 done
 for table in filter nat mangle; do
-    iptables -w -t "$table" -S | grep -E '^-A .*(WEAVE|-[io] weave )' | sed 's/^-A/-D/' |
+    iptables -w -t "$table" -S | grep -E '^-A .*(WEAVE|Weave Net|-[io] weave )' | sed 's/^-A/-D/' |
         while read -r rule; do eval "iptables -w -t $table $rule"; done
     for chain in $(iptables -w -t "$table" -S | sed -n 's/^-N \\(WEAVE.*\\)/\\1/p'); do
         iptables -w -t "$table" -X "$chain"
@@ -363,7 +363,7 @@ true
 _ROUTER_READY = """
 folder=$1 status=$2 others=$3 tries=0
 while [ "$tries" -lt 300 ]; do
-    count=$(bash -c "$4" bash "$status" 2>/dev/null | grep -c ' established ')
+    count=$(bash -c "$4" bash "$status" 2>/dev/null | grep -c ' established ') || true
     [ "$count" != "$others" ] || exit 0
     tries=$((tries + 1))
     sleep 0.1
