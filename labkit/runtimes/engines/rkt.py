@@ -91,7 +91,7 @@ class Rkt(DaemonlessRuntime):
         store = f"{instance.rootfs.removesuffix('/rootfs')}/rkt"
         values = (store, instance.rootfs, json.dumps(_MANIFEST))
         stored = instance.target.host.run(*script(_STORE, *values), timeout=600)
-        image, tree = stored.stdout.split()[-2:]
+        image, _, tree = stored.stdout.strip().partition("\n")
         self._stores[instance.label] = store, image, tree
         return super().start(instance)
 
