@@ -60,6 +60,8 @@ store=$1 folder=$2
 _CLEAR = """
 store=$1 folder=$2 name=$3
 [ ! -e "$folder/uuid" ] || rkt --dir="$store/data" rm --uuid-file="$folder/uuid"
+# Where /run is on a disk, systemd-nspawn leaves this.
+[ ! -e "$folder/uuid" ] || rm -rf -- "/run/systemd/nspawn/propagate/rkt-$(cat "$folder/uuid")"
 rm -rf -- "/var/lib/cni/networks/$name"
 """
 
