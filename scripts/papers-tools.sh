@@ -146,6 +146,11 @@ main() {
     for name in "$@"; do
         printf '%s\n' "${TOOLS[@]}" | grep -q "^$name " || die "unknown: $name"
     done
+    # Before anything is installed.
+    if [ -z "${SOURCES:-}" ] && command -v git >/dev/null &&
+        ! GIT_TERMINAL_PROMPT=0 timeout 30 git ls-remote -q https://github.com/rkt/rkt HEAD >/dev/null; then
+        die "github.com cannot be reached" "without it, give a folder of snapshots: SOURCES=DIR"
+    fi
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     provide "${NEEDED[@]}"
