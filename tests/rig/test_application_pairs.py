@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,23 @@ def busy(trial: Trial, cpus: str) -> float:
     spent = {kind: after[i] - before[i] for i, kind in enumerate(KINDS)}
     used = sum(spent[kind] for kind in ("user", "nice", "system", "irq", "softirq"))
     return used / sum(spent.values())
+
+
+@pytest.mark.built("weaver")
+def test_weave_net_between_two_engines(lab: Rig, make_trial: Make, left: Left) -> None:
+    links = ("ip", "-br", "link")
+    before = {role: lab.hosts[role].run(*links).stdout for role in ("sut", "peer")}
+    with lab.networks(["weave"]):
+        trial = make_trial(docker("weave"))
+        with pair(trial, APPLICATIONS["iperf3 tcp"]) as measure:
+            assert measure(APPLICATIONS["iperf3 tcp"]).metrics["throughput_mbit_per_s"] > 0
+        ends = trial.record["verification"], trial.record["verifications"]["client"]
+        # What carried the packets is known of each end: the kernel, or the routers themselves.
+        for end, other in zip(ends, ("peer", "sut"), strict=True):
+            assert list(end["router"]) == list(lab.addresses[other][:1])
+            assert set(end["router"].values()) <= {"sleeve", "fastdp"}
+    assert {role: lab.hosts[role].run(*links).stdout for role in before} == before
+    assert not list(Path("/run/docker/plugins").glob("labkit-*")) and left() == []
 
 
 @pytest.mark.parametrize("network", ["host", "nat"])
