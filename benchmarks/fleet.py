@@ -77,7 +77,7 @@ def kill_workers(kills: int, seed: int) -> bool:
             workers[rig] = subprocess.Popen(argv, env=env, stdout=quiet, stderr=quiet)
 
         def kill() -> None:
-            while killed.total() < kills and not over.wait(rng.uniform(0.2, 3.0)):
+            while killed.total() < kills and not over.wait(rng.uniform(2.0, 8.0)):
                 rig = rng.choice(RIGS)
                 workers[rig].kill()
                 workers[rig].wait()

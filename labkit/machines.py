@@ -222,7 +222,7 @@ def _check_engine(state: State, host: Host, facts: Facts) -> None:
     state.values["images"] = f"{count - len(lacking)} of {count}"
     if lacking:
         state.notes.append(f"{len(lacking)} images are not there: labkit rig prepare --rig FILE")
-    without = kernel_probe.missing_networks(host, socket)
+    without = kernel_probe.missing_networks(host)
     names = [name.removeprefix("network:") for name in without]
     state.values["no network"] = ", ".join(names) or "-"
 

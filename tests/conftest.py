@@ -15,6 +15,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from labkit.paths import project
+from labkit.tools.base import UNPACKAGED
+
 # A shell without job control starts background jobs with SIGINT ignored, and children inherit that;
 # some tests send it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -63,6 +66,12 @@ def _engine_version() -> str:
     return text.stdout.removeprefix("Docker version ").split(",")[0].strip() or "(unknown)"
 
 
+def _built(program: str) -> bool:
+    """Tell whether hosts have a program of `make papers-tools`, and images, if it goes there."""
+    local = project("containers/apps/local") / program
+    return bool(shutil.which(program, path=SBIN)) and (program not in UNPACKAGED or local.exists())
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[RAN] = []
     config.stash[SKIPPED] = {}
@@ -76,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
     for item in on_rig:
         needs = [name for mark in item.iter_markers("built") for name in mark.args]
-        if missing := [name for name in needs if shutil.which(name, path=SBIN) is None]:
+        if missing := [name for name in needs if not _built(name)]:
             text = f"{', '.join(missing)} not built (make papers-tools)"
             item.add_marker(pytest.mark.skip(reason=text))
     in_browser = [item for item in items if item.get_closest_marker("browser")]

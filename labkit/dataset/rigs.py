@@ -291,7 +291,8 @@ def _heterogeneity(
     from statsmodels.stats.meta_analysis import combine_effects
     from statsmodels.stats.oneway import anova_oneway
 
-    combined = combine_effects(means, variances, method_re="iterated")
+    with np.errstate(divide="ignore"):  # equal means have no heterogeneity
+        combined = combine_effects(means, variances, method_re="iterated")
     tau = math.sqrt(max(float(combined.tau2), 0.0))
     p_value = float(anova_oneway(list(logs), use_var="unequal").pvalue)
     bounds = [math.nan, math.nan]

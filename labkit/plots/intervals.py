@@ -145,6 +145,17 @@ def rig_plot(over: pd.DataFrame, each: pd.DataFrame, *, title: str = "") -> Figu
         What `labkit.dataset.rigs.over_rigs` returns.
     title : str
         Title of the figure.
+
+    Examples
+    --------
+    Campaigns of one study on three rigs; here the same one three times:
+
+    >>> from labkit import load, plots
+    >>> from labkit.dataset.rigs import over_rigs
+    >>> rigs = [load("data/reference/rps")] * 3
+    >>> figure = plots.rig_plot(*over_rigs(rigs, values=["latency_ns_median"]))
+    >>> figure.axes[0].get_yticklabels()[0].get_text().endswith("3 rigs")
+    True
     """
     require_columns(over, ["condition", "baseline", "estimate", "low", "high", "n_rigs"])
     require_columns(each, ["condition", "rig", "estimate", "low", "high"])

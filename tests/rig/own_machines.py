@@ -199,7 +199,8 @@ def state() -> dict[str, Sequence[str]]:
         found[f"links {role}"] = lines("ip", "-n", name, "-o", "link", "show")
         found[f"queues {role}"] = lines("tc", "-n", name, "qdisc", "show")
         enter = ("nsenter", f"--net=/run/netns/{name}")
-        found[f"rules {role}"] = lines(*enter, "nft", "list", "ruleset")
+        # Without counters of packets.
+        found[f"rules {role}"] = sorted(lines(*enter, "nft", "--stateless", "list", "ruleset"))
         found[f"settings {role}"] = [
             line
             for line in lines(*enter, "sysctl", "-a", "--pattern", "^net[.](core|ipv4)")

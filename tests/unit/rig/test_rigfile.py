@@ -123,7 +123,7 @@ def test_the_peer_may_be_the_generators_machine(tmp_path: Path) -> None:
 MISTAKES = [
     ('name = "pair"', "name = 3", "name", "letters, digits"),
     ('name = "pair"', 'shared_machine = "yes"', "shared_machine", "a valid boolean"),
-    ('name = "pair"', 'colour = "red"', "colour", "one of name, shared_machine, hosts"),
+    ('name = "pair"', 'colour = "red"', "colour", "one of name, shared_machine, patience, hosts"),
     ("[hosts.generator]", "[hosts.clean]", "generator", "every rig has one"),
     ("[hosts.sut]", "[hosts.server]", "server", "one of generator, sut, clean, peer, collector"),
     ('ssh = "gen.example"\n', "", "ssh", "given for every host"),
