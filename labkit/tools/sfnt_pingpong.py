@@ -3,9 +3,10 @@
 The tool of the first study's paper, which no distribution packages (``make papers-tools``). It
 differs from sockperf in two ways. It exchanges exactly the requested number of messages; and its
 server takes one client, with the options that the client sends it. (It would end with it: by the
-patch in ``scripts/papers-tools`` it sleeps then, so that the end of a window can be verified.) Client
-and server exchange messages on ports that the kernel assigns and at the server's own address, which
-they agree on over another connection: behind a published port (``nat``) no client reaches it.
+patch in ``scripts/papers-tools`` it sleeps then, so that the end of a window can be verified.)
+Client and server exchange messages on ports that the kernel assigns and at the server's own
+address, which they agree on over another connection: behind a published port (``nat``) no client
+reaches it.
 """
 
 from __future__ import annotations
