@@ -55,13 +55,13 @@ def interval_plot(
     >>> table = compare(trials, value="rtt_ns_median", **names).assign(metric="rtt_ns_median")
     >>> figure = plots.interval_plot(table, margin=0.02, baseline="docker host")
     >>> figure.axes[0].get_xlabel()
-    'ratio to docker host (1 = equal; below 1: lower)'
+    'ratio to docker host (1 = equal; below 1: less)'
     """
     names = [label] if isinstance(label, str) else list(label)
     require_columns(table, [*names, "n_blocks", "estimate", "low", "high", "verdict"])
     figure, axes = canvas(1, 1, width=7.2, height=0.34 * len(table) + 1.4)
     _forest(axes[0, 0], table, names, margin)
-    axes[0, 0].set_xlabel(f"ratio to {baseline} (1 = equal; below 1: lower)")
+    axes[0, 0].set_xlabel(f"ratio to {baseline} (1 = equal; below 1: less)")
     axes[0, 0].set_title(title, fontsize=9)
     _note_blocks(figure, table)
     figure.numbers = table[[*names, *(name for name in _NUMBERS if name in table)]]
