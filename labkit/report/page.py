@@ -62,7 +62,7 @@ _KEYS = [
 ]
 #: What the table of hosts shows: the label, and the path in a host's facts.
 _FACTS: dict[str, tuple[str, ...]] = {
-    f"{part} {name}": (part, name)
+    f"{part} {name}".replace("cpu", "CPU").replace("_", " "): (part, name)
     for part, names in {
         "cpu": ("model", "count", "smt", "governor", "isolated"),
         "idle": ("driver", "governor"),
@@ -81,7 +81,7 @@ _FACTS: dict[str, tuple[str, ...]] = {
 _CLAIM_COLUMNS = ["claim", "published", "measured [interval]", "setting", "result", "why"]
 #: Numbers in the flags of trials: without them, flags of one kind are the same text.
 _AMOUNTS = r"[0-9.,%]+"
-_FLOOR = ("n_blocks", "ratio", "low", "high", "sd", "decidable_margin", "detectable_difference")
+_FLOOR = ("n_blocks", "sd", "decidable_margin", "detectable_difference")
 #: Verdicts of comparisons that are decided.
 _DECIDED = ("different", "equivalent", "different within margin")
 #: Results that do not come from what was measured: more blocks would not change them.
@@ -635,10 +635,7 @@ class Page:
                 "ratio to itself": [
                     ratio_text(*row) for row in floor[["ratio", "low", "high"]].to_numpy()
                 ],
-                "decidable margin": [
-                    percent(one) if math.isfinite(one) else "unknown"
-                    for one in floor["decidable_margin"]
-                ],
+                "decidable margin": [_share_text(one) for one in floor["decidable_margin"]],
             }
         )
         return _mark("Noise", worst <= self.margin, text, shown)
@@ -714,12 +711,12 @@ class Page:
                 trials.unstack(by[-1], fill_value=0) if len(by) > 1 else trials.to_frame("trials")
             )
         source = "as planned" if "margin" in plan else "labkit's default"
-        text = f"Margin: {self.margin:.1%}, {source}."
+        text = f"Margin: {percent(self.margin)}, {source}."
         if self.margin != self._planned_margin:
             text = (
-                f"**Margin: {self.margin:.1%}, chosen after the plan, which has "
-                f"{self._planned_margin:.1%}.** Verdicts of equality below hold for a margin that "
-                "was not fixed before measuring."
+                f"**Margin: {percent(self.margin)}, chosen after the plan, which has "
+                f"{percent(self._planned_margin)}.** Verdicts of equality below hold for a margin "
+                "that was not fixed before measuring."
             )
         self.say(text)
         infeasible = self._infeasible()
@@ -831,14 +828,20 @@ class Page:
             if isinstance(groups.dtype, pd.CategoricalDtype):
                 levels = list(groups.cat.categories)
             floor[by] = pd.Categorical(floor[by], levels)
+        bounds = floor[["ratio", "low", "high"]].to_numpy()
+        shown = floor.set_index(self.factors)[list(_FLOOR)].assign(
+            sd=[scaled(one) if math.isfinite(one) else "" for one in floor["sd"]],
+            **{name: [_share_text(one) for one in floor[name]] for name in _FLOOR[2:]},
+        )
+        shown.insert(1, "ratio to itself [95 %]", [ratio_text(*row) for row in bounds])
         self.show(
-            format_numbers(floor.set_index(self.factors)[list(_FLOOR)], 4),
+            shown,
             empty=f"No condition ran twice in a block{which}: the noise floor is not known.",
         )
         self.floors.append(floor.assign(of=value))
         decidable = margins(floor, by) if by else {"": floor["decidable_margin"].max()}
         finite = {str(n): margin for n, margin in decidable.items() if math.isfinite(margin)}
-        unknown = [f"`{name}`" for name in decidable if by and str(name) not in finite]
+        unknown = [str(name) for name in decidable if by and str(name) not in finite]
         self.margins |= {f"{value}{which}, {name}": margin for name, margin in finite.items()}
         self.say(self._decidable_text(floor, value, finite, unknown))
 
@@ -851,13 +854,14 @@ class Page:
         sd = floor["sd"].max()
         needed = power.blocks_for(self.margin, sd) if sd > 0 else 2
         needed = needed and max(needed, power.least_blocks())
+        count = needed or "too many"
         each = " of each group" if len(decidable) + len(unknown) > 1 else ""
-        parts = [f"`{name}` {m:.1%}" if name else f"{m:.1%}" for name, m in decidable.items()]
+        parts = [f"{name} {percent(m)}".strip() for name, m in decidable.items()]
         text = (
             f"Decidable margins of the {self._quantity(value)} (80 % power, "
             f"{floor['n_blocks'].max()} blocks, the noisiest condition{each} that ran twice): "
-            f"{', '.join(parts)}. The largest, {max(decidable.values()):.1%}, is the one in the "
-            f"report's index; {self.margin:.1%} everywhere takes {needed or 'too many'} blocks."
+            f"{', '.join(parts)}. The largest, {percent(max(decidable.values()))}, is the one on "
+            f"the rig's page; {percent(self.margin)} everywhere takes {count} blocks."
         )
         if unknown:
             text += f" Not known for {', '.join(unknown)}: no condition ran twice in enough blocks."
@@ -1127,6 +1131,10 @@ def _mark(name: str, good: bool, text: str, table: pd.DataFrame | None = None) -
     """Return one mark of whether the page can be trusted, with its table as HTML."""
     shown = "" if table is None or table.empty else table.to_html(index=False, border=0)
     return {"name": name, "good": good, "text": text, "table": shown}
+
+
+def _share_text(share: float) -> str:
+    return percent(share) if math.isfinite(share) else "unknown"
 
 
 def _setting_text(value: Any) -> str:

@@ -96,10 +96,10 @@ def test_the_margin_is_the_plans_and_another_is_said(monkeypatch):
     stand_in = campaign(3, n=60)
     stand_in.plan["margin"] = 0.05
     shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
-    assert names["margin"] == 0.05 and "Margin: 5.0%, as planned." in words(shown)
+    assert names["margin"] == 0.05 and "Margin: 5 %, as planned." in words(shown)
     shown, names = execute(monkeypatch, stand_in, NOTEBOOK, margin=0.03)
     assert names["margin"] == 0.03
-    assert "**Margin: 3.0%, chosen after the plan, which has 5.0%.**" in words(shown)
+    assert "**Margin: 3 %, chosen after the plan, which has 5 %.**" in words(shown)
 
 
 def test_a_block_over_two_sessions_is_left_out_and_said(monkeypatch):

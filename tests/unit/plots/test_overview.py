@@ -84,7 +84,7 @@ def test_claims_are_readable():
     assert format_claims(ledger(*rows).iloc[1:2]).index.to_list() == [1]
     # An interval with one open end says something.
     open_ended = format_claims(ledger(row("e", estimate=16.0, low=15.9, high=math.inf)))
-    assert open_ended.loc[1, "measured [interval]"] == "16 [15.9, inf]"
+    assert open_ended.loc[1, "measured [interval]"] == "16.0x [15.9, unbounded]"
 
 
 CELLS = pd.DataFrame(

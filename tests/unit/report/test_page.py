@@ -105,9 +105,7 @@ def test_a_campaign_of_samples_has_all_sections(page_of, shown):
     all_sections(page, headlines)
     text, summary = words(shown), summary_of(shown)
     assert "72 of 72 planned trials in 6 blocks; 28,800 samples; 0 attempts failed." in text
-    assert (
-        "Margin: 2.0%, as planned." in text and "Every condition is feasible on this rig." in text
-    )
+    assert "Margin: 2 %, as planned." in text and "Every condition is feasible on this rig." in text
     assert "Decidable margins of the median latency of a call (80 % power, 6 blocks" in text
     assert "Every block was measured within one session" in text
     assert "6 claims: " in text and "- the port, nothing to carry: 1.10x [" in text
@@ -289,7 +287,7 @@ def test_the_index_counts_what_the_looks_decided_as_the_command_line_did(page_of
 def test_a_margin_that_was_not_planned_is_said(page_of, shown):
     page = page_of(services(2), value="gflops", margin=0.1)
     page.what_was_run(["service"])
-    assert "**Margin: 10.0%, chosen after the plan, which has 5.0%.**" in words(shown)
+    assert "**Margin: 10 %, chosen after the plan, which has 5 %.**" in words(shown)
 
 
 def test_infeasible_conditions_and_counters_are_shown(page_of, shown):
