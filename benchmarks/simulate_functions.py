@@ -247,10 +247,14 @@ def main_effect(pair: Pair) -> Interval:
     return low**2, high**2, fit.note
 
 
+def own_trials(pair: Pair) -> list[np.ndarray]:
+    """Return the samples of one condition's trials; a failed one has none."""
+    return [np.exp(log) * SAMPLES if log == log else np.empty(0) for log in pair[1] - pair[0]]
+
+
 def own_quantile(pair: Pair) -> Interval:
     """Return the geometric mean of the medians of one condition's trials."""
-    trials = [np.exp(log) * SAMPLES for log in pair[1] - pair[0] if log == log]
-    low, high, note = of(quantiles.trial_quantile(trials, 0.5))
+    low, high, note = of(quantiles.trial_quantile(own_trials(pair), 0.5))
     return low / np.median(SAMPLES), high / np.median(SAMPLES), note
 
 
@@ -258,9 +262,8 @@ QUOTAS = np.array([1000.0, 1500, 2000, 2500, 3000, 4000, 5000, 7000, 10000])
 AT = 3300.0
 
 
-def bent(pair: Pair) -> Interval:
+def bent(pair: Pair, rng: Rng) -> Interval:
     """Return a knee over the true one, where blocks differ in the step that tests a knee."""
-    rng = np.random.default_rng(len(pair[0]))
     change = (pair[1] - pair[0])[:, None]
     logs = -np.log(np.minimum(QUOTAS / AT, 1.0)) + change * (QUOTAS < AT)
     logs = logs + 0.02 * rng.standard_normal(logs.shape)
@@ -315,8 +318,7 @@ def pooled_truth(scenario: str) -> float:
 
 def pooled(pair: Pair) -> Interval:
     """Return the median of all samples of one condition together."""
-    trials = [np.exp(log) * SAMPLES for log in pair[1] - pair[0] if log == log]
-    found = quantiles.pooled_quantile(trials, 0.5, resamples=500)
+    found = quantiles.pooled_quantile(own_trials(pair), 0.5, resamples=500)
     return found.low, found.high, found.note
 
 
@@ -345,7 +347,7 @@ def a_knee(rng: Rng, scenario: str, blocks: int) -> list[tuple[bool, float]]:
     """Give one draw to `fit_knee`; the mean of the blocks' changes is no part of a knee."""
     draw, mean = SCENARIOS_OF_LOGS[scenario]
     base, other = draw(rng, blocks)
-    return [judged(bent((base, other - mean)), 1.0, blocks)]
+    return [judged(bent((base, other - mean), rng), 1.0, blocks)]
 
 
 CLAIMED = 18
