@@ -383,7 +383,8 @@ def shift_plot(
     axis.set_xlabel("quantile of a trial")
     if relative:
         axis.set_yscale("log")
-        ticks = ratio_ticks(*axis.get_ylim(), 0.08)
+        least, most = axis.get_ylim()
+        ticks = ratio_ticks(least, most, 0.08)
         axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_yticks([], minor=True)
     axis.set_ylabel(f"ratio to {baseline}" if relative else f"difference to {baseline},\n{label}")
