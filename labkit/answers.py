@@ -156,7 +156,7 @@ def interval_text(
 
 def percent(share: float) -> str:
     """Return a share as per cent without needless digits: ``2 %``, ``0.5 %``, ``14 %``."""
-    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:,.0f} %"
+    return f"{100 * share:.2g} %" if share < 1 else f"{scaled(100.0 * share)} %"
 
 
 def quantity(metric: str, statistic: str = "") -> str:

@@ -486,6 +486,9 @@ class Page:
             self.say("Nothing was compared here.")
             return
         rows = self.measured(table).assign(metric=self.metric(value or self.summary))
+        ends = {str(one).partition(" / ")[2] for one in rows.get("contrast", ())}
+        if len(ends) == 1:  # one baseline for all: the axis names it
+            rows["contrast"] = rows["contrast"].astype("str").str.partition(" / ")[0]
         names: dict[str, Any] = {"label": label, "baseline": baseline, "title": title}
         self.show(plots.interval_plot(rows, margin=self.margin, **names))
 

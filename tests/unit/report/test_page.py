@@ -102,6 +102,9 @@ def test_a_campaign_of_samples_has_all_sections(page_of, shown):
     effect = factor_effect(page.paired, "placement", PLACEMENTS, ["size_b"], value="median")
     headlines = page.headlines(effect, "the port, nothing to carry", size_b="0")
     page.show_comparison(effect)
+    page.compared(effect, label=["contrast", "size_b"], baseline="docker host")
+    names = [one.get_text() for one in shown[-1].axes[0].get_yticklabels()]
+    assert names[0] == "docker nat, size 0 B"  # and not "docker nat / docker host"
     all_sections(page, headlines)
     text, summary = words(shown), summary_of(shown)
     assert "72 of 72 planned trials in 6 blocks; 28,800 samples; 0 attempts failed." in text
@@ -118,7 +121,7 @@ def test_a_campaign_of_samples_has_all_sections(page_of, shown):
     assert len(summary["noise_floor"]) == 6 and summary["blocks"] == 6
     assert summary["headlines"][-1]["text"].startswith("the paper, 6 claims: ")
     assert "error" not in set(page.entries["result"])
-    assert sum(isinstance(one, Figure) for one in shown) == 1
+    assert sum(isinstance(one, Figure) for one in shown) == 2
     assert list(summary["provenance"])[:3] == ["Dataset", "Fingerprint", "Plan"]
     assert summary["provenance"]["Rig"] == "real (inventory)"
     outputs = [one for one in shown if isinstance(one, dict)]
