@@ -276,7 +276,8 @@ def about_column(column: str) -> tuple[str, str]:
 def metric_of(column: str) -> tuple[Metric, str]:
     """Return the metric that a column holds, and the statistic of its samples, if any.
 
-    A column that no metric describes is a number of which neither direction is better; the prefix
+    A column that nothing describes is a time or a rate by its ending, and else a number of which
+    neither direction is better; the prefix
     of another placement (``neighbour_gflops``) changes neither unit nor direction.
 
     Examples
@@ -294,9 +295,13 @@ def metric_of(column: str) -> tuple[Metric, str]:
     if text and rest in METRICS and column not in {*KEYS, *COUNTERS}:
         return replace(METRICS[rest], name=column, text=f"{METRICS[rest].text} of {placement}"), ""
     ending = next((one for one in _ENDINGS if column.endswith(one)), "")
-    unit = unit or _ENDINGS.get(ending, "1")
-    text = text or factor_words(column)
-    return Metric(column, unit, "neither", text), ""
+    if text:
+        return Metric(column, unit or _ENDINGS.get(ending, "1"), "neither", text), ""
+    # A study's own times and rates: less of a time and more of a rate is better.
+    unit = _ENDINGS.get(ending, "1")
+    better = {"ns": "lower", "us": "lower", "s": "lower"}.get(unit, "neither")
+    better = "higher" if unit.endswith("/s") else better
+    return Metric(column, unit, better, factor_words(column)), ""
 
 
 #: Names of keys: those of files and programs, and not words for a reader.
