@@ -530,6 +530,7 @@ class PaperHosts(_Model):
     congestion_control: str = ""
     disk: Literal["", "hard disk", "SSD", "NVMe", "virtual disk", "not stated"] = ""
     seccomp: Literal["", "none", "default"] = ""
+    weave: Literal["", "sleeve", "fastdp"] = ""
 
     @property
     def had(self) -> dict[str, str]:
@@ -551,7 +552,7 @@ class PaperHosts(_Model):
 
 
 #: The properties of `PaperHosts`.
-HOST_PROPERTIES = ("congestion_control", "disk", "seccomp")
+HOST_PROPERTIES = ("congestion_control", "disk", "seccomp", "weave")
 
 
 class _File(BaseModel):

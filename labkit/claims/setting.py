@@ -100,10 +100,18 @@ def _seccomp(dataset: Dataset) -> str:
     return "none" if not named else named[1].replace("builtin", "default")
 
 
+def _weave(dataset: Dataset) -> str:
+    """Return what carried the packets of Weave Net's routers, by every placement on it."""
+    verified = [one.get("verification") or {} for one in dataset.records]
+    paths = {path for one in verified for path in (one.get("router") or {}).values()}
+    return " and ".join(sorted(paths))
+
+
 #: What a paper's hosts may differ in: how a reason names it, and how it is read of a campaign.
 _HOSTS: Mapping[str, tuple[str, Callable[[Dataset], str]]] = {
     "congestion_control": ("TCP congestion control", _congestion_control),
     "disk": ("the kind of disk", _disk),
+    "weave": ("the data path of Weave Net", _weave),
     "seccomp": ("the seccomp filter of containers", _seccomp),
 }
 

@@ -212,6 +212,21 @@ def test_what_a_placement_had_counts_beside_the_hosts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("paths", "here"),
+    [(["fastdp"], ""), (["sleeve", "fastdp"], "fastdp and sleeve"), ([], "not recorded")],
+)
+def test_what_carried_weave_net_s_packets_is_part_of_the_setting(
+    paths: list[str], here: str
+) -> None:
+    found = small(blocks=6)
+    for one, path in zip(found.records, paths * len(found.records), strict=False):
+        one["verification"] = {"router": {"198.18.0.5": path}}
+    _, why = setting(claim("bound", condition=A, high=2), found, 1, {}, {"weave": "fastdp"})
+    wanted = f"the data path of Weave Net is fastdp in the paper: here it is {here}"
+    assert why == (wanted if here else "")
+
+
+@pytest.mark.parametrize(
     ("where", "concerned"),
     [
         ({}, True),
