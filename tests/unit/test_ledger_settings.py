@@ -222,7 +222,7 @@ def test_what_carried_weave_net_s_packets_is_part_of_the_setting(
     for one, path in zip(found.records, paths * len(found.records), strict=False):
         one["verification"] = {"router": {"198.18.0.5": path}}
     _, why = setting(claim("bound", condition=A, high=2), found, 1, {}, {"weave": "fastdp"})
-    wanted = f"the data path of Weave Net is fastdp in the paper: here it is {here}"
+    wanted = f"the data path of Weave Net: fastdp in the paper, {here} here"
     assert why == (wanted if here else "")
 
 
