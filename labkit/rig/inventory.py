@@ -222,6 +222,7 @@ def _sweep(role: str, machine: Machine, host: Host, root: bool, say: Say) -> Non
         removed += remove_networks(host, machine.engine)
         storage.clear(host, machine.engine, f"{machine.scratch}/storage")
     host.run("rm", "-rf", "--", f"{machine.scratch}/jobs")
+    images.forget_logs(host, f"{machine.scratch}/images")
     for line in removed:
         say(f"host {role}: removed {line}")
 

@@ -151,6 +151,8 @@ def _sweep(host: Host, say: Say) -> None:
             removed.append(f"container {container} ({label})")
     shutil.rmtree(scratch(), ignore_errors=True)
     storage.clear(host, socket(), str(disk()))
+    if lock.is_root():
+        image_store.forget_logs(host, _store())
     for line in removed:
         say(f"removed {line}")
 
@@ -174,6 +176,10 @@ def scratch() -> Path:
         return lock.RUN / "one-host"
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     return (Path(runtime) / "labkit" if runtime else lock.LOCK.parent) / "one-host"
+
+
+def _store() -> str:
+    return str(lock.KEEP / "one-host")
 
 
 def disk() -> Path:
@@ -255,7 +261,7 @@ class OneHostRig(Rig):
             elif parent.startswith("/"):
                 parent = PARENT  # labkit's own could not be removed again without root
             # Only root can unpack a root file system with its owners.
-            store = str(lock.KEEP / "one-host") if root else ""
+            store = _store() if root else ""
             images = {
                 folder.name: image_store.ensure_image(
                     local, socket(), folder, store=store, parent=parent

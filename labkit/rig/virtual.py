@@ -129,6 +129,7 @@ def down(say: Say = lambda text: None) -> None:
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
     teardown.remove_groups()
+    images.forget_logs(local, str(engine.IMAGES))
     try:
         if left := engine.forget_containers(local):
             say(f"{left} containers of an engine that was killed are removed")
@@ -398,6 +399,7 @@ def clean(say: Say = print) -> list[str]:
         removed += storage.remove_daemons(local)
         storage.remove_temporary()
         removed += teardown.remove_trial_leftovers()
+    images.forget_logs(local, str(engine.IMAGES))
     # While a rig is up, only settings of trials have lost their owner.
     removed += [str(outcome) for outcome in restore(local, label="trial-" if state else None)]
     teardown.remove_holds(local)

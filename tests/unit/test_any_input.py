@@ -23,9 +23,12 @@ from small_datasets import write_campaign
 
 import labkit
 from labkit import pcap, questions
+from labkit.campaign import evidence
 from labkit.claims.schema import load_claims
+from labkit.dataset.describe import describe
 from labkit.dataset.files import SUMS, parse_json, read_sums
 from labkit.dataset.package import pack, verify
+from labkit.errors import LabkitError
 from labkit.hosts.facts import parse_facts
 from labkit.hosts.journal import Entry, _line, parse_journal
 from labkit.hosts.packet_steering import parse_queues
@@ -52,6 +55,7 @@ TEXTS: dict[str, tuple[str, Callable[[str], object]]] = {
     "journal": (_line(vars(ENTRY)) + _line({"id": "i", "done": "x"}), parse_journal),
     "probe": (PROBE, parse_missing_networks),
     "cpus": (CPUS, parse_cpus),
+    "snapshot": (read("snapshot-after.txt"), evidence.parse),
 }
 
 
@@ -259,6 +263,24 @@ def test_schemas_of_packed_tables(data: st.DataObject, packed: Path, folder: Pat
             table = table.slice(0, data.draw(st.integers(0, len(table) - 1)))
     parquet.write_table(table, path)
     survives(lambda: use(campaign))
+
+
+@pytest.mark.parametrize("name", ["trials.parquet", "samples.parquet"])
+def test_tables_of_few_bytes_and_many_rows(name: str, packed: Path, folder: Path) -> None:
+    campaign = copied(packed, folder) / "echo"
+    column = pa.array(np.zeros(20_000_000, np.int64))
+    parquet.write_table(pa.table({"trial": column}), campaign / name)
+    with pytest.raises(LabkitError, match="it declares 20000000 rows of 1 columns in"):
+        use(campaign)
+
+
+@given(data=st.data())
+def test_published_tables(data: st.DataObject, packed: Path, folder: Path) -> None:
+    campaign = copied(packed, folder)
+    for path in sorted(campaign.rglob("*.csv")):
+        written(path, data.draw(damaged(path.read_text())))
+    survives(lambda: verify(campaign))
+    survives(lambda: describe(campaign))
 
 
 @given(text=damaged("0" * 64 + "  plan.json\n" + "f" * 64 + "  trials/b01-p01-a1/trial.json\n"))
