@@ -149,6 +149,7 @@ class Runner:
             record["n_samples"] = max(map(len, result.samples.values()), default=0)
             record["metrics"] = metrics_of(result)
             flags = trial.record["flags"]  # of the windows; a protocol may add others
+            flags += [f"afterwards {text}" for text in self._mend(error)]
             flags += [flag for flag in result.flags if flag not in flags]
             record["also"] = [
                 {"levels": {n: level_label(x) for n, x in levels.items()}, "metrics": dict(metrics)}
@@ -159,6 +160,15 @@ class Runner:
             if not error or isinstance(error, HostUnreachable):
                 break
         return error
+
+    def _mend(self, error: Exception | None) -> list[str]:
+        """Return what was started again of the rig after a trial that failed."""
+        if error is None or isinstance(error, HostUnreachable):
+            return []
+        try:
+            return self.rig.mend()
+        except LabkitError as problem:  # the next attempt says more
+            return [f"the rig could not be mended: {problem.what}"]
 
 
 def run_protocol(

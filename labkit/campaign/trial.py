@@ -350,6 +350,7 @@ class Trial:
         before = [snapshot(evidence.BEFORE, kernel) for kernel in others]
         try:
             result = window.run(loads, own.processes, own.networks)
+            self.flag(*result.flags)
             after = [snapshot(evidence.AFTER, kernel) for kernel in others]
         finally:
             window.close()

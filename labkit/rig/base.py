@@ -475,6 +475,10 @@ class Rig:
         ):
             yield
 
+    def mend(self) -> list[str]:
+        """Start what has died of the rig itself again; return descriptions of it."""
+        return []
+
     def close(self) -> None:
         """Undo what only this rig needed, and close the connections."""
         with ExitStack() as stack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ LAYER2 = Network(
 )
 NETWORK = LAYER2.engine
 
+#: How a daemon was started, in the directory of its job.
+_STARTED = "started.json"
 #: Options of a second daemon in a namespace: it touches neither firewall nor interfaces.
 WITHOUT_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
 #: The engine's own addresses: Docker's defaults are private networks that the machine may be in.
@@ -71,8 +74,10 @@ def start_daemon(
     argv += ["--userland-proxy=false"]
     if runsc := shutil.which("runsc"):
         argv += ["--add-runtime", f"runsc={runsc}"]
-    directory = str(netns.DIRECTORY / f"{name}-daemon")
-    start_job(local, [*argv, *options], directory=directory, label=label)
+    job = daemon_job(local, name)
+    start_job(local, [*argv, *options], directory=job.directory, label=label)
+    started = {"argv": [*argv, *options], "label": label}
+    Path(job.directory, _STARTED).write_text(json.dumps(started))
 
 
 def await_daemon(local: LocalHost, name: str, seconds: float = 60.0) -> None:
@@ -88,6 +93,36 @@ def await_daemon(local: LocalHost, name: str, seconds: float = 60.0) -> None:
                 remedy="labkit doctor says what it needs; labkit clean, then try again",
             )
         time.sleep(0.1)
+
+
+def has_rules(local: LocalHost) -> bool:
+    """Tell whether the engine's own rules are in its host's namespace."""
+    argv = (*netns.inside("sut"), "iptables", "-w", "-t", "nat", "-S", "DOCKER")
+    return local.run(*argv, check=False).status == 0
+
+
+def revive(local: LocalHost) -> list[str]:
+    """Start the daemons that have died or hang again; return descriptions of them.
+
+    They restore their networks. What was in their containers is lost.
+    """
+    revived = []
+    for record in sorted(netns.DIRECTORY.glob(f"*-daemon/{_STARTED}")):
+        name = record.parent.name.removesuffix("-daemon")
+        env = {"DOCKER_HOST": socket_of(name)}
+        if local.run("timeout", "10", "docker", "version", env=env, check=False).status == 0:
+            continue
+        started, job = json.loads(record.read_text()), daemon_job(local, name)
+        # With what belongs to it: a new one would wait for its containerd.
+        job.stop()
+        (netns.DIRECTORY / f"{name}.pid").unlink(missing_ok=True)
+        start_job(local, started["argv"], directory=job.directory, label=started["label"])
+        await_daemon(local, name)
+        remove_containers(local, socket_of(name))
+        revived.append(f"the engine {name} had died, and was started again")
+    if revived:
+        netns.unhook_switch(local)
+    return revived
 
 
 def remove_containers(local: LocalHost, socket: str = SOCKET) -> list[str]:

@@ -143,6 +143,23 @@ def down(say: Say = lambda text: None) -> None:
     lock.remove_state()
 
 
+def _mend_kept(state: Mapping[str, Any], say: Say) -> None:
+    """Start engines of a rig that stays up again, and make it anew where it lacks more."""
+    local = LocalHost()
+    why = netns.broken(local)
+    try:
+        for line in [] if why else engine.revive(local):
+            say(line)
+        if not why and not engine.has_rules(local):
+            why = "the engine's rules are gone"
+    except RigError as error:
+        why = f"{error.what}: {error.why}"
+    if why:
+        say(f"the rig is made anew: {why}")
+        down(say=say)
+        up(keep=bool(state["keep"]), say=say)
+
+
 class VirtualRig(Rig):
     """One machine as several hosts: network namespaces on a switch, with their own engine."""
 
@@ -170,7 +187,9 @@ class VirtualRig(Rig):
         with ExitStack() as stack:
             clean(say=say)
             state = lock.read_state()
-            if not (state and state.get("ready")):
+            if state and state.get("ready"):
+                _mend_kept(state, say)
+            else:
                 up(keep=False, say=say)
                 stack.callback(down, say=say)
             rig = cls.attach(spec, say)
@@ -286,6 +305,10 @@ class VirtualRig(Rig):
                 stack.callback(lock.write_state, **state | {"networks": []})
             stack.enter_context(super().networks(names))
             yield
+
+    def mend(self) -> list[str]:
+        """Start engines that have died again."""
+        return engine.revive(LocalHost())
 
 
 def _targets(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, Target]:
