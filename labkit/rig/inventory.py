@@ -12,7 +12,6 @@ that the mirror shows both directions.
 from __future__ import annotations
 
 import ipaddress
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,16 @@ from typing import Any
 
 from labkit import runtimes
 from labkit.errors import LabkitError, RigError, UsageError
-from labkit.hosts import Host, SshHost, collect_facts, restore, script, start_job, stop_labelled
+from labkit.hosts import (
+    Host,
+    SshHost,
+    collect_facts,
+    json_rows,
+    restore,
+    script,
+    start_job,
+    stop_labelled,
+)
 from labkit.hosts.target import Network, Target
 from labkit.paths import project
 from labkit.rig import engine, images, inventory_checks, kernel_probe, networks, storage
@@ -51,9 +59,8 @@ def make_bridge(host: Host, socket: str, bridge: Network) -> bool:
     An existing network of that name must be what the file describes, and is used as it is. A new
     one gets a label by which it is removed again.
     """
-    links = {
-        link["ifname"]: link for link in json.loads(host.run("ip", "-j", "addr", "show").stdout)
-    }
+    shown = host.run("ip", "-j", "addr", "show").stdout
+    links = {link.get("ifname"): link for link in json_rows(shown, f"ip addr of {host.name}")}
     port = links.get(bridge.port)
     if port is None:
         raise _bridge_error(host, f"there is no interface {bridge.port}", "correct bridge_port")
@@ -64,9 +71,10 @@ def make_bridge(host: Host, socket: str, bridge: Network) -> bool:
         remedy = f"on that host: ip link set {bridge.port} up"
         raise _bridge_error(host, f"{bridge.port} is down", remedy)
     env = {"DOCKER_HOST": socket}
-    shown = host.run("docker", "network", "inspect", bridge.engine, env=env, check=False)
-    if shown.status == 0:
-        problem = _network_difference(json.loads(shown.stdout)[0], bridge)
+    inspected = host.run("docker", "network", "inspect", bridge.engine, env=env, check=False)
+    if inspected.status == 0:
+        (found,) = json_rows(inspected.stdout, f"the network {bridge.engine} of {host.name}")
+        problem = _network_difference(found, bridge)
         if not problem and port.get("master") != bridge.bridge:
             problem = f"{bridge.port} is not enslaved to {bridge.bridge}"
         if problem:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labkit.hosts import json_rows
 from labkit.placement import cpu_set, parse_cpus
 from labkit.process import boot
 from labkit.rig.rigfile import NETWORK_NAMES, Inventory, Machine
@@ -51,7 +51,7 @@ def mismatch(
         return Mismatch("scratch", why, "name another directory there")
     addresses = {
         link["ifname"]: {row["local"] for row in link.get("addr_info", []) if "local" in row}
-        for link in json.loads(answers.get("addresses") or "[]")
+        for link in json_rows(answers.get("addresses", ""), f"ip addr of {role}")
         if "ifname" in link
     }
     for interface in machine.interfaces:
@@ -65,7 +65,7 @@ def mismatch(
             remedy = "give the interface that address, or correct the file"
             return Mismatch("addresses", why, remedy)
     for address in far_addresses:
-        routes = json.loads(answers.get(f"route {address}") or "[]")
+        routes = json_rows(answers.get(f"route {address}", ""), f"ip route of {role}")
         device = str(routes[0].get("dev", "")) if routes else ""
         if device not in machine.interfaces:
             why = f"what it sends to {address} leaves by {device or 'no interface'}"

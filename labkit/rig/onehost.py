@@ -6,7 +6,6 @@ placement costs in the host's network stack, and nothing about a network.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -16,7 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from labkit.errors import CommandFailed, RigError
-from labkit.hosts import Host, LocalHost, Result, collect_facts, restore, script, stop_labelled
+from labkit.hosts import (
+    Host,
+    LocalHost,
+    Result,
+    collect_facts,
+    json_rows,
+    restore,
+    script,
+    stop_labelled,
+)
 from labkit.hosts.host import SCRIPT, limited
 from labkit.hosts.target import Image, Target
 from labkit.placement import NETWORKS
@@ -190,7 +198,7 @@ def disk() -> Path:
 def _gateway(host: ReadingHost) -> str:
     """Return the host's address on the engine's default bridge; "" where it has none."""
     shown = host.run("ip", "-j", "-4", "addr", "show", "dev", BRIDGE, check=False)
-    links = json.loads(shown.stdout or "[]") if shown.status == 0 else []
+    links = json_rows(shown.stdout, f"ip addr of {BRIDGE}") if shown.status == 0 else []
     addresses = [row["local"] for link in links for row in link.get("addr_info", [])]
     return str(addresses[0]) if addresses else ""
 

@@ -29,6 +29,7 @@ from labkit.dataset.describe import describe
 from labkit.dataset.files import SUMS, parse_json, read_sums
 from labkit.dataset.package import pack, verify
 from labkit.errors import LabkitError
+from labkit.hosts import json_rows
 from labkit.hosts.facts import parse_facts
 from labkit.hosts.journal import Entry, _line, parse_journal
 from labkit.hosts.packet_steering import parse_queues
@@ -55,6 +56,10 @@ TEXTS: dict[str, tuple[str, Callable[[str], object]]] = {
     "journal": (_line(vars(ENTRY)) + _line({"id": "i", "done": "x"}), parse_journal),
     "probe": (PROBE, parse_missing_networks),
     "cpus": (CPUS, parse_cpus),
+    "rows": ('[{"ifname": "lo", "mtu": 1}, {}]', lambda text: json_rows(text, "ip")),
+        '[{"ifname": "lo", "addr_info": []}, {"ifname": "x"}]',
+        lambda text: json_rows(text, "x"),
+    ),
     "snapshot": (read("snapshot-after.txt"), evidence.parse),
 }
 
