@@ -57,9 +57,6 @@ TEXTS: dict[str, tuple[str, Callable[[str], object]]] = {
     "probe": (PROBE, parse_missing_networks),
     "cpus": (CPUS, parse_cpus),
     "rows": ('[{"ifname": "lo", "mtu": 1}, {}]', lambda text: json_rows(text, "ip")),
-        '[{"ifname": "lo", "addr_info": []}, {"ifname": "x"}]',
-        lambda text: json_rows(text, "x"),
-    ),
     "snapshot": (read("snapshot-after.txt"), evidence.parse),
 }
 
