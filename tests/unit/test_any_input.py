@@ -24,6 +24,7 @@ from small_datasets import write_campaign
 import labkit
 from labkit import pcap, questions
 from labkit.campaign import evidence
+from labkit.claims.published import TAIL, published
 from labkit.claims.schema import load_claims
 from labkit.dataset.describe import describe
 from labkit.dataset.files import SUMS, parse_json, read_sums
@@ -35,6 +36,7 @@ from labkit.hosts.journal import Entry, _line, parse_journal
 from labkit.hosts.packet_steering import parse_queues
 from labkit.paths import SHIPPED
 from labkit.placement import parse_cpus
+from labkit.report.execution import parameters_source
 from labkit.rig.kernel_probe import parse_missing_networks
 from labkit.rig.rigfile import EXAMPLE, read_rigfile
 from labkit.runtimes import observed
@@ -116,6 +118,27 @@ def test_questions(data: st.DataObject, folder: Path) -> None:
         patch.setattr(questions, "project", lambda name=".": folder / "project" / name)
         written(path, text)
         survives(questions.load_questions)
+
+
+@given(data=st.data())
+def test_notebooks(data: st.DataObject, folder: Path) -> None:
+    cell = {"cell_type": "code", "source": "x = 1", "metadata": {"tags": ["parameters"]}, "id": "a"}
+    whole = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}
+    text = json.dumps(data.draw(odd_json(whole) | st.just(whole)))
+    path = written(folder / "x.ipynb", data.draw(damaged(text) | st.just(text)))
+    survives(lambda: parameters_source(path))
+
+
+@given(data=st.data())
+def test_published_documents(data: st.DataObject, folder: Path) -> None:
+    names = [*TAIL]
+    fields = [{"name": name, "type": "number" if name == "value" else "string"} for name in names]
+    fields[-1] |= {"type": "integer", "constraints": {"required": True}}
+    schema = data.draw(odd_json({"fields": fields}) | st.just({"fields": fields}))
+    written(folder / "x.schema.json", json.dumps(schema))
+    table = f"{','.join(names)}\na,b,c,d,1.5,us,3\n"
+    written(folder / "x.csv", data.draw(damaged(table)))
+    survives(lambda: published("x", folder))
 
 
 PACKETS = [(10**18 + n, capture_files.message(n, 20 + n)) for n in range(3)]
