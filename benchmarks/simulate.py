@@ -6,6 +6,9 @@ and how often plans, looks and verdicts err. It calls the library as a person do
 method is copied here. Prints each rate beside the nominal one, and what a page shows where the
 nominal rate is out of reach; the exit code is 1 when a bound is broken.
 
+`--record` keeps the rates in `benchmarks/simulation.csv`, in place of those of the same rows, and
+writes docs/simulation.md from all that are kept.
+
 Example: make simulate, or, in about ten minutes: .venv/bin/python benchmarks/simulate.py --quick
 """
 
@@ -291,7 +294,7 @@ def simulate(
 ) -> pd.DataFrame:
     """Run simulations on two processes and return a row of the table each, with progress.
 
-    Quick ones have a fortieth of the experiments, and every bound is widened accordingly.
+    Quick ones have a fortieth of the experiments.
     """
     tasks: dict[Future[np.ndarray], Simulation] = {}
     outcomes: dict[str, list[np.ndarray]] = {one.name: [] for one in chosen}
@@ -306,7 +309,7 @@ def simulate(
                 outcomes[tasks[future].name].append(future.result())
                 bar.update()
     whole = ((one, np.concatenate(outcomes[one.name])) for one in chosen)
-    return pd.DataFrame([line for one, drawn in whole for line in lines(one, drawn, quick)])
+    return pd.DataFrame([line for one, drawn in whole for line in lines(one, drawn)])
 
 
 def simulation_error(rate: float, n: int) -> float:
@@ -315,27 +318,36 @@ def simulation_error(rate: float, n: int) -> float:
     return math.sqrt(near * (1 - near) / (n + 4))
 
 
-def lines(
-    one: Simulation, outcomes: np.ndarray, quick: bool = False
-) -> Iterator[dict[str, object]]:
-    """Yield a line of the table for each row that the experiments fed."""
+def lines(one: Simulation, outcomes: np.ndarray) -> Iterator[dict[str, object]]:
+    """Yield what each row of the table shows of the experiments that fed it."""
     for row, (hits, widths) in zip(one.rows, outcomes.transpose(1, 2, 0), strict=True):
-        rate, known = float(hits.mean()), np.isfinite(widths)
-        least, most = row.bounds(len(hits), quick)
+        known = np.isfinite(widths)
         yield {
             "section": row.section,
             "name": row.name,
             "experiments": len(hits),
-            "rate": rate,
-            "error": simulation_error(rate, len(hits)),
-            "nominal": row.nominal,
-            "least": least,
-            "most": most,
-            "holds": least <= rate <= most,
+            "rate": float(hits.mean()),
             "width": float(widths[known].mean()) if known.any() else math.nan,
             "open": 1 - float(known.mean()),
-            "reach": row.reach,
         }
+
+
+def judged(table: pd.DataFrame, quick: bool = False) -> pd.DataFrame:
+    """Return the table with the errors of the rates, and whether their bounds hold."""
+    rows = {row.name: row for one in simulations().values() for row in one.rows}
+    known = [rows[name] for name in table["name"]]
+    bounds = [
+        row.bounds(count, quick) for row, count in zip(known, table["experiments"], strict=True)
+    ]
+    errors = map(simulation_error, table["rate"], table["experiments"])
+    table = table.assign(
+        error=list(errors),
+        least=[least for least, _ in bounds],
+        most=[most for _, most in bounds],
+        nominal=[row.nominal for row in known],
+        reach=[row.reach for row in known],
+    )
+    return table.assign(holds=table["rate"].between(table["least"], table["most"]))
 
 
 #: Sections whose experiments return a number of blocks instead of an interval's width.
@@ -349,7 +361,10 @@ def as_markdown(table: pd.DataFrame) -> Iterator[str]:
 
 
 def function_tables(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield a table a scenario: how often each function covers, and is silently wrong."""
+    """Yield a table a scenario: how often functions cover, and are silently wrong.
+
+    Functions with the same numbers share a row: they test the same.
+    """
     parts = rows["name"].str.extract(r"(?P<scenario>.*), (?P<blocks>\d+) blocks: (?P<function>.*)")
     rows = rows.join(parts.astype({"blocks": int}))
     for scenario, part in rows.groupby("scenario", sort=False):
@@ -359,38 +374,53 @@ def function_tables(rows: pd.DataFrame) -> Iterator[str]:
             for row in part.itertuples()
         ]
         shown = part.assign(cell=cells).pivot(index="function", columns="blocks", values="cell")
-        shown = shown.loc[list(dict.fromkeys(part["function"]))]
-        yield f"\n| {scenario:<36} | " + " | ".join(f"{n:>2} blocks     " for n in shown) + " |"
-        yield f"| {'-' * 36} | " + " | ".join("--------------" for _ in shown) + " |"
+        shown = shown.loc[list(dict.fromkeys(part["function"]))].fillna("")
+        alike: dict[tuple[str, ...], list[str]] = {}
         for name, row in shown.iterrows():
-            yield f"| {name:<36} | " + " | ".join(f"{cell:<14}" for cell in row) + " |"
-    least, most = rows["experiments"].min(), simulation_error(0.95, rows["experiments"].min())
-    yield f"\nCoverage, and in brackets: misses without a note. {least} experiments a number, so a "
-    yield f"coverage of 95 % is known to within {most:.1%} (one standard error)."
+            alike.setdefault(tuple(row), []).append(str(name))
+        yield f"\n| {scenario} | " + " | ".join(f"{n} blocks" for n in shown) + " |"
+        yield "| --- " * (1 + len(shown.columns)) + "|"
+        for texts, names in alike.items():
+            yield f"| {', '.join(names)} | {' | '.join(texts)} |"
+    least = rows["experiments"].min()
+    yield f"\nCoverage, and in brackets misses without a note. {least} experiments a number, so a"
+    yield f"coverage of 95 % is known to within {simulation_error(0.95, least):.1%} (one standard"
+    yield "error)."
 
 
 def rate_table(section: str, rows: pd.DataFrame) -> Iterator[str]:
     """Yield a table of rates beside the nominal ones."""
     wide, in_blocks = max(map(len, rows["name"])), section in IN_BLOCKS
     last = "blocks" if in_blocks else "width"
-    yield f"\n| {section:<{wide}} |    n |           rate | nominal | {'bound':<16} | {last:>7} |"
-    yield f"| {'-' * wide} | ---: | -------------: | ------: | ---------------- | ------: |"
+    yield (
+        f"\n| {section:<{wide}} |    n |             rate | nominal | {'bound':<16} | {last:>7} "
+        "| remark |"
+    )
+    yield f"| {'-' * wide} | ---: | ---------------: | ------: | ---------------- | ------: | --- |"
     for row in rows.itertuples():
-        bound = f"{row.least:.1%} to {row.most:.2%}"
+        # Some rates are only told, and have no bound.
+        bound = f"{row.least:.1%} to {row.most:.2%}" if row.least > 0 or row.most < 1 else ""
         width = "" if math.isnan(row.width) else f"{row.width:.2%}"
         if width and in_blocks:
             width = f"{row.width:.1f}"
         nominal = "" if math.isnan(row.nominal) else f"{row.nominal:.1%}"
-        remark = "" if row.holds else " BROKEN"
+        remarks = ["" if row.holds else "BROKEN"]
         if width and row.open:
-            remark += f" {row.open:.1%} open or refused, not in the width"
+            remarks.append(f"{row.open:.1%} open or refused, not in the width")
         if row.reach:
-            remark += f" out of reach: {row.reach}"
+            remarks.append(f"out of reach: {row.reach}")
         rate = f"{100 * row.rate:.2f} ± {100 * row.error:.2f} %"
         yield (
-            f"| {row.name:<{wide}} | {row.experiments:4d} | {rate:>14} | {nominal:>7} "
-            f"| {bound:<16} | {width:>7} |{remark}"
+            f"| {row.name:<{wide}} | {row.experiments:4d} | {rate:>16} | {nominal:>7} "
+            f"| {bound:<16} | {width:>7} | {'; '.join(filter(None, remarks))} |"
         )
+
+
+def write_page(table: pd.DataFrame | None = None) -> None:
+    """Write the page of the documentation from what is kept, with these rows where given."""
+    pages = neighbour("simulate_page")
+    kept = pd.read_csv(pages["KEPT"]) if table is None else pages["record"](table)
+    pages["PAGE"].write_text(pages["page"](judged(kept), as_markdown), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -398,6 +428,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--experiments", type=int, help="a simulation (default 80 to 1,000)")
     parser.add_argument("--quick", action="store_true", help="a fortieth, in about ten minutes")
+    parser.add_argument("--record", action="store_true", help="keep the rates, write the page")
     parser.add_argument("--seed", type=int, default=2015, help="default 2015")
     parser.add_argument(
         "--only", default="", help="those with this in their section and name, such as shape:"
@@ -410,6 +441,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen or (given.experiments or 1) < 1:
         parser.error(f"nothing to do; names are: {'; '.join(simulations())}")
     table = simulate(chosen, given.experiments, given.seed, given.quick)
+    if given.record:
+        write_page(table)
+    table = judged(table, given.quick)
     print(*as_markdown(table), sep="\n")
     broken = int((~table["holds"]).sum())
     print(f"\n{len(table)} rows, {broken} broken. {BLOCKS} blocks; intervals of 95 %, their widths")

@@ -17,7 +17,7 @@ from scipy import signal, stats
 
 from labkit.analysis import interference, overhead, power, sequential
 from labkit.analysis.compare import compare
-from labkit.analysis.robust import CHECKED_BLOCKS, block_mean
+from labkit.analysis.robust import CHECKED_BLOCKS, SURE_BLOCKS, block_mean
 
 Rng = np.random.Generator
 #: For each rate of a scenario: did it happen? And a number of blocks, or NaN.
@@ -49,7 +49,15 @@ class Scenario(NamedTuple):
 #: Standard deviation of log ratios between blocks.
 SD = 0.1
 FEW = f"below {CHECKED_BLOCKS} blocks pages say that nothing was checked"
-NOTED = "noted where it is found (next row)"
+SOME = f"below {SURE_BLOCKS} blocks pages say that it is found in some campaigns only"
+NOTED = "noted where it is found"
+
+
+def said(blocks: int) -> str:
+    """Return what a page shows of effects that wander, and of shapes that are not normal."""
+    return FEW if blocks < CHECKED_BLOCKS else SOME if blocks < SURE_BLOCKS else NOTED
+
+
 PAIR = {"value": "value", "condition": "condition", "baseline": "base", "block": "block"}
 
 
@@ -84,7 +92,7 @@ def wandering() -> Iterator[Scenario]:
     """Yield effects that wander slowly."""
     for lag1, blocks in itertools.product((0.0, 0.5, 0.8), (5, 6, 10, 25)):
         name = f"wandering: AR {lag1:g}, {blocks} blocks"
-        reach = "" if lag1 == 0 else FEW if blocks < CHECKED_BLOCKS else NOTED
+        reach = "" if lag1 == 0 else said(blocks)
         rates = (
             Rate(f"{name}: false difference", 0.05, 0.0, 1.0 if reach else 0.05, reach),
             Rate(f"{name}: noted", math.nan),
@@ -135,7 +143,7 @@ def failing(rng: Rng, blocks: int) -> Outcome:
 def shapes() -> Iterator[Scenario]:
     """Yield distributions that a t test does not expect."""
     for blocks in (5, 6, 10, 25):
-        reach = FEW if blocks < CHECKED_BLOCKS else NOTED
+        reach = said(blocks)
         name = f"shape: exponential, {blocks} blocks"
         rates = (
             Rate(f"{name}: false difference", 0.05, reach=reach),
@@ -316,12 +324,12 @@ def looks() -> Iterator[Scenario]:
         (("direction", 1.0, UP, 0.05), ("within 10 %", 1.1, NEAR, 0.05)), (0.0, 0.05)
     ):
         name = f"5 reruns: {kind}, campaigns {between:.0%} apart"
-        reach = "a difference between campaigns is only found later" if between else ""
+        reach = "pages say of one campaign: this rig on that day" if between else ""
         for last in (True, False):
             how = "the last counts" if last else "combined"
-            bound = 1.0 if last or between else nominal
-            why = "not done any more: campaigns are combined" if last else reach
-            rate = Rate(f"{name}: {how}", nominal, 0.0, bound, why)
+            rate = Rate(f"{name}: {how}", nominal, 0.0, 1.0 if reach else nominal, reach)
+            if last:
+                rate = Rate(rate.name, math.nan)
             draw = partial(repeated, ratio=ratio, between=between, last=last, **claim)
             yield Scenario("looks", (rate,), draw, 500)
 

@@ -23,7 +23,7 @@ from scipy import special
 
 from labkit.analysis.estimates import ROUNDING, holm, join_notes
 from labkit.analysis.models import check_values
-from labkit.analysis.robust import block_mean, checked, without_unchecked
+from labkit.analysis.robust import block_mean, checked, unsure, without_unchecked
 from labkit.analysis.trials import order_of, require_columns
 from labkit.errors import UsageError
 
@@ -146,6 +146,7 @@ def fit_factorial(
         checks = [checked(column) for column in score.T if len(score) > 1 and column.std() > 0]
         if said := without_unchecked(*(one.note for one in checks)):
             note = join_notes(note, f"{':'.join(term)}: {said}")
+    note = join_notes(note, unsure(len(fitted)))
     return Factorial(tests, effects, len(fitted), used, note)
 
 

@@ -23,7 +23,7 @@ from labkit.analysis.power import (
     detectable_difference,
     least_blocks,
 )
-from labkit.analysis.robust import checked, without_unchecked
+from labkit.analysis.robust import checked
 from labkit.analysis.trials import (
     Statistic,
     groups,
@@ -121,7 +121,7 @@ def _floor(
     notes = [*few[n : n + 1], *(f"replicate {note}" for note in table.notes.values() if note)]
     if sd > 0:
         changes = (table.logs[2] - table.logs[1]).dropna().to_numpy(dtype=np.float64)
-        notes.append(without_unchecked(checked(changes).note))
+        notes.append(checked(changes).note)
     return {
         "n_blocks": n,
         "ratio": row["estimate"],

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.analysis.estimates import Estimate, join_notes
-from labkit.analysis.robust import block_mean, checked, without_unchecked
+from labkit.analysis.robust import block_mean, checked
 from labkit.analysis.trials import SortedSamples, quantiles, samples_needed
 from labkit.errors import UsageError
 
@@ -90,6 +90,16 @@ def _ordered(trials: Sequence[Array | SortedSamples]) -> list[SortedSamples]:
     ]
 
 
+def _without_failed(
+    trials: Sequence[Array | SortedSamples],
+) -> tuple[list[Array | SortedSamples], str]:
+    """Return the trials that have samples, and a note on those that have none."""
+    kept = [trial for trial in trials if len(trial)]
+    if not (lost := len(trials) - len(kept)):
+        return kept, ""
+    return kept, f"{lost} of {len(trials)} trials without samples: what failed may be what was slow"
+
+
 def check_options(level: float, alpha: float) -> None:
     """Raise `UsageError` unless level and alpha lie between 0 and 1."""
     if not (0 < level < 1 and 0 < alpha < 1):
@@ -104,7 +114,8 @@ def trial_quantile(trials: Sequence[Array | SortedSamples], level: float) -> Est
     Parameters
     ----------
     trials : sequence of array or SortedSamples
-        Sorted samples of one trial a block, positive.
+        Sorted samples of one trial a block, positive; of a failed trial none. Those are left out,
+        and a note says so.
     level : float
         Between 0 and 1.
 
@@ -131,15 +142,17 @@ def trial_quantile(trials: Sequence[Array | SortedSamples], level: float) -> Est
     95
     """
     check_options(level, 0.05)
+    kept, lost = _without_failed(trials)
     needed = samples_needed(level)
-    shortest = min((len(trial) for trial in trials), default=0)
-    if trials and shortest < needed:
+    shortest = min((len(trial) for trial in kept), default=0)
+    if kept and shortest < needed:
         note = f"the shortest trial has {shortest} samples; this quantile takes {needed}"
-        return Estimate(math.nan, math.nan, math.nan, "log", len(trials), note)
-    values = np.array([float(trial.quantiles([level])[0]) for trial in _ordered(trials)])
+        return Estimate(math.nan, math.nan, math.nan, "log", len(kept), join_notes(lost, note))
+    values = np.array([float(trial.quantiles([level])[0]) for trial in _ordered(kept)])
     if not ((values > 0) & np.isfinite(values)).all():
         raise UsageError("a trial's quantile is zero, negative or infinite: no logarithm")
-    return block_mean(np.log(values), scale="log", note=modes_note(values))
+    note = join_notes(lost, modes_note(values))
+    return block_mean(np.log(values), scale="log", note=note)
 
 
 #: Fewer trials than this have too few different resamples for an interval.
@@ -213,7 +226,8 @@ def pooled_quantile(
     Parameters
     ----------
     trials : sequence of array or SortedSamples
-        Sorted samples of each trial; trials are the units that are independent.
+        Sorted samples of each trial, of a failed one none; trials are the units that are
+        independent.
     level : float
         Between 0 and 1.
     alpha : float
@@ -254,7 +268,7 @@ def pooled_quantile(
     value = pool.value(grid, counts.sum(axis=0))
     below = pool.below(np.array([value]))[:, 0]
     rng = np.random.default_rng(seed)
-    slots = rng.integers(len(trials), size=(resamples, len(trials)))
+    slots = rng.integers(len(pool.trials), size=(resamples, len(pool.trials)))
     drawn = pool.redrawn(below, slots, rng)
     # The score at the estimate is subtracted: it is not quite 0, because the data have steps.
     centre = float((below - level * pool.sizes).sum() / pool.sizes.sum())
@@ -262,9 +276,9 @@ def pooled_quantile(
     scores = _studentized((counts - level * pool.sizes[:, None]).T)
     low, high = _crossings(grid, scores, value, critical)
     own = np.array([float(trial.quantiles([level])[0]) for trial in pool.trials])
-    note = join_notes(_few(pool, below), modes_note(own))
+    note = join_notes(pool.lost, _few(pool, below), modes_note(own))
     if own.std() > 0:
-        note = join_notes(note, without_unchecked(checked(own).note))
+        note = join_notes(note, checked(own).note)
     return QuantileInterval(value, low, high, pool.n, pool.needed, note)
 
 
@@ -273,14 +287,14 @@ class _Pool:
 
     def __init__(self, trials: Sequence[Array | SortedSamples], level: float, alpha: float) -> None:
         self.needed = needed_for_interval(level, alpha)
-        self.trials, self.level = _ordered(trials), level
-        self.sizes = np.array([len(trial) for trial in trials], dtype=np.float64)
+        kept, self.lost = _without_failed(trials)
+        self.trials, self.level = _ordered(kept), level
+        self.sizes = np.array([len(trial) for trial in kept], dtype=np.float64)
         self.n = int(self.sizes.sum())
         self.note = ""
-        if len(trials) < LEAST_TRIALS or not self.sizes.all():
+        if len(kept) < LEAST_TRIALS:
             self.note = (
-                f"{int((self.sizes > 0).sum())} trials with samples; a hierarchical interval takes "
-                f"{LEAST_TRIALS}, and none may be empty"
+                f"{len(kept)} trials with samples; a hierarchical interval takes {LEAST_TRIALS}"
             )
         elif self.n < self.needed:
             self.note = f"{self.n} samples; an interval for this quantile takes {self.needed}"

@@ -11,13 +11,13 @@ import pandas as pd
 
 from labkit.analysis.compare import COLUMNS
 from labkit.analysis.overhead import COST_COLUMNS
-from labkit.analysis.robust import CHECKED_BLOCKS, UNCHECKED
+from labkit.analysis.robust import CHECKED_BLOCKS, HALF_CHECKED, SURE_BLOCKS, UNCHECKED
 from labkit.analysis.trials import require_columns
 from labkit.answers import interval_of, word_of
 from labkit.units import heading
 
 #: Notes that a page states once, not in every row.
-_STATED_ONCE = ("averaged on the log scale", UNCHECKED)
+_STATED_ONCE = ("averaged on the log scale", UNCHECKED, HALF_CHECKED)
 
 
 #: A space at which a browser does not break the line.
@@ -134,10 +134,16 @@ def not_compared(table: pd.DataFrame) -> str:
     rows = table[table["n_blocks"] == 0].to_dict("records")
     texts = [f"{', '.join(str(row[name]) for name in keys)} ({row['note']})" for row in rows]
     sentences = ["Not compared: " + "; ".join(texts) + "."] if texts else []
-    if table["note"].astype(str).str.contains(UNCHECKED, regex=False).any():
+    notes = table["note"].astype(str).str
+    if notes.contains(UNCHECKED, regex=False).any():
         sentences.append(
             f"With fewer than {CHECKED_BLOCKS} blocks nothing can show whether an effect wanders "
             "over the blocks or one block is an outlier; where it does, p is too small."
+        )
+    elif notes.contains(HALF_CHECKED, regex=False).any():
+        sentences.append(
+            f"With fewer than {SURE_BLOCKS} blocks effects that wander over the blocks, and rare "
+            "slow trials, are found in some campaigns only; where they are not, p is too small."
         )
     return " ".join(sentences)
 

@@ -65,8 +65,8 @@ class Study:
     treatments : mapping of str to Treatment
         Treatments by the name of their factor or setting (`labkit.treatments`).
     outcomes : sequence of str
-        Columns of `Dataset.trials`, such as ``rtt_ns_median``, whose noise decides which margin a
-        plan expects to decide.
+        Columns of `Dataset.trials`, such as ``rtt_ns_median``: what the study was made to compare,
+        fixed with the plan. Their noise decides which margin a plan expects to decide.
 
     Examples
     --------
@@ -360,6 +360,8 @@ class Plan:
             },
             "baseline": {name: design.level_label(x) for name, x in self.study.baseline.items()},
             "margin": self.study.margin,
+            # What was to be compared was fixed before measuring; a page may show more.
+            "outcomes": list(self.study.outcomes),
             "blocks": self.blocks,
             "seed": self.seed,
             "conditions": [

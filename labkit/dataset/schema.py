@@ -37,6 +37,7 @@ class Plan(_Open):
     settings: _Object = {}
     baseline: dict[str, _Level] = {}
     margin: float = 0.0
+    outcomes: list[str] = []
     blocks: _Count = 0
     seed: int = 0
     conditions: list[_Condition] = []

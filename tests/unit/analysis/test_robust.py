@@ -9,7 +9,9 @@ from scipy import signal, stats
 from labkit.analysis.estimates import over_blocks, ratio_of_means
 from labkit.analysis.robust import (
     CHECKED_BLOCKS,
+    HALF_CHECKED,
     SERIAL_LEVEL,
+    SURE_BLOCKS,
     UNCHECKED,
     block_mean,
     block_ratio,
@@ -17,6 +19,8 @@ from labkit.analysis.robust import (
     serial_correlation,
     shape_note,
     trimmed_mean,
+    unpaired_note,
+    unsure,
     without_unchecked,
 )
 
@@ -72,6 +76,21 @@ def test_means_and_ratios_say_what_was_found_and_what_could_not_be_checked():
     plain = ratio_of_means(rising, ones)
     assert block_ratio(rising, ones).interval()[1] > plain.interval()[1]
     assert checked(np.resize([1.0, 2.0], 20)).widening == 1.0
+
+
+def test_what_a_campaign_cannot_show_is_said_as_long_as_misses_without_a_note_are_many():
+    rng, runs = np.random.default_rng(6), 400
+    for lag1, blocks in ((0.5, 10), (0.8, 10), (0.5, SURE_BLOCKS), (0.8, SURE_BLOCKS)):
+        silent = 0
+        for _ in range(runs):
+            figures = wandering(rng, blocks, lag1)
+            found = block_mean(figures)
+            silent += found.p_outside(0, 0) < 0.05 and not found.note
+            assert unsure(blocks) in found.note and unsure(blocks) in unpaired_note(figures)
+        assert silent / runs <= (0.07 if blocks == SURE_BLOCKS else 0.0)
+    said = [unsure(blocks) for blocks in (9, 10, SURE_BLOCKS - 1, SURE_BLOCKS)]
+    assert said == [UNCHECKED, HALF_CHECKED, HALF_CHECKED, ""]
+    assert without_unchecked(UNCHECKED, "a note", HALF_CHECKED) == "a note"
 
 
 def test_shapes_are_noted():

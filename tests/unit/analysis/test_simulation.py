@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from synthetic import run, trials
 
@@ -68,10 +69,10 @@ def test_experiments_are_the_same_again_and_others_with_another_seed():
 def test_a_broken_bound_is_shown_and_fails(capsys, monkeypatch):
     one = simulate.simulations()["ratio"]
     outcomes = np.array([[[1.0, 0.5], [1.0, math.inf]], [[1.0, 0.25], [0.0, 0.5]]])
-    found = list(simulate.lines(one, outcomes))
-    assert [line["rate"] for line in found] == [1.0, 0.5]
-    assert found[0]["holds"] and found[0]["error"] > 0
-    assert found[0]["width"] == 0.375 and found[1]["open"] == 0.5
+    found = simulate.judged(pd.DataFrame(simulate.lines(one, outcomes)))
+    assert found["rate"].tolist() == [1.0, 0.5]
+    assert found["holds"][0] and found["error"][0] > 0
+    assert found["width"][0] == 0.375 and found["open"][1] == 0.5
     assert simulate.main(["--experiments", "20", "--only", "power, 5 %"]) == 0
     monkeypatch.setattr(simulate.Row, "bounds", lambda *_: (2.0, 3.0))
     code = simulate.main(["--experiments", "2", "--only", "coverage: noise_floor", "--seed", "1"])
@@ -83,10 +84,28 @@ def test_a_broken_bound_is_shown_and_fails(capsys, monkeypatch):
 def test_functions_have_a_table_a_scenario_with_a_column_for_each_number_of_blocks(capsys):
     simulate.main(["--experiments", "1", "--only", "functions: one outlying block"])
     shown = capsys.readouterr().out
-    assert "| one outlying block                   |  5 blocks" in shown
-    assert "| fit_knee " in shown and "| pooled_quantile " in shown
+    assert "| one outlying block | 5 blocks" in shown
+    # Functions with the same numbers share a row.
+    assert "fit_knee" in shown and "| compare, " in shown and "| --- | --- |" in shown
     with pytest.raises(SystemExit, match="2"):
         simulate.main(["--only", "nothing of this name"])
+
+
+def test_the_page_of_the_documentation_is_what_was_recorded(tmp_path, monkeypatch):
+    pages = simulate.neighbour("simulate_page")
+    kept = pd.read_csv(pages["KEPT"])
+    rows = {row.name: row.section for one in simulate.simulations().values() for row in one.rows}
+    assert dict(zip(kept["name"], kept["section"], strict=True)).items() <= rows.items()
+    assert set(pages["SECTIONS"]) == set(rows.values())
+    table = simulate.judged(kept)
+    assert pages["PAGE"].read_text() == pages["page"](table, simulate.as_markdown)
+    assert table["holds"].all()
+    record = pages["record"]
+    monkeypatch.setitem(record.__globals__, "KEPT", tmp_path / "kept.csv")
+    record(kept)
+    newer = kept.iloc[[5]].assign(rate=0.25)
+    assert record(newer).set_index("name")["rate"][newer["name"].item()] == 0.25
+    assert len(record(newer)) == len(kept)
 
 
 def test_the_family_holds_under_drift():

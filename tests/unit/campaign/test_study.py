@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,15 @@ def test_noise_needs_three_pairs_of_replicates() -> None:
     assert found is not None and found[1] == pytest.approx(np.std([0, 0, np.log(2)], ddof=1))
     assert noise(trials[trials.block < 3], ["level"], ["x"]) is None
     assert noise(trials.assign(x=0.0), ["level"], ["x"]) is None
+
+
+def test_outcomes_are_fixed_with_the_plan_and_stop_no_campaign_from_resuming(rig: Rig) -> None:
+    study = Study("s", measured, {"n": [1]}, outcomes=["rtt_ns_median"])
+    plan, other = (
+        one.plan(rig, blocks=1, seed=1) for one in (study, replace(study, outcomes=["rtt_ns_p99"]))
+    )
+    assert plan.as_record()["outcomes"] == ["rtt_ns_median"]
+    assert plan.identity == other.identity
 
 
 @pytest.mark.parametrize(
