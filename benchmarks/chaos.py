@@ -70,22 +70,23 @@ show namespaces 'ls /run/netns'
 show links "ip -o link | sed 's/ qlen.*//; s/^[0-9]*: //; s/@[^:]*//' | grep -v ^veth"
 show routes 'ip route show table all | sort'
 show mounts "awk '{print \$1, \$2, \$3}' /proc/self/mounts | grep -E 'labkit|netns' |
+    grep -v -e /rkt/ -e netns/default |
     sed 's/[0-9a-f]\{12,\}/ID/g' | sort"
-show groups "find /sys/fs/cgroup -type d -path '*/labkit*' | sort"
+show groups "find /sys/fs/cgroup -type d -path '*/labkit/*' | sort"
 show processes "grep -lsz -e '^LABKIT_LABEL=trial-' /proc/[0-9]*/environ; pgrep -x dockerd -c"
 show files "find /run/labkit -mindepth 1 -maxdepth 3 -not -path '*/docker/*' -not -name '*.pid' |
-    sort; ls -d /tmp/*labkit* /tmp/trial-* /run/trial-* /var/lib/labkit/images/*/rootfs/run/trial-*"
+    grep -v -e /jobs$ -e /one-host | sort
+    ls -d /tmp/trial-* /run/trial-* /var/lib/labkit/images/*/rootfs/run/trial-*"
 show journal "ls -A $JOURNAL"
 show loops 'losetup --list --noheadings | grep labkit'
 show idle 'od -An -td4 -N4 /dev/cpu_dma_latency'
 show irqs 'grep . /proc/irq/*/smp_affinity_list'
-show sysctls "sysctl -a | grep -E '^(net.ipv4.(ip_forward|conf.all)|net.bridge|net.core.(busy|rps)|
-kernel.keys.root|vm.swappiness)' | sort"
+show sysctls "sysctl -a | grep -E -e '^net.ipv4.(ip_forward|conf.all)' \
+    -e '^net.(bridge|core.(busy|rps))' -e '^(kernel.keys.root|vm.swappiness)' | sort"
 for namespace in /run/netns/labkit-*; do
     [ -e "$namespace" ] || continue
     host=${namespace##*-}
-    in() { nsenter --net="$namespace" "$@"; }
-    in sh -c '
+    nsenter --net="$namespace" sh -c '
         echo "@@ links of $1"; ip -o link | sed "s/ qlen.*//; s/^[0-9]*: //; s/@[^:]*//" |
             grep -v ^veth | sort
         echo "@@ routes of $1"; ip route show table all | sort
@@ -93,7 +94,8 @@ for namespace in /run/netns/labkit-*; do
         echo "@@ rules of $1"; nft list ruleset | sed "s/packets [0-9]* bytes [0-9]*//"
         echo "@@ sysctls of $1"; sysctl -a | grep -E "^net.(ipv4.(ip_|tcp_|conf.all)|core|bridge)" |
             grep -v -e netdev_rss_key -e tcp_fastopen_key | sort
-        echo "@@ steering of $1"; grep . /sys/class/net/*/queues/rx-*/rps_cpus | grep -v veth
+        echo "@@ steering of $1"
+        grep . "/run/labkit/virtual/sys/$1"/class/net/*/queues/rx-*/rps_cpus | grep -v veth
     ' sh "$host" 2>/dev/null
 done
 [ ! -S /run/labkit/virtual/docker.sock ] || {
@@ -230,6 +232,7 @@ class Process:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
         self.pid = os.fork()
         if not self.pid:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setsid()
             os.close(reading)
             os.dup2(writing, 1)
@@ -721,6 +724,7 @@ def main() -> int:
         print(table(map(json.loads, given.table.read_text().splitlines())))
         return 0
     print(f"--seed {given.seed}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the rig is taken down
     began, rows, states = time.monotonic(), [], dict[bool, Any]()
     numbers = range(given.first, given.first + given.count)
     try:
