@@ -67,7 +67,7 @@ CYCLE, CYCLE_OWN = 10, 2
 _STATE = r"""
 show() { echo "@@ $1"; sh -c "$2" 2>/dev/null || true; }
 show namespaces 'ls /run/netns'
-show links "ip -o link | sed 's/ qlen.*//; s/^[0-9]*: //; s/@[^:]*//' | grep -v ^veth"
+show links "ip -o link | sed 's/ qlen.*//; s/ link.ether.*//; s/^[0-9]*: //; s/@[^:]*//' | grep -v ^veth"
 show routes 'ip route show table all | sort'
 show mounts "awk '{print \$1, \$2, \$3}' /proc/self/mounts | grep -E 'labkit|netns' |
     grep -v -e /rkt/ -e netns/default |
@@ -87,7 +87,7 @@ for namespace in /run/netns/labkit-*; do
     [ -e "$namespace" ] || continue
     host=${namespace##*-}
     nsenter --net="$namespace" sh -c '
-        echo "@@ links of $1"; ip -o link | sed "s/ qlen.*//; s/^[0-9]*: //; s/@[^:]*//" |
+        echo "@@ links of $1"; ip -o link | sed "s/ qlen.*//; s/ link.ether.*//; s/^[0-9]*: //; s/@[^:]*//" |
             grep -v ^veth | sort
         echo "@@ routes of $1"; ip route show table all | sort
         echo "@@ queues of $1"; tc qdisc show | grep -v veth | sort

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -101,28 +101,42 @@ def has_rules(local: LocalHost) -> bool:
     return local.run(*argv, check=False).status == 0
 
 
-def revive(local: LocalHost) -> list[str]:
+def revive(local: LocalHost, end_containers: Callable[[], None]) -> list[str]:
     """Start the daemons that have died or hang again; return descriptions of them.
 
-    They restore their networks. What was in their containers is lost.
+    They restore their networks. Containers without a daemon end by `end_containers`.
     """
-    revived = []
-    for record in sorted(netns.DIRECTORY.glob(f"*-daemon/{_STARTED}")):
-        name = record.parent.name.removesuffix("-daemon")
-        env = {"DOCKER_HOST": socket_of(name)}
-        if local.run("timeout", "10", "docker", "version", env=env, check=False).status == 0:
-            continue
-        started, job = json.loads(record.read_text()), daemon_job(local, name)
-        # With what belongs to it: a new one would wait for its containerd.
-        job.stop()
-        (netns.DIRECTORY / f"{name}.pid").unlink(missing_ok=True)
+    dead = [
+        record
+        for record in sorted(netns.DIRECTORY.glob(f"*-daemon/{_STARTED}"))
+        if not _answers(local, _name(record))
+    ]
+    for record in dead:
+        # With what belongs to it: a new one would wait for its containerd, also where that is a
+        # zombie, which has the number in this file.
+        daemon_job(local, _name(record)).stop()
+        files = netns.DIRECTORY / _name(record)
+        for path in (files.with_suffix(".pid"), files / "containerd" / "containerd.pid"):
+            path.unlink(missing_ok=True)
+    if dead:
+        end_containers()
+    for record in dead:
+        started, job = json.loads(record.read_text()), daemon_job(local, _name(record))
         start_job(local, started["argv"], directory=job.directory, label=started["label"])
-        await_daemon(local, name)
-        remove_containers(local, socket_of(name))
-        revived.append(f"the engine {name} had died, and was started again")
-    if revived:
+        await_daemon(local, _name(record))
+        remove_containers(local, socket_of(_name(record)))
+    if dead:
         netns.unhook_switch(local)
-    return revived
+    return [f"the engine {_name(one)} had died, and was started again" for one in dead]
+
+
+def _name(record: Path) -> str:
+    return record.parent.name.removesuffix("-daemon")
+
+
+def _answers(local: LocalHost, name: str) -> bool:
+    argv = ("timeout", "10", "docker", "version")
+    return local.run(*argv, env={"DOCKER_HOST": socket_of(name)}, check=False).status == 0
 
 
 def remove_containers(local: LocalHost, socket: str = SOCKET) -> list[str]:

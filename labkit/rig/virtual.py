@@ -143,12 +143,16 @@ def down(say: Say = lambda text: None) -> None:
     lock.remove_state()
 
 
+def _revive(local: LocalHost) -> list[str]:
+    return engine.revive(local, partial(teardown.kill, teardown.grouped))
+
+
 def _mend_kept(state: Mapping[str, Any], say: Say) -> None:
     """Start engines of a rig that stays up again, and make it anew where it lacks more."""
     local = LocalHost()
     why = netns.broken(local)
     try:
-        for line in [] if why else engine.revive(local):
+        for line in [] if why else _revive(local):
             say(line)
         if not why and not engine.has_rules(local):
             why = "the engine's rules are gone"
@@ -308,7 +312,7 @@ class VirtualRig(Rig):
 
     def mend(self) -> list[str]:
         """Start engines that have died again."""
-        return engine.revive(LocalHost())
+        return _revive(LocalHost())
 
 
 def _targets(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, Target]:
