@@ -67,7 +67,8 @@ CYCLE, CYCLE_OWN = 10, 2
 _STATE = r"""
 show() { echo "@@ $1"; sh -c "$2" 2>/dev/null || true; }
 show namespaces 'ls /run/netns'
-show links "ip -o link | sed 's/ qlen.*//; s/ link.ether.*//; s/^[0-9]*: //; s/@[^:]*//' | grep -v ^veth"
+link='{ sub(/@.*/, "", $2); print $2, $3, $5, $7, $9 }'  # name, flags, MTU, queue, state
+show links "ip -o link | awk '$link' | grep -v ^veth"
 show routes 'ip route show table all | sort'
 show mounts "awk '{print \$1, \$2, \$3}' /proc/self/mounts | grep -E 'labkit|netns' |
     grep -v -e /rkt/ -e netns/default |
@@ -87,8 +88,7 @@ for namespace in /run/netns/labkit-*; do
     [ -e "$namespace" ] || continue
     host=${namespace##*-}
     nsenter --net="$namespace" sh -c '
-        echo "@@ links of $1"; ip -o link | sed "s/ qlen.*//; s/ link.ether.*//; s/^[0-9]*: //; s/@[^:]*//" |
-            grep -v ^veth | sort
+        echo "@@ links of $1"; ip -o link | awk "$2" | grep -v ^veth | sort
         echo "@@ routes of $1"; ip route show table all | sort
         echo "@@ queues of $1"; tc qdisc show | grep -v veth | sort
         echo "@@ rules of $1"; nft list ruleset | sed "s/packets [0-9]* bytes [0-9]*//"
@@ -96,7 +96,7 @@ for namespace in /run/netns/labkit-*; do
             grep -v -e netdev_rss_key -e tcp_fastopen_key | sort
         echo "@@ steering of $1"
         grep . "/run/labkit/virtual/sys/$1"/class/net/*/queues/rx-*/rps_cpus | grep -v veth
-    ' sh "$host" 2>/dev/null
+    ' sh "$host" "$link" 2>/dev/null
 done
 [ ! -S /run/labkit/virtual/docker.sock ] || {
     export DOCKER_HOST=unix:///run/labkit/virtual/docker.sock

@@ -144,7 +144,13 @@ def down(say: Say = lambda text: None) -> None:
 
 
 def _revive(local: LocalHost) -> list[str]:
-    return engine.revive(local, partial(teardown.kill, teardown.grouped))
+    """Start engines that have died again; no trial may be running."""
+
+    def end_containers() -> None:
+        teardown.kill(teardown.grouped)
+        teardown.remove_groups(keep_roots=True)
+
+    return engine.revive(local, end_containers)
 
 
 def _mend_kept(state: Mapping[str, Any], say: Say) -> None:
