@@ -4,6 +4,7 @@
 #   BUDGET=15m                 time for measuring: what decides most in it is measured
 #   PROFILE=tiny|quick|paper   instead: every study, as a pilot, for verdicts, as the papers did
 #   NEW=1                      start another campaign instead of resuming
+#   SOURCES=DIR                papers-tools: a folder of snapshots instead of the internet
 #   LABKIT_NO_APT=1            list missing host tools, do not install them
 #   PYTHON=python3.12          the interpreter of the environment
 
@@ -16,12 +17,13 @@ HELD = $$(sed -n 's/^\([^ =]*\)==.*/--no-emit-package \1/p' requirements.lock)
 INSTALL_DOCS := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements-docs.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test report test docs bench simulate chaos lint lock clean
+.PHONY: help setup setup-test report test docs bench simulate chaos lint lock clean papers-tools \
+	papers-tools-clean
 
 help: ## List the targets
 	@echo 'labkit: a lab for measuring container performance'
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo '  make report BUDGET=1h            more time for measuring (15m by default), more verdicts'
 	@echo '  make report PROFILE=quick        every study, in about an hour and a half'
@@ -62,6 +64,12 @@ lint: setup ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+papers-tools: setup ## As root: build rkt, Weave and the papers' load tools from source (minutes)
+	@SOURCES="$(SOURCES)" scripts/papers-tools.sh
+
+papers-tools-clean: ## Remove them
+	@scripts/papers-tools.sh --clean
 
 lock: setup ## Resolve pyproject.toml into requirements.lock and requirements-docs.lock
 	$(LOCK) --extra test --extra setup -o requirements.lock.new

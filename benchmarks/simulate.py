@@ -419,7 +419,8 @@ def rate_table(section: str, rows: pd.DataFrame) -> Iterator[str]:
 def write_page(table: pd.DataFrame | None = None) -> None:
     """Write the page of the documentation from what is kept, with these rows where given."""
     pages = neighbour("simulate_page")
-    kept = pd.read_csv(pages["KEPT"]) if table is None else pages["record"](table)
+    names = [row.name for one in simulations().values() for row in one.rows]
+    kept = pd.read_csv(pages["KEPT"]) if table is None else pages["record"](table, names)
     pages["PAGE"].write_text(pages["page"](judged(kept), as_markdown), encoding="utf-8")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -75,7 +75,9 @@ SECTIONS: dict[str, tuple[str, str]] = {
     ),
     "functions": (
         "Every function over blocks",
-        "One draw goes to every function that gives an interval over blocks.",
+        "One draw goes to every function that gives an interval over blocks. Below 10 blocks each "
+        "result says that nothing was checked, and below 25 blocks that the checks do not find "
+        "everything; with 25 blocks a note is only given where something is found.",
     ),
     "ledger": (
         "The ledger",
@@ -85,13 +87,17 @@ SECTIONS: dict[str, tuple[str, str]] = {
 }
 
 
-def record(table: pd.DataFrame) -> pd.DataFrame:
-    """Keep the rates of these rows in place of older ones, and return all that are kept."""
+def record(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Keep the rates of these rows in place of older ones, and return all that are kept.
+
+    `names` are those of all rows that there are, in their order; others are dropped.
+    """
+    columns = list(table.columns)
     if KEPT.exists():
         kept = pd.read_csv(KEPT)
         table = pd.concat([kept[~kept["name"].isin(table["name"])], table])
-    place = {name: number for number, name in enumerate(SECTIONS)}
-    table = table.sort_values("section", key=lambda one: one.map(place), kind="stable")
+    table = table.set_index("name")
+    table = table.loc[[name for name in names if name in table.index]].reset_index()[columns]
     table.to_csv(KEPT, index=False, float_format="%.6g", lineterminator="\n")
     return pd.read_csv(KEPT)
 

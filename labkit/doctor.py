@@ -49,6 +49,7 @@ def check_machine() -> list[Check]:
         _storages(),
         _engines(),
         _networks(),
+        _papers_tools(),
         *_cpus(),
         *_kernel(),
         _seccomp(_read("/proc/sys/kernel/seccomp/actions_avail"), _read("/proc/self/status")),
@@ -123,6 +124,24 @@ def _networks() -> Check:
     names = [name for name in NETWORKS if name not in NEVER]
     remedy = "use a kernel that supports them; studies leave out what is missing"
     return _choices(title, names, missing, ok=not set(missing) - {"weave"}, remedy=remedy)
+
+
+#: The papers' own tools, as programs, and how they are called.
+PAPERS_TOOLS = {
+    "sfnt-pingpong": "sfnt-pingpong",
+    "memtier_benchmark": "memtier_benchmark",
+    "wrk2": "wrk2",
+    "weaver": "Weave Net",
+    "rkt": "rkt",
+}
+
+
+def _papers_tools() -> Check:
+    missing = [name for tool, name in PAPERS_TOOLS.items() if kernel_probe.find_tool(tool) is None]
+    there = ", ".join(name for name in PAPERS_TOOLS.values() if name not in missing) or "none"
+    found = there + (f" (not {', '.join(missing)})" if missing else "")
+    remedy = "make papers-tools builds them, from the internet or SOURCES=DIR"
+    return Check("systems and tools of the papers", not missing, found, remedy)
 
 
 def _choices(

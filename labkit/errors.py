@@ -9,6 +9,8 @@ from typing import Any
 
 #: Names that a remedy lists; of more it says how many there are.
 _LISTED = 40
+#: The remedy where a program is missing that no distribution packages.
+BUILT = "make papers-tools builds it"
 
 
 def suggestion(given: object, known: Iterable[object]) -> str:

@@ -15,20 +15,26 @@ runsc_stands() {
     return 1
 }
 
-# Build in a folder that goes again, Go and its caches with it; the user's own are not touched.
+# Put the pinned Go toolchain on PATH, with it and its caches in a folder; the user's own are not
+# touched.
+with_go() {
+    unset GOROOT
+    export GOTOOLCHAIN=local GOWORK=off GOFLAGS='-modcacherw -buildvcs=false' GOPATH=$1/path \
+        GOMODCACHE=$1/modules GOCACHE=$1/cache PATH=$1/python/go/bin:$PATH
+    [ -d "$1/python" ] || .venv/bin/python -m pip install --quiet --no-deps --require-hashes \
+        --target "$1/python" -r scripts/gvisor/requirements.txt
+}
+
 build_runsc() (
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
-    unset GOROOT
-    export GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0 GOFLAGS='-modcacherw -buildvcs=false' \
-        GOPATH=$folder/path GOMODCACHE=$folder/modules GOCACHE=$folder/cache
-    go=$folder/python/go/bin/go module=gvisor.dev/gvisor
+    export CGO_ENABLED=0
+    module=gvisor.dev/gvisor
     {
-        .venv/bin/python -m pip install --quiet --no-deps --require-hashes \
-            --target "$folder/python" -r scripts/gvisor/requirements.txt &&
+        with_go "$folder" &&
             cd scripts/gvisor &&
-            version=$("$go" list -mod=readonly -m -f '{{.Version}}' $module) &&
-            "$go" build -mod=readonly -trimpath -ldflags "-X $module/runsc/version.version=$version" \
+            version=$(go list -mod=readonly -m -f '{{.Version}}' $module) &&
+            go build -mod=readonly -trimpath -ldflags "-X $module/runsc/version.version=$version" \
                 -o "$folder/runsc" $module/runsc
     } >"$folder/log" 2>&1 || { tail -n 3 "$folder/log" >&2; exit 1; }
     install -m 755 "$folder/runsc" "$RUNSC"

@@ -140,10 +140,10 @@ install_packages() {
     disable_new_services "$before"
 }
 
-setup_host_tools() {
-    local tools=("${HOST_TOOLS[@]}") missing packages
-    [ "${1:-}" != --test ] || tools+=("${TEST_TOOLS[@]}")
-    missing=$(missing_tools "${tools[@]}")
+# Install what is missing of some host tools, or say how.
+provide() {
+    local missing packages
+    missing=$(missing_tools "$@")
     [ -n "$missing" ] || return 0
     packages=$(cut -f1 <<<"$missing" | while read -r name; do package_name "$name"; done |
         sort -u | tr '\n' ' ')
@@ -160,4 +160,10 @@ setup_host_tools() {
         say "install what provides them (Debian calls the packages: $packages)"
         say 'going on without: what cannot be measured here is named in the report'
     fi
+}
+
+setup_host_tools() {
+    local tools=("${HOST_TOOLS[@]}")
+    [ "${1:-}" != --test ] || tools+=("${TEST_TOOLS[@]}")
+    provide "${tools[@]}"
 }

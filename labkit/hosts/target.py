@@ -59,10 +59,12 @@ class Network:
     port: str = ""
     #: The parent interface of a macvlan.
     parent: str = ""
-    #: For a tunnel: the addresses of the other ends.
+    #: For a tunnel, or routers of its own: the addresses of the other ends.
     remotes: tuple[str, ...] = ()
     #: The directory of the namespaces in which an engine hides its tunnel.
     sandboxes: str = ""
+    #: Where its router, if it has one, says on its host which others it is connected to.
+    router: str = ""
 
     def address(self, place: int) -> str:
         """Return the address of the placement with this number, from 0."""

@@ -344,7 +344,7 @@ class InventoryRig(Rig):
             name: f"{target.host.name}: {reason}"
             for target in targets.values()
             if target.engine
-            for name, reason in kernel_probe.missing_networks(target.host, target.engine).items()
+            for name, reason in kernel_probe.missing_networks(target.host).items()
         }
         return cls(
             name=inventory.name,

@@ -7,6 +7,7 @@ import shutil
 
 from labkit.hosts import Host, LocalHost, script
 from labkit.rig.lock import is_root
+from labkit.runtimes.networks import EXTERNAL
 
 #: What a network needs of the kernel: the probe, and how a message names what it tries.
 _NEEDS = {
@@ -32,7 +33,7 @@ try esp ip xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 256 \
     mode transport aead 'rfc4106(gcm(aes))' $key 64
 """
 
-_PLUGINS = ("docker", "info", "--format", "{{range .Plugins.Network}}{{.}} {{end}}")
+_HAS = 'PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin; command -v "$1"'
 
 
 def find_tool(name: str) -> str | None:
@@ -55,20 +56,17 @@ def no_namespaces() -> str:
     return f"this is root without the right to make network namespaces ({error})"
 
 
-def missing_networks(host: Host | None = None, socket: str | None = None) -> dict[str, str]:
+def missing_networks(host: Host | None = None) -> dict[str, str]:
     """Return the networks that a host cannot have, as capabilities with the reason.
 
-    Only root can try. Without a socket the host has no engine.
+    Only root can try.
     """
     host = host or LocalHost()
-    missing = parse_missing_networks(
-        host.run("unshare", "--net", *script(_PROBE), check=False).stdout
+    answers = host.run("unshare", "--net", *script(_PROBE), check=False).stdout
+    has_weave = host.run(*script(_HAS, "weaver"), check=False).status == 0
+    return parse_missing_networks(answers) | (
+        {} if has_weave else {"network:weave": EXTERNAL["weave"]}
     )
-    if socket:
-        plugins = host.run(*_PLUGINS, env={"DOCKER_HOST": socket}, check=False).stdout.split()
-        if "weavemesh" in plugins:
-            return missing
-    return missing | {"network:weave": "no Weave Net plugin in the engine"}
 
 
 def parse_missing_networks(text: str) -> dict[str, str]:

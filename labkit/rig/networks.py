@@ -19,6 +19,7 @@ from labkit.errors import RigError, UsageError, suggestion
 from labkit.hosts import Host, Result, script
 from labkit.hosts.target import Network, Target
 from labkit.rig import engine
+from labkit.runtimes.observed import ASK_ROUTER
 
 if TYPE_CHECKING:
     from labkit.rig.base import Rig
@@ -97,6 +98,9 @@ _POOL = ("--default-addr-pool", "198.19.64.0/18", "--default-addr-pool-mask-leng
 APART = 96
 #: Marks labkit's routes (a number without a name in iproute2).
 _PROTOCOL = ("proto", "198")
+
+#: Where a router of Weave Net answers questions, on its own host only.
+ROUTER_STATUS = "127.0.0.1:6784"
 
 #: Names on a host, by network; those of Weave Net are its own.
 NAMES: dict[str, dict[str, Any]] = {
@@ -323,18 +327,96 @@ def _encrypted(rig: Rig, steps: UndoLog, network: Network) -> None:
     _overlay(rig, steps, network, "--opt", "encrypted")
 
 
-def _weave(rig: Rig, steps: UndoLog, network: Network) -> None:
-    """A network of Weave Net's plugin, whose routers the user has launched and connected.
+# Where the user's own routers are, these could not be, and would take theirs down with them.
+_ROUTER_UP = """
+folder=$1 plugin=$2
+shift 2
+[ ! -e /sys/class/net/weave ] || { echo "a router of Weave Net is here already" >&2; exit 1; }
+mkdir -p "$folder" "${plugin%/*}"
+cd "$folder"
+export CHECKPOINT_DISABLE=1
+exec setsid -f sh -c 'echo $$ >pid; exec "$@" >log 2>&1 </dev/null' sh "$@"
+"""
+_ROUTER_DOWN = """
+set +e
+folder=$1 plugin=$2
+read -r pid <"$folder/pid"
+if [ "$(cat "/proc/$pid/comm")" = weaver ]; then
+    kill "$pid"
+    for try in $(seq 50); do [ -d "/proc/$pid" ] || break; sleep 0.1; done
+    [ ! -d "/proc/$pid" ] || kill -KILL "$pid"
+fi
+for device in vethwe-bridge vethwe-datapath weave vxlan-6784 datapath; do
+    ip link del "$device"
+done
+for table in filter nat mangle; do
+    iptables -w -t "$table" -S | grep -E '^-A .*(WEAVE|Weave Net|-[io] weave )' | sed 's/^-A/-D/' |
+        while read -r rule; do eval "iptables -w -t $table $rule"; done
+    for chain in $(iptables -w -t "$table" -S | sed -n 's/^-N \\(WEAVE.*\\)/\\1/p'); do
+        iptables -w -t "$table" -X "$chain"
+    done
+done
+rm -rf "$folder" "$plugin"
+true
+"""
+# Both ends must say so: containers that are made before would have no way to the other host.
+_ROUTER_READY = """
+folder=$1 status=$2 others=$3 tries=0
+while [ "$tries" -lt 300 ]; do
+    count=$(bash -c "$4" bash "$status" 2>/dev/null | grep -c ' established ') || true
+    [ "$count" != "$others" ] || exit 0
+    tries=$((tries + 1))
+    sleep 0.1
+done
+tail -n 5 "$folder/log" >&2
+exit 1
+"""
+#: What Weave Net has of a packet of 1500 bytes, by its own default.
+WEAVE_MTU = "1376"
 
-    Written from its documentation and never run. The driver ``weavemesh`` with its own address
-    management is given the same subnet on each host, within the range that the routers were
-    launched with. Containers are on the bridge ``weave`` and leave it by ``vethwe-bridge`` to the
-    data path, in the kernel or in user space, which is not verified. It excludes a Swarm.
+
+def _weave(rig: Rig, steps: UndoLog, network: Network) -> None:
+    """A router of Weave Net on each host with an engine, connected, and a network of its plugin.
+
+    An engine looks for plugins where those of the whole machine are, so that on hosts of one
+    machine the driver is named after the host. Containers are on the bridge ``weave`` and leave it
+    by ``vethwe-bridge`` to the router, which carries packets itself (sleeve) or has the kernel do
+    it (fastdp, where that has Open vSwitch); verification reads which. It excludes a Swarm.
     """
-    driver = ("--driver", "weavemesh", "--ipam-driver", "weavemesh")
-    for role in _engines(rig):
-        _create(rig, role, steps, network, *driver)
-        _add_to_target(rig, role, network)
+    roles = _engines(rig)
+    addresses = [rig.targets[role].address for role in roles]
+    for number, role in enumerate(roles):
+        folder, plugin = _router(rig.targets[role], role)
+        argv = ["weaver", f"--host={addresses[number]}", f"--nickname={role}", "--port=6783"]
+        # Hosts of one machine would give themselves the same name.
+        argv += [f"--name=02:00:00:00:00:{number + 1:02x}", f"--http-addr={ROUTER_STATUS}"]
+        argv += [
+            "--no-dns",
+            "--datapath=datapath",
+            f"--mtu={WEAVE_MTU}",
+            f"--db-prefix={folder}/db",
+        ]
+        argv += [f"--ipalloc-range={network.subnet}", f"--ipalloc-init=consensus={len(roles)}"]
+        argv += [f"--docker-api={rig.targets[role].engine}", "--plugin", "--plugin-socket="]
+        argv += [f"--plugin-mesh-socket={plugin}", *addresses[:number]]
+        undo = tuple(script(_ROUTER_DOWN, folder, plugin))
+        steps.take(role, *script(_ROUTER_UP, folder, plugin, *argv), undo=undo)
+    for role in roles:
+        target = rig.targets[role]
+        values = (_router(target, role)[0], ROUTER_STATUS, str(len(roles) - 1), ASK_ROUTER)
+        target.host.run(*script(_ROUTER_READY, *values), timeout=90)
+    for role, address in zip(roles, addresses, strict=True):
+        driver = PurePosixPath(_router(rig.targets[role], role)[1]).stem
+        options = ("--internal", "--driver", driver, "--ipam-driver", driver)
+        _create(rig, role, steps, network, *options)
+        others = tuple(other for other in addresses if other != address)
+        _add_to_target(rig, role, replace(network, remotes=others, router=ROUTER_STATUS))
+
+
+def _router(target: Target, role: str) -> tuple[str, str]:
+    """Return the directory of a host's router, and the socket of its plugin."""
+    folder = f"{PurePosixPath(target.directory).parent}/weave-{role}"
+    return folder, f"/run/docker/plugins/labkit-weave-{role}.sock"
 
 
 _CREATE: dict[str, Callable[[Rig, UndoLog, Network], None]] = {

@@ -251,7 +251,7 @@ class VirtualRig(Rig):
                 *netns.rate_caveats(rate),
             ),
             missing=_missing(cpus)
-            | kernel_probe.missing_networks(*engine_host)
+            | kernel_probe.missing_networks(hosts["sut"])
             | runtimes.unavailable(*engine_host),
             possible_networks=networks.VIRTUAL,
         )

@@ -250,8 +250,7 @@ def _verified(runtime: Runtime, instance: Instance, started: Started) -> dict[st
     """Return what was observed of the process; raise `ManipulationError` if it is not expected."""
     target, placement = instance.target, instance.placement
     network = target.networks.get(placement.network)
-    sandboxes = network.sandboxes if network else ""
-    observed = observe(target, started.pid, started.container, sandboxes, inside=runtime.own_stack)
+    observed = observe(target, started.pid, started.container, network, inside=runtime.own_stack)
     differences = problems(runtime.expect(instance, started), observed)
     if differences:
         raise ManipulationError(

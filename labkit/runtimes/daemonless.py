@@ -153,6 +153,6 @@ class DaemonlessRuntime(Runtime):
             raise PlacementError(
                 f"{instance.placement.label} did not start",
                 where=f"host {job.host.name}",
-                why=(job.stderr().strip() or result.stderr.strip())[-800:],
+                why=f"{result.stderr.strip()}: {job.stdout()} {job.stderr()}".strip()[-1200:],
             )
         return int(result.stdout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.errors import PlacementError
+from labkit.errors import BUILT, PlacementError
 from labkit.hosts.target import Network, Target
 from labkit.placement import Placement, Workload
 
@@ -13,10 +13,8 @@ NEVER = {
     "none": "a container without a network cannot be reached",
     "container": "it is the network of another container: measure that one",
 }
-#: What a network needs that labkit cannot set up.
-EXTERNAL = {
-    "weave": "Weave Net is packaged nowhere any more: launch it on both hosts with an engine",
-}
+#: What a network needs that no distribution packages.
+EXTERNAL = {"weave": f"Weave Net's router, weaver, is packaged nowhere any more; {BUILT}"}
 
 
 def no_swarm(reason: str) -> dict[str, str]:
@@ -69,5 +67,6 @@ def expected(target: Target, placement: Placement, workload: Workload) -> dict[s
         "parent": network.parent,
         "remotes": network.remotes,
         "hidden": bool(network.sandboxes),
+        "routed": bool(network.router),
         "address": network.address(target.place),
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.errors import ToolOutput
 from labkit.hosts import json_rows, script
-from labkit.hosts.target import Target
+from labkit.hosts.target import Network, Target
 from labkit.runtimes.storage import DATA
 
 #: Shell functions: the processes of a container's control group, and the CPUs of their threads.
@@ -24,6 +24,13 @@ allowed() {
     for one in $(members "$1" "$2"); do cat "/proc/$one/task/"*/status || true; done 2>/dev/null |
         awk '/^Cpus_allowed_list:/ { print $2 }' | sort -u
 }
+"""
+
+#: For bash: print the connections of a router of Weave Net, which answers over HTTP.
+ASK_ROUTER = """
+exec 3<>"/dev/tcp/${1%:*}/${1#*:}"
+printf 'GET /status/connections HTTP/1.0\\r\\n\\r\\n' >&3
+exec cat <&3
 """
 
 # Each section of the output begins with "@@ name". Files that the kernel does not have are left
@@ -81,6 +88,7 @@ for sandbox in ${3:+"$3"/*}; do
     echo "@@ sandbox.${sandbox##*/}"; nsenter --net="$sandbox" ip -d -j link show || true
     echo "@@ forwarding.${sandbox##*/}"; nsenter --net="$sandbox" bridge -j fdb show || true
 done 2>/dev/null
+[ -z "$5" ] || { echo "@@ router"; bash -c "$6" bash "$5" 2>/dev/null || true; }
 """
 )
 
@@ -91,6 +99,8 @@ _LINK = ("ifname", "ifindex", "link_index", "link_netnsid", "master")
 _DATA = ("mode", "id", "remote", "port")
 #: The MAC address under which a tunnel lists where it sends packets to unknown addresses.
 _ANY = "00:00:00:00:00:00"
+#: A connection of a router of Weave Net: the other host, and its data path.
+_CONNECTION = re.compile(r"^(?:->|<-) ([\d.]+):\d+ +established +(\w+)", re.MULTILINE)
 #: Lines of nft or iptables-legacy-save that are not rules.
 _FRAME = re.compile(r"\s*(#|\*|:|COMMIT$|table |chain |type |\}|$)")
 #: Characters of the command line that are kept: an argument may be a whole program.
@@ -100,15 +110,22 @@ _COUNTERS = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|^#.*", re.MULTILINE)
 
 
 def observe(
-    target: Target, pid: int, container: str = "", sandboxes: str = "", *, inside: bool = False
+    target: Target,
+    pid: int,
+    container: str = "",
+    network: Network | None = None,
+    *,
+    inside: bool = False,
 ) -> dict[str, Any]:
     """Return a process's namespaces, control group, limits, links, addresses, rules and mounts.
 
-    `container` is a part of its control group's path, `sandboxes` the directory of the namespaces
-    of an engine's tunnels. With `inside`, addresses are read by a command in the container.
+    `container` is a part of its control group's path, `network` the placement's, if it has one of
+    its own. With `inside`, addresses are read by a command in the container.
     """
     env = {"DOCKER_HOST": target.engine} if target.engine else None
-    argv = script(OBSERVE, str(pid), container, sandboxes, "inside" if inside else "")
+    hidden, router = (network.sandboxes, network.router) if network else ("", "")
+    own = "inside" if inside else ""
+    argv = script(OBSERVE, str(pid), container, hidden, own, router, ASK_ROUTER)
     result = target.host.run(*argv, env=env, timeout=30)
     return parse(result.stdout)
 
@@ -163,6 +180,8 @@ def parse(text: str) -> dict[str, Any]:
             [entry for entry in _json(raw, "host.forwarding") if entry.get("mac") == _ANY]
         ),
         "sandboxes": _sandboxes(raw),
+        # The other hosts that Weave Net's router is connected to, and by what it carries packets.
+        **({"router": dict(_CONNECTION.findall(raw["router"]))} if raw.get("router") else {}),
         # The host's addresses prove nothing about a process that shares its network.
         "addresses": {} if shared else _addresses(_json(raw, "addresses")),
         **reduced_rules("ruleset", raw.get("ruleset", "")),

@@ -53,6 +53,8 @@ class Expectation:
     #: The other ends of its tunnel, and whether the engine hides the tunnel in its own namespace.
     remotes: tuple[str, ...] = ()
     hidden: bool = False
+    #: Whether it is a router of the network itself that leads to the other ends.
+    routed: bool = False
     #: An address in its network namespace.
     address: str = ""
     #: The host's address from which NAT rules lead to it; "" if none may.
@@ -241,6 +243,10 @@ def _macvlan(expected: Expectation, observed: Observed) -> Iterator[str]:
 
 def check_tunnel(expected: Expectation, observed: Observed) -> Iterator[str]:
     """Compare the VXLAN device of its traffic, and the other ends of that tunnel."""
+    if expected.routed:
+        if missing := sorted(set(expected.remotes) - set(observed.get("router", {}))):
+            yield f"its router is not connected to {', '.join(missing)}"
+        return
     if not (expected.remotes or expected.hidden):
         return
     device: Observed | None = None

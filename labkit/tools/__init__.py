@@ -10,7 +10,7 @@ from labkit.placement import waiting
 from labkit.tools.base import Client, Measurement, Tool, one_of
 
 if TYPE_CHECKING:
-    from labkit.tools.applications import APPLICATIONS, families
+    from labkit.tools.applications import APPLICATIONS, families, with_tools
 
 __all__ = [
     "APPLICATIONS",
@@ -21,12 +21,13 @@ __all__ = [
     "families",
     "one_of",
     "waiting",
+    "with_tools",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import a tool, or what applications have in common, when it is first used."""
-    if name in ("APPLICATIONS", "families"):
+    if name in ("APPLICATIONS", "families", "with_tools"):
         return getattr(import_module("labkit.tools.applications"), name)
     module = f"{__name__}.{name}"
     try:

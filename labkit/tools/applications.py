@@ -1,25 +1,24 @@
 """Applications: a server, a load on it, and one set of metric names for every load's tool.
 
-Applications of a family share a server. Where memtier_benchmark and wrk2 were built for the image
-(``containers/apps/local``), these are the tools; otherwise labkit's own load on memcached, and
-h2load.
+Applications of a family share a server. The papers' loads on memcached and nginx, memtier_benchmark
+and wrk2, are taken where a study asks for them (`with_tools`); otherwise labkit's own load, and
+h2load, which keep the latency of every operation.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from labkit.hosts import Host
-from labkit.paths import project
 from labkit.placement import Workload
 from labkit.tools import h2load, iperf3, memcached, memtier, nginx, pgbench, wrk2
-from labkit.tools.base import Client, Measurement
+from labkit.tools.base import Client, Measurement, first_built, one_of
 from labkit.tools.parsing import Column
 
 #: Default options of the loads, those of the paper where it states them.
@@ -99,11 +98,6 @@ class Application:
         return replace(measurement, metrics=metrics, flags=flags)
 
 
-def built(program: str) -> bool:
-    """Return whether a program without a package was built for the image."""
-    return os.access(project("containers/apps/local") / program, os.X_OK)
-
-
 def latency(values: Column, name: str = "latency_ns") -> dict[str, float]:
     """Return mean, extremes and `QUANTILES` of latencies in ns, each name after `name`.
 
@@ -163,16 +157,14 @@ def _iperf3_of(protocol: str) -> Application:
     return Application(name, "iperf3", iperf3.TOOL, iperf3.server, load, _iperf3, iperf3.probe)
 
 
-def _memcached_of(protocol: str) -> Application:
-    tool = memtier if built("memtier_benchmark") else memcached
+def _memcached_of(protocol: str, tool: ModuleType) -> Application:
     extra = {} if tool is memtier else {"warmup": WARMUP, "kept": KEPT}
     load = partial(tool.closed_loop, protocol=protocol, **extra)
     name = f"memcached {protocol}"
     return Application(name, "memcached", tool.TOOL, memcached.server, load, _memcached, tool.probe)
 
 
-def _nginx_of(size: str, file: str) -> Application:
-    tool = wrk2 if built("wrk2") else h2load
+def _nginx_of(size: str, file: str, tool: ModuleType) -> Application:
     extra = {} if tool is wrk2 else {"warmup": WARMUP}
     load = partial(tool.constant_rate, file=file, **extra)
     return Application(f"nginx {size}", "nginx", tool.TOOL, nginx.server, load, _nginx, tool.probe)
@@ -185,17 +177,47 @@ def _postgresql_of(rate: int) -> Application:
     )
 
 
-#: Every application by its name, in the order of their families.
-APPLICATIONS: Mapping[str, Application] = {
-    application.name: application
-    for application in (
+#: The tools that a study may ask for, by family; the first is the default.
+TOOLS: Mapping[str, Mapping[str, ModuleType]] = {
+    "memcached": {"labkit": memcached, memtier.TOOL: memtier},
+    "nginx": {h2load.TOOL: h2load, wrk2.TOOL: wrk2},
+}
+
+
+def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
+    """Return every application by its name, those of some families with other tools.
+
+    Parameters
+    ----------
+    tools : mapping of str to str
+        A tool of `TOOLS` by family, or several, as in ``"wrk2 or h2load"``: the first one that is
+        packaged, or was built for the image (``make papers-tools``).
+
+    Examples
+    --------
+    >>> from labkit.tools import with_tools
+    >>> with_tools({"nginx": "wrk2"})["nginx 1 KB"].tool, with_tools({})["nginx 1 KB"].tool
+    ('wrk2', 'h2load')
+    """
+    for family in tools:
+        one_of("family with several tools", family, tuple(TOOLS))
+    defaults = {family: next(iter(several)) for family, several in TOOLS.items()}
+    chosen = {
+        family: TOOLS[family][first_built(text, tuple(TOOLS[family]))]
+        for family, text in {**defaults, **tools}.items()
+    }
+    applications = (
         *(_iperf3_of(protocol) for protocol in ("tcp", "udp")),
-        *(_memcached_of(protocol) for protocol in memcached.PROTOCOLS),
-        _nginx_of("1 KB", "1k"),
-        _nginx_of("1 MB", "1m"),
+        *(_memcached_of(protocol, chosen["memcached"]) for protocol in memcached.PROTOCOLS),
+        _nginx_of("1 KB", "1k", chosen["nginx"]),
+        _nginx_of("1 MB", "1m", chosen["nginx"]),
         *(_postgresql_of(rate) for rate in (300, 500)),
     )
-}
+    return {application.name: application for application in applications}
+
+
+#: Every application by its name, in the order of their families, with the default tools.
+APPLICATIONS: Mapping[str, Application] = with_tools({})
 
 
 def families(names: Iterable[str]) -> dict[str, list[Application]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 from labkit.errors import UsageError, suggestion
 from labkit.hosts import Host, script
+from labkit.paths import project
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,23 @@ def python(program: str, *args: str, **options: object) -> tuple[str, ...]:
     return (PYTHON, "-c", text, *args, *pairs)
 
 
+#: Programs that no distribution packages, of which images get what `make papers-tools` built.
+UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
+
+
+def first_built(text: str, known: tuple[str, ...]) -> str:
+    """Return the first tool of a text such as ``"wrk2 or h2load"`` that is packaged or was built.
+
+    Where there is none, it is the last.
+    """
+    names = text.split(" or ")
+    for name in names:
+        one_of("tool", name, known)
+    local = project("containers/apps/local")
+    there = (name for name in names if name not in UNPACKAGED or os.access(local / name, os.X_OK))
+    return next(there, names[-1])
+
+
 #: Separates what a tool printed from the files that it wrote.
 LOG_MARK = "@@ log"
 # A tool that is ended because its time is up has written what there is to be read.
@@ -163,6 +183,43 @@ if [ "$status" != 0 ] && {{ [ "$status" != 124 ] || [ "$limit" = 0 ]; }}; then e
 files() {{ for file in *; do [ ! -f "$file" ] || cat -- "$file"; done; }}
 if [ "$log" = - ]; then printf '\n{LOG_MARK}\n'; files; else files >"$log"; fi
 """
+
+
+# The second line of `times` is the CPU time of what the shell has waited for.
+_METERED = """
+status=0
+began=$(date +%s%N)
+"$@" || status=$?
+ended=$(date +%s%N)
+printf '\\n@@ cpu %s %s\\n' "$(nproc)" "$((ended - began))"
+times
+exit "$status"
+"""
+_SPENT = re.compile(r"^@@ cpu (\d+) (\d+)\n.*\n(\d+)m([\d.]+)s (\d+)m([\d.]+)s$", re.MULTILINE)
+#: From this share of its CPUs on, a load is flagged as the possible bottleneck.
+SATURATED = 0.95
+
+
+def metered(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that runs a load and prints what CPU time it took; see `own_cpu`."""
+    return tuple(script(_METERED, *argv))
+
+
+def own_cpu(stdout: str) -> float | None:
+    """Return the share of its CPUs that a load of `metered` took itself; None if it is not told."""
+    found = _SPENT.search(stdout)
+    if found is None:
+        return None
+    cpus, elapsed = int(found[1]), int(found[2]) / 1e9
+    spent = 60 * (int(found[3]) + int(found[5])) + float(found[4]) + float(found[6])
+    return spent / (cpus * elapsed) if cpus * elapsed > 0 else None
+
+
+def saturated(share: float | None) -> tuple[str, ...]:
+    """Return the flag of a load that had hardly any CPU time left, or none."""
+    if share is None or share <= SATURATED:
+        return ()
+    return (f"the load used {share:.0%} of its CPUs: it may be the limit",)
 
 
 def logged(argv: Sequence[str], *, log: str = "-", limit: float = 0.0) -> tuple[str, ...]:

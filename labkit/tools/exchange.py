@@ -18,7 +18,7 @@ from labkit.errors import ToolOutput
 from labkit.hosts import Host
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload, docker, waiting
-from labkit.tools import sfnt_pingpong, sockperf, stress_ng, thrift_rpc, udp_tcp
+from labkit.tools import base, sfnt_pingpong, sockperf, stress_ng, thrift_rpc, udp_tcp
 from labkit.tools.base import Client, Measurement, one_of
 
 MIXED = "udp in, tcp out"
@@ -202,6 +202,18 @@ def _spread(values: pcap.Ints, count: int) -> pcap.Ints:
     """Return `count` of the values, evenly spread over all of them."""
     spread: pcap.Ints = values[np.arange(count) * len(values) // count]
     return spread
+
+
+def first_built(tool: str) -> str:
+    """Return the tool, of several the first that the rig's images have.
+
+    Examples
+    --------
+    >>> from labkit.tools import exchange
+    >>> exchange.first_built("sockperf")
+    'sockperf'
+    """
+    return base.first_built(tool, tuple(TOOLS))
 
 
 def probes(tool: str, kinds: str | list[str]) -> dict[str, Callable[[Host], str]]:

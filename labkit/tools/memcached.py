@@ -30,6 +30,7 @@ from labkit.tools.base import (
     check_positive,
     one_of,
     python,
+    saturated,
 )
 from labkit.tools.parsing import csv_rows, reading, unreadable, version
 
@@ -42,8 +43,6 @@ LARGEST = 8_000
 KEY = 15
 #: Keys that are stored one by one before the load begins.
 MOST_KEYS = 100_000
-#: From this share of its CPUs on, the load is flagged as the possible bottleneck.
-SATURATED = 0.95
 _COLUMNS = ("start_ns", "latency_ns", "set")
 #: Upper bounds of storing a key, and of starting and reporting, in seconds.
 _STORING, _OVERHEAD = 100e-6, 3.0
@@ -178,9 +177,7 @@ def _metrics(summary: dict[str, Any], size: int) -> dict[str, float]:
 
 
 def _flags(summary: dict[str, Any], metrics: dict[str, float]) -> tuple[str, ...]:
-    flags = []
-    if metrics["tool_cpu"] > SATURATED:
-        flags.append(f"the load used {metrics['tool_cpu']:.0%} of its CPUs: it may be the limit")
+    flags = [*saturated(metrics["tool_cpu"])]
     if summary["missed"]:
         flags.append(f"{summary['missed']} of {metrics['gets']:.0f} GETs found nothing")
     return tuple(flags)

@@ -1,6 +1,6 @@
 """memtier_benchmark on memcached: the paper's load, with latencies of SETs and GETs apart.
 
-No distribution packages it: it runs where its binary is on PATH. It is a closed loop: each
+No distribution packages it (``make papers-tools``). It is a closed loop: each
 connection sends again once it is answered, and a server that stalls delays the operations that
 would have noticed it (coordinated omission). Its quantiles come from a histogram, whose steps are
 8 us below 2 ms, and wider above.
@@ -10,8 +10,18 @@ from __future__ import annotations
 
 import json
 
+from labkit.errors import BUILT
 from labkit.hosts import Host
-from labkit.tools.base import Client, Measurement, check_integers, logged, one_of
+from labkit.tools.base import (
+    Client,
+    Measurement,
+    check_integers,
+    logged,
+    metered,
+    one_of,
+    own_cpu,
+    saturated,
+)
 from labkit.tools.memcached import PORT, PROTOCOLS
 from labkit.tools.parsing import reading, split, version
 
@@ -25,8 +35,8 @@ _KINDS = {"set_": "Sets", "get_": "Gets", "": "Totals"}
 
 def probe(host: Host) -> str:
     """Return the tool's version on the host."""
-    build = "build it from its source and put it on PATH; for an image, see containers/apps/local"
-    return version(host, (TOOL, "--version"), r"memtier_benchmark (\S+)", remedy=build)
+    pattern = r"memtier_benchmark (\S+(?: sha=\w+)?)"
+    return version(host, (TOOL, "--version"), pattern, remedy=BUILT)
 
 
 def closed_loop(
@@ -54,7 +64,7 @@ def closed_loop(
     argv += (f"--test-time={seconds}", "-d", str(size), f"--key-maximum={keys}")
     argv += ("--print-percentiles=50,90,95,99,99.9", "--hide-histogram")
     argv = (*argv, "--json-out-file=memtier.json")
-    return Client(logged(argv), address, seconds + 4.0, parse, samples_in_stdout=True)
+    return Client(logged(metered(argv)), address, seconds + 4.0, parse, samples_in_stdout=True)
 
 
 def parse(stdout: str, log: str) -> Measurement:
@@ -66,12 +76,13 @@ def parse(stdout: str, log: str) -> Measurement:
         ``operations_per_s``, ``throughput_mbit_per_s`` (requests and answers, as the tool counts),
         ``sets``, ``gets``; ``set_latency_ns_mean``, ``_min``, ``_median``,
         ``_p90``, ``_p95``, ``_p99``, ``_p999``, ``_max``, the same as ``get_latency_ns`` and, of
-        both, ``latency_ns``; ``hits``, the share of GETs that found a value. A run without a SET or
+        both, ``latency_ns``; ``hits``, the share of GETs that found a value; ``tool_cpu``, the
+        share of its own CPUs' time that the load took, where it was told. A run without a SET or
         a GET is an error: the tool ends with status 0 where nobody listens.
     """
-    printed, text = split(stdout, log)
-    with reading(TOOL, printed, text):
-        if "ALL STATS" not in printed:
+    output, text = split(stdout, log)
+    with reading(TOOL, output, text):
+        if "ALL STATS" not in output:
             raise ValueError("it printed no summary")
         if not text.strip():
             raise ValueError("its file is empty")
@@ -93,7 +104,10 @@ def parse(stdout: str, log: str) -> Measurement:
         sums = (counts[f"{kind}s"] * metrics[f"{kind}_latency_ns_mean"] for kind in ("set", "get"))
         metrics["latency_ns_mean"] = sum(sums) / sum(counts.values())
         errors, total = int(both.get("Connection Errors", 0)), int(both["Count"])
+    if (share := own_cpu(output)) is not None:
+        metrics["tool_cpu"] = share
     missed = 1 - metrics["hits"]
-    flags = [f"{errors} connection errors"] if errors else []
+    flags = [*saturated(metrics.get("tool_cpu"))]
+    flags += [f"{errors} connection errors"] if errors else []
     flags += [f"{missed:.0%} of the GETs found nothing"] if missed >= 0.005 else []
     return Measurement({}, metrics, total, tuple(flags))

@@ -1,10 +1,12 @@
 """sfnt-pingpong: ping-pong over UDP or TCP with the time of every round trip.
 
-The tool of the first study's paper, which no distribution packages: it runs where its binary is on
-PATH. It differs from sockperf in two ways. It exchanges exactly the requested number of messages;
-and its server takes one client, with the options that the client sends it, and ends with it. Client
-and server exchange messages on ports that the kernel assigns and at the server's own address, which
-they agree on over another connection: behind a published port (``nat``) no client reaches it.
+The tool of the first study's paper, which no distribution packages (``make papers-tools``). It
+differs from sockperf in two ways. It exchanges exactly the requested number of messages; and its
+server takes one client, with the options that the client sends it. (It would end with it: by the
+patch in ``scripts/papers-tools`` it sleeps then, so that the end of a window can be verified.)
+Client and server exchange messages on ports that the kernel assigns and at the server's own
+address, which they agree on over another connection: behind a published port (``nat``) no client
+reaches it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 
-from labkit.errors import ToolMissing, UsageError
+from labkit.errors import BUILT, ToolMissing, UsageError
 from labkit.hosts import Host
 from labkit.hosts.target import Target
 from labkit.placement import Workload
@@ -34,10 +36,6 @@ WARMUP = 10_000
 _LARGEST = 65_507
 #: An upper bound of the mean round trip, and of the time before the first, in seconds.
 _BUDGET, _BEFORE = {"block": 150e-6, "spin": 60e-6}, 1.0
-_REMEDY = (
-    "build it from its source (sfnettest) and put it on PATH; for an image, see "
-    "containers/apps/local"
-)
 #: Why it cannot be measured behind a published port.
 BEHIND_NAT = f"{TOOL} exchanges its messages on ports that the kernel gives it: none is published"
 _COLUMNS = ("size", "mean", "min", "median", "max", "percentile", "stddev", "iter")
@@ -45,7 +43,7 @@ _COLUMNS = ("size", "mean", "min", "median", "max", "percentile", "stddev", "ite
 
 def probe(host: Host) -> str:
     """Return the tool's version on the host."""
-    return version(host, (TOOL, "--version"), r"version: (\S+)", remedy=_REMEDY)
+    return version(host, (TOOL, "--version"), r"version: (\S+)", remedy=BUILT)
 
 
 def lacking(targets: Mapping[str, Target]) -> dict[str, str]:
@@ -75,12 +73,12 @@ def _probe_image(target: Target) -> None:
         if result.status == 0:
             return
     raise ToolMissing(
-        f"{TOOL} is not in the image {IMAGE}", where=f"host {target.host.name}", remedy=_REMEDY
+        f"{TOOL} is not in the image {IMAGE}", where=f"host {target.host.name}", remedy=BUILT
     )
 
 
 def server(*, port: int = PORT) -> Workload:
-    """Return the server; it waits as its client does, and ends with its one client."""
+    """Return the server, for one client; it waits as that does."""
     check_integers(TOOL, port=port)
     return Workload((TOOL, f"--port={port}"), port, "tcp", IMAGE)
 

@@ -1,7 +1,7 @@
 """wrk2: requests over HTTP/1.1 at a constant rate, as quantiles of latencies from when due.
 
-The paper's tool, which no distribution packages: it runs where its binary is on PATH as ``wrk2``
-(its source builds it as ``wrk``; Debian's ``wrk`` is another tool, without a rate). Its latencies
+The paper's tool, which no distribution packages (``make papers-tools``). Its source makes it as
+``wrk``; Debian's ``wrk`` is another tool, without a rate. Its latencies
 count from when a request was due by the schedule of its connection, so that a server that stalls
 delays the requests that it kept waiting. It prints a histogram and no single request. Within a
 thread its connections begin 5 ms apart, which matters for the rate of a short run; and it discards
@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from labkit.errors import UsageError
+from labkit.errors import BUILT, UsageError
 from labkit.hosts import Host
-from labkit.tools.base import Client, Measurement, check_integers
+from labkit.tools.base import Client, Measurement, check_integers, metered, own_cpu, saturated
 from labkit.tools.nginx import url
 from labkit.tools.parsing import shortfall, unreadable, version
 
@@ -38,8 +38,7 @@ _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 def probe(host: Host) -> str:
     """Return wrk2's version on the host."""
     pattern = r"wrk (\S+)[^\n]*\n(?s:.*)--rate"
-    build = "build giltene's wrk2 and put its binary on PATH as wrk2; for an image, see "
-    return version(host, (TOOL, "-v"), pattern, remedy=build + "containers/apps/local")
+    return version(host, (TOOL, "-v"), pattern, remedy=BUILT)
 
 
 def constant_rate(
@@ -72,7 +71,7 @@ def constant_rate(
     argv: tuple[str, ...] = (TOOL, "--latency", "-t", str(threads), "-c", str(connections))
     argv += ("-d", f"{seconds}s", "-R", str(rate), url(address, file))
     reader = partial(parse, rate=rate, seconds=seconds, connections=connections, threads=threads)
-    return Client(argv, address, seconds + 2.0, reader)
+    return Client(metered(argv), address, seconds + 2.0, reader)
 
 
 def parse(
@@ -93,7 +92,8 @@ def parse(
         the spectrum has that very level, to the printed two digits elsewhere), ``_mean``, ``_max``;
         ``requested_per_s``; ``achieved_per_s``, over the whole run; ``throughput_mbit_per_s`` and
         ``answer_b``, bytes of an answer, both with its head; ``not_200``, answers with another
-        status than 2xx and 3xx; ``socket_errors``.
+        status than 2xx and 3xx; ``socket_errors``; ``tool_cpu``, the share of its own CPUs' time
+        that it took, where it was told.
     """
     ends = {name: re.search(pattern, stdout, re.MULTILINE) for name, pattern in _ENDS.items()}
     missing = [name for name, match in ends.items() if match is None]
@@ -115,6 +115,9 @@ def parse(
     beginning = _APART * (connections / threads - 1) / 2
     reachable = rate * max(0.0, 1 - beginning / seconds)
     flags = [*shortfall(metrics["achieved_per_s"], reachable)]
+    if (share := own_cpu(stdout)) is not None:
+        metrics["tool_cpu"] = share
+        flags += saturated(share)
     for name, text in {"not_200": "answers were not the file", "socket_errors": "errors"}.items():
         flags += [f"{metrics[name]:.0f} of {requests:.0f} {text}"] if metrics[name] else []
     return Measurement({}, metrics, int(requests), tuple(flags))

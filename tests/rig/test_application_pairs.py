@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from labkit.errors import ManipulationError
 from labkit.placement import docker, waiting
 from labkit.rig.base import Rig
 from labkit.runtimes import networks
-from labkit.tools.applications import APPLICATIONS, Application, families
+from labkit.tools.applications import APPLICATIONS, Application, families, with_tools
 from labkit.tools.base import Measurement
 
 pytestmark = pytest.mark.rig
@@ -59,6 +60,23 @@ def busy(trial: Trial, cpus: str) -> float:
     return used / sum(spent.values())
 
 
+@pytest.mark.built("weaver")
+def test_weave_net_between_two_engines(lab: Rig, make_trial: Make, left: Left) -> None:
+    links = ("ip", "-br", "link")
+    before = {role: lab.hosts[role].run(*links).stdout for role in ("sut", "peer")}
+    with lab.networks(["weave"]):
+        trial = make_trial(docker("weave"))
+        with pair(trial, APPLICATIONS["iperf3 tcp"]) as measure:
+            assert measure(APPLICATIONS["iperf3 tcp"]).metrics["throughput_mbit_per_s"] > 0
+        ends = trial.record["verification"], trial.record["verifications"]["client"]
+        # What carried the packets is known of each end: the kernel, or the routers themselves.
+        for end, other in zip(ends, ("peer", "sut"), strict=True):
+            assert list(end["router"]) == list(lab.addresses[other][:1])
+            assert set(end["router"].values()) <= {"sleeve", "fastdp"}
+    assert {role: lab.hosts[role].run(*links).stdout for role in before} == before
+    assert not list(Path("/run/docker/plugins").glob("labkit-*")) and left() == []
+
+
 @pytest.mark.parametrize("network", ["host", "nat"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_application_is_measured(
@@ -82,6 +100,24 @@ def test_every_application_is_measured(
             for side, cpus in zip(("server", "client"), cpus_of, strict=True):
                 assert mechanisms[f"{side}_cpu"] == pytest.approx(busy(trial, cpus), abs=0.02)
             assert cpus_of == ["1", "0"]
+    assert left() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        pytest.param(name, tool, marks=pytest.mark.built(tool))
+        for name, tool in {"memcached text": "memtier_benchmark", "nginx 1 KB": "wrk2"}.items()
+    ],
+)
+def test_the_paper_s_own_loads(make_trial: Make, left: Left, name: str, tool: str) -> None:
+    application = with_tools({name.split()[0]: tool})[name]
+    trial = make_trial(docker("host"))
+    with pair(trial, application) as measure:
+        metrics = measure(application, **({"rate": 500} if tool == "wrk2" else {})).metrics
+    assert metrics["requests_per_s"] > 0 and metrics["latency_ns_p99"] > 0
+    # So that a load that is the limit itself is known.
+    assert 0 < metrics["tool_cpu"] <= 1.05
     assert left() == []
 
 

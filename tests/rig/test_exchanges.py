@@ -52,6 +52,16 @@ def measured(
     return trial, names["ping"](trial)
 
 
+@pytest.mark.built("sfnt-pingpong")
+@pytest.mark.parametrize("place", [bare("clean"), docker("bridge")], ids=str)
+def test_the_paper_s_own_tool(watched: Rig, label: str, left: Left, place: Placement) -> None:
+    _, measurement = measured(watched, label, place, capture="on", tool="sfnt-pingpong")
+    rtt, inside = measurement.samples["rtt_ns"], measurement.samples["residence_ns"]
+    # It exchanges as many messages as it was asked to, however long that takes.
+    assert len(rtt) == len(inside) == 500 and 0 < np.median(inside) < np.median(rtt)
+    assert left() == []
+
+
 @pytest.mark.parametrize(
     ("place", "exchange"),
     [

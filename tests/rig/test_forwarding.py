@@ -25,6 +25,10 @@ pytestmark = pytest.mark.rig
 FIRST, SINK, RATE = 20000, 19999, 2000
 Left = Callable[[], list[str]]
 PLACES = [bare("clean"), docker("nat"), docker("macvlan"), container("lxc", "nat")]
+PLACES += [
+    pytest.param(container("rkt", network), marks=pytest.mark.built("rkt"))
+    for network in ("nat", "macvlan")
+]
 
 
 @pytest.fixture(scope="module")

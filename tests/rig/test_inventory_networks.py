@@ -155,7 +155,7 @@ def test_a_network_that_is_not_in_the_file_is_infeasible(
             assert set(plain.targets["sut"].networks) <= {"bridge"}
     finally:
         plain.close()
-    assert "no Weave Net plugin" in (rig.infeasible(docker("weave")) or "")
+    assert "weaver, is packaged nowhere" in (rig.infeasible(docker("weave")) or "")
     assert treatments.SecondHost(at="both").feasibility(rig, "both", {}), "no peer was asked for"
 
 

@@ -30,14 +30,19 @@ from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
-#: rkt has no package.
+#: Those that a package installs; rkt has none.
 ENGINES = tuple(name for name in ALL_ENGINES if name != "rkt")
+RKT = pytest.param("rkt", marks=pytest.mark.built("rkt"))
 CREATED = ("macvlan", "routed", "nat", "vxlan", "overlay", "encrypted")
 PAIRS = [
     container(engine, network)
     for engine in ENGINES
     for network in ("host", "bridge", *CREATED)
     if not RUNTIMES[engine].infeasible(network)
+]
+PAIRS += [
+    pytest.param(container("rkt", network), marks=pytest.mark.built("rkt"))
+    for network in ("host", "bridge", "nat", "macvlan")
 ]
 LIMITS = Limits("1", 512, 10_000, 5_000, 200_000_000)
 #: Networks of containers only, on which the generator has no address.
@@ -104,7 +109,7 @@ def test_trial_on_each_engine_and_network(
     assert left() == []
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [*ENGINES, RKT])
 def test_limits_on_each_engine(
     networked: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
 ) -> None:
@@ -128,7 +133,7 @@ def test_logs_on_each_engine(networked: Rig, make_trial: Callable[..., Trial], e
     assert "sockperf" in trial.logs["server.log"]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [*ENGINES, RKT])
 def test_a_failing_container_raises_its_error(
     networked: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
 ) -> None:
@@ -174,6 +179,7 @@ BROKEN = [
     ("lxc", "bridge", "host", "it is in the host network namespace"),
     ("lxc", "vxlan", "bridge", "not enslaved to labvx0"),
     ("nspawn", "macvlan", "bridge", "no macvlan interface"),
+    pytest.param("rkt", "nat", "host", "in the host network", marks=pytest.mark.built("rkt")),
     ("gvisor", "macvlan", "bridge", "no macvlan interface"),
     ("gvisor", "bridge", "macvlan", "not enslaved to labbr0"),
     ("gvisor", "vxlan", "routed", "not enslaved to labvx0"),

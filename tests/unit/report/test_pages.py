@@ -50,6 +50,8 @@ def test_the_index_names_pilots(tmp_path: Path, blocks: int | None, pilot: bool)
     page = build_page(write_notebook(tmp_path, source), tmp_path / "x.html", title="t")
     text = build_index([page], tmp_path / "index.html").read_text()
     assert ("Pilots, too few blocks" in text) == pilot
+    # Campaigns of other days may differ by more than the interval of one shows.
+    assert ("one campaign: this rig on that day" in page.read_text()) == bool(blocks)
 
 
 def test_an_index_without_studies_says_so(tmp_path: Path) -> None:

@@ -129,3 +129,4 @@ def test_each_evaluated_claim_has_its_provenance(tmp_path: Path) -> None:
     source = rows.loc[rows["estimate"].notna(), "source"].iloc[0]
     assert f"labkit ledger {REFERENCE} --source {source}" in text
     assert fingerprint(labkit.load(project(REFERENCE))) in text
+    assert "A result of one campaign holds for this rig on that day" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -54,9 +55,10 @@ def test_a_peer_on_the_generators_machine_is_one_end_of_a_tunnel() -> None:
     assert list(networks._machines(make_rig(addresses=apart), roles).values()) == roles
 
 
-def weave_link(bridge: str) -> list[str]:
-    """Return what is wrong of a container whose interface is on a bridge."""
-    target = Target(LocalHost("sut"), "198.18.0.3", networks={"weave": networks.VIRTUAL["weave"]})
+def weave_problems(bridge: str, router: dict[str, str]) -> list[str]:
+    """Return what is wrong of a container on Weave Net."""
+    network = replace(networks.VIRTUAL["weave"], remotes=("198.18.0.5",), router="127.0.0.1:1")
+    target = Target(LocalHost("sut"), "198.18.0.3", networks={"weave": network})
     fields = expected(target, docker("weave"), Workload(("server",), 80))
     links = [
         {"ifname": "vethwepl1", "ifindex": 9, "link_index": 8, "master": bridge},
@@ -64,12 +66,16 @@ def weave_link(bridge: str) -> list[str]:
     ]
     links_inside = [{"ifname": "ethwe0", "ifindex": 8, "link_index": 9}]
     expectation = Expectation(cpus="1", container=True, cgroup="", root="", **fields)
-    return list(verify.check_bridge(expectation, {"host_links": links, "links": links_inside}))
+    observed = {"host_links": links, "links": links_inside, "router": router}
+    rules = (verify.check_bridge, verify.check_tunnel)
+    return [problem for rule in rules for problem in rule(expectation, observed)]
 
 
-def test_a_container_on_weave_net_is_on_its_bridge() -> None:
-    assert weave_link("weave") == []
-    assert weave_link("docker0") == ["its interface is not enslaved to weave"]
+def test_a_container_on_weave_net_is_on_its_bridge_and_the_routers_are_connected() -> None:
+    connected = {"198.18.0.5": "sleeve"}
+    assert weave_problems("weave", connected) == []
+    assert weave_problems("docker0", connected) == ["its interface is not enslaved to weave"]
+    assert weave_problems("weave", {}) == ["its router is not connected to 198.18.0.5"]
 
 
 # Steps on a host.

@@ -48,6 +48,14 @@ def test_a_recorded_verification_is_parsed() -> None:
     assert observed.parse(RAW) == json.loads(RECORDED.with_suffix(".json").read_text())
 
 
+def test_the_connections_of_a_router_of_weave_net_are_read() -> None:
+    answer = (RECORDED.parent / "weave-connections.txt").read_text()
+    assert observed.parse(f"{RAW}\n@@ router\n{answer}")["router"] == {"198.18.0.5": "sleeve"}
+    waiting = answer.replace("established", "retrying   ")
+    assert observed.parse(f"{RAW}\n@@ router\n{waiting}")["router"] == {}
+    assert "router" not in observed.parse(RAW)
+
+
 @pytest.mark.parametrize("name", ["ns.net", "host.net", "status", "cgroup"])
 def test_a_required_section_may_not_be_empty(name: str) -> None:
     body = observed.sections(RAW)[name]

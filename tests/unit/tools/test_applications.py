@@ -15,14 +15,14 @@ from recordings import ADDRESS, read
 
 from labkit.campaign import record
 from labkit.claims.schema import load_claims
-from labkit.errors import ManipulationError, ToolOutput
+from labkit.errors import ManipulationError, ToolOutput, UsageError
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Target
 from labkit.placement import Workload, docker
 from labkit.runtimes import Server, networks
 from labkit.runtimes.verify import Expectation, check_nat, nat_flows
-from labkit.tools import applications, h2load, iperf3, memcached, memtier, pgbench, wrk2
-from labkit.tools.applications import APPLICATIONS, LOADS, families, latency
+from labkit.tools import base, h2load, iperf3, memcached, memtier, pgbench, wrk2
+from labkit.tools.applications import APPLICATIONS, LOADS, families, latency, with_tools
 from labkit.tools.base import Measurement
 from labkit.units import METRICS
 
@@ -212,23 +212,62 @@ def test_what_memcached_s_connections_carry_is_counted(protocol: str, size: int)
 def test_the_papers_tools_are_taken_where_they_were_built(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert not any(map(applications.built, ("memtier_benchmark", "wrk2", "README.md")))
     (tmp_path / "wrk2").touch(mode=0o755)
-    monkeypatch.setattr(applications, "project", lambda path: tmp_path)
-    assert applications.built("wrk2") and not applications.built("memtier_benchmark")
-    monkeypatch.setattr(applications, "built", lambda program: True)
-    cached = applications._memcached_of("text")
+    monkeypatch.setattr(base, "project", lambda path: tmp_path)
+    wanted = {"memcached": "memtier_benchmark or labkit", "nginx": "wrk2 or h2load"}
+    found = with_tools(wanted)
+    assert list(found) == list(APPLICATIONS)
+    assert found["nginx 1 MB"].tool == wrk2.TOOL
+    assert found["memcached text"].tool == memcached.TOOL
+    assert {one.tool for one in with_tools({}).values()} == {
+        one.tool for one in APPLICATIONS.values()
+    }
+    with pytest.raises(UsageError, match="unknown tool 'wrk'"):
+        with_tools({"nginx": "wrk"})
+    with pytest.raises(UsageError, match="unknown family"):
+        with_tools({"iperf3": "iperf3"})
+
+
+def test_the_papers_tools_say_what_the_others_do() -> None:
+    # One that was asked for by name alone is taken, and missed by its probe.
+    found = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
+    cached = found["memcached text"]
     assert cached.tool == memtier.TOOL and memtier.TOOL in cached.client(ADDRESS, seconds=3).argv
     client = cached.client(ADDRESS, seconds=3)
-    found = client.parse(*(read(f"memtier-memcache_text.{one}") for one in ("txt", "json")))
+    said = client.parse(*(read(f"memtier-memcache_text.{one}") for one in ("txt", "json")))
     # 2,006.72 KiB/s, as the tool printed it.
-    assert found.metrics["throughput_mbit_per_s"] == pytest.approx(16.439, rel=1e-4)
-    web = applications._nginx_of("1 KB", "1k")
+    assert said.metrics["throughput_mbit_per_s"] == pytest.approx(16.439, rel=1e-4)
+    web = found["nginx 1 KB"]
     assert web.tool == wrk2.TOOL
-    said = web.client(ADDRESS, seconds=5).parse(read("wrk2-1k.txt"), "").metrics
-    assert said["reached"] == pytest.approx(2935 / 3000, rel=1e-2) and said["latency_ns_mean"] > 0
-    assert said["throughput_mbit_per_s"] == pytest.approx(29.66, rel=1e-3)
-    assert said["answer_b"] == pytest.approx(1263, rel=1e-2)
+    words = web.client(ADDRESS, seconds=5).parse(read("wrk2-1k.txt"), "").metrics
+    assert words["reached"] == pytest.approx(2935 / 3000, rel=1e-2) and words["latency_ns_mean"] > 0
+    assert words["throughput_mbit_per_s"] == pytest.approx(29.66, rel=1e-3)
+    assert words["answer_b"] == pytest.approx(1263, rel=1e-2)
+
+
+@pytest.mark.parametrize(("spent", "flagged"), [("0m0.4s 0m0.3s", False), ("1m0s 0m1.2s", True)])
+def test_a_load_that_has_no_cpu_time_left_is_flagged(spent: str, flagged: bool) -> None:
+    elapsed = 62_000_000_000 if flagged else 1_000_000_000
+    said = f"\n@@ cpu 1 {elapsed}\n0m0.01s 0m0.01s\n{spent}\n"
+    found = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
+    for name, text, log in (
+        ("memcached text", read("memtier-memcache_text.txt"), read("memtier-memcache_text.json")),
+        ("nginx 1 KB", read("wrk2-1k.txt"), ""),
+    ):
+        client = found[name].client(ADDRESS, seconds=1)
+        measured = client.parse(text + said, log)
+        assert measured.metrics["tool_cpu"] == pytest.approx(0.987 if flagged else 0.7, abs=0.001)
+        assert any("it may be the limit" in flag for flag in measured.flags) == flagged
+
+
+def test_a_metered_command_tells_its_cpu_time_and_keeps_its_status() -> None:
+    ended = LocalHost().run(
+        *base.metered(("sh", "-c", "seq 3000000 >/dev/null; echo hi; exit 3")), check=False
+    )
+    assert ended.status == 3 and ended.stdout.startswith("hi\n")
+    share = base.own_cpu(ended.stdout)
+    assert share is not None and 0 < share <= 1.1
+    assert base.own_cpu("hi\n") is None
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=50))
