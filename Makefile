@@ -17,7 +17,7 @@ HELD = $$(sed -n 's/^\([^ =]*\)==.*/--no-emit-package \1/p' requirements.lock)
 INSTALL_DOCS := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements-docs.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test report test docs bench simulate lint lock clean papers-tools \
+.PHONY: help setup setup-test report test docs bench simulate chaos lint lock clean papers-tools \
 	papers-tools-clean
 
 help: ## List the targets
@@ -56,6 +56,9 @@ bench: setup ## Measure the overhead of the harness, and how the analysis scales
 
 simulate: setup ## Simulate experiments: false positives, power, coverage (quick: ARGS=--quick)
 	$(BIN)/python benchmarks/simulate.py $(ARGS)
+
+chaos: setup ## Kill and break campaigns, as root (ARGS="--minutes 8 --seed 3 --append FILE")
+	$(BIN)/python benchmarks/chaos.py $(ARGS)
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .

@@ -62,6 +62,7 @@ WINDOW = (
     + r"""
 folder=$1 places=$2 networks=$3 jobs=
 shift 3
+chmod 700 "$folder"
 { around "$places" "$networks"; counters; echo "@@ end"; } >"$folder/before"
 while [ $# -gt 0 ]; do
     sh -c "exec $2" >"$folder/$1.out" 2>"$folder/$1.err" &
@@ -94,6 +95,17 @@ def parse(text: str) -> dict[str, Any]:
             why=text[-200:].strip() or "it is empty",
             evidence={"snapshot": text[-4000:]},
         )
+    try:
+        return _numbers(raw)
+    except (ValueError, IndexError) as error:
+        raise ToolOutput(
+            "a snapshot of the mechanism evidence cannot be read",
+            why=str(error)[:200],
+            evidence={"snapshot": text[-4000:]},
+        ) from error
+
+
+def _numbers(raw: dict[str, str]) -> dict[str, Any]:
     values = _machine(raw)
     for name, label in _SCHED.items():
         if "sched" in raw:

@@ -171,8 +171,9 @@ def account(
 
 #: Steal on one CPU, as a share of the window.
 _STEAL = 0.003
-#: CPU time is read a little before or after the window's own time.
-_CLOCKS = 1.1
+#: CPU time is read a little before or after the window's own time: by a share of the window, and
+#: by ns on a busy machine.
+_CLOCKS, _READING_NS = 1.1, 0.5e9
 
 
 def validity(mechanisms: Mapping[str, float]) -> list[str]:
@@ -186,9 +187,16 @@ def validity(mechanisms: Mapping[str, float]) -> list[str]:
     flags += [
         f"impossible: {name} is {use:.2f} of {cpus} CPUs"
         for name, use in mechanisms.items()
-        if name.endswith("cpu_use") and cpus and use > _CLOCKS * cpus
+        if name.endswith("cpu_use") and cpus and use > _most(cpus, name, use, mechanisms)
     ]
     return flags
+
+
+def _most(cpus: int, name: str, use: float, mechanisms: Mapping[str, float]) -> float:
+    """Return the most CPUs that can have been used in a window, as read."""
+    spent = mechanisms.get(f"{name.removesuffix('_use')}_ns", 0.0)
+    elapsed = spent / use if use > 0 else 0.0
+    return cpus * (_CLOCKS + (_READING_NS / elapsed if elapsed else 0.0))
 
 
 _TRANSPORTS = ("", "tcp", "udp")

@@ -164,6 +164,7 @@ class Runner:
             record["n_samples"] = max(map(len, result.samples.values()), default=0)
             record["metrics"] = metrics_of(result)
             flags = trial.record["flags"]  # of the windows; a protocol may add others
+            flags += [f"afterwards {text}" for text in self._mend(error)]
             flags += [flag for flag in result.flags if flag not in flags]
             record["also"] = [
                 {"levels": {n: level_label(x) for n, x in levels.items()}, "metrics": dict(metrics)}
@@ -195,10 +196,11 @@ class Runner:
             waited, left = True, deadline - time.monotonic()
             if left <= 0:
                 error = next(iter(silent.values()))
-                error.remedy = (
-                    f"it was waited for {self.rig.patience:.0f} s (patience in rig.toml); the same "
-                    "command measures the rest"
-                )
+                if self.rig.patience:
+                    error.remedy = (
+                        f"it was waited for {self.rig.patience:.0f} s (patience in rig.toml); the "
+                        "same command measures the rest"
+                    )
                 raise error
             log.waits(list(silent), left)
             time.sleep(min(_LOOK_SECONDS, left))
@@ -215,6 +217,15 @@ class Runner:
             log.answered()
             self.rig.remove_trial(label)
         return waited
+
+    def _mend(self, error: Exception | None) -> list[str]:
+        """Return what was started again of the rig after a trial that failed."""
+        if error is None or isinstance(error, HostUnreachable):
+            return []
+        try:
+            return self.rig.mend()
+        except LabkitError as problem:  # the next attempt says more
+            return [f"the rig could not be mended: {problem.what}"]
 
 
 def run_protocol(

@@ -24,7 +24,7 @@ from labkit.campaign.treatments import PacketCapture, PacketSteering, Pinning, T
 from labkit.campaign.window import Load, Window, WindowResult, host_of, thinned
 from labkit.design import Condition
 from labkit.errors import UsageError
-from labkit.hosts import Host
+from labkit.hosts import Host, script
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
@@ -36,6 +36,11 @@ T = TypeVar("T")
 
 #: Contexts that are entered at the same time; an SSH server allows ten sessions a connection.
 AT_ONCE = 4
+
+# The folder for the log of a client that sees other files than its host. It must not exist yet, and
+# is removed once the log was read.
+_MAKE = 'mkdir -m 700 "$1"; shift; exec "$@"'
+_REMOVE = 'trap \'rm -rf "$1"\' EXIT; (shift; exec "$@")'
 
 
 class Trial:
@@ -345,6 +350,7 @@ class Trial:
         before = [snapshot(evidence.BEFORE, kernel) for kernel in others]
         try:
             result = window.run(loads, own.processes, own.networks)
+            self.flag(*result.flags)
             after = [snapshot(evidence.AFTER, kernel) for kernel in others]
         finally:
             window.close()
@@ -450,16 +456,20 @@ class Trial:
         return measurements
 
     def _load(self, window: Window, name: str, client: Client, inside: Server | None) -> Load:
-        log = window.log(name) if inside is None else f"/tmp/{self._label}-{name}.log"
+        placements = [self._targets[key][1] for key, one in self._servers.items() if one is inside]
+        shares_files = all(one.baseline_level in ("clean", "rules") for one in placements)
+        folder = "" if shares_files else f"/run/{self._label}-{name}"
+        log = f"{folder}/log" if folder else window.log(name)
         argv = [part.replace("{log}", log) for part in client.argv]
         self.record["commands"].append(brief(argv))
         show = thinned(log, client.log_rows)
+        if folder and argv != list(client.argv):
+            argv, show = [*script(_MAKE, folder), *argv], [*script(_REMOVE, folder), *show]
         if inside is None:
             cpus = self.cpus("generator")
             return Load(name, client, ["taskset", "-c", cpus, *held.guarded(argv)], show, cpus)
         # What enters the placement runs on the harness's CPUs; the command is pinned inside.
         command = ["taskset", "-c", self._outside(), *inside.enter(held.guarded(argv))]
-        placements = [self._targets[key][1] for key, one in self._servers.items() if one is inside]
         own_count = any(RUNTIMES[placement.runtime].own_stack for placement in placements)
         cpus = "" if own_count else inside.cpus
         return Load(name, client, command, inside.enter(show), cpus)

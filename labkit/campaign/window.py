@@ -34,6 +34,10 @@ awk -v want="$2" -v rows="$rows" '
 """
 
 
+#: Seconds after a window's end within which labkit knows of it, also on a busy machine.
+LATE = 10.0
+
+
 @dataclass(frozen=True)
 class Load:
     """A client, the command that runs it on its host, and the command that prints its log.
@@ -60,6 +64,8 @@ class WindowResult:
     texts: Mapping[str, str]
     seconds: float
     wakeups: int
+    #: What befell labkit's own machine meanwhile, in words.
+    flags: tuple[str, ...] = ()
 
 
 def thinned(log: str, rows: int | None) -> list[str]:
@@ -103,9 +109,12 @@ class Window:
         self._job = start_job(self.host, argv, directory=self.folder, label=self.label)
         wakeups, began = harness_switches(), time.monotonic()
         longest = max(load.client.seconds for load in loads)
+        slept = _suspended()
         result = self._job.wait(timeout=2 * longest + 20)
         seconds, wakeups = time.monotonic() - began, harness_switches() - wakeups
-        return WindowResult(result, self._collect(loads), seconds, wakeups)
+        late = seconds - result.seconds if result.status is not None else 0.0
+        flags = interruptions(_suspended() - slept, late)
+        return WindowResult(result, self._collect(loads), seconds, wakeups, flags)
 
     def close(self) -> None:
         """End what still runs, and remove the folder."""
@@ -120,6 +129,22 @@ class Window:
             name: self.host.run(*command, check=False, timeout=600).stdout
             for name, command in commands.items()
         }
+
+
+def _suspended() -> float:
+    """Return for how many seconds this machine was suspended since its boot."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+
+
+def interruptions(slept: float, late: float) -> tuple[str, ...]:
+    """Return the flags of a window that ended `late` seconds before labkit knew of it.
+
+    `slept` is for how many seconds this machine was suspended meanwhile.
+    """
+    flags = [f"this machine was suspended for {slept:.0f} s in the window"] if slept > 0.5 else []
+    if late > LATE:
+        flags.append(f"labkit was stopped for {late:.0f} s in the window or just after it")
+    return tuple(flags)
 
 
 def drivers() -> list[int]:

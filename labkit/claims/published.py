@@ -46,11 +46,11 @@ def published(key: str, root: Path | str | None = None) -> pd.DataFrame:
     for name, field in fields.items():
         try:
             frame[name] = _typed(frame[name], field)
-        except ValueError as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DatasetError(
                 f"a value of {table.name} is not of its type",
                 where=f"{table}, column {name}",
-                why=str(error),
+                why=repr(error),
             ) from None
     frame.attrs["schema"] = schema
     return frame

@@ -54,6 +54,9 @@ _SAMPLED = "sampled"
 _JSON = pa.json_()
 _SAMPLES = {pa.int64(), pa.int32(), pa.float64()}
 _TYPES = {pa.int64(), pa.float64(), pa.string(), _JSON}
+#: Values that a table may declare in any case, and those for each byte of its file: where no value
+#: changes, few bytes can declare billions.
+_VALUES, _VALUES_PER_BYTE = 4_000_000, 64
 #: Columns of samples.parquet that say which attempt a row is of.
 KEYS = ("trial", "attempt")
 
@@ -138,11 +141,20 @@ def _file(path: Path, digest: str | None) -> Part:
 
     def checked() -> Any:
         _check_digest(path, digest)
-        return parquet.read_metadata(path)
+        return _footer_of(path)
 
     metadata = _reading(str(path), checked)
     types = _reading(str(path), lambda: _types(metadata.schema.to_arrow_schema()))
     return Part(str(path), types, metadata.num_rows, read)
+
+
+def _footer_of(path: Path) -> Any:
+    """Return a table's footer; raise `ValueError` if it declares more than it can hold."""
+    footer, size = parquet.read_metadata(path), path.stat().st_size
+    if not 0 <= footer.num_rows * footer.num_columns <= _VALUES + _VALUES_PER_BYTE * size:
+        declared = f"{footer.num_rows} rows of {footer.num_columns} columns"
+        raise ValueError(f"it declares {declared} in {size} bytes")
+    return footer
 
 
 def _types(fields: Any) -> dict[str, Any]:
@@ -184,7 +196,10 @@ class PackedTables:
         """Record and measured columns of every attempt."""
         path = self.path / TRIALS
         try:
-            table = parquet.ParquetFile(path, page_checksum_verification=True).read()
+            footer = _footer_of(path)
+            table = parquet.ParquetFile(
+                path, metadata=footer, page_checksum_verification=True
+            ).read()
             if unknown := set(table.schema.types) - _TYPES:
                 raise ValueError(f"columns of type {', '.join(map(str, unknown))}")
             nested = [one.name for one in table.schema if one.type == _JSON]
@@ -219,7 +234,7 @@ class PackedTables:
     @cached_property
     def _footer(self) -> Any:
         path = self.path / SAMPLES
-        return _reading(str(path), lambda: parquet.read_metadata(path))
+        return _reading(str(path), lambda: _footer_of(path))
 
     @cached_property
     def _groups(self) -> dict[str, tuple[int, tuple[str, ...]]]:

@@ -1,7 +1,7 @@
 """Machines under control: running commands, detached jobs, facts, and journalled settings."""
 
 from labkit.hosts.facts import collect_facts, parse_facts
-from labkit.hosts.host import Host, LocalHost, Result, script
+from labkit.hosts.host import Host, LocalHost, Result, json_rows, script
 from labkit.hosts.jobs import Job, labelled, start_job, stop_labelled
 from labkit.hosts.journal import Outcome, conflict, restore
 from labkit.hosts.ssh import SshHost
@@ -17,6 +17,7 @@ __all__ = [
     "Tuning",
     "collect_facts",
     "conflict",
+    "json_rows",
     "labelled",
     "parse_facts",
     "restore",

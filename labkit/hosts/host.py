@@ -7,6 +7,7 @@ the harness sleeps until then instead of polling.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import re
@@ -17,9 +18,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from labkit.errors import CommandFailed, CommandTimeout, UsageError
+from labkit.errors import CommandFailed, CommandTimeout, ToolOutput, UsageError
 
 #: The first words of every `script`.
 SCRIPT = ("sh", "-euc")
@@ -59,6 +60,18 @@ class Result:
             remedy=remedy,
             evidence=asdict(self),
         )
+
+
+def json_rows(text: str, what: str) -> list[dict[str, Any]]:
+    """Return the objects in the JSON output of `what`; none of no output."""
+    try:
+        rows = json.loads(text or "[]")
+        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+            return rows
+        why = "it is no list of objects"
+    except (ValueError, RecursionError) as error:
+        why = str(error)
+    raise ToolOutput(f"{what} cannot be read", why=why, evidence={"output": text[:2000]})
 
 
 @runtime_checkable

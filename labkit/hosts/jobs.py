@@ -108,15 +108,18 @@ def _rows(text: str) -> list[tuple[int, str, str]]:
 
 # The lock is taken before the job begins and inherited by the supervisor as descriptor 9, so a job
 # that was just started never looks like one that has ended. `setsid -f` is used instead of `&`
-# because a shell's background job ignores SIGINT.
+# because a shell's background job ignores SIGINT. Other users can neither list the folder nor read
+# these files; a server that gives up root can still reach what it is given in there. The job itself
+# has its caller's mask.
 _START = rf"""
-dir=$1 label=$2 supervise=$3 begin=$4; shift 4
+dir=$1 label=$2 supervise=$3 begin=$4 mask=$(umask); shift 4
+umask 066
 mkdir -p "$dir"
 exec 9>>"$dir/lock"
 flock -n 9 || {{ echo "a job is running in $dir" >&2; exit 75; }}
 rm -f "$dir/status" "$dir/pid"
 printf '%s' "$supervise" >"$dir/supervise"; printf '%s' "$begin" >"$dir/begin"
-env {LABEL}="$label" {JOB}="$dir" setsid -f sh "$dir/supervise" "$dir" "$@" 2>&1 |
+env {LABEL}="$label" {JOB}="$dir" setsid -f sh "$dir/supervise" "$dir" "$mask" "$@" 2>&1 |
     {{ read -r line; printf '%s\n' "$line"; }}
 """
 
@@ -124,10 +127,11 @@ env {LABEL}="$label" {JOB}="$dir" setsid -f sh "$dir/supervise" "$dir" "$@" 2>&1
 _SUPERVISE = r"""
 trap : HUP INT TERM
 cd "$1" || exit
-shift
+mask=$2
+shift 2
 exec 2>/dev/null
 read -r began rest </proc/uptime
-(exec sh ./begin "$@" 3>&1 </dev/null >stdout 2>stderr 9>&-)
+(exec sh ./begin "$mask" "$@" 3>&1 </dev/null >stdout 2>stderr 9>&-)
 status=$?
 read -r ended rest </proc/uptime
 echo "$status $began $ended" >status.new && mv status.new status
@@ -137,9 +141,12 @@ echo "$status $began $ended" >status.new && mv status.new status
 _BEGIN = r"""
 fields() { shift 19; start=$1; }
 start_of() { read -r line </proc/"$1"/stat; fields ${line##*) }; }
+mask=$1
+shift
 start_of $$; line="$$ $start"; own=$line
 start_of $PPID; own="$own $PPID $start"
 echo "$own" >pid; echo "$own" >&3
+umask "$mask"
 exec 3>&- env -- "$@"
 """
 

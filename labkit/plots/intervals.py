@@ -184,13 +184,15 @@ def rig_plot(over: pd.DataFrame, each: pd.DataFrame, *, title: str = "") -> Figu
     axis.set_yticks([y for y, _ in ticks], [text for _, text in ticks], fontsize=7)
     axis.invert_yaxis()
     axis.grid(visible=False, axis="y")
-    _ratio_scale(axis, np.concatenate(shown))
+    values = np.concatenate(shown)
+    _ratio_scale(axis, values[np.isfinite(values) & (values > 0)])
     axis.set_xlabel("ratio to the baseline of the cell (1 = equal; below 1: lower)")
     axis.set_title(title, fontsize=9)
     footnote(
         figure,
         "diamonds: mean over rigs with its interval; grey bars: where another rig would lie (95 %)",
     )
+    _ratio_ticks(axis)
     figure.numbers = each
     return figure
 

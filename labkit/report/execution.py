@@ -27,10 +27,11 @@ def parameters_source(notebook: Path) -> str:
 
     try:
         cells = nbformat.read(notebook, as_version=4).cells
-    except (OSError, ValueError, AttributeError) as error:
-        raise UsageError(f"cannot read the notebook {notebook}", why=str(error)) from error
-    tagged = (c.source for c in cells if "parameters" in c.get("metadata", {}).get("tags", []))
-    return str(next(tagged, ""))
+        tagged = (c.source for c in cells if "parameters" in c.get("metadata", {}).get("tags", []))
+        return str(next(tagged, ""))
+    except Exception as error:  # nbformat raises whatever an odd file leads to
+        why = f"{type(error).__name__}: {error}"[:400]
+        raise UsageError(f"cannot read the notebook {notebook}", why=why) from error
 
 
 def check_parameters(notebook: Path, parameters: Mapping[str, Any]) -> None:

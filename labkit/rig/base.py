@@ -101,7 +101,8 @@ class Rig:
     idle_policy : str
         What `idle` holds.
     patience : float
-        Seconds that a campaign waits for a host that does not answer.
+        Seconds that a campaign waits for a host that does not answer; 0 for hosts that would not
+        come back by themselves.
     mirrored : mapping of str to tuple of str
         For a capture host, the roles whose ports the switch mirrors to it.
 
@@ -131,7 +132,7 @@ class Rig:
     mirrored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cpu_notes: Mapping[str, str] = field(default_factory=dict)
     idle_policy: str = "as found"
-    patience: float = 60.0
+    patience: float = 0.0
 
     #: The specification by which ``auto`` opens this kind; "" where a file has to name the hosts.
     auto_spec: ClassVar[str] = ""
@@ -529,6 +530,10 @@ class Rig:
             self.changed(targets={**self.targets, "sut": target}),
         ):
             yield
+
+    def mend(self) -> list[str]:
+        """Start what has died of the rig itself again; return descriptions of it."""
+        return []
 
     def close(self) -> None:
         """Undo what only this rig needed, and close the connections."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +26,8 @@ LAYER2 = Network(
 )
 NETWORK = LAYER2.engine
 
+#: How a daemon was started, in the directory of its job.
+_STARTED = "started.json"
 #: Options of a second daemon in a namespace: it touches neither firewall nor interfaces.
 WITHOUT_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
 #: The engine's own addresses: Docker's defaults are private networks that the machine may be in.
@@ -71,8 +74,10 @@ def start_daemon(
     argv += ["--userland-proxy=false"]
     if runsc := shutil.which("runsc"):
         argv += ["--add-runtime", f"runsc={runsc}"]
-    directory = str(netns.DIRECTORY / f"{name}-daemon")
-    start_job(local, [*argv, *options], directory=directory, label=label)
+    job = daemon_job(local, name)
+    start_job(local, [*argv, *options], directory=job.directory, label=label)
+    started = {"argv": [*argv, *options], "label": label}
+    Path(job.directory, _STARTED).write_text(json.dumps(started))
 
 
 def await_daemon(local: LocalHost, name: str, seconds: float = 60.0) -> None:
@@ -88,6 +93,50 @@ def await_daemon(local: LocalHost, name: str, seconds: float = 60.0) -> None:
                 remedy="labkit doctor says what it needs; labkit clean, then try again",
             )
         time.sleep(0.1)
+
+
+def has_rules(local: LocalHost) -> bool:
+    """Tell whether the engine's own rules are in its host's namespace."""
+    argv = (*netns.inside("sut"), "iptables", "-w", "-t", "nat", "-S", "DOCKER")
+    return local.run(*argv, check=False).status == 0
+
+
+def revive(local: LocalHost, end_containers: Callable[[], None]) -> list[str]:
+    """Start the daemons that have died or hang again; return descriptions of them.
+
+    They restore their networks. Containers without a daemon end by `end_containers`.
+    """
+    dead = [
+        record
+        for record in sorted(netns.DIRECTORY.glob(f"*-daemon/{_STARTED}"))
+        if not _answers(local, _name(record))
+    ]
+    for record in dead:
+        # With what belongs to it: a new one would wait for its containerd, also where that is a
+        # zombie, which has the number in this file.
+        daemon_job(local, _name(record)).stop()
+        files = netns.DIRECTORY / _name(record)
+        for path in (files.with_suffix(".pid"), files / "containerd" / "containerd.pid"):
+            path.unlink(missing_ok=True)
+    if dead:
+        end_containers()
+    for record in dead:
+        started, job = json.loads(record.read_text()), daemon_job(local, _name(record))
+        start_job(local, started["argv"], directory=job.directory, label=started["label"])
+        await_daemon(local, _name(record))
+        remove_containers(local, socket_of(_name(record)))
+    if dead:
+        netns.unhook_switch(local)
+    return [f"the engine {_name(one)} had died, and was started again" for one in dead]
+
+
+def _name(record: Path) -> str:
+    return record.parent.name.removesuffix("-daemon")
+
+
+def _answers(local: LocalHost, name: str) -> bool:
+    argv = ("timeout", "10", "docker", "version")
+    return local.run(*argv, env={"DOCKER_HOST": socket_of(name)}, check=False).status == 0
 
 
 def remove_containers(local: LocalHost, socket: str = SOCKET) -> list[str]:

@@ -119,6 +119,14 @@ def _unpacked(host: Host, env: dict[str, str], image: Image, store: str) -> Imag
     return unpacked
 
 
+_FORGET = 'rm -rf -- "$1"/*/rootfs/run/trial-*'
+
+
+def forget_logs(host: Host, store: str) -> None:
+    """Remove the logs that clients of a killed campaign left in unpacked images."""
+    host.run(*script(_FORGET, store))
+
+
 _BOOTSTRAP = """
 archive=$(mktemp --suffix=.tar)
 trap 'rm -f "$archive"' EXIT

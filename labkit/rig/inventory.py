@@ -12,7 +12,6 @@ that the mirror shows both directions.
 from __future__ import annotations
 
 import ipaddress
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,16 @@ from typing import Any
 
 from labkit import runtimes
 from labkit.errors import LabkitError, RigError, UsageError
-from labkit.hosts import Host, SshHost, collect_facts, restore, script, start_job, stop_labelled
+from labkit.hosts import (
+    Host,
+    SshHost,
+    collect_facts,
+    json_rows,
+    restore,
+    script,
+    start_job,
+    stop_labelled,
+)
 from labkit.hosts.target import Network, Target
 from labkit.paths import project
 from labkit.rig import engine, images, inventory_checks, kernel_probe, networks, storage
@@ -54,9 +62,8 @@ def make_bridge(host: Host, socket: str, bridge: Network) -> bool:
     An existing network of that name must be what the file describes, and is used as it is. A new
     one gets a label by which it is removed again.
     """
-    links = {
-        link["ifname"]: link for link in json.loads(host.run("ip", "-j", "addr", "show").stdout)
-    }
+    shown = host.run("ip", "-j", "addr", "show").stdout
+    links = {link.get("ifname"): link for link in json_rows(shown, f"ip addr of {host.name}")}
     port = links.get(bridge.port)
     if port is None:
         raise _bridge_error(host, f"there is no interface {bridge.port}", "correct bridge_port")
@@ -67,9 +74,10 @@ def make_bridge(host: Host, socket: str, bridge: Network) -> bool:
         remedy = f"on that host: ip link set {bridge.port} up"
         raise _bridge_error(host, f"{bridge.port} is down", remedy)
     env = {"DOCKER_HOST": socket}
-    shown = host.run("docker", "network", "inspect", bridge.engine, env=env, check=False)
-    if shown.status == 0:
-        problem = _network_difference(json.loads(shown.stdout)[0], bridge)
+    inspected = host.run("docker", "network", "inspect", bridge.engine, env=env, check=False)
+    if inspected.status == 0:
+        (found,) = json_rows(inspected.stdout, f"the network {bridge.engine} of {host.name}")
+        problem = _network_difference(found, bridge)
         if not problem and port.get("master") != bridge.bridge:
             problem = f"{bridge.port} is not enslaved to {bridge.bridge}"
         if problem:
@@ -236,6 +244,7 @@ def sweep(role: str, machine: Machine, host: Host, *, root: bool) -> list[str]:
         removed += remove_networks(host, machine.engine)
         storage.clear(host, machine.engine, f"{machine.scratch}/storage")
     host.run("rm", "-rf", "--", f"{machine.scratch}/jobs")
+    images.forget_logs(host, f"{machine.scratch}/images")
     return removed
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labkit.hosts import json_rows
 from labkit.placement import cpu_set, parse_cpus
 from labkit.process import boot
 from labkit.rig.rigfile import NETWORK_NAMES, Inventory, Machine
@@ -49,7 +49,7 @@ def mismatches(
     if not answers.get("scratch"):
         why = f"{machine.scratch} is not writable"
         yield Mismatch("scratch", why, "name another directory there")
-    yield from _wrong_links(machine, answers, far_addresses)
+    yield from _wrong_links(role, machine, answers, far_addresses)
     online = facts["stable"]["cpu"]["online"]
     if online and not cpu_set(machine.cpus) <= cpu_set(online):
         why = f"it has CPUs {online}, not {machine.cpus}"
@@ -61,12 +61,12 @@ def mismatches(
 
 
 def _wrong_links(
-    machine: Machine, answers: Mapping[str, str], far_addresses: Sequence[str]
+    role: str, machine: Machine, answers: Mapping[str, str], far_addresses: Sequence[str]
 ) -> Iterator[Mismatch]:
     """Yield what is wrong with interfaces, addresses and routes."""
     addresses = {
         link["ifname"]: {row["local"] for row in link.get("addr_info", []) if "local" in row}
-        for link in json.loads(answers.get("addresses") or "[]")
+        for link in json_rows(answers.get("addresses", ""), f"ip addr of {role}")
         if "ifname" in link
     }
     absent = [name for name in machine.interfaces if name not in addresses]
@@ -81,7 +81,7 @@ def _wrong_links(
             remedy = "give the interface that address, or correct the file"
             yield Mismatch("addresses", why, remedy)
     for address in far_addresses:
-        routes = json.loads(answers.get(f"route {address}") or "[]")
+        routes = json_rows(answers.get(f"route {address}", ""), f"ip route of {role}")
         device = str(routes[0].get("dev", "")) if routes else ""
         if device not in machine.interfaces:
             why = f"what it sends to {address} leaves by {device or 'no interface'}"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import LabkitError, RigError, UsageError
-from labkit.hosts import LocalHost, SshHost, script, start_job
+from labkit.hosts import Job, LocalHost, SshHost, script, start_job
 from labkit.rig.lock import RUN
 
 PREFIX = "labkit-"
@@ -94,6 +94,24 @@ def make_host(local: LocalHost, role: str) -> None:
     sysfs(role).mkdir(parents=True, exist_ok=True)
     mount = ("mount", "-t", "sysfs", "sysfs", str(sysfs(role)))
     local.run("nsenter", f"--net={namespace(role)}", *mount)
+
+
+def broken(local: LocalHost) -> str:
+    """Return what the lab lacks of what `build` and `start_sshd` make; "" if nothing."""
+    links = [(SWITCH, "br0")]
+    for role, ports in PORTS.items():
+        links += [(PREFIX + role, port.interface) for port in ports]
+        links += [(SWITCH, plug(role, index)) for index in range(len(ports))]
+    for name, link in links:
+        if not local.run("ip", "-n", name, "link", "show", link, "up", check=False).stdout:
+            return f"{link} of {name} is gone or down"
+    for role in PORTS:
+        job = Job(local, str(DIRECTORY / "sshd" / role))
+        if not Path(job.directory, "lock").exists() or not job.running():
+            return f"the SSH server of {role} has ended"
+        if not (DIRECTORY / "keys" / role).exists():
+            return f"the host key of {role} is gone"
+    return ""
 
 
 def sysfs(role: str) -> Path:

@@ -6,7 +6,6 @@ placement costs in the host's network stack, and nothing about a network.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -16,7 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from labkit.errors import CommandFailed, RigError
-from labkit.hosts import Host, LocalHost, Result, collect_facts, restore, script, stop_labelled
+from labkit.hosts import (
+    Host,
+    LocalHost,
+    Result,
+    collect_facts,
+    json_rows,
+    restore,
+    script,
+    stop_labelled,
+)
 from labkit.hosts.host import SCRIPT, limited
 from labkit.hosts.target import Image, Target
 from labkit.placement import NETWORKS
@@ -151,6 +159,8 @@ def _sweep(host: Host, say: Say) -> None:
             removed.append(f"container {container} ({label})")
     shutil.rmtree(scratch(), ignore_errors=True)
     storage.clear(host, socket(), str(disk()))
+    if lock.is_root():
+        image_store.forget_logs(host, _store())
     for line in removed:
         say(f"removed {line}")
 
@@ -176,6 +186,10 @@ def scratch() -> Path:
     return (Path(runtime) / "labkit" if runtime else lock.LOCK.parent) / "one-host"
 
 
+def _store() -> str:
+    return str(lock.KEEP / "one-host")
+
+
 def disk() -> Path:
     """Return the directory of storages, on a disk."""
     return (lock.KEEP if lock.is_root() else lock.LOCK.parent) / "one-host-storage"
@@ -184,7 +198,7 @@ def disk() -> Path:
 def _gateway(host: ReadingHost) -> str:
     """Return the host's address on the engine's default bridge; "" where it has none."""
     shown = host.run("ip", "-j", "-4", "addr", "show", "dev", BRIDGE, check=False)
-    links = json.loads(shown.stdout or "[]") if shown.status == 0 else []
+    links = json_rows(shown.stdout, f"ip addr of {BRIDGE}") if shown.status == 0 else []
     addresses = [row["local"] for link in links for row in link.get("addr_info", [])]
     return str(addresses[0]) if addresses else ""
 
@@ -255,7 +269,7 @@ class OneHostRig(Rig):
             elif parent.startswith("/"):
                 parent = PARENT  # labkit's own could not be removed again without root
             # Only root can unpack a root file system with its owners.
-            store = str(lock.KEEP / "one-host") if root else ""
+            store = _store() if root else ""
             images = {
                 folder.name: image_store.ensure_image(
                     local, socket(), folder, store=store, parent=parent

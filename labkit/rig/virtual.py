@@ -129,6 +129,7 @@ def down(say: Say = lambda text: None) -> None:
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
     teardown.remove_groups()
+    images.forget_logs(local, str(engine.IMAGES))
     try:
         if left := engine.forget_containers(local):
             say(f"{left} containers of an engine that was killed are removed")
@@ -140,6 +141,33 @@ def down(say: Say = lambda text: None) -> None:
             say(f"setting {outcome}")
     teardown.remove_holds(local)
     lock.remove_state()
+
+
+def _revive(local: LocalHost) -> list[str]:
+    """Start engines that have died again; no trial may be running."""
+
+    def end_containers() -> None:
+        teardown.kill(teardown.grouped)
+        teardown.remove_groups(keep_roots=True)
+
+    return engine.revive(local, end_containers)
+
+
+def _mend_kept(state: Mapping[str, Any], say: Say) -> None:
+    """Start engines of a rig that stays up again, and make it anew where it lacks more."""
+    local = LocalHost()
+    why = netns.broken(local)
+    try:
+        for line in [] if why else _revive(local):
+            say(line)
+        if not why and not engine.has_rules(local):
+            why = "the engine's rules are gone"
+    except RigError as error:
+        why = f"{error.what}: {error.why}"
+    if why:
+        say(f"the rig is made anew: {why}")
+        down(say=say)
+        up(keep=bool(state["keep"]), say=say)
 
 
 class VirtualRig(Rig):
@@ -169,7 +197,9 @@ class VirtualRig(Rig):
         with ExitStack() as stack:
             clean(say=say)
             state = lock.read_state()
-            if not (state and state.get("ready")):
+            if state and state.get("ready"):
+                _mend_kept(state, say)
+            else:
                 up(keep=False, say=say)
                 stack.callback(down, say=say)
             rig = cls.attach(spec, say)
@@ -286,6 +316,10 @@ class VirtualRig(Rig):
             stack.enter_context(super().networks(names))
             yield
 
+    def mend(self) -> list[str]:
+        """Start engines that have died again."""
+        return _revive(LocalHost())
+
 
 def _targets(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, Target]:
     targets = {
@@ -398,6 +432,7 @@ def clean(say: Say = print) -> list[str]:
         removed += storage.remove_daemons(local)
         storage.remove_temporary()
         removed += teardown.remove_trial_leftovers()
+    images.forget_logs(local, str(engine.IMAGES))
     # While a rig is up, only settings of trials have lost their owner.
     removed += [str(outcome) for outcome in restore(local, label="trial-" if state else None)]
     teardown.remove_holds(local)

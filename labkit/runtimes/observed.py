@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from typing import Any
 
 from labkit.errors import ToolOutput
-from labkit.hosts import script
+from labkit.hosts import json_rows, script
 from labkit.hosts.target import Network, Target
 from labkit.runtimes.storage import DATA
 
@@ -276,12 +275,7 @@ def _sandboxes(raw: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _json(raw: dict[str, str], name: str) -> list[dict[str, Any]]:
-    if not raw.get(name):
-        return []
-    try:
-        return list(json.loads(raw[name]))
-    except ValueError:
-        raise ToolOutput(f"{name} is not JSON", evidence={name: raw[name][:2000]}) from None
+    return json_rows(raw.get(name, ""), name)
 
 
 def _cgroups(text: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -123,10 +124,15 @@ def _iteration(read: Reader, line: Mapping[str, Any], number: int) -> Iteration:
     if line["cut"]:
         return Iteration(start, end, cut=True, late=late)
     if line["status"] != 0:
-        printed = str(line["stderr"]).strip() or str(line["stdout"]).strip() or "(nothing)"
+        printed = str(line["stderr"]).strip() or str(line["stdout"]).strip()
+        if isinstance(line["status"], int) and line["status"] < 0:
+            ended = f"signal {-line['status']} ended it"
+            if line["status"] == -signal.SIGKILL:
+                ended += ", as by hand or for want of memory"
+            printed = f"{ended}; {printed}" if printed else ended
         raise ToolOutput(
             f"iteration {number} ended with status {line['status']}",
-            why=printed[-600:],
+            why=printed[-600:] or "it printed nothing",
             remedy="run the same command in the image by hand",
             evidence=dict(line),
         )

@@ -19,6 +19,7 @@ from labkit.dataset import Dataset
 from labkit.errors import LabkitError, PlanMismatch
 from labkit.paths import PROGRESS
 from labkit.placement import Placement, bare, docker
+from labkit.rig import netns
 from labkit.rig.base import Rig
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.engines.docker import Docker
@@ -159,10 +160,11 @@ def test_a_failed_trial_is_a_row_and_is_attempted_again(
 
 
 def test_a_run_on_a_broken_rig_ends_and_keeps_every_attempt(
-    lab: Rig, left: Left, tmp_path: Path
+    lab: Rig, left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(runner, "GIVE_UP", 2)
     plan = study(failing).plan(lab, blocks=3, seed=7)
-    with pytest.raises(LabkitError, match="5 planned trials failed one after the other"):
+    with pytest.raises(LabkitError, match="2 planned trials failed one after the other"):
         plan.run(into=tmp_path)
     found = load(tmp_path / "tiny")
     assert len(found.records) == runner.GIVE_UP * runner.ATTEMPTS
@@ -179,6 +181,20 @@ def test_a_run_on_a_broken_rig_ends_and_keeps_every_attempt(
         plan.run(into=tmp_path)
     again = load(tmp_path / "tiny")
     assert max(record["attempt"] for record in again.records) == 2 * runner.ATTEMPTS
+    assert left() == []
+
+
+def test_an_engine_that_dies_is_started_again_and_the_campaign_goes_on(
+    lab: Rig, left: Left, tmp_path: Path
+) -> None:
+    pid_file = netns.DIRECTORY / "docker.pid"
+    before = int(pid_file.read_text())
+    AT[1] = lambda: os.kill(before, signal.SIGKILL)
+    plan = study(placements=[docker("nat"), docker("bridge")]).plan(lab, blocks=1, seed=7)
+    records = plan.run(into=tmp_path).records
+    assert [record["status"] for record in records] == ["failed", "ok", "ok"]
+    assert any("docker had died, and was started again" in x for x in records[0]["flags"])
+    assert int(pid_file.read_text()) != before
     assert left() == []
 
 

@@ -53,6 +53,22 @@ def until(path: Path) -> None:
     raise AssertionError(f"{path} did not appear")
 
 
+def test_other_users_neither_list_the_folder_nor_read_what_a_job_prints(
+    start: Callable[..., Job], tmp_path: Path
+) -> None:
+    before = os.umask(0o022)
+    try:
+        job = start("sh", "-c", "umask; mkdir served; echo x >served/file")
+    finally:
+        os.umask(before)
+    assert job.wait(30).stdout.strip() == "0022"
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "job").iterdir()}
+    assert modes.pop("served") == "0o755"  # a server that gave up root reads what it is given
+    assert modes.keys() >= {"stdout", "stderr", "status", "supervise"}
+    assert set(modes.values()) == {"0o600"}
+    assert oct((tmp_path / "job").stat().st_mode & 0o777) == "0o711"
+
+
 def test_a_job_from_start_to_end(start: Callable[..., Job], tmp_path: Path) -> None:
     text = 'echo "$1 $X"; echo err >&2; pwd; cat; until [ -e go ]; do sleep 0.02; done; exit 3'
     job = start("sh", "-c", text, "sh", "a 'b\nc", env={"X": "x y"})

@@ -174,6 +174,28 @@ def test_clients_without_a_valid_target_are_refused(lab: Rig, make_trial: Make, 
     assert left() == []
 
 
+@pytest.mark.parametrize("placement", [bare(), bare("chroot"), docker("host")], ids=str)
+def test_the_log_of_a_client_in_a_placement_is_in_no_shared_folder(
+    lab: Rig, make_trial: Make, left: Left, placement: Placement
+) -> None:
+    """Its folder is made by the client, where another user can neither prepare nor read it."""
+    trial = make_trial(placement)
+    argv = ("sh", "-c", 'echo "$1" >{log}; stat -c %a "$(dirname {log})" >>{log}', "sh", "{log}")
+    logs = []
+
+    def parse(stdout: str, log: str) -> Measurement:
+        logs.append(log)
+        return Measurement({}, messages=1)
+
+    with trial.serve(waiting("net"), placement) as server:
+        trial.measure(Client(argv, "", 1.0, parse), inside=server)
+        path, mode = logs[0].split()
+        assert not path.startswith("/tmp") and mode == "700"
+        here = Path(path) if placement == bare() else Path(server.verification["root"] + path)
+        assert not here.parent.exists()
+    assert left() == []
+
+
 def test_a_container_reaches_another_by_its_own_address(
     lab: Rig, make_trial: Make, left: Left
 ) -> None:

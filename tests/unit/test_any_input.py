@@ -23,14 +23,20 @@ from small_datasets import write_campaign
 
 import labkit
 from labkit import pcap, questions
+from labkit.campaign import evidence
+from labkit.claims.published import TAIL, published
 from labkit.claims.schema import load_claims
+from labkit.dataset.describe import describe
 from labkit.dataset.files import SUMS, parse_json, read_sums
 from labkit.dataset.package import pack, verify
+from labkit.errors import LabkitError
+from labkit.hosts import json_rows
 from labkit.hosts.facts import parse_facts
 from labkit.hosts.journal import Entry, _line, parse_journal
 from labkit.hosts.packet_steering import parse_queues
 from labkit.paths import SHIPPED
 from labkit.placement import parse_cpus
+from labkit.report.execution import parameters_source
 from labkit.rig.kernel_probe import parse_missing_networks
 from labkit.rig.rigfile import EXAMPLE, read_rigfile
 from labkit.runtimes import observed
@@ -52,6 +58,8 @@ TEXTS: dict[str, tuple[str, Callable[[str], object]]] = {
     "journal": (_line(vars(ENTRY)) + _line({"id": "i", "done": "x"}), parse_journal),
     "probe": (PROBE, parse_missing_networks),
     "cpus": (CPUS, parse_cpus),
+    "rows": ('[{"ifname": "lo", "mtu": 1}, {}]', lambda text: json_rows(text, "ip")),
+    "snapshot": (read("snapshot-after.txt"), evidence.parse),
 }
 
 
@@ -110,6 +118,27 @@ def test_questions(data: st.DataObject, folder: Path) -> None:
         patch.setattr(questions, "project", lambda name=".": folder / "project" / name)
         written(path, text)
         survives(questions.load_questions)
+
+
+@given(data=st.data())
+def test_notebooks(data: st.DataObject, folder: Path) -> None:
+    cell = {"cell_type": "code", "source": "x = 1", "metadata": {"tags": ["parameters"]}, "id": "a"}
+    whole = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}
+    text = json.dumps(data.draw(odd_json(whole) | st.just(whole)))
+    path = written(folder / "x.ipynb", data.draw(damaged(text) | st.just(text)))
+    survives(lambda: parameters_source(path))
+
+
+@given(data=st.data())
+def test_published_documents(data: st.DataObject, folder: Path) -> None:
+    names = [*TAIL]
+    fields = [{"name": name, "type": "number" if name == "value" else "string"} for name in names]
+    fields[-1] |= {"type": "integer", "constraints": {"required": True}}
+    schema = data.draw(odd_json({"fields": fields}) | st.just({"fields": fields}))
+    written(folder / "x.schema.json", json.dumps(schema))
+    table = f"{','.join(names)}\na,b,c,d,1.5,us,3\n"
+    written(folder / "x.csv", data.draw(damaged(table)))
+    survives(lambda: published("x", folder))
 
 
 PACKETS = [(10**18 + n, capture_files.message(n, 20 + n)) for n in range(3)]
@@ -259,6 +288,24 @@ def test_schemas_of_packed_tables(data: st.DataObject, packed: Path, folder: Pat
             table = table.slice(0, data.draw(st.integers(0, len(table) - 1)))
     parquet.write_table(table, path)
     survives(lambda: use(campaign))
+
+
+@pytest.mark.parametrize("name", ["trials.parquet", "samples.parquet"])
+def test_tables_of_few_bytes_and_many_rows(name: str, packed: Path, folder: Path) -> None:
+    campaign = copied(packed, folder) / "echo"
+    column = pa.array(np.zeros(20_000_000, np.int64))
+    parquet.write_table(pa.table({"trial": column}), campaign / name)
+    with pytest.raises(LabkitError, match="it declares 20000000 rows of 1 columns in"):
+        use(campaign)
+
+
+@given(data=st.data())
+def test_published_tables(data: st.DataObject, packed: Path, folder: Path) -> None:
+    campaign = copied(packed, folder)
+    for path in sorted(campaign.rglob("*.csv")):
+        written(path, data.draw(damaged(path.read_text())))
+    survives(lambda: verify(campaign))
+    survives(lambda: describe(campaign))
 
 
 @given(text=damaged("0" * 64 + "  plan.json\n" + "f" * 64 + "  trials/b01-p01-a1/trial.json\n"))

@@ -36,3 +36,10 @@ def test_a_long_argument_is_recorded_by_its_digest() -> None:
 def test_broken_validity_rules_are_flags(mechanisms: dict[str, float], flag: str) -> None:
     assert validity(mechanisms) == [flag]
     assert validity({"migrations": 9, "steal_worst": 0.001}) == []
+
+
+@pytest.mark.parametrize(("seconds", "flagged"), [(0.4, False), (30.0, True)])
+def test_a_short_window_on_a_busy_machine_is_not_impossible(seconds: float, flagged: bool) -> None:
+    """Within the time that reading takes, both CPUs may have worked for the group."""
+    used = {"group_cpu_use": 2.4, "group_cpu_ns": 2.4e9 * seconds}
+    assert bool(validity(used | {"cpu0_idle": 0.0, "cpu1_idle": 0.0})) == flagged

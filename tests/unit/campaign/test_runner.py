@@ -267,7 +267,7 @@ def flaky(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Flaky:
 
 
 def test_a_host_that_does_not_answer_is_waited_for(flaky: Flaky, tmp_path: Path) -> None:
-    flaky.left = 3
+    flaky.left, flaky.patience = 3, 60.0
     found = plan_of(flaky, Protocol(c2=unreachable())).run(tmp_path)
     assert found.trials["status"].tolist() == ["ok", "failed", "ok", "ok", "ok", "ok", "ok"]
     assert found.records[1]["error"]["where"] == "host sut"
@@ -289,7 +289,7 @@ def test_lost_connections_are_not_counted_as_attempts(flaky: Flaky, tmp_path: Pa
 
 
 def test_a_host_that_stays_away_ends_the_campaign(flaky: Flaky, tmp_path: Path) -> None:
-    flaky.left, flaky.patience = 10**9, 0.0
+    flaky.left, flaky.patience = 10**9, 0.001
     with pytest.raises(HostUnreachable, match="waited for 0 s"):
         plan_of(flaky, Protocol(c2=unreachable())).run(tmp_path)
     flaky.left = 0

@@ -65,6 +65,17 @@ def test_an_iteration_that_failed_is_an_error_with_its_words():
     assert "usage: linpack" in str(caught.value)
 
 
+def test_an_iteration_that_printed_nothing_has_a_cause():
+    lines = [{"status": -9, "stdout": "", "stderr": ""}, {"status": 1, "stdout": "", "stderr": " "}]
+    said = []
+    for one in lines:
+        whole = {"start_ns": 0, "end_ns": 1, "cut": False, "late": False} | one
+        with pytest.raises(ToolOutput) as caught:
+            repeat.parse(linpack.parse, f'{json.dumps(whole)}\n{{"end": 2}}')
+        said.append(caught.value.why)
+    assert said == ["signal 9 ended it, as by hand or for want of memory", "it printed nothing"]
+
+
 @given(st.integers(0, 100_000))
 def test_output_cut_anywhere_is_an_error(cut):
     text = captured()

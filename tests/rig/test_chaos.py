@@ -1,0 +1,18 @@
+"""A sample of benchmarks/chaos.py: kills, and faults of every kind."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
+
+
+@pytest.mark.rig
+def test_nothing_is_lost_left_or_wrong():
+    argv = [sys.executable, str(SCRIPT), "--seed", "2719", "--first", "2", "--count", "8"]
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    # Not all may have come too late.
+    assert result.stdout.splitlines()[-1].split(" | ")[1] >= "15", result.stdout
