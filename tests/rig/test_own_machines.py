@@ -52,6 +52,7 @@ def until(data: Path, done: int, process) -> None:
 def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
     own: Machines, tmp_path: Path
 ) -> None:
+    own.labkit("clean", "--rig", str(own.path))  # of what other tests left
     before, data = state(), tmp_path / "data"
     run = (*LABKIT, "run", "affinity-spinning", "-P", "tiny", "--rig", str(own.path))
     run += ("-p", "data", str(data))
