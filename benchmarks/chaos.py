@@ -276,11 +276,11 @@ class Process:
 
 
 def _status(work: Callable[[], None]) -> int:
-    """Return 0, 1 for an error of labkit, or 3 for any other exception, which is a defect."""
+    """Return 0, 1 for an error that the command line shows, or 3 for another: a defect."""
     try:
         announce()
         work()
-    except LabkitError as error:
+    except (LabkitError, OSError) as error:
         print(error, file=sys.stderr, flush=True)
         return 1
     except BaseException:
