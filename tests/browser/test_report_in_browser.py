@@ -37,7 +37,7 @@ SUMMARY = {
             "estimate": estimate,
             "low": estimate * 0.94,
             "high": estimate * 1.07,
-            "unit": "x",
+            "unit": "1",
         }
         for where, verdict, estimate in [
             ("bare, separate CPUs", "different", 0.153),
@@ -47,6 +47,8 @@ SUMMARY = {
             ("Docker bridge against host, blocking", "not decidable on this rig", 1.12),
         ]
     ],
+    "decided": 3,
+    "open": 1,
     "answer": {
         **Answer(
             *("docker bridge", "docker host", "rtt_ns", "median", "ns", "lower"),
