@@ -167,6 +167,14 @@ def test_the_index_answers_in_words_and_scaled_units(page: Page, report: Path) -
     assert row.split()[-2:] == ["3", "1"]
 
 
+def test_on_a_phone_names_have_the_width_of_the_index(page: Page, report: Path) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto((report / "index.html").as_uri())
+    for table in ("forest", "studies", "papers"):
+        box = page.locator(f"table.{table} tbody th").first.bounding_box()
+        assert box is not None and box["width"] > 300
+
+
 def test_index_leads_to_the_page_and_to_the_claims_with_a_result(page: Page, report: Path) -> None:
     page.goto((report / "index.html").as_uri())
     for part in ("#headlines", "#studies"):
