@@ -84,7 +84,7 @@ def test_a_broken_bound_is_shown_and_fails(capsys, monkeypatch):
 def test_functions_have_a_table_a_scenario_with_a_column_for_each_number_of_blocks(capsys):
     simulate.main(["--experiments", "1", "--only", "functions: one outlying block"])
     shown = capsys.readouterr().out
-    assert "| one outlying block | 5 blocks" in shown
+    assert "| one outlying block (n = 1) | 5 blocks" in shown
     # Functions with the same numbers share a row.
     assert "fit_knee" in shown and "| compare, " in shown and "| --- | --- |" in shown
     with pytest.raises(SystemExit, match="2"):
