@@ -57,12 +57,19 @@ def scaled(value: float, unit: str = "1", *, signed: bool = False) -> str:
     if not math.isfinite(value):
         return "unknown" if math.isnan(value) else "unbounded"
     number, shown = _in_unit(value, unit)
-    text = _three_digits(number)
-    sign = "+" if signed and value > 0 else ""
+    return _digits(number, signed=signed) + _suffix(shown, signed=signed)
+
+
+def _digits(number: float, *, signed: bool = False) -> str:
+    """Return a number without its unit."""
+    return f"{'+' if signed and number > 0 else ''}{_three_digits(number)}"
+
+
+def _suffix(shown: str, *, signed: bool) -> str:
+    """Return a unit as it follows its number."""
     if shown == "%" and signed:
         shown = "percentage points"
-    gap = "" if shown.startswith("/") or not shown else " "
-    return f"{sign}{text}{gap}{shown}"
+    return shown if shown.startswith("/") or not shown else f" {shown}"
 
 
 def _in_unit(value: float, unit: str) -> tuple[float, str]:
@@ -107,9 +114,49 @@ def ratio_text(ratio: float, low: float = math.nan, high: float = math.nan) -> s
     return f"{texts[0]}x{bounds}"
 
 
+def interval_text(
+    value: float,
+    low: float = math.nan,
+    high: float = math.nan,
+    unit: str = "1",
+    signed: bool = False,
+) -> str:
+    """Return a value with its interval, all in one unit; empty without a value.
+
+    Parameters
+    ----------
+    value, low, high : float
+        In `unit`; without bounds the value alone is told.
+    unit : str
+        As stored; ``1`` is a ratio (`ratio_text`).
+    signed : bool
+        For a difference.
+
+    Examples
+    --------
+    >>> interval_text(4_950, 2_230, 7_670, "ns", signed=True), interval_text(1.4, 1.25, 1.56)
+    ('+4.95 us [+2.23, +7.67]', '1.40x [1.25, 1.56]')
+    """
+    if unit == "1" and not signed:
+        return ratio_text(value, low, high)
+    if not math.isfinite(value):
+        return ""
+    if math.isnan(low) or math.isnan(high):
+        return scaled(value, unit, signed=signed)
+    # All in the unit of the largest: a bound in another one would be read wrong.
+    largest = max((one for one in (value, low, high) if math.isfinite(one)), key=abs)
+    number, shown = _in_unit(largest, unit)
+    scale = float(number) / largest if largest else 1.0
+    texts = [
+        _digits(scale * float(one), signed=signed) if math.isfinite(one) else "unbounded"
+        for one in (value, low, high)
+    ]
+    return f"{texts[0]}{_suffix(shown, signed=signed)} [{texts[1]}, {texts[2]}]"
+
+
 def percent(share: float) -> str:
     """Return a share as per cent without needless digits: ``2 %``, ``0.5 %``, ``14 %``."""
-    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:,.0f} %"
+    return f"{100 * share:.2g} %" if share < 1 else f"{scaled(100.0 * share)} %"
 
 
 def quantity(metric: str, statistic: str = "") -> str:
@@ -140,14 +187,14 @@ def word_of(verdict: str, ratio: float, margin: float | None = None, unit: str =
     margin : float, optional
         Relative difference up to which the two count as equal.
     unit : str
-        Times and rates are slower or faster, everything else is higher or lower.
+        Times and rates are slower or faster, everything else is more or less.
 
     Examples
     --------
     >>> word_of("different", 1.4, unit="ns"), word_of("different", 1.4, unit="Mbit/s")
     ('slower', 'faster')
     >>> word_of("different", 1.4), word_of("equivalent", 1.01, 0.02)
-    ('higher', 'same within 2 %')
+    ('more', 'same within 2 %')
     """
     if verdict in ("equivalent", "different within margin"):
         return f"same within {'the margin' if margin is None else percent(margin)}"
@@ -159,7 +206,24 @@ def word_of(verdict: str, ratio: float, margin: float | None = None, unit: str =
         return "slower" if ratio > 1 else "faster"
     if unit.endswith("/s"):
         return "faster" if ratio > 1 else "slower"
-    return "higher" if ratio > 1 else "lower"
+    return "more" if ratio > 1 else "less"
+
+
+def unit_of_word(metric: str) -> str:
+    """Return the unit by which `word_of` chooses its words for a metric; empty for an amount.
+
+    Examples
+    --------
+    >>> unit_of_word("rtt_ns_p99"), unit_of_word("operations_per_s"), unit_of_word("sent_per_s")
+    ('ns', '1/s', '')
+    """
+    known = metric_of(metric)[0]
+    return _of_word(known.shown, known.better)
+
+
+def _of_word(unit: str, better: str) -> str:
+    """Return a unit where less of a time, or more of a rate, is better; else an empty text."""
+    return unit if better == ("lower" if unit in _TIMES else "higher") else ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -292,12 +356,11 @@ class Answer:
 
     @property
     def word(self) -> str:
-        """``slower``, ``faster``, ``higher``, ``lower``, ``same within 2 %``, ``cannot tell yet``.
+        """``slower``, ``faster``, ``more``, ``less``, ``same within 2 %``, ``cannot tell yet``.
 
         Times of which less is better and rates of which more is better are slower or faster.
         """
-        wanted = "lower" if self.unit in _TIMES else "higher"
-        unit = self.unit if self.better == wanted else ""
+        unit = _of_word(self.unit, self.better)
         return word_of(self.verdict, self.ratio, self.margin, unit)
 
     @property
@@ -341,7 +404,8 @@ class Answer:
         if self.word.startswith("same"):
             how = f"is the same as {baseline} within {percent(self.margin)}"
         else:
-            how = f"is {self.word} than {baseline}"
+            verb = "has" if self.word in ("more", "less") else "is"
+            how = f"{verb} {self.word} than {baseline}"
         return f"{self.condition} {how}: {numbers}"
 
     def cells(self) -> dict[str, str]:

@@ -367,8 +367,10 @@ def quantile_shift(selection: Selection) -> View:
     else:
         rows = table[table["condition"].astype(str).isin(selection.drawn)]
         figure = plots.interval_plot(rows, margin=study.margin, baseline=baseline)
-    unit = unit_of(selection.choice.quantity)[0] or "as stored"
-    shown = format_comparison(table[table["n_blocks"] > 0], scale=1, unit=unit, margin=study.margin)
+    measured, metric = table[table["n_blocks"] > 0], selection.choice.quantity
+    stored = ["difference", "difference_low", "difference_high"]
+    measured = measured.assign(**measured[stored] / unit_of(metric)[1])
+    shown = format_comparison(measured, metric=metric, margin=study.margin)
     return View(sentences, figure, {f"{label} against {baseline}": shown})
 
 

@@ -276,7 +276,8 @@ def about_column(column: str) -> tuple[str, str]:
 def metric_of(column: str) -> tuple[Metric, str]:
     """Return the metric that a column holds, and the statistic of its samples, if any.
 
-    A column that no metric describes is a number of which neither direction is better; the prefix
+    A column that nothing describes is a time or a rate by its ending, and else a number of which
+    neither direction is better; the prefix
     of another placement (``neighbour_gflops``) changes neither unit nor direction.
 
     Examples
@@ -293,9 +294,14 @@ def metric_of(column: str) -> tuple[Metric, str]:
     placement, _, rest = column.partition("_")
     if text and rest in METRICS and column not in {*KEYS, *COUNTERS}:
         return replace(METRICS[rest], name=column, text=f"{METRICS[rest].text} of {placement}"), ""
-    unit = unit or ("ns" if column.endswith("_ns") else "1")
-    text = text or column.removesuffix("_ns").replace("_", " ")
-    return Metric(column, unit, "neither", text), ""
+    ending = next((one for one in _ENDINGS if column.endswith(one)), "")
+    if text:
+        return Metric(column, unit or _ENDINGS.get(ending, "1"), "neither", text), ""
+    # A study's own times and rates: less of a time and more of a rate is better.
+    unit = _ENDINGS.get(ending, "1")
+    better = {"ns": "lower", "us": "lower", "s": "lower"}.get(unit, "neither")
+    better = "higher" if unit.endswith("/s") else better
+    return Metric(column, unit, better, factor_words(column)), ""
 
 
 #: Names of keys: those of files and programs, and not words for a reader.
@@ -330,6 +336,30 @@ def heading(key: object) -> str:
     return words if unit in ("", "1") or unit.startswith("1/") else f"{words}, {unit}"
 
 
+def factor_words(factor: str) -> str:
+    """Return a factor or setting in words, without its unit.
+
+    Examples
+    --------
+    >>> factor_words("quota_us"), factor_words("linpack_size"), factor_words("rps")
+    ('quota', 'linpack size', 'rps')
+    """
+    ending = next((one for one in _ENDINGS if factor.endswith(one)), "")
+    return factor.removesuffix(ending).replace("_", " ")
+
+
+def capability_words(name: str) -> str:
+    """Return a capability of a rig in words.
+
+    Examples
+    --------
+    >>> capability_words("isolated-cpus"), capability_words("storage:aufs")
+    ('isolated CPUs', 'storage: aufs')
+    """
+    text = name.replace(":", ": ").replace("-", " ")
+    return re.sub(r"\b(cpu|nic)(?=s?\b)", lambda found: found[1].upper(), text)
+
+
 def level_words(factor: str, level: object) -> str:
     """Return a level in words: by itself where it names something, else after its factor.
 
@@ -340,9 +370,9 @@ def level_words(factor: str, level: object) -> str:
     >>> level_words("rps", "on"), level_words("case", "3b")
     ('rps on', 'case 3b')
     """
-    text = str(level)
+    text = f"{level:.10g}" if isinstance(level, float) else str(level)
     if not text[:1].isdecimal() and text not in ("on", "off", "yes", "no", "none"):
         return text
-    name, _, unit = factor.rpartition("_")
-    unit = {"us": " us", "b": " B", "s": " s"}.get(unit, "") if name else ""
-    return f"{name if unit else factor} {text}{unit}".replace("_", " ")
+    ending = next((one for one in _ENDINGS if factor.endswith(one)), "")
+    unit = f" {_ENDINGS[ending]}".replace(" 1/", "/") if ending and text[:1].isdecimal() else ""
+    return f"{factor_words(factor)} {text}{unit}"

@@ -154,6 +154,9 @@ main() {
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     provide "${NEEDED[@]}"
+    mkdir -p "$FOLDER"
+    exec 9>"$FOLDER/lock"
+    flock -n 9 || { say 'another run is building; waiting for it' && flock 9; }
     for tool in "${TOOLS[@]}"; do
         read -ra fields <<<"$tool"
         [ $# = 0 ] || [[ " $* " = *" ${fields[0]} "* ]] || continue

@@ -13,8 +13,8 @@ from labkit.analysis.compare import COLUMNS
 from labkit.analysis.overhead import COST_COLUMNS
 from labkit.analysis.robust import CHECKED_BLOCKS, HALF_CHECKED, SURE_BLOCKS, UNCHECKED
 from labkit.analysis.trials import require_columns
-from labkit.answers import interval_of, word_of
-from labkit.units import heading
+from labkit.answers import interval_of, interval_text, ratio_text, scaled, unit_of_word, word_of
+from labkit.units import heading, metric_of
 
 #: Notes that a page states once, not in every row.
 _STATED_ONCE = ("averaged on the log scale", UNCHECKED, HALF_CHECKED)
@@ -29,7 +29,7 @@ _HEADINGS = {
     "ratio": "ratio{base} [interval]",
     "confidence": "level",
     "verdict": "answer",
-    "difference": "difference, {unit} [interval]",
+    "difference": "difference [interval]",
     "p": "p",
     "equal": "p of equivalence",
     "needed": "needed",
@@ -40,8 +40,7 @@ _HEADINGS = {
 def format_comparison(
     table: pd.DataFrame,
     *,
-    scale: float = 1e-3,
-    unit: str = "µs",
+    metric: str = "",
     margin: float | None = None,
 ) -> pd.DataFrame:
     """Return a comparison as text, indexed by what names its rows.
@@ -50,9 +49,9 @@ def format_comparison(
     ----------
     table : DataFrame
         What `compare`, `factor_effect` or `shift` returns.
-    scale, unit : float, str
-        From the stored unit of the differences to the one shown; nanoseconds to microseconds. Times
-        and rates are slower or faster, everything else is higher or lower.
+    metric : str
+        The column that was compared, such as ``rtt_ns_median``: it has the unit of the differences.
+        Times and rates are slower or faster, everything else is more or less.
     margin : float
         As `compare` was given it.
 
@@ -70,11 +69,12 @@ def format_comparison(
     >>> trials = load("data/reference/affinity-spinning").ok
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
     >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
-    >>> shown = analysis.format_comparison(compare(trials, value="rtt_ns_median", **names))
+    >>> table = compare(trials, value="rtt_ns_median", **names)
+    >>> shown = analysis.format_comparison(table, metric="rtt_ns_median")
     >>> shown.loc["docker bridge", "answer"]
     'slower'
-    >>> shown.loc["docker bridge", "difference, µs [interval]"].replace(chr(160), " ")
-    '4.95 [2.23, 7.67]'
+    >>> shown.loc["docker bridge", "difference [interval]"].replace(chr(160), " ")
+    '+4.95 us [+2.23, +7.67]'
     """
     keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
     names = {name: [str(value) for value in table[name]] for name in keys}
@@ -83,12 +83,13 @@ def format_comparison(
         # One baseline for all: it belongs in the heading, not in every row.
         base = f" to {names['contrast'][0].partition(' / ')[2]}"
         names["contrast"] = [value.partition(" / ")[0] for value in names["contrast"]]
+    shown_in, unit = metric_of(metric)[0].shown, unit_of_word(metric)
     rows = [
-        _row(row, scale) | {"verdict": word_of(row["verdict"], row["estimate"], margin, unit)}
+        _row(row, shown_in) | {"verdict": word_of(row["verdict"], row["estimate"], margin, unit)}
         for row in table.to_dict("records")
     ]
     shown = pd.DataFrame(rows, columns=list(_HEADINGS)).assign(**names)
-    headings = {name: text.format(base=base, unit=unit) for name, text in _HEADINGS.items()}
+    headings = {name: text.format(base=base) for name, text in _HEADINGS.items()}
     shown = shown.set_index(keys) if keys else shown
     solid = [name for name in _HEADINGS if name not in ("note", "verdict")]
     shown[solid] = shown[solid].map(lambda text: text.replace(" ", _SOLID))
@@ -148,34 +149,57 @@ def not_compared(table: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def format_numbers(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
+def format_numbers(
+    table: pd.DataFrame, digits: int = 2, *, unit: str | Mapping[Any, str] = ""
+) -> pd.DataFrame:
     """Return numbers as text, with `digits` decimals unless a whole column has none; gaps empty.
 
     Headings are words with units (`in_words`).
+
+    Parameters
+    ----------
+    table : DataFrame
+        Numbers, and text that stays.
+    digits : int
+        Decimals.
+    unit : str or mapping
+        Unit of all columns, or of some by name, as stored (``ns``): their numbers get three digits
+        and a unit of readable size instead of decimals.
 
     Examples
     --------
     >>> import pandas as pd
     >>> from labkit import analysis
+    >>> analysis.format_numbers(pd.DataFrame({"median": [3_243_923, 812.4]}), unit="ns")
+        median
+    0  3.24 ms
+    1   812 ns
+
     >>> analysis.format_numbers(pd.DataFrame({"blocks": [5, 10], "sd": [0.5, float("nan")]}))
       blocks    sd
     0      5  0.50
     1     10
     """
+    units = unit if isinstance(unit, Mapping) else dict.fromkeys(table.columns, unit)
 
-    def column(values: pd.Series[Any]) -> list[str]:
+    def column(values: pd.Series[Any], stored: str) -> list[str]:
+        if stored:
+            return ["" if pd.isna(one) else scaled(float(one), stored) for one in values]
         known = [value for value in values if isinstance(value, int | float | np.number)]
         integers = all(math.isnan(value) or float(value).is_integer() for value in known)
         return [_number(value, 0 if integers else digits) for value in values]
 
-    texts = [column(table.iloc[:, number]) for number in range(table.shape[1])]
+    texts = [
+        column(table.iloc[:, number], units.get(name, ""))
+        for number, name in enumerate(table.columns)
+    ]
     shown = pd.DataFrame(dict(enumerate(texts)), index=table.index)
     return in_words(shown.set_axis(table.columns, axis=1))
 
 
-def _row(row: Mapping[Any, Any], scale: float) -> dict[str, str]:
+def _row(row: Mapping[Any, Any], unit: str) -> dict[str, str]:
     low, high, confidence = interval_of(row)
-    difference = [row[name] for name in ("difference", "difference_low", "difference_high")]
+    ends = row["difference_low"], row["difference_high"]
     notes = [
         note for note in str(row["note"]).split("; ") if note and not note.endswith(_STATED_ONCE)
     ]
@@ -183,9 +207,9 @@ def _row(row: Mapping[Any, Any], scale: float) -> dict[str, str]:
         notes.append("missing: " + ", ".join(map(str, row["blocks_missing"])))
     return {
         "blocks": str(row["n_blocks"]),
-        "ratio": _with_interval([row["estimate"], low, high], 3),
+        "ratio": ratio_text(row["estimate"], low, high),
         "confidence": f"{100 * confidence:.3g} %" if math.isfinite(low) else "",
-        "difference": _with_interval([scale * item for item in difference], 2),
+        "difference": interval_text(row["difference"], *ends, unit=unit, signed=True),
         "p": _p_value(row["p_adjusted"]),
         "equal": _p_value(row["p_equivalence"]),
         "needed": "" if pd.isna(row["needed_blocks"]) else str(row["needed_blocks"]),
@@ -305,12 +329,8 @@ def format_claims(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _measured(row: Mapping[Any, Any]) -> str:
     """Return an estimate with its interval and unit; empty where there is none."""
-    if not np.isfinite(row["estimate"]):
-        return ""
-    unit = "" if row["unit"] in ("", "1") else f" {row['unit']}"
-    known = not (np.isnan(row["low"]) or np.isnan(row["high"]))
-    bounds = f" [{row['low']:.4g}, {row['high']:.4g}]" if known else ", no interval"
-    return f"{row['estimate']:.4g}{bounds}{unit}"
+    text = interval_text(row["estimate"], row["low"], row["high"], row["unit"])
+    return f"{text}, no interval" if text and "[" not in text else text
 
 
 def format_ranking(table: pd.DataFrame, within: Sequence[str], sign: str = "<") -> pd.Series[str]:
@@ -344,8 +364,13 @@ def format_ranking(table: pd.DataFrame, within: Sequence[str], sign: str = "<") 
     return pd.Series(list(orders.values()), index=names, dtype="object")
 
 
-def headline(row: Mapping[str, Any] | pd.Series[Any], text: str) -> dict[str, Any]:
-    """Return a row of `compare` as a headline: ``text, verdict, estimate, low, high, unit``.
+def headline(
+    row: Mapping[str, Any] | pd.Series[Any], text: str, metric: str = ""
+) -> dict[str, Any]:
+    """Return a row of `compare` as a headline.
+
+    It has ``text, verdict, estimate, low, high``, and ``unit`` (``1``: a ratio). By the ``metric``,
+    the column that was compared, it is slower and faster, or more and less.
 
     Examples
     --------
@@ -361,7 +386,7 @@ def headline(row: Mapping[str, Any] | pd.Series[Any], text: str) -> dict[str, An
     numbers = {name: json_value(row[name]) for name in ("estimate", "low", "high")}
     pilot = str(row["note"]).startswith("pilot")
     verdict = f"{row['verdict']} (pilot)" if pilot else str(row["verdict"])
-    return {"text": text, "verdict": verdict, **numbers, "unit": "times"}
+    return {"text": text, "verdict": verdict, **numbers, "unit": "1", "metric": metric}
 
 
 def json_value(value: Any) -> Any:

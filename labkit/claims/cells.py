@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.estimates import join_notes
 from labkit.analysis.trials import quantile_level, reduce_trials, samples_needed, sort_samples
+from labkit.answers import quantity
 from labkit.claims.schema import (
     Cell,
     Claim,
@@ -28,6 +29,7 @@ from labkit.claims.schema import (
 )
 from labkit.dataset import Dataset
 from labkit.errors import DatasetError
+from labkit.units import factor_words, level_words
 
 _T = TypeVar("_T")
 #: A load generator that used more of its CPUs than this may be the bottleneck, and so may one that
@@ -169,16 +171,18 @@ class Measured:
             name for name in unnamed if len(np.unique(self._levels[name].codes[kept[0]])) > 1
         ]
         repeated = any(len(np.unique(blocks[indices])) < len(indices) for indices in kept)
-        name = f"{claim.statistic} of {claim.metric}" if claim.statistic else claim.metric
         note = join_notes(
             f"blocks {', '.join(map(str, split))} span sessions and are left out" if split else "",
-            f"averaged over {', '.join(several)}" if several else "",
+            f"averaged over {', '.join(map(factor_words, several))}" if several else "",
             "averaged without logs, as a value is 0" if repeated and not positive else "",
-            f"{lost} trials left out: not every cell was measured at their {', '.join(unnamed)}"
+            f"{lost} trials left out: not every condition was measured at their "
+            f"{', '.join(map(factor_words, unnamed))}"
             if lost
             else "",
             f"{failures} attempts failed" if failures else "",
-            f"{valueless} trials have no {name}" if valueless else "",
+            f"{valueless} trials have no {quantity(claim.metric, claim.statistic)}"
+            if valueless
+            else "",
         )
         samples = int(data.n[np.concatenate(shared)].min())
         return Cells(pd.DataFrame(values, index=every), samples, note, self._load_limit(used))
@@ -187,12 +191,14 @@ class Measured:
         """Return the numbers of a factor at which every cell was measured."""
         data = self._data(claim)
         if over not in self._levels:
-            raise NotMeasured(f"this campaign does not vary {over}")
+            raise NotMeasured(f"this campaign does not vary the {factor_words(over)}")
         numbers = self._levels[over].numbers
         levels = [set(map(float, numbers[self._of(data, cell, claim)])) for cell in cells]
         shared = sorted(set.intersection(*levels))
         if len(shared) < 2:
-            raise NotMeasured(f"{len(shared)} level of {over} was measured; it takes several")
+            raise NotMeasured(
+                f"{len(shared)} level of the {factor_words(over)} was measured; it takes several"
+            )
         return shared
 
     def _spanning(self, cells: Sequence[NDArray[np.intp]]) -> list[Any]:
@@ -286,7 +292,7 @@ class Measured:
         for name, level in cell.items():
             planned = _Levels.of(self.known[name]).equal(level).any()
             if not planned and not self._levels[name].equal(level).any():
-                return f"{name} {level_text(level)} is not in this campaign"
+                return f"{level_words(name, level)} is not in this campaign"
         failed = self._trials[self._matches(cell)]
         if len(failed):
             return f"none of {len(failed)} attempts succeeded{_problems(failed)}"
@@ -409,7 +415,8 @@ def _shared(
     common = functools.reduce(np.intersect1d, [codes[indices] for indices in rows])
     shared = [indices[np.isin(codes[indices], common)] for indices in rows]
     if not all(map(len, shared)):
-        raise NotMeasured(f"the cells have no level of {', '.join(unnamed)} in common")
+        names = ", ".join(map(factor_words, unnamed))
+        raise NotMeasured(f"the conditions have no level of {names} in common")
     return shared, sum(map(len, rows)) - sum(map(len, shared))
 
 
@@ -445,7 +452,8 @@ def _no_value(samples: int, claim: Claim) -> str:
     level = quantile_level(claim.statistic) if claim.statistic else None
     if level is not None:
         return (
-            f"{claim.statistic} takes {samples_needed(level):,} samples a trial, "
+            f"the {quantity(claim.metric, claim.statistic)} takes {samples_needed(level):,} "
+            "samples a trial, "
             f"and there are {samples:,}"
         )
-    return f"no trial has {claim.metric}"
+    return f"no trial has a value of the {quantity(claim.metric)}"

@@ -38,7 +38,7 @@ from labkit.claims.schema import (
     beyond,
     words,
 )
-from labkit.units import METRICS
+from labkit.units import METRICS, factor_words, level_words
 
 #: Units that a factor's name ends with.
 _UNITS = {"us": "us", "ns": "ns", "b": "B"}
@@ -54,6 +54,8 @@ class Part:
     low: float
     high: float
     unit: str = "1"
+    #: Whether it is the ratio of two conditions, and so slower, faster, more or less.
+    compared: bool = False
 
     @property
     def p_within(self) -> float:
@@ -252,8 +254,9 @@ def _ratios(case: _Case, pairs: Sequence[tuple[Cell, Cell]], region: Region) -> 
     parts, values = [], data.values.to_numpy(dtype=np.float64)
     for number, (above, below) in enumerate(pairs):
         top, bottom = places[2 * number : 2 * number + 2]
-        label = f"{words(above, without=below)} / {words(below, without=above)}"
-        parts.append(Part(label, _paired(values[:, top], values[:, bottom]), *region))
+        label = f"{words(above, without=below)} against {words(below, without=above)}"
+        ratio = _paired(values[:, top], values[:, bottom])
+        parts.append(Part(label, ratio, *region, compared=True))
     return Evaluation(tuple(parts), data.samples, note=data.note, limited=data.limited)
 
 
@@ -283,9 +286,9 @@ def _contrast(case: _Case) -> Evaluation:
         by_key = dict(zip(claim.cell_keys, places, strict=True))
         estimate = interaction(data.tidy(), value="value", by="cell", block="block", **by_key)
     first, second = (
-        f"({words(a, without=b)} / {words(b, without=a)})" for a, b in (four[:2], four[2:])
+        f"{words(a, without=b)} against {words(b, without=a)}" for a, b in (four[:2], four[2:])
     )
-    part = Part(f"{first} / {second}", estimate, *beyond(claim.direction))
+    part = Part(f"ratio of {first} to that of {second}", estimate, *beyond(claim.direction))
     return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
 
 
@@ -300,7 +303,8 @@ def _bound(case: _Case) -> Evaluation:
         estimate = block_mean(np.log(values), scale="log", note=note)
     else:
         estimate = block_mean(values, note=join_notes(note, f"{_NO_LOGARITHM}: arithmetic mean"))
-    part = Part(words(cell), estimate, *claim.region(), claim.unit or _unit(claim))
+    unit = claim.unit if claim.unit not in ("", "1") else _unit(claim)
+    part = Part(words(cell), estimate, *claim.region(), unit)
     return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
 
 
@@ -311,13 +315,15 @@ def _linear(case: _Case) -> Evaluation:
     line = fit_line(_over(data, levels), value="value", over="level", block="block")
     up = claim.direction == "increasing"
     region = (0.0, math.inf) if up else (-math.inf, 0.0)
-    slope = Part(f"slope over {claim.over}", line.slope, *region, f"{_unit(claim)} each")
+    over = factor_words(claim.over)
+    slope = Part(f"slope over {over}", line.slope, *region, _unit(claim))
     straight = tuple(
         Part(
-            f"deviation from the line at {claim.over} {level:g}, as a share of its rise",
+            f"deviation from the line at {level_words(claim.over, level)}, as a share of its rise",
             deviation,
             -claim.margin,
             claim.margin,
+            "share",
         )
         # Below three levels there is one deviation, which is unknown.
         for level, deviation in zip(line.levels, line.deviations, strict=len(line.deviations) > 1)
@@ -349,8 +355,9 @@ def _fixed_offset(case: _Case) -> Evaluation:
         over="level",
         block="block",
     )
-    offset = Part(f"added at {claim.over} 0", fit.intercept, 0.0, math.inf, unit)
-    grown = Part("growth as a share of the baseline", fit.relative, -claim.margin, claim.margin)
+    offset = Part(f"added at {factor_words(claim.over)} 0", fit.intercept, 0.0, math.inf, unit)
+    growth = "growth as a share of the baseline"
+    grown = Part(growth, fit.relative, -claim.margin, claim.margin, "share")
     note = join_notes(data.note, fit.note)
     return Evaluation((offset, grown), data.samples, note=note, limited=data.limited)
 
@@ -361,9 +368,12 @@ def _knee(case: _Case) -> Evaluation:
     levels, cells = case.curve()
     kept = [place for place, level in enumerate(levels) if float(level) > 0]
     if len(kept) < 4:
-        raise NotMeasured(f"{len(kept)} levels of {claim.over}, and a knee takes 4 above 0")
+        raise NotMeasured(
+            f"{len(kept)} levels of the {factor_words(claim.over)}, and a knee takes 4 above 0"
+        )
     data = case.values([cells[place] for place in kept])
-    label, unit = f"the knee over {claim.over}", _UNITS.get(claim.over.rpartition("_")[2], "1")
+    label = f"the knee over the {factor_words(claim.over)}"
+    unit = _UNITS.get(claim.over.rpartition("_")[2], "1")
     if not data.positive:
         part = Part(label, _nothing(data), *claim.region(), unit)
         return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
@@ -409,6 +419,6 @@ def _nothing(data: Cells) -> Estimate:
 
 
 def _unit(claim: Claim) -> str:
-    """Return the unit of a metric as it is stored."""
+    """Return the unit of a metric, as `labkit.answers.scaled` takes it."""
     known = METRICS.get(claim.metric)
-    return known.unit if known else ""
+    return known.shown if known else ""

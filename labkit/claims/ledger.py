@@ -22,6 +22,7 @@ from labkit.analysis.estimates import Estimate, benjamini_hochberg, holm, join_n
 from labkit.analysis.power import MOST_BLOCKS, blocks_to_detect, least_blocks
 from labkit.analysis.robust import without_unchecked
 from labkit.analysis.sequential import Looks, campaign_share
+from labkit.answers import interval_text, scaled, unit_of_word, word_of
 from labkit.claims.cells import Combined, Measured, NotMeasured
 from labkit.claims.estimators import Evaluation, Part, evaluate
 from labkit.claims.schema import Claim, Claims, PublishedValue, load_claims
@@ -88,11 +89,11 @@ def ledger(
           ``result``, or ``remark`` for what the source says and did not measure;
         - ``published``, in words, and ``published_value``; ``arithmetic``: ``follows``, ``does not
           follow`` or ``nothing to recompute``, with both numbers in ``arithmetic_detail``;
-        - ``estimate, low, high`` in ``unit`` (``1`` for a ratio), of the part that decides where a
-          claim has several; ``confidence``, the level of the interval: the one that the verdict
-          rests on, with the correction for several claims and parts in it; ``n_blocks``, those
-          that every part rests on; ``blocks_needed``, those that would decide if the estimates are
-          what is true;
+        - ``estimate, low, high`` in ``unit`` (``1`` for a ratio, ``share``), of the part that
+          decides where a claim has several; ``confidence``, the level of the interval: the one that
+          the verdict rests on, with the correction for several claims and parts in it;
+          ``n_blocks``, those that every part rests on; ``blocks_needed``, those that would decide
+          if the estimates are what is true;
         - ``p_replicates``, ``p_contradicts`` (see `labkit.claims.estimators`), and both adjusted
           where something can be decided;
         - ``setting`` (``same``, ``analogue``, ``unsuitable``; empty without a campaign) and
@@ -453,14 +454,15 @@ def decide(
         what = f"{others} more" if evaluation.spare else what
         also = f", and so {'does' if others == 1 else 'do'} {what}"
         return "replicated", join_notes(
-            f"{_inside(evaluation.weakest)}{also if others else ''} (p {_p(adjusted[0])})", note
+            f"{_inside(claim, evaluation.weakest)}{also if others else ''} (p {_p(adjusted[0])})",
+            note,
         )
     planned = max(planned, evaluation.n_blocks)
     if narrow := [part for part in evaluation.deciding if not reachable(part, planned, alpha)]:
         said = _too_noisy(claim, evaluation, narrow[0], family, alpha, planned)
         return "undecided", join_notes(said, note)
     if fails:
-        said = f"{_outside(evaluation.worst)} (p {_p(adjusted[1])})"
+        said = f"{_outside(claim, evaluation.worst)} (p {_p(adjusted[1])})"
         if evaluation.spare:
             said += f", nor {'does' if evaluation.spare == 1 else 'do'} {evaluation.spare} more"
         return "contradicted", join_notes(said, _absent(evaluation, alpha), note)
@@ -474,11 +476,27 @@ def fewest(claim: Claim, alpha: float) -> int:
 
 def region(part: Part) -> str:
     """Return the region of a part in words."""
-    unit = "" if part.unit in ("", "1") else f" {part.unit}"
+    low, high = (_bound(bound, part.unit) for bound in (part.low, part.high))
     if math.isinf(part.low) or math.isinf(part.high):
-        low = math.isinf(part.high)
-        return f"{'above' if low else 'below'} {part.low if low else part.high:.4g}{unit}"
-    return f"from {part.low:.4g} to {part.high:.4g}{unit}"
+        return f"above {low}" if math.isinf(part.high) else f"below {high}"
+    return f"from {low} to {high}"
+
+
+def _bound(value: float, unit: str) -> str:
+    """Return the bound of a region; whole ratios without decimals."""
+    if unit == "share":
+        return f"{100 * value:.3g} %"
+    return f"{value:.3g}" if unit in ("", "1") else scaled(value, unit)
+
+
+def _value(part: Part) -> str:
+    return interval_text(part.estimate.value, unit=part.unit)
+
+
+def _directed(claim: Claim, part: Part) -> str:
+    """Return the estimate of a part, with its direction where two conditions are compared."""
+    word = word_of("different", part.estimate.value, unit=unit_of_word(claim.metric))
+    return f"{_value(part)} ({word})" if part.compared else _value(part)
 
 
 def reachable(part: Part, blocks: int, alpha: float) -> bool:
@@ -552,15 +570,15 @@ def _blocks(part: Part, alpha: float) -> int | None:
     return blocks or MOST_BLOCKS
 
 
-def _inside(part: Part) -> str:
+def _inside(claim: Claim, part: Part) -> str:
     # Two one-sided tests at 5 % are an interval of 90 %: the one of 95 % may reach over a bound.
     both = math.isfinite(part.low) and math.isfinite(part.high)
     how = ", by two one-sided tests" if both else ""
-    return f"{part.label}: {part.estimate.value:.4g} lies {region(part)}{how}"
+    return f"{part.label}: {_directed(claim, part)} lies {region(part)}{how}"
 
 
-def _outside(part: Part) -> str:
-    return f"{part.label}: {part.estimate.value:.4g} does not lie {region(part)}"
+def _outside(claim: Claim, part: Part) -> str:
+    return f"{part.label}: {_directed(claim, part)} does not lie {region(part)}"
 
 
 def _absent(evaluation: Evaluation, alpha: float) -> str:
@@ -571,7 +589,7 @@ def _absent(evaluation: Evaluation, alpha: float) -> str:
 def _open(claim: Claim, evaluation: Evaluation, family: int, alpha: float) -> str:
     """Return why a claim is neither shown nor refuted, and what it would take."""
     part = evaluation.weakest
-    said = f"{part.label}: whether {part.estimate.value:.4g} lies {region(part)} is open"
+    said = f"{part.label}: whether {_value(part)} lies {region(part)} is open"
     if math.isnan(part.estimate.value):
         said = f"{part.label} has no estimate"
     elif min(evaluation.p_replicates, evaluation.p_contradicts) < alpha:
@@ -593,7 +611,7 @@ def _too_noisy(
     more = "more than" if blocks >= MOST_BLOCKS else "about"
     return (
         f"not decidable at this noise: {more} {blocks:,} blocks, {planned:,} planned; "
-        f"{part.label}: the interval of {part.estimate.value:.4g} is wider than the region "
+        f"{part.label}: the interval of {_value(part)} is wider than the region "
         f"{region(part)}"
     )
 
@@ -655,11 +673,7 @@ def format_arithmetic(sources: Iterable[str]) -> list[str]:
 
 def _cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
     published = _number(row["published_value"]) or ("stated" if row["published"] else "")
-    measured = _number(row["estimate"])
-    if measured:
-        unit = "" if row["unit"] in ("", "1") else f" {row['unit']}"
-        low, high = _number(row["low"]), _number(row["high"])
-        measured += f" [{low}, {high}]{unit}" if low and high else unit
+    measured = interval_text(row["estimate"], row["low"], row["high"], row["unit"])
     return str(row["id"]), published, measured, str(row["setting"]), str(row["result"])
 
 

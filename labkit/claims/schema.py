@@ -67,6 +67,7 @@ from labkit.claims.toml_file import Mistakes, read_toml
 from labkit.errors import DatasetError, UsageError
 from labkit.paths import project
 from labkit.placement import ENGINES
+from labkit.units import level_words
 
 Capability = Literal[
     "separate-kernels",
@@ -674,10 +675,7 @@ class _Reader:
 def words(cell: Cell, *, without: Cell | None = None) -> str:
     """Return a cell in words, without the levels that another has too (if any are left)."""
     left = {name: level for name, level in cell.items() if (without or {}).get(name) != level}
-    return " | ".join(
-        f"{name} {level_text(level)}" if isinstance(level, int | float) else str(level)
-        for name, level in (left or cell).items()
-    )
+    return ", ".join(level_words(name, level) for name, level in (left or cell).items())
 
 
 def level_text(level: Level) -> str:

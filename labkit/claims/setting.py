@@ -9,6 +9,7 @@ from typing import Any
 
 from labkit.claims.schema import Claim, Needs
 from labkit.dataset import Dataset
+from labkit.units import capability_words, heading
 
 #: Sizes and durations within this factor of the paper's are the same setting.
 SIZE_FACTOR = 2
@@ -52,17 +53,22 @@ def _other_sizes(sizes: Mapping[str, float], dataset: Dataset) -> Iterator[str]:
             for key in name.split("."):
                 value = value[int(key)] if isinstance(value, list) else value[key]
         except (KeyError, IndexError, TypeError, ValueError):
-            yield f"{name} is {published:,.10g} in the paper: the campaign does not state it"
+            yield f"{_size_words(name)}: {published:,.10g} in the paper, not stated here"
             continue
         if not published / SIZE_FACTOR <= float(value) <= published * SIZE_FACTOR:
-            yield f"{name} is {published:,.10g} in the paper: here it is {value:,}"
+            yield f"{_size_words(name)}: {published:,.10g} in the paper, {value:,} here"
+
+
+def _size_words(name: str) -> str:
+    """Return the path of a setting (``linpack_size.equations``) in words with its unit."""
+    return ", ".join(heading(part) for part in name.split(".") if not part.isdecimal())
 
 
 def _other_hosts(hosts: Mapping[str, str], dataset: Dataset) -> Iterator[str]:
     """Yield what the hosts of a campaign had otherwise than the paper's."""
     for name, (what, read) in _HOSTS.items():
         if name in hosts and (here := read(dataset) or "not recorded") != hosts[name]:
-            yield f"{what} is {hosts[name]} in the paper: here it is {here}"
+            yield f"{what}: {hosts[name]} in the paper, {here} here"
 
 
 def _congestion_control(dataset: Dataset) -> str:
@@ -114,7 +120,7 @@ def _lacking(needs: Needs, dataset: Dataset, samples: int | None) -> Iterator[st
     rig, facts = dataset.rig, dataset.facts
     for name in needs.capabilities:
         if reason := _capability(name, rig):
-            yield f"{name}: {reason}"
+            yield f"{capability_words(name)}: {reason}"
     for what, wanted, available in (
         ("CPUs of the system under test", needs.cores, _cores(facts)),
         ("hosts", needs.hosts, len(rig.get("hosts", {}).keys() - {_STAND_IN})),

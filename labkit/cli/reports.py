@@ -100,7 +100,8 @@ def ledger(
     lines = claim_ledger.format_rows(shown)
     if arithmetic:
         lines += claim_ledger.format_arithmetic(source or claims.sources)
-    lines += ["", *map(str, chosen)] if chosen else []
+    counted = [one for one in chosen if one.study in set(shown["study"])]
+    lines += ["", *map(str, counted)] if counted else []
     click.echo("\n".join(lines))
     if csv is not None:
         shown.to_csv(csv, index=False, lineterminator="\n")

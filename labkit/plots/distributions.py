@@ -28,9 +28,11 @@ from labkit.plots.figure import (
     footnote,
     legend,
     plain_log_ticks,
+    ratio_ticks,
     scale_and_label,
     styles,
 )
+from labkit.units import QUANTILES
 
 #: Points of a curve.
 _POINTS = 300
@@ -376,8 +378,15 @@ def shift_plot(
         at = np.arange(len(order)) + apart * (number - (len(names) - 1) / 2)
         ends = (part[column] * factor for column in (middle, low, high))
         error_bars(axis, at, *ends, lw=0.9, ms=4, label=str(name), **style[name])
-    axis.set_xticks(range(len(order)), order, rotation=45, ha="right")
+    words = [QUANTILES.get(str(one), str(one)) for one in order]
+    axis.set_xticks(range(len(order)), words, rotation=45, ha="right")
     axis.set_xlabel("quantile of a trial")
+    if relative:
+        axis.set_yscale("log")
+        least, most = axis.get_ylim()
+        ticks = ratio_ticks(least, most, 0.08)
+        axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_yticks([], minor=True)
     axis.set_ylabel(f"ratio to {baseline}" if relative else f"difference to {baseline},\n{label}")
     figure.legend(fontsize=7, loc="outside right upper")
     blocks = int(table["n_blocks"].max()) if len(table) else 0

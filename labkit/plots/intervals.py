@@ -15,8 +15,8 @@ from labkit.answers import Answer, ratio_text, word_of
 from labkit.plots.figure import blocks_text, canvas, footnote, ratio_ticks, styles
 from labkit.units import METRICS, level_words
 
-#: Labels on the axis of ratios are at least this share of it apart.
-_APART = 0.07
+#: Labels on the axis of ratios are at least so many inches apart.
+_APART = 0.33
 #: What is passed on as a figure's numbers.
 _NUMBERS = ("metric", "n_blocks", "value", "base", "estimate", "low", "high", "verdict")
 
@@ -55,13 +55,13 @@ def interval_plot(
     >>> table = compare(trials, value="rtt_ns_median", **names).assign(metric="rtt_ns_median")
     >>> figure = plots.interval_plot(table, margin=0.02, baseline="docker host")
     >>> figure.axes[0].get_xlabel()
-    'ratio to docker host (1 = equal; below 1: lower)'
+    'ratio to docker host (1 = equal; below 1: less)'
     """
     names = [label] if isinstance(label, str) else list(label)
     require_columns(table, [*names, "n_blocks", "estimate", "low", "high", "verdict"])
-    figure, axes = canvas(1, 1, width=7.2, height=0.34 * len(table) + 1.4)
+    figure, axes = canvas(1, 1, width=8.4, height=0.34 * len(table) + 1.4)
     _forest(axes[0, 0], table, names, margin)
-    axes[0, 0].set_xlabel(f"ratio to {baseline} (1 = equal; below 1: lower)")
+    axes[0, 0].set_xlabel(f"ratio to {baseline} (1 = equal; below 1: less)")
     axes[0, 0].set_title(title, fontsize=9)
     _note_blocks(figure, table)
     figure.numbers = table[[*names, *(name for name in _NUMBERS if name in table)]]
@@ -157,7 +157,8 @@ def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float)
     axis.invert_yaxis()
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.grid(visible=False, axis="y")
-    _ratio_scale(axis, np.concatenate([left, right, [1 / (1 + margin), 1 + margin]]))
+    shown = np.concatenate([left, right, [1 / (1 + margin), 1 + margin]])
+    _ratio_scale(axis, shown[np.isfinite(shown) & (shown > 0)])
     for number, row in enumerate(rows.to_dict("records")):
         axis.annotate(
             _words(row, margin),
@@ -167,6 +168,7 @@ def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float)
             fontsize=7,
             annotation_clip=False,
         )
+    _ratio_ticks(axis)
 
 
 def _label(names: Sequence[str], levels: Sequence[Any]) -> str:
@@ -178,16 +180,24 @@ def _label(names: Sequence[str], levels: Sequence[Any]) -> str:
     )
 
 
-def _ratio_scale(axis: Axes, shown: Any) -> None:
-    known = shown[np.isfinite(shown) & (shown > 0)]
+def _ratio_scale(axis: Axes, known: Any) -> None:
     low, high = float(known.min()), float(known.max())
     reach = (high / low) ** 0.06
     low, high = low / reach, high * reach
     axis.set_xscale("log")
     axis.set_xlim(low, high)
-    ticks = ratio_ticks(low, high, _APART)
-    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
     axis.set_xticks([], minor=True)
+
+
+def _ratio_ticks(axis: Axes) -> None:
+    """Label as many ratios as there is room for: long names of rows leave a narrow axis."""
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()
+    width = axis.get_window_extent().width / figure.dpi
+    low, high = axis.get_xlim()
+    ticks = ratio_ticks(low, high, _APART / width)
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=8)
 
 
 def _words(row: dict[Any, Any], margin: float) -> str:

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from labkit.answers import scaled
 from labkit.errors import LabkitError, UsageError
 from labkit.plots.figure import svg
+from labkit.units import capability_words
 from labkit.version import VERSION
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -198,6 +199,7 @@ def anchor(term: str) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "anchor": anchor,
     "stated": stated,
+    "capability": capability_words,
     "relative": relative,
     "tone": tone,
     "by_reason": by_reason,

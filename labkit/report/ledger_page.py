@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from labkit.answers import interval_text, quantity
 from labkit.claims.ledger import RESULTS, TIERS, totals
 from labkit.dataset import load
 from labkit.paths import project
@@ -111,13 +112,13 @@ def _claim(
     row: Mapping[Any, Any], datasets: Mapping[str, Mapping[str, str]], folder: Path
 ) -> dict[str, Any]:
     """Return a row as the page shows it, with numbers as text and its provenance."""
-    estimate = _number(row["estimate"])
-    if estimate:
-        unit = "" if row["unit"] in ("", "1") else f" {row['unit']}"
-        low, high = _number(row["low"]), _number(row["high"])
-        level = f", {row['confidence']:.2%}" if math.isfinite(row["confidence"]) else ""
-        estimate += unit + (f" [{low} to {high}]{level}" if low and high else ", no interval")
-    shown = {**row, "measured": estimate or "none", "provenance": "", "page": ""}
+    estimate = interval_text(row["estimate"], row["low"], row["high"], row["unit"])
+    if estimate and "[" not in estimate:
+        estimate += ", no interval"
+    elif estimate and math.isfinite(row["confidence"]):
+        estimate += f", {row['confidence']:.2%}"
+    about = quantity(row["metric"], row["statistic"])
+    shown = {**row, "about": about, "measured": estimate or "none", "provenance": "", "page": ""}
     if estimate and row["dataset"] in datasets:
         again = f"labkit ledger {row['dataset']} --source {row['source']}"
         lines = {**datasets[row["dataset"]], "Evaluated again by": again}

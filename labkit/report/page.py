@@ -34,13 +34,22 @@ from labkit.analysis.tables import (
     not_compared,
 )
 from labkit.analysis.trials import join_factors, sort_samples
-from labkit.answers import Answer, percent, quantity, ratio_text, scaled, word_of
+from labkit.answers import (
+    Answer,
+    interval_text,
+    percent,
+    quantity,
+    ratio_text,
+    scaled,
+    unit_of_word,
+    word_of,
+)
 from labkit.claims.ledger import RESULTS, ledger
 from labkit.claims.published import published
 from labkit.paths import project
-from labkit.report.html import SUMMARY_MIME, fact_at, number, render_part
+from labkit.report.html import SUMMARY_MIME, fact_at, render_part
 from labkit.report.provenance import provenance, provenance_html
-from labkit.units import heading, level_words, metric_of
+from labkit.units import capability_words, heading, level_words, metric_of
 
 #: Level of the tests of a page.
 ALPHA = 0.05
@@ -53,7 +62,7 @@ _KEYS = [
 ]
 #: What the table of hosts shows: the label, and the path in a host's facts.
 _FACTS: dict[str, tuple[str, ...]] = {
-    f"{part} {name}": (part, name)
+    f"{part} {name}".replace("cpu", "CPU").replace("_", " "): (part, name)
     for part, names in {
         "cpu": ("model", "count", "smt", "governor", "isolated"),
         "idle": ("driver", "governor"),
@@ -72,7 +81,9 @@ _FACTS: dict[str, tuple[str, ...]] = {
 _CLAIM_COLUMNS = ["claim", "published", "measured [interval]", "setting", "result", "why"]
 #: Numbers in the flags of trials: without them, flags of one kind are the same text.
 _AMOUNTS = r"[0-9.,%]+"
-_FLOOR = ("n_blocks", "ratio", "low", "high", "sd", "decidable_margin", "detectable_difference")
+_FLOOR = ("n_blocks", "sd", "decidable_margin", "detectable_difference")
+#: Verdicts of comparisons that are decided.
+_DECIDED = ("different", "equivalent", "different within margin")
 #: Results that do not come from what was measured: more blocks would not change them.
 _UNMEASURED = ("not decidable on this rig", "not measured", "from its tables")
 _SESSIONS = """### Sessions
@@ -287,9 +298,8 @@ class Page:
     def show_comparison(
         self,
         table: pd.DataFrame,
+        value: str | None = None,
         *,
-        scale: float = 1e-3,
-        unit: str = "µs",
         margin: float | None = None,
     ) -> None:
         """Display a comparison: what was measured as a table, what was not as a sentence.
@@ -298,14 +308,14 @@ class Page:
         ----------
         table : DataFrame
             What `compare`, `factor_effect` or `shift` returns.
-        scale, unit : float, str
-            From the stored unit of the differences to the one shown; times and rates are slower
-            or faster, everything else is higher or lower.
+        value : str, optional
+            The column that was compared; `summary` by default.
         margin : float, optional
             That of the comparison; the page's by default.
         """
         margin = self.margin if margin is None else margin
-        shown = format_comparison(self.measured(table), scale=scale, unit=unit, margin=margin)
+        metric = self.metric(value or self.summary)
+        shown = format_comparison(self.measured(table), metric=metric, margin=margin)
         self.show(shown)
         if not_compared(table):
             self.say(not_compared(table))
@@ -348,22 +358,26 @@ class Page:
         known = [math.nan if one is None else float(one) for one in numbers]
         verdict, pilot, _ = str(line["verdict"]).partition(" (pilot)")
         # A notebook may have tested it against another margin than the page's, which its text says.
-        word = f"{word_of(verdict, known[0] / line.get('target', 1))}{pilot}"
-        if line.get("unit") == "times":
-            text = ratio_text(*known)
-        else:
-            bounds = (
-                "" if math.isnan(sum(known[1:])) else f" [{number(known[1])}, {number(known[2])}]"
-            )
-            text = "" if numbers[0] is None else f"{number(known[0])} {line['unit']}{bounds}"
+        unit = unit_of_word(line.get("metric", ""))
+        word = f"{word_of(verdict, known[0] / line.get('target', 1), unit=unit)}{pilot}"
+        value, low, high = known
+        text = interval_text(value, low, high, str(line.get("unit", "1")))
         return f"- {line['text']}: {text} **{word}**".replace("  ", " ")
 
-    def word(self, verdict: str, ratio: float, unit: str = "") -> str:
-        """Return a verdict in words at the page's margin, as `labkit.answers.word_of`."""
-        return word_of(verdict, ratio, self.margin, unit)
+    def word(self, verdict: str, ratio: float, value: str) -> str:
+        """Return a verdict on a column of `trials` in words at the page's margin."""
+        return word_of(verdict, ratio, self.margin, unit_of_word(self.metric(value)))
 
-    @staticmethod
-    def headlines(table: pd.DataFrame, text: str, **levels: Any) -> list[dict[str, Any]]:
+    def amount(
+        self, value: str, number: float, low: float = math.nan, high: float = math.nan
+    ) -> str:
+        """Return a number of a column of `trials`, with its interval if any, in a readable unit."""
+        unit = metric_of(self.metric(value))[0].shown
+        return interval_text(number, low, high, "" if unit == "1" else unit)
+
+    def headlines(
+        self, table: pd.DataFrame, text: str, value: str | None = None, **levels: Any
+    ) -> list[dict[str, Any]]:
         """Return the headline of one row of a comparison; an empty list if it was not measured.
 
         Parameters
@@ -372,11 +386,14 @@ class Page:
             What `compare` or `factor_effect` returns.
         text : str
             What the row compares, in words.
+        value : str, optional
+            The column that was compared; `summary` by default.
         **levels
             Column and level of the row, such as ``contrast="docker host / bare clean"``.
         """
         rows = _rows(table[table["n_blocks"] > 0], levels)
-        return [headline(row, text) for _, row in rows.head(1).iterrows()]
+        metric = self.metric(value or self.summary)
+        return [headline(row, text, metric) for _, row in rows.head(1).iterrows()]
 
     # Section: the answer
 
@@ -450,6 +467,7 @@ class Page:
         *,
         label: str | Sequence[str],
         baseline: str,
+        title: str = "",
     ) -> None:
         """Draw the measured rows of a comparison with their values, slower or faster.
 
@@ -461,13 +479,18 @@ class Page:
             Columns that name a row.
         baseline : str
             What the ratio is to, as a reader knows it.
+        title : str
+            Title of the figure.
         """
         if table is None or not (table["n_blocks"] > 0).any():
             self.say("Nothing was compared here.")
             return
         rows = self.measured(table).assign(metric=self.metric(value or self.summary))
-        drawn = plots.interval_plot(rows, margin=self.margin, label=label, baseline=baseline)
-        self.show(drawn)
+        ends = {str(one).partition(" / ")[2] for one in rows.get("contrast", ())}
+        if len(ends) == 1:  # one baseline for all: the axis names it
+            rows["contrast"] = rows["contrast"].astype("str").str.partition(" / ")[0]
+        names: dict[str, Any] = {"label": label, "baseline": baseline, "title": title}
+        self.show(plots.interval_plot(rows, margin=self.margin, **names))
 
     def distribution(
         self,
@@ -585,7 +608,7 @@ class Page:
         told = Answer.from_comparison(
             row, metric=metric, condition="", baseline="", margin=self.margin
         )
-        return f"{told.quantity} is {told.word} ({told.numbers})"
+        return f"{told.quantity}: {told.word} ({told.numbers})"
 
     def trust(self) -> None:
         """Show four marks (noise, drift, failures, infeasible), each with its table.
@@ -615,10 +638,7 @@ class Page:
                 "ratio to itself": [
                     ratio_text(*row) for row in floor[["ratio", "low", "high"]].to_numpy()
                 ],
-                "decidable margin": [
-                    percent(one) if math.isfinite(one) else "unknown"
-                    for one in floor["decidable_margin"]
-                ],
+                "decidable margin": [_share_text(one) for one in floor["decidable_margin"]],
             }
         )
         return _mark("Noise", worst <= self.margin, text, shown)
@@ -685,20 +705,21 @@ class Page:
         counts = f"{self._ok} of {planned} planned trials in {blocks};{samples}"
         self.say(f"{counts} {self.failed} attempts failed.{pilot}")
         pd.options.display.max_colwidth = None
-        settings = pd.Series({**plan["settings"], "seed": plan["seed"]}).astype(str)
-        self.show(settings.to_frame("setting"))
+        settings = {**plan["settings"], "seed": plan["seed"]}
+        shown = {name: _setting_text(value) for name, value in settings.items()}
+        self.show(pd.Series(shown, dtype="object").to_frame("setting"))
         if len(self.trials):
             trials = self.trials.groupby(by, observed=True).size()
             self.show(
                 trials.unstack(by[-1], fill_value=0) if len(by) > 1 else trials.to_frame("trials")
             )
         source = "as planned" if "margin" in plan else "labkit's default"
-        text = f"Margin: {self.margin:.1%}, {source}."
+        text = f"Margin: {percent(self.margin)}, {source}."
         if self.margin != self._planned_margin:
             text = (
-                f"**Margin: {self.margin:.1%}, chosen after the plan, which has "
-                f"{self._planned_margin:.1%}.** Verdicts of equality below hold for a margin that "
-                "was not fixed before measuring."
+                f"**Margin: {percent(self.margin)}, chosen after the plan, which has "
+                f"{percent(self._planned_margin)}.** Verdicts of equality below hold for a margin "
+                "that was not fixed before measuring."
             )
         self.say(text)
         infeasible = self._infeasible()
@@ -723,7 +744,9 @@ class Page:
         """Show the rig's caveats, what it lacks, its CPUs and its hosts."""
         caveats = "\n".join(f"- {caveat}" for caveat in self.rig.get("caveats", []))
         self.say(caveats or "The rig states no caveats.")
-        lacking = pd.Series(self.rig.get("capabilities", {}), dtype="object").astype(str)
+        missing = self.rig.get("capabilities", {}).items()
+        reasons = {capability_words(name): str(reason) for name, reason in missing}
+        lacking = pd.Series(reasons, dtype="object")
         self.show(lacking.to_frame("why it is missing here"), empty="No capability is missing.")
         cpus = pd.Series(self.rig.get("cpu_map", {}), dtype="object").astype(str)
         self.show(cpus.to_frame("CPUs"))
@@ -808,14 +831,20 @@ class Page:
             if isinstance(groups.dtype, pd.CategoricalDtype):
                 levels = list(groups.cat.categories)
             floor[by] = pd.Categorical(floor[by], levels)
+        bounds = floor[["ratio", "low", "high"]].to_numpy()
+        shown = floor.set_index(self.factors)[list(_FLOOR)].assign(
+            sd=[scaled(one) if math.isfinite(one) else "" for one in floor["sd"]],
+            **{name: [_share_text(one) for one in floor[name]] for name in _FLOOR[2:]},
+        )
+        shown.insert(1, "ratio to itself [95 %]", [ratio_text(*row) for row in bounds])
         self.show(
-            format_numbers(floor.set_index(self.factors)[list(_FLOOR)], 4),
+            shown,
             empty=f"No condition ran twice in a block{which}: the noise floor is not known.",
         )
         self.floors.append(floor.assign(of=value))
         decidable = margins(floor, by) if by else {"": floor["decidable_margin"].max()}
         finite = {str(n): margin for n, margin in decidable.items() if math.isfinite(margin)}
-        unknown = [f"`{name}`" for name in decidable if by and str(name) not in finite]
+        unknown = [str(name) for name in decidable if by and str(name) not in finite]
         self.margins |= {f"{value}{which}, {name}": margin for name, margin in finite.items()}
         self.say(self._decidable_text(floor, value, finite, unknown))
 
@@ -828,13 +857,14 @@ class Page:
         sd = floor["sd"].max()
         needed = power.blocks_for(self.margin, sd) if sd > 0 else 2
         needed = needed and max(needed, power.least_blocks())
+        count = needed or "too many"
         each = " of each group" if len(decidable) + len(unknown) > 1 else ""
-        parts = [f"`{name}` {m:.1%}" if name else f"{m:.1%}" for name, m in decidable.items()]
+        parts = [f"{name} {percent(m)}".strip() for name, m in decidable.items()]
         text = (
             f"Decidable margins of the {self._quantity(value)} (80 % power, "
             f"{floor['n_blocks'].max()} blocks, the noisiest condition{each} that ran twice): "
-            f"{', '.join(parts)}. The largest, {max(decidable.values()):.1%}, is the one in the "
-            f"report's index; {self.margin:.1%} everywhere takes {needed or 'too many'} blocks."
+            f"{', '.join(parts)}. The largest, {percent(max(decidable.values()))}, is the one on "
+            f"the rig's page; {percent(self.margin)} everywhere takes {count} blocks."
         )
         if unknown:
             text += f" Not known for {', '.join(unknown)}: no condition ran twice in enough blocks."
@@ -986,9 +1016,15 @@ class Page:
         title : str
             The study, as the index names it.
         """
+        counts = self._counts(lines)
         lines = [self._marked(line) for line in [*lines, *self._claim_headlines()]]
         text = "\n".join(map(self.headline_text, lines))
         self.say(text or "Nothing was measured, so there are no conclusions.")
+        if questions := self._questions():
+            self.say(
+                f"This campaign was planned for {len(questions)} questions; its last look decided "
+                f"{counts['decided']} of them."
+            )
         source = provenance(self._all)
         summary = tables.json_value(
             {
@@ -996,9 +1032,10 @@ class Page:
                 "title": title,
                 "answer": self._answer_record(),
                 "headlines": lines,
+                **counts,
                 "noise_floor": self._noise_lines(),
                 "decidable_margin": max(self.margins.values(), default="unknown (pilot)"),
-                "infeasible": self.plan["infeasible"],
+                "infeasible": self._infeasible().to_dict("records"),
                 "rig": self.rig,
                 **self._about(),
                 "provenance": source,
@@ -1010,6 +1047,24 @@ class Page:
             "text/plain": f"summary of {summary['study']}",
         }
         _notebook.display(shown, raw=True)
+
+    def _questions(self) -> list[Mapping[str, Any]]:
+        """Return the questions of the last planned look, each with its state."""
+        return list(self._all.looks[-1].get("questions", [])) if self._all.looks else []
+
+    def _counts(self, lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+        """Return how much is decided, as the index counts it.
+
+        Where the campaign took looks, their questions count, which the command line told too; else
+        the comparisons that the page concludes from.
+        """
+        verdicts = [str(line["verdict"]).removesuffix(" (pilot)") for line in lines]
+        decided = sum(verdict in _DECIDED for verdict in verdicts)
+        opened = verdicts.count("undecided")
+        if questions := self._questions():
+            decided = sum(one["state"] == "decided" for one in questions)
+            opened = len(questions) - decided
+        return {"decided": decided, "open": opened}
 
     def _marked(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a headline, with "(pilot)" after its verdict where this is a pilot."""
@@ -1032,7 +1087,7 @@ class Page:
                     "text": f"{name}: {claim['statement'].rstrip('.')}",
                     "verdict": f"{claim['result']} ({claim['setting']} setting)",
                     **{end: tables.json_value(claim[end]) for end in ("estimate", "low", "high")},
-                    "unit": "times" if claim["unit"] == "1" else claim["unit"],
+                    "unit": claim["unit"],
                 }
                 for claim in rows.to_dict("records")
                 if claim["result"] in ("replicated", "contradicted")
@@ -1040,7 +1095,7 @@ class Page:
             lines.append(
                 {
                     "text": f"{name}, {len(rows)} claims: {_result_counts(rows)}",
-                    "verdict": rows["result"].value_counts().index[0],
+                    "verdict": "as counted",
                     "estimate": None,
                 }
             )
@@ -1079,6 +1134,21 @@ def _mark(name: str, good: bool, text: str, table: pd.DataFrame | None = None) -
     """Return one mark of whether the page can be trusted, with its table as HTML."""
     shown = "" if table is None or table.empty else table.to_html(index=False, border=0)
     return {"name": name, "good": good, "text": text, "table": shown}
+
+
+def _share_text(share: float) -> str:
+    return percent(share) if math.isfinite(share) else "unknown"
+
+
+def _setting_text(value: Any) -> str:
+    """Return the value of a setting in words."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{heading(name)}: {_setting_text(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_setting_text, value)) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 def _rows(table: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:

@@ -25,8 +25,6 @@ from labkit.report.html import SUMMARY_MIME, render, render_part, write
 
 #: A row of the glossary.
 _TERM = re.compile(r"^\| (?!term \|)(?!---)(.+?) \| (.+?) \|$", re.MULTILINE)
-#: Verdicts of comparisons that are decided.
-_DECIDED = ("different", "equivalent", "different within margin")
 #: How a result of a claim looks.
 _TONES = {
     "replicated": "good",
@@ -144,18 +142,14 @@ def build_glossary(output: Path, *, title: str = "Glossary") -> Path:
 def _study(page: Path, index: Path) -> dict[str, Any]:
     """Return what the index shows of one page."""
     summary = read_summary(page)
-    verdicts = [
-        str(line.get("verdict", "")).removesuffix(" (pilot)")
-        for line in summary.get("headlines") or []
-    ]
     return {
         "title": summary.get("title") or summary.get("page_title") or page.stem,
         "href": Path(os.path.relpath(page, index.parent)).as_posix(),
         "summary": summary,
         "error": summary.get("error"),
         "sentence": (summary.get("answer") or {}).get("sentence"),
-        "decided": sum(verdict in _DECIDED for verdict in verdicts),
-        "open": verdicts.count("undecided"),
+        "decided": int(summary.get("decided") or 0),
+        "open": int(summary.get("open") or 0),
     }
 
 
@@ -184,7 +178,7 @@ def _paper(source: str, counts: Mapping[str, int]) -> dict[str, Any]:
 def _sentence(studies: Sequence[Mapping[str, Any]], ledger: Mapping[str, Mapping[str, int]]) -> str:
     """Return what the report holds in one sentence."""
     decided, opened = (sum(study[name] for study in studies) for name in ("decided", "open"))
-    text = f"{len(studies)} studies decide {decided} of {decided + opened} comparisons"
+    text = f"{len(studies)} studies decide {decided} of {decided + opened} questions"
     totals = {name: sum(row.get(name, 0) for row in ledger.values()) for name in RESULTS}
     if claims := sum(totals.values()):
         found = " and ".join(f"{totals[name]} are {name}" for name in RESULTS[:2])

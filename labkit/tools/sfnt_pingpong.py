@@ -2,9 +2,11 @@
 
 The tool of the first study's paper, which no distribution packages (``make papers-tools``). It
 differs from sockperf in two ways. It exchanges exactly the requested number of messages; and its
-server takes one client, with the options that the client sends it, and ends with it. Client and
-server exchange messages on ports that the kernel assigns and at the server's own address, which
-they agree on over another connection: behind a published port (``nat``) no client reaches it.
+server takes one client, with the options that the client sends it. (It would end with it: by the
+patch in ``scripts/papers-tools`` it sleeps then, so that the end of a window can be verified.)
+Client and server exchange messages on ports that the kernel assigns and at the server's own
+address, which they agree on over another connection: behind a published port (``nat``) no client
+reaches it.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def _probe_image(target: Target) -> None:
 
 
 def server(*, port: int = PORT) -> Workload:
-    """Return the server; it waits as its client does, and ends with its one client."""
+    """Return the server, for one client; it waits as that does."""
     check_integers(TOOL, port=port)
     return Workload((TOOL, f"--port={port}"), port, "tcp", IMAGE)
 

@@ -1,6 +1,6 @@
 # Sourced by papers-tools.sh: how each tool is built. Each function runs in the unpacked sources, with
 # Go on PATH where it is needed, and puts what is kept into the folder $1; $2 is the commit.
-# What also goes into images is linked statically, so that it runs there whatever the host is.
+# What also goes into images is linked statically as far as it can be, so that it runs there too.
 # shellcheck shell=bash
 
 build_sfnt-pingpong() {
@@ -19,8 +19,8 @@ build_memtier_benchmark() {
 
 build_wrk2() {
     make -s -j2 -C deps/luajit/src BUILDMODE=static
-    # The order of libraries in its Makefile does for shared ones only.
-    LDFLAGS=-static make -s -j2 LIBS='-lluajit -lssl -lcrypto -lpthread -lm -ldl'
+    # Its Lua code is looked up among its own dynamic symbols, which a static program has none of.
+    make -s -j2 LIBS='-lluajit -l:libssl.a -l:libcrypto.a -lpthread -lm -ldl'
     install -s wrk "$1/wrk2"
 }
 

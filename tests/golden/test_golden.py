@@ -521,5 +521,11 @@ def test_outputs_for_recorded_inputs_have_not_changed(name: str) -> None:
     assert not lines, f"{len(lines)} differences from {name} ({remedy})\n{shown}"
 
 
+@pytest.mark.parametrize("column", ["why", "setting_why"])
+def test_reasons_of_the_ledger_are_words_and_no_keys(column: str) -> None:
+    said = pd.read_csv(HERE / "ledger.csv", keep_default_na=False)[column]
+    assert said.str.findall(r"\S*[a-z]_[a-z]\S*|[a-z]+\.[a-z0-9]\S*| \| ").sum() == []
+
+
 if __name__ == "__main__":
     write(HERE)

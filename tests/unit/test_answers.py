@@ -133,7 +133,8 @@ def test_ratios_have_their_interval(numbers: tuple[float, ...], text: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(0.02, "2 %"), (0.005, "0.5 %"), (0.14, "14 %"), (1.7, "170 %")]
+    ("share", "text"),
+    [(0.02, "2 %"), (0.005, "0.5 %"), (0.14, "14 %"), (1.7, "170 %"), (21.31, "2,130 %")],
 )
 def test_per_cent_without_needless_digits(share: float, text: str) -> None:
     assert percent(share) == text
@@ -171,8 +172,8 @@ CALLS = {"metric": "slow_calls", "unit": "1", "better": "lower", "statistic": ""
         ({"ratio": 0.7}, "faster"),
         ({**RATE, "ratio": 0.7}, "slower"),
         ({**RATE, "ratio": 1.3}, "faster"),
-        ({**USE, "ratio": 1.3}, "higher"),
-        ({**CALLS, "ratio": 0.7}, "lower"),
+        ({**USE, "ratio": 1.3}, "more"),
+        ({**CALLS, "ratio": 0.7}, "less"),
         ({"verdict": "equivalent"}, "same within 2 %"),
         ({"verdict": "different within margin", "margin": 0.05}, "same within 5 %"),
         ({"verdict": "undecided"}, "cannot tell yet"),

@@ -140,7 +140,7 @@ def test_the_arithmetic_of_the_cuts_is_found_again(page):
     assert names["BELOW"] == [1000, 1500, 2000, 2500, 3000]
     for quota in names["BELOW"]:
         row = names["found"][quota]
-        assert row["elapsed time / (t_cpu / t_q) t_p"].value == pytest.approx(1, abs=0.1)
+        assert row["elapsed time / predicted time"].value == pytest.approx(1, abs=0.1)
         assert row["slow calls / throttled periods"].value == pytest.approx(1, abs=0.02)
     low, high = names["bent"].at.interval()
     assert low < 1.1 * use * 10_000 and high > 0.9 * use * 10_000

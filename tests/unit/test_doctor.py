@@ -108,6 +108,18 @@ def test_gvisor_needs_docker(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "docker.io" in found.remedy
 
 
+def test_the_papers_own_systems_are_named_with_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = {"rkt": "/usr/local/bin/rkt"}
+    monkeypatch.setattr("labkit.rig.kernel_probe.find_tool", there.get)
+    found = doctor._papers_tools()
+    assert not found.ok and not found.needed and found.found.startswith("rkt (not sfnt-pingpong, ")
+    assert "make papers-tools" in found.line()
+    monkeypatch.setattr("labkit.rig.kernel_probe.find_tool", lambda name: name)
+    assert doctor._papers_tools().ok
+
+
 def test_missing_networks_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.rig.kernel_probe.no_namespaces", lambda: "")
     monkeypatch.setattr("labkit.rig.kernel_probe.missing_networks", lambda: NO_WEAVE)

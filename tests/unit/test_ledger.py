@@ -130,7 +130,7 @@ def test_samples_are_reduced_once_a_trial() -> None:
     assert (rows.drop("small-q0.999")["result"] == "replicated").all()
     short = rows.loc["small-q0.999"]
     assert short["result"] == "not measured"
-    assert "q0.999 takes 1,000 samples a trial, and there are 200" in short["why"]
+    assert "p99.9 round-trip time takes 1,000 samples a trial, and there are 200" in short["why"]
 
 
 def test_a_rare_tail_needs_its_samples() -> None:

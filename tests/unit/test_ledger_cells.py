@@ -49,14 +49,12 @@ def test_why_a_cell_is_not_measured() -> None:
         assert row["result"] == "not measured"
         return row["why"]
 
-    assert why(C) == "docker c | size_b 4: infeasible: no such network"
-    assert why({"placement": "docker b", "size_b": 5}).endswith("size_b 5 is not in this campaign")
+    assert why(C) == "docker c, size 4 B: infeasible: no such network"
+    assert why({"placement": "docker b", "size_b": 5}).endswith("size 5 B is not in this campaign")
     assert why({"placement": "docker d", "size_b": 4}).endswith("no trial of it was run")
     failed(found, lambda one: one["levels"]["placement"] == "docker b", "no disk")
-    assert why(B) == "docker b | size_b 4: none of 10 attempts succeeded: no disk"
-    assert why({"placement": "docker e", "size_b": 4}).endswith(
-        "placement 'docker e' is not in this campaign"
-    )
+    assert why(B) == "docker b, size 4 B: none of 10 attempts succeeded: no disk"
+    assert why({"placement": "docker e", "size_b": 4}).endswith("docker e is not in this campaign")
 
 
 def test_what_is_measured_beside_an_infeasible_condition_is_infeasible_too() -> None:
@@ -67,7 +65,7 @@ def test_what_is_measured_beside_an_infeasible_condition_is_infeasible_too() -> 
     found.plan["factors"] = {"placement": PLACEMENTS, "size_b": ["4"]}
     which = claim("difference", condition={**C, "size_b": 8}, baseline=A, direction="higher")
     row = one(found, which)
-    assert row["why"] == "docker c | size_b 8: infeasible: no such network"
+    assert row["why"] == "docker c, size 8 B: infeasible: no such network"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +132,7 @@ def test_a_level_that_a_trial_measured_beside_its_own_is_part_of_the_campaign() 
     found.__dict__.pop("trials", None)
     cells = {"condition": {**B, "size_b": 6}, "baseline": {**A, "size_b": 6}}
     row = one(found, claim("difference", direction="higher", **cells))
-    assert row["why"] == "docker b | size_b 6: no trial of it was run"
+    assert row["why"] == "docker b, size 6 B: no trial of it was run"
 
 
 def test_a_setting_stands_for_a_factor_that_was_not_varied() -> None:
@@ -178,7 +176,7 @@ def test_factors_that_no_cell_names_are_averaged_over_what_all_have() -> None:
             if one["levels"]["wait"] == "spin" or one["levels"]["placement"] != PLACEMENTS[1]
         ],
     )
-    assert one(nothing)["why"] == "the cells have no level of wait in common"
+    assert one(nothing)["why"] == "the conditions have no level of wait in common"
 
 
 def test_blocks_over_two_sessions_are_left_out() -> None:
@@ -217,7 +215,7 @@ def test_what_is_left_out_is_said() -> None:
     ]
     row = one(Campaign(found.plan, never))
     assert "averaged over" not in row["why"]
-    assert "10 trials left out: not every cell was measured at their wait" in row["why"]
+    assert "10 trials left out: not every condition was measured at their wait" in row["why"]
 
 
 def test_copies_of_which_one_is_0_are_averaged_without_logs() -> None:

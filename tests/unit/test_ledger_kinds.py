@@ -200,7 +200,7 @@ def test_most_is_more_than_half(truth: Any, result: str, said: str) -> None:
 def test_what_decides_is_said() -> None:
     _, holds, fails = CASES["order"]
     row = result_of("order", campaign(fails))
-    assert "docker c / docker b" in row["why"] and "does not lie above 1" in row["why"]
+    assert "docker c against docker b" in row["why"] and "does not lie above 1" in row["why"]
     assert row["estimate"] == pytest.approx(1 / 1.1, rel=0.02)
     row = result_of("order", campaign(holds))
     assert row["why"].endswith("and so does the other (p < 0.0001)")
@@ -222,7 +222,7 @@ def test_too_few_levels_of_a_curve_are_not_measured() -> None:
     row = result_of("linear", campaign(CASES["linear"][1], factors=few | {"size_b": ["1", "4"]}))
     assert row["result"] == "undecided" and "two levels have no curvature" in row["why"]
     row = result_of("monotone", campaign(CASES["monotone"][1], factors=few | {"size_b": ["4"]}))
-    assert row["result"] == "not measured" and "1 level of size_b" in row["why"]
+    assert row["result"] == "not measured" and "1 level of the size" in row["why"]
 
 
 def test_a_quota_of_none_is_no_place_for_a_knee() -> None:

@@ -130,8 +130,8 @@ def test_what_a_rig_lacks_is_never_decided(
     ("settings", "word", "why"),
     [
         ({"size": {"n": [0, 900]}}, "same", ""),
-        ({"size": {"n": [0, 400]}}, "analogue", "size.n.1 is 1,000 in the paper: here it is 400"),
-        ({}, "analogue", "size.n.1 is 1,000 in the paper: the campaign does not state it"),
+        ({"size": {"n": [0, 400]}}, "analogue", "size, n: 1,000 in the paper, 400 here"),
+        ({}, "analogue", "size, n: 1,000 in the paper, not stated here"),
     ],
 )
 def test_sizes_within_a_factor_of_two_are_the_same_setting(
@@ -199,9 +199,7 @@ def test_hosts_with_something_else_than_the_paper_s_are_an_analogue(
     row = ledger(found, claims=Claims((which,), hosts=(hosts,))).iloc[0]
     (value,) = had.values()
     assert row["setting"] == ("analogue" if here else "same")
-    assert row["setting_why"].endswith(
-        f"is {value} in the paper: here it is {here}" if here else ""
-    )
+    assert row["setting_why"].endswith(f": {value} in the paper, {here} here" if here else "")
 
 
 def test_what_a_placement_had_counts_beside_the_hosts() -> None:
@@ -210,7 +208,7 @@ def test_what_a_placement_had_counts_beside_the_hosts() -> None:
         one["verification"] = {"congestion_control": "reno"}
     found = Campaign(found.plan, found.records, None, tcp("cubic"))
     _, why = setting(claim("bound", condition=A, high=2), found, 1, {}, {"congestion_control": "x"})
-    assert why == "TCP congestion control is x in the paper: here it is cubic and reno"
+    assert why == "TCP congestion control: x in the paper, cubic and reno here"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +222,7 @@ def test_what_carried_weave_net_s_packets_is_part_of_the_setting(
     for one, path in zip(found.records, paths * len(found.records), strict=False):
         one["verification"] = {"router": {"198.18.0.5": path}}
     _, why = setting(claim("bound", condition=A, high=2), found, 1, {}, {"weave": "fastdp"})
-    wanted = f"the data path of Weave Net is fastdp in the paper: here it is {here}"
+    wanted = f"the data path of Weave Net: fastdp in the paper, {here} here"
     assert why == (wanted if here else "")
 
 

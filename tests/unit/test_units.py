@@ -36,6 +36,10 @@ def test_a_column_has_a_metric_and_a_statistic() -> None:
         metric, found = metric_of(column)
         assert (metric.name, found, metric.shown) == (name, statistic, shown)
     assert metric_of("end_ns")[0].better == "neither"
+    own = [metric_of(name)[0] for name in ("solve_ns_p99", "sysbench_cpu_events_per_s", "files")]
+    assert [(one.unit, one.better) for one in own] == [
+        *[("ns", "lower"), ("1/s", "higher"), ("1", "neither")]
+    ]
 
 
 def test_a_rate_of_another_placement_has_the_direction_of_the_rate() -> None:

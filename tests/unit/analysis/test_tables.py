@@ -16,11 +16,11 @@ def test_a_comparison_in_words():
     frame = trials(np.random.default_rng(1), ratio=1.2, others=("a", "b"))
     frame.loc[(frame["block"] == 3) & (frame["condition"] == "a"), "value"] = np.nan
     table = run(frame)
-    shown = format_comparison(table)
+    shown = format_comparison(table, metric="rtt_ns_median")
     row, found = shown.loc["a"].map(plain), table.iloc[0]
-    bounds = f"{found['estimate']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+    bounds = f"{found['estimate']:.2f}x [{found['low']:.2f}, {found['high']:.2f}]"
     assert row["ratio [interval]"] == bounds
-    assert row["difference, µs [interval]"].startswith(f"{found['difference'] / 1000:.2f} [")
+    assert row["difference [interval]"].startswith(f"+{found['difference'] / 1000:.2f} us [")
     assert row["answer"] == "slower" and row["p"] == "<0.0001" and row["blocks"] == "9"
     assert row["note"].endswith("missing: 3") and row["level"] == "95 %"
 
@@ -30,10 +30,11 @@ def test_the_interval_shown_is_the_one_that_the_verdict_rests_on():
     table = run(frame, margin=0.025)
     row = table.iloc[0]
     assert row["verdict"] == "equivalent" and row["high"] > 1.025 > row["equal_high"]
-    shown = format_comparison(table).iloc[0].map(plain)
+    shown = format_comparison(table, metric="rtt_ns_median").iloc[0].map(plain)
     assert shown["level"] == "90 %" and shown["answer"] == "same within the margin"
     assert format_comparison(table, margin=0.025)["answer"].iloc[0] == "same within 2.5 %"
-    assert shown["ratio [interval]"].endswith(f"[{row['equal_low']:.3f}, {row['equal_high']:.3f}]")
+    ends = f"[{row['equal_low']:.3f}, {row['equal_high']:.2f}]"
+    assert shown["ratio [interval]"].endswith(ends), (shown["ratio [interval]"], ends)
     # Few blocks: what they cannot show is said once, below the table.
     assert shown["note"] == "" and "fewer than 10 blocks" in not_compared(table)
     said = {n: not_compared(run(trials(np.random.default_rng(1), blocks=n))) for n in (24, 25)}

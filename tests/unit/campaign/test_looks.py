@@ -167,7 +167,7 @@ def test_only_some_conditions_with_another_baseline(rig: Rig, tmp_path: Path) ->
     assert keys == ["far", "near", "near (replicate 2)"]
     (question,) = plan.run(tmp_path).looks[0]["questions"]
     assert question["name"] == "far against near" and question["state"] == "decided"
-    assert question["answer"]["word"] == "lower" and "60 %" not in question["result"]
+    assert question["answer"]["word"] == "less" and "60 %" not in question["result"]
     assert question["answer"]["ratio"] == pytest.approx(0.4, rel=0.02)
     with pytest.raises(UsageError, match="net has no level 'moon'"):
         plan_of(rig, Protocol(), only=[{"net": "moon"}])

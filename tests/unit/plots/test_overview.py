@@ -75,7 +75,7 @@ def test_claims_are_readable():
     rows.append(row("d", low=math.nan, high=math.nan))
     table = format_claims(ledger(*rows))
     assert list(table.index) == [1, 2, 3, 4]
-    measured = ["1.1 [1.045, 1.155]", "500 [475, 525] us", "", "1.1, no interval"]
+    measured = ["1.10x [1.04, 1.16]", "500 us [475, 525]", "", "1.10x, no interval"]
     assert list(table["measured [interval]"]) == measured
     assert list(table["blocks"]) == ["5", "5", "", "5"]
     assert table.loc[1, ["setting", "result", "why"]].to_list() == [
@@ -84,7 +84,7 @@ def test_claims_are_readable():
     assert format_claims(ledger(*rows).iloc[1:2]).index.to_list() == [1]
     # An interval with one open end says something.
     open_ended = format_claims(ledger(row("e", estimate=16.0, low=15.9, high=math.inf)))
-    assert open_ended.loc[1, "measured [interval]"] == "16 [15.9, inf]"
+    assert open_ended.loc[1, "measured [interval]"] == "16.0x [15.9, unbounded]"
 
 
 CELLS = pd.DataFrame(

@@ -245,6 +245,27 @@ def test_an_axis_of_ratios_has_labels_where_there_is_room(low, high, wanted):
     assert (steps >= 0.05).all()
 
 
+@pytest.mark.parametrize("ratio", [0.004, 0.7, 13.0])
+def test_labels_of_ratios_do_not_overlap_on_the_axis_that_long_names_leave(samples, ratio):
+    table = compared(samples).head(1).assign(estimate=ratio, verdict="different", name="long " * 12)
+    table = table.assign(low=0.9 * ratio, high=1.1 * ratio, metric="context_switches")
+    figure = plots.interval_plot(table, margin=0.02, label="name")
+    figure.draw_without_rendering()
+    labels = [one for one in figure.axes[0].get_xticklabels() if one.get_text()]
+    ends = [one.get_window_extent() for one in labels]
+    assert len(labels) > 1
+    assert all(left.x1 < right.x0 for left, right in pairwise(ends))
+
+
+def test_ratios_of_quantiles_are_on_a_log_axis_with_ticks_between_decades(samples):
+    spin = samples[samples["wait"] == "spin"]
+    table = shift(spin, condition="placement", baseline="bare clean")
+    table = table.assign(high=17.0, low=0.2)
+    axis = plots.shift_plot(table, baseline="bare clean", relative=True).axes[0]
+    ticks = {one.get_text() for one in axis.get_yticklabels()}
+    assert axis.get_yscale() == "log" and ticks >= {"0.5", "1", "2", "5", "10"}
+
+
 def test_a_tail_has_as_much_room_for_each_nine(samples):
     drawn = plots.tail_plot(samples, hue="placement", col="wait")
     axis = drawn.axes[0]

@@ -100,14 +100,15 @@ def test_a_campaign_of_samples_has_all_sections(page_of, shown):
     assert {"median", "mean", "p99", "std", "context_switches"} <= set(page.trials)
     assert set(page.samples["n"]) == {400} and len(page.series["latency_ns"].iloc[0]) == 400
     effect = factor_effect(page.paired, "placement", PLACEMENTS, ["size_b"], value="median")
-    headlines = Page.headlines(effect, "the port, nothing to carry", size_b="0")
+    headlines = page.headlines(effect, "the port, nothing to carry", size_b="0")
     page.show_comparison(effect)
+    page.compared(effect, label=["contrast", "size_b"], baseline="docker host")
+    names = [one.get_text() for one in shown[-1].axes[0].get_yticklabels()]
+    assert names[0] == "docker nat, size 0 B"  # and not "docker nat / docker host"
     all_sections(page, headlines)
     text, summary = words(shown), summary_of(shown)
     assert "72 of 72 planned trials in 6 blocks; 28,800 samples; 0 attempts failed." in text
-    assert (
-        "Margin: 2.0%, as planned." in text and "Every condition is feasible on this rig." in text
-    )
+    assert "Margin: 2 %, as planned." in text and "Every condition is feasible on this rig." in text
     assert "Decidable margins of the median latency of a call (80 % power, 6 blocks" in text
     assert "Every block was measured within one session" in text
     assert "6 claims: " in text and "- the port, nothing to carry: 1.10x [" in text
@@ -120,7 +121,7 @@ def test_a_campaign_of_samples_has_all_sections(page_of, shown):
     assert len(summary["noise_floor"]) == 6 and summary["blocks"] == 6
     assert summary["headlines"][-1]["text"].startswith("the paper, 6 claims: ")
     assert "error" not in set(page.entries["result"])
-    assert sum(isinstance(one, Figure) for one in shown) == 1
+    assert sum(isinstance(one, Figure) for one in shown) == 2
     assert list(summary["provenance"])[:3] == ["Dataset", "Fingerprint", "Plan"]
     assert summary["provenance"]["Rig"] == "real (inventory)"
     outputs = [one for one in shown if isinstance(one, dict)]
@@ -269,10 +270,27 @@ def test_comparisons_count_the_looks_at_which_the_campaign_could_stop(page_of, s
     assert "could stop after 6, 12 blocks" in words(shown) and "in place of 0.05" in words(shown)
 
 
+def test_the_index_counts_what_the_looks_decided_as_the_command_line_did(page_of, shown):
+    lines = [
+        {"text": "x", "verdict": verdict, "estimate": None}
+        for verdict in ("different", "equivalent (pilot)", "undecided", "as counted")
+    ]
+    page_of(services(6), value="gflops").conclusions(lines, title="t")
+    assert [summary_of(shown)[name] for name in ("decided", "open")] == [2, 1]
+    shown.clear()
+    looked = services(6, looks=[6, 12])
+    states = ["decided", "open", "given up"]
+    questions = [{"name": one, "state": one, "result": "", "conditions": []} for one in states]
+    looked.__dict__["looks"] = [{"blocks": 6, "dropped": [], "questions": questions}]
+    page_of(looked, value="gflops").conclusions(lines, title="t")
+    assert [summary_of(shown)[name] for name in ("decided", "open")] == [1, 2]
+    assert "planned for 3 questions; its last look decided 1 of them" in words(shown)
+
+
 def test_a_margin_that_was_not_planned_is_said(page_of, shown):
     page = page_of(services(2), value="gflops", margin=0.1)
     page.what_was_run(["service"])
-    assert "**Margin: 10.0%, chosen after the plan, which has 5.0%.**" in words(shown)
+    assert "**Margin: 10 %, chosen after the plan, which has 5 %.**" in words(shown)
 
 
 def test_infeasible_conditions_and_counters_are_shown(page_of, shown):
@@ -286,7 +304,9 @@ def test_infeasible_conditions_and_counters_are_shown(page_of, shown):
     assert list(counters["context switches of all CPUs per message"]) == ["4", "4"]
     assert "size 0 B" in str([one for one in shown if isinstance(one, pd.DataFrame)])
     page.conclusions([], title="x")
-    assert summary_of(shown)["infeasible"] == infeasible
+    found = summary_of(shown)["infeasible"]
+    assert [one["reason"] for one in found] == [one["reason"] for one in infeasible]
+    assert found[0]["condition"].endswith("size 0 B")
 
 
 def counted(**counters):
@@ -312,7 +332,7 @@ def test_counters_that_differ_say_why_in_numbers(page_of, shown):
     page.why(trials, "placement", PLACEMENTS, [*trials.columns[2:], "rps_ipis"])
     text = words(shown)
     # Each counter at 5 %, as one family: with 5 blocks a level of 5 % / 4 would decide nothing.
-    assert "context switches of all CPUs per message is higher (4.04/message, +2.00/message" in text
+    assert "context switches of all CPUs per message: more (4.04/message, +2.00/message" in text
     assert "sockets dropped: counted with docker nat only, 3.80 on average." in text
     assert text.endswith(
         "No difference is shown in: TCP segments sent again; CPU time of the server's side busy; "
@@ -343,10 +363,10 @@ def test_a_column_that_was_never_sampled_is_an_error(page_of):
     ("line", "text"),
     [
         ({"estimate": None}, "- x: **open**"),
-        ({"estimate": 1.23456, "unit": "times"}, "- x: 1.23x **open**"),
+        ({"estimate": 1.23456, "unit": "1"}, "- x: 1.23x **open**"),
         (
-            {"estimate": 12.3456, "low": 1.0, "high": 20.0, "unit": "µs"},
-            "- x: 12.3 µs [1.00, 20.0] ",
+            {"estimate": 12.3456, "low": 1.0, "high": 20.0, "unit": "us"},
+            "- x: 12.3 us [1.00, 20.0] ",
         ),
     ],
 )
@@ -357,16 +377,18 @@ def test_a_headline_in_words(line, text):
 @pytest.mark.parametrize(
     ("verdict", "text"),
     [
-        ("different", "- x: 1.20x [1.10, 1.30] **higher**"),
-        ("different (pilot)", "- x: 1.20x [1.10, 1.30] **higher (pilot)**"),
+        ("different", "- x: 1.20x [1.10, 1.30] **slower**"),
+        ("different (pilot)", "- x: 1.20x [1.10, 1.30] **slower (pilot)**"),
         ("equivalent", "- x: 1.20x [1.10, 1.30] **same within the margin**"),
         ("undecided", "- x: 1.20x [1.10, 1.30] **cannot tell yet**"),
         ("may share", "- x: 1.20x [1.10, 1.30] **may share**"),
     ],
 )
 def test_the_verdict_of_a_headline_has_a_direction(verdict, text):
-    line = {"estimate": 1.2, "low": 1.1, "high": 1.3, "unit": "times"}
+    line = {"estimate": 1.2, "low": 1.1, "high": 1.3, "unit": "1", "metric": "rtt_ns_p99"}
     assert Page.headline_text({"text": "x", "verdict": verdict, **line}) == text
     if verdict == "different":
         said = Page.headline_text({"text": "x", "verdict": verdict, **line, "target": 2})
-        assert said.endswith("**lower**")
+        assert said.endswith("**faster**")
+        said = Page.headline_text({"text": "x", "verdict": verdict, **line, "metric": "softirqs"})
+        assert said.endswith("**more**")
