@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import select
 import shutil
 import signal
@@ -261,6 +262,11 @@ class Process:
         """Send a signal to it and what it runs here."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
+
+    def said(self) -> str:
+        """Return the end of its errors, without paths of this machine."""
+        text = self.errors.read_text()[-1500:] if self.errors.exists() else ""
+        return re.sub(r"(/[\w.-]+){2,}", "PATH", text)
 
     def end(self) -> int | None:
         """Return its status, or None if it hung and was killed."""
@@ -515,7 +521,7 @@ class Campaign:
     def end(self, process: Process, expected: tuple[int, ...]) -> int | None:
         """Wait for its end, and compare the trials with those seen before."""
         status = process.end()
-        said = process.errors.read_text()[-1500:] if process.errors.exists() else ""
+        said = process.said()
         if status not in expected:
             how = "hung" if status is None else f"ended with {status}"
             self.row.wrong.append(f"the campaign {how}: {said}")
@@ -607,7 +613,7 @@ def run_fault(campaign: Campaign, fault: Fault, draw: random.Random) -> None:
         process.until(None, PATIENCE)
         status = process.end()
         fault.mend(campaign.data)
-        said = process.errors.read_text()[-1500:] if process.errors.exists() else ""
+        said = process.said()
         if status not in (0, 1):
             campaign.row.wrong.append(f"the campaign ended with {status}: {said}")
         campaign.seen = finished(campaign.data)
