@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import select
 import shutil
 import signal
@@ -262,6 +263,11 @@ class Process:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
+    def said(self) -> str:
+        """Return the end of its errors, without paths of this machine."""
+        text = self.errors.read_text()[-1500:] if self.errors.exists() else ""
+        return re.sub(r"(/[\w.-]+){2,}", "PATH", text)
+
     def end(self) -> int | None:
         """Return its status, or None if it hung and was killed."""
         self.until(None, PATIENCE)
@@ -276,11 +282,11 @@ class Process:
 
 
 def _status(work: Callable[[], None]) -> int:
-    """Return 0, 1 for an error of labkit, or 3 for any other exception, which is a defect."""
+    """Return 0, 1 for an error that the command line shows, or 3 for another: a defect."""
     try:
         announce()
         work()
-    except LabkitError as error:
+    except (LabkitError, OSError) as error:
         print(error, file=sys.stderr, flush=True)
         return 1
     except BaseException:
@@ -515,7 +521,7 @@ class Campaign:
     def end(self, process: Process, expected: tuple[int, ...]) -> int | None:
         """Wait for its end, and compare the trials with those seen before."""
         status = process.end()
-        said = process.errors.read_text()[-1500:] if process.errors.exists() else ""
+        said = process.said()
         if status not in expected:
             how = "hung" if status is None else f"ended with {status}"
             self.row.wrong.append(f"the campaign {how}: {said}")
@@ -607,7 +613,7 @@ def run_fault(campaign: Campaign, fault: Fault, draw: random.Random) -> None:
         process.until(None, PATIENCE)
         status = process.end()
         fault.mend(campaign.data)
-        said = process.errors.read_text()[-1500:] if process.errors.exists() else ""
+        said = process.said()
         if status not in (0, 1):
             campaign.row.wrong.append(f"the campaign ended with {status}: {said}")
         campaign.seen = finished(campaign.data)

@@ -378,13 +378,15 @@ def function_tables(rows: pd.DataFrame) -> Iterator[str]:
         alike: dict[tuple[str, ...], list[str]] = {}
         for name, row in shown.iterrows():
             alike.setdefault(tuple(row), []).append(str(name))
-        yield f"\n| {scenario} | " + " | ".join(f"{n} blocks" for n in shown) + " |"
+        heads = [f"{scenario} (n = {part['experiments'].min()})", *(f"{n} blocks" for n in shown)]
+        yield f"\n| {' | '.join(heads)} |"
         yield "| --- " * (1 + len(shown.columns)) + "|"
         for texts, names in alike.items():
             yield f"| {', '.join(names)} | {' | '.join(texts)} |"
     least = rows["experiments"].min()
-    yield f"\nCoverage, and in brackets misses without a note. {least} experiments a number, so a"
-    yield f"coverage of 95 % is known to within {simulation_error(0.95, least):.1%} (one standard"
+    error = simulation_error(0.95, least)
+    yield "\nCoverage, and in brackets misses without a note, of n experiments a number. With"
+    yield f"the fewest, {least}, a coverage of 95 % is known to within {error:.1%} (one standard"
     yield "error)."
 
 

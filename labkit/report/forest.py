@@ -16,7 +16,7 @@ _LEAST = (0.8, 1.25)
 WIDTH = 400
 _HEIGHT = 40
 #: Labels nearer than this share of the axis would overlap.
-_APART = 0.05
+_APART = 0.065
 
 
 class Scale:

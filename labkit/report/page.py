@@ -1035,7 +1035,7 @@ class Page:
                 **counts,
                 "noise_floor": self._noise_lines(),
                 "decidable_margin": max(self.margins.values(), default="unknown (pilot)"),
-                "infeasible": self.plan["infeasible"],
+                "infeasible": self._infeasible().to_dict("records"),
                 "rig": self.rig,
                 **self._about(),
                 "provenance": source,

@@ -365,8 +365,14 @@ class Rig:
         return digests
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of every host, by role."""
-        return {
+        """Return the facts of every host, by role.
+
+        Raises
+        ------
+        RigError
+            An engine of the rig does not answer: a plan without it could never be resumed.
+        """
+        found = {
             role: collect_facts(
                 host,
                 interfaces=self.interfaces.get(role, ()),
@@ -375,6 +381,14 @@ class Rig:
             )
             for role, host in self.hosts.items()
         }
+        for role, facts in found.items():
+            if role in self.targets and self.targets[role].engine and not facts["stable"]["engine"]:
+                raise RigError(
+                    "the engine does not answer",
+                    where=f"host {role}: {self.targets[role].engine}",
+                    remedy="start it; those of the virtual rig start when it is next opened",
+                )
+        return found
 
     def describe(self) -> dict[str, Any]:
         """Return what a report shows of the rig, as JSON data."""

@@ -35,7 +35,7 @@ mine=$(readlink /proc/self/ns/mnt)
 while [ "$tries" -lt "$3" ]; do
     [ -d "/proc/$holder" ] || { echo "what holds the container has ended" >&2; exit 3; }
     for pid in $(below "$holder"); do
-        [ "$(tr '\\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)" = "$wanted" ] || continue
+        [ "$({ tr '\\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null)" = "$wanted" ] || continue
         [ "$(readlink "/proc/$pid/ns/mnt")" != "$mine" ] || continue
         echo "$pid"
         exit 0
@@ -148,7 +148,9 @@ class DaemonlessRuntime(Runtime):
 
     def _find(self, instance: Instance, job: Job) -> int:
         command = "".join(f"{word} " for word in instance.workload.argv)
-        result = job.host.run(*script(_FIND, str(job.pid), command, "500"), check=False)
+        # A holder that fails ends, which is seen at once: only a busy machine takes long.
+        argv = script(_FIND, str(job.pid), command, "3000")
+        result = job.host.run(*argv, check=False, timeout=180)
         if result.status != 0:
             raise PlacementError(
                 f"{instance.placement.label} did not start",

@@ -37,7 +37,7 @@ SUMMARY = {
             "estimate": estimate,
             "low": estimate * 0.94,
             "high": estimate * 1.07,
-            "unit": "x",
+            "unit": "1",
         }
         for where, verdict, estimate in [
             ("bare, separate CPUs", "different", 0.153),
@@ -47,6 +47,8 @@ SUMMARY = {
             ("Docker bridge against host, blocking", "not decidable on this rig", 1.12),
         ]
     ],
+    "decided": 3,
+    "open": 1,
     "answer": {
         **Answer(
             *("docker bridge", "docker host", "rtt_ns", "median", "ns", "lower"),
@@ -163,6 +165,14 @@ def test_the_index_answers_in_words_and_scaled_units(page: Page, report: Path) -
     )
     row = page.locator("#studies tbody tr").first.inner_text()
     assert row.split()[-2:] == ["3", "1"]
+
+
+def test_on_a_phone_names_have_the_width_of_the_index(page: Page, report: Path) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto((report / "index.html").as_uri())
+    for table in ("forest", "studies", "papers"):
+        box = page.locator(f"table.{table} tbody th").first.bounding_box()
+        assert box is not None and box["width"] > 300
 
 
 def test_index_leads_to_the_page_and_to_the_claims_with_a_result(page: Page, report: Path) -> None:

@@ -190,7 +190,7 @@ def test_an_engine_that_dies_is_started_again_and_the_campaign_goes_on(
     pid_file = netns.DIRECTORY / "docker.pid"
     before = int(pid_file.read_text())
     AT[1] = lambda: os.kill(before, signal.SIGKILL)
-    plan = study(placements=[docker("nat"), docker("bridge")]).plan(lab, blocks=1, seed=7)
+    plan = study(placements=[docker("host"), docker("bridge")]).plan(lab, blocks=1, seed=7)
     records = plan.run(into=tmp_path).records
     assert [record["status"] for record in records] == ["failed", "ok", "ok"]
     assert any("docker had died, and was started again" in x for x in records[0]["flags"])

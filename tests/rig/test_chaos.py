@@ -14,5 +14,5 @@ def test_nothing_is_lost_left_or_wrong():
     argv = [sys.executable, str(SCRIPT), "--seed", "2719", "--first", "2", "--count", "8"]
     result = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-    # Not all may have come too late.
-    assert result.stdout.splitlines()[-1].split(" | ")[1] >= "15", result.stdout
+    # Four of the runs have one fault, the others four kills, of which some come too late.
+    assert int(result.stdout.splitlines()[-1].split(" | ")[1]) >= 10, result.stdout

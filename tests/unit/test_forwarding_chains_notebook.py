@@ -120,7 +120,9 @@ def test_what_was_put_in_is_found(monkeypatch):
     assert one["verdict"] == "different" and one["low"] < 0.5 < one["high"]
     hop = said["Docker's published port over its host network, 28 B, each hop"]
     assert hop["unit"] == "ns" and hop["low"] < 6000 < hop["high"]
-    assert "rkt host | 1 | 1 | 28" in {one["condition"] for one in summary["infeasible"]}
+    assert "rkt host, hosts 1, chain 1, payload 28 B" in {
+        one["condition"] for one in summary["infeasible"]
+    }
     assert sum(isinstance(one, Figure) for one in shown) == 10
     assert "the captured window has 0.900 times the packets a second" in words(shown)
     assert set(names["waits"]["capture dropped"]) == {"0"}

@@ -235,3 +235,14 @@ def test_the_one_host_rig_needs_an_engine_on_this_machine(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("label", ["image", "trial-x", "trial-999999999-b01"])
 def test_a_label_without_a_running_process_has_no_owner(label: str) -> None:
     assert not onehost._is_of_another_user(label)
+
+
+def test_a_rig_whose_engine_does_not_answer_has_no_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan without it could not be resumed once it answers."""
+    rig = make_rig(hosts={"sut": LocalHost("sut")}, targets={"sut": target()})
+    answers = {"stable": {"engine": None}}
+    monkeypatch.setattr(base, "collect_facts", lambda host, **options: answers)
+    with pytest.raises(RigError, match="the engine does not answer"):
+        rig.facts()
+    answers["stable"]["engine"] = {"version": "1"}
+    assert rig.facts() == {"sut": answers}
