@@ -250,8 +250,7 @@ def rig_down() -> None:
 
 @rig.command(
     "shell",
-    epilog="Examples: labkit rig shell sut | labkit rig shell generator ip addr "
-    "| labkit rig shell --rig rig.toml sut",
+    epilog="Examples: labkit rig shell sut | labkit rig shell --rig rig.toml generator ip addr",
     context_settings={"ignore_unknown_options": True},
 )
 @RIG

@@ -23,6 +23,7 @@ NOTEBOOK = "notebooks/studies/10-affinity-spinning.ipynb"
 COMMANDS = [
     *("", "doctor", "rig", "rig up", "rig status", "rig down", "rig shell"),
     *("run", "status", "report", "ledger", "restore", "clean", "lab", "ask"),
+    *("rig prepare", "worker", "compare-datasets"),
 ]
 #: Seconds to wait for other users of the machine's rig.
 PATIENCE = 900.0
@@ -70,6 +71,10 @@ def test_every_command_has_help_and_an_example(command: str) -> None:
         "ask",
         "clean",
         "lab",
+        "restore",
+        "rig prepare",
+        "worker",
+        "compare-datasets",
     )
     assert bool(example) == (command in with_example)
     for text in example[1].split(" | ") if example else ():

@@ -37,11 +37,7 @@ def test_tampering_is_seen(
 ) -> None:
     if reason := lab.infeasible(case.placement):
         pytest.skip(reason)
-    for _ in range(3):
-        found = tampered(lab, make_trial(case.placement), case, tmp_path)
-        # On a busy machine the time of the exchange may be over while an end is stopped.
-        if not any(text.startswith("short: ") for text in found):
-            break
+    found = tampered(lab, make_trial(case.placement), case, tmp_path)
     assert any(re.search(case.said, text) for text in found), found
     assert left() == []
 

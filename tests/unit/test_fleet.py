@@ -27,6 +27,7 @@ from labkit.dataset import Dataset, campaigns, load
 from labkit.dataset.rigs import over_rigs
 from labkit.errors import DatasetError, LabkitError
 from labkit.fleet import Block, measure, measured_blocks, store_block
+from labkit.process import BLOCKS as BLOCKS_VARIABLE
 from labkit.rig import Rig
 from labkit.rig.simulated import CAVEAT, Model, SimulatedRig
 
@@ -179,6 +180,7 @@ def test_files_of_a_worker_are_those_of_a_campaign(tmp_path: Path) -> None:
 
 def test_a_block_is_whole_or_measured_again(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv(fleet.RIG, "a")
+    monkeypatch.setenv(BLOCKS_VARIABLE, "")  # what the task sets is undone at the end
     block = simulated_block(2, str(tmp_path / "own"), 3, 0.0)
     store_block(block, tmp_path / "all", STUDY)
     assert measured_blocks(tmp_path / "all", STUDY) == {2}
@@ -191,7 +193,7 @@ def test_a_block_is_whole_or_measured_again(tmp_path: Path, monkeypatch) -> None
 
 
 def test_a_simulated_campaign_says_so_and_decides_nothing(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.delenv("LABKIT_BLOCKS", raising=False)
+    monkeypatch.delenv(BLOCKS_VARIABLE, raising=False)
     with Rig.open("simulated:class", say=lambda text: None) as rig:
         data = study().plan(rig, blocks=6, seed=1).run(tmp_path)
     assert data.simulated and data.rig["caveats"] == [CAVEAT]

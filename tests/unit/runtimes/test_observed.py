@@ -66,4 +66,4 @@ def test_a_required_section_may_not_be_empty(name: str) -> None:
 def test_links_that_are_not_json_are_an_error_with_the_output() -> None:
     with pytest.raises(ToolOutput) as caught:
         observed.parse(RAW.replace("@@ links\n[", "@@ links\n!"))
-    assert caught.value.evidence["links"].startswith("!")
+    assert caught.value.evidence["output"].startswith("!")
