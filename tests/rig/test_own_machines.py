@@ -55,7 +55,8 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
     own.labkit("clean", "--rig", str(own.path))  # of what other tests left
     before, data = state(), tmp_path / "data"
     run = (*LABKIT, "run", "affinity-spinning", "-P", "tiny", "--rig", str(own.path))
-    run += ("-p", "data", str(data))
+    run += ("-p", "data", str(data), "-p", "networks", "[host]")
+    run += ("-p", "cells", "{ladder: [], capture: []}")
 
     process = own.command(*run)
     until(data, 2, process)
