@@ -204,8 +204,8 @@ def _describe(state: State, facts: Facts, answers: Mapping[str, str]) -> None:
     }
     for name in state.machine.interfaces:
         link = stable["interfaces"].get(name) or {}
-        state.values["interface"] = (
-            f"{name}: {link.get('driver') or 'no driver'}, {link.get('speed') or 'no speed'}, "
+        state.values[f"interface {name}"] = (
+            f"{link.get('driver') or 'no driver'}, {link.get('speed') or 'no speed'}, "
             f"{link.get('rx_queues')} rx"
         )
     if governors and governors != ["performance"]:
