@@ -10,6 +10,7 @@ are asked for.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -38,6 +39,8 @@ RESOURCE = "rig"
 #: Times that Dask gives a block that failed to a worker again, and how often what is left after
 #: that is sent anew: a block whose workers were lost several times is not tried further by Dask.
 RETRIES, ROUNDS = 1, 20
+#: Blocks that a scheduler knows of at once: each takes about 8 kB of its memory.
+AHEAD = 4_000
 #: Where workers keep what they measured, and where it is collected.
 FOLDER = "data/local/fleet"
 
@@ -237,14 +240,20 @@ def _round(
 
     # With a key of its own each block is a task of its own, whatever the scheduler remembers.
     keys = {f"{study}-{uuid4().hex}-block-{block}": block for block in todo}
-    futures = client.map(
-        task, todo, key=list(keys), resources={RESOURCE: 1}, retries=RETRIES, pure=False
+    tasks = (
+        client.submit(task, block, key=key, resources={RESOURCE: 1}, retries=RETRIES, pure=False)
+        for key, block in keys.items()
     )
+    running = {future.key: future for future in itertools.islice(tasks, AHEAD)}
     try:
-        for future in as_completed(futures):
+        pool = as_completed(running.values())
+        for future in pool:
             finished = future.status == "finished"
             outcome = future.result() if finished else future.exception()
             yield keys[future.key], outcome or RuntimeError(future.status)
-            future.release()
+            del running[future.key]
+            for more in itertools.islice(tasks, 1):
+                running[more.key] = more
+                pool.add(more)
     finally:
-        client.cancel(futures)
+        client.cancel(list(running.values()))

@@ -125,7 +125,10 @@ def check_blocks(folder: Path, blocks: int) -> list[Dataset]:
     return data
 
 
-def test_blocks_of_killed_workers_are_measured_once_by_others(dask: Dask, tmp_path: Path) -> None:
+def test_blocks_of_killed_workers_are_measured_once_by_others(
+    dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "AHEAD", 7)
     folder, over = tmp_path / "collected", threading.Event()
     for rig in ("a", "b", "c"):
         dask.start(rig)
