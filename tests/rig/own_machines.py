@@ -26,13 +26,13 @@ HOST = """
 [hosts.{role}]
 ssh = "{address}"
 port = {port}
-key = "{folder}/user"
-known_hosts = "{folder}/known_hosts"
+key = "{keys}/user"
+known_hosts = "{keys}/known_hosts"
 gateway = "nsenter --net={namespace} socat - TCP:%h:%p,nodelay"
 addresses = [{addresses}]
 interfaces = ["lab0"]
 cpus = "{cpus}"
-scratch = "{folder}/scratch/{role}"
+scratch = "{scratch}"
 """
 BRIDGE = """
 engine = "{socket}"
@@ -53,6 +53,27 @@ exec "$@"
 """
 LABKIT = (sys.executable, "-m", "labkit.cli")
 ROLES = ("generator", "sut", "clean")
+
+
+def rig_toml(folder: Path, keys: Path, port: int = 22) -> str:
+    """Return the tables of a rig.toml of the virtual rig's namespaces, reached by SSH."""
+    tables = {
+        role: HOST.format(
+            role=role,
+            port=port,
+            scratch=folder / "scratch" / role,
+            keys=keys,
+            address=netns.address(role),
+            namespace=netns.namespace(role),
+            addresses=", ".join(
+                f'"{text.partition("/")[0]}"' for text in netns.PORTS[role][0].addresses
+            ),
+            cpus=virtual.cpu_map()[role],
+        )
+        for role in ROLES
+    }
+    tables["sut"] += BRIDGE.format(socket=engine.SOCKET)
+    return "".join(tables.values())
 
 
 @dataclass
@@ -77,22 +98,8 @@ class Machines:
                 kind, blob, *_ = key.with_suffix(".pub").read_text().split()
                 lines.append(f"[{netns.address(name)}]:{PORT} {kind} {blob}\n")
         (self.folder / "known_hosts").write_text("".join(lines))
-        tables = {
-            role: HOST.format(
-                role=role,
-                port=PORT,
-                folder=self.folder,
-                address=netns.address(role),
-                namespace=netns.namespace(role),
-                addresses=", ".join(
-                    f'"{text.partition("/")[0]}"' for text in netns.PORTS[role][0].addresses
-                ),
-                cpus=virtual.cpu_map()[role],
-            )
-            for role in ROLES
-        }
-        tables["sut"] += BRIDGE.format(socket=engine.SOCKET)
-        self.path.write_text('name = "own"\npatience = 400\n' + "".join(tables.values()))
+        text = rig_toml(self.folder, self.folder, PORT)
+        self.path.write_text(f'name = "own"\npatience = 400\n{text}')
 
     def start(self, role: str) -> None:
         """Boot a host: start its SSH server, with a new boot identifier."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from own_machines import rig_toml
 
 from labkit import Rig, Study, bare, docker, treatments
 from labkit.campaign.trial import Trial
@@ -19,42 +20,10 @@ from labkit.tools import sockperf
 
 pytestmark = pytest.mark.rig
 
-HOST = """
-[hosts.{role}]
-ssh = "{address}"
-key = "{keys}/user"
-known_hosts = "{keys}/known_hosts"
-gateway = "nsenter --net={namespace} socat - TCP:%h:%p,nodelay"
-addresses = [{addresses}]
-interfaces = ["lab0"]
-cpus = "{cpus}"
-scratch = "{scratch}"
-"""
-BRIDGE = """
-engine = "{socket}"
-bridge_port = "lab1"
-bridge_address = "198.18.1.10/24"
-"""
-
 
 def describe(folder: Path) -> str:
     """Return a rig.toml of the namespaces."""
-    cpus = virtual.cpu_map()
-    tables = {
-        role: HOST.format(
-            role=role,
-            address=netns.address(role),
-            keys=netns.DIRECTORY / "keys",
-            namespace=netns.namespace(role),
-            addresses=", ".join(f'"{one.partition("/")[0]}"' for one in ports[0].addresses),
-            cpus=cpus[role],
-            scratch=folder / "scratch" / role,
-        )
-        for role, ports in netns.PORTS.items()
-        if role in ("generator", "sut", "clean")
-    }
-    tables["sut"] += BRIDGE.format(socket=engine.SOCKET)
-    return "".join(tables.values())
+    return rig_toml(folder, netns.DIRECTORY / "keys")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from test_inventory import HOST, describe
+from own_machines import HOST
+from test_inventory import describe
 
 from labkit import Rig, bare, docker, treatments
 from labkit.campaign.trial import Trial
@@ -42,7 +43,7 @@ def table(folder: Path, role: str, *lines: str) -> str:
     values = {"keys": netns.DIRECTORY / "keys", "namespace": netns.namespace(role)}
     values |= {"scratch": folder / "scratch" / role, "cpus": virtual.cpu_map()["generator"]}
     address = netns.address(role)
-    text = HOST.format(role=role, address=address, addresses=f'"{address}"', **values)
+    text = HOST.format(port=22, role=role, address=address, addresses=f'"{address}"', **values)
     return text + "".join(f"{line}\n" for line in lines)
 
 
