@@ -226,9 +226,13 @@ class Measured:
             own = ok[metric] if metric in ok.columns else np.nan
             return ok[["trial", "n_samples"]].set_axis(["trial", "n"], axis=1).assign(**{"": own})
         if metric not in self._samples:
-            series = self.dataset.series([metric], reduce=sort_samples)
-            if not len(series):
-                raise NotMeasured("the trials of this campaign have no samples")
+            sampled = self.dataset.sampled
+            if not any(metric in names for names in sampled.values()):
+                known = sorted({name for names in sampled.values() for name in names})
+                raise NotMeasured(f"no trial has samples of {metric}; there are {known}")
+            # Such as the time at a host, which only captured trials have.
+            part = self.dataset.part(lambda one: metric in sampled.get(one["trial"], ()))
+            series = part.series([metric], reduce=sort_samples)
             self._samples[metric] = reduce_trials(
                 series,
                 value=metric,
