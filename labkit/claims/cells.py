@@ -35,6 +35,8 @@ _T = TypeVar("_T")
 #: A load generator that used more of its CPUs than this may be the bottleneck, and so may one that
 #: did not reach this share of the rate that was asked of it.
 SATURATED, REACHED = 0.9, 0.95
+#: Statistics of samples that the papers print.
+_PRINTED = ("mean", "median", "min", "max", "std", "p95", "p99")
 
 
 class NotMeasured(Exception):
@@ -225,17 +227,32 @@ class Measured:
             ok = self.dataset.ok
             own = ok[metric] if metric in ok.columns else np.nan
             return ok[["trial", "n_samples"]].set_axis(["trial", "n"], axis=1).assign(**{"": own})
-        if metric not in self._samples:
-            series = self.dataset.series([metric], reduce=sort_samples)
+        if statistic not in self._samples.get(metric, ()):
+            series = self._series(metric)
             if not len(series):
                 raise NotMeasured("the trials of this campaign have no samples")
+            asked = self._statistics.get(metric, {})
+            # What no claim asks of it, a table may: read the samples again only once.
+            more = {} if statistic in asked else dict.fromkeys([statistic, *_PRINTED])
             self._samples[metric] = reduce_trials(
                 series,
                 value=metric,
                 by=["trial"],
-                statistics=[name for name in self._statistics[metric] if name],
+                statistics=[name for name in {**asked, **more} if name],
             ).astype({"trial": str})
         return self._samples[metric]
+
+    def _series(self, metric: str) -> pd.DataFrame:
+        """Return the sorted samples of trials that have them: a residence time takes a capture."""
+        try:
+            return self.dataset.series([metric], reduce=sort_samples)
+        except DatasetError:
+            sampled = self.dataset.sampled
+            having = {trial for trial, columns in sampled.items() if metric in columns}
+            if not having:
+                raise
+            part = self.dataset.part(lambda one: one.get("trial", "") in having)
+            return part.series([metric], reduce=sort_samples)
 
     def _matches(self, cell: Cell) -> NDArray[np.bool_]:
         """Return which attempts are of a cell."""
