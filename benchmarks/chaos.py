@@ -15,6 +15,7 @@ Examples: .venv/bin/python benchmarks/chaos.py --count 20
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import hashlib
 import json
 import os
@@ -239,6 +240,7 @@ class Process:
             os.dup2(writing, 1)
             with self.errors.open("w") as log:
                 os.dup2(log.fileno(), 2)
+            faulthandler.register(signal.SIGUSR1)  # tells where it hangs
             os._exit(_status(work))
         os.close(writing)
         self._pipe = os.fdopen(reading, "rb", buffering=0)
@@ -270,15 +272,18 @@ class Process:
 
     def end(self) -> int | None:
         """Return its status, or None if it hung and was killed."""
-        self.until(None, PATIENCE)
-        hung = os.waitpid(self.pid, os.WNOHANG)
-        if hung == (0, 0) and select.select([self._pipe], [], [], 0)[0]:
-            hung = os.waitpid(self.pid, 0)
-        if hung == (0, 0):
-            self.signal(signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        deadline = time.monotonic() + PATIENCE
+        while (ended := os.waitpid(self.pid, os.WNOHANG)) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGUSR1)
+                time.sleep(1.0)
+                self.signal(signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                break
+            self.until(None, 0.2)  # reads, so that it can write
+            time.sleep(0.01)
         self._pipe.close()
-        return None if hung == (0, 0) else os.waitstatus_to_exitcode(hung[1])
+        return os.waitstatus_to_exitcode(ended[1]) if ended[0] else None
 
 
 def _status(work: Callable[[], None]) -> int:

@@ -228,9 +228,13 @@ class Measured:
             own = ok[metric] if metric in ok.columns else np.nan
             return ok[["trial", "n_samples"]].set_axis(["trial", "n"], axis=1).assign(**{"": own})
         if statistic not in self._samples.get(metric, ()):
-            series = self._series(metric)
-            if not len(series):
-                raise NotMeasured("the trials of this campaign have no samples")
+            sampled = self.dataset.sampled
+            if not any(metric in names for names in sampled.values()):
+                known = sorted({name for names in sampled.values() for name in names})
+                raise NotMeasured(f"no trial has samples of {metric}; there are {known}")
+            # Such as the time at a host, which only captured trials have.
+            part = self.dataset.part(lambda one: metric in sampled.get(one["trial"], ()))
+            series = part.series([metric], reduce=sort_samples)
             asked = self._statistics.get(metric, {})
             # What no claim asks of it, a table may: read the samples again only once.
             more = {} if statistic in asked else dict.fromkeys([statistic, *_PRINTED])
@@ -241,18 +245,6 @@ class Measured:
                 statistics=[name for name in {**asked, **more} if name],
             ).astype({"trial": str})
         return self._samples[metric]
-
-    def _series(self, metric: str) -> pd.DataFrame:
-        """Return the sorted samples of trials that have them: a residence time takes a capture."""
-        try:
-            return self.dataset.series([metric], reduce=sort_samples)
-        except DatasetError:
-            sampled = self.dataset.sampled
-            having = {trial for trial, columns in sampled.items() if metric in columns}
-            if not having:
-                raise
-            part = self.dataset.part(lambda one: one.get("trial", "") in having)
-            return part.series([metric], reduce=sort_samples)
 
     def _matches(self, cell: Cell) -> NDArray[np.bool_]:
         """Return which attempts are of a cell."""

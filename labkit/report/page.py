@@ -962,15 +962,17 @@ class Page:
         """Return every table value of a paper; see `labkit.claims.published.published`."""
         return published(source)
 
-    def claims(self, source: str) -> pd.DataFrame:
+    def claims(self, source: str, within: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """Show a paper's claims about this study and their results; return the ledger's rows.
 
         Parameters
         ----------
         source : str
             Name of the paper in ``data/claims.toml``.
+        within : mapping, optional
+            Levels of the part of the campaign that the claims are about, if not of the page's.
         """
-        rows = ledger(self.campaign)
+        rows = ledger(self.campaign if within is None else _select(self._all, within))
         rows = rows[(rows["source"] == source) & (rows["study"] == str(self.plan["study"]))]
         first = self.entries is None
         self.entries = rows if first else pd.concat([self.entries, rows])

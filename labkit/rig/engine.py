@@ -80,6 +80,13 @@ def start_daemon(
     Path(job.directory, _STARTED).write_text(json.dumps(started))
 
 
+def stop_daemon(local: LocalHost, name: str) -> None:
+    """End a daemon, which `revive` then leaves alone."""
+    job = daemon_job(local, name)
+    Path(job.directory, _STARTED).unlink(missing_ok=True)
+    job.stop(grace=10.0)
+
+
 def await_daemon(local: LocalHost, name: str, seconds: float = 60.0) -> None:
     """Return as soon as a daemon of the rig answers; raise `RigError` with its log otherwise."""
     deadline = time.monotonic() + seconds
@@ -197,4 +204,4 @@ def building_daemon(local: LocalHost) -> Iterator[str]:
         await_daemon(local, "build")
         yield socket_of("build")
     finally:
-        daemon_job(local, "build").stop(grace=10.0)
+        stop_daemon(local, "build")

@@ -101,7 +101,7 @@ def running_daemons(local: LocalHost, drivers: Sequence[str]) -> Iterator[dict[s
 
 def _stop_daemon(local: LocalHost, driver: str) -> None:
     engine.remove_containers(local, daemon_socket(driver))
-    engine.daemon_job(local, _PREFIX + driver).stop(grace=10.0)
+    engine.stop_daemon(local, _PREFIX + driver)
 
 
 def unremoved_drivers() -> list[str]:

@@ -123,6 +123,9 @@ class Exchange:
             return f"a message of more than {ONE_PACKET} bytes may be several packets"
         if network not in NETWORKS:
             return f"the generator has no end of the network {network}"
+        waits = (udp_tcp if self.kind == MIXED else TOOLS[self.tool]).WAITS
+        if self.wait not in waits:
+            return f"the tool of this exchange waits in other ways: {', '.join(waits)}"
         if self.kind == MIXED:
             two = "a port is published for one protocol, and this exchange needs two"
             return two if network == "nat" else None

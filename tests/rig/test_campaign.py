@@ -17,9 +17,10 @@ from labkit.campaign import runner
 from labkit.campaign.trial import Trial
 from labkit.dataset import Dataset
 from labkit.errors import LabkitError, PlanMismatch
+from labkit.hosts import LocalHost
 from labkit.paths import PROGRESS
 from labkit.placement import Placement, bare, docker
-from labkit.rig import netns
+from labkit.rig import engine, netns
 from labkit.rig.base import Rig
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.engines.docker import Docker
@@ -196,6 +197,14 @@ def test_an_engine_that_dies_is_started_again_and_the_campaign_goes_on(
     assert any("docker had died, and was started again" in x for x in records[0]["flags"])
     assert int(pid_file.read_text()) != before
     assert left() == []
+
+
+def test_an_engine_that_was_ended_on_purpose_is_left_alone(lab: Rig, tmp_path: Path) -> None:
+    local = LocalHost()
+    engine.start_daemon(local, "spare", *engine.WITHOUT_NETWORK, data_root=tmp_path, role="")
+    engine.await_daemon(local, "spare")
+    engine.stop_daemon(local, "spare")
+    assert lab.mend() == []
 
 
 def test_a_placement_that_fails_its_verification_is_a_failed_row(

@@ -37,7 +37,7 @@ IMAGE = LayeredImage(
 def stored(lab: Rig) -> Iterator[Rig]:
     with lab.storage({name: [IMAGE] for name in STORAGES}):
         yield lab
-    assert storage.unremoved_drivers() == []
+    assert storage.unremoved_drivers() == [] == lab.mend()
     assert teardown.mounted((str(engine.STORAGES),)) == []
     losetup = LocalHost().run("losetup", "--list", "--noheadings", "--output", "BACK-FILE").stdout
     assert str(engine.STORAGES) not in losetup

@@ -50,18 +50,21 @@ def attempt(rng, levels, replicate, block, position, n, failed):
     return record(block, position, dict(zip(FACTORS, levels, strict=True)), {}, **more), values
 
 
-def observe(stand_in, factor=1.2, watched=("bare clean", "docker host", "docker bridge")):
+SHARED = ("bare clean", "docker host", "docker bridge")
+TUNINGS = ["free + block", "free + spin", "split + block", "split + spin"]
+
+
+def observe(stand_in, factor=1.2, watched=SHARED, tunings=("split + spin",)):
     """Add trials that were captured: round trips take longer, and most of each lies outside."""
     stand_in.__dict__.pop("trials", None)
     plan, later = stand_in.plan, []
     plan["factors"] = {**FACTORS, "capture": ["off", "on"]}
     for one in [*stand_in.records, *plan["conditions"]]:
         one["levels"] = one["levels"] | {"capture": "off"}
-    alike = {"affinity": "split", "wait": "spin", "capture": "off"}
     for one in stand_in.records:
         levels = one["levels"]
-        pinned = alike.items() <= levels.items() and one["replicate"] == 1
-        if not pinned or levels["placement"] not in watched:
+        tuned = f"{levels['affinity']} + {levels['wait']}" in tunings and one["replicate"] == 1
+        if not tuned or levels["placement"] not in watched:
             continue
         name, rtt = f"{one['trial']}-on", stand_in.arrays[one["trial"]]
         inside = (rtt * (0.5 if levels["placement"] == "docker bridge" else 0.4)).astype("int64")

@@ -27,6 +27,13 @@ FACTS = {"generator": MACHINE, "sut": MACHINE}
 Truth = Callable[[str, float], float]
 
 
+class _Anything(tuple[str, ...]):
+    """The columns of a trial whose only array stands for whatever is asked for."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
 class Campaign(Dataset):
     """A dataset of a plan, sessions, records and samples in memory."""
 
@@ -41,6 +48,18 @@ class Campaign(Dataset):
             path=Path("campaign"), plan=plan, records=list(records), sessions=[{"facts": facts}]
         )
         self.__dict__["arrays"] = samples or {}
+
+    @property
+    def sampled(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]
+        arrays = {
+            one["trial"]: self.arrays[one["trial"]]
+            for one in self.records
+            if one["status"] == "ok" and one["n_samples"]
+        }
+        return {
+            trial: tuple(array) if isinstance(array, Mapping) else _Anything()
+            for trial, array in arrays.items()
+        }
 
     def _measured(self, columns: Any, reduce: Any = None) -> Any:
         records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]

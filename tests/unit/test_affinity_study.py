@@ -49,6 +49,33 @@ def test_what_is_captured_is_a_condition_of_its_own() -> None:
     assert seconds({"wait": "spin", "capture": "on"}) > seconds({"wait": "spin", "capture": "off"})
 
 
+def test_every_tuning_can_be_captured() -> None:
+    tunings = [f"{pinned} + {wait}" for pinned in ("free", "split") for wait in ("block", "spin")]
+    found = plan(captured=tunings)
+    on = {
+        (f"{one['affinity']} + {one['wait']}", str(one["placement"]))
+        for one in found.design.conditions
+        if one["capture"] == "on"
+    }
+    three = ("bare clean", "docker host", "docker bridge")
+    assert on == {(tuning, place) for tuning in tunings for place in three}
+
+
+def test_busy_polling_is_a_level_where_device_and_tool_have_it() -> None:
+    waits = ["block", "spin", "busy_poll"]
+    asked = {"split + busy_poll", "split + spin"}
+    offered = plan(waits=waits, captured=[*asked])
+    assert not offered.design.infeasible
+    polled = [one for one in offered.design.conditions if one["wait"] == "busy_poll"]
+    assert {one["capture"] for one in polled} == {"off", "on"}
+    without = reasons(plan(lab(**{"busy-poll": "veth has no queue"}), waits=waits))
+    assert without and set(without.values()) == {"veth has no queue"}
+    assert all("busy_poll" in name for name in without)
+    mixed = reasons(plan(waits=waits, exchange=["udp", "udp in, tcp out"]))
+    assert {tuple(name.split(" | ")[2:4]) for name in mixed} == {("busy_poll", "udp in, tcp out")}
+    assert all(why.endswith("other ways: block, spin") for why in mixed.values())
+
+
 def test_several_exchanges_or_sizes_are_factors_and_one_is_a_setting() -> None:
     one = plan().study
     assert (one.settings["exchange"], one.settings["size"]) == ("udp", 64)
@@ -106,6 +133,7 @@ def test_a_tool_that_is_not_here_is_refused_with_what_to_do(
         {"exchange": "udp in"},
         {"load": {"kind": "heavy"}},
         {"cells": {"ladder": ["spin"], "capture": ["docker macvlan"]}},
+        {"captured": ["tuned"]},
     ],
 )
 def test_a_parameter_without_a_meaning_is_an_error(wrong: dict[str, Any]) -> None:

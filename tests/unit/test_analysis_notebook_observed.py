@@ -1,7 +1,7 @@
 """What the first study's page shows beside its main part: captures, other sizes and exchanges."""
 
 import pytest
-from affinity_campaigns import FACTORS, campaign, observe
+from affinity_campaigns import FACTORS, SHARED, TUNINGS, campaign, observe
 from matplotlib.figure import Figure
 from notebook_pages import ANALYSES, execute, summary_of, words
 
@@ -14,31 +14,54 @@ def test_what_observing_costs_is_apart_from_everything_else(monkeypatch):
     text = words(shown)
     assert "one part of the campaign: capture off" in text
     assert names["watched"] == ["bare clean", "docker host", "docker bridge"]
-    found = names["observing"].set_index(["placement", "contrast"])
+    assert names["captured"] == ["split + spin"]
+    found = names["observing"].set_index(["tuning", "placement", "contrast"])
     for name in names["watched"]:
-        row = found.loc[(name, "on / off")]
+        row = found.loc[("split + spin", name, "on / off")]
         # Where a condition ran twice, both copies are what a captured trial is compared with.
         assert row["estimate"] == pytest.approx(1.2, abs=0.015) and row["verdict"] == "different"
-    resident = names["resident"].set_index("condition")
-    assert resident.loc["docker bridge", "estimate"] == pytest.approx(1.2 * 1.25, abs=0.05)
-    counts = names["counts"].loc["docker host"]
+    resident = names["resident"].set_index("contrast")
+    bridge = resident.loc["docker bridge / bare clean", "estimate"]
+    assert bridge == pytest.approx(1.2 * 1.25, abs=0.05)
+    counts = names["counts"].loc[("split + spin", "docker host")]
     assert counts.to_dict() == {
         "captured": 5400.0,
         "capture_drops": 6.0,
         "paired": 2694.0,
         "unpaired": 12.0,
     }
-    # No table, model or claim that was there without them takes a captured trial.
+    # No table, model or claim on round trips takes a captured trial.
     for name in ("against_clean", "against_twin", "spinning"):
         assert names[name].equals(before[name]), name
     assert names["model"].terms.equals(before["model"].terms)
-    columns = ["id", "result", "estimate", "low", "high"]
-    assert names["entries"][columns].equals(before["entries"][columns])
+    by_id, earlier = (one["entries"].set_index("id") for one in (names, before))
+    trips = by_id["metric"] == "rtt_ns"
+    assert trips.sum() > 0 and by_id.loc[trips, "estimate"].equals(earlier.loc[trips, "estimate"])
+    slower = by_id.loc["rohprimardho2015-tuned-bridge-slower"]
+    assert slower["estimate"] == pytest.approx(bridge) and slower["result"] == "replicated"
+    # Without a tuning that was captured nothing is said of it.
+    assert by_id.loc["rohprimardho2015-untuned-docker-higher", "result"] == "not measured"
     texts = [line["text"] for line in summary_of(shown)["headlines"]]
-    assert "docker host: captured against not captured, bound and spinning ends" in texts
+    assert "docker host: captured against not captured, split + spin" in texts
     assert "138 of 138 planned trials" in text
     assert sum(isinstance(value, Figure) for value in shown) == 14
     assert "No trial of this campaign was captured" not in text
+
+
+def test_residence_times_of_every_tuning_are_beside_the_papers(monkeypatch):
+    stand_in = observe(campaign(5, n=120), tunings=TUNINGS)
+    shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
+    assert sorted(names["captured"]) == TUNINGS and len(names["observing"]) == 12
+    assert set(names["counts"].index) == {(one, name) for one in TUNINGS for name in SHARED}
+    bridge = names["resident"].query("contrast == 'docker bridge / bare clean'")
+    assert bridge["tuning"].astype(str).tolist() == TUNINGS
+    assert bridge["estimate"].between(1.4, 1.6).all()
+    claims = names["entries"].set_index("id")
+    untuned = claims.loc["rohprimardho2015-untuned-docker-higher"]
+    assert untuned["metric"] == "residence_ns" and untuned["estimate"] > 1
+    beside = names["stays"].loc[("free + block", "bare clean"), "median"]
+    assert beside / names["stays"].loc[("split + spin", "bare clean"), "median"] > 3
+    assert "residence time, free + block" in words(shown)
 
 
 def test_one_captured_placement_is_compared_with_itself_alone(monkeypatch):

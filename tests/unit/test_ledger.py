@@ -133,6 +133,24 @@ def test_samples_are_reduced_once_a_trial() -> None:
     assert "p99.9 round-trip time takes 1,000 samples a trial, and there are 200" in short["why"]
 
 
+def test_samples_that_only_some_trials_have() -> None:
+    found = with_samples()
+    inside = {one["trial"]: one["levels"]["placement"] != PLACEMENTS[2] for one in found.records}
+    for trial, values in found.arrays.items():
+        found.arrays[trial] = {"rtt_ns": values} | (
+            {"residence_ns": values} if inside[trial] else {}
+        )
+    which = {"metric": "residence_ns", "statistic": "median", "baseline": A, "direction": "higher"}
+    stays = claim("difference", condition=B, **which)
+    outside = claim("difference", "small-outside", condition=C, **which)
+    unknown = claim("difference", "small-unknown", condition=B, **which | {"metric": "queue_ns"})
+    rows = ledger(found, claims=claims(stays, outside, unknown))
+    assert rows["result"].tolist() == ["replicated", "not measured", "not measured"]
+    assert (
+        rows["why"][2] == "no trial has samples of queue_ns; there are ['residence_ns', 'rtt_ns']"
+    )
+
+
 def test_a_rare_tail_needs_its_samples() -> None:
     tail = claim(
         "difference",
