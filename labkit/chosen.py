@@ -14,7 +14,7 @@ from labkit.errors import DatasetError
 from labkit.paths import project
 
 #: The profiles of every study, the most thorough first.
-PROFILES = ("paper", "quick", "brief", "tiny")
+PROFILES = ("paper", "decide", "quick", "brief", "tiny")
 #: In place of a profile: only the reference dataset counts.
 REFERENCE = "reference"
 

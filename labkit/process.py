@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,12 +21,20 @@ WAIT = "LABKIT_WAIT"
 TERMINAL = "LABKIT_PROGRESS"
 #: Environment variable with the numbers of the only blocks to measure, separated by commas.
 BLOCKS = "LABKIT_BLOCKS"
+#: Environment variable with the time of the monotonic clock by which the last block is to end.
+UNTIL = "LABKIT_UNTIL"
 
 
 def chosen_blocks() -> frozenset[int] | None:
     """Return the only blocks that this process is to measure; None for all."""
     text = os.environ.get(BLOCKS)
     return frozenset(map(int, text.split(","))) if text else None
+
+
+def seconds_left() -> float:
+    """Return the seconds until the last block is to end, infinite without a limit."""
+    until = os.environ.get(UNTIL)
+    return float(until) - time.monotonic() if until else math.inf
 
 
 def announce(text: str) -> None:

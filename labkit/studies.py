@@ -25,7 +25,7 @@ from labkit.claims.schema import Claims, load_claims
 from labkit.dataset import Dataset, load
 from labkit.errors import LabkitError, Rebooted, RigError, UsageError, suggestion
 from labkit.paths import project
-from labkit.process import TERMINAL, WAIT, chosen_blocks
+from labkit.process import TERMINAL, WAIT, chosen_blocks, seconds_left
 from labkit.questions import candidate, load_questions
 
 Say = Callable[[str], None]
@@ -107,6 +107,8 @@ def measure(
     notebook: Path, parameters: Mapping[str, Any], *, called: str, seconds: float, say: Say
 ) -> Path:
     """Execute a study notebook, and return the executed one; `called` names the parameters."""
+    if seconds_left() < 0:
+        raise LabkitError("not begun: the time is over", remedy="the same command goes on")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     output = project("data/local/notebooks") / f"{stamp}-{notebook.stem}.ipynb"
     if os.environ.get(WAIT):
@@ -178,11 +180,12 @@ def check_complete(folder: Path) -> None:
     )
     if done < planned:
         failed = campaign.trials[campaign.trials["status"] != "ok"]
+        what = "failed" if len(failed) else "are left"
         raise LabkitError(
-            f"{planned - done} of {planned} planned trials failed",
+            f"{planned - done} of {planned} planned trials {what}",
             where=str(campaign.path),
             why="; ".join(sorted(set(failed["problems"])))[:600],
-            remedy="the same command tries them again; measured trials are kept",
+            remedy="the same command goes on with them; measured trials are kept",
         )
 
 

@@ -31,6 +31,7 @@ from labkit.design import Condition, Design, flatten, level_label, trial_name
 from labkit.errors import HostUnreachable, LabkitError, Rebooted
 from labkit.paths import PROGRESS
 from labkit.placement import parse_cpus
+from labkit.process import announce, seconds_left
 from labkit.rig import Rig
 from labkit.runtimes import Runtime
 from labkit.tools.base import Measurement
@@ -87,7 +88,7 @@ class Runner:
             for role, one in facts.items()
             if (boot := str(one.get("volatile", {}).get("boot_id") or ""))
         }
-        failed = 0
+        failed, longest, began = 0, 0.0, time.monotonic()
         with log.begin(session), off_the_sut(self.rig):
             while todo:
                 block, position, condition = todo.popleft()
@@ -98,6 +99,11 @@ class Runner:
                 log.over()
                 if not todo or todo[0][0] != block:
                     self._look(store, log, todo)
+                    longest, began = max(longest, time.monotonic() - began), time.monotonic()
+                    # A block in two sessions is in no paired comparison.
+                    if todo and seconds_left() < longest:
+                        announce(f"stopped after block {block}: the next would take too long")
+                        return
                 if failed >= GIVE_UP:
                     raise LabkitError(
                         f"{failed} planned trials failed one after the other",

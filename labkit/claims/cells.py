@@ -29,7 +29,7 @@ from labkit.claims.schema import (
 )
 from labkit.dataset import Dataset
 from labkit.errors import DatasetError
-from labkit.units import factor_words, level_words
+from labkit.units import METRICS, factor_words, level_words
 
 _T = TypeVar("_T")
 #: A load generator that used more of its CPUs than this may be the bottleneck, and so may one that
@@ -230,8 +230,9 @@ class Measured:
         if statistic not in self._samples.get(metric, ()):
             sampled = self.dataset.sampled
             if not any(metric in names for names in sampled.values()):
-                known = sorted({name for names in sampled.values() for name in names})
-                raise NotMeasured(f"no trial has samples of {metric}; there are {known}")
+                if metric not in METRICS:
+                    raise DatasetError(f"{metric!r} was not measured, and no study declares it")
+                raise NotMeasured(f"the trials of this campaign have no {METRICS[metric].text}")
             # Such as the time at a host, which only captured trials have.
             part = self.dataset.part(lambda one: metric in sampled.get(one["trial"], ()))
             series = part.series([metric], reduce=sort_samples)

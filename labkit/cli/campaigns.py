@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from labkit import status as progress
-from labkit.cli.options import NEW, PROFILE, WAIT, interruptible, say
+from labkit.cli.options import NEW, PROFILE, STOP_AFTER, WAIT, interruptible, say
 from labkit.errors import UsageError
 from labkit.paths import project
 from labkit.placement import parse_cpus
@@ -52,6 +52,7 @@ LEAST_WATCH = 5.0
 )
 @NEW
 @WAIT
+@STOP_AFTER
 @click.option("--scheduler", default="", help="A Dask scheduler, whose workers offer the rigs.")
 @click.option("--samples", is_flag=True, help="With --scheduler: collect samples and logs too.")
 @click.option("--tls-ca-file", help="With --scheduler: the authority's certificate.")

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from labkit.errors import UsageError
+from labkit.process import UNTIL, ended_as_by_ctrl_c
 from labkit.process import WAIT as VARIABLE
-from labkit.process import ended_as_by_ctrl_c
 from labkit.status import time_text
 
 PROFILE = click.option(
@@ -20,14 +20,14 @@ PROFILE = click.option(
     "-P",
     default="quick",
     show_default=True,
-    help="tiny (a pilot of minutes), quick or paper (hours).",
+    help="tiny (a pilot of minutes), quick (an hour and a half), decide (hours) or paper (weeks).",
 )
 MEASURED = click.option(
     "--profile",
     "-P",
     default=None,
-    help="Show campaigns of this profile (tiny, brief, quick, paper), or the reference. By default "
-    "what has most blocks counts, and the reference where that decides nothing.",
+    help="Show campaigns of this profile (tiny, brief, quick, decide, paper), or the reference. By "
+    "default what has most blocks counts, and the reference where that decides nothing.",
 )
 WAIT = click.option(
     "--wait",
@@ -35,6 +35,16 @@ WAIT = click.option(
     expose_value=False,
     callback=lambda context, parameter, wait: wait and os.environ.update({VARIABLE: "1"}),
     help="Wait while another process uses the rig.",
+)
+STOP_AFTER = click.option(
+    "--stop-after",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    expose_value=False,
+    callback=lambda context, parameter, minutes: (
+        minutes and os.environ.update({UNTIL: str(time.monotonic() + 60 * minutes)})
+    ),
+    help="Begin no block that would end later; the same command goes on with the rest.",
 )
 RIG = click.option(
     "--rig",

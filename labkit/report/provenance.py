@@ -18,7 +18,7 @@ from labkit.report.execution import parameters_source
 from labkit.report.html import environment
 
 #: Of profiles that fit equally well, the first is named.
-_PROFILES = ("quick", "paper", "tiny")
+_PROFILES = ("quick", "decide", "paper", "tiny")
 
 
 def provenance(campaign: Dataset) -> dict[str, str]:

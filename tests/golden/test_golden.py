@@ -24,6 +24,7 @@ import pytest
 import yaml
 
 import labkit
+from labkit import treatments
 from labkit.errors import PlacementError
 from labkit.hosts.host import Result
 from labkit.hosts.target import Image, Network, Storage, Target
@@ -40,6 +41,7 @@ from labkit.placement import (
     waiting,
 )
 from labkit.runtimes import RUNTIMES, Instance
+from labkit.tools import exchange
 
 HERE = Path(__file__).parent
 ROOT = labkit.project()
@@ -338,7 +340,8 @@ def plans(every: bool = False) -> dict[str, Any]:
     for notebook in sorted((ROOT / "notebooks" / "studies").glob("[0-9]*.ipynb")):
         if not reference_of(notebook).is_dir():
             continue
-        record = plan_of(notebook)
+        rig = recorded_rig(labkit.load(reference_of(notebook)))
+        record = record_of(plan_of(notebook, "quick", rig))
         record.pop("labkit", None)
         for name in ("labkit", "measurement_version", "hosts", *([] if every else ["protocol"])):
             record["identity"].pop(name, None)
@@ -351,11 +354,10 @@ def reference_of(notebook: Path) -> Path:
     return REFERENCE / notebook.stem.partition("-")[2]
 
 
-def plan_of(notebook: Path) -> dict[str, Any]:
-    """Return the plan of a study's quick profile on the rig of its reference campaign."""
-    profile = ROOT / "notebooks" / "profiles" / f"{notebook.stem}.quick.yaml"
-    data = labkit.load(reference_of(notebook))
-    names: dict[str, Any] = {"In": [], "lab": recorded_rig(data)}
+def plan_of(notebook: Path, profile: str, rig: Any) -> Any:
+    """Return the plan of a study's profile on a rig."""
+    file = ROOT / "notebooks" / "profiles" / f"{notebook.stem}.{profile}.yaml"
+    names: dict[str, Any] = {"In": [], "lab": rig}
     for cell in nbformat.read(notebook, 4).cells:
         if cell.cell_type != "code":
             continue
@@ -363,10 +365,14 @@ def plan_of(notebook: Path) -> dict[str, Any]:
         source = up_to_plan(cell.source) if opens else cell.source
         run(source, f"<{notebook.stem} {cell.id}>", names)
         if "parameters" in cell.metadata.get("tags", []):
-            names |= yaml.safe_load(profile.read_text())
+            names |= yaml.safe_load(file.read_text())
         if opens:
             break
-    plan = names["plan"]
+    return names["plan"]
+
+
+def record_of(plan: Any) -> dict[str, Any]:
+    """Return what ``plan.json`` would hold, with versions that no host was asked for."""
     tools = {name: lambda host: "recorded" for name in plan.study.tools}
     plan = replace(plan, study=replace(plan.study, tools=tools))
     return dict(json.loads(json.dumps(plan.as_record())))
@@ -519,6 +525,26 @@ def test_outputs_for_recorded_inputs_have_not_changed(name: str) -> None:
     shown = "\n".join(line[:400] for line in lines[:40])
     remedy = "if that is intended: python tests/golden/test_golden.py"
     assert not lines, f"{len(lines)} differences from {name} ({remedy})\n{shown}"
+
+
+def test_the_profiles_decide_take_ten_hours_where_everything_was_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchange, "lacking", lambda tool, targets: {})
+    monkeypatch.setattr(treatments.CongestionControl, "feasibility", lambda *of: None)
+    # Its rig has a second host with an engine.
+    rig = recorded_rig(labkit.load(REFERENCE / "application-networks"))
+    rig = replace(rig, missing={"busy-poll": "veth", "storage:aufs": "the kernel has no aufs"})
+    seconds, conditions = 0.0, []
+    for notebook in sorted((ROOT / "notebooks" / "studies").glob("[0-9]*.ipynb")):
+        if (ROOT / "notebooks" / "profiles" / f"{notebook.stem}.decide.yaml").exists():
+            plan = plan_of(notebook, "decide", rig)
+            assert plan.questions.looks.blocks[0] >= 6 and plan.claims is None
+            seconds += plan.estimate().seconds
+            conditions += [condition.label for condition in plan.design.conditions]
+    assert 8 * 3600 < seconds < 10 * 3600
+    text = "\n".join(conditions)
+    assert all(name in text for name in ("rkt host | 1 | 20", "docker weave", "lxc nat | 2 | 21"))
 
 
 @pytest.mark.parametrize("column", ["why", "setting_why"])

@@ -141,7 +141,7 @@ def test_a_parameter_without_a_meaning_is_an_error(wrong: dict[str, Any]) -> Non
         declared(NAME, **wrong)
 
 
-@pytest.mark.parametrize("profile", ["tiny", "quick", "paper"])
+@pytest.mark.parametrize("profile", ["tiny", "quick", "decide", "paper"])
 def test_profiles_are_parameters_of_the_notebook(profile: str) -> None:
     path = project("notebooks/profiles") / f"10-affinity-spinning.{profile}.yaml"
     names = declared(NAME, **yaml.safe_load(path.read_text()))

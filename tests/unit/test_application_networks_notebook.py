@@ -99,7 +99,7 @@ def test_the_profile_paper_has_every_application_over_every_network() -> None:
     assert given["blocks"] == 30
 
 
-@pytest.mark.parametrize("size", ["tiny", "quick", "paper"])
+@pytest.mark.parametrize("size", ["tiny", "quick", "decide", "paper"])
 def test_what_a_plan_needs_is_laid_and_no_more(size: str) -> None:
     given = profile(size)
     names = declared(**given)

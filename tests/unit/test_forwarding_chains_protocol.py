@@ -64,6 +64,16 @@ def test_the_two_windows_of_a_capture_are_told_apart(study):
     assert found["loss"] == 0.0 and found["loaded_loss"] == pytest.approx(1 / 300)
 
 
+def test_long_chains_are_offered_what_the_generator_can_send(study):
+    trial = SimpleNamespace(link_gbit_per_s=1.0, offered=study.offered, long_chains=0.3)
+    offered = {
+        (chain, payload): study.offered_rate(SimpleNamespace(chain=chain, **vars(trial)), payload)
+        for chain in (1, 20)
+        for payload in (28, 1454)
+    }
+    assert offered == {(1, 28): 332_446, (1, 1454): 82_236, (20, 28): 99_734, (20, 1454): 24_671}
+
+
 @pytest.mark.parametrize(
     "windows",
     [

@@ -143,12 +143,10 @@ def test_samples_that_only_some_trials_have() -> None:
     which = {"metric": "residence_ns", "statistic": "median", "baseline": A, "direction": "higher"}
     stays = claim("difference", condition=B, **which)
     outside = claim("difference", "small-outside", condition=C, **which)
-    unknown = claim("difference", "small-unknown", condition=B, **which | {"metric": "queue_ns"})
+    unknown = claim("difference", "small-unknown", condition=B, **which | {"metric": "latency_ns"})
     rows = ledger(found, claims=claims(stays, outside, unknown))
     assert rows["result"].tolist() == ["replicated", "not measured", "not measured"]
-    assert (
-        rows["why"][2] == "no trial has samples of queue_ns; there are ['residence_ns', 'rtt_ns']"
-    )
+    assert rows["why"][2] == "the trials of this campaign have no latency of a call"
 
 
 def test_a_rare_tail_needs_its_samples() -> None:

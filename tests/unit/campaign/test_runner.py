@@ -25,7 +25,7 @@ from labkit.campaign.window import harness_switches
 from labkit.dataset import load
 from labkit.design import Condition, make_design
 from labkit.errors import CommandFailed, HostUnreachable, LabkitError, Rebooted
-from labkit.process import TERMINAL
+from labkit.process import TERMINAL, UNTIL
 from labkit.rig.base import Rig
 from labkit.status import look
 from labkit.tools.base import Measurement
@@ -111,6 +111,19 @@ def test_an_interrupted_campaign_is_resumed(
     found = plan.run(folder)
     assert found.ok["trial"].tolist() == [f"b{b:02d}-p{p:02d}" for b in (1, 2) for p in (1, 2, 3)]
     assert len(found.trials) == 6 and len(protocol.seen) == 7
+
+
+def test_a_piece_ends_with_a_block_and_the_next_goes_on(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol = Protocol()
+    plan = plan_of(rig, protocol)
+    monkeypatch.setenv(UNTIL, str(time.monotonic() - 1))
+    assert set(plan.run(tmp_path).ok["block"]) == {1} and len(protocol.seen) == 3
+    monkeypatch.setenv(UNTIL, str(time.monotonic() + 3600))
+    found = plan.run(tmp_path)
+    assert len(found.ok) == 6 == len(protocol.seen)
+    assert found.trials.groupby("block")["session"].nunique().eq(1).all()
 
 
 def test_metrics_have_no_p99_of_fewer_than_100_samples() -> None:
