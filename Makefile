@@ -17,7 +17,7 @@ HELD = $$(sed -n 's/^\([^ =]*\)==.*/--no-emit-package \1/p' requirements.lock)
 INSTALL_DOCS := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements-docs.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test report test docs bench simulate chaos lint lock clean papers-tools \
+.PHONY: help setup setup-test report reproduction test docs bench simulate chaos lint lock clean papers-tools \
 	papers-tools-clean
 
 help: ## List the targets
@@ -38,6 +38,9 @@ setup-test:
 
 report: setup ## Measure the studies, analyse them, write reports/index.html
 	$(BIN)/labkit report --measure --budget $(BUDGET) $(if $(PROFILE),--profile $(PROFILE)) $(if $(NEW),--new)
+
+reproduction: setup ## Write reports/release, the papers beside data/reference, without measuring
+	$(BIN)/labkit reproduction
 
 test: setup-test ## Run every test, also on real engines and in a browser
 	$(BIN)/labkit clean

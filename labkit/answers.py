@@ -120,6 +120,7 @@ def interval_text(
     high: float = math.nan,
     unit: str = "1",
     signed: bool = False,
+    sd: float = math.nan,
 ) -> str:
     """Return a value with its interval, all in one unit; empty without a value.
 
@@ -131,9 +132,13 @@ def interval_text(
         As stored; ``1`` is a ratio (`ratio_text`).
     signed : bool
         For a difference.
+    sd : float
+        A standard deviation, which follows.
 
     Examples
     --------
+    >>> interval_text(13.36e3, unit="MB/s", sd=70.0)
+    '13.4 GB/s ± 0.0700'
     >>> interval_text(4_950, 2_230, 7_670, "ns", signed=True), interval_text(1.4, 1.25, 1.56)
     ('+4.95 us [+2.23, +7.67]', '1.40x [1.25, 1.56]')
     """
@@ -141,17 +146,24 @@ def interval_text(
         return ratio_text(value, low, high)
     if not math.isfinite(value):
         return ""
-    if math.isnan(low) or math.isnan(high):
-        return scaled(value, unit, signed=signed)
+    bounded = not (math.isnan(low) or math.isnan(high))
     # All in the unit of the largest: a bound in another one would be read wrong.
-    largest = max((one for one in (value, low, high) if math.isfinite(one)), key=abs)
+    bounds = (low, high) if bounded else ()
+    largest = max((one for one in (value, *bounds) if math.isfinite(one)), key=abs)
     number, shown = _in_unit(largest, unit)
+    # An integer below 1,000 is written as it is.
+    whole = isinstance(value, numbers.Integral) and number == largest
     scale = float(number) / largest if largest else 1.0
     texts = [
         _digits(scale * float(one), signed=signed) if math.isfinite(one) else "unbounded"
-        for one in (value, low, high)
+        for one in (value, *bounds, sd)
     ]
-    return f"{texts[0]}{_suffix(shown, signed=signed)} [{texts[1]}, {texts[2]}]"
+    first = _digits(value, signed=signed) if whole else texts[0]
+    return (
+        f"{first}{_suffix(shown, signed=signed)}"
+        + (f" [{texts[1]}, {texts[2]}]" if bounded else "")
+        + (f" ± {texts[-1]}" if math.isfinite(sd) else "")
+    )
 
 
 def percent(share: float) -> str:

@@ -70,6 +70,7 @@ _METRICS = (
     Metric("rtt_ns", "ns", "lower", "round-trip time"),
     Metric("residence_ns", "ns", "lower", "residence time at the server's host"),
     Metric("latency_ns", "ns", "lower", "latency of a call"),
+    Metric("loaded_latency_ns", "ns", "lower", "latency at the offered rate"),
     Metric("slow_calls", "1", "lower", "calls of more than 1,000 us"),
     Metric("slow_product_us", "us", "neither", "slow calls times the quota"),
     Metric("cpu_use", "1", "neither", "CPU time of the server, as a share of one CPU", share=True),

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from labkit.claims.ledger import RESULTS
+    from labkit.claims.paper import Paper
     from labkit.claims.stated import recompute, with_unit
 
 #: Where each name is that notebooks use.
 _HOMES = {
+    "Paper": "labkit.claims.paper",
     "RESULTS": "labkit.claims.ledger",
     "recompute": "labkit.claims.stated",
     "with_unit": "labkit.claims.stated",
 }
 
-__all__ = ["RESULTS", "recompute", "with_unit"]
+__all__ = ["RESULTS", "Paper", "recompute", "with_unit"]
 
 
 def __getattr__(name: str) -> object:

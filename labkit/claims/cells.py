@@ -35,6 +35,8 @@ _T = TypeVar("_T")
 #: A load generator that used more of its CPUs than this may be the bottleneck, and so may one that
 #: did not reach this share of the rate that was asked of it.
 SATURATED, REACHED = 0.9, 0.95
+#: Statistics of samples that the papers print.
+_PRINTED = ("mean", "median", "min", "max", "std", "p95", "p99")
 
 
 class NotMeasured(Exception):
@@ -225,7 +227,7 @@ class Measured:
             ok = self.dataset.ok
             own = ok[metric] if metric in ok.columns else np.nan
             return ok[["trial", "n_samples"]].set_axis(["trial", "n"], axis=1).assign(**{"": own})
-        if metric not in self._samples:
+        if statistic not in self._samples.get(metric, ()):
             sampled = self.dataset.sampled
             if not any(metric in names for names in sampled.values()):
                 if metric not in METRICS:
@@ -234,11 +236,14 @@ class Measured:
             # Such as the time at a host, which only captured trials have.
             part = self.dataset.part(lambda one: metric in sampled.get(one["trial"], ()))
             series = part.series([metric], reduce=sort_samples)
+            asked = self._statistics.get(metric, {})
+            # What no claim asks of it, a table may: read the samples again only once.
+            more = {} if statistic in asked else dict.fromkeys([statistic, *_PRINTED])
             self._samples[metric] = reduce_trials(
                 series,
                 value=metric,
                 by=["trial"],
-                statistics=[name for name in self._statistics[metric] if name],
+                statistics=[name for name in {**asked, **more} if name],
             ).astype({"trial": str})
         return self._samples[metric]
 

@@ -125,7 +125,7 @@ def ledger(
         raise UsageError(f"alpha={alpha!r} is not usable", remedy="0 < alpha < 0.5")
     known = claims if isinstance(claims, Claims) else load_claims(claims, root)
     given = [datasets] if isinstance(datasets, Dataset | Path | str) else datasets
-    campaigns = _campaigns(
+    campaigns = evidence(
         [
             dataset
             for source in given
@@ -149,7 +149,7 @@ def ledger(
 
 
 @dataclass(frozen=True)
-class _Campaign:
+class Evidence:
     """The campaigns of a study that count, and what is left out."""
 
     measured: Measured | Combined
@@ -187,14 +187,14 @@ class _Entry:
     """A claim with what was measured: an evaluation, or why there is none."""
 
     claim: Claim
-    campaign: _Campaign | None
+    campaign: Evidence | None
     evaluation: Evaluation | None = None
     absent: str = ""
     error: str = ""
     setting: tuple[str, str] = ("", "")
 
 
-def _campaigns(datasets: Iterable[Dataset], claims: Claims) -> dict[str, _Campaign]:
+def evidence(datasets: Iterable[Dataset], claims: Claims) -> dict[str, Evidence]:
     """Return the campaigns of each study that have the plan and the rig of its last one."""
     grouped: dict[str, list[Dataset]] = {}
     for dataset in datasets:
@@ -209,7 +209,7 @@ def _campaigns(datasets: Iterable[Dataset], claims: Claims) -> dict[str, _Campai
         alike = [dataset for dataset in several if plan_key(dataset) == plan_key(several[-1])]
         parts = [Measured(dataset, about) for dataset in alike]
         other = len(several) - len(alike)
-        campaigns[name] = _Campaign(
+        campaigns[name] = Evidence(
             Combined(parts) if len(parts) > 1 else parts[0],
             join_notes(
                 f"{len(parts)} campaigns of one plan" if len(parts) > 1 else "",
@@ -227,7 +227,7 @@ def plan_key(dataset: Dataset) -> tuple[Any, ...]:
     return plan["factors"], plan.get("settings"), code, rig.get("name"), rig.get("kind")
 
 
-def _entry(claim: Claim, campaign: _Campaign | None, known: Claims) -> _Entry:
+def _entry(claim: Claim, campaign: Evidence | None, known: Claims) -> _Entry:
     if campaign is None:
         return _Entry(claim, None, absent=f"no campaign of {claim.study}")
     try:

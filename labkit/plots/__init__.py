@@ -3,6 +3,7 @@
 Every function returns a `matplotlib.figure.Figure` and shows nothing by itself.
 """
 
+from labkit.plots.beside import beside_bars, beside_curves, extremes_plot
 from labkit.plots.curves import curve_plot, overhead_plot
 from labkit.plots.distributions import block_plot, ecdf, shift_plot, tail_plot
 from labkit.plots.figure import (
@@ -18,11 +19,14 @@ from labkit.plots.intervals import interval_plot, ladder_plot, rig_plot
 from labkit.plots.overview import heat_map, ledger_overview, stacked_plot
 
 __all__ = [
+    "beside_bars",
+    "beside_curves",
     "block_plot",
     "canvas",
     "count_text",
     "curve_plot",
     "ecdf",
+    "extremes_plot",
     "footnote",
     "heat_map",
     "interval_plot",

@@ -60,7 +60,8 @@ def svg(figure: drawing.Figure) -> str:
         if np.size(line.get_xdata()) > _MANY:
             line.set_rasterized(True)
     for patch in figure.findobj(Rectangle):
-        if patch.get_hatch():  # else a drawing of its own for each bar
+        # Else a drawing of its own for each bar; in a legend, pixels would be misplaced.
+        if patch.get_hatch() and patch.axes is not None:
             patch.set_rasterized(True)
     # Text stays text, and ids do not depend on the process.
     look: Any = {"svg.fonttype": "none", "svg.hashsalt": "labkit"}

@@ -31,8 +31,11 @@ _HTML = re.compile(r"<(?=[A-Za-z/!?])")
 Sections = dict[str, tuple[str, list[str]]]
 
 
-def parts(document: Any, title: str) -> tuple[Sections, str]:
-    """Return the sections of a page by id, each with heading and cells, and the rest as HTML."""
+def parts(document: Any, title: str, *, code: bool = True) -> tuple[Sections, str]:
+    """Return the sections of a page by id, each with heading and cells, and the rest as HTML.
+
+    Without `code` only outputs and texts are shown.
+    """
     document.metadata.pop("widgets", None)
     # papermill inserts a cell that points at an error, as the page already does.
     document.cells = [
@@ -48,16 +51,17 @@ def parts(document: Any, title: str) -> tuple[Sections, str]:
     for tag, (name, heading) in TAGS.items():
         tagged = [cell for cell in document.cells if tag in _tags(cell)]
         if tagged:
-            sections.setdefault(name, (heading, []))[1].append(_render(document, tagged))
+            sections.setdefault(name, (heading, []))[1].append(_render(document, tagged, code=code))
     rest = [cell for cell in document.cells if not _tags(cell) & {*TAGS, NOTEBOOK_ONLY}]
-    return sections, _lowered(_render(document, rest)) if sections else _render(document, rest)
+    shown = _render(document, rest, code=code)
+    return sections, _lowered(shown) if sections else shown
 
 
 def _tags(cell: Any) -> set[str]:
     return set(cell.get("metadata", {}).get("tags", []))
 
 
-def _render(document: Any, cells: list[Any]) -> str:
+def _render(document: Any, cells: list[Any], *, code: bool) -> str:
     """Return some cells of a notebook as an HTML fragment."""
     import nbformat
     from nbconvert import HTMLExporter  # slow to import
@@ -67,6 +71,7 @@ def _render(document: Any, cells: list[Any]) -> str:
         extra_template_basedirs=[str(TEMPLATES)],
         exclude_input_prompt=True,
         exclude_output_prompt=True,
+        exclude_input=not code,
     )
     part = nbformat.v4.new_notebook(metadata=document.metadata, cells=cells)
     body, _ = exporter.from_notebook_node(part)

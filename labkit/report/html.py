@@ -71,7 +71,7 @@ def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "title": title,
         "version": VERSION,
-        "built": _now().strftime("%Y-%m-%d %H:%M UTC"),
+        "built": build_time().strftime("%Y-%m-%d %H:%M UTC"),
         "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         "embedded": Markup(data),
     }
@@ -90,7 +90,7 @@ def csv_link(text: str) -> str:
     return "data:text/csv," + quote(text) if 0 < len(text) <= LARGE else ""
 
 
-def _now() -> datetime:
+def build_time() -> datetime:
     """Return the time, or that of SOURCE_DATE_EPOCH, for reproducible pages."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "").strip()
     if not epoch:

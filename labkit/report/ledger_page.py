@@ -20,6 +20,8 @@ from labkit.plots import ledger_overview
 from labkit.report.html import TEMPLATES, number, picture, render, write
 from labkit.report.provenance import provenance, provenance_html
 
+#: Where the reproduction report is, beside the pages of the studies.
+RELEASE = Path("release")
 #: Columns to filter by, each with its label.
 FILTERS = {
     "tier": "Kind",
@@ -48,12 +50,14 @@ def build_ledger(
     *,
     title: str = "The ledger: every claim, published and measured",
     campaigns: Sequence[str] = (),
+    home: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the page of the ledger, with its three tables as CSV files in its folder.
 
     `rows` is the result of `labkit.ledger`; `arithmetic` and `disagreements` are those of the
     functions `recompute` and `disagreements` of `labkit.claims.stated`; `campaigns` says which
-    campaign counts of each study, and why.
+    campaign counts of each study, and why; `home` is what the navigation of the reproduction
+    report takes.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     rows.to_csv(output.with_suffix(".csv"), index=False, lineterminator="\n")
@@ -66,6 +70,8 @@ def build_ledger(
         title,
         {"page_title": title},
         campaigns=campaigns,
+        home=home,
+        papers=_papers(rows, output.parent),
         script=Markup(script),
         # The page's security policy allows only the script with this digest.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -89,6 +95,16 @@ def build_ledger(
     )
     write(output, text)
     return output
+
+
+def _papers(rows: pd.DataFrame, folder: Path) -> dict[str, str]:
+    """Return the page of each paper in the reproduction report, where there is one."""
+    found: dict[str, str] = {}
+    for source in dict.fromkeys(map(str, rows["source"])):
+        for place in (Path(f"{source}.html"), RELEASE / f"{source}.html"):
+            if (folder / place).is_file():
+                found.setdefault(source, place.as_posix())
+    return found
 
 
 def counted(rows: pd.DataFrame) -> dict[str, dict[str, int]]:

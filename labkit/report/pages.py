@@ -45,17 +45,21 @@ def build_page(
     note: str = "",
     timeout: float = TIMEOUT,
     cwd: Path | None = None,
+    template: str = "page.html.j2",
+    values: Mapping[str, Any] | None = None,
 ) -> Path:
     """Execute an analysis notebook and write it as one self-contained HTML page.
 
     `title` is the page's heading, and its name in the index where the summary has none; `note` says
-    below it why this campaign is shown; `timeout` and `cwd` are passed to `execute`. If the
+    below it why this campaign is shown; `timeout` and `cwd` are passed to `execute`; another
+    `template` takes `values`, and shows no code. If the
     notebook fails, the page shows its output up to the error, the executed notebook is kept in the
     same folder, and the error is raised.
     """
     parameters = dict(parameters or {})
     output.parent.mkdir(parents=True, exist_ok=True)
     failed = output.with_name(f"{output.stem}.failed.ipynb")
+    frame: dict[str, Any] = {"template": template, "values": values}
     with tempfile.TemporaryDirectory(prefix="labkit-page-") as scratch:
         executed = Path(scratch) / f"{output.stem}.ipynb"
         try:
@@ -69,10 +73,10 @@ def build_page(
             error.where = error.where.replace(scratched, str(failed))
             error.remedy = error.remedy.replace(scratched, f"{output} shows it, and {failed}")
             text = error.evidence["error"]
-            write(output, _render_page(failed, parameters, title, note, error=text))
+            write(output, _render_page(failed, parameters, title, note, error=text, **frame))
             raise
         failed.unlink(missing_ok=True)
-        write(output, _render_page(executed, parameters, title, note))
+        write(output, _render_page(executed, parameters, title, note, **frame))
     return output
 
 
@@ -128,14 +132,21 @@ def build_index(
     return output
 
 
-def build_glossary(output: Path, *, title: str = "Glossary") -> Path:
-    """Write the page of the terms that the pages use, from ``docs/glossary.md``."""
+def build_glossary(
+    output: Path, *, title: str = "Glossary", home: Mapping[str, Any] | None = None
+) -> Path:
+    """Write the page of the terms that the pages use, from ``docs/glossary.md``.
+
+    `home` is what the navigation of the reproduction report takes.
+    """
     text = (SHIPPED / "docs" / "glossary.md").read_text(encoding="utf-8")
     groups = [
         (group.partition("\n")[0], [match.groups() for match in _TERM.finditer(group)])
         for group in text.split("\n## ")[1:]
     ]
-    write(output, render("glossary.html.j2", title, {"page_title": title}, groups=groups))
+    write(
+        output, render("glossary.html.j2", title, {"page_title": title}, groups=groups, home=home)
+    )
     return output
 
 
@@ -231,14 +242,21 @@ def _rig_line(rig: Mapping[str, Any], summaries: Sequence[Mapping[str, Any]]) ->
 
 
 def _render_page(
-    notebook: Path, parameters: Mapping[str, Any], title: str, note: str, *, error: str = ""
+    notebook: Path,
+    parameters: Mapping[str, Any],
+    title: str,
+    note: str,
+    *,
+    error: str = "",
+    template: str = "page.html.j2",
+    values: Mapping[str, Any] | None = None,
 ) -> str:
     """Return an executed notebook as the text of its page."""
     document = nbformat.read(notebook, as_version=4)
     summary = _displayed_summary(document)
     carried = {**summary, "page_title": title, **({"error": error} if error else {})}
     title = str(summary.get("title") or title)
-    sections, rest = cells.parts(document, title)
+    sections, rest = cells.parts(document, title, code=values is None)
     body = render_part(
         "sections.html.j2",
         sections=sections,
@@ -249,7 +267,7 @@ def _render_page(
     )
     body = make_accessible(body)
     return render(
-        "page.html.j2",
+        template,
         title,
         carried,
         code_style=Markup(_code_style()),
@@ -259,6 +277,7 @@ def _render_page(
         error=error,
         contents=_contents(body),
         body=body,
+        **(values or {}),
     )
 
 

@@ -33,7 +33,7 @@ FASTER = claim("difference", "jha2018-faster", direction="lower", **ABOUT)
 OTHER = SLOWER.model_copy(
     update={"id": "struye2017-other", "source": "struye2017", "study": "cpu-quota"}
 )
-BROKEN = SLOWER.model_copy(update={"id": "jha2018-broken", "metric": "nosuch_ns"})
+BROKEN = SLOWER.model_copy(update={"id": "jha2018-broken", "metric": "nosuch", "statistic": ""})
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_an_error_in_one_claim_is_1_and_is_said(
     given(SLOWER, BROKEN)
     assert run(REFERENCE, "--result", "error") == 1
     out = capsys.readouterr().out
-    assert f"{BROKEN.id}: DatasetError: 'nosuch_ns' was not measured" in out
+    assert f"{BROKEN.id}: DatasetError: {BROKEN.id}: metric: unknown metric 'nosuch'" in out
     assert run(REFERENCE, "--result", "replicated") == 1
     assert SLOWER.id in capsys.readouterr().out
 
