@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 import labkit
 import labkit.tools
+from labkit.claims.schema import load_claims
 from labkit.placement import ENGINES, NETWORKS
+from labkit.report.execution import parameters_source
 from labkit.rig import rigfile
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.networks import EXTERNAL
@@ -131,6 +134,35 @@ def findings() -> str:
         answer = data.compare(**arguments)
         rows.append((what, against, f"**{answer.word}**", answer.numbers))
     return _table(["what", "against", "answer", "value, difference, ratio"], rows)
+
+
+def sizes() -> str:
+    """Return the sizes and seconds of the papers' runs and of each profile, as a table."""
+    profiles, rows = ("quick", "decide", "paper"), []
+    for workload in load_claims().workloads:
+        (notebook,) = labkit.project("notebooks/studies").glob(f"[0-9]*-{workload.study}.ipynb")
+        declared: dict[str, Any] = {}
+        exec(parameters_source(notebook), {}, declared)  # assignments of the project's own
+        files = [
+            labkit.project(f"notebooks/profiles/{notebook.stem}.{name}.yaml") for name in profiles
+        ]
+        values = [declared, *(yaml.safe_load(file.read_text()) for file in files)]
+        for name, published in workload.sizes.items():
+            default, *here = [_at(each, name.split(".")) for each in values]
+            if default is not None:  # otherwise it is the same in all profiles
+                cells = [f"{default if one is None else one:,.10g}" for one in here]
+                rows.append((workload.study, f"`{name}`", *cells, f"{published:,.10g}"))
+    return _table(["study", "size", *(f"`{one}`" for one in profiles), "the paper"], rows)
+
+
+def _at(values: Any, path: list[str]) -> Any:
+    """Return the value at a path of keys and places, None where there is none."""
+    for key in path:
+        place = int(key) if isinstance(values, list) else key
+        if isinstance(values, dict) and place not in values:
+            return None
+        values = values[place]
+    return values
 
 
 def keys() -> str:

@@ -23,6 +23,23 @@ def state(table: pd.DataFrame, engine: str, network: str) -> str:
     return str(found["state"].iloc[0])
 
 
+def test_sizes_of_each_profile_are_beside_the_papers() -> None:
+    rows = [line.strip("| ").split(" | ") for line in SCRIPT["sizes"]().splitlines()[2:]]
+    found = {(study, name): values for study, name, *values in rows}
+    assert found["interference", "`linpack_size.equations`"] == [
+        "2,000",
+        "7,000",
+        "15,000",
+        "15,000",
+    ]
+    assert found["union-filesystem", "`tree.2`"] == ["2,000,000", *["53,900,000"] * 3]
+    assert found["forwarding-chains", "`seconds`"][2:] == ["180", "180"]
+    # No profile that is to decide measures less than the one of an hour and a half.
+    for values in found.values():
+        quick, decide = (float(text.replace(",", "")) for text in values[:2])
+        assert quick <= decide
+
+
 def test_every_pair_has_exactly_one_state() -> None:
     table = pairs([])
     assert len(table) == len(ENGINES) * len(NETWORKS)
