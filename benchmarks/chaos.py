@@ -41,6 +41,7 @@ import numpy as np
 from labkit import Rig, Study, bare, docker
 from labkit.campaign import runner, store, trial
 from labkit.campaign.treatments import PacketCapture
+from labkit.design import trial_name
 from labkit.errors import LabkitError
 from labkit.hosts import LocalHost
 from labkit.hosts.journal import DIRECTORY as JOURNAL
@@ -58,8 +59,8 @@ SAMPLES = 200
 #: time from the beginning of the phase to the signal.
 KEPT = {"placing": 0.3, "measuring": 0.7, "recording": 0.02, "": 6.0}
 OWN = {"planning": 4.0, "taking down": 1.5, "restoring": 0.05, "": 12.0}
-#: Kills of one campaign; runs after which a broken campaign must have reached its end.
-KILLS, RESUMES = 4, 3
+#: Runs after which a broken campaign must have reached its end.
+RESUMES = 3
 #: Seconds after which a campaign hangs.
 PATIENCE = 240.0
 #: Of so many runs, the last have a rig of their own.
@@ -78,7 +79,7 @@ show mounts "awk '{print \$1, \$2, \$3}' /proc/self/mounts | grep -E 'labkit|net
 show groups "find /sys/fs/cgroup -type d -path '*/labkit/*' | sort"
 show processes "grep -lsz -e '^LABKIT_LABEL=trial-' /proc/[0-9]*/environ; pgrep -x dockerd -c"
 show files "find /run/labkit -mindepth 1 -maxdepth 3 -not -path '*/docker/*' -not -name '*.pid' |
-    grep -v -e /jobs$ -e /one-host | sort
+    grep -v -e /jobs$ -e /jobs-podman -e /one-host | sort
     ls -d /tmp/trial-* /run/trial-* /var/lib/labkit/images/*/rootfs/run/trial-*"
 show journal "ls -A $JOURNAL"
 show loops 'losetup --list --noheadings | grep labkit'
@@ -86,6 +87,8 @@ show idle 'od -An -td4 -N4 /dev/cpu_dma_latency'
 show irqs 'grep . /proc/irq/*/smp_affinity_list'
 show sysctls "sysctl -a | grep -E -e '^net.ipv4.(ip_forward|conf.all)' \
     -e '^net.(bridge|core.(busy|rps))' -e '^(kernel.keys.root|vm.swappiness)' | sort"
+# Chains that iptables makes where it looks for rules.
+empty='s/\tchain \w+ \{\n\t\ttype [^\n]*policy accept;\n\t\}\n\n?//g'
 for namespace in /run/netns/labkit-*; do
     [ -e "$namespace" ] || continue
     host=${namespace##*-}
@@ -93,12 +96,13 @@ for namespace in /run/netns/labkit-*; do
         echo "@@ links of $1"; ip -o link | awk "$2" | grep -v ^veth | sort
         echo "@@ routes of $1"; ip route show table all | sort
         echo "@@ queues of $1"; tc qdisc show | grep -v veth | sort
-        echo "@@ rules of $1"; nft list ruleset | sed "s/packets [0-9]* bytes [0-9]*//"
+        echo "@@ rules of $1"
+        nft list ruleset | sed "s/packets [0-9]* bytes [0-9]*//" | perl -0pe "$3"
         echo "@@ sysctls of $1"; sysctl -a | grep -E "^net.(ipv4.(ip_|tcp_|conf.all)|core|bridge)" |
             grep -v -e netdev_rss_key -e tcp_fastopen_key | sort
         echo "@@ steering of $1"
         grep . "/run/labkit/virtual/sys/$1"/class/net/*/queues/rx-*/rps_cpus | grep -v veth
-    ' sh "$host" "$link" 2>/dev/null
+    ' sh "$host" "$link" "$empty" 2>/dev/null
 done
 [ ! -S /run/labkit/virtual/docker.sock ] || {
     export DOCKER_HOST=unix:///run/labkit/virtual/docker.sock
@@ -367,14 +371,34 @@ def jump(seconds: float) -> None:
         setattr(time, name, lambda true=true, factor=factor: true() + int(seconds * factor))
 
 
+def image_of(folder: Path) -> Path:
+    """Return the file that holds the file system of a small disk."""
+    return folder.with_suffix(".img")
+
+
+def mount(folder: Path) -> None:
+    """Mount a small disk."""
+    run("mount", "-o", "loop", str(image_of(folder)), str(folder))
+
+
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
     """Mount a file system of 8 MiB."""
-    run("mount", "-t", "tmpfs", "-o", "size=8m", "chaos", str(folder))
+    image = image_of(folder)
+    run("truncate", "--size=8M", str(image))
+    run("mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", str(image))
+    mount(folder)
     try:
         yield
     finally:
         run("umount", "--lazy", str(folder))
+
+
+def remounted(folder: Path) -> None:
+    """Mount a small disk again after the kernel made it read-only."""
+    run("umount", str(folder))
+    LocalHost().run("e2fsck", "-fy", str(image_of(folder)), check=False)
+    mount(folder)
 
 
 def fill(folder: Path) -> None:
@@ -426,10 +450,11 @@ FAULTS = [
     Fault("keys removed", removed(netns.DIRECTORY / "keys")),
     Fault("state of the rig removed", removed(lock.STATE)),
     Fault("disk full", fill, lambda x: (x / "fill").unlink(missing_ok=True), disk=True),
+    # As the kernel does after an error of the disk.
     Fault(
         "disk read-only",
-        lambda x: run("mount", "-o", "remount,ro", str(x)),
-        lambda x: run("mount", "-o", "remount,rw", str(x)),
+        lambda x: run("mount", "-o", "remount,abort", str(x)),
+        remounted,
         disk=True,
     ),
     Fault("labkit's clock an hour on", lambda x: jump(3600.0)),
@@ -509,6 +534,16 @@ def finished(folder: Path) -> dict[str, str]:
     return digests
 
 
+def planned(path: Path) -> list[str]:
+    """Return the names of the trials of a plan.json."""
+    order = json.loads(path.read_text())["order"]
+    return [
+        trial_name(block, position)
+        for block, conditions in enumerate(order, start=1)
+        for position in range(1, len(conditions) + 1)
+    ]
+
+
 class Campaign:
     """A campaign, its row, and the finished trials that were last seen."""
 
@@ -538,20 +573,17 @@ class Campaign:
     def resume(self) -> None:
         """Resume it until its end, and check that every planned trial is there once."""
         for attempt in range(RESUMES):
-            if self.end(self.start(), (0, 1) if attempt < RESUMES - 1 else (0,)) == 0:
+            status = self.end(self.start(), (0, 1) if attempt < RESUMES - 1 else (0,))
+            plans = list(self.data.glob("*/*/plan.json"))
+            done = Counter(name.rpartition("-a")[0] for name in self.seen)
+            # A trial whose attempts failed is attempted again by the next run.
+            missing = [name for path in plans for name in planned(path) if not done[name]]
+            if status == 0 and not missing:
                 break
-        plans = list(self.data.glob("*/*/plan.json"))
         if len(plans) != 1:
             self.row.wrong.append(f"{len(plans)} campaigns instead of one")
             return
-        order = json.loads(plans[0].read_text())["order"]
-        planned = [
-            f"b{block:02d}-p{position:02d}"
-            for block, conditions in enumerate(order, start=1)
-            for position in range(1, len(conditions) + 1)
-        ]
-        done = Counter(name.rpartition("-a")[0] for name in self.seen)
-        self.row.lost += [f"{name} is not there" for name in planned if not done[name]]
+        self.row.lost += [f"{name} is not there" for name in missing]
         self.row.wrong += [f"{name} is there {n} times" for name, n in done.items() if n > 1]
         self.row.trials = len(self.seen)
         if not self.case:
@@ -566,10 +598,12 @@ class Campaign:
         self.row.wrong += [f"samples of {name} are wrong" for name in bad.index]
 
 
-def run_kills(campaign: Campaign, phases: Mapping[str, float], draw: random.Random) -> None:
+def run_kills(
+    campaign: Campaign, phases: Mapping[str, float], draw: random.Random, kills: int
+) -> None:
     """Kill a campaign in some phases, and resume it after each."""
     row = campaign.row
-    names = [draw.choice(list(phases)) for _ in range(KILLS)]
+    names = [draw.choice(list(phases)) for _ in range(kills)]
     row.name = ", ".join(name or "anywhere" for name in names)
     for phase in names:
         longest, number = phases[phase], draw.choice([signal.SIGKILL] * 9 + [signal.SIGSTOP])
@@ -668,7 +702,9 @@ def deck(seed: int, kinds: Iterable[str]) -> list[Fault | Case | None]:
     return cards
 
 
-def run_one(seed: int, number: int, kinds: Iterable[str], states: dict[bool, Any]) -> Row:
+def run_one(
+    seed: int, number: int, kinds: Iterable[str], kills: int, states: dict[bool, Any]
+) -> Row:
     """Do the run of a number; `states` are those of the machine with a rig and without."""
     began, draw = time.monotonic(), random.Random(f"{seed}:{number}")
     cards = deck(seed, kinds)
@@ -687,9 +723,11 @@ def run_one(seed: int, number: int, kinds: Iterable[str], states: dict[bool, Any
         elif isinstance(card, Fault):
             run_fault(Campaign(folder, row, 2), card, draw)
         else:
-            run_kills(campaign := Campaign(folder, row, 2), OWN if own else KEPT, draw)
+            campaign = Campaign(folder, row, (kills + 1) // 2)
+            run_kills(campaign, OWN if own else KEPT, draw, kills)
             campaign.resume()
             count_alarms(campaign)
+    keep_up(not own)  # a rig whose state was removed is down
     after = machine()
     row.leaks += changed(states[own], after, settings=False)
     row.settings += changed(states[own], after, settings=True)
@@ -728,6 +766,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first run")
     parser.add_argument("--only", type=int, help="this run alone")
     parser.add_argument("--kinds", default="kills,faults,windows", help="of kills,faults,windows")
+    parser.add_argument("--kills", type=int, default=4, help="of a campaign (default: 4)")
     parser.add_argument("--append", type=Path, help="append a line of JSON for each run")
     parser.add_argument("--table", type=Path, help="print the table of such a file, and end")
     given = parser.parse_args()
@@ -742,7 +781,7 @@ def main() -> int:
         for number in numbers if given.only is None else [given.only]:
             if time.monotonic() - began > 60 * given.minutes:
                 break
-            row = run_one(given.seed, number, given.kinds.split(","), states)
+            row = run_one(given.seed, number, given.kinds.split(","), given.kills, states)
             rows.append(asdict(row))
             bad = {word: rows[-1][word] for word in WORDS if rows[-1][word]}
             count = f"{row.kills} kills" if row.kind.startswith("kill") else ""

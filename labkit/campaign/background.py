@@ -202,6 +202,13 @@ def capture_packets(
             )
         yield captured
         time.sleep(_BLOCK)
+        if not job.running():
+            raise ToolOutput(
+                "tcpdump ended while it captured",
+                where=f"host {target.host.name}, interface {interface}",
+                why=job.stderr().strip()[-400:],
+                remedy="the trial is attempted again",
+            )
         job.stop()
         fetched = target.host.run(*script(_FETCH, directory), timeout=600).stdout
         captured.packets = gzip.decompress(base64.b64decode(fetched))

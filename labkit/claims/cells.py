@@ -77,7 +77,7 @@ class Measured:
     """
 
     def __init__(self, dataset: Dataset, claims: Iterable[Claim]) -> None:
-        self.dataset = dataset
+        self.dataset, self.datasets = dataset, [dataset]
         plan = dataset.plan
         self.study = str(plan["study"])
         #: The factors of the plan, and the settings that a claim can select, with their levels.
@@ -327,6 +327,7 @@ class Combined:
     def __init__(self, campaigns: Sequence[Measured]) -> None:
         self.campaigns = campaigns
         self.dataset = campaigns[-1].dataset
+        self.datasets = [campaign.dataset for campaign in campaigns]
 
     def check(self, claim: Claim) -> None:
         """Raise `DatasetError` where a claim names a factor that the plan does not have."""

@@ -100,18 +100,24 @@ class Paper:
         """Return what became of the claims in Markdown: headlines with a verdict, then counts."""
         headlines = self.rows[self.rows["tier"] == "headline"]
         lines = [f"**{_counted(headlines, 'headline')}.**"]
-        lines += [
-            f"- **{str(row['result']).capitalize()}:** {_told(row, self._absolute(row, ', '))}"
-            for name in RESULTS[:2]
-            for row in headlines[headlines["result"] == name].to_dict("records")
-        ]
-        decided = headlines["result"].isin(RESULTS[:2])
-        if not decided.any():
+        for text in self.decided():
+            result, _, said = text.partition(":")
+            lines.append(f"- **{result}:**{said}")
+        if len(lines) == 1:
             lines.append("- No headline could be decided; the table below says why for each.")
         for tier, what in list(TIERS.items())[1:]:
             if len(part := self.rows[self.rows["tier"] == tier]):
                 lines.append(f"- {_counted(part, what.removesuffix('s'), what)}.")
         return "\n".join(lines)
+
+    def decided(self) -> list[str]:
+        """Return each headline with a verdict in a sentence, with both numbers."""
+        headlines = self.rows[self.rows["tier"] == "headline"]
+        return [
+            f"{str(row['result']).capitalize()}: {self._told(row)}"
+            for name in RESULTS[:2]
+            for row in headlines[headlines["result"] == name].to_dict("records")
+        ]
 
     def headlines(self) -> str:
         """Return the headlines as an HTML table: what was said, what was found, how sure."""
@@ -124,7 +130,7 @@ class Paper:
                     "What the paper said": f'<a href="ledger.html#{row["id"]}">'
                     f"{html.escape(row['statement'])}</a>"
                     f"<br><small>{html.escape(row['place'])}</small>",
-                    "Paper": html.escape(_published(row)),
+                    "Paper": html.escape(self._published(row)),
                     "Here": html.escape(_measured(row) + self._absolute(row, "; ")),
                     "Answer": f"<strong>{_result(row)}</strong>",
                     "How sure, and why": html.escape(_why(row)),
@@ -145,6 +151,17 @@ class Paper:
                 "Claims": [f"{count} of {total}" for count in counts],
             }
         )
+
+    def _told(self, row: Mapping[Any, Any]) -> str:
+        statement, absolute = str(row["statement"]).rstrip("."), self._absolute(row, ", ")
+        found = f"Here {_measured(row)}{absolute}; the paper has {self._published(row)}."
+        return f"{statement}. {found}"
+
+    def _published(self, row: Mapping[Any, Any]) -> str:
+        """Return what was published as one number, or as the words that there are."""
+        known = self._known.published.get(str(row["id"]))
+        number = interval_text(known.number, unit=known.unit) if known else ""
+        return number or str(row["published"]) or "no number"
 
     def _absolute(self, row: Mapping[Any, Any], before: str) -> str:
         """Return the values of a claim's two conditions; nothing where there are other parts."""
@@ -174,6 +191,7 @@ class Paper:
         only: Mapping[str, Any] | None = None,
         baseline: Cell | None = None,
         relative: Callable[[float], float] | None = None,
+        printed_as: str = "",
     ) -> pd.DataFrame:
         """Return printed values, each beside the mean over blocks that was measured.
 
@@ -197,6 +215,8 @@ class Paper:
             Levels, as printed, of the condition that ratios are to.
         relative : callable, optional
             How a printed value becomes a ratio to the baseline, where it is relative to it.
+        printed_as : str
+            What is printed, where another quantity was measured in its place.
 
         Returns
         -------
@@ -224,7 +244,7 @@ class Paper:
             named = {name: printed.get(name, "") for name in factors}
             for cell in self._cells(study, printed, levels or {}):
                 row = {"item": one["item"], "study": study, **named}
-                row |= self._row(study, one, column)
+                row |= self._row(study, one, column, printed_as)
                 row |= {"condition": _condition(cell, where or {})}
                 at = {**(where or {}), **cell}
                 row |= self._measured(study, column, one["statistic"], at, cell)
@@ -269,17 +289,19 @@ class Paper:
         Returns
         -------
         DataFrame
-            As of `beside`, with the factors of `over` as columns.
+            As of `beside`, with the factors as columns.
         """
-        rows = []
         every = itertools.product(*over.values())
-        for cell in cells or [dict(zip(over, levels, strict=True)) for levels in every]:
+        chosen = cells or [dict(zip(over, levels, strict=True)) for levels in every]
+        rows = []
+        for cell in chosen:
             row = {"study": study, **cell, "condition": words(cell), "statistic": statistic}
             row |= {"quantity": quantity(column, statistic), "column": column}
             rows.append(
                 row | self._measured(study, column, statistic, {**(where or {}), **cell}, cell)
             )
-        columns = ["study", *over, "quantity", "condition", "statistic", "column"]
+        names = dict.fromkeys(name for cell in chosen for name in cell)
+        columns = ["study", *names, "quantity", "condition", "statistic", "column"]
         columns += [*_NUMBERS, *_TEXTS, "n_blocks", "values"]
         return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(_NUMBERS, float))
 
@@ -307,12 +329,13 @@ class Paper:
             Columns ``by``, ``share`` and ``value``: the value that this share of the samples of
             all trials is at or below. Without rows where nothing was measured.
         """
-        campaign, frames = self.campaign(study), []
-        for level in levels if campaign else ():
-            assert campaign is not None
+        frames = []
+        found = self._evidence.get(study)
+        campaigns = found.measured.datasets if found else []
+        for level in levels:
             cell = {**where, by: level}
-            samples = _samples(campaign, column, cell)
-            if len(samples):
+            several = [_samples(campaign, column, cell) for campaign in campaigns]
+            if len(samples := np.concatenate([np.empty(0), *several])):
                 shares = np.concatenate([np.linspace(0, 0.98, 197), np.linspace(0.981, 0.999, 19)])
                 values = np.quantile(samples, shares)
                 frames.append(pd.DataFrame({by: level, "share": shares, "value": values}))
@@ -328,12 +351,16 @@ class Paper:
         ]
         return pd.concat(frames) if frames else known.assign(run=0, value=0.0)
 
-    def _row(self, study: str, one: Mapping[str, Any], column: str) -> dict[str, Any]:
+    def _row(
+        self, study: str, one: Mapping[str, Any], column: str, printed_as: str
+    ) -> dict[str, Any]:
         """Return what is printed of a quantity, with its names."""
         names = ("paper", "paper_low", "paper_high", "paper_sd", "paper_n", "paper_unit")
         row = {name: one[name] for name in names}
         statistic = self._statistic(study, column, one["statistic"])
         about = quantity(column, statistic)
+        if printed_as:
+            about = f"{quantity(printed_as, statistic)}; here {quantity(column)}"
         return {**row, "quantity": about, "statistic": one["statistic"], "column": column}
 
     def _statistic(self, study: str, column: str, statistic: str) -> str:
@@ -522,7 +549,8 @@ def _samples(campaign: Dataset, column: str, cell: Cell) -> NDArray[Any]:
     trials = campaign.ok
     for name, level in chosen.items():
         trials = trials[trials[name].map(_text) == level]
-    names = {trial for trial in trials["trial"] if column in sampled.get(trial, ())}
+    wanted = {column, *within}
+    names = {trial for trial in trials["trial"] if wanted <= set(sampled.get(trial, ()))}
     if not names:
         return np.array([])
     part = campaign.part(lambda one: one.get("trial", "") in names and one["status"] == "ok")
@@ -632,17 +660,6 @@ def _direction(row: Mapping[Any, Any]) -> str:
     differs = compared and row["unit"] == "1" and not row["low"] <= 1 <= row["high"]
     unit = unit_of_word(row["metric"])
     return f" ({word_of('different', row['estimate'], unit=unit)})" if differs else ""
-
-
-def _told(row: Mapping[Any, Any], absolute: str) -> str:
-    statement = str(row["statement"]).rstrip(".")
-    return f"{statement}. Here {_measured(row)}{absolute}; the paper has {_published(row)}."
-
-
-def _published(row: Mapping[Any, Any]) -> str:
-    """Return what was published as one number, or as the words that there are."""
-    value = float(row["published_value"])
-    return interval_text(value, unit=row["unit"]) or str(row["published"]) or "no number"
 
 
 def _measured(row: Mapping[Any, Any]) -> str:

@@ -128,7 +128,9 @@ def beside_bars(
     if hue:
         legend(figure, axes, hue.replace("_", " "), names)
     spread = "95 % intervals" if ratio else "standard deviations, here over blocks"
-    shown = "boxes: quartiles over blocks, crosses: means" if boxes else f"black bars: {spread}"
+    shown = f"black bars: {spread}"
+    if boxes:
+        shown = "black bars: standard deviations; boxes: quartiles over blocks; crosses: means"
     footnote(figure, shown)
     figure.numbers = rows[[label, *([hue] if hue else []), *(_RATIOS if ratio else _NUMBERS)]]
     return figure

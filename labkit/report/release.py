@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 
 from labkit.citation import Entry, software, studies
-from labkit.claims.ledger import RESULTS, ledger
+from labkit.claims.ledger import RESULTS
+from labkit.claims.paper import Paper
 from labkit.claims.schema import load_claims
 from labkit.claims.stated import disagreements, recompute
 from labkit.dataset import Dataset, load
@@ -47,8 +48,9 @@ def build_release(output: Path, data: Path, *, say: Say) -> tuple[Path, list[str
     entries = {entry.key: entry for entry in studies()}
     cite = [software(), read_description(data).entry()]
     say(f"evaluating {len(known)} claims")
-    rows = ledger(datasets, claims=known)
     sources = [key for key in known.sources if notebook(key).is_file()]
+    papers = {key: Paper(key, data) for key in known.sources}
+    rows = pd.concat([paper.rows for paper in papers.values()], ignore_index=True)
     printed = PDF if pdf.browser() else ""
     shared = {"cite": [entry.apa() for entry in cite], "pdf": printed}
     pages, missing = [], []
@@ -72,7 +74,7 @@ def build_release(output: Path, data: Path, *, say: Say) -> tuple[Path, list[str
             missing.append(f"{key}: {error}")
             say(f"{key} failed: {error}")
         pages.append(page)
-    index = _index(output, rows, datasets, [entries[key] for key in sources], shared)
+    index = _index(output, rows, datasets, [entries[key] for key in sources], papers, shared)
     build_ledger(rows, recompute(), disagreements(), output / "ledger.html", home=shared)
     build_glossary(output / "glossary.html", home=shared)
     _citations(output, [*cite, *entries.values()])
@@ -139,30 +141,27 @@ def _index(
     rows: pd.DataFrame,
     datasets: Sequence[Dataset],
     entries: Sequence[Entry],
+    papers: Mapping[str, Paper],
     shared: Mapping[str, Any],
 ) -> Path:
     """Write the index of the report."""
-    papers = []
+    shown = []
     for entry in entries:
         own = rows[rows["source"] == entry.key]
         first = own[own["tier"] == "headline"]
-        papers.append(
+        shown.append(
             {
                 "key": entry.key,
                 "title": entry.title,
                 "citation": entry.apa(),
                 "headlines": _counted(first),
                 "others": _counted(own[own["tier"] != "headline"]),
-                "decided": [
-                    f"{str(row['result']).capitalize()}: {row['statement']}"
-                    for name in RESULTS[:2]
-                    for row in first[first["result"] == name].to_dict("records")
-                ],
+                "decided": papers[entry.key].decided(),
             }
         )
     headlines = rows[rows["tier"] == "headline"]
     sentence = (
-        f"Of {len(headlines)} headlines of {len(papers)} papers: {_counted(headlines)}. "
+        f"Of {len(headlines)} headlines of {len(shown)} papers: {_counted(headlines)}. "
         f"Of all {len(rows)} claims: {_counted(rows)}."
     )
     text = render(
@@ -170,7 +169,7 @@ def _index(
         TITLE,
         {"page_title": TITLE},
         sentence=sentence,
-        papers=papers,
+        papers=shown,
         campaigns=[_about(one) for one in datasets],
         **shared,
     )

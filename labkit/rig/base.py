@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import signal
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -36,6 +37,10 @@ AFFINITIES = ("free", "split", "same")
 #: The capability that a baseline level or a network requires; other networks: their name.
 _NEEDS = {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgroup"}
 _NEEDS |= {"host": "", "bridge": "layer2", "nat": "nat"}
+
+
+#: Seconds in which an engine, or its containerd, starts again by itself.
+_ENGINE_SECONDS = 20.0
 
 
 def auto() -> str:
@@ -372,23 +377,33 @@ class Rig:
         RigError
             An engine of the rig does not answer: a plan without it could never be resumed.
         """
-        found = {
-            role: collect_facts(
-                host,
-                interfaces=self.interfaces.get(role, ()),
-                engine_socket=self.targets[role].engine if role in self.targets else None,
-                directory=self.targets[role].disk if role in self.targets else "",
-            )
-            for role, host in self.hosts.items()
-        }
-        for role, facts in found.items():
-            if role in self.targets and self.targets[role].engine and not facts["stable"]["engine"]:
+        deadline = time.monotonic() + _ENGINE_SECONDS
+        while True:
+            found = {
+                role: collect_facts(
+                    host,
+                    interfaces=self.interfaces.get(role, ()),
+                    engine_socket=self.targets[role].engine if role in self.targets else None,
+                    directory=self.targets[role].disk if role in self.targets else "",
+                )
+                for role, host in self.hosts.items()
+            }
+            silent = [
+                role
+                for role, facts in found.items()
+                if role in self.targets
+                and self.targets[role].engine
+                and not _answers(facts["stable"]["engine"])
+            ]
+            if not silent:
+                return found
+            if time.monotonic() > deadline:
                 raise RigError(
                     "the engine does not answer",
-                    where=f"host {role}: {self.targets[role].engine}",
+                    where=", ".join(f"host {role}: {self.targets[role].engine}" for role in silent),
                     remedy="start it; those of the virtual rig start when it is next opened",
                 )
-        return found
+            time.sleep(1.0)
 
     def describe(self) -> dict[str, Any]:
         """Return what a report shows of the rig, as JSON data."""
@@ -556,3 +571,9 @@ class Rig:
                 stack.callback(host.close)
             for undo in self.at_close:
                 stack.callback(undo)
+
+
+def _answers(engine: Mapping[str, Any] | None) -> bool:
+    """Tell whether an engine answers, with its containerd where it is Docker's."""
+    components = (engine or {}).get("components", {})
+    return engine is not None and ("Engine" not in components or "containerd" in components)

@@ -104,8 +104,12 @@ def await_daemon(local: LocalHost, name: str, seconds: float = 60.0) -> None:
 
 def has_rules(local: LocalHost) -> bool:
     """Tell whether the engine's own rules are in its host's namespace."""
-    argv = (*netns.inside("sut"), "iptables", "-w", "-t", "nat", "-S", "DOCKER")
-    return local.run(*argv, check=False).status == 0
+    jumps = {"nat": ("PREROUTING", "-j DOCKER\n"), "filter": ("FORWARD", "-j DOCKER-USER\n")}
+    for table, (chain, jump) in jumps.items():
+        argv = (*netns.inside("sut"), "iptables", "-w", "-t", table, "-S", chain)
+        if jump not in local.run(*argv, check=False).stdout:
+            return False
+    return True
 
 
 def revive(local: LocalHost, end_containers: Callable[[], None]) -> list[str]:

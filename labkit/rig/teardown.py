@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -118,6 +119,8 @@ def remove_host(local: LocalHost, role: str, label: str, *, below: tuple[str, ..
     stop_labelled(local, label)
     kill(lambda: netns.pids([name]))
     unmount((*below, str(netns.sysfs(role))))
+    with suppress(OSError):  # never mounted, or still in use
+        netns.sysfs(role).rmdir()
     # The kernel removes a namespace some time after its name, so the link is removed first.
     local.run("ip", "-n", netns.SWITCH, "link", "del", netns.plug(role), check=False)
     local.run("ip", "netns", "del", name)

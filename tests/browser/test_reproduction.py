@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from labkit import citation
@@ -72,6 +73,15 @@ def test_a_page_has_answer_figures_table_and_reasons(release: Path, visit: Visit
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("name", ["index", "struye2017"])
+def test_axe_has_no_serious_finding(release: Path, visit: Visit, name: str) -> None:
+    with visit(f"reproduction-axe-{name}") as page:
+        page.goto((release / f"{name}.html").as_uri())
+        found = Axe().run(page).response["violations"]
+        serious = [one["id"] for one in found if one["impact"] in ("serious", "critical")]
+        assert serious == []
 
 
 def test_what_is_missing_from_the_reference_is_named(release: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from labkit.paths import PROGRESS
 from labkit.rig import engine
 
 pytestmark = pytest.mark.rig
+#: Seconds for which a host cannot be reached, one after the other; LABKIT_CUTS=5,20,75,300 takes
+#: ten minutes.
+CUTS = [float(text) for text in os.environ.get("LABKIT_CUTS", "5").split(",")]
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +40,15 @@ def progress(data: Path) -> dict[str, object]:
     return json.loads(paths[-1].read_text()) if paths else {}
 
 
-def until(data: Path, done: int, process) -> None:
+def done(data: Path) -> int:
+    return int(progress(data).get("done", 0))
+
+
+def until(data: Path, number: int, process) -> None:
     """Wait until a campaign has measured so many trials and is in the middle of another."""
     for _ in range(4000):
         now = progress(data)
-        if now.get("done", 0) >= done and now.get("run"):
+        if now.get("done", 0) >= number and now.get("run"):
             time.sleep(0.3)
             return
         if process.poll() is not None:
@@ -56,7 +64,8 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
     before, data = state(), tmp_path / "data"
     run = (*LABKIT, "run", "affinity-spinning", "-P", "tiny", "--rig", str(own.path))
     run += ("-p", "data", str(data), "-p", "networks", "[host]")
-    run += ("-p", "cells", "{ladder: [], capture: []}")
+    run += ("-p", "cells", "{ladder: [], capture: []}", "-p", "blocks", str(len(CUTS)))
+    draw = random.Random(os.environ.get("LABKIT_SEED", "1"))
 
     process = own.command(*run)
     until(data, 2, process)
@@ -75,9 +84,11 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
     assert again.splitlines() == [f"{role}: nothing was left" for role in own.servers]
 
     process = own.command(*run)
-    until(data, len(killed) + 1, process)
-    own.cut("sut", 5)
-    until(data, len(killed) + 3, process)
+    for seconds in CUTS:
+        until(data, done(data) + 1, process)
+        time.sleep(draw.uniform(0, 0.5))
+        own.cut(draw.choice(["generator", "sut"]), seconds)
+    until(data, done(data) + 1, process)
     own.reboot("sut", 5)
     said, _ = process.communicate(timeout=500)
     assert process.returncode == 0, said

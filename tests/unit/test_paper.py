@@ -78,6 +78,30 @@ def test_values_keep_their_units_and_statistics(papers: dict[str, claims.Paper])
     assert set(iperf3["paper_n"]) == {30} and set(iperf3["unit"].dropna()) == {"Mbit/s"}
 
 
+def test_another_quantity_than_the_printed_one_is_named(papers: dict[str, claims.Paper]) -> None:
+    rows = papers["rohprimardho2015"].beside(
+        "Table 4.2",
+        {"residence_time": "rtt_ns"},
+        study="affinity-spinning",
+        printed_as="residence time",
+        **ROUND_TRIP,
+    )
+    assert "median residence time; here round-trip time" in set(rows["quantity"])
+
+
+def test_what_no_paper_prints_is_measured_alone(papers: dict[str, claims.Paper]) -> None:
+    where = {"sides": "server", "direction": "send"}
+    over = {"placement": ["docker host", "docker nat"], "size_b": [1024, 102400]}
+    rows = papers["latency2016"].measured(
+        "network-isolation", "latency_ns", "mean", over=over, where=where
+    )
+    assert rows["paper"].isna().all() and rows["here"].notna().all() and set(rows["unit"]) == {"ns"}
+    blocks = claims.Paper.blocks(rows)
+    assert len(blocks) == 20 and set(blocks["run"]) == {1, 2, 3, 4, 5}
+    first = blocks[(blocks["placement"] == "docker host") & (blocks["size_b"] == 1024)]
+    assert first["value"].min() < rows["here"][0] < first["value"].max()
+
+
 def test_the_baseline_has_no_ratio_to_itself(papers: dict[str, claims.Paper]) -> None:
     rows = tuned(papers["rohprimardho2015"])
     bare = rows[rows["placement"] == "bare"]

@@ -237,12 +237,28 @@ def test_a_label_without_a_running_process_has_no_owner(label: str) -> None:
     assert not onehost._is_of_another_user(label)
 
 
-def test_a_rig_whose_engine_does_not_answer_has_no_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan without it could not be resumed once it answers."""
+@pytest.mark.parametrize("engine", [None, {"components": {"Engine": "1", "runc": "1"}}])
+def test_a_rig_whose_engine_does_not_answer_has_no_facts(
+    monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any] | None
+) -> None:
+    """A plan without it, or without its containerd, could not be resumed once it answers."""
     rig = make_rig(hosts={"sut": LocalHost("sut")}, targets={"sut": target()})
-    answers = {"stable": {"engine": None}}
+    answers = {"stable": {"engine": engine}}
     monkeypatch.setattr(base, "collect_facts", lambda host, **options: answers)
+    monkeypatch.setattr(base, "_ENGINE_SECONDS", 0.0)
     with pytest.raises(RigError, match="the engine does not answer"):
         rig.facts()
-    answers["stable"]["engine"] = {"version": "1"}
+
+    def starts(seconds: float) -> None:
+        answers["stable"]["engine"] = {"components": {"Engine": "1", "containerd": "1"}}
+
+    monkeypatch.setattr(base, "_ENGINE_SECONDS", 60.0)
+    monkeypatch.setattr(base.time, "sleep", starts)
+    assert rig.facts() == {"sut": answers}
+
+
+def test_another_engine_has_no_containerd(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = make_rig(hosts={"sut": LocalHost("sut")}, targets={"sut": target()})
+    answers = {"stable": {"engine": {"components": {"Podman Engine": "5"}}}}
+    monkeypatch.setattr(base, "collect_facts", lambda host, **options: answers)
     assert rig.facts() == {"sut": answers}
