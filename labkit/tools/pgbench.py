@@ -80,6 +80,7 @@ def transactions(
     seconds: int,
     connections: int = 100,
     threads: int = 4,
+    commit_delay_us: int = 0,
     warmup: int = 1,
 ) -> Client:
     """Return the client: pgbench's own transaction (after TPC-B) at a rate.
@@ -95,15 +96,20 @@ def transactions(
         connection is closed in the measured time.
     connections, threads : int
         Open connections, and the threads among which they are divided.
+    commit_delay_us : int
+        How long the server waits before it writes commits to the disk (at most 100,000): commits
+        take as long as on a slow disk, and share writes.
     warmup : int
         Seconds before that, which are left out: in them the connections are opened, and each has
         its first transaction, which fills the caches of its process.
     """
     check_integers(TOOL, rate=rate, seconds=seconds, connections=connections, threads=threads)
-    check_integers(TOOL, least=0, warmup=warmup)
+    check_integers(TOOL, least=0, warmup=warmup, commit_delay_us=commit_delay_us)
     if connections < threads:
         raise UsageError(f"{TOOL}: {connections} connections for {threads} threads")
-    argv: tuple[str, ...] = ("env", "LC_ALL=C", TOOL, "--host", address, "--port", str(PORT))
+    delay = f"PGOPTIONS=-c commit_delay={commit_delay_us} -c commit_siblings=0"
+    argv: tuple[str, ...] = ("env", "LC_ALL=C", *([delay] if commit_delay_us else []), TOOL)
+    argv += ("--host", address, "--port", str(PORT))
     argv += ("--username=postgres", "--no-vacuum", f"--client={connections}", f"--jobs={threads}")
     runs = warmup + seconds + math.ceil(OPENING + connections / rate)
     argv += (f"--time={runs}", f"--rate={rate}", "--log", "--log-prefix=transactions", "postgres")

@@ -33,7 +33,8 @@ build_weave() {
 # rkt copies systemd and what it loads from the host into each pod, instead of compiling one.
 build_rkt() {
     local module=github.com/rkt/rkt version root=$PWD/stage1-host/rootfs program network
-    version=1.30.0+git${2:0:8}
+    # Stores keep the first stage of pods by its version.
+    version=1.30.0+git${2:0:8}.$(sha256sum <"$patch" | cut -c1-8)
     # Its packages have no module file: they are found below a GOPATH.
     mkdir -p "$GOPATH/src/${module%/*}"
     ln -s "$PWD" "$GOPATH/src/$module"

@@ -85,6 +85,18 @@ def test_every_datagram_is_counted_and_captured(
     assert left() == []
 
 
+@pytest.mark.built("rkt")
+def test_twenty_pods_of_rkt_start_at_once(
+    watched: Rig, make_trial: Callable[..., Trial], left: Left
+) -> None:
+    # Half of such chains failed while systemd in the pod had journald twice.
+    for _ in range(3):
+        trial = make_trial(container("rkt", "macvlan"))
+        with ExitStack() as stack:
+            assert len(placed(trial, stack, container("rkt", "macvlan"), 1, 20)) == 21
+    assert left() == []
+
+
 @pytest.mark.parametrize("place", [bare("clean"), docker("nat")], ids=str)
 def test_an_overloaded_chain_is_measured_with_its_loss(
     watched: Rig, make_trial: Callable[..., Trial], left: Left, place: Placement

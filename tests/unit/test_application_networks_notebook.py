@@ -176,3 +176,12 @@ def test_loads_can_be_given_others_than_the_paper_s() -> None:
     names["measure_family"](trial)
     assert any("--clients=50" in client.argv for client in trial.measured)
     assert names["study"].settings["loads"]["nginx"]["rate"] == 500
+
+
+def test_an_application_can_have_a_load_of_its_own() -> None:
+    loads = declared()["loads"] | {"postgresql 300/s": {"commit_delay_us": 23_500}}
+    trial = Told("postgresql 300/s", 0, declared(loads=loads))
+    declared(loads=loads)["measure_family"](trial)
+    delays = [[word for word in one.argv if "commit_delay" in word] for one in trial.measured]
+    assert delays == [["PGOPTIONS=-c commit_delay=23500 -c commit_siblings=0"], []]
+    assert all("--client=100" in one.argv for one in trial.measured)

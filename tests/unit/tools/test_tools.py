@@ -93,6 +93,7 @@ INVALID: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]
     (memtier.closed_loop, (ADDRESS,), {"protocol": "text", "seconds": 0.5}),
     (netperf.tcp_stream, (ADDRESS,), {"seconds": 1.5}),
     (pgbench.transactions, (ADDRESS,), {"rate": 0, "seconds": 1}),
+    (pgbench.transactions, (ADDRESS,), {"rate": 9, "seconds": 1, "commit_delay_us": -1}),
     (pgbench.transactions, (ADDRESS,), {"rate": 10, "seconds": 1, "connections": 2}),
     (sockperf.server, ("sleep",), {}),
     (sockperf.server, ("spin",), {"protocol": "udp in, tcp out"}),
