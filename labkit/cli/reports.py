@@ -115,7 +115,7 @@ def ledger(
     default="data/reference",
     show_default=True,
     type=click.Path(path_type=Path),
-    help="Folder of the campaigns.",
+    help="Folder of the campaigns, described by labkit dataset describe.",
 )
 @click.option(
     "--output",

@@ -263,7 +263,8 @@ def beside_curves(
     """
     tables = {"paper": paper, "here": here} if paper is not None else {"here": here}
     for table in tables.values():
-        require_columns(table, [x, y, hue])
+        if len(table):
+            require_columns(table, [x, y, hue])
     names = list(dict.fromkeys(one for table in tables.values() for one in order_of(table[hue])))
     looks = styles(names)
     figure, axes = canvas(1, len(tables), width=4.2 * len(tables) + 1.2, height=3.3)

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 #: The type of the output in which an analysis notebook hands its summary to the index.
 SUMMARY_MIME = "application/vnd.labkit.summary+json"
 UNSTATED = "not stated"
+#: Where the reproduction report is, beside the pages of the studies.
+RELEASE = "release"
 #: Tables with more characters are not in a page a second time, as CSV.
 LARGE = 20_000
 #: Undecided verdicts come first: "not decidable" also holds the word "decidable".
@@ -116,6 +118,16 @@ def write(output: Path, text: str) -> None:
     unfinished = output.with_name(f".{output.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(output)
+
+
+def paper_pages(sources: Iterable[str], folder: Path) -> dict[str, str]:
+    """Return the page of each paper in the reproduction report, as linked from a folder."""
+    found: dict[str, str] = {}
+    for source in dict.fromkeys(map(str, sources)):
+        for place in (f"{source}.html", f"{RELEASE}/{source}.html"):
+            if (folder / place).is_file():
+                found.setdefault(source, place)
+    return found
 
 
 def external_resources(text: str) -> list[str]:

@@ -17,11 +17,9 @@ from labkit.claims.ledger import RESULTS, TIERS, totals
 from labkit.dataset import load
 from labkit.paths import project
 from labkit.plots import ledger_overview
-from labkit.report.html import TEMPLATES, number, picture, render, write
+from labkit.report.html import TEMPLATES, number, paper_pages, picture, render, write
 from labkit.report.provenance import provenance, provenance_html
 
-#: Where the reproduction report is, beside the pages of the studies.
-RELEASE = Path("release")
 #: Columns to filter by, each with its label.
 FILTERS = {
     "tier": "Kind",
@@ -71,7 +69,7 @@ def build_ledger(
         {"page_title": title},
         campaigns=campaigns,
         home=home,
-        papers=_papers(rows, output.parent),
+        papers=paper_pages(rows["source"], output.parent),
         script=Markup(script),
         # The page's security policy allows only the script with this digest.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -95,16 +93,6 @@ def build_ledger(
     )
     write(output, text)
     return output
-
-
-def _papers(rows: pd.DataFrame, folder: Path) -> dict[str, str]:
-    """Return the page of each paper in the reproduction report, where there is one."""
-    found: dict[str, str] = {}
-    for source in dict.fromkeys(map(str, rows["source"])):
-        for place in (Path(f"{source}.html"), RELEASE / f"{source}.html"):
-            if (folder / place).is_file():
-                found.setdefault(source, place.as_posix())
-    return found
 
 
 def counted(rows: pd.DataFrame) -> dict[str, dict[str, int]]:

@@ -21,7 +21,7 @@ from labkit.paths import SHIPPED
 from labkit.report import cells, forest
 from labkit.report.accessible import make_accessible
 from labkit.report.execution import TIMEOUT, execute
-from labkit.report.html import SUMMARY_MIME, render, render_part, write
+from labkit.report.html import SUMMARY_MIME, paper_pages, render, render_part, write
 
 #: A row of the glossary.
 _TERM = re.compile(r"^\| (?!term \|)(?!---)(.+?) \| (.+?) \|$", re.MULTILINE)
@@ -114,7 +114,11 @@ def build_index(
     summaries = [study["summary"] for study in studies if study["summary"]]
     rigs = [summary["rig"] for summary in summaries if summary.get("rig")]
     scale = forest.Scale([one["answer"] for one in summaries if one.get("answer")])
-    papers = [_paper(source, counts) for source, counts in (ledger or {}).items()]
+    own = paper_pages(ledger or {}, output.parent)
+    papers = [
+        {**_paper(source, counts), "page": own.get(source)}
+        for source, counts in (ledger or {}).items()
+    ]
     text = render(
         "index.html.j2",
         title,

@@ -44,9 +44,9 @@ def build_release(output: Path, data: Path, *, say: Say) -> tuple[Path, list[str
         raise UsageError(
             "there is nothing to report on", where=str(data), why="no claim is about its campaigns"
         )
-    _clear(output)
     entries = {entry.key: entry for entry in studies()}
     cite = [software(), read_description(data).entry()]
+    _clear(output)
     say(f"evaluating {len(known)} claims")
     sources = [key for key in known.sources if notebook(key).is_file()]
     papers = {key: Paper(key, data) for key in known.sources}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from notebook_studies import declared
 
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
+from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost
 from labkit.placement import Placement, bare, container, docker
 from labkit.rig import extra_hosts, netns
@@ -125,3 +129,15 @@ def test_a_trial_without_capture_is_not_mirrored(
 def test_an_impossible_network_is_infeasible(lab: Rig, network: str) -> None:
     reason = lab.infeasible(container("docker", network))
     assert reason and ("cannot be reached" in reason or "measure that one" in reason)
+
+
+def test_a_capture_that_dies_fails_its_trial(
+    watched: Rig, make_trial: Callable[..., Trial], left: Left
+) -> None:
+    trial = make_trial(bare("clean"), capture="on")
+    with pytest.raises(ToolOutput, match="tcpdump ended while it captured"), trial.capture():
+        pids = netns.pids([netns.PREFIX + "collector"])
+        captures = [pid for pid in pids if psutil.Process(pid).name() == "tcpdump"]
+        assert len(captures) == 1
+        os.kill(captures[0], signal.SIGKILL)
+    assert left() == []

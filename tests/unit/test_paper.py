@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from notebook_pages import execute, words
 
 from labkit import claims, project
 from labkit.claims.paper import ABSENT
 from labkit.claims.published import published
 from labkit.claims.schema import load_claims
 from labkit.errors import UsageError
+from labkit.plots.figure import alt_text
 
 BARE = {"placement": {"bare": "bare clean"}}
 ROUND_TRIP = {"levels": BARE, "where": {"capture": "off"}, "baseline": {"placement": "bare"}}
@@ -208,3 +211,18 @@ def test_every_paper_has_its_notebook() -> None:
     notebooks = {path.stem for path in project("notebooks/papers").glob("*.ipynb")}
     assert notebooks == set(load_claims().sources)
     assert all(len(published(key)) for key in notebooks)
+
+
+@pytest.mark.parametrize("key", load_claims().sources)
+def test_a_page_of_a_paper_needs_no_measurement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str
+) -> None:
+    """Of a folder with another study the page has what is printed, and says what is missing."""
+    shutil.copytree(project("data/reference/network-isolation"), tmp_path / "network-isolation")
+    shown, names = execute(
+        monkeypatch, None, project(f"notebooks/papers/{key}.ipynb"), data=str(tmp_path)
+    )
+    assert ABSENT in words(shown)
+    assert len(names["table"]) and names["table"]["Paper"].str.len().max() > 0
+    figures = [value for value in shown if isinstance(value, Figure)]
+    assert all(alt_text(figure) for figure in figures)

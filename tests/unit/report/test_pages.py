@@ -54,6 +54,16 @@ def test_the_index_names_pilots(tmp_path: Path, blocks: int | None, pilot: bool)
     assert ("one campaign: this rig on that day" in page.read_text()) == bool(blocks)
 
 
+def test_the_index_leads_to_the_page_of_a_paper_where_there_is_one(tmp_path: Path) -> None:
+    counts = {"jha2018": {"undecided": 2}, "struye2017": {"undecided": 1}}
+    text = build_index([], tmp_path / "index.html", ledger=counts).read_text()
+    assert "release/" not in text
+    (tmp_path / "release").mkdir()
+    (tmp_path / "release" / "jha2018.html").touch()
+    text = build_index([], tmp_path / "index.html", ledger=counts).read_text()
+    assert 'href="release/jha2018.html"' in text and "release/struye2017.html" not in text
+
+
 def test_an_index_without_studies_says_so(tmp_path: Path) -> None:
     text = build_index([], tmp_path / "index.html").read_text()
     assert "No study has been reported yet" in text
