@@ -443,7 +443,8 @@ FAULTS = [
     Fault("link down", lambda x: run("ip", "-n", netns.SWITCH, "link", "set", "clean0", "down")),
     Fault("rules flushed", lambda x: run(*IN_SUT, "sh", "-c", "iptables -t nat -F; iptables -F")),
     Fault("control groups removed", lambda x: end_groups()),
-    Fault("journal removed", removed(f"{JOURNAL}/journal")),
+    # The rig that is up was in it; it is taken down by what else is known of it.
+    Fault("journal removed", removed(f"{JOURNAL}/journal"), lambda x: keep_up(kept=False)),
     Fault("lock removed", removed(lock.MACHINE)),
     Fault("/run/labkit removed", removed(lock.RUN)),
     Fault("folders of jobs removed", removed(netns.DIRECTORY / "jobs")),
@@ -723,7 +724,7 @@ def run_one(
         elif isinstance(card, Fault):
             run_fault(Campaign(folder, row, 2), card, draw)
         else:
-            campaign = Campaign(folder, row, (kills + 1) // 2)
+            campaign = Campaign(folder, row, max(2, kills))
             run_kills(campaign, OWN if own else KEPT, draw, kills)
             campaign.resume()
             count_alarms(campaign)
