@@ -25,7 +25,7 @@ from labkit.plots.figure import (
 )
 
 #: So that bars differ also without colour.
-_HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo")
+_HATCHES = ("", "///", "---", "xxx", "\\\\\\", "|||")
 #: Columns of a side: the value, its bounds, its spread and its unit.
 _SIDES = {"paper": ("paper", "paper_sd", "paper_unit"), "here": ("here", "sd", "unit")}
 #: Rows of a result of `Paper.beside` that a figure passes on as its numbers.

@@ -211,7 +211,7 @@ def _levels(column: pd.Series[Any]) -> list[Any]:
 
 
 #: So that parts differ also without colour.
-_HATCHES = ("", "///", "", "...", "xxx", "\\\\\\")
+_HATCHES = ("", "///", "", "---", "xxx", "\\\\\\")
 
 
 def stacked_plot(

@@ -175,9 +175,9 @@ def test_containers_of_a_dead_campaign_are_removed(
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("run", "--profile", "nope"), "one of paper, quick, tiny"),
+        (("run", "--profile", "nope"), "one of decide, paper, quick, tiny"),
         (("run", "nosuch"), "one of affinity-spinning"),
-        (("run", "-P", "tiny", "-p", "nosuch", "1"), "one of blocks, cells"),
+        (("run", "-P", "tiny", "-p", "nosuch", "1"), "one of blocks, captured, cells"),
         (("run", "-p", "blocks"), "requires 2 arguments"),
         (("run", "-f", "none.yaml"), "does not exist"),
         (("run", "cpu-quota", "rps", "-P", "tiny", "-p", "calls", "9"), "65-rps.ipynb has no"),
