@@ -740,7 +740,7 @@ def run_one(
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the counts by kind, as Markdown."""
     sums: dict[str, Counter[str]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: (not row["kind"].startswith("kill"), row["kind"])):
         names = {"kill": "labkit killed (SIGKILL)", "kill, own rig": "labkit killed, with its rig"}
         name = names.get(row["kind"], f"{row['kind']}: {row['name'].partition(' (')[0]}")
         one = sums.setdefault(name, Counter())
