@@ -114,8 +114,10 @@ class DaemonlessRuntime(Runtime):
             if job:
                 self.end(target, label)
                 job.stop()
-                self.clear(target, label)
-                target.host.run("rm", "-rf", "--", job.directory)
+                try:
+                    self.clear(target, label)
+                finally:
+                    target.host.run("rm", "-rf", "--", job.directory)
 
     def logs(self, target: Target, label: str) -> str:
         """Return what the container printed on both streams."""

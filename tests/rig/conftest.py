@@ -96,6 +96,7 @@ def namespaces() -> Iterator[bool]:
                 virtual.down()
 
 
+@pytest.hookimpl(trylast=True)  # after the fixtures of a module that was interrupted
 def pytest_sessionfinish() -> None:
     SHARED.close()
 

@@ -69,7 +69,7 @@ while IFS=: read -r id names path; do
     [ "$id" = 0 ] && { base=/sys/fs/cgroup/unified; [ -d "$base" ] || base=/sys/fs/cgroup; }
     [ -d "$base$1" ] || continue
     tries=0
-    while [ -d "$base$1" ] && [ "$tries" -lt 100 ]; do
+    while [ -d "$base$1" ] && [ "$tries" -lt 500 ]; do
         # What runs in there may have made groups of its own.
         find "$base$1" -depth -type d 2>/dev/null | while read -r part; do
             for pid in $(cat "$part/cgroup.procs"); do kill -KILL "$pid" || true; done
