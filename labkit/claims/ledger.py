@@ -642,14 +642,19 @@ def format_rows(rows: pd.DataFrame) -> list[str]:
     return [*lines, "", *totals(rows)]
 
 
+def counts_text(rows: pd.DataFrame) -> str:
+    """Return how many claims have which result, in words."""
+    counts = rows["result"].value_counts()
+    return ", ".join(f"{counts[name]} {name}" for name in RESULTS if name in counts)
+
+
 def totals(rows: pd.DataFrame) -> list[str]:
     """Return how often there is each result: of headlines, of other results, and of remarks."""
     lines, alone = [], rows["tier"].nunique() == 1
     for tier, what in TIERS.items():
-        counts = rows.loc[rows["tier"] == tier, "result"].value_counts()
-        totals = [f"{counts[name]} {name}" for name in RESULTS if name in counts]
-        if totals:
-            lines.append(f"{counts.sum()} {'claims' if alone else what}: {', '.join(totals)}")
+        part = rows[rows["tier"] == tier]
+        if text := counts_text(part):
+            lines.append(f"{len(part)} {'claims' if alone else what}: {text}")
     return lines or ["0 claims"]
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labkit.answers import interval_text, quantity, scaled, unit_of_word, word_of
 from labkit.claims.cells import NotMeasured
 from labkit.claims.estimators import Evaluation, evaluate
-from labkit.claims.ledger import RESULTS, TIERS, evidence, ledger
+from labkit.claims.ledger import RESULTS, TIERS, counts_text, evidence, ledger
 from labkit.claims.published import published
 from labkit.claims.schema import CLAIM, Cell, Claim, load_claims, words
 from labkit.dataset import Dataset, load
@@ -647,11 +647,9 @@ def _condition(cell: Cell, where: Cell) -> str:
 
 
 def _counted(rows: pd.DataFrame, one: str, several: str = "") -> str:
-    """Return how many claims have which result, in words."""
-    counts = rows["result"].value_counts()
-    parts = [f"{counts[name]} {name}" for name in RESULTS if name in counts]
+    """Return `counts_text` after the number of rows and what they are."""
     what = one if len(rows) == 1 else several or f"{one}s"
-    return f"{len(rows)} {what}: {', '.join(parts)}"
+    return f"{len(rows)} {what}: {counts_text(rows)}"
 
 
 def _direction(row: Mapping[Any, Any]) -> str:

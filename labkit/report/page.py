@@ -44,7 +44,7 @@ from labkit.answers import (
     unit_of_word,
     word_of,
 )
-from labkit.claims.ledger import RESULTS, ledger
+from labkit.claims.ledger import RESULTS, counts_text, ledger
 from labkit.claims.published import published
 from labkit.paths import project
 from labkit.report.html import SUMMARY_MIME, fact_at, render_part
@@ -977,10 +977,10 @@ class Page:
         first = self.entries is None
         self.entries = rows if first else pd.concat([self.entries, rows])
         if len(rows):
-            self.say(f"{len(rows)} claims of {source}: {_result_counts(rows)}.")
+            self.say(f"{len(rows)} claims of {source}: {counts_text(rows)}.")
             decided = rows["result"].isin(["replicated", "contradicted"])
             shown = {"text/html": self._claims_html(rows, decided, first)}
-            _notebook.display(shown | {"text/plain": _result_counts(rows)}, raw=True)
+            _notebook.display(shown | {"text/plain": counts_text(rows)}, raw=True)
         else:
             self.say(f"No claim of {source}.")
         return rows
@@ -1096,7 +1096,7 @@ class Page:
             ]
             lines.append(
                 {
-                    "text": f"{name}, {len(rows)} claims: {_result_counts(rows)}",
+                    "text": f"{name}, {len(rows)} claims: {counts_text(rows)}",
                     "verdict": "as counted",
                     "estimate": None,
                 }
@@ -1185,9 +1185,3 @@ def _positive(table: pd.DataFrame, value: str) -> pd.DataFrame:
         return table.assign(**{value: math.nan})
     numbers = pd.to_numeric(table[value], errors="coerce").astype(float)
     return table.assign(**{value: numbers.where((numbers > 0) & np.isfinite(numbers))})
-
-
-def _result_counts(rows: pd.DataFrame) -> str:
-    """Return how many claims have which result, in words."""
-    results = rows["result"].value_counts()
-    return ", ".join(f"{results[name]} {name}" for name in RESULTS if name in results)

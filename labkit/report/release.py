@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from labkit.citation import Entry, software, studies
-from labkit.claims.ledger import RESULTS
+from labkit.claims.ledger import counts_text
 from labkit.claims.paper import Paper
 from labkit.claims.schema import load_claims
 from labkit.claims.stated import disagreements, recompute
@@ -131,11 +131,6 @@ def _about(one: Dataset) -> dict[str, Any]:
     }
 
 
-def _counted(rows: pd.DataFrame) -> str:
-    counts = rows["result"].value_counts()
-    return ", ".join(f"{counts[name]} {name}" for name in RESULTS if name in counts) or "none"
-
-
 def _index(
     output: Path,
     rows: pd.DataFrame,
@@ -154,15 +149,15 @@ def _index(
                 "key": entry.key,
                 "title": entry.title,
                 "citation": entry.apa(),
-                "headlines": _counted(first),
-                "others": _counted(own[own["tier"] != "headline"]),
+                "headlines": counts_text(first) or "none",
+                "others": counts_text(own[own["tier"] != "headline"]) or "none",
                 "decided": papers[entry.key].decided(),
             }
         )
     headlines = rows[rows["tier"] == "headline"]
     sentence = (
-        f"Of {len(headlines)} headlines of {len(shown)} papers: {_counted(headlines)}. "
-        f"Of all {len(rows)} claims: {_counted(rows)}."
+        f"Of {len(headlines)} headlines of {len(shown)} papers: {counts_text(headlines)}. "
+        f"Of all {len(rows)} claims: {counts_text(rows)}."
     )
     text = render(
         "release.html.j2",
