@@ -57,6 +57,9 @@ _TYPES = {pa.int64(), pa.float64(), pa.string(), _JSON}
 #: Values that a table may declare in any case, and those for each byte of its file: where no value
 #: changes, few bytes can declare billions.
 _VALUES, _VALUES_PER_BYTE = 4_000_000, 64
+#: Bytes that a table of trials may hold once read, and those for each byte of its file: a text
+#: is stored once for all rows that repeat it. They are counted after each so many rows.
+_BYTES, _BYTES_PER_BYTE, _ROWS_AT_ONCE = 2**28, 1000, 64
 #: Columns of samples.parquet that say which attempt a row is of.
 KEYS = ("trial", "attempt")
 
@@ -157,6 +160,25 @@ def _footer_of(path: Path) -> Any:
     return footer
 
 
+def _bounded_table(path: Path) -> Any:
+    """Return a table; raise `ValueError` if it holds far more than its file."""
+    footer, size = _footer_of(path), path.stat().st_size
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    file = parquet.ParquetFile(path, metadata=footer, page_checksum_verification=True)
+    _check_bytes(sum(group.total_byte_size for group in groups), size)
+    batches, held = [], 0
+    for batch in file.iter_batches(_ROWS_AT_ONCE):
+        batches.append(batch)
+        held += batch.nbytes
+        _check_bytes(held, size)
+    return pa.Table.from_batches(batches, file.schema_arrow)
+
+
+def _check_bytes(held: int, size: int) -> None:
+    if held > _BYTES + _BYTES_PER_BYTE * size:
+        raise ValueError(f"it holds {held} bytes or more in {size}")
+
+
 def _types(fields: Any) -> dict[str, Any]:
     """Return the types of columns by name; raise `ValueError` for others than labkit writes."""
     types = {field.name: field.type for field in fields}
@@ -196,10 +218,7 @@ class PackedTables:
         """Record and measured columns of every attempt."""
         path = self.path / TRIALS
         try:
-            footer = _footer_of(path)
-            table = parquet.ParquetFile(
-                path, metadata=footer, page_checksum_verification=True
-            ).read()
+            table = _bounded_table(path)
             if unknown := set(table.schema.types) - _TYPES:
                 raise ValueError(f"columns of type {', '.join(map(str, unknown))}")
             nested = [one.name for one in table.schema if one.type == _JSON]
@@ -256,7 +275,10 @@ class PackedTables:
             raise DatasetError("a trial has lost its samples", where=where, remedy=REST)
 
         def read(columns: list[str]) -> Any:
-            file = parquet.ParquetFile(path, metadata=footer, page_checksum_verification=True)
+            # As a dictionary, a name that every row repeats is held once.
+            file = parquet.ParquetFile(
+                path, metadata=footer, page_checksum_verification=True, read_dictionary=KEYS[:1]
+            )
             # The caller has threads of its own.
             table = file.read_row_group(number, [*KEYS, *columns], use_threads=False)
             for key in KEYS:

@@ -299,6 +299,16 @@ def test_tables_of_few_bytes_and_many_rows(name: str, packed: Path, folder: Path
         use(campaign)
 
 
+def test_a_table_whose_rows_repeat_a_long_text(packed: Path, folder: Path) -> None:
+    campaign = copied(packed, folder) / "echo"
+    column = pa.DictionaryArray.from_arrays(np.zeros(1_000, np.int32), ["x" * 2_000_000])
+    path, table = campaign / "trials.parquet", pa.table({"trial": column})
+    parquet.write_table(table, path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 10_000  # and two gigabytes when read
+    with pytest.raises(LabkitError, match=r"it holds [0-9]+ bytes or more in"):
+        use(campaign)
+
+
 @given(data=st.data())
 def test_published_tables(data: st.DataObject, packed: Path, folder: Path) -> None:
     campaign = copied(packed, folder)
