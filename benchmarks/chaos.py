@@ -603,26 +603,29 @@ def run_kills(
     campaign: Campaign, phases: Mapping[str, float], draw: random.Random, kills: int
 ) -> None:
     """Kill a campaign in some phases, and resume it after each."""
-    row = campaign.row
+    row, process = campaign.row, None
     names = [draw.choice(list(phases)) for _ in range(kills)]
     row.name = ", ".join(name or "anywhere" for name in names)
     for phase in names:
         longest, number = phases[phase], draw.choice([signal.SIGKILL] * 9 + [signal.SIGSTOP])
-        process = campaign.start()
+        process = process or campaign.start()
         skip = draw.randrange(3) if phase in KEPT and phase else 0
         there = all(process.until(phase, PATIENCE) for _ in range(skip + 1)) if phase else True
         if there:
             process.until(None, draw.uniform(0, longest))
+        process.signal(number)
         if number == signal.SIGSTOP:
-            process.signal(signal.SIGSTOP)
             time.sleep(1.0)
             process.signal(signal.SIGCONT)
-            campaign.end(process, (0,))
             continue
-        process.signal(number)
         status = campaign.end(process, (0, -number))
+        process = None
         row.kills += status == -number
-        row.missed += status == 0
+        if status == 0:  # it came too late, and nothing is left to kill
+            row.missed += 1
+            break
+    if process:
+        campaign.end(process, (0,))
 
 
 def count_alarms(campaign: Campaign) -> None:

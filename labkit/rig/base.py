@@ -6,6 +6,7 @@ import ipaddress
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -379,15 +380,8 @@ class Rig:
         """
         deadline = time.monotonic() + _ENGINE_SECONDS
         while True:
-            found = {
-                role: collect_facts(
-                    host,
-                    interfaces=self.interfaces.get(role, ()),
-                    engine_socket=self.targets[role].engine if role in self.targets else None,
-                    directory=self.targets[role].disk if role in self.targets else "",
-                )
-                for role, host in self.hosts.items()
-            }
+            with ThreadPoolExecutor(max(1, len(self.hosts))) as pool:
+                found = dict(zip(self.hosts, pool.map(self._facts_of, self.hosts), strict=True))
             silent = [
                 role
                 for role, facts in found.items()
@@ -404,6 +398,15 @@ class Rig:
                     remedy="start it; those of the virtual rig start when it is next opened",
                 )
             time.sleep(1.0)
+
+    def _facts_of(self, role: str) -> dict[str, Any]:
+        target = self.targets.get(role)
+        return collect_facts(
+            self.hosts[role],
+            interfaces=self.interfaces.get(role, ()),
+            engine_socket=target.engine if target else None,
+            directory=target.disk if target else "",
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return what a report shows of the rig, as JSON data."""

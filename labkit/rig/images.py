@@ -44,9 +44,11 @@ def ensure_images(local: LocalHost, say: Say) -> dict[str, Image]:
     """Return every image of ``containers/`` on this machine, building those that are missing."""
     if missing := [folder for folder in folders() if stored(folder) is None]:
         say("building images (the first time takes about a minute)")
+        options = {"store": str(engine.IMAGES), "parent": "/labkit"}
         with engine.building_daemon(local) as socket:
-            for folder in missing:
-                ensure_image(local, socket, folder, store=str(engine.IMAGES), parent="/labkit")
+            ensure_base(local, socket)
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(lambda one: ensure_image(local, socket, one, **options), missing))
     else:
         say("the images exist")
     images = {folder.name: stored(folder) for folder in folders()}
@@ -130,7 +132,8 @@ def forget_logs(host: Host, store: str) -> None:
 _BOOTSTRAP = """
 archive=$(mktemp --suffix=.tar)
 trap 'rm -f "$archive"' EXIT
-mmdebstrap --quiet --variant=minbase bookworm "$archive"
+# As in the registry's image: a crash loses what is built again, so no file waits for the disk.
+mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io bookworm "$archive"
 docker import "$archive" "$1"
 """
 

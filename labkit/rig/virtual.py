@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -218,7 +219,8 @@ class VirtualRig(Rig):
         rate = str(spec).partition(":")[2]
         local = LocalHost()
         netns.limit_rate(local, rate, netns.PORTS)
-        hosts = {role: netns.connect(role) for role in netns.PORTS}
+        with ThreadPoolExecutor(len(netns.PORTS)) as pool:
+            hosts = dict(zip(netns.PORTS, pool.map(netns.connect, netns.PORTS), strict=True))
         cpus = cpu_map()
         engine_host = hosts["sut"], engine.SOCKET
         return cls(
