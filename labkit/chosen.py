@@ -146,8 +146,8 @@ def _measured_here(study: str, profile: str | None) -> _Plan | None:
     plans: list[_Plan] = []
     for path in sorted(paths, key=lambda path: path.name):
         campaign = load(path)
-        # A simulated campaign never stands for one of this machine.
-        if campaign.simulated or not any(one["status"] == "ok" for one in campaign.records):
+        # A campaign that was simulated or emulated never stands for one of this machine.
+        if campaign.unmeasured or not any(one["status"] == "ok" for one in campaign.records):
             continue
         key = plan_key(campaign)
         plan = next((plan for plan in plans if plan.key == key), None)

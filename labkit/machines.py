@@ -2,54 +2,31 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from labkit.errors import HostUnreachable, LabkitError, UsageError, suggestion
-from labkit.hosts import Host, LocalHost, Outcome, SshHost, labelled, restore, script
+from labkit.hosts import Host, Outcome, SshHost, labelled, restore, script
 from labkit.hosts.journal import Journal
 from labkit.paths import project
 from labkit.placement import cpu_set
-from labkit.rig import engine, images, inventory, inventory_checks, kernel_probe, networks
+from labkit.rig import archives, images, inventory, inventory_checks, kernel_probe, networks
 from labkit.rig.inventory_checks import Facts
-from labkit.rig.lock import is_root
+from labkit.rig.programs import programs
 from labkit.rig.rigfile import Inventory, Machine, read_rigfile
 from labkit.runtimes.observed import sections
-from labkit.status import aligned, duration_text
+from labkit.status import aligned
 
 Say = Callable[[str], None]
 #: Clocks may differ by this many seconds: data and hosts' logs would be hard to match otherwise.
 CLOCK_SECONDS = 1.0
 #: Disk space in GiB that images and a study of storages need.
 DISK_GIB = 5.0
-
-
-class Program(NamedTuple):
-    """A program (or a file, by its path) that hosts need."""
-
-    name: str
-    package: str
-    #: Every study needs it.
-    needed: bool
-    roles: tuple[str, ...]
-    purpose: str
-
-
-def programs() -> list[Program]:
-    """Return the programs that labkit runs on hosts."""
-    text = resources.files("labkit.rig").joinpath("programs.txt").read_text("utf-8")
-    rows = [line.split(":", 4) for line in text.splitlines() if not line.startswith("#")]
-    return [
-        Program(name, package, kind == "needed", tuple(filter(None, roles.split(","))), purpose)
-        for name, package, kind, roles, purpose in rows
-    ]
 
 
 @dataclass
@@ -217,7 +194,7 @@ def _describe(state: State, facts: Facts, answers: Mapping[str, str]) -> None:
 def _check_engine(state: State, host: Host, facts: Facts) -> None:
     socket = str(state.machine.engine)
     state.values["engine"] = f"Docker {facts['stable']['engine']['version']}"
-    lacking = _lacking(host, socket)
+    lacking = archives.lacking(host, socket)
     count = len(images.folders())
     state.values["images"] = f"{count - len(lacking)} of {count}"
     if lacking:
@@ -225,17 +202,6 @@ def _check_engine(state: State, host: Host, facts: Facts) -> None:
     without = kernel_probe.missing_networks(host)
     names = [name.removeprefix("network:") for name in without]
     state.values["no network"] = ", ".join(names) or "-"
-
-
-def _lacking(host: Host, socket: str) -> list[Path]:
-    """Return the folders of the images that an engine lacks."""
-    env = {"DOCKER_HOST": socket}
-    inspect = ("docker", "image", "inspect", "-f", "{{.Id}}")
-    return [
-        folder
-        for folder in images.folders()
-        if host.run(*inspect, images.tag(folder), env=env, check=False).status != 0
-    ]
 
 
 def _left(role: str, machine: Machine, host: Host, *, root: bool) -> list[str]:
@@ -359,70 +325,12 @@ def prepare(path: Path | str, *, install: bool, say: Say) -> list[State]:
             if state.packages:
                 say(f"installing on {state.role}: {' '.join(state.packages)}")
                 hosts[state.role].run(*script(_INSTALL, *state.packages), timeout=1800)
-        _bring_images(described, hosts, say)
+        sockets = {role: m.engine for role, m in described.machines.items() if m.engine}
+        if why := archives.no_engine():
+            say(f"images are built by the hosts' own engines at the first opening: {why}")
+        else:
+            archives.bring_images({role: (hosts[role], at) for role, at in sockets.items()}, say)
     return check(path)
-
-
-def _bring_images(described: Inventory, hosts: dict[str, SshHost], say: Say) -> None:
-    """Bring images to the engines that lack them, made by the engine of this machine."""
-    sockets = {role: m.engine for role, m in described.machines.items() if m.engine}
-    lacking = {role: _lacking(hosts[role], socket) for role, socket in sockets.items()}
-    folders = [f for f in images.folders() if any(f in of for of in lacking.values())]
-    if not folders:
-        return
-    if not is_root() or kernel_probe.find_tool("dockerd") is None:
-        why = "this user is not root" if not is_root() else "no dockerd is on this machine"
-        say(f"images are built by the hosts' own engines at the first opening: {why}")
-        return
-    local = LocalHost()
-    images.ensure_images(local, say)
-    with (
-        engine.building_daemon(local) as socket,
-        tempfile.TemporaryDirectory(prefix="labkit-") as place,
-    ):
-        for folder in folders:
-            roles = [role for role in lacking if folder in lacking[role]]
-            archive = Path(place) / f"{folder.name}.tar"
-            save = ("docker", "save", "--output", str(archive), images.tag(folder))
-            local.run(*save, env={"DOCKER_HOST": socket}, timeout=600)
-            for role in roles:
-                size = archive.stat().st_size / 1e6
-                say(f"image {folder.name} ({size:.0f} MB) goes to {role}")
-                began = time.monotonic()
-                _send(hosts[role], str(sockets[role]), archive, say)
-                say(f"image {folder.name}: {duration_text(time.monotonic() - began)}")
-            archive.unlink()
-
-
-# A folder that only the user of the connection can read, since `sudo` would make it root's.
-_PRIVATE = """
-folder=$(mktemp -d /var/tmp/labkit-XXXXXXXX)
-chown "${SUDO_USER:-$(id -un)}" "$folder"
-echo "$folder"
-"""
-#: Seconds between two lines of progress.
-_PROGRESS_SECONDS = 10.0
-
-
-def _send(host: SshHost, socket: str, archive: Path, say: Say) -> None:
-    """Load an archive of images into an engine of a host."""
-    began = said = time.monotonic()
-
-    def progress(done: int, size: int) -> None:
-        nonlocal said
-        now = time.monotonic()
-        if now - said > _PROGRESS_SECONDS and done:
-            said = now
-            left = duration_text((now - began) / done * (size - done))
-            say(f"  {done / 1e6:.0f} of {size / 1e6:.0f} MB, {left} left")
-
-    folder = host.run(*script(_PRIVATE)).stdout.strip()
-    try:
-        host.put(archive, f"{folder}/{archive.name}", progress=progress)
-        load = ("docker", "load", "--quiet", "--input", f"{folder}/{archive.name}")
-        host.run(*load, env={"DOCKER_HOST": socket}, timeout=1800)
-    finally:
-        host.run("rm", "-rf", "--", folder)
 
 
 def shell_argv(path: Path | str, role: str, command: Sequence[str]) -> list[str]:

@@ -34,8 +34,8 @@ def setting(
     as the effect. ``same``: host roles, hardware, and sizes and durations within `SIZE_FACTOR` of
     the paper's, on hosts with what the paper's had. ``analogue``: the rest.
     """
-    if dataset.simulated:
-        return "unsuitable", "the rig is simulated, and nothing was measured"
+    if dataset.unmeasured:
+        return "unsuitable", dataset.unmeasured
     if lacking := list(_lacking(claim.needs, dataset, samples)):
         return "unsuitable", "; ".join(lacking)
     if lacking := [

@@ -33,7 +33,7 @@ _RIG = 60.0
 )
 @click.option("--tool", default="", help="Ask with another tool, such as iperf3.")
 @click.option("--budget", default="5m", show_default=True, help="Time to measure: 90s, 15m, 2h.")
-@click.option("--rig", default="auto", show_default=True, help="auto, virtual, or an inventory.")
+@click.option("--rig", default="auto", show_default=True, help="auto, virtual, kvm, or a rig.toml.")
 @WAIT
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--markdown", is_flag=True, help="Print a Markdown table.")

@@ -27,7 +27,7 @@ LEAST_WATCH = 5.0
 
 @click.command(
     epilog="Examples: labkit run --profile tiny | labkit run affinity-spinning -p blocks 10 --new "
-    "| labkit run application-networks --rig rig.toml "
+    "| labkit run application-networks --rig rig.toml | labkit run affinity-spinning --rig kvm "
     "| labkit run cpu-quota -f low.yaml -f high.yaml"
 )
 @click.argument("studies", nargs=-1)
@@ -40,7 +40,9 @@ LEAST_WATCH = 5.0
     metavar="NAME VALUE",
     help="Set a parameter of the notebooks.",
 )
-@click.option("--rig", default="", help="The rig: a rig.toml, virtual:1gbit; the same as -p rig.")
+@click.option(
+    "--rig", default="", help="The rig: a rig.toml, kvm, virtual:1gbit; the same as -p rig."
+)
 @click.option(
     "--file",
     "-f",

@@ -161,18 +161,22 @@ def rig_prepare(path: Path, install: bool) -> None:
     _show_states(states)
 
 
-@rig.command("up")
-@RIG
-def rig_up(path: Path | None) -> None:
+@rig.command(
+    "up", epilog="Examples: labkit rig up | labkit rig up --rig rig.toml | labkit rig up --rig kvm"
+)
+@click.option("--rig", "spec", default="", metavar="RIG", help="A rig.toml, or kvm.")
+def rig_up(spec: str) -> None:
     """Bring the virtual rig up; it stays until `labkit rig down`.
 
-    With --rig the machines of the file are opened as a study opens them, and closed again: every
-    check is made, what a killed campaign left is removed, and images are unpacked.
+    With --rig the machines of the file, or guests, are opened as a study opens them, and closed
+    again: every check is made, what a killed campaign left is removed, and images are unpacked.
     """
-    from labkit.rig import Rig, clean, lock, virtual
+    from labkit.rig import Rig, clean, kind_of, lock, virtual
 
-    if path is not None:
-        with Rig.open(path.resolve(), say=say) as opened:
+    if spec:
+        place = str(Path(spec).resolve()) if spec.endswith(".toml") else spec
+        kind_of(place).check(place)
+        with Rig.open(place, say=say) as opened:
             for line in (*opened.links, *opened.caveats):
                 click.echo(line)
             for name, why in opened.missing.items():

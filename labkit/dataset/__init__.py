@@ -37,6 +37,11 @@ __all__ = ["FORMAT", "Dataset", "campaigns", "load", "read_json"]
 
 #: Metrics that the representation of a dataset names.
 _SHOWN = 8
+#: Kinds of rigs on which nothing is measured, with the reason.
+_UNMEASURED = {
+    "simulated": "the rig is simulated, and nothing was measured",
+    "emulated": "the guests were emulated, and their timings mean nothing",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,9 +123,9 @@ class Dataset:
         return dict(self.plan["rig"])
 
     @property
-    def simulated(self) -> bool:
-        """Whether its trials were drawn from a model, and nothing was measured."""
-        return bool(self.rig.get("kind") == "simulated")
+    def unmeasured(self) -> str:
+        """Why its numbers are no measurements of anything; "" where they are."""
+        return _UNMEASURED.get(str(self.rig.get("kind")), "")
 
     @cached_property
     def sessions(self) -> list[dict[str, Any]]:

@@ -1129,6 +1129,7 @@ class Page:
             "measured": started,
             "profile": parts[2] if parts[:2] == ("data", "local") and len(parts) > 3 else "",
             "reference": parts[:2] == ("data", "reference"),
+            **({"unmeasured": why} if (why := self._all.unmeasured) else {}),
         }
 
 

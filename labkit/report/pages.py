@@ -216,6 +216,9 @@ def _banners(studies: Sequence[Mapping[str, Any]]) -> list[str]:
         if isinstance(blocks := one["summary"].get("blocks"), int) and blocks < least_blocks()
     ]
     banners = []
+    for why in dict.fromkeys(one["summary"].get("unmeasured", "") for one in studies):
+        some = [one for one in studies if one["summary"].get("unmeasured", "") == why]
+        banners += [f"No measurements ({named(some)}): {why}."] if why else []
     if reference:
         banners.append(
             f"Not measured on this machine ({named(reference)}): these numbers are those of the "

@@ -72,12 +72,17 @@ def existing() -> list[str]:
 
 def build(local: LocalHost) -> None:
     """Create the switch and the hosts, and connect them."""
-    local.run("ip", "netns", "add", SWITCH)
-    local.run("ip", "-n", SWITCH, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
-    _disable_ipv6(local, SWITCH)
-    local.run("ip", "-n", SWITCH, "link", "set", "br0", "up")
+    make_switch(local, SWITCH)
     for role in PORTS:
         make_host(local, role)
+
+
+def make_switch(local: LocalHost, name: str) -> None:
+    """Create a namespace with a switch."""
+    local.run("ip", "netns", "add", name)
+    local.run("ip", "-n", name, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+    _disable_ipv6(local, name)
+    local.run("ip", "-n", name, "link", "set", "br0", "up")
 
 
 def make_host(local: LocalHost, role: str) -> None:
@@ -119,8 +124,8 @@ def sysfs(role: str) -> Path:
     return DIRECTORY / "sys" / role
 
 
-def unhook_switch(local: LocalHost) -> None:
-    """Keep frames that the switch forwards from passing a firewall, and check that they do not.
+def unhook_switch(local: LocalHost, name: str = SWITCH) -> None:
+    """Keep frames that a switch forwards from passing a firewall, and check that they do not.
 
     Call it once the engine runs, since the engine may load the hooks for every namespace.
     """
@@ -129,7 +134,7 @@ def unhook_switch(local: LocalHost) -> None:
         [ ! -e "$hook" ] || { echo 0 >"$hook"; cat "$hook"; }
     done
     """
-    argv = ("nsenter", f"--net=/run/netns/{SWITCH}", *script(text))
+    argv = ("nsenter", f"--net=/run/netns/{name}", *script(text))
     if set(local.run(*argv).stdout.split()) - {"0"}:
         raise RigError(
             "the switch filters what it bridges",

@@ -25,6 +25,7 @@ from labkit.rig import (
     lock,
     netns,
     networks,
+    qemu,
     storage,
     teardown,
 )
@@ -247,8 +248,8 @@ class VirtualRig(Rig):
                 f"{netns.rate_text(rate)}",
             ),
             caveats=(
-                f"one kernel, {len(_cpus())} vCPUs, shared softirq: the receiving side's network "
-                "work runs on the sender's CPU",
+                f"one kernel, {len(allowed_cpus())} vCPUs, shared softirq: the receiving side's "
+                "network work runs on the sender's CPU",
                 "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
                 *netns.rate_caveats(rate),
             ),
@@ -344,7 +345,8 @@ def _targets(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str
     return targets
 
 
-def _cpus() -> list[int]:
+def allowed_cpus() -> list[int]:
+    """Return the CPUs that a rig on this machine may use."""
     return sorted(os.sched_getaffinity(1) or {0})
 
 
@@ -358,7 +360,7 @@ def cpu_map() -> dict[str, str]:
 
     Two threads of one core slow each other down, so CPUs of different cores come first.
     """
-    cpus = sorted(_cpus(), key=lambda cpu: (_thread(cpu), cpu))
+    cpus = sorted(allowed_cpus(), key=lambda cpu: (_thread(cpu), cpu))
     generator, sut = cpus[0], cpus[1 % len(cpus)]
     harness = cpus[2] if len(cpus) > 2 else generator
     return {
@@ -370,15 +372,16 @@ def cpu_map() -> dict[str, str]:
     }
 
 
-def _siblings(cpu: int) -> tuple[int, ...]:
+def siblings(cpu: int) -> tuple[int, ...]:
+    """Return the threads of a CPU's core."""
     path = CPU_FOLDER / f"cpu{cpu}/topology/thread_siblings_list"
     return parse_cpus(path.read_text()) if path.exists() else (cpu,)
 
 
 def _thread(cpu: int) -> int:
     """Return which thread of its core a CPU is, from 0."""
-    siblings = _siblings(cpu)
-    return siblings.index(cpu) if cpu in siblings else len(siblings)
+    threads = siblings(cpu)
+    return threads.index(cpu) if cpu in threads else len(threads)
 
 
 def _missing(cpus: dict[str, str]) -> dict[str, str]:
@@ -387,7 +390,7 @@ def _missing(cpus: dict[str, str]) -> dict[str, str]:
         "nic-hardware": "the links are veth pairs",
         "busy-poll": "veth has no queue that a socket could poll (no NAPI without GRO or XDP)",
     }
-    if int(cpus["sut"]) in _siblings(int(cpus["generator"])) and cpus["generator"] != cpus["sut"]:
+    if int(cpus["sut"]) in siblings(int(cpus["generator"])) and cpus["generator"] != cpus["sut"]:
         reasons["two-cores"] = "the two ends run on threads of one core"
     return reasons | missing_here(cpus) | storage.missing()
 
@@ -415,6 +418,7 @@ def clean(say: Say = print) -> list[str]:
     if not lock.is_root():
         return []
     local = LocalHost()
+    guests = qemu.remove(local)
     state = lock.read_state()
     remains = ""
     if (state is None and netns.existing()) or (state and not (state["ready"] and state["keep"])):
@@ -426,8 +430,8 @@ def clean(say: Say = print) -> list[str]:
         remains = f"a virtual rig with {', '.join(state['networks'])}, whose owner is gone"
     if remains:
         down(say=say)
-        return [remains]
-    removed = [f"process {line}" for line in stop_labelled(local, "trial-")]
+        return [*guests, remains]
+    removed = guests + [f"process {line}" for line in stop_labelled(local, "trial-")]
     if state:
         removed += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
         removed += extra_hosts.remove_peer(local) + extra_hosts.remove_collector(local)

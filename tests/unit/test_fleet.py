@@ -199,7 +199,7 @@ def test_a_simulated_campaign_says_so_and_decides_nothing(tmp_path: Path, monkey
     monkeypatch.delenv(BLOCKS_VARIABLE, raising=False)
     with Rig.open("simulated:class", say=lambda text: None) as rig:
         data = study().plan(rig, blocks=6, seed=1).run(tmp_path)
-    assert data.simulated and data.rig["caveats"] == [CAVEAT]
+    assert data.unmeasured and data.rig["caveats"] == [CAVEAT]
     assert len(data.ok) == 36
     monkeypatch.setattr(chosen, "project", lambda *parts: tmp_path.joinpath(*parts))
     shutil.copytree(data.path.parent, tmp_path / "data" / "local" / STUDY)
@@ -247,7 +247,7 @@ def test_the_command_line_measures_a_notebooks_blocks_on_workers(
     assert "dashboard" in ended.stderr and "simulated one: 2" in ended.stderr
     folder = home / fleet.FOLDER / "tiny" / "simulated-one" / "affinity-spinning"
     data = load(folder)
-    assert data.simulated and sorted({record["block"] for record in data.records}) == [1, 2]
+    assert data.unmeasured and sorted({record["block"] for record in data.records}) == [1, 2]
     assert len(data.ok) == data.planned
     # Samples stay where they were drawn.
     assert not list(folder.rglob("samples.parquet"))

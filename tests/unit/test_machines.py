@@ -10,6 +10,7 @@ import pytest
 
 from labkit import machines
 from labkit.errors import LabkitError, UsageError
+from labkit.rig.programs import programs
 from labkit.rig.rigfile import read_rigfile
 from tests.unit.rig.test_rigfile import GOOD, write
 
@@ -20,7 +21,7 @@ def rigfile(tmp_path: Path) -> Path:
 
 
 def test_every_program_names_hosts_that_a_rig_file_can_have() -> None:
-    known = machines.programs()
+    known = programs()
     assert len({program.name for program in known}) == len(known) > 25
     roles = {role for program in known for role in program.roles}
     assert roles == {"generator", "sut", "clean", "peer", "collector"}

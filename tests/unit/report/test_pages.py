@@ -105,6 +105,21 @@ def hostile(value: object) -> object:
     return f"{value} {EVIL}" if isinstance(value, str) else value
 
 
+@pytest.mark.parametrize("kind", ["simulated", "emulated", "virtual"])
+def test_a_page_without_measurements_says_so_at_its_head(tmp_path: Path, kind: str) -> None:
+    campaign = write_campaign(tmp_path / "echo", blocks=6)
+    plan = read_json(campaign / "plan.json")
+    plan |= {"infeasible": [], "order": [[0, 1]] * 6, "blocks": 6, "seed": 1, "settings": {}}
+    plan["rig"] |= {"kind": kind}
+    (campaign / "plan.json").write_text(json.dumps(plan))
+    source = f"""from labkit import Page
+page = Page({str(campaign)!r}, factors=["placement"], value="rtt_ns")
+page.conclusions([], title="t")"""
+    page = build_page(write_notebook(tmp_path, source), tmp_path / "page.html", title="t")
+    head = BeautifulSoup(page.read_text(), "html.parser").select_one("header").get_text()
+    assert ("Nothing here is a measurement" in head) == (kind != "virtual")
+
+
 def test_a_page_has_no_html_from_data(tmp_path: Path) -> None:
     campaign = write_campaign(tmp_path / "echo", blocks=6)
     for path in campaign.rglob("*.json"):

@@ -22,7 +22,7 @@ def test_threads_of_one_core_are_not_two_cores(
     monkeypatch.setattr(virtual, "CPU_FOLDER", tmp_path)
     assert "two-cores" in virtual._missing({"generator": "1", "sut": "2"})
     assert "two-cores" not in virtual._missing({"generator": "1", "sut": "4"})
-    monkeypatch.setattr(virtual, "_cpus", lambda: [1, 2, 6, 7])
+    monkeypatch.setattr(virtual, "allowed_cpus", lambda: [1, 2, 6, 7])
     cpus = virtual.cpu_map()
     assert (cpus["generator"], cpus["sut"], cpus["harness"]) == ("1", "2", "6")
 
