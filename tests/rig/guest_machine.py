@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -152,9 +153,9 @@ def machine(folder: Path) -> Iterator[Machine]:
     try:
         children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
         while not (pids := children.read_text().split()):
-            pass
+            time.sleep(0.01)
         while Path(f"/proc/{pids[0]}/comm").read_text().strip() != "sleep":
-            pass
+            time.sleep(0.01)
         yield Machine(int(pids[0]), home)
     finally:
         first.send_signal(signal.SIGKILL)
