@@ -26,7 +26,7 @@ from labkit.hosts.journal import BOOT_ID
 from labkit.hosts.target import Network, Target
 from labkit.placement import Placement, cpu_set
 from labkit.process import announce, ended_as_by_ctrl_c
-from labkit.rig import lock, networks, storage
+from labkit.rig import engine, lock, networks, storage
 from labkit.rig.images import Say
 from labkit.rig.layers import LayeredImage
 from labkit.runtimes import RUNTIMES
@@ -358,10 +358,7 @@ class Rig:
             restore(host, label=label)
             socket = self.targets[role].engine if role in self.targets else None
             if socket:
-                env = {"DOCKER_HOST": socket}
-                listing = ("docker", "ps", "--all", "--quiet", "--filter", f"name={PREFIX}{label}")
-                for container in host.run(*listing, env=env).stdout.split():
-                    host.run("docker", "rm", "--force", "--volumes", container, env=env)
+                engine.remove_containers(host, socket, f"name={PREFIX}{label}", check=True)
 
     def images(self) -> dict[str, str]:
         """Return the digest of every image by name; where hosts differ, also by host."""

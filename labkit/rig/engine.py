@@ -150,18 +150,20 @@ def _answers(local: LocalHost, name: str) -> bool:
     return local.run(*argv, env={"DOCKER_HOST": socket_of(name)}, check=False).status == 0
 
 
-def remove_containers(local: LocalHost, socket: str = SOCKET) -> list[str]:
-    """Remove the trials' containers and return their identifiers; [] if no engine answers.
+def remove_containers(
+    host: Host, socket: str = SOCKET, which: str = "label=labkit", *, check: bool = False
+) -> list[str]:
+    """Remove an engine's containers, by default all of labkit's, and return their identifiers.
 
     The caller holds the rig's lock, so no container has an owner. An engine that was killed
-    restores its containers when it starts again.
+    restores its containers when it starts again. Without `check`, what cannot be listed or removed
+    must not prevent taking down the rest of a rig.
     """
     env = {"DOCKER_HOST": socket}
-    argv = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit")
-    containers = local.run(*argv, env=env, check=False).stdout.split()
+    argv = ("docker", "ps", "--all", "--quiet", "--filter", which)
+    containers = host.run(*argv, env=env, check=check).stdout.split()
     for container in containers:
-        # A container that cannot be removed must not prevent taking down the rest of the rig.
-        local.run("docker", "rm", "--force", "--volumes", container, env=env, check=False)
+        host.run("docker", "rm", "--force", "--volumes", container, env=env, check=check)
     return containers
 
 

@@ -233,11 +233,8 @@ def sweep(role: str, machine: Machine, host: Host, *, root: bool) -> list[str]:
         # Only settings of trials: others in the same journal belong to another rig.
         removed += [str(outcome) for outcome in restore(host, label="trial-")]
     if machine.engine:
-        env = {"DOCKER_HOST": machine.engine}
-        listing = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit")
-        for container in host.run(*listing, env=env).stdout.split():
-            host.run("docker", "rm", "--force", "--volumes", container, env=env)
-            removed.append(f"container {container}")
+        containers = engine.remove_containers(host, machine.engine, check=True)
+        removed += [f"container {container}" for container in containers]
     steps = networks.undo_steps(host, networks.undo_folders(f"{machine.scratch}/jobs", role))
     removed += [f"what {len(steps)} steps made for networks"] if steps else []
     if machine.engine:
