@@ -26,6 +26,11 @@ def lacking(host: Host, socket: str) -> list[Path]:
     ]
 
 
+def file_name(folder: Path) -> str:
+    """Return the name of the archive of an image."""
+    return f"{images.tag(folder).replace('/', '-').replace(':', '-')}.tar"
+
+
 def no_engine() -> str:
     """Return why this machine and user cannot make images, or ""."""
     if not lock.is_root():
@@ -59,7 +64,7 @@ def bring_images(
         place = store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="labkit-")))
         place.mkdir(parents=True, exist_ok=True)
         for folder in folders:
-            archive = place / f"{images.tag(folder).replace('/', '-').replace(':', '-')}.tar"
+            archive = place / file_name(folder)
             if not archive.exists():
                 socket = socket or stack.enter_context(_engine(say))
                 partial = archive.with_suffix(".part")

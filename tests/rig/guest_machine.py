@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.paths import SHIPPED
-from labkit.rig import images, qemu
+from labkit.rig import archives, images, qemu
 
 _UNSHARED = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 # The image, of which there is one on this machine, is at its place in the other's files.
@@ -39,6 +39,11 @@ _MAKE_IMAGE = (
     "from labkit.hosts import LocalHost\nfrom labkit.rig import qemu\n"
     "qemu.ensure_image(LocalHost(), print)\nqemu.remove(LocalHost())\n"
 )
+# The first process is no shell, so that ended ones stay listed.
+_LEFT = """
+grep -Ls '^State:.Z' /proc/[0-9]*/status | while read -r path; do head -n 1 $path; done 2>/dev/null
+ls /run/netns /run/labkit /var/lib/labkit/guests
+"""
 #: What labkit runs in a container of the image for networks.
 _PROGRAMS = ("sockperf", "sh", "env", "sleep", "cat", "true", "taskset", "chrt", "setsid", "ip")
 
@@ -135,10 +140,9 @@ class Machine:
 
     def left(self) -> list[str]:
         """Return the processes, namespaces and files that guests have left there."""
-        listing = "cat /proc/[0-9]*/comm; ls /run/netns /run/labkit /var/lib/labkit/guests"
-        said, _ = self.command("sh", "-c", listing).communicate(timeout=60)
-        known = ("sleep", "sh", "cat", "lock", "image-", "archives")
-        return [line for line in said.splitlines() if line and not line.startswith(("/", *known))]
+        said, _ = self.command("sh", "-c", _LEFT).communicate(timeout=60)
+        known = ("Name:\tsleep", "Name:\tsh", "Name:\tgrep", "lock", "image-", "archives", "/")
+        return [line for line in said.splitlines() if line and not line.startswith(known)]
 
 
 @contextmanager
@@ -146,7 +150,7 @@ def machine(folder: Path) -> Iterator[Machine]:
     """Make the machine, with the image of guests and that for networks."""
     state, home = folder / "state", project(folder / "project")
     net = home / "containers" / "net"
-    write_image(net, state / "guests" / "archives" / qemu_archive(net))
+    write_image(net, state / "guests" / "archives" / archives.file_name(net))
     image = ensure_image()
     argv = [*_UNSHARED, "--net", "sh", "-euc", _BEGIN, "begin", str(state), str(image)]
     first = subprocess.Popen([*argv, "sleep", "infinity"])
@@ -160,7 +164,3 @@ def machine(folder: Path) -> Iterator[Machine]:
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()
-
-
-def qemu_archive(folder: Path) -> str:
-    return images.tag(folder).replace("/", "-").replace(":", "-") + ".tar"
