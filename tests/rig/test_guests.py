@@ -12,12 +12,12 @@ import pytest
 from guest_machine import Machine, machine
 
 from labkit.dataset import load
-from labkit.rig.guests import EMULATED_CAVEAT
+from labkit.rig.guests import EMULATED_CAVEAT, unusable
 
 pytestmark = [
     pytest.mark.rig,
     pytest.mark.apart,
-    pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces, which needs root"),
+    pytest.mark.skipif(bool(unusable(emulated=True)[0]), reason=": ".join(unusable(emulated=True))),
 ]
 #: One block of two placements, which the scheduler places or labkit pins.
 SMALL = ("networks=[host]", "waits=[block]", "cells={ladder: [], capture: []}", "captured=[]")
