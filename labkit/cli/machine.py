@@ -171,11 +171,10 @@ def rig_up(spec: str) -> None:
     With --rig the machines of the file, or guests, are opened as a study opens them, and closed
     again: every check is made, what a killed campaign left is removed, and images are unpacked.
     """
-    from labkit.rig import Rig, clean, kind_of, lock, virtual
+    from labkit.rig import Rig, clean, lock, virtual
 
     if spec:
         place = str(Path(spec).resolve()) if spec.endswith(".toml") else spec
-        kind_of(place).check(place)
         with Rig.open(place, say=say) as opened:
             for line in (*opened.links, *opened.caveats):
                 click.echo(line)

@@ -177,6 +177,7 @@ class Rig:
         """
         name = auto() if str(spec) == "auto" else str(spec)
         kind = kind_of(name)
+        kind.check(name)
         try:
             with (
                 ended_as_by_ctrl_c(signal.SIGTERM),
@@ -194,7 +195,7 @@ class Rig:
 
     @classmethod
     def check(cls, spec: str) -> None:
-        """Raise `UsageError` if a specification that is accepted is wrong; connects to nothing."""
+        """Raise an error if a specification is wrong or impossible here; connects to nothing."""
 
     @classmethod
     def unavailable(cls) -> str:

@@ -200,7 +200,6 @@ class GuestRig(InventoryRig):
     @contextmanager
     def opened(cls, spec: str, say: Say) -> Iterator[InventoryRig]:
         """Make guests, and use them as real machines are used, for a ``with`` block."""
-        cls.check(spec)
         words, local = asked(spec), LocalHost()
         emulated = "tcg" in words
         generator, sut, harness = dealt(_cores())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from labkit.claims.setting import setting
 from labkit.dataset import Dataset
 from labkit.errors import RigError, UsageError
-from labkit.rig import GuestRig, InventoryRig, guests, kind_of, lock, netns, qemu
+from labkit.rig import GuestRig, InventoryRig, Rig, guests, kind_of, lock, netns, qemu
 from labkit.rig.qemu import Guest
 from labkit.rig.rigfile import read_rigfile
 
@@ -84,7 +84,7 @@ def test_who_is_no_root_and_what_is_missing_is_said_with_a_remedy(
     assert {"qemu-system-x86", "mmdebstrap", "e2fsprogs"} <= set(remedy.split())
     monkeypatch.setattr(lock, "is_root", lambda: False)
     assert guests.unusable(emulated=True) == ("this user is not root", "run as root")
-    with pytest.raises(RigError, match="not root"), GuestRig.opened("kvm:tcg", print):
+    with pytest.raises(RigError, match="not root"), Rig.open("kvm:tcg", say=print):
         pytest.fail("it was opened")
 
 
