@@ -50,7 +50,7 @@ def bring_images(
     say : callable
         Receives a line before each step.
     store : path, optional
-        A folder where archives are kept for the next time.
+        A folder where archives are kept for the next time, and those of other images are not.
 
     Raises
     ------
@@ -63,6 +63,8 @@ def bring_images(
         socket = ""
         place = store or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="labkit-")))
         place.mkdir(parents=True, exist_ok=True)
+        for old in {*place.iterdir()} - {place / file_name(f) for f in images.folders()}:
+            old.unlink()
         for folder in folders:
             archive = place / file_name(folder)
             if not archive.exists():

@@ -27,9 +27,7 @@ from labkit.rig.rigfile import ENGINE, read_rigfile
 KIND = "kvm"
 EMULATED = "emulated"
 #: What every page of a campaign on emulated guests says.
-EMULATED_CAVEAT = (
-    "emulated: timings mean nothing, since software interprets every instruction of the guests"
-)
+EMULATED_CAVEAT = "emulated: timings mean nothing, since the guests' CPUs are software"
 #: What a specification may ask for: software emulation, and a third guest without an engine.
 _WORDS = ("tcg", "clean")
 #: Programs on this machine that guests need, with their Debian packages.

@@ -82,8 +82,11 @@ def test_nothing_is_saved_where_nothing_is_missing(saved: list[tuple[str, str]])
 def test_an_archive_that_is_kept_needs_no_engine(
     saved: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "labkit-net-0.tar").touch()  # of the image as it was before
     bring(Far(), store=tmp_path)
     assert len(saved) == 2
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["labkit-net-1.tar", "labkit-python-1.tar"]
     monkeypatch.setattr(archives, "no_engine", lambda: "no dockerd is on this machine")
     again = Far()
     bring(again, store=tmp_path)
