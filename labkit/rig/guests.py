@@ -22,7 +22,7 @@ from labkit.rig import archives, inventory, kernel_probe, lock, networks, qemu, 
 from labkit.rig.images import Say
 from labkit.rig.inventory import InventoryRig
 from labkit.rig.qemu import Guest
-from labkit.rig.rigfile import ENGINE, read_rigfile
+from labkit.rig.rigfile import ENGINE, PATIENCE, read_rigfile
 
 KIND = "kvm"
 EMULATED = "emulated"
@@ -129,10 +129,9 @@ def _cores() -> list[list[int]]:
     return sorted(map(list, cores))
 
 
-def rig_toml(name: str, guests: Sequence[Guest]) -> str:
+def rig_toml(name: str, guests: Sequence[Guest], *, patience: float = 0.0) -> str:
     """Return the ``rig.toml`` of guests; keys are in its folder."""
-    lines = [f'name = "{name}"', "shared_machine = true", "# A guest does not come back by itself."]
-    lines.append("patience = 0")
+    lines = [f'name = "{name}"', "shared_machine = true", f"patience = {patience}"]
     for guest in guests:
         ports = qemu.PORTS[guest.role]
         used = [text.partition("/")[0] for text in ports[0].addresses]
@@ -228,7 +227,10 @@ def boot(local: LocalHost, guests: Sequence[Guest], spec: str, say: Say, *, emul
     image = qemu.ensure_image(local, say)
     roles = [guest.role for guest in guests]
     qemu.make_keys(local, roles)
-    qemu.RIG_FILE.write_text(rig_toml(spec.replace(":", "-").replace(",", "-"), guests))
+    name = spec.replace(":", "-").replace(",", "-")
+    # A guest does not come back by itself, but an emulated one may be too slow to answer.
+    patience = PATIENCE if emulated else 0.0
+    qemu.RIG_FILE.write_text(rig_toml(name, guests, patience=patience))
     qemu.make_network(local, roles)
     say(f"booting {', '.join(roles)}" + (" (emulated: about a minute)" if emulated else ""))
     for guest in guests:
