@@ -63,6 +63,7 @@ def test_every_command_has_help_and_an_example(command: str) -> None:
     example = re.search(r"Examples?: (labkit .*)", found.stdout)
     with_example = (
         "doctor",
+        "rig up",
         "rig shell",
         "run",
         "status",
