@@ -728,7 +728,7 @@ def run_one(
         elif isinstance(card, Fault):
             run_fault(Campaign(folder, row, 2), card, draw)
         else:
-            campaign = Campaign(folder, row, max(2, kills))
+            campaign = Campaign(folder, row, kills)
             run_kills(campaign, OWN if own else KEPT, draw, kills)
             campaign.resume()
             count_alarms(campaign)

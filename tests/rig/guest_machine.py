@@ -66,7 +66,13 @@ def ensure_image() -> Path:
 
 def project(folder: Path) -> Path:
     """Make a project whose only image of containers is that for networks."""
-    for name in ("notebooks", "data/claims.toml", "data/reference", "containers/net"):
+    for name in (
+        "notebooks",
+        "data/claims.toml",
+        "data/published",
+        "data/reference",
+        "containers/net",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(SHIPPED / name)
     return folder

@@ -19,8 +19,9 @@ pytestmark = [
     pytest.mark.apart,
     pytest.mark.skipif(bool(unusable(emulated=True)[0]), reason=": ".join(unusable(emulated=True))),
 ]
-#: One block of two placements, which the scheduler places or labkit pins.
+#: One block of two placements.
 SMALL = ("networks=[host]", "waits=[block]", "cells={ladder: [], capture: []}", "captured=[]")
+SMALL += ("decide={only: [{affinity: split}]}",)
 
 
 @pytest.fixture(scope="module")
