@@ -101,3 +101,12 @@ def test_a_killed_engine_keeps_no_container_and_a_removed_journal_no_setting() -
     assert list(engine.DATA_ROOT.glob("containers/*")) == []
     assert local.run("ip", "route", "show", "exact", virtual.LAB).stdout == before
     assert any(": lost" in line for line in said), said
+
+
+def test_what_a_killed_podman_has_mounted_is_unmounted(namespaces: bool) -> None:
+    place = netns.DIRECTORY / "jobs-podman/root/overlay"
+    place.mkdir(parents=True, exist_ok=True)
+    LocalHost().run("mount", "--bind", str(place), str(place))
+    assert teardown.mounted((str(place),)) == [str(place)]
+    teardown.remove_trial_leftovers()
+    assert not teardown.mounted((str(place),))
