@@ -102,6 +102,13 @@ FINDINGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         | {"affinity": "split", "wait": "spin"},
     ),
     (
+        "the same, Docker host network",
+        "a process on a host without an engine and its firewall rules",
+        "affinity-spinning",
+        {"condition": "docker host", "baseline": "bare clean"}
+        | {"affinity": "split", "wait": "spin"},
+    ),
+    (
         "the same, both ends spinning",
         "both ends sleeping while they wait",
         "affinity-spinning",

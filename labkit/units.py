@@ -204,6 +204,7 @@ COUNTERS = {
     "group_cpu_use": ("1", "CPU time of the workload's control group, as a share of one CPU"),
     "throttled_time": ("ns", "time for which the control group was cut off"),
     "nr_periods": ("1", "periods of the quota"),
+    "other_programs_cpu": ("1", "CPU use, in CPUs, of programs that ran before the trial"),
     "steal_worst": ("1", "share of its time stolen from the CPU that lost most"),
     "first_hop_drops": ("1", "datagrams that the first forwarder's socket dropped"),
     "conntrack_entries": ("1", "connections tracked at the end"),

@@ -2,6 +2,7 @@
 # Build the papers' own systems and tools, which no distribution packages, from pinned commits.
 #   scripts/papers-tools.sh            by `git clone`, or from a folder of snapshots: SOURCES=DIR
 #   scripts/papers-tools.sh NAME...    some of them
+#   scripts/papers-tools.sh --link     take what another clone has built
 #   scripts/papers-tools.sh --clean    remove what it made
 # Safe to repeat: what was built from the same sources, patches and steps is not built again.
 # A snapshot is NAME-COMMIT.tar.* with one folder in it, COMMIT being the first 12 digits.
@@ -142,7 +143,10 @@ link() {
 main() {
     local name tool fields began=$SECONDS failed=()
     [ "$(id -u)" = 0 ] || die "run as root: the programs go to $FOLDER, with links in $LINKS"
-    if [ "${1:-}" = --clean ]; then clean; return; fi
+    case ${1:-} in
+        --clean) clean; return ;;
+        --link) link; return ;;  # what another clone has built
+    esac
     for name in "$@"; do
         printf '%s\n' "${TOOLS[@]}" | grep -q "^$name " || die "unknown: $name"
     done

@@ -690,7 +690,7 @@ def ranking(
     ...     trials.query("affinity == 'split'"), "placement", ["wait"], value="rtt_ns_median"
     ... )
     >>> analysis.format_ranking(table, ["wait"])["spin"]
-    'bare clean ~ bare rules ~ docker host ~ bare cgroup ~ bare chroot < docker bridge'
+    'bare clean < bare chroot ~ bare cgroup ~ docker host ~ bare rules < docker bridge'
     """
     require_columns(frame, [factor, value, block, *within])
     require_names(frame, [factor])

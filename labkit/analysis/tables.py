@@ -74,7 +74,7 @@ def format_comparison(
     >>> shown.loc["docker bridge", "answer"]
     'slower'
     >>> shown.loc["docker bridge", "difference [interval]"].replace(chr(160), " ")
-    '+4.95 us [+2.23, +7.67]'
+    '+1.97 us [+1.76, +2.17]'
     """
     keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
     names = {name: [str(value) for value in table[name]] for name in keys}
@@ -353,7 +353,7 @@ def format_ranking(table: pd.DataFrame, within: Sequence[str], sign: str = "<") 
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
     >>> table = analysis.ranking(trials, "placement", ["wait"], value="rtt_ns_median")
     >>> analysis.format_ranking(table, ["wait"]).iloc[0]
-    'bare clean ~ bare rules ~ docker host ~ bare cgroup ~ bare chroot < docker bridge'
+    'bare clean < bare chroot ~ bare cgroup ~ docker host ~ bare rules < docker bridge'
     """
     orders: dict[Any, str] = {}
     for row in table[table["steps"] == 1].to_dict("records"):

@@ -48,6 +48,7 @@ details() {
     done
     show pressure /proc/pressure/cpu
     echo "@@ latency"; od -An -td4 -N4 /dev/cpu_dma_latency 2>/dev/null || true
+    echo "@@ programs"; cat /proc/uptime /proc/[0-9]*/stat 2>/dev/null || true
     echo "@@ clock"; date +%s%N
 }
 # Placements and networks are read at the same time, and printed one after the other.
@@ -83,6 +84,9 @@ exit $status
 BEFORE = SNAPSHOT + 'around "$1" "$2"; counters; echo "@@ end"\n'
 AFTER = SNAPSHOT + 'counters; around "$1" "$2"; echo "@@ end"\n'
 
+#: Beginnings of the names of what engines and networks run, and of what places their processes in
+#: control groups: part of what is measured.
+_MEASURED = ("dockerd", "containerd", "weaver", "systemd", "dbus-daemon")
 _SCHED = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"}
 
 
@@ -129,7 +133,26 @@ def _numbers(raw: dict[str, str]) -> dict[str, Any]:
         values["latency_request_us"] = int(raw["latency"])
     if raw.get("clock", "").isdigit():
         values["clock_ns"] = int(raw["clock"])
+    if raw.get("programs"):
+        uptime, _, table = raw["programs"].partition("\n")
+        values["programs"] = {"uptime": float(uptime.split()[0]), "found": _programs(table)}
     return values
+
+
+#: A row of ``/proc/PID/stat``: identity, name, which may hold anything, and what follows the state.
+_PROGRAM = re.compile(r"^(\d+) \((.*)\) [A-Za-z]((?: -?\d+){19,})$", re.MULTILINE)
+#: The flag of a kernel thread in these rows.
+_KERNEL_THREAD = 0x00200000
+
+
+def _programs(rows: str) -> list[tuple[int, int, str, int]]:
+    """Return identity, tick of starting, name and ticks of CPU time; no threads of the kernel."""
+    found = []
+    for pid, name, rest in _PROGRAM.findall(rows):
+        _, *fields = map(int, rest.split())
+        if not fields[4] & _KERNEL_THREAD:
+            found.append((int(pid), fields[17], name, fields[9] + fields[10]))
+    return found
 
 
 def _softnet(rows: list[list[int]]) -> dict[str, Any]:
@@ -222,6 +245,35 @@ def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> 
     if "last_cpu" in after:
         found["server_last_cpu"] = float(after["last_cpu"])
     return found
+
+
+def other_programs(
+    before: dict[str, Any], after: dict[str, Any], seconds: float
+) -> dict[str, float] | None:
+    """Return the CPU use of programs that ran before the trial, as a share of one CPU.
+
+    By name and process; None where a snapshot does not have them. The trial began `seconds` before
+    the second snapshot or earlier: what it started is younger, and does not count, nor do the
+    programs of engines and networks. The time of processes that ended inside the window, such as
+    the compilers that ``make`` starts, is not seen.
+    """
+    if "programs" not in before or "programs" not in after:
+        return None
+    now, earlier = after["programs"]["uptime"], before["programs"]["uptime"]
+    if now <= earlier:
+        return None
+    tick = held.TICK_NS / 1e9
+    known = {(pid, start): ticks for pid, start, _, ticks in before["programs"]["found"]}
+    return {
+        f"{name} (process {pid})": (ticks - known[pid, start]) * tick / (now - earlier)
+        for pid, start, name, ticks in after["programs"]["found"]
+        if (pid, start) in known and start * tick < now - seconds and not name.startswith(_MEASURED)
+    }
+
+
+def without_programs(snapshot: str) -> str:
+    """Return a snapshot's text without the list of programs, which may be somebody else's."""
+    return re.sub(r"^@@ programs\n.*?(?=^@@ |\Z)", "", snapshot, flags=re.MULTILINE | re.DOTALL)
 
 
 def beside(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:

@@ -140,7 +140,7 @@ _VOLATILE = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|expires \S+|refcnt \d
 _LINK = re.compile(r"^'/proc/(\d+)/(\S+)' -> '(.*)'$", re.M)
 _ONLINE, _GROUPS = "/sys/devices/system/cpu/online", "/sys/fs/cgroup/"
 #: Ticks of a second in ``/proc/PID/stat``, on every Linux.
-_TICK_NS = 10_000_000
+TICK_NS = 10_000_000
 #: The end of the name of a placement's own network.
 OWN = ".net"
 #: Changes that a message lists.
@@ -423,7 +423,7 @@ def take_end(stderr: str) -> tuple[str, End | None]:
     if client.get(_STATE) != "ended" or not match[1]:
         return text, None
     ticks = match[3].rpartition(")")[2].split()[11:15]
-    cpu_ns = sum(map(int, ticks)) * _TICK_NS
+    cpu_ns = sum(map(int, ticks)) * TICK_NS
     return text, End(match[1], int(match[2] or 0), cpu_ns, client, shell)
 
 
@@ -449,7 +449,7 @@ def lost_time(name: str, group_ns: float | None, used_ns: float) -> list[str]:
 
     The allowances are for the ticks of what clients have used.
     """
-    if group_ns is None or used_ns <= 1.05 * group_ns + 5 * _TICK_NS:
+    if group_ns is None or used_ns <= 1.05 * group_ns + 5 * TICK_NS:
         return []
     return [
         f"{name}: its control group used {group_ns / 1e9:.2f} s of CPU time, what ran inside "

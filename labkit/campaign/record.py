@@ -139,16 +139,26 @@ def account(
     cpus: tuple[str, str],
     measurements: Sequence[Measurement],
     treatments: Iterable[tuple[Treatment, Any]],
+    seconds: float,
 ) -> None:
     """Add mechanisms, evidence and flags of a window to a trial's record.
 
     `pairs` are the snapshots before and after the window, its own host's first; `cpus` the CPU
-    lists of client and server; `treatments` come with their levels.
+    lists of client and server; `treatments` come with their levels; the trial began `seconds`
+    before the last snapshot.
     """
     snapshots: list[tuple[Kernel, tuple[Snapshot, Snapshot]]] = [
         (kernel, (evidence.parse(before), evidence.parse(after)))
         for kernel, (before, after) in pairs
     ]
+    others = {
+        kernel.host.name: shares
+        for kernel, pair in snapshots
+        if (shares := evidence.other_programs(*pair, seconds)) is not None
+    }
+    for _, pair in snapshots:  # the list of programs is not kept
+        for snapshot in pair:
+            snapshot.pop("programs", None)
     client = snapshots[0][1]
     server = next(
         pair for kernel, pair in snapshots if any("=" not in one for one in kernel.processes)
@@ -160,7 +170,15 @@ def account(
         if after is not server[1]:
             mechanisms |= evidence.beside(before, after)
             record["evidence"][kernel.host.name] = {"before": before, "after": after}
+    if others:
+        mechanisms["other_programs_cpu"] = max(sum(shares.values()) for shares in others.values())
     flags = [flag for treatment, level in treatments for flag in treatment.check(level, mechanisms)]
+    flags += [
+        f"beside the trial {share:.0%} of a CPU of {host} was used by {program}"
+        for host, shares in others.items()
+        for program, share in shares.items()
+        if share > _OTHERS
+    ]
     record["mechanisms"] |= mechanisms
     for measurement in measurements:
         times = (measurement.samples.get(name) for name in ("start_ns", "end_ns"))
@@ -169,6 +187,8 @@ def account(
     record["flags"] += [*flags, *validity(mechanisms)]
 
 
+#: CPU use of a program that ran before the trial, as a share of one CPU.
+_OTHERS = 0.05
 #: Steal on one CPU, as a share of the window.
 _STEAL = 0.003
 #: CPU time is read a little before or after the window's own time: by a share of the window, and

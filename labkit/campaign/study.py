@@ -184,12 +184,18 @@ class Study:
             and of others (all claims when omitted). ``only``: mappings of levels. Where claims or
             levels are named, only conditions that the claims need, or that have all levels of one
             mapping, are measured. ``baseline`` and ``outcomes``: in place of the study's.
+            ``vary``: levels of a setting, which becomes a factor, to test ``reason``: why the
+            claims may not come out as published (`labkit.claims.reasons`). Its first level is the
+            one that the study otherwise has.
         """
         if unknown := [name for name in decide if name not in DECIDE]:
             raise UsageError(
                 f"unknown in decide: {', '.join(unknown)}", remedy=suggestion(unknown[0], DECIDE)
             )
         study, claims = self._narrowed(decide, earlier), decide.get("claims")
+        if vary := decide.get("vary"):
+            _check_vary(self, decide)
+            study = _varying(study, vary)
         questions = _questions(study, blocks, decide.get("looks", ()), claims)
         for name, level in study.baseline.items():
             labels = [design.level_label(one) for one in study.factors.get(name, ())]
@@ -218,6 +224,7 @@ class Study:
             earlier,
             questions if decide.get("looks") else None,
             named,
+            {"vary": list(vary), "reason": decide["reason"]} if vary else {},
         )
 
     def _narrowed(self, decide: Mapping[str, Any], earlier: Path | str | None) -> Study:
@@ -259,7 +266,38 @@ class Study:
 
 
 #: What a plan can be told to decide.
-DECIDE = ("looks", "claims", "only", "baseline", "outcomes")
+DECIDE = ("looks", "claims", "only", "baseline", "outcomes", "vary", "reason")
+
+
+def _check_vary(study: Study, decide: Mapping[str, Any]) -> None:
+    """Raise `UsageError` unless an experiment on a reason is complete."""
+    vary = decide["vary"]
+    if unknown := [name for name in vary if name not in study.settings]:
+        raise UsageError(
+            f"decide: {study.name} has no setting {unknown[0]!r} to vary",
+            remedy=suggestion(unknown[0], study.settings),
+        )
+    if len(vary) != 1 or any(len(levels) < 2 for levels in vary.values()):
+        raise UsageError(
+            "decide: vary takes one setting with two levels or more",
+            remedy="write for example vary: {congestion_control: [bbr, cubic]}",
+        )
+    if not (decide.get("claims") and decide.get("reason")) or decide.get("looks"):
+        raise UsageError(
+            "decide: vary goes with claims and a reason, and without looks",
+            remedy="name the claims, and say in `reason` why they may not come out as published",
+        )
+
+
+def _varying(study: Study, vary: Mapping[str, Sequence[Any]]) -> Study:
+    """Return a study of which settings are factors."""
+    keep = study.keep or (lambda levels: True)
+    return replace(
+        study,
+        factors={**study.factors, **vary},
+        settings={name: value for name, value in study.settings.items() if name not in vary},
+        keep=lambda levels: keep({name: levels[name] for name in study.factors}),
+    )
 
 
 def _labels(levels: Levels) -> dict[str, str]:
@@ -304,6 +342,8 @@ class Plan:
     questions: Questions | None = None
     #: Ids of the claims that the campaign is to decide; None for all.
     claims: tuple[str, ...] | None = None
+    #: Of an experiment on a reason: ``vary``, the settings that are factors, and ``reason``.
+    experiment: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -335,9 +375,10 @@ class Plan:
 
     @property
     def _stopping(self) -> dict[str, Any]:
-        """When the campaign looks, and which claims it is to decide; empty without."""
+        """When the campaign looks, and which claims it is to decide or test; empty without."""
         looks = {"looks": list(self.questions.looks.blocks)} if self.questions else {}
-        return looks if self.claims is None else looks | {"claims": list(self.claims)}
+        claims = {} if self.claims is None else {"claims": list(self.claims)}
+        return {**looks, **claims, **self.experiment}
 
     def _tools(self) -> dict[str, str]:
         roles = [role for role in ("generator", "clean") if role in self.rig.hosts]

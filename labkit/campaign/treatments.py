@@ -15,6 +15,7 @@ from typing import Any
 from labkit.campaign.background import Captured, capture_packets
 from labkit.errors import ManipulationError, RigError
 from labkit.hosts import Host, LocalHost, Tuning, script
+from labkit.hosts.journal import offload
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
 from labkit.placement import Placement, bare, docker
 from labkit.rig import Rig
@@ -157,12 +158,7 @@ class CongestionControl(Treatment):
             for role, host in roles.items():
                 tuning = stack.enter_context(Tuning(host, label))
                 if not tuning.set_file(_CONGESTION, level):
-                    raise RigError(
-                        f"the TCP congestion control {level!r} cannot be set",
-                        where=f"host {role}",
-                        why="; ".join(tuning.notes),
-                        remedy='measure with "as found"',
-                    )
+                    raise _not_set(f"the TCP congestion control {level!r}", role, tuning)
             yield
 
     def placed(self, level: Any, server: Server) -> None:
@@ -183,9 +179,53 @@ class CongestionControl(Treatment):
             )
 
 
+def _not_set(what: str, role: str, tuning: Tuning) -> RigError:
+    """Return the error of a host that does not take a setting."""
+    return RigError(
+        f"{what} cannot be set",
+        where=f"host {role}",
+        why="; ".join(tuning.notes),
+        remedy='measure with "as found"',
+    )
+
+
 def _controls(host: Host) -> list[str]:
     """Return the algorithms of a host's kernel; none where it cannot be set."""
     return host.run(*script(_CONTROLS), check=False).stdout.split()
+
+
+#: What sends a packet in a tunnel as one of up to 64 KB, which the other end need not put together.
+_TUNNEL_OFFLOADS = ("tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation")
+
+
+class TunnelOffload(Treatment):
+    """Segmentation of tunnelled packets by the hosts' interfaces; "off", or "as found".
+
+    Where it is off, the sending kernel cuts a stream into packets before they leave.
+    """
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        """Return why an interface of the lab cannot be without it, or None."""
+        for role, device in _ends(rig) if level == "off" else ():
+            for feature in _TUNNEL_OFFLOADS:
+                if offload(rig.hosts[role], f"{device} {feature}") is None:
+                    return f"{role}: the offload {feature} of {device} cannot be changed"
+        return None
+
+    @contextmanager
+    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
+        """Turn it off on the interfaces of both ends."""
+        with ExitStack() as stack:
+            for role, device in _ends(rig) if level == "off" else ():
+                tuning = stack.enter_context(Tuning(rig.hosts[role], label))
+                if not all(tuning.set_offload(device, name, "off") for name in _TUNNEL_OFFLOADS):
+                    raise _not_set(f"{device} without tunnel offloads", role, tuning)
+            yield
+
+
+def _ends(rig: Rig) -> list[tuple[str, str]]:
+    """Return role and name of each interface of the lab at both ends."""
+    return [(role, device) for role in ENDS for device in rig.interfaces.get(role, ())]
 
 
 class ColdCache(Treatment):

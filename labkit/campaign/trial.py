@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -77,6 +78,8 @@ class Trial:
         turn: int = 0,
         treatments: Mapping[str, Treatment] | None = None,
     ) -> None:
+        # As the hosts count: also while this machine sleeps.
+        self._began = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._values = {**settings, **dict(condition.levels)}
         self._rig, self._label, self._runtimes = rig, label, runtimes
         self.turn = turn
@@ -352,6 +355,7 @@ class Trial:
             result = window.run(loads, own.processes, own.networks)
             self.flag(*result.flags)
             after = [snapshot(evidence.AFTER, kernel) for kernel in others]
+            seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - self._began
         finally:
             window.close()
         result, ends = self._keep_output(result, loads)
@@ -371,6 +375,7 @@ class Trial:
             cpus,
             list(measurements.values()),
             self._treatments.values(),
+            seconds,
         )
         self.record["held"] = lasting
         self._check_time(main, ends, clients)
@@ -402,7 +407,10 @@ class Trial:
         for load in loads:
             texts[f"{load.name}.err"], end = held.take_end(texts[f"{load.name}.err"])
             ends |= {load.name: end} if end else {}
-        self.logs |= {name: text for name, text in texts.items() if name[-4:] != ".log"}
+        kept = {name: text for name, text in texts.items() if name[-4:] != ".log"}
+        # The two are kept of a trial that fails.
+        kept |= {name: evidence.without_programs(kept[name]) for name in ("before", "after")}
+        self.logs |= kept
         return replace(result, texts=texts), ends
 
     def _check_held(

@@ -195,10 +195,14 @@ class _Entry:
 
 
 def evidence(datasets: Iterable[Dataset], claims: Claims) -> dict[str, Evidence]:
-    """Return the campaigns of each study that have the plan and the rig of its last one."""
+    """Return the campaigns of each study that have the plan and the rig of its last one.
+
+    Experiments on reasons (`labkit.claims.reasons`) are no evidence for a claim.
+    """
     grouped: dict[str, list[Dataset]] = {}
     for dataset in datasets:
-        grouped.setdefault(str(dataset.plan["study"]), []).append(dataset)
+        if "vary" not in dataset.plan:
+            grouped.setdefault(str(dataset.plan["study"]), []).append(dataset)
     if unknown := [name for name in grouped if name not in claims.studies]:
         raise UsageError(
             f"no claim is about {', '.join(unknown)}", remedy=suggestion(unknown[0], claims.studies)

@@ -19,6 +19,7 @@ from labkit.claims.cells import NotMeasured
 from labkit.claims.estimators import Evaluation, evaluate
 from labkit.claims.ledger import RESULTS, TIERS, counts_text, evidence, ledger
 from labkit.claims.published import published
+from labkit.claims.reasons import of_campaign, of_experiment
 from labkit.claims.schema import CLAIM, Cell, Claim, load_claims, words
 from labkit.dataset import Dataset, load
 from labkit.dataset.files import campaigns_within
@@ -81,6 +82,21 @@ class Paper:
         every = [load(path) for path in campaigns_within(project(data))]
         campaigns = [one for one in every if str(one.plan["study"]) in self._known.studies]
         self._evidence = evidence(campaigns, self._known)
+        #: What was tested of why claims did not come out as published.
+        self.reasons = [
+            *(
+                reason
+                for claim in own
+                if claim.study in self._evidence
+                for reason in of_campaign(claim, self._evidence[claim.study].measured)
+            ),
+            *(
+                reason
+                for one in campaigns
+                if "vary" in one.plan
+                for reason in of_experiment(one, self._known)
+            ),
+        ]
         self.rows = ledger(campaigns, claims=self._known)
         self.printed = published(key)
 
@@ -133,12 +149,18 @@ class Paper:
                     "Paper": html.escape(self._published(row)),
                     "Here": html.escape(_measured(row) + self._absolute(row, "; ")),
                     "Answer": f"<strong>{_result(row)}</strong>",
-                    "How sure, and why": html.escape(_why(row)),
+                    "How sure, and why": "<br>".join(
+                        html.escape(text) for text in (_why(row), *self._tested(row["id"]))
+                    ),
                 }
                 for row in rows.to_dict("records")
             ]
         )
         return str(table.to_html(index=False, escape=False, border=0))
+
+    def _tested(self, claim: str) -> list[str]:
+        """Return what was tested of why a claim did not come out as published."""
+        return [str(reason) for reason in self.reasons if reason.claim == claim]
 
     def differences(self) -> pd.DataFrame:
         """Return in what rig and campaigns differ from the paper's, and for how many claims."""
@@ -155,7 +177,8 @@ class Paper:
     def _told(self, row: Mapping[Any, Any]) -> str:
         statement, absolute = str(row["statement"]).rstrip("."), self._absolute(row, ", ")
         found = f"Here {_measured(row)}{absolute}; the paper has {self._published(row)}."
-        return f"{statement}. {found}"
+        reasons = self._tested(row["id"]) if row["result"] == "contradicted" else []
+        return " ".join([f"{statement}. {found}", *reasons])
 
     def _published(self, row: Mapping[Any, Any]) -> str:
         """Return what was published as one number, or as the words that there are."""

@@ -156,6 +156,20 @@ class Published(_Model):
         return messages
 
 
+class Instead(_Model):
+    """A possible reason why a claim differs, and the conditions of its campaign that test it.
+
+    The levels of `condition` or `baseline` take the place of the claim's. Where `metric` or `where`
+    are named, the claim itself is compared at those too.
+    """
+
+    why: _Text
+    metric: str = ""
+    where: dict[str, Level] = {}
+    condition: dict[str, Level] = {}
+    baseline: dict[str, Level] = {}
+
+
 class _Claim(_Model):
     """A published statement as a hypothesis about cells of a study."""
 
@@ -188,6 +202,8 @@ class _Claim(_Model):
     published: Published | None = None
     #: Identifiers of the statements (`labkit.claims.stated`) that bear on it.
     checks: _Names = ()
+    #: Possible reasons why it differs, of claims about the ratio of two conditions.
+    reasons: Annotated[tuple[Instead, ...], Strict(False)] = ()
     note: str = ""
 
     def complete_cells(self) -> dict[str, Cell]:
@@ -224,6 +240,13 @@ class _Claim(_Model):
             messages.append(f"statistic: {self.statistic!r} is unknown; known are {known}, p99 ...")
         if self.published is not None:
             messages += self.published.mistakes()
+        if self.reasons and not isinstance(self, _Compared):
+            messages.append("reasons: only of a claim about the ratio to a baseline")
+        for reason in self.reasons:
+            if not (reason.condition or reason.baseline):
+                messages.append("reasons: condition or baseline is missing; write one")
+            if reason.condition and not getattr(self, "condition", None):
+                messages.append("reasons: condition: the claim has several; write baseline")
         return messages + self._mistakes()
 
     def _mistakes(self) -> list[str]:

@@ -61,6 +61,16 @@ LICENCE = {
 }
 _APACHE = "https://www.apache.org/licenses/LICENSE-2.0"
 
+#: The files of a packed campaign.
+PACKED_FILES = {
+    "plan.json": "the plan, fixed before: conditions, order, settings, protocol, rig",
+    LOOKS: "what was decided at the planned looks, and which conditions were dropped",
+    CSV: "one row an attempt at a trial: condition, outcome, metrics, counters",
+    TRIALS: "one row an attempt, whole: with verification, evidence and commands, as JSON",
+    SAMPLES: "one row a sample, one row group an attempt: what was measured (times in ns)",
+    SESSIONS: "the facts of every host, by session",
+    RAW: "what the programs printed, and what each run did",
+}
 #: Columns of trials.parquet that are not columns of trials.csv.
 _RECORD = {
     "format": ("", "version of the dataset format"),
@@ -164,16 +174,24 @@ class Campaign:
             f"rig {self.data.rig.get('name', 'unknown')}"
         )
 
+    def measured(self) -> str:
+        """Return when it was measured, for how long and on what, as text."""
+        if self.span is None:
+            return "nothing yet"
+        days = list(dict.fromkeys(when.date().isoformat() for when in self.span))
+        hours = math.fsum(record["seconds"] for record in self.data.records) / 3600
+        sessions = len({record["session"] for record in self.data.records})
+        stable = self.data.facts.get("sut", {}).get("stable", {})
+        cpu, kernel = stable.get("cpu", {}), stable.get("kernel", {})
+        return (
+            f"{' to '.join(days)}: {hours:.1f} hours of trials in {sessions} "
+            f"session{'s' * (sessions != 1)}, {cpu.get('model', 'unknown processor')}, "
+            f"{cpu.get('count', '?')} CPUs, Linux {kernel.get('release', 'unknown')}"
+        )
+
     def files(self) -> dict[str, str]:
         """Return the description of each of its existing files and folders."""
-        known = {
-            "plan.json": "the plan, fixed before: conditions, order, settings, protocol, rig",
-            LOOKS: "what was decided at the planned looks, and which conditions were dropped",
-            CSV: "one row an attempt at a trial",
-            TRIALS: "one row an attempt, whole: outcome, metrics, verification, evidence",
-            SAMPLES: "one row a sample, one row group an attempt",
-            SESSIONS: "the facts of every host, by session",
-            RAW: "what the programs printed, and what each run did",
+        known = PACKED_FILES | {
             "sessions/": "the facts of every host, one file a session",
             "trials/": "a directory an attempt: record, samples and what the programs printed",
         }

@@ -16,6 +16,7 @@ from labkit.dataset.describe import (
     LICENCE,
     LICENSE,
     PACKAGE,
+    PACKED_FILES,
     README,
     Campaign,
     Description,
@@ -121,31 +122,30 @@ def _archive(folder: Path, path: Path) -> None:
 
 
 def _readme(name: str, campaigns: list[Campaign]) -> str:
-    rows = [f"| `{one.home or '.'}` | {one.study} | {one.counted()} |" for one in campaigns]
-    files = {file: text for one in campaigns for file, text in one.files().items()}
+    rows = [
+        f"| `{one.home or '.'}` | {one.study} | {one.measured()} | {one.counted()} |"
+        for one in campaigns
+    ]
     table = "\n".join(rows)
+    files = "\n".join(f"| `{name}` | {text} |" for name, text in PACKED_FILES.items())
     return f"""# {name}
 
 The performance of containers, measured with labkit.
 
-| folder | study | contents |
-| --- | --- | --- |
+| folder | study | measured | contents |
+| --- | --- | --- | --- |
 {table}
 
 Each of these folders is a campaign:
 
 | file | contents |
 | --- | --- |
-| `plan.json` | {files["plan.json"]} |
-| `trials.csv` | one row an attempt at a trial: condition, outcome, metrics, counters |
-| `trials.parquet` | one row an attempt, whole: with verification, evidence and commands, as JSON |
-| `samples.parquet` | one row a sample: trial, attempt, and what was measured (times in ns) |
-| `sessions.json` | the facts of every host, by session |
-| `raw.tar.xz` | what the programs printed, and what each run did |
+{files}
 
-`samples.parquet` is not there where a study keeps no samples, `raw.tar.xz` where nothing was
-printed. `datapackage.json` describes every column, with its unit (Frictionless Data Package);
-`ro-crate-metadata.json` says who measured what, when and with what (RO-Crate).
+`looks.json` is there where a plan had looks, `samples.parquet` where a study keeps samples,
+`raw.tar.xz` where programs printed something. `datapackage.json` describes every column, with its
+unit (Frictionless Data Package); `ro-crate-metadata.json` says who measured what, when and with
+what (RO-Crate).
 
     sha256sum --check SHA256SUMS        # is every file as it was?
 

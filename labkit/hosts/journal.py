@@ -76,9 +76,9 @@ else append; fi
 class Entry:
     """A setting that labkit has changed or is about to change."""
 
-    #: "file", "route" or "job".
+    #: "file", "offload", "route" or "job".
     kind: str
-    #: A path, the words of a route, or the directory of a job.
+    #: A path, a device and its offload, the words of a route, or the directory of a job.
     target: str
     #: The value before; None if the target did not exist.
     prior: str | None
@@ -254,6 +254,8 @@ def restore(
     for entry in current:
         if entry.kind == "route":
             outcomes[entry.id] = _undo_route(host, entry)
+        elif entry.kind == "offload":
+            outcomes[entry.id] = _undo_offload(host, entry)
         elif entry.kind == "job":
             outcomes[entry.id] = _undo_job(host, entry, journal)
     outcomes |= _undo_files(settings, [entry for entry in current if entry.kind == "file"])
@@ -307,6 +309,25 @@ def route_exists(host: Host, spec: Sequence[str]) -> bool:
     return any(set(words) <= set(route.split()) for route in routes)
 
 
+def offload(host: Host, target: str) -> str | None:
+    """Return whether an offload such as ``"eth0 tx-udp_tnl-segmentation"`` is "on" or "off".
+
+    None where the device has no such offload, or cannot change it.
+    """
+    device, feature = target.split(" ")
+    for line in host.run("ethtool", "-k", device, check=False).stdout.splitlines():
+        name, _, state = line.strip().partition(": ")
+        if name == feature:
+            return None if state.endswith("[fixed]") else state.partition(" ")[0]
+    return None
+
+
+def set_offload(host: Host, target: str, value: str) -> Result:
+    """Set an offload of a device to "on" or "off"."""
+    device, feature = target.split(" ")
+    return host.run("ethtool", "-K", device, feature, value, check=False)
+
+
 def _outcome(entry: Entry, state: str, detail: str = "") -> Outcome:
     return Outcome(state, entry.kind, entry.target, detail)
 
@@ -317,6 +338,18 @@ def _undo_route(host: Host, entry: Entry) -> Outcome:
         return _outcome(entry, "unchanged")
     result = ip_route(host, spec, "del", *spec)
     if result.status != 0:
+        return _outcome(entry, "failed", result.stderr.strip())
+    return _outcome(entry, "restored")
+
+
+def _undo_offload(host: Host, entry: Entry) -> Outcome:
+    current = offload(host, entry.target)
+    if current is None:
+        return _outcome(entry, "gone")
+    if current != entry.value:
+        return _outcome(entry, "unchanged")
+    result = set_offload(host, entry.target, entry.prior or "on")
+    if offload(host, entry.target) != entry.prior:
         return _outcome(entry, "failed", result.stderr.strip())
     return _outcome(entry, "restored")
 

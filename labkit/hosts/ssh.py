@@ -115,7 +115,8 @@ class SshHost:
                 remedy="send long data as input or in a file",
             )
         data = encode(input or "")
-        session = _Session(self._open_channel())
+        connection, channel = self._open_channel()
+        session = _Session(channel)
         begin = time.monotonic()
         ended = session.execute(quoted, data, begin + timeout + GRACE + PATIENCE)
         seconds = time.monotonic() - begin
@@ -123,7 +124,7 @@ class SshHost:
         out, err = decode(bytes(session.out)), decode(bytes(session.err))
         result = Result(argv, self.name, session.status, out, err, seconds, late)
         if not ended:
-            raise self._lost(result)
+            raise self._lost(result, connection)
         return result.check() if check else result
 
     def put(
@@ -147,9 +148,15 @@ class SshHost:
     def close(self) -> None:
         """Close the connection; the next command connects again."""
         with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+            if self._connection is not None:
+                self._drop(self._connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        """Close a connection; if another thread has connected again, that one stays."""
+        with self._lock:
+            if self._connection is connection:
+                self._connection = None
+        connection.close()
 
     def _connected(self) -> _Connection:
         """Return a working connection."""
@@ -159,7 +166,7 @@ class SshHost:
                 self._connection = _Connection(self)
             return self._connection
 
-    def _open_channel(self) -> paramiko.Channel:
+    def _open_channel(self) -> tuple[_Connection, paramiko.Channel]:
         cause: Exception | None = None
         for _ in range(2):  # the loss of an idle connection may be noticed only when it is used
             connection = self._connected()
@@ -167,19 +174,19 @@ class SshHost:
                 channel: paramiko.Channel = connection.fabric.transport.open_session(
                     timeout=OPEN_SECONDS
                 )
-                return channel
+                return connection, channel
             except (paramiko.SSHException, EOFError, OSError) as error:
                 cause = error
                 if not isinstance(error, paramiko.ChannelException):
-                    self.close()
+                    self._drop(connection)
         raise HostUnreachable(
             f"cannot open an SSH session on host {self.name}",
             where=self.where,
             why=str(cause),
         ) from cause
 
-    def _lost(self, result: Result) -> HostUnreachable:
-        self.close()
+    def _lost(self, result: Result, connection: _Connection) -> HostUnreachable:
+        self._drop(connection)
         return HostUnreachable(
             f"the connection to host {self.name} dropped during a command",
             where=result.command[:400],

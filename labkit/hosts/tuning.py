@@ -24,8 +24,10 @@ from labkit.hosts.journal import (
     conflict,
     ip_route,
     journal_lost,
+    offload,
     restore,
     route_exists,
+    set_offload,
 )
 from labkit.hosts.sysfs import read_files, same_value
 
@@ -120,6 +122,20 @@ class Tuning:
         paths = self.host.run(*script(_IRQS)).stdout.split()
         return sum(self.set_files(dict.fromkeys(paths, cpus)).values())
 
+    def set_offload(self, device: str, feature: str, value: str) -> bool:
+        """Set an offload of a network device to "on" or "off"; return whether it is that now."""
+        target = f"{device} {feature}"
+        prior = offload(self.host, target)
+        if prior is None:
+            self.notes.append(f"{target}: not supported on this host")
+        elif prior != value:
+            self._journal("offload", target, value, prior)
+            result = set_offload(self.host, target, value)
+            if offload(self.host, target) == value:
+                return True
+            self.notes.append(f"{target}: {value!r} was not taken: {result.stderr.strip()}")
+        return prior == value
+
     def add_route(self, *spec: str) -> bool:
         """Add a route such as ``"unreachable", "198.18.0.0/15"``; return whether it was added.
 
@@ -154,10 +170,10 @@ class Tuning:
         )
         return False
 
-    def _journal(self, kind: str, target: str, value: str = "") -> None:
-        """Journal what is about to be created."""
+    def _journal(self, kind: str, target: str, value: str = "", prior: str | None = None) -> None:
+        """Journal what is about to be created or set."""
         boot = read_files(self.host, [BOOT_ID])[BOOT_ID] or ""
-        entry = Entry(kind, target, None, value, self.label, boot)
+        entry = Entry(kind, target, prior, value, self.label, boot)
         self._entries[entry.id] = entry
         self.journal.write([entry])
 

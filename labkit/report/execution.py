@@ -105,6 +105,9 @@ def _run(
         # For the kernel's client: each cell may take the time that is left, and is then
         # interrupted, so that it can still clean up.
         config=config,
+        # A kernel that still takes the rig down when its client has gone cannot answer, and would
+        # print a traceback. Errors of notebooks do not come this way.
+        extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
         timeout_func=lambda cell: max(1, int(end - time.monotonic())),
         interrupt_on_timeout=True,
         iopub_timeout=int(GRACE),

@@ -29,6 +29,8 @@ _FLAGS = [
 ]
 #: When Chromium printed it, in the PDF's own form.
 _DATE = re.compile(rb"/(CreationDate|ModDate) \(D:[^)]*\)")
+#: Chromium's number of an element that others refer to, such as the head of a column.
+_NODE = re.compile(rb"\(node(\d{8})\)")
 
 
 def browser() -> str | None:
@@ -69,7 +71,16 @@ def print_pdf(page: Path, output: Path) -> None:
         if not printed.is_file():
             why = " ".join(ran.stderr.split())[-400:] or f"exit code {ran.returncode}"
             raise LabkitError(f"Chromium did not print {page.name}", where=program, why=why)
-        output.write_bytes(_dated(printed.read_bytes()))
+        output.write_bytes(_renumbered(_dated(printed.read_bytes())))
+
+
+def _renumbered(content: bytes) -> bytes:
+    """Return a PDF with its nodes numbered from 1: Chromium's numbers depend on timing.
+
+    Their order and length stay, since the PDF lists nodes sorted and objects by offset.
+    """
+    ranks = {node: rank for rank, node in enumerate(sorted({*_NODE.findall(content)}), 1)}
+    return _NODE.sub(lambda found: b"(node%08d)" % ranks[found[1]], content)
 
 
 def _dated(content: bytes) -> bytes:

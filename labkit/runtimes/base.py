@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from labkit.errors import ManipulationError, PlacementError
+from labkit.errors import HostUnreachable, ManipulationError, PlacementError
 from labkit.hosts import Host, script
 from labkit.hosts.target import Network, Target
 from labkit.placement import Placement, Workload
@@ -136,7 +136,10 @@ class Runtime(ABC):
 
     @abstractmethod
     def stop(self, target: Target, label: str) -> None:
-        """Stop it and remove everything that belongs to it, if there is anything."""
+        """Stop it and remove everything that belongs to it, if there is anything.
+
+        After an error it can be called again.
+        """
 
     @abstractmethod
     def logs(self, target: Target, label: str) -> str:
@@ -295,4 +298,9 @@ def placed(
             if logs is not None:
                 logs["server.log"] = runtime.logs(target, label)
         finally:
-            runtime.stop(target, label)
+            try:
+                runtime.stop(target, label)
+            except HostUnreachable:
+                # Placements of a host share its connection, so one loss interrupts the stopping of
+                # all of them.
+                runtime.stop(target, label)

@@ -110,7 +110,7 @@ class DaemonlessRuntime(Runtime):
                 target.host.run(*script(_WITHDRAW, label))
                 self._published.remove(label)
         finally:
-            job = self._jobs.pop(label, None)
+            job = self._jobs.get(label)
             if job:
                 self.end(target, label)
                 job.stop()
@@ -118,6 +118,7 @@ class DaemonlessRuntime(Runtime):
                     self.clear(target, label)
                 finally:
                     target.host.run("rm", "-rf", "--", job.directory)
+                del self._jobs[label]
 
     def logs(self, target: Target, label: str) -> str:
         """Return what the container printed on both streams."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from labkit.errors import UsageError, suggestion
 from labkit.hosts import Host, script
 from labkit.paths import project
+from labkit.process import announce
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,10 @@ def first_built(text: str, known: tuple[str, ...]) -> str:
         one_of("tool", name, known)
     local = project("containers/apps/local")
     there = (name for name in names if name not in UNPACKAGED or os.access(local / name, os.X_OK))
-    return next(there, names[-1])
+    chosen = next(there, names[-1])
+    if chosen != names[0]:
+        announce(f"{names[0]} was not built (make papers-tools): {chosen} takes its place")
+    return chosen
 
 
 #: Separates what a tool printed from the files that it wrote.

@@ -27,8 +27,9 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_rig_is_drawn_mapped_and_measured(page: Page, rig: Path) -> None:
     page.goto(rig.as_uri())
-    drawn = page.locator("svg.topology").text_content() or ""
-    for words in ("generator", "198.18.0.3", "peer", "collector", "by its mirror"):
+    # A drawing for each machine: the two studies may have been measured on different ones.
+    drawn = " ".join(page.locator("svg.topology").all_text_contents())
+    for words in ("generator", "198.18.0.3", "peer", "collector", "mirror of sut, clean"):
         assert words in drawn
     assert "not stated" not in drawn
     cells = page.locator(".grid tbody tr", has_text="generator").locator("td").all_inner_texts()
@@ -38,9 +39,9 @@ def test_the_rig_is_drawn_mapped_and_measured(page: Page, rig: Path) -> None:
         *("bare clean", "bare rules", "bare chroot", "bare cgroup"),
         *("docker host", "docker bridge"),
     ]
-    assert "1.40 [1.16 to 1.68]" in ladder.last.inner_text()
+    assert "1.38 [1.34 to 1.43]" in ladder.last.inner_text()
     image = page.locator("main img")
-    assert "docker bridge over docker host 1.40" in (image.get_attribute("alt") or "")
+    assert "docker bridge over docker host 1.38" in (image.get_attribute("alt") or "")
     assert image.evaluate("one => one.complete && one.naturalWidth > 300")
     assert page.locator("h1").count() == page.locator("main").count() == 1
     assert page.locator("[aria-current=page]").inner_text() == "The rig"

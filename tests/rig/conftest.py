@@ -36,6 +36,7 @@ TREATMENTS = {
     "rps": treatments.PacketSteering(),
     "congestion_control": treatments.CongestionControl(),
     "capture": treatments.PacketCapture(),
+    "tunnel_offload": treatments.TunnelOffload(),
 }
 _numbers = itertools.count(1)
 

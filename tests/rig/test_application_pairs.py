@@ -77,6 +77,26 @@ def test_weave_net_between_two_engines(lab: Rig, make_trial: Make, left: Left) -
     assert not list(Path("/run/docker/plugins").glob("labkit-*")) and left() == []
 
 
+def test_without_tunnel_offload_a_stream_is_cut_into_packets(lab: Rig, make_trial: Make) -> None:
+    folder = f"{lab.targets['sut'].sysfs}/class/net/lab0/statistics"
+
+    def received() -> list[int]:
+        text = lab.hosts["sut"].run("cat", f"{folder}/rx_bytes", f"{folder}/rx_packets").stdout
+        return [int(number) for number in text.split()]
+
+    sizes = {}
+    with lab.networks(["vxlan"]):
+        for level in ("as found", "off", "as found"):
+            trial = make_trial(docker("vxlan"), tunnel_offload=level)
+            application = APPLICATIONS["iperf3 tcp"]
+            with trial.apply("tunnel_offload"), pair(trial, application) as measure:
+                before = received()
+                measure(application)
+                count, packets = (b - a for a, b in zip(before, received(), strict=True))
+            sizes.setdefault(level, []).append(count / packets)
+    assert max(sizes["off"]) <= 1600 < 3 * 1600 < min(sizes["as found"])
+
+
 @pytest.mark.parametrize("network", ["host", "nat"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_application_is_measured(

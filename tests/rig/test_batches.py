@@ -84,6 +84,7 @@ def test_a_run_without_a_terminal_is_shown_ended_and_resumed(
     os.kill(pid, signal.SIGTERM)
     assert process.wait(PATIENCE) == 1
     assert "labkit: interrupted; what was measured is kept" in log.read_text()
+    assert "Traceback" not in log.read_text()
     code, seen = status(tmp_path)
     (stopped,) = seen["campaigns"]
     assert (code, stopped["state"]) == (1, "stopped") and stopped["done"] >= one["done"]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
-from labkit.errors import ManipulationError, RigError
-from labkit.hosts import script
+from labkit.errors import HostUnreachable, ManipulationError, RigError
+from labkit.hosts import Job, script
 from labkit.hosts.target import Target
 from labkit.pcap import number, pair, parse_drops, read
 from labkit.placement import Placement, Workload, bare, container, docker
@@ -139,6 +139,26 @@ def test_drops_of_sockets_are_read_on_each_host(watched: Rig, label: str, left: 
     hosts = {watched.hosts[role].name for role in ("generator", "peer")}
     assert hosts == set(trial.record["evidence"]) - {"before", "after"}
     assert left() == []
+
+
+def test_a_connection_lost_while_a_chain_is_stopped_leaves_nothing(
+    watched: Rig, make_trial: Callable[..., Trial], left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hops share the host's connection: it is lost for all of them."""
+    trial, stop, lost = make_trial(bare("clean")), Job.stop, []
+
+    def cut(job: Job, grace: float = 2.0) -> None:
+        if "-hop1" in job.directory and not lost:
+            lost.append(job)
+            job.host.close()
+            raise HostUnreachable("the connection dropped during a command")
+        stop(job, grace)
+
+    monkeypatch.setattr(Job, "stop", cut)
+    # The loss is an error of the trial where it meets the reading of another hop's output.
+    with suppress(HostUnreachable), ExitStack() as stack:
+        placed(trial, stack, bare("clean"), 1, 5)
+    assert lost and left() == []
 
 
 def test_a_mislabelled_hop_ends_the_chain(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,6 +116,22 @@ def test_containers_are_started_in_a_loop(lab: Rig, make_trial: Make, left: Left
     assert churn.count >= 1
     assert trial.mechanisms["churn_containers"] == churn.count
     assert "churn: " not in str(trial.record["flags"])
+    assert left() == []
+
+
+def test_another_program_that_is_busy_is_a_flag(lab: Rig, make_trial: Make, left: Left) -> None:
+    with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as busy:
+        try:
+            time.sleep(5.0)  # older than the trial, by more than its last snapshot takes
+            trial = make_trial(docker("host"))
+            with trial.serve(waiting("net"), docker("host")) as server:
+                trial.measure(command(BUSY), inside=server)
+        finally:
+            busy.kill()
+    flags = [flag for flag in trial.record["flags"] if f"(process {busy.pid})" in flag]
+    assert re.fullmatch(r"beside the trial \d+% of a CPU of \w+ was used by sh \(.*", *flags)
+    assert trial.mechanisms["other_programs_cpu"] > 0.05
+    assert not {"programs"} & {*trial.record["evidence"]["before"]}
     assert left() == []
 
 

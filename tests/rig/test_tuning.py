@@ -74,6 +74,35 @@ def test_sysctls(host: NamespaceHost, book: str, label: str) -> None:
     assert (value(host, TTL), value(host, RANGE)) == before
 
 
+def offload_of(host: NamespaceHost) -> str:
+    text = host.run("ethtool", "-k", "lkt0").stdout
+    return next(line.split(": ")[1] for line in text.splitlines() if OFFLOAD in line)
+
+
+OFFLOAD = "tx-udp_tnl-segmentation"
+
+
+def test_an_offload_of_a_device(host: NamespaceHost, book: str, label: str) -> None:
+    host.run("ip", "link", "add", "lkt0", "type", "veth", "peer", "name", "lkt1")
+    assert offload_of(host) == "on"
+    with Tuning(host, label, journal=book) as tuning:
+        assert tuning.set_offload("lkt0", OFFLOAD, "off")
+        assert offload_of(host) == "off"
+        assert tuning.set_offload("lkt0", OFFLOAD, "off") and len(tuning.entries) == 1
+        assert not tuning.set_offload("lkt0", "no-such", "off")
+        assert not tuning.set_offload("lkt2", OFFLOAD, "off") and len(tuning.notes) == 2
+    assert offload_of(host) == "on" and not Journal(host, book).load().pending
+    # What a killed process left is restored from the journal; a device may be gone by then.
+    for gone, state in ((False, "restored"), (True, "gone")):
+        left = Tuning(host, label, journal=book)
+        assert left.set_offload("lkt0", OFFLOAD, "off")
+        if gone:
+            host.run("ip", "link", "del", "lkt0")
+        (outcome,) = restore(host, journal=book)
+        assert (outcome.state, outcome.kind) == (state, "offload")
+        assert gone or offload_of(host) == "on"
+
+
 def test_a_value_that_the_kernel_rejects(host: NamespaceHost, book: str, label: str) -> None:
     before = value(host, TTL)
     with Tuning(host, label, journal=book) as tuning:

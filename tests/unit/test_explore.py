@@ -341,10 +341,10 @@ def test_the_widgets_follow_the_study_and_an_unreadable_one_leaves_the_others(
 def test_the_notebook_opens_it_on_the_reference(tmp_path: Path) -> None:
     # In a process of its own: nbclient mixes up its output widgets with those of this process.
     code = "import sys\nfrom pathlib import Path\nfrom labkit.report import execute\n"
-    code += "execute(Path(sys.argv[1]), Path(sys.argv[2]), timeout=120)"
+    code += "execute(Path(sys.argv[1]), Path(sys.argv[2]), timeout=900)"
     done = tmp_path / "out.ipynb"
     notebook = project("notebooks/explore.ipynb")
-    subprocess.run([sys.executable, "-c", code, notebook, done], check=True, timeout=180)
+    subprocess.run([sys.executable, "-c", code, notebook, done], check=True, timeout=950)
     executed = nbformat.read(done, as_version=4)
     outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
     assert "application/vnd.jupyter.widget-view+json" in outputs[-1]["data"]

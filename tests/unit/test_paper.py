@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import shutil
 from pathlib import Path
@@ -68,8 +69,8 @@ def test_values_keep_their_units_and_statistics(papers: dict[str, claims.Paper])
     rows = tuned(papers["rohprimardho2015"]).set_index(["placement", "statistic"])
     median = rows.loc[("docker host", "median")]
     assert (median["paper"], median["paper_unit"], median["unit"]) == (4.13, "us", "ns")
-    assert median["quantity"] == "median round-trip time" and median["n_blocks"] == 5
-    assert len(median["values"]) == 5 and median["sd"] == pytest.approx(
+    assert median["quantity"] == "median round-trip time" and median["n_blocks"] == 12
+    assert len(median["values"]) == 12 and median["sd"] == pytest.approx(
         pd.Series(median["values"]).std()
     )
     # The deviation of single samples is a quantity of its own; that of a mean belongs to it.
@@ -100,7 +101,7 @@ def test_what_no_paper_prints_is_measured_alone(papers: dict[str, claims.Paper])
     )
     assert rows["paper"].isna().all() and rows["here"].notna().all() and set(rows["unit"]) == {"ns"}
     blocks = claims.Paper.blocks(rows)
-    assert len(blocks) == 20 and set(blocks["run"]) == {1, 2, 3, 4, 5}
+    assert len(blocks) == 80 and set(blocks["run"]) == set(range(1, 21))
     first = blocks[(blocks["placement"] == "docker host") & (blocks["size_b"] == 1024)]
     assert first["value"].min() < rows["here"][0] < first["value"].max()
 
@@ -175,12 +176,13 @@ def test_samples_that_few_trials_have_are_read_from_those(papers: dict[str, clai
 
 
 def test_a_distribution_takes_only_some_samples_of_a_trial(papers: dict[str, claims.Paper]) -> None:
-    def latency(operation: int) -> pd.DataFrame:
-        where = {"application": "memcached text", "set": operation}
+    def latency(lag_ns: int) -> pd.DataFrame:
+        where = {"application": "postgresql 300/s", "lag_ns": lag_ns}
         names = {"by": "placement", "levels": ["docker host"], "where": where}
         return papers["haruna2019"].distribution("application-networks", "latency_ns", **names)
 
-    assert len(latency(0)) and not latency(0)["value"].equals(latency(1)["value"])
+    one, other = latency(83_000)["value"], latency(84_000)["value"]
+    assert len(one) and not one.equals(other)
 
 
 def test_every_headline_stands_in_the_table_with_its_row_of_the_ledger(
@@ -226,3 +228,15 @@ def test_a_page_of_a_paper_needs_no_measurement(
     assert len(names["table"]) and names["table"]["Paper"].str.len().max() > 0
     figures = [value for value in shown if isinstance(value, Figure)]
     assert all(alt_text(figure) for figure in figures)
+
+
+def test_what_was_tested_of_a_contradiction_stands_in_the_answer_and_beside_it(
+    papers: dict[str, claims.Paper],
+) -> None:
+    paper = papers["rohprimardho2015"]
+    results = paper.rows.set_index("id")["result"]
+    told = [one for one in paper.reasons if results[one.claim] == "contradicted"]
+    headlines = set(paper.rows.loc[paper.rows["tier"] == "headline", "id"])
+    (reason,) = [one for one in told if one.claim in headlines]
+    assert str(reason) in paper.answer()
+    assert html.escape(str(reason)) in paper.headlines()

@@ -119,14 +119,15 @@ class Bare(Runtime):
 
     def stop(self, target: Target, label: str) -> None:
         """End the job, and remove its control group and its directory."""
-        job = self._jobs.pop(label, None)
+        job, group = self._jobs.get(label), self._groups.get(label)
         if job:
             job.stop()
-        group = self._groups.pop(label, None)
         if group:
             target.host.run(*script(LEAVE, group))
+            del self._groups[label]
         if job:
             target.host.run("rm", "-rf", "--", job.directory)
+            del self._jobs[label]
 
     def logs(self, target: Target, label: str) -> str:
         """Return what the job printed on both streams."""

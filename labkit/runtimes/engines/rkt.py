@@ -125,8 +125,7 @@ class Rkt(DaemonlessRuntime):
 
     def clear(self, target: Target, label: str) -> None:
         """Remove the pod and its control group."""
-        store = self._stores.pop(label)[0]
-        values = (store, _folder(target, label), f"labkit-{label}")
+        values = (self._stores[label][0], _folder(target, label), f"labkit-{label}")
         target.host.run(*script(_CLEAR, *values), check=False, timeout=60)
         target.host.run(*script(LEAVE, f"{target.parent_group}/{label}"))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,58 @@ def test_the_script_reads_named_placements(tmp_path: Path) -> None:
     found = evidence.parse(text)
     assert found["ran_ns"] > 0 and found["beside"]["other"]["ran_ns"] >= found["ran_ns"]
     assert set(found["beside"]) == {"other"}
+
+
+# Other programs.
+
+
+def programs(uptime: float, *rows: tuple[int, str, int, int, int]) -> dict[str, Any]:
+    """Return a snapshot of programs: identity, name, flags, ticks of CPU time, tick of starting."""
+    text = f"@@ programs\n{uptime} 1.0\n"
+    for pid, name, flags, ticks, start in rows:
+        rest = f"1 1 1 0 -1 {flags} 0 0 0 0 {ticks - 1} 1 0 0 20 0 1 0 {start} 9 9"
+        text += f"{pid} ({name}) S {rest}\n"
+    return evidence.parse(text + "@@ end\n")
+
+
+def test_other_programs_by_hand() -> None:
+    kernel, user = 0x00208040, 0x00400100
+    before = programs(
+        1000.0, (7, "make) S (x", user, 100, 5), (8, "idle", user, 9, 6),
+        (9, "kswapd0", kernel, 1, 0), (10, "weaver", user, 50, 400),
+        (11, "server", user, 10, 99_500), (12, "ended", user, 3, 8), (13, "was", user, 3, 8),
+    )  # fmt: skip
+    after = programs(
+        1002.0, (7, "make) S (x", user, 250, 5), (8, "idle", user, 10, 6),
+        (9, "kswapd0", kernel, 99, 0), (10, "weaver", user, 150, 400),
+        (11, "server", user, 190, 99_500), (13, "came", user, 90, 100_050),
+    )  # fmt: skip
+    used = evidence.other_programs(before, after, seconds=10.0)
+    assert used == pytest.approx({"make) S (x (process 7)": 0.75, "idle (process 8)": 0.005})
+    # A trial that began two seconds after the server did not start it.
+    assert "server (process 11)" in (evidence.other_programs(before, after, seconds=5.0) or {})
+    assert evidence.other_programs({}, after, 10.0) is None  # missing, not zero
+    assert evidence.other_programs(after, after, 10.0) is None
+    odd = "@@ programs\n9.0 1.0\n5 (a\n6 (b) S x\n7 (c) S 1 2\n@@ end\n"
+    assert evidence.parse(odd)["programs"] == {"uptime": 9.0, "found": []}
+
+
+def test_names_of_programs_are_not_kept() -> None:
+    text = "@@ clock\n5\n@@ programs\n9.0 1.0\n5 (secret) S 1\n@@ end\n"
+    assert evidence.without_programs(text) == "@@ clock\n5\n@@ end\n"
+    assert evidence.without_programs(text[:45]) == "@@ clock\n5\n"
+
+
+def test_the_script_reads_the_time_of_this_process() -> None:
+    def snapshot() -> dict[str, Any]:
+        return evidence.parse(LocalHost().run(*script(evidence.AFTER, "", "")).stdout)
+
+    before, began = snapshot(), time.process_time()
+    while time.process_time() < began + 0.1:
+        pass
+    used = evidence.other_programs(before, snapshot(), seconds=0.0) or {}
+    (own,) = (share for name, share in used.items() if name.endswith(f"(process {os.getpid()})"))
+    assert own > 0
 
 
 # Sockets.

@@ -83,7 +83,7 @@ def test_drops_are_counted_on_every_host() -> None:
     record: dict[str, Any] = {"mechanisms": {}, "flags": []}
     paused = np.arange(1000) * 1_000_000 + np.where(np.arange(1000) < 400, 0, 1_500_000_000)
     measurements = [Measurement({"start_ns": paused}, messages=200)]
-    record_module.account(record, snapshots, ("0", "0"), measurements, [])
+    record_module.account(record, snapshots, ("0", "0"), measurements, [], 0.0)
     assert [flag for flag in record["flags"] if flag.startswith("pause of 1.50 s, 0.40 s after")]
     counts = record["mechanisms"]
     # Each socket is counted once, on its host.

@@ -15,6 +15,7 @@ from labkit.campaign import study as studies
 from labkit.campaign.looks import measured_rows, needs, short_names
 from labkit.campaign.study import Plan, Study
 from labkit.claims.ledger import ledger
+from labkit.claims.reasons import of_experiment
 from labkit.claims.schema import Claims
 from labkit.dataset.package import pack
 from labkit.errors import PlanMismatch, UsageError
@@ -81,6 +82,7 @@ def plan_of(rig: Rig, protocol: Protocol, **options: Any) -> Plan:
         replicates=[{"net": "host"}],
         margin=0.02,
         outcomes=["rate"],
+        settings={"offload": "as found"},
     )
     return study.plan(rig, blocks=20, seed=1, decide={"looks": (5, 10, 20), **options})
 
@@ -173,6 +175,39 @@ def test_only_some_conditions_with_another_baseline(rig: Rig, tmp_path: Path) ->
         plan_of(rig, Protocol(), only=[{"net": "moon"}])
     with pytest.raises(UsageError, match="unknown in decide: look"):
         plan_of(rig, Protocol(), look=(5,))
+
+
+VARY = {"vary": {"offload": ["as found", "off"]}, "reason": "packets are cut", "looks": ()}
+
+
+def test_a_setting_is_varied_for_the_conditions_of_a_claim(rig: Rig, tmp_path: Path) -> None:
+    plan = plan_of(rig, Protocol(), claims=["small-difference"], **VARY)
+    keys = [condition.key for condition in plan.design.conditions]
+    assert keys[:2] == ["host | as found", "host | as found (replicate 2)"]
+    assert sorted(keys[2:]) == [
+        "far | as found",
+        "far | off",
+        "host | off",
+        "host | off (replicate 2)",
+    ]
+    campaign = plan.run(tmp_path)
+    assert campaign.plan["vary"] == ["offload"] and campaign.plan["reason"] == "packets are cut"
+    assert "offload" not in campaign.plan["settings"] and campaign.planned == len(campaign.ok)
+    (found,) = of_experiment(campaign, Claims((FAR,)))
+    assert found.claim == FAR.id and found.change.value == pytest.approx(1)
+
+
+def test_an_experiment_names_one_setting_its_levels_claims_and_a_reason(rig: Rig) -> None:
+    whole = {"claims": ["small-difference"], **VARY}
+    for wrong, message in (
+        ({"vary": {"offlaod": ["a", "b"]}}, "no setting 'offlaod'"),
+        ({"vary": {"offload": ["off"]}}, "two levels or more"),
+        ({"reason": ""}, "vary goes with claims and a reason"),
+        ({"claims": []}, "vary goes with claims and a reason"),
+        ({"looks": (5, 20)}, "without looks"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            plan_of(rig, Protocol(), **{**whole, **wrong})
 
 
 def test_a_claim_needs_the_conditions_that_measure_its_cells() -> None:

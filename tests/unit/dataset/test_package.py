@@ -127,7 +127,9 @@ def test_packing_a_packed_dataset_gives_the_same(packed: Path, tmp_path: Path) -
 
 def test_readme_and_licence(packed: Path) -> None:
     text = (packed / "README.md").read_text()
-    assert "| `echo` | echo | 4 attempts at trials in 2 blocks" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| `echo` | echo | ")]
+    assert "hours of trials in 1 session, " in row and "| 4 attempts at trials in 2 blocks" in row
+    assert "| `samples.parquet` | one row a sample" in text
     assert "labkit.load" in text and "CC-BY-4.0" in text
     assert "Attribution 4.0 International" in (packed / "LICENSE").read_text()
 

@@ -37,6 +37,13 @@ def test_dates_of_a_pdf_are_those_of_the_build(monkeypatch: pytest.MonkeyPatch) 
     assert dated == printed.replace(b"20261123102654", b"19700102000000")
 
 
+def test_nodes_of_a_pdf_are_numbered_from_one_in_the_same_order() -> None:
+    printed = b"/ID (node00000031)>> /Headers [(node00000029) (node00000031)] (node7)"
+    again = printed.replace(b"31", b"32").replace(b"29", b"30")
+    numbered = b"/ID (node00000002)>> /Headers [(node00000001) (node00000002)] (node7)"
+    assert pdf._renumbered(printed) == pdf._renumbered(again) == numbered
+
+
 def test_without_chromium_the_message_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
