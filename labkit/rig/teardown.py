@@ -73,13 +73,17 @@ def group_roots() -> list[Path]:
 
 def grouped() -> set[int]:
     """Return the processes in control groups of the lab."""
+    return {pid for root in group_roots() for pid in _processes(root)}
+
+
+def _processes(group: Path) -> set[int]:
+    """Return the processes in a control group and in those below it."""
     pids: set[int] = set()
-    for root in group_roots():
-        for listing in root.rglob("cgroup.procs"):
-            try:
-                pids |= {int(line) for line in listing.read_text().split()}
-            except OSError:
-                continue
+    for listing in group.rglob("cgroup.procs"):
+        try:
+            pids |= {int(line) for line in listing.read_text().split()}
+        except OSError:
+            continue
     return {pid for pid in pids if _is_alive(pid)}
 
 
@@ -128,8 +132,13 @@ def remove_host(local: LocalHost, role: str, label: str, *, below: tuple[str, ..
 
 
 def remove_trial_leftovers() -> list[str]:
-    """Remove the control groups and job directories of trials whose campaign was killed."""
-    groups = [path for root in group_roots() for path in root.glob("trial-*")]
+    """Remove the control groups and job directories of trials whose campaign was killed.
+
+    A containerd that was killed leaves the groups of the container that it was starting, which no
+    engine removes. The containers of an engine that was killed still run in theirs.
+    """
+    groups = [path for root in group_roots() for path in root.iterdir() if path.is_dir()]
+    groups = [path for path in groups if not _processes(path)]
     for group in groups:
         _remove_group(group)
     jobs = list((netns.DIRECTORY / "jobs").glob("trial-*"))

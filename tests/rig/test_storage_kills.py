@@ -110,3 +110,20 @@ def test_what_a_killed_podman_has_mounted_is_unmounted(namespaces: bool) -> None
     assert teardown.mounted((str(place),)) == [str(place)]
     teardown.remove_trial_leftovers()
     assert not teardown.mounted((str(place),))
+
+
+def test_groups_of_a_container_that_was_being_started_are_removed(namespaces: bool) -> None:
+    roots = teardown.group_roots()
+    groups = [root / name for root in roots for name in ("0" * 64, "running")]
+    for group in groups:
+        group.mkdir()
+    # Of hierarchies that need no CPU set before they take a process.
+    used = [path for path in groups if path.name == "running" and "cpuset" not in path.parts]
+    with subprocess.Popen(["sleep", "60"]) as process:
+        for group in used:
+            (group / "cgroup.procs").write_text(str(process.pid))
+        teardown.remove_trial_leftovers()
+        assert [path for path in groups if path.exists()] == used
+        process.kill()
+    teardown.remove_trial_leftovers()
+    assert [path for path in groups if path.exists()] == []
