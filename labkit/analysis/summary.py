@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -141,13 +140,11 @@ def mechanisms(trials: pd.DataFrame, *, by: Sequence[str], columns: Sequence[str
     5     bare rules         6              0.00       2.0
     """
     require_columns(trials, by)
-    known = [name for name in columns if name in trials.columns]
     # Categories have an order of their own, which sorting keeps; other names come as they appear.
     ordered = all(isinstance(trials[name].dtype, pd.CategoricalDtype) for name in by)
-    cells = trials.groupby(list(by), observed=True, sort=ordered)
-    table = cells.size().rename("n_trials").to_frame()
-    for name in columns:
-        counter = pd.to_numeric(trials[name], errors="coerce") if name in known else math.nan
-        means = trials.assign(_counter=counter).groupby(list(by), observed=True, sort=ordered)
-        table[name] = means["_counter"].mean()
-    return table.reset_index()
+    keys = [trials[name] for name in by]
+    counters = trials.reindex(columns=list(columns)).apply(pd.to_numeric, errors="coerce")
+    cells = counters.astype(float).groupby(keys, observed=True, sort=ordered)
+    means = cells.mean()
+    means.insert(0, "n_trials", cells.size())
+    return means.reset_index()
