@@ -145,6 +145,6 @@ def mechanisms(trials: pd.DataFrame, *, by: Sequence[str], columns: Sequence[str
     keys = [trials[name] for name in by]
     counters = trials.reindex(columns=list(columns)).apply(pd.to_numeric, errors="coerce")
     cells = counters.astype(float).groupby(keys, observed=True, sort=ordered)
-    means = cells.mean()
+    means: pd.DataFrame = cells.mean()
     means.insert(0, "n_trials", cells.size())
     return means.reset_index()
