@@ -276,7 +276,8 @@ class SecondHost(Treatment):
         if "peer" not in rig.targets:
             return rig.missing.get("peer", "the rig has no second host with an engine")
         placements = [one for one in levels.values() if isinstance(one, Placement)]
-        if self.spread and any(one.baseline_level == "clean" for one in placements):
+        clean = any(one.baseline_level == "clean" for one in placements)
+        if self.spread and clean and "clean-peer" not in rig.targets:
             return "the rig has one host without an engine"
         return None
 

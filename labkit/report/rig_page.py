@@ -35,13 +35,14 @@ UNDECIDED = "not decidable on this rig"
 #: Width of the drawing on a page of its own.
 _WIDTH = 860
 #: Hosts that are up only for studies that ask for them.
-_TEMPORARY = ("peer", "collector")
+_TEMPORARY = ("peer", "clean-peer", "collector")
 #: The purpose of each role.
 ROLES = {
     "generator": "sends the load and takes the time",
     "sut": "runs the engine; containers and bare processes are placed here",
     "clean": "has no engine; the clean baseline is placed here",
     "peer": "a second host with an engine",
+    "clean-peer": "a second host without an engine, for a clean baseline on two hosts",
     "collector": "captures packets at the switch, which mirrors ports to it",
     "softirq": "the kernel's network work",
     "harness": "labkit itself, which sleeps during a measurement",

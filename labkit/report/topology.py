@@ -11,7 +11,17 @@ WIDTH = 560
 GAP = 14
 LINE = 17
 #: The order in which roles are shown, others after them.
-ROLES = ("generator", "sut", "clean", "peer", "collector", "softirq", "harness", "all")
+ROLES = (
+    "generator",
+    "sut",
+    "clean",
+    "peer",
+    "clean-peer",
+    "collector",
+    "softirq",
+    "harness",
+    "all",
+)
 #: The host that sends nothing: the switch mirrors packets to it.
 LISTENER = "collector"
 #: Padding inside the frame of a machine whose hosts share one kernel.

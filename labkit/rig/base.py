@@ -234,7 +234,8 @@ class Rig:
         ----------
         placement : Placement
         at : str, optional
-            The role of another host to place it on, such as ``peer``.
+            The role of another host to place it on, such as ``peer``; a clean baseline at ``peer``
+            goes to ``clean-peer`` where the rig has it.
 
         Raises
         ------
@@ -242,7 +243,10 @@ class Rig:
             The rig cannot run the placement there.
         """
         reason = self.infeasible(placement)
-        role = at or ("clean" if placement.baseline_level == "clean" else "sut")
+        clean = placement.baseline_level == "clean"
+        role = at or ("clean" if clean else "sut")
+        if clean and at == "peer" and "clean-peer" in self.targets:
+            role = "clean-peer"
         if not at and placement.network == "nat" and "nat" in self.targets:
             role = "nat"  # where a published port has another address than the host's own
         target = self.targets.get(role)
@@ -250,7 +254,6 @@ class Rig:
             reason = f"the rig has no host {at!r}; with lab.peer(...): ... makes a second one"
         elif at and target and not target.engine:
             # Any host without an engine is clean; the verification checks that it has no rules.
-            clean = placement.baseline_level == "clean"
             reason = (
                 None if clean else reason if placement.runtime == "bare" else f"{at} has no engine"
             )
@@ -438,7 +441,7 @@ class Rig:
         return dict([*rows[:first], *self.cpu_notes.items(), *rows[first:]])
 
     @contextmanager
-    def peer(self, images: Sequence[str]) -> Iterator[None]:
+    def peer(self, images: Sequence[str], *, clean: bool = False) -> Iterator[None]:
         """Add a second host with an engine, ``peer``, for the duration of a ``with`` block.
 
         It is for clients in containers: the generator stays without firewall rules. Where a rig
@@ -448,6 +451,9 @@ class Rig:
         ----------
         images : sequence of str
             Names of ``containers/`` that its engine needs.
+        clean : bool
+            Whether a second host without an engine is added too, ``clean-peer``: there a clean
+            baseline goes that is placed at ``peer``. Only the virtual rig can add it.
         """
         yield
 

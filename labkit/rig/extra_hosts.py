@@ -4,6 +4,8 @@
 engines. It is not the generator, so that the generator has no firewall rules; and since an idle
 engine wakes up now and then, it does not run while other studies are measured.
 
+``clean-peer`` is a second host without an engine: a clean baseline on two hosts.
+
 ``collector`` captures packets: the switch mirrors the ports of other hosts to it. The mirror is a
 filter on the switch's end of a host's link, so each packet from or to that host is seen once. The
 collector's own link leads nowhere else.
@@ -91,6 +93,39 @@ def remove_peer(local: LocalHost) -> list[str]:
     for path in files:
         shutil.rmtree(path, ignore_errors=True)
     return ["the second host with an engine"]
+
+
+CLEAN_PEER = "clean-peer"
+#: Label of its processes.
+CLEAN_PEER_LABEL = "labkit-clean-peer"
+
+
+@contextmanager
+def running_clean_peer(rate: str) -> Iterator[Target]:
+    """Run the second host without an engine."""
+    local = LocalHost()
+    remove_clean_peer(local)
+    try:
+        netns.make_host(local, CLEAN_PEER)
+        netns.limit_rate(local, rate, (CLEAN_PEER,))
+        netns.start_sshd(local, CLEAN_PEER, CLEAN_PEER_LABEL)
+        with closing(netns.connect(CLEAN_PEER)) as host:
+            yield Target(
+                host,
+                netns.address(CLEAN_PEER),
+                directory=str(netns.DIRECTORY / "jobs"),
+                sysfs=str(netns.sysfs(CLEAN_PEER)),
+            )
+    finally:
+        remove_clean_peer(local)
+
+
+def remove_clean_peer(local: LocalHost) -> list[str]:
+    """Remove it, also what a killed campaign left of it; return a description of it."""
+    if not Path(netns.namespace(CLEAN_PEER)).exists():
+        return []
+    teardown.remove_host(local, CLEAN_PEER, CLEAN_PEER_LABEL)
+    return ["the second host without an engine"]
 
 
 COLLECTOR = "collector"

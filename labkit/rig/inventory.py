@@ -379,8 +379,8 @@ class InventoryRig(Rig):
         )
 
     @contextmanager
-    def peer(self, images: Sequence[str]) -> Iterator[None]:
-        """Add the peer, with images, for the duration of a ``with`` block."""
+    def peer(self, images: Sequence[str], *, clean: bool = False) -> Iterator[None]:
+        """Add the peer, with images, for a ``with`` block; a rig file names no clean one."""
         if PEER not in self.extra:
             yield
             return

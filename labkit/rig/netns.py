@@ -50,6 +50,7 @@ PORTS = {
 EXTRA = {
     "peer": (Port("lab0", ("198.18.0.5/24",)),),
     "collector": (Port("lab0", ("198.18.0.6/24",)),),
+    "clean-peer": (Port("lab0", ("198.18.0.7/24",)),),
 }
 _ALL = PORTS | EXTRA
 
@@ -114,6 +115,7 @@ def broken(local: LocalHost) -> str:
         job = Job(local, str(DIRECTORY / "sshd" / role))
         if not Path(job.directory, "lock").exists() or not job.running():
             return f"the SSH server of {role} has ended"
+    for role in _ALL:
         if not (DIRECTORY / "keys" / role).exists():
             return f"the host key of {role} is gone"
     return ""

@@ -122,7 +122,8 @@ def down(say: Say = lambda text: None) -> None:
     for driver in storage.unremoved_drivers():
         engine.remove_containers(local, storage.daemon_socket(driver))
     teardown.stop_engine()
-    for label in (netns.LABEL, extra_hosts.PEER_LABEL, storage.DAEMON_LABEL, "trial-"):
+    labels = (netns.LABEL, extra_hosts.PEER_LABEL, extra_hosts.CLEAN_PEER_LABEL)
+    for label in (*labels, storage.DAEMON_LABEL, "trial-"):
         stop_labelled(local, label)
     teardown.kill(netns.pids)
     teardown.kill(teardown.grouped)
@@ -265,20 +266,27 @@ class VirtualRig(Rig):
         return {role: netns.namespace(role) for role in [*roles, "switch"]}
 
     @contextmanager
-    def peer(self, images: Sequence[str]) -> Iterator[None]:
+    def peer(self, images: Sequence[str], *, clean: bool = False) -> Iterator[None]:
         """Run a second host with an engine; its workloads share the generator's CPU."""
-        role = extra_hosts.PEER
         available = self.targets["sut"].images
-        with (
-            extra_hosts.running_peer(self.rate, available, images) as target,
-            self.changed(
-                hosts={**self.hosts, role: target.host},
-                targets={**self.targets, role: target},
-                addresses={**self.addresses, role: (target.address,)},
-                interfaces={**self.interfaces, role: ("lab0",)},
-                cpu_map={**self.cpu_map, role: self.cpu_map["generator"]},
-            ),
-        ):
+        with ExitStack() as stack:
+            peer = stack.enter_context(extra_hosts.running_peer(self.rate, available, images))
+            added = {extra_hosts.PEER: peer}
+            if clean:
+                host = stack.enter_context(extra_hosts.running_clean_peer(self.rate))
+                added[extra_hosts.CLEAN_PEER] = host
+            cpus = dict.fromkeys(added, self.cpu_map["generator"])
+            changes = self.changed(
+                hosts={**self.hosts, **{role: one.host for role, one in added.items()}},
+                targets={**self.targets, **added},
+                addresses={
+                    **self.addresses,
+                    **{role: (one.address,) for role, one in added.items()},
+                },
+                interfaces={**self.interfaces, **dict.fromkeys(added, ("lab0",))},
+                cpu_map={**self.cpu_map, **cpus},
+            )
+            stack.enter_context(changes)
             yield
 
     @contextmanager
@@ -434,7 +442,8 @@ def clean(say: Say = print) -> list[str]:
     removed = guests + [f"process {line}" for line in stop_labelled(local, "trial-")]
     if state:
         removed += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
-        removed += extra_hosts.remove_peer(local) + extra_hosts.remove_collector(local)
+        removed += extra_hosts.remove_peer(local) + extra_hosts.remove_clean_peer(local)
+        removed += extra_hosts.remove_collector(local)
         removed += storage.remove_daemons(local)
         storage.remove_temporary()
         removed += teardown.remove_trial_leftovers()

@@ -33,7 +33,11 @@ PLACES += [
 
 @pytest.fixture(scope="module")
 def watched(lab: Rig) -> Iterator[Rig]:
-    with lab.peer(images=["net"]), lab.networks(["nat", "macvlan"]), lab.collector("generator"):
+    with (
+        lab.peer(images=["net"], clean=True),
+        lab.networks(["nat", "macvlan"]),
+        lab.collector("generator"),
+    ):
         yield lab
 
 
@@ -59,15 +63,13 @@ def placed(trial: Trial, stack: ExitStack, place: Placement, hosts: int, hops: i
 def test_every_datagram_is_counted_and_captured(
     watched: Rig, make_trial: Callable[..., Trial], left: Left, place: Placement, hosts: int
 ) -> None:
-    if hosts == 2 and place == bare("clean"):
-        reason = treatments.SecondHost(at=2, spread=True).feasibility(
-            watched, 2, {"placement": place}
-        )
-        assert reason == "the rig has one host without an engine"
-        return
+    second = treatments.SecondHost(at=2, spread=True)
+    assert second.feasibility(watched, hosts, {"placement": place}) is None
     trial = make_trial(place)
     with ExitStack() as stack:
-        first = placed(trial, stack, place, hosts, 3)[1].address
+        _, *chain = placed(trial, stack, place, hosts, 3)
+        first = chain[0].address
+        assert len({one.host.name for one in chain}) == hosts
         # Each hop was verified, not only the first.
         assert len(trial.record["verifications"]) == 3
         load = datagrams.send(first, rate=RATE, size=28, seconds=1, port=FIRST)

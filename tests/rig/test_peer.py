@@ -12,7 +12,7 @@ from labkit import treatments
 from labkit.campaign.trial import Trial
 from labkit.errors import RigError
 from labkit.hosts import LocalHost, labelled
-from labkit.placement import docker, waiting
+from labkit.placement import bare, docker, waiting
 from labkit.rig import extra_hosts, netns
 from labkit.rig.base import Rig
 from labkit.tools import thrift_rpc
@@ -77,6 +77,26 @@ def test_the_generator_stays_without_firewall_rules(with_peer: Rig) -> None:
         "engine": True,
     }
     assert treatments.SecondHost(at="both").feasibility(with_peer, "both", {}) is None
+
+
+def test_a_clean_baseline_at_the_peer_goes_to_a_host_without_an_engine(lab: Rig) -> None:
+    spread, clean = treatments.SecondHost(at=2, spread=True), {"placement": bare("clean")}
+    with lab.peer(images=[]):
+        reason = "the rig has one host without an engine"
+        assert spread.feasibility(lab, 2, clean) == reason
+    with lab.peer(images=[], clean=True):
+        assert spread.feasibility(lab, 2, clean) is None
+        target = lab.target(bare("clean"), at="peer")
+        assert target.host.name == "clean-peer" and not target.engine
+        assert lab.target(docker("host"), at="peer").host.name == "peer"
+        assert not target.host.run("nft", "list", "ruleset").stdout.strip()
+        assert lab.cpus("clean-peer", "split") == lab.cpus("peer", "split")
+        assert labelled(LocalHost(), extra_hosts.CLEAN_PEER_LABEL)
+        # What a killed campaign left is removed in the same way.
+        assert extra_hosts.remove_clean_peer(LocalHost())
+    assert extra_hosts.remove_clean_peer(LocalHost()) == []
+    assert labelled(LocalHost(), extra_hosts.CLEAN_PEER_LABEL) == []
+    assert "clean-peer" not in lab.hosts and "clean-peer" not in lab.targets
 
 
 def test_its_engine_has_the_same_runtimes(with_peer: Rig) -> None:
