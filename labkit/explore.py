@@ -97,7 +97,7 @@ def text_of(column: str, statistic: str = "") -> str:
 
 
 class Study:
-    """A campaign with successful trials. Samples are read and sorted once, when first needed."""
+    """A campaign with successful trials. A trial's samples are read once, when first chosen."""
 
     def __init__(self, campaign: Dataset) -> None:
         self.campaign, self.plan = campaign, campaign.plan
@@ -127,7 +127,7 @@ class Study:
         quantiles = {f"{column}_{name}" for column in self.sampled for name in QUANTILES}
         others = [*KEYS, *self.plan["factors"], *self.sampled, *quantiles, "all factors"]
         self.single = list(self.trials.columns.difference(others, sort=False))
-        self._samples: dict[str, pd.Series[Any]] = {}
+        self._samples: dict[str, dict[str, Any]] = {}
 
     @cached_property
     def quantities(self) -> list[str]:
@@ -148,14 +148,14 @@ class Study:
         numbers = pd.to_numeric(self.trials[column], errors="coerce").astype(float)
         return numbers * unit_of(column)[1]
 
-    def samples(self, column: str) -> pd.Series[Any]:
-        """Return the sorted samples of the trials that have them, by trial."""
-        if column not in self._samples:
-            sampled = self.campaign.sampled
-            part = self.campaign.part(lambda record: column in sampled.get(record["trial"], ()))
+    def samples(self, column: str, trials: pd.Series[Any]) -> pd.Series[Any]:
+        """Return the sorted samples of trials that have them."""
+        known = self._samples.setdefault(column, {})
+        if wanted := set(trials) - known.keys():
+            part = self.campaign.part(lambda record: record["trial"] in wanted)
             table = part.series([column], reduce=sort_samples)
-            self._samples[column] = table.set_index(table["trial"].astype(str))[column]
-        return self._samples[column]
+            known.update(zip(table["trial"].astype(str), table[column], strict=True))
+        return trials.map(known)
 
     def has(self, quantity: str) -> pd.Series[bool]:
         """Tell which trials have a quantity, without reading samples."""
@@ -192,7 +192,7 @@ class Study:
         statistic = choice.statistic if choice.quantity in self.sampled else ""
         label, needed = text_of(choice.quantity, statistic), ""
         if statistic:
-            cells = self.samples(choice.quantity).reindex(rows["trial"]).to_numpy()
+            cells = self.samples(choice.quantity, rows["trial"])
             values = np.array([statistic_of(cell, statistic) for cell in cells], dtype=float)
             numbers = pd.Series(values * unit_of(choice.quantity)[1], rows.index)
             rows = rows.assign(**{choice.quantity: cells})
