@@ -417,8 +417,11 @@ class _Session:
                 self.channel.close()
         status = self.channel.exit_status
         self.status = None if status < 0 else status
-        # Without a status but with an end of file, a signal has killed `timeout` itself.
-        return self.status is not None or bool(self.channel.eof_received)
+        # Without a status but with an end of file, a signal has killed `timeout` itself, unless the
+        # connection was lost between the two.
+        transport = self.channel.get_transport()
+        killed = self.channel.eof_received and transport.is_active()
+        return self.status is not None or bool(killed)
 
     def _start(self, line: bytes) -> None:
         # paramiko waits for the answer without a time limit.

@@ -214,6 +214,8 @@ class Page:
         numbers = self.paired.select_dtypes("number").columns.difference([*_KEYS, *self.factors])
         spans = self.paired["block"].isin(self.spanned)
         self.paired[list(numbers)] = self.paired[list(numbers)].mask(spans, math.nan)
+        # pandas warns at each column that is added to tables of many separate blocks of memory.
+        self.trials, self.paired = self.trials.copy(), self.paired.copy()
         #: Collected by the sections, for the conclusions.
         self.floors: list[pd.DataFrame] = []
         self.drifts: list[pd.DataFrame] = []

@@ -8,9 +8,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import paramiko
 import pytest
+from paramiko.common import MSG_CHANNEL_REQUEST
 from sshd import MARKS, Server, alive, children, free_port, make_key, outlives, running
 
 from labkit.errors import HostUnreachable
@@ -67,6 +70,23 @@ def test_dropped_connection(server: Server, tmp_path: Path, gateway: str | None)
     assert not outlives(left)
     assert host.run("echo", "again").stdout == "again\n"
     host.close()
+
+
+def test_a_connection_lost_between_the_end_of_the_output_and_the_status(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(channel: paramiko.Channel, _message: paramiko.Message) -> None:
+        channel.eof_received = True
+        channel.get_transport().close()
+
+    with closing(server.host()) as host:
+        host.run("true")
+        handlers = paramiko.Transport._channel_handler_table
+        with monkeypatch.context() as patched:
+            patched.setitem(handlers, MSG_CHANNEL_REQUEST, lose)
+            with pytest.raises(HostUnreachable, match="dropped during a command"):
+                host.run("true", check=False)
+        assert host.run("echo", "again").stdout == "again\n"
 
 
 @pytest.mark.parametrize("gateway", [None, "socat - TCP:%h:%p"])
