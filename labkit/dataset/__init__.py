@@ -277,7 +277,7 @@ class Dataset:
         >>> from labkit import load
         >>> campaign = load("data/reference/rps")
         >>> len(campaign.part(lambda record: record["block"] == 1).records)
-        8
+        10
         """
         part = copy(self)
         for name in ("trials", "levels", "sampled"):

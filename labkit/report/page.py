@@ -178,7 +178,7 @@ class Page:
     >>> from labkit import Page
     >>> page = Page("data/reference/rps", value="latency_ns")
     >>> page.n_blocks, page.pilot, page.summary
-    (5, False, 'median')
+    (20, False, 'median')
     """
 
     def __init__(

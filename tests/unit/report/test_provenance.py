@@ -46,7 +46,7 @@ build_page(Path(sys.argv[1]), Path(sys.argv[2]), title="Echo", parameters={"data
         ("affinity-spinning", "decide", " -p tool {tool}"),
         ("network-isolation", "decide", ""),
         ("application-networks", "decide", ""),
-        ("rps", "quick", ""),
+        ("rps", "decide", ""),
     ],
 )
 def test_the_command_measures_the_plan_again(study: str, profile: str, more: str) -> None:
