@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -245,19 +246,37 @@ def test_the_papers_tools_say_what_the_others_do() -> None:
     assert words["answer_b"] == pytest.approx(1263, rel=1e-2)
 
 
+def cached_for(ms: float) -> str:
+    """Return what memtier_benchmark wrote, as if it had sent for so long."""
+    report = json.loads(read("memtier-memcache_text.json"))
+    report["ALL STATS"]["Runtime"]["Total duration"] = ms
+    return json.dumps(report)
+
+
 @pytest.mark.parametrize(("spent", "flagged"), [("0m0.4s 0m0.3s", False), ("1m0s 0m1.2s", True)])
 def test_a_load_that_has_no_cpu_time_left_is_flagged(spent: str, flagged: bool) -> None:
     elapsed = 62_000_000_000 if flagged else 1_000_000_000
     said = f"\n@@ cpu 1 {elapsed}\n0m0.01s 0m0.01s\n{spent}\n"
     found = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
     for name, text, log in (
-        ("memcached text", read("memtier-memcache_text.txt"), read("memtier-memcache_text.json")),
+        ("memcached text", read("memtier-memcache_text.txt"), cached_for(elapsed / 1e6)),
         ("nginx 1 KB", read("wrk2-1k.txt"), ""),
     ):
         client = found[name].client(ADDRESS, seconds=1)
         measured = client.parse(text + said, log)
         assert measured.metrics["tool_cpu"] == pytest.approx(0.987 if flagged else 0.7, abs=0.001)
         assert any("it may be the limit" in flag for flag in measured.flags) == flagged
+
+
+def test_a_load_whose_process_outlasts_it_is_flagged_by_the_time_that_it_sent() -> None:
+    # As measured: 8.87 s of CPU time in a process of 10 s that sent for 9 s.
+    said = "\n@@ cpu 1 10000000000\n0m0.01s 0m0.01s\n0m2.9s 0m5.97s\n"
+    client = with_tools({"memcached": "memtier_benchmark"})["memcached text"].client(
+        ADDRESS, seconds=9
+    )
+    measured = client.parse(read("memtier-memcache_text.txt") + said, cached_for(9000))
+    assert measured.metrics["tool_cpu"] == pytest.approx(0.9856, abs=1e-4)
+    assert any("it may be the limit" in flag for flag in measured.flags)
 
 
 def test_a_metered_command_tells_its_cpu_time_and_keeps_its_status() -> None:
