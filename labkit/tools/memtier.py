@@ -77,8 +77,8 @@ def parse(stdout: str, log: str) -> Measurement:
         ``sets``, ``gets``; ``set_latency_ns_mean``, ``_min``, ``_median``,
         ``_p90``, ``_p95``, ``_p99``, ``_p999``, ``_max``, the same as ``get_latency_ns`` and, of
         both, ``latency_ns``; ``hits``, the share of GETs that found a value; ``tool_cpu``, the
-        share of its own CPUs' time that the load took while it sent, where it was told. A run without a SET or
-        a GET is an error: the tool ends with status 0 where nobody listens.
+        share of its own CPUs' time that the load took while it sent, where it was told. A run
+        without a SET or a GET is an error: the tool ends with status 0 where nobody listens.
     """
     output, text = split(stdout, log)
     with reading(TOOL, output, text):

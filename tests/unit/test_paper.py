@@ -149,14 +149,25 @@ def test_what_was_not_measured_has_a_reason_and_no_value(papers: dict[str, claim
         levels=BARE,
     )
     absent = rows[rows["absent"].notna()]
-    assert list(absent["placement"]) == ["rkt any", "bare"] and len(absent) < len(rows)
+    assert list(absent["placement"]) == ["rkt any"] and len(absent) < len(rows)
     assert absent[["here", "sd", "ratio"]].isna().all(axis=None)
     table, reasons = papers["struye2017"].table(rows)
     shown = table["Here [95 % interval] ± SD"]
     assert shown.str.startswith(ABSENT).sum() == len(absent)
     number = int(shown[shown.str.startswith(ABSENT)].iloc[0].partition("(")[2].rstrip(")"))
     assert number in reasons.index
-    assert any("the rig has one host without an engine" in reason for reason in reasons["Reason"])
+    assert any("rkt any is not in this campaign" in reason for reason in reasons["Reason"])
+
+
+def test_what_a_rig_cannot_run_has_its_reason(papers: dict[str, claims.Paper]) -> None:
+    where = {"operation": "write", "flush": "fsync", "layer": "top", "cache": "warm"}
+    where |= {"merged": "no", "size_b": "4096", "layers": "1"}
+    over = {"storage": ["overlay2", "aufs"]}
+    rows = papers["latency2016"].measured(
+        "union-filesystem", "latency_ns", "median", over=over, where=where
+    )
+    assert rows["here"].notna().tolist() == [True, False]
+    assert rows["absent"][1] == "infeasible: the kernel has no aufs"
 
 
 def test_no_campaign_leaves_only_what_is_printed(tmp_path: Path) -> None:
