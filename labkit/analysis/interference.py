@@ -100,7 +100,7 @@ def interference(
     >>> found = analysis.interference_ratios(trials, metrics=metrics, **options)
     >>> limited = found.query("neighbour == 'netperf' and case == '3b'").set_index("service")
     >>> limited["verdict"].to_dict()
-    {'linpack': 'different', 'netperf': 'undecided'}
+    {'linpack': 'different within margin', 'netperf': 'undecided'}
     """
     require_columns(trials, [*_KEYS[:3], block])
     rows: list[dict[str, Any]] = []
@@ -192,7 +192,7 @@ def advice(
     >>> found = analysis.interference_ratios(trials, metrics=metrics, **options)
     >>> advised = analysis.advice(found, limit=0.1).set_index(["case", "pair"])
     >>> advised.loc[("2", "linpack + netperf"), "advice"]
-    'open'
+    'keep apart'
     """
     if not 0 < limit < 1:
         raise UsageError(f"invalid limit: {limit!r}", remedy="0.1 for 10 %")
