@@ -27,6 +27,7 @@ done
 rm -rf data/reference
 cp -r "$work/reference" data/reference
 .venv/bin/python -m nbconvert --execute --inplace --to notebook "${notebooks[@]}" notebooks/analysis/90-ledger.ipynb
+# It ends with 1 where it changed a notebook.
 .venv/bin/python scripts/clean_notebooks.py "${notebooks[@]}" notebooks/analysis/90-ledger.ipynb || true
 .venv/bin/python tests/golden/test_golden.py
 git diff --stat -- data notebooks tests/golden

@@ -217,7 +217,8 @@ def own_cpu(stdout: str, seconds: float | None = None) -> float | None:
     found = _SPENT.search(stdout)
     if found is None:
         return None
-    cpus, elapsed = int(found[1]), int(found[2]) / 1e9 if seconds is None else seconds
+    cpus = int(found[1])
+    elapsed = int(found[2]) / 1e9 if seconds is None else seconds
     spent = 60 * (int(found[3]) + int(found[5])) + float(found[4]) + float(found[6])
     return spent / (cpus * elapsed) if cpus * elapsed > 0 else None
 
