@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Put campaigns into data/reference, and renew what shows them: notebooks and recorded outputs.
 #   scripts/reference.sh data/local/decide/rps/20261124-111213-0123456789ab
-# A campaign of the same study that was there before is replaced. README.md has findings of the
-# reference: tests/unit/test_readme.py says whether they changed.
+# A campaign of the same study that was there before is replaced. An experiment (`vary` in its plan)
+# is put beside it, with the setting in its name. README.md has findings of the reference:
+# tests/unit/test_readme.py says whether they changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ $# = 0 ]; then
-    sed -n '2,5s/^# \?//p' "$0" >&2
+    sed -n '2,6s/^# \?//p' "$0" >&2
     exit 2
 fi
 work=$(mktemp -d)
@@ -19,9 +20,11 @@ rm "$work/together/SHA256SUMS"
 notebooks=()
 for campaign in "$@"; do
     study=$(basename "$(dirname "$campaign")")
+    varied=$(.venv/bin/python -c 'import json, sys; print(*json.load(sys.stdin).get("vary", ()))' <"$campaign/plan.json")
     notebooks+=(notebooks/analysis/*-"$study".ipynb)
-    rm -rf "$work/together/$study"
-    cp -r "$campaign" "$work/together/$study"
+    folder=$work/together/$study${varied:+-${varied//_/-}}
+    rm -rf "$folder"
+    cp -r "$campaign" "$folder"
 done
 .venv/bin/labkit dataset pack "$work/together" -o "$work/reference"
 rm -rf data/reference
