@@ -2,7 +2,8 @@
 
 A randomised complete block design: each block contains every feasible condition once, in an order
 drawn from the seed. A few conditions run twice in each block (A/A replicates), so that every report
-can show the rig's noise.
+can show the rig's noise. Conditions that are compared with each other can be kept together within a
+block, since a machine's state changes over the minutes that a block takes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
@@ -121,11 +123,13 @@ def make_design(
     keep: Callable[[Levels], bool] | None = None,
     replicates: Sequence[Levels] = (),
     infeasible: Callable[[Levels], str | None] | None = None,
+    together: Sequence[str] = (),
 ) -> Design:
     """Return the randomised complete block design of the factors.
 
     `keep` selects combinations, `replicates` those with an A/A replicate, and `infeasible` returns
-    the reason why the rig cannot run a combination, or None.
+    the reason why the rig cannot run a combination, or None. Conditions with the same levels of the
+    factors in `together` follow each other within a block; the order of these groups is drawn too.
     """
     if not isinstance(blocks, int) or blocks < 1:
         raise UsageError(f"blocks={blocks!r}: a plan has at least one block")
@@ -144,16 +148,27 @@ def make_design(
     if not feasible:
         reasons = "; ".join(sorted({condition.reason for condition in excluded}))
         raise UsageError("this rig can run no condition of the study", why=reasons)
-    order = tuple(_shuffled(feasible, seed, block) for block in range(1, blocks + 1))
+    if unknown := [name for name in together if name not in factors]:
+        raise UsageError(
+            f"together: no factor called {', '.join(unknown)}",
+            remedy=suggestion(unknown[0], factors),
+        )
+    order = tuple(_shuffled(feasible, seed, block, together) for block in range(1, blocks + 1))
     return Design(tuple(feasible), order, tuple(excluded))
 
 
-def _shuffled(conditions: Sequence[Condition], seed: int, block: int) -> tuple[int, ...]:
-    def draw(index: int) -> str:
-        text = f"{seed}/{block}/{conditions[index].key}"
-        return hashlib.sha256(text.encode()).hexdigest()
+def _shuffled(
+    conditions: Sequence[Condition], seed: int, block: int, together: Sequence[str]
+) -> tuple[int, ...]:
+    def draw(key: str) -> str:
+        return hashlib.sha256(f"{seed}/{block}/{key}".encode()).hexdigest()
 
-    return tuple(sorted(range(len(conditions)), key=draw))
+    def place(index: int) -> tuple[str, str]:
+        condition = conditions[index]
+        group = condition_label({name: condition[name] for name in together})
+        return draw(group), draw(condition.key)
+
+    return tuple(sorted(range(len(conditions)), key=place))
 
 
 def canonical(value: Any) -> Any:
@@ -175,6 +190,9 @@ def digest(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+_PLAIN = re.compile(r"[^.'\"]+")
+
+
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """Return nested mappings and lists as one mapping with names joined by dots."""
     items: Iterable[tuple[Any, Any]]
@@ -186,7 +204,9 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix: value}
     flat: dict[str, Any] = {} if value else {prefix: value}
     for name, item in items:
-        flat |= flatten(item, f"{prefix}.{name}" if prefix else str(name))
+        # Quoted where it has a dot, so that two entries never share a name.
+        part = str(name) if _PLAIN.fullmatch(str(name)) else repr(name)
+        flat |= flatten(item, f"{prefix}.{part}" if prefix else part)
     return flat
 
 

@@ -68,6 +68,9 @@ class Study:
     outcomes : sequence of str
         Columns of `Dataset.trials`, such as ``rtt_ns_median``: what the study was made to compare,
         fixed with the plan. Their noise decides which margin a plan expects to decide.
+    together : sequence of str
+        Factors: conditions with the same levels of them follow each other within a block, so that
+        little time passes between what is compared.
 
     Examples
     --------
@@ -92,6 +95,7 @@ class Study:
     seconds: Callable[[Levels], float] | None = None
     treatments: Mapping[str, Treatment] = field(default_factory=dict)
     outcomes: Sequence[str] = ()
+    together: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         names = {*self.factors, *self.settings}
@@ -213,6 +217,7 @@ class Study:
             infeasible=lambda levels: (
                 study.infeasible(rig, levels) or (infeasible and infeasible(levels))
             ),
+            together=study.together,
         )
         named = None if claims is None else tuple(claims)
         return Plan(

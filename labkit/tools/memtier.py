@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 
 from labkit.errors import BUILT
-from labkit.hosts import Host
+from labkit.hosts import Host, script
 from labkit.tools.base import (
     Client,
     Measurement,
@@ -31,6 +31,14 @@ _QUANTILES = {"median": "p50.00", "p90": "p90.00", "p95": "p95.00", "p99": "p99.
 _QUANTILES |= {"p999": "p99.90"}
 _ENDS = {"mean": "Average Latency", "min": "Min Latency", "max": "Max Latency"}
 _KINDS = {"set_": "Sets", "get_": "Gets", "": "Totals"}
+
+# Each of 8 connections stores a part of the keys. Where it fails, the load says why.
+_STORE_FIRST = f"""
+{TOOL} -s "$1" -p "$2" -P "memcache_$3" -d "$4" --key-maximum="$5" -t 1 -c 8 \\
+    --ratio=1:0 --key-pattern=P:P -n allkeys --hide-histogram >/dev/null 2>&1 || true
+shift 5
+exec "$@"
+"""
 
 
 def probe(host: Host) -> str:
@@ -54,7 +62,8 @@ def closed_loop(
 ) -> Client:
     """Return the client; options as `labkit.tools.memcached.closed_loop`.
 
-    No key is stored first: GETs find more and more of the keys, by the SETs of the run.
+    All keys are stored first, by a run of its own that is not metered. Without it, GETs would find
+    more and more of the keys by the SETs of the run, and more of them over a faster network.
     """
     one_of("protocol", protocol, PROTOCOLS)
     counts = {"seconds": seconds, "threads": threads, "connections": connections, "sets": sets}
@@ -64,7 +73,9 @@ def closed_loop(
     argv += (f"--test-time={seconds}", "-d", str(size), f"--key-maximum={keys}")
     argv += ("--print-percentiles=50,90,95,99,99.9", "--hide-histogram")
     argv = (*argv, "--json-out-file=memtier.json")
-    return Client(logged(metered(argv)), address, seconds + 4.0, parse, samples_in_stdout=True)
+    stored = (address, str(port), protocol, str(size), str(keys))
+    whole = logged(script(_STORE_FIRST, *stored, *metered(argv)))
+    return Client(whole, address, seconds + 6.0, parse, samples_in_stdout=True)
 
 
 def parse(stdout: str, log: str) -> Measurement:

@@ -1,10 +1,11 @@
 """The design: complete blocks, seeded order, A/A replicates, infeasible conditions, identity."""
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from labkit import design
@@ -39,6 +40,31 @@ def test_blocks_and_seeds_give_different_orders():
     plan = design.make_design(factors, blocks=20, seed=1)
     assert len(set(plan.order)) == 20
     assert plan.order != design.make_design(factors, blocks=20, seed=2).order
+
+
+@given(
+    st.lists(st.sampled_from(["x", "y", "z"]), min_size=1, unique=True),
+    st.integers(1, 5),
+    st.integers(),
+)
+def test_conditions_with_equal_levels_are_kept_together(together, blocks, seed):
+    factors = {"x": ["a", "b", "c"], "y": [1, 2], "z": ["p", "q", "r"]}
+    plan = design.make_design(
+        factors, blocks=blocks, seed=seed, replicates=[{"x": "a"}], together=together
+    )
+    for block in plan.order:
+        assert sorted(block) == list(range(len(plan.conditions)))
+        groups = [tuple(plan.conditions[index][name] for name in together) for index in block]
+        assert len([key for key, _ in itertools.groupby(groups)]) == len(set(groups))
+
+
+def test_groups_that_are_kept_together_are_drawn_and_so_is_the_order_within_them():
+    factors = {"x": ["a", "b", "c"], "y": [1, 2, 3]}
+    plan = design.make_design(factors, blocks=40, seed=3, together=["x"])
+    assert {plan.conditions[block[0]]["x"] for block in plan.order} == {"a", "b", "c"}
+    assert {plan.conditions[block[0]]["y"] for block in plan.order} == {1, 2, 3}
+    with pytest.raises(UsageError, match="together: no factor called service"):
+        design.make_design(factors, blocks=1, seed=1, together=["service"])
 
 
 def test_positions_are_balanced_over_many_blocks():
@@ -104,6 +130,8 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=4), json_values, max_size=4))
+@example({"": [None], "0": False})
+@example({"a": [None], "a.0": False})
 def test_equal_identities(identity):
     assert design.difference(identity, dict(reversed(identity.items()))) == []
     design.refuse_to_mix(identity, identity, "here")

@@ -229,12 +229,12 @@ def test_what_is_left_of_a_budget_goes_to_further_studies(monkeypatch: pytest.Mo
     now = 0.0
     monkeypatch.setattr(studies.time, "monotonic", lambda: now)
     runs = []
-    for name, parameters in studies.budget_runs(600, False, said.append):
+    for name, parameters in studies.budget_runs(720, False, said.append):
         runs.append(name)
         assert parameters["decide"]["looks"][-1] == parameters["blocks"]
         now += 60  # much less than was planned
     plans = [i for i, text in enumerate(said) if text.startswith("left out of ")]
-    assert said[plans[0]].startswith("left out of 10 min") and len(plans) > 1
+    assert said[plans[0]].startswith("left out of 12 min") and len(plans) > 1
     # One line for each study of the first plan comes before what it leaves out.
     assert len(runs) > plans[0] and len(runs) == len(set(runs))
     assert list(studies.budget_runs(20, False, said.append)) == []

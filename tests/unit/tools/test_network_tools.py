@@ -191,6 +191,10 @@ def test_the_loads_on_memcached_have_the_same_options() -> None:
     tool = " ".join(memtier.closed_loop(ADDRESS, protocol="binary", seconds=2).argv)
     assert "-P memcache_binary -t 4 -c 50 --ratio=1:10 --test-time=2 -d 32" in tool
     assert "--print-percentiles=50,90,95,99,99.9" in tool
+    # Both store every key before they measure.
+    assert "keys=10000" in program.argv and "--key-maximum=10000" in tool
+    assert "--key-pattern=P:P -n allkeys" in tool
+    assert f"labkit {ADDRESS} 11211 binary 32 10000" in tool
 
 
 def test_servers_have_ports_of_their_own_and_replace_the_shell() -> None:
