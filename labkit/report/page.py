@@ -669,6 +669,8 @@ class Page:
 
     def _failure_mark(self) -> dict[str, Any]:
         flagged = self.trials[self.trials["flags"] != ""] if len(self.trials) else self.trials
+        # A trial has a row for each thing that it measured.
+        flagged = flagged.drop_duplicates(["block", "position", "attempt"])
         text = (
             f"{self.failed} attempts failed, {len(flagged)} of {self._ok} trials carry a flag of "
             "labkit's checks"

@@ -237,12 +237,15 @@ def test_rows_that_a_trial_measured_beside_its_own_are_conditions_too(page_of, s
     rows = stand_in.trials
     also = rows[rows["position"] == 1].assign(gflops=3.0, case="also")
     also["trial"] += "/1"
-    stand_in.__dict__["trials"] = pd.concat([rows, also], ignore_index=True)
+    together = pd.concat([rows, also], ignore_index=True).assign(flags="slow")
+    stand_in.__dict__["trials"] = together
     page = page_of(stand_in, value="gflops")
     assert len(page.trials) == 45 and "also" in set(page.trials["case"])
     page.what_was_run()
     page.conclusions([], title="x")
     assert "40 of 40 planned trials" in words(shown) and summary_of(shown)["trials"] == 40
+    page.trust()
+    assert "40 of 40 trials carry a flag" in str(shown)
 
 
 def test_joined_factors_and_parts(page_of):
