@@ -45,7 +45,7 @@ build_page(Path(sys.argv[1]), Path(sys.argv[2]), title="Echo", parameters={"data
     [
         ("affinity-spinning", "decide", " -p tool {tool}"),
         ("network-isolation", "decide", ""),
-        ("application-networks", "decide", ""),
+        ("cpu-quota", "decide", ""),
         ("rps", "decide", ""),
     ],
 )
