@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,16 @@ def test_the_study_that_has_the_conditions_answers(studies: Studies) -> None:
     assert "did you mean 'docker bridge'?" in caught.value.remedy
     with pytest.raises(UsageError, match="no study has 'docker bridge' and 'wait=spin'"):
         studies.compare("docker bridge", wait="spin")
+
+
+def test_an_experiment_does_not_take_the_place_of_its_study(studies: Studies) -> None:
+    for folder in ("echo-test/20250103-c", "echo-test-wait"):
+        plan = write_campaign(studies.path / folder, study="echo-test", blocks=5) / "plan.json"
+        plan.write_text(json.dumps(json.loads(plan.read_text()) | {"vary": ["wait"]}))
+    found = labkit.load(studies.path)
+    assert isinstance(found, Studies)
+    assert found["echo-test"].path.name == "20250102-b" and len(found) == 2
+    assert labkit.load(studies.path / "echo-test-wait").plan["vary"] == ["wait"]
 
 
 @pytest.mark.parametrize("packed", ["echo-test", "echo-test/20250101-a"])
