@@ -204,7 +204,7 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix: value}
     flat: dict[str, Any] = {} if value else {prefix: value}
     for name, item in items:
-        # Quoted where it has a dot, so that two entries never share a name.
+        # Quoted where it is empty or has a dot or a quote, so that two entries never share a name.
         part = str(name) if _PLAIN.fullmatch(str(name)) else repr(name)
         flat |= flatten(item, f"{prefix}.{part}" if prefix else part)
     return flat

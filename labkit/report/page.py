@@ -668,9 +668,7 @@ class Page:
         ]
 
     def _failure_mark(self) -> dict[str, Any]:
-        flagged = self.trials[self.trials["flags"] != ""] if len(self.trials) else self.trials
-        # A trial has a row for each thing that it measured.
-        flagged = flagged.drop_duplicates(["block", "position", "attempt"])
+        flagged = self._flagged()
         text = (
             f"{self.failed} attempts failed, {len(flagged)} of {self._ok} trials carry a flag of "
             "labkit's checks"
@@ -678,11 +676,18 @@ class Page:
         failed = self.attempts.loc[self.attempts["status"] != "ok", "problems"]
         kinds = {
             "failed": failed,
-            "flagged": flagged["flags"].str.replace(_AMOUNTS, "…", regex=True).str.split("; "),
+            "flagged": flagged["flag"].str.split("; "),
         }
         rows = [texts.explode().value_counts().rename("trials") for texts in kinds.values()]
         shown = pd.concat(dict(zip(kinds, rows, strict=True)), names=["why", "what"]).reset_index()
         return _mark("Failures", self.failed == 0, text, shown)
+
+    def _flagged(self, *by: str) -> pd.DataFrame:
+        """Return the trials that carry a flag, once for each group of `by`, with it as `flag`."""
+        flags = self.trials["flags"].astype("object").str.replace(_AMOUNTS, "…", regex=True)
+        flagged = self.trials.assign(flag=flags)[flags != ""]
+        # A trial has a row for each thing that it measured.
+        return flagged.drop_duplicates(["block", "position", "attempt", *by])
 
     def _infeasible_mark(self) -> dict[str, Any]:
         shown = self._infeasible()
@@ -916,11 +921,8 @@ class Page:
 
     def _show_flags(self, by: str | None) -> None:
         """Show how many trials carry which flag, and every attempt that failed."""
-        trials = self.trials.assign(
-            flag=self.trials["flags"].str.replace(_AMOUNTS, "…", regex=True)
-        )
-        flagged = trials[trials["flag"] != ""]
-        flags = flagged.groupby(["flag", by or self.factors[0]], observed=True).size()
+        group = by or self.factors[0]
+        flags = self._flagged(group).groupby(["flag", group], observed=True).size()
         self.show(
             flags.unstack(fill_value=0) if len(flags) else flags, empty="No trial carries a flag."
         )

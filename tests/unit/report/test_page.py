@@ -246,6 +246,9 @@ def test_rows_that_a_trial_measured_beside_its_own_are_conditions_too(page_of, s
     assert "40 of 40 planned trials" in words(shown) and summary_of(shown)["trials"] == 40
     page.trust()
     assert "40 of 40 trials carry a flag" in str(shown)
+    page.validity()
+    flags = next(one for one in shown if isinstance(one, pd.DataFrame) and "slow" in one.index)
+    assert flags.loc["slow"].to_dict() == {"linpack": 20, "netperf": 20}
 
 
 def test_joined_factors_and_parts(page_of):
