@@ -19,7 +19,7 @@ from labkit.claims.cells import Combined, Measured, NotMeasured
 from labkit.claims.estimators import evaluate
 from labkit.claims.schema import CLAIM, Claim, Claims, Contrast, Level, Region, words
 from labkit.dataset import Dataset
-from labkit.units import level_words
+from labkit.units import factor_words, level_words
 
 #: The kinds of claims whose parts are ratios of two conditions.
 RATIOS = ("difference", "equivalence", "ratio", "range-of-ratios", "order")
@@ -74,14 +74,16 @@ class Reason:
         other = self.instead.value
         if towards and (other < low if value > high else other > high):
             return "it is a reason: the result passes the published one, and lies beyond it"
+        beyond = self.instead.p_outside(low, high) < ALPHA
         if towards and self.instead.p_within(low, high) < ALPHA:
             return "it is the reason: the result is then as published"
-        if towards and self.instead.p_outside(low, high) < ALPHA:
-            return "it is a part of the reason: the result moves towards the published one"
         if towards:
-            return "it is at least a part of the reason: the result moves towards the published one"
+            part = "a part" if beyond else "at least a part"
+            return f"it is {part} of the reason: the result moves towards the published one"
         if self.change.p_within(1 / (1 + self.margin), 1 + self.margin) < ALPHA:
             return f"it is not the reason: the ratio changes by less than {self.margin:.0%}"
+        if beyond:
+            return "it is at most a part of the reason: the result is still not as published"
         return "whether it is the reason cannot be told"
 
     def __str__(self) -> str:
@@ -127,7 +129,9 @@ def of_experiment(campaign: Dataset, claims: Claims) -> Iterator[Reason]:
                 for one in (first, level)
             )
             with suppress(NotMeasured):
-                text = f"with {level_words(factor, level)} in place of {level_words(factor, first)}"
+                named, said = factor_words(factor), level_words(factor, level)
+                said = said if said.startswith(named) else f"{named} {said}"
+                text = f"with {said} in place of {level_words(factor, first)}"
                 yield _reason(base, other, measured, str(campaign.plan["reason"]), text)
 
 

@@ -73,6 +73,13 @@ def test_noise_leaves_it_open_and_the_sentence_has_all_numbers() -> None:
     assert text.endswith("; whether it is the reason cannot be told.")
 
 
+def test_a_result_that_stays_beyond_the_paper_has_another_reason_too() -> None:
+    reason = found(1.3, 1.25, noise=0.07)
+    low, high = reason.change.interval()
+    assert low < 1 < high
+    assert reason.verdict.startswith("it is at most a part of the reason")
+
+
 def test_of_several_comparisons_the_furthest_from_the_paper_counts() -> None:
     values = {1.0: (1.0, 2.0, 1.0), 2.0: (1.0, 2.0, 3.0)}
     several = measured(values)
