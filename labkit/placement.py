@@ -44,6 +44,8 @@ NETWORKS = (
 #: mount. "" means the layer under the engine's default driver.
 DRIVERS = ("overlay2", "fuse-overlayfs", "btrfs", "vfs", "aufs")
 MOUNTS = ("bind", "volume", "unionfs-fuse")
+#: The filters of a container's system calls.
+SECCOMP = ("default", "unconfined")
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,8 @@ class Placement:
         Control-group limits and scheduling class.
     storage : str
         For a container, one of `DRIVERS` or `MOUNTS`; "" for the engine's default driver.
+    seccomp : {"default", "unconfined"}
+        The filter of a container's system calls: the engine's, or (Docker only) none.
 
     Examples
     --------
@@ -206,12 +210,14 @@ class Placement:
     baseline_level: str = ""
     limits: Limits = field(default_factory=Limits)
     storage: str = ""
+    seccomp: str = "default"
 
     def __post_init__(self) -> None:
         choices: list[tuple[str, str, tuple[str, ...]]] = [
             ("runtime", self.runtime, ("bare", *ENGINES)),
             ("storage", self.storage, ("", *DRIVERS, *MOUNTS)),
             ("network", self.network, NETWORKS),
+            ("seccomp", self.seccomp, SECCOMP if self.runtime == "docker" else SECCOMP[:1]),
         ]
         if self.runtime == "bare":
             choices.append(("baseline level", self.baseline_level, BASELINE_LEVELS))
@@ -237,12 +243,17 @@ class Placement:
         """The short name in plans, datasets and figures, such as ``docker bridge``."""
         parts = [self.runtime, self.baseline_level or self.network]
         parts += [f"storage={self.storage}"] if self.storage else []
+        parts += [f"seccomp={self.seccomp}"] if self.seccomp != "default" else []
         parts += [f"{name}={value}" for name, value in self.limits.set().items()]
         return " ".join(parts)
 
     def limited(self, **limits: Any) -> Placement:
         """Return this placement with other limits, named as in `Limits`; 0 and None unset one."""
         return replace(self, limits=Limits(**{k: value for k, value in limits.items() if value}))
+
+    def filtered(self, seccomp: str) -> Placement:
+        """Return this placement with a filter of `SECCOMP`; a bare process never has one."""
+        return self if self.runtime == "bare" else replace(self, seccomp=seccomp)
 
     def __str__(self) -> str:
         return self.label

@@ -27,6 +27,7 @@ MESSAGES = 500
 PLACEMENTS = [
     *(bare(level) for level in BASELINE_LEVELS),
     *(docker(network) for network in ("host", "bridge", "nat")),
+    docker("host").filtered("unconfined"),
 ]
 #: 100,000,000 bytes are not a multiple of the page size.
 LIMITS = Limits("1", 512, 10_000, 2_000, 100_000_000)
@@ -155,8 +156,8 @@ def to_cpu_0(target: Target, started: Started) -> None:
 
 
 MEMORY, QUOTA = Limits(memory=64 << 20), Limits(period_us=10_000, quota_us=2_000)
-UNCONFINED = ("--network", "host", "--security-opt", "seccomp=unconfined")
 LAYER2, NAT, HOST, CGROUP = docker("bridge"), docker("nat"), docker("host"), bare("cgroup")
+UNCONFINED = HOST.filtered("unconfined")
 CASES: dict[str, tuple[Placement, WrongRuntime, str]] = {
     "host mode": (LAYER2, WrongRuntime(HOST), "it is in the host network namespace"),
     "default bridge": (
@@ -188,7 +189,8 @@ CASES: dict[str, tuple[Placement, WrongRuntime, str]] = {
     "not in the chroot": (bare("chroot"), WrongRuntime(bare("rules")), "its root is /, not"),
     "wrong CPU": (bare("clean"), WrongRuntime(after=to_cpu_0), "it may run on CPUs 0, not 1"),
     "container's wrong CPU": (HOST, WrongRuntime(after=to_cpu_0), "it may run on CPUs 0, not 1"),
-    "unconfined": (HOST, WrongRuntime(options=UNCONFINED), "it runs without a seccomp filter"),
+    "unconfined": (HOST, WrongRuntime(UNCONFINED), "it runs without a seccomp filter"),
+    "filtered": (UNCONFINED, WrongRuntime(HOST), "it runs with a seccomp filter"),
 }
 
 

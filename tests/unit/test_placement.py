@@ -10,6 +10,7 @@ from labkit.placement import (
     Placement,
     Workload,
     bare,
+    container,
     docker,
     format_cpus,
     parse_cpus,
@@ -66,6 +67,18 @@ def test_storage():
         lambda: Placement("bare", baseline_level="clean", storage="bind"),
     ):
         with pytest.raises(UsageError, match="storage"):
+            make()
+
+
+def test_seccomp():
+    assert docker("host").filtered("default") == docker("host")
+    assert docker("host").filtered("unconfined").label == "docker host seccomp=unconfined"
+    assert bare().filtered("unconfined") == bare()
+    for make in (
+        lambda: docker("host").filtered("off"),
+        lambda: container("podman", "host").filtered("unconfined"),
+    ):
+        with pytest.raises(UsageError, match="seccomp"):
             make()
 
 

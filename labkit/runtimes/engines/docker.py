@@ -102,6 +102,7 @@ class Docker(Runtime):
         return Expectation(
             cpus=instance.cpus,
             container=True,
+            unconfined=placement.seccomp == "unconfined",
             cgroup=started.container,
             root="",
             image=image.digest,
@@ -130,6 +131,8 @@ class Docker(Runtime):
         options = ["--runtime", self.oci, "--label", f"labkit={instance.label}"]
         options += ["--cgroup-parent", target.cgroup_parent]
         options += self._network(target, placement, workload) + limit_options(placement.limits)
+        if placement.seccomp == "unconfined":
+            options += ["--security-opt", "seccomp=unconfined"]
         options += data_options(target, image, instance.label)
         # The affinity is set inside, in the same way as for a process without an engine.
         return [*options, image.reference, *self.pinned(instance.cpus), *workload.argv]
