@@ -109,7 +109,7 @@ class Studies:
         >>> from labkit import load
         >>> reference = load("data/reference")
         >>> print(reference.compare("overlay2", operation="write", size_b=4096, flush="flush"))
-        overlay2 is slower than bind: median latency of a call 3.83 us, +426 ns, 1.13x [1.08, 1.17]
+        overlay2 is slower than bind: median latency of a call 4.07 us, +479 ns, 1.13x [1.12, 1.15]
         """
         if study is not None:
             return self[study].compare(condition, baseline, **options)
