@@ -251,8 +251,8 @@ class Placement:
         """Return this placement with other limits, named as in `Limits`; 0 and None unset one."""
         return replace(self, limits=Limits(**{k: value for k, value in limits.items() if value}))
 
-    def filtered(self, seccomp: str) -> Placement:
-        """Return this placement with a filter of `SECCOMP`; a bare process never has one."""
+    def with_seccomp(self, seccomp: str) -> Placement:
+        """Return this placement with one of `SECCOMP`; a bare process never has a filter."""
         return self if self.runtime == "bare" else replace(self, seccomp=seccomp)
 
     def __str__(self) -> str:

@@ -27,7 +27,7 @@ MESSAGES = 500
 PLACEMENTS = [
     *(bare(level) for level in BASELINE_LEVELS),
     *(docker(network) for network in ("host", "bridge", "nat")),
-    docker("host").filtered("unconfined"),
+    docker("host").with_seccomp("unconfined"),
 ]
 #: 100,000,000 bytes are not a multiple of the page size.
 LIMITS = Limits("1", 512, 10_000, 2_000, 100_000_000)
@@ -157,7 +157,7 @@ def to_cpu_0(target: Target, started: Started) -> None:
 
 MEMORY, QUOTA = Limits(memory=64 << 20), Limits(period_us=10_000, quota_us=2_000)
 LAYER2, NAT, HOST, CGROUP = docker("bridge"), docker("nat"), docker("host"), bare("cgroup")
-UNCONFINED = HOST.filtered("unconfined")
+UNCONFINED = HOST.with_seccomp("unconfined")
 CASES: dict[str, tuple[Placement, WrongRuntime, str]] = {
     "host mode": (LAYER2, WrongRuntime(HOST), "it is in the host network namespace"),
     "default bridge": (

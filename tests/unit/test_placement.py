@@ -71,12 +71,12 @@ def test_storage():
 
 
 def test_seccomp():
-    assert docker("host").filtered("default") == docker("host")
-    assert docker("host").filtered("unconfined").label == "docker host seccomp=unconfined"
-    assert bare().filtered("unconfined") == bare()
+    assert docker("host").with_seccomp("default") == docker("host")
+    assert docker("host").with_seccomp("unconfined").label == "docker host seccomp=unconfined"
+    assert bare().with_seccomp("unconfined") == bare()
     for make in (
-        lambda: docker("host").filtered("off"),
-        lambda: container("podman", "host").filtered("unconfined"),
+        lambda: docker("host").with_seccomp("off"),
+        lambda: container("podman", "host").with_seccomp("unconfined"),
     ):
         with pytest.raises(UsageError, match="seccomp"):
             make()
