@@ -176,7 +176,7 @@ def test_containers_of_a_dead_campaign_are_removed(
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("run", "--profile", "nope"), "one of decide, paper, quick, tiny"),
+        (("run", "--profile", "nope"), "one of decide, paper, quick, seccomp, tiny"),
         (("run", "nosuch"), "one of affinity-spinning"),
         (("run", "-P", "tiny", "-p", "nosuch", "1"), "one of blocks, captured, cells"),
         (("run", "-p", "blocks"), "requires 2 arguments"),

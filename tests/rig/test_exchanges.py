@@ -50,6 +50,7 @@ def measured(
     names = declared("10-affinity-spinning.ipynb")
     levels = {"placement": place, "affinity": "split", "wait": "spin", "capture": capture}
     about = {"messages": 500, "tool": "sockperf", "load": {"kind": "none"}, "size": 64}
+    about["seccomp"] = "default"
     condition = Condition(tuple({**levels, "exchange": "udp", **more}.items()))
     treated = {"capture": treatments.PacketCapture()}
     trial = Trial(rig, condition, about, label, {}, treatments=treated)
