@@ -49,8 +49,13 @@ def measured(
 ) -> tuple[Trial, Any]:
     names = declared("10-affinity-spinning.ipynb")
     levels = {"placement": place, "affinity": "split", "wait": "spin", "capture": capture}
-    about = {"messages": 500, "tool": "sockperf", "load": {"kind": "none"}, "size": 64}
-    about["seccomp"] = "default"
+    about = {
+        "messages": 500,
+        "tool": "sockperf",
+        "load": {"kind": "none"},
+        "size": 64,
+        "seccomp": "default",
+    }
     condition = Condition(tuple({**levels, "exchange": "udp", **more}.items()))
     treated = {"capture": treatments.PacketCapture()}
     trial = Trial(rig, condition, about, label, {}, treatments=treated)
