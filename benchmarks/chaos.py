@@ -40,7 +40,7 @@ import numpy as np
 
 from labkit import Rig, Study, bare, docker
 from labkit.campaign import runner, store, trial
-from labkit.campaign.treatments import PacketCapture
+from labkit.campaign.treatments import IdlePolicy, PacketCapture
 from labkit.design import trial_name
 from labkit.errors import LabkitError
 from labkit.hosts import LocalHost
@@ -164,7 +164,7 @@ def counted(stdout: str, log: str) -> Measurement:
 
 def short(trial: trial.Trial) -> Measurement:
     """Run a trial of under a second; its samples can be checked."""
-    with trial.serve(waiting("net"), trial.placement) as server:
+    with trial.apply("idle"), trial.serve(waiting("net"), trial.placement) as server:
         argv = ("sh", "-c", f"sleep 0.3; seq {SAMPLES}")
         return trial.measure(Client(argv, server.address, 2.0, counted))
 
@@ -172,7 +172,8 @@ def short(trial: trial.Trial) -> Measurement:
 def disturbed(trial: trial.Trial) -> Measurement:
     """Run the trial of a case of tampering."""
     case, over, delay = _TAMPERING[0]
-    return run_case(trial._rig, trial, case, over, delay)
+    with trial.apply("idle"):
+        return run_case(trial._rig, trial, case, over, delay)
 
 
 def measure(folder: Path, blocks: int, case: Case | None, broken: Broken | None) -> None:
@@ -182,8 +183,9 @@ def measure(folder: Path, blocks: int, case: Case | None, broken: Broken | None)
     placements = [bare("clean"), bare("cgroup"), docker("bridge")] if case is None else []
     factors = {"placement": placements or [case.placement], "affinity": ["split"]}
     protocol = disturbed if case else short
-    study = Study("chaos", protocol, factors=factors, settings={"idle": "held"})
-    with Rig.open("virtual", say=lambda text: None, patience=600) as lab, lab.idle("held"):
+    settings, of = {"idle": "held"}, {"idle": IdlePolicy()}
+    study = Study("chaos", protocol, factors=factors, settings=settings, treatments=of)
+    with Rig.open("virtual", say=lambda text: None, patience=600) as lab:
         plan = study.plan(lab, blocks=blocks, seed=1)
         if broken:
             timer = threading.Timer(broken.after, broken.act, [lab])

@@ -319,6 +319,7 @@ def choose_rig(rig: str) -> tuple[str, str]:
 
 def timing(say: Say) -> list[str]:
     """Measure clock, timer tick, steal time, idle exits, and the noise of trials."""
+    from labkit.campaign.treatments import IdlePolicy
     from labkit.campaign.trial import Trial
     from labkit.design import Condition
     from labkit.placement import bare
@@ -340,7 +341,7 @@ def timing(say: Say) -> list[str]:
             spread = statistics.stdev(medians) / statistics.mean(medians)
             shown = ", ".join(f"{value:.1f}" for value in medians)
             lines.append(f"round trip, {wait}: medians {shown} us; {spread:.1%} between trials")
-        with rig.idle("held"):
+        with IdlePolicy().apply(rig, "held", "trial-idle"):
             held = median(rig, "block", 9)
         lines.append(
             f"round trip, block, idle held at polling: {held:.1f} us (the rest is idle exit)"

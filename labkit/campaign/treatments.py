@@ -17,6 +17,7 @@ from labkit.errors import ManipulationError, RigError
 from labkit.hosts import Host, LocalHost, Tuning, script
 from labkit.hosts.journal import offload
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
+from labkit.hosts.tuning import LATENCY_REQUEST
 from labkit.placement import Placement, bare, docker
 from labkit.rig import Rig
 from labkit.runtimes import RUNTIMES, Server
@@ -99,7 +100,27 @@ class BusyPolling(Treatment):
 
 
 class IdlePolicy(Treatment):
-    """The idle policy of the machines; `Rig.idle` applies it to a whole campaign."""
+    """The idle states of every machine: "held" at polling, which takes no time to leave.
+
+    An open file holds it, so the kernel reverts it even after a kill. "as found" changes nothing.
+    """
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        """Return why a machine cannot be held, or None."""
+        for role in _machines(rig) if level == "held" else ():
+            if rig.hosts[role].run("test", "-w", LATENCY_REQUEST, check=False).status != 0:
+                return f"{role}: idle states cannot be held: {LATENCY_REQUEST} is not writable"
+        return None
+
+    @contextmanager
+    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
+        """Keep the CPUs of every machine from idle states that take time to leave."""
+        with ExitStack() as stack:
+            for role in _machines(rig) if level == "held" else ():
+                tuning = stack.enter_context(Tuning(rig.hosts[role], label))
+                if not tuning.hold_idle():
+                    raise _not_set('the idle policy "held"', role, tuning)
+            yield
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
         """Raise where the policy was not in effect at the end of the window."""
@@ -111,6 +132,11 @@ class IdlePolicy(Treatment):
                 remedy="another program may have ended it: labkit clean, then run again",
             )
         return []
+
+
+def _machines(rig: Rig) -> Sequence[str]:
+    """Return a role for each machine of the rig."""
+    return ["sut"] if rig.shared_kernel else list(rig.hosts)
 
 
 _TCP = "/proc/sys/net/ipv4/tcp_"

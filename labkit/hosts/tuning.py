@@ -31,6 +31,9 @@ from labkit.hosts.journal import (
 )
 from labkit.hosts.sysfs import read_files, same_value
 
+#: The device by which a program requests that CPUs wake up within a time.
+LATENCY_REQUEST = "/dev/cpu_dma_latency"
+
 # The request lasts as long as the file is open. As hexadecimal text it does not depend on the byte
 # order; reading the device returns the lowest of all requests.
 _HOLD_LATENCY = r"""
@@ -154,7 +157,7 @@ class Tuning:
         """Keep CPUs out of idle states with a longer exit latency; return whether that works."""
         if not 0 <= max_latency_us < 1 << 31:
             raise UsageError(f"invalid latency: {max_latency_us} us")
-        if self.host.run("test", "-w", "/dev/cpu_dma_latency", check=False).status != 0:
+        if self.host.run("test", "-w", LATENCY_REQUEST, check=False).status != 0:
             self.notes.append("/dev/cpu_dma_latency: not supported on this host")
             return False
         directory = posixpath.join(self.journal.directory, f"hold-{uuid4().hex}")

@@ -205,9 +205,9 @@ def _banners(studies: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what a reader has to know first: numbers of elsewhere, pilots."""
 
     def named(some: Sequence[Mapping[str, Any]]) -> str:
-        return (
-            "all studies" if len(some) == len(studies) else "; ".join(one["title"] for one in some)
-        )
+        if len(some) == len(studies):
+            return "all studies"
+        return ", ".join(one["summary"].get("study") or one["title"] for one in some)
 
     reference = [one for one in studies if one["summary"].get("reference")]
     pilots = [

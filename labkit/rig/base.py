@@ -106,8 +106,6 @@ class Rig:
         The rate that labkit gave its links, as ``tc`` writes it; "" for none.
     possible_networks : mapping of str to Network
         Networks between containers that `networks` can create, with this rig's addresses.
-    idle_policy : str
-        What `idle` holds.
     patience : float
         Seconds that a campaign waits for a host that does not answer; 0 for hosts that would not
         come back by themselves.
@@ -139,7 +137,6 @@ class Rig:
     possible_networks: Mapping[str, Network] = field(default_factory=dict)
     mirrored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cpu_notes: Mapping[str, str] = field(default_factory=dict)
-    idle_policy: str = "as found"
     patience: float = 0.0
 
     #: The specification by which ``auto`` opens this kind; "" where a file has to name the hosts.
@@ -428,7 +425,6 @@ class Rig:
             "links": list(self.links),
             "cpu_map": self._cpu_table(),
             "shared_kernel": self.shared_kernel,
-            "idle": self.idle_policy,
             "capabilities": dict(self.missing),
             "caveats": list(self.caveats),
         }
@@ -509,37 +505,6 @@ class Rig:
                 lines.append(f"{role}: {tuning.move_irqs(cpus)} interrupts on CPUs {cpus}")
                 lines += [f"{role}: {note}" for note in tuning.notes]
             yield lines
-
-    @contextmanager
-    def idle(self, policy: str) -> Iterator[None]:
-        """Hold an idle policy on every machine of the rig for the duration of a ``with`` block.
-
-        Parameters
-        ----------
-        policy : {"as found", "held"}
-            ``held`` keeps CPUs from idle states that take time to leave. An open file holds it, so
-            the kernel reverts it even after a kill.
-
-        Raises
-        ------
-        RigError
-            The policy cannot be held.
-        """
-        if policy not in ("as found", "held"):
-            raise UsageError(f"unknown idle policy {policy!r}", remedy='"as found" or "held"')
-        roles = [] if policy == "as found" else ["sut"] if self.shared_kernel else list(self.hosts)
-        with ExitStack() as stack:
-            for role in roles:
-                tuning = stack.enter_context(Tuning(self.hosts[role], "trial-idle"))
-                if not tuning.hold_idle():
-                    raise RigError(
-                        "the idle policy cannot be held",
-                        where=f"host {role}",
-                        why="; ".join(tuning.notes),
-                        remedy='measure with idle="as found"',
-                    )
-            stack.enter_context(self.changed(idle_policy=policy))
-            yield
 
     @contextmanager
     def storage(

@@ -1,10 +1,12 @@
 # Sourced by papers-tools.sh: how each tool is built. Each function runs in the unpacked sources, with
 # Go on PATH where it is needed, and puts what is kept into the folder $1; $2 is the commit.
-# What also goes into images is linked statically as far as it can be, so that it runs there too.
+# What also goes into images is linked statically as far as it can be, so that it runs there too, and
+# without a build id, which tells the folder of the build: equal sources give an equal image, and a
+# campaign that an image is part of can be resumed after the tools were built again.
 # shellcheck shell=bash
 
 build_sfnt-pingpong() {
-    make -s -j2 -C src CC='gcc -static' SFNT_VERSION="${2:0:7}" sfnt-pingpong
+    make -s -j2 -C src CC='gcc -static -Wl,--build-id=none' SFNT_VERSION="${2:0:7}" sfnt-pingpong
     install -s src/sfnt-pingpong "$1"
 }
 
@@ -12,7 +14,8 @@ build_memtier_benchmark() {
     # Otherwise the version tells no commit, or that of a repository around this folder.
     sed -i "s/00000000/${2:0:8}/; s/if command -v git.*; then/if false; then/" version.sh
     autoreconf -i
-    ./configure --quiet --disable-tls LDFLAGS=-static PKG_CONFIG='pkg-config --static'
+    ./configure --quiet --disable-tls PKG_CONFIG='pkg-config --static' \
+        LDFLAGS='-static -Wl,--build-id=none'
     make -s -j2
     install -s memtier_benchmark "$1"
 }

@@ -55,9 +55,10 @@ def measured(
         "load": {"kind": "none"},
         "size": 64,
         "seccomp": "default",
+        "idle": "as found",
     }
     condition = Condition(tuple({**levels, "exchange": "udp", **more}.items()))
-    treated = {"capture": treatments.PacketCapture()}
+    treated = {"capture": treatments.PacketCapture(), "idle": treatments.IdlePolicy()}
     trial = Trial(rig, condition, about, label, {}, treatments=treated)
     return trial, names["ping"](trial)
 

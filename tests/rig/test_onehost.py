@@ -54,6 +54,7 @@ MISLABELLED = """
 import sys
 from labkit import Rig, docker
 from labkit.tools import sockperf
+from labkit.campaign.treatments import IdlePolicy
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.errors import ManipulationError, RigError
@@ -69,7 +70,7 @@ with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
     except ManipulationError as error:
         print("caught:", error.what)
     try:
-        with rig.idle("held"):
+        with IdlePolicy().apply(rig, "held", "trial-idle"):
             print("held")
     except RigError as error:
         print("refused:", error.why)

@@ -6,12 +6,14 @@ import re
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from labkit.campaign.trial import Trial
-from labkit.errors import CommandFailed, FenceError, PlacementError, UsageError
+from labkit.errors import CommandFailed, FenceError, ManipulationError, PlacementError, UsageError
+from labkit.hosts.tuning import LATENCY_REQUEST
 from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
 from labkit.rig.base import Rig
 from labkit.tools import sockperf
@@ -55,6 +57,24 @@ def test_a_client_inside_a_placement_has_its_cpus_and_namespaces(
     if placement.runtime == "docker":
         assert words[0] != Path("/etc/hostname").read_text().strip() or placement.network == "host"
     assert left() == []
+
+
+def test_idle_states_are_held_for_a_trial(lab: Rig, make_trial: Make, left: Left) -> None:
+    def request() -> int:
+        return int.from_bytes(Path(LATENCY_REQUEST).read_bytes()[:4], "little", signed=True)
+
+    before, trial = request(), make_trial(docker("host"), idle="held")
+    with trial.apply("idle"), trial.serve(waiting("net"), docker("host")) as server:
+        assert request() == 0
+        trial.measure(command("sleep 0.1"), inside=server)
+    assert trial.mechanisms["latency_request_us"] == 0
+    # Without its treatment the window is refused, unless another program holds the same.
+    trial = make_trial(docker("host"), idle="held")
+    with trial.serve(waiting("net"), docker("host")) as server:
+        refused = pytest.raises(ManipulationError, match="held") if before > 0 else nullcontext()
+        with refused:
+            trial.measure(command("sleep 0.1"), inside=server)
+    assert request() == before and left() == []
 
 
 def test_loads_of_one_window_run_at_the_same_time(lab: Rig, make_trial: Make, left: Left) -> None:

@@ -135,7 +135,8 @@ class Told:
 
     @contextmanager
     def serve(self, workload: Any, placement: Placement, **options: Any) -> Any:
-        assert self.applied == ["congestion_control", "tunnel_offload"]  # before any socket is made
+        # Before any socket is made.
+        assert self.applied == ["idle", "congestion_control", "tunnel_offload"]
         self.placed.append((workload, placement, options))
         yield SimpleNamespace(address="198.18.0.3", number=len(self.placed))
 
