@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.campaign.background import Captured, capture_packets
-from labkit.errors import ManipulationError, RigError
+from labkit.errors import ManipulationError, RigError, UsageError
 from labkit.hosts import Host, LocalHost, Tuning, script
 from labkit.hosts.journal import offload
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
@@ -106,7 +106,9 @@ class IdlePolicy(Treatment):
     """
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why a machine cannot be held, or None."""
+        """Return why a machine cannot be held, or None; raise `UsageError` for another level."""
+        if level not in (AS_FOUND, "held"):
+            raise UsageError(f"unknown idle policy {level!r}", remedy='"as found" or "held"')
         for role in _machines(rig) if level == "held" else ():
             if rig.hosts[role].run("test", "-w", LATENCY_REQUEST, check=False).status != 0:
                 return f"{role}: idle states cannot be held: {LATENCY_REQUEST} is not writable"

@@ -36,15 +36,15 @@ LATENCY_REQUEST = "/dev/cpu_dma_latency"
 
 # The request lasts as long as the file is open. As hexadecimal text it does not depend on the byte
 # order; reading the device returns the lowest of all requests.
-_HOLD_LATENCY = r"""
-exec 3<>/dev/cpu_dma_latency
+_HOLD_LATENCY = rf"""
+exec 3<>{LATENCY_REQUEST}
 printf "$1" >&3
 exec sleep infinity
 """
 # Waits up to two seconds for the job to open the device, and prints the lowest request.
-_LOWEST_LATENCY = r"""
+_LOWEST_LATENCY = rf"""
 for try in $(seq 40); do
-    lowest=$(od -An -td4 -N4 /dev/cpu_dma_latency)
+    lowest=$(od -An -td4 -N4 {LATENCY_REQUEST})
     [ $lowest -gt "$1" ] || break
     sleep 0.05
 done
@@ -158,7 +158,7 @@ class Tuning:
         if not 0 <= max_latency_us < 1 << 31:
             raise UsageError(f"invalid latency: {max_latency_us} us")
         if self.host.run("test", "-w", LATENCY_REQUEST, check=False).status != 0:
-            self.notes.append("/dev/cpu_dma_latency: not supported on this host")
+            self.notes.append(f"{LATENCY_REQUEST}: not supported on this host")
             return False
         directory = posixpath.join(self.journal.directory, f"hold-{uuid4().hex}")
         self._journal("job", directory, f"{max_latency_us} us")
@@ -169,7 +169,7 @@ class Tuning:
         if int(lowest) <= max_latency_us and job.running():
             return True
         self.notes.append(
-            f"/dev/cpu_dma_latency: {max_latency_us} us was requested, but it is {lowest} us"
+            f"{LATENCY_REQUEST}: {max_latency_us} us was requested, but it is {lowest} us"
         )
         return False
 

@@ -62,10 +62,10 @@ def busy(trial: Trial, cpus: str) -> float:
 
 @pytest.mark.built("weaver")
 def test_weave_net_between_two_engines(lab: Rig, make_trial: Make, left: Left) -> None:
-    def interfaces() -> dict[str, list[str]]:
-        # Whether a bridge of another test has a carrier is not this one's.
+    def interfaces() -> dict[str, list[list[str]]]:
+        # Name and address: whether a bridge of another test has a carrier is not this one's.
         rows = {role: lab.hosts[role].run("ip", "-br", "link").stdout for role in ("sut", "peer")}
-        return {role: [row.split()[0] for row in rows[role].splitlines()] for role in rows}
+        return {role: [row.split()[:3:2] for row in rows[role].splitlines()] for role in rows}
 
     before = interfaces()
     with lab.networks(["weave"]):
@@ -141,7 +141,7 @@ def test_the_paper_s_own_loads(make_trial: Make, left: Left, name: str, tool: st
         metrics = measure(application, **({"rate": 500} if tool == "wrk2" else {})).metrics
     assert metrics["requests_per_s"] > 0 and metrics["latency_ns_p99"] > 0
     # So that a load that is the limit itself is known.
-    assert metrics["tool_cpu"] > 0
+    assert 0 < metrics["tool_cpu"] <= 1.05
     assert left() == []
 
 

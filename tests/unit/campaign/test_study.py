@@ -207,6 +207,13 @@ def test_treatments_check_a_window() -> None:
         treatments.IdlePolicy().check("held", {"latency_request_us": 9})
 
 
+def test_an_idle_policy_that_is_none_is_refused_before_any_work(rig: Rig) -> None:
+    policy = {"idle": treatments.IdlePolicy()}
+    study = Study("odd", measured, {"level": [1]}, {"idle": "hold"}, treatments=policy)
+    with pytest.raises(UsageError, match="unknown idle policy 'hold'"):
+        study.plan(rig, blocks=1, seed=1)
+
+
 def test_a_treatment_needs_a_factor_or_setting() -> None:
     with pytest.raises(UsageError, match="volume") as caught:
         study_of(treatments={"volume": Loud()})
