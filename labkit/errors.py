@@ -161,6 +161,10 @@ class ManipulationError(PlacementError):
     """A placement or treatment is not what its label says: verification found something else."""
 
 
+class CpusApart(LabkitError):
+    """CPUs that were to share a cache did not, as the hypervisor had moved them."""
+
+
 class RigError(LabkitError):
     """A rig cannot be described, brought up, changed or restored."""
 

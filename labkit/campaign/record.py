@@ -12,6 +12,7 @@ from labkit.campaign import evidence, held
 from labkit.campaign.treatments import Treatment
 from labkit.errors import FenceError, LabkitError, ManipulationError
 from labkit.hosts import Host, script
+from labkit.hosts.cache_line import APART_NS
 from labkit.hosts.target import Target
 from labkit.rig import Rig
 from labkit.runtimes import Server
@@ -163,7 +164,9 @@ def account(
     server = next(
         pair for kernel, pair in snapshots if any("=" not in one for one in kernel.processes)
     )
-    mechanisms = evidence.mechanisms(*server, sum(one.messages for one in measurements))
+    mechanisms = record["mechanisms"] | evidence.mechanisms(
+        *server, sum(one.messages for one in measurements)
+    )
     mechanisms |= evidence.cpu_sides(client=(*client, cpus[0]), server=(*server, cpus[1]))
     record["evidence"] = {"before": server[0], "after": server[1]}
     for kernel, (before, after) in snapshots:
@@ -201,6 +204,8 @@ def validity(mechanisms: Mapping[str, float]) -> list[str]:
     flags = []
     if mechanisms.get("steal_worst", 0) > _STEAL:
         flags.append(f"steal {mechanisms['steal_worst']:.1%} of a CPU")
+    if mechanisms.get("cache_line_ns", 0) > APART_NS:
+        flags.append("the CPUs of generator and SUT shared no cache after the window")
     if mechanisms.get("Udp.RcvbufErrors", 0) > 0:
         flags.append(f"{mechanisms['Udp.RcvbufErrors']:.0f} datagrams dropped at the socket")
     cpus = sum(re.fullmatch(r"cpu\d+_idle", name) is not None for name in mechanisms)

@@ -28,7 +28,7 @@ from labkit.campaign.window import drivers
 from labkit.dataset import dropped_before, load
 from labkit.dataset.files import read_looks
 from labkit.design import Condition, Design, flatten, level_label, trial_name
-from labkit.errors import HostUnreachable, LabkitError, Rebooted
+from labkit.errors import CpusApart, HostUnreachable, LabkitError, Rebooted
 from labkit.paths import PROGRESS
 from labkit.placement import parse_cpus
 from labkit.process import announce, seconds_left
@@ -40,7 +40,8 @@ from labkit.tools.base import Measurement
 ATTEMPTS = 2
 #: Planned trials failed in a row after which a run ends: the rig is broken.
 GIVE_UP = 5
-#: Attempts at a trial that may end with a lost connection, besides `ATTEMPTS`.
+#: Attempts at a trial that may end with a lost connection or CPUs that were moved, besides
+#: `ATTEMPTS`.
 LOSSES = 10
 #: Seconds between two looks whether a host answers again.
 _LOOK_SECONDS = 5.0
@@ -180,7 +181,7 @@ class Runner:
             log.ended(record | trial.record, condition.label, error)
             if not error:
                 break
-            lost = self._await_hosts(label, log) or isinstance(error, HostUnreachable)
+            lost = self._await_hosts(label, log) or isinstance(error, (HostUnreachable, CpusApart))
             losses, failures = losses + lost, failures + (not lost)
         return error
 

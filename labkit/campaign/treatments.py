@@ -7,14 +7,16 @@ window. A factor or setting without a treatment is a value that only the protoco
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from labkit.campaign.background import Captured, capture_packets
-from labkit.errors import ManipulationError, RigError, UsageError
+from labkit.errors import CpusApart, ManipulationError, RigError, UsageError
 from labkit.hosts import Host, LocalHost, Tuning, script
+from labkit.hosts.cache_line import APART_NS
 from labkit.hosts.journal import offload
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
 from labkit.hosts.tuning import LATENCY_REQUEST
@@ -43,6 +45,9 @@ class Treatment:
 
     def placed(self, level: Any, server: Server) -> None:
         """Apply the level inside a placement that has just been verified."""
+
+    def ready(self, rig: Rig, level: Any) -> None:
+        """Wait until a window may begin."""
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
         """Return flags: the validity rules that a window at the level breaks.
@@ -134,6 +139,49 @@ class IdlePolicy(Treatment):
                 remedy="another program may have ended it: labkit clean, then run again",
             )
         return []
+
+
+#: Seconds for which a window waits for CPUs that share a cache, and between two looks.
+_PATIENCE, _LOOK = 120.0, 0.2
+
+
+class SharedCache(Treatment):
+    """The cache that the kernel says generator and SUT share: "kept", or "as found".
+
+    A hypervisor may move virtual CPUs to cores without one; all that passes between them then takes
+    longer, by 1.2 to 2.5 times. At "kept" a window begins when they share it, and a window after
+    which they do not is a failed attempt. Separate machines share none, and nothing is kept there.
+    """
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        """Raise `UsageError` for another level."""
+        if level not in (AS_FOUND, "kept"):
+            raise UsageError(f"unknown shared cache {level!r}", remedy='"as found" or "kept"')
+        return None
+
+    def ready(self, rig: Rig, level: Any) -> None:
+        """Wait until the CPUs share a cache; raise `CpusApart` after two minutes."""
+        deadline = time.monotonic() + _PATIENCE
+        while level == "kept" and (found := rig.cache_line_ns()) > APART_NS:
+            if time.monotonic() > deadline:
+                raise _apart(found, f"they have not for {_PATIENCE:.0f} s")
+            time.sleep(_LOOK)
+
+    def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
+        """Raise `CpusApart` where the CPUs did not share a cache after the window."""
+        found = mechanisms.get("cache_line_ns", 0.0)
+        if level == "kept" and found > APART_NS:
+            raise _apart(found, "the hypervisor moved them in the window")
+        return []
+
+
+def _apart(found: float, why: str) -> CpusApart:
+    """Return the error of CPUs between which a cache line takes `found` ns."""
+    return CpusApart(
+        f"the CPUs of generator and SUT share no cache: there and back takes {found:.0f} ns",
+        why=why,
+        remedy='measure with shared_cache "as found", or where CPUs stay on their cores',
+    )
 
 
 def _machines(rig: Rig) -> Sequence[str]:

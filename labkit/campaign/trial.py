@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -350,15 +351,20 @@ class Trial:
         loads = [self._load(window, name, *pair) for name, pair in clients.items()]
         main = aimed_at([client for client, _ in clients.values()], self._servers)
         own, *others = self._kernels(main, host)
+        for treatment, level in self._treatments.values():
+            treatment.ready(self._rig, level)
         before = [snapshot(evidence.BEFORE, kernel) for kernel in others]
         try:
             result = window.run(loads, own.processes, own.networks)
             self.flag(*result.flags)
+            line_ns = self._rig.cache_line_ns()
             after = [snapshot(evidence.AFTER, kernel) for kernel in others]
             seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - self._began
         finally:
             window.close()
         result, ends = self._keep_output(result, loads)
+        if not math.isnan(line_ns):
+            self.record["mechanisms"]["cache_line_ns"] = line_ns
         texts = [(result.texts["before"], result.texts["after"]), *zip(before, after, strict=True)]
         pairs = list(zip([own, *others], texts, strict=True))
         lasting = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,9 +23,10 @@ from labkit.errors import (
     suggestion,
 )
 from labkit.hosts import Host, Tuning, collect_facts, restore, stop_labelled
+from labkit.hosts.cache_line import round_trip_ns
 from labkit.hosts.journal import BOOT_ID
 from labkit.hosts.target import Network, Target
-from labkit.placement import Placement, cpu_set
+from labkit.placement import Placement, cpu_set, parse_cpus
 from labkit.process import announce, ended_as_by_ctrl_c
 from labkit.rig import engine, lock, networks, storage
 from labkit.rig.images import Say
@@ -292,6 +294,16 @@ class Rig:
         if affinity == "free":
             return self.cpu_map["all" if self.shared_kernel else f"all.{role}"]
         return self.cpu_map["sut" if affinity == "same" else role]
+
+    def cache_line_ns(self) -> float:
+        """Return how long a cache line takes from the generator's CPU to the SUT's and back, in ns.
+
+        NaN where they are separate machines or one CPU, or share no cache by what the kernel says.
+        """
+        ends = [parse_cpus(self.cpu_map.get(role, ""))[:1] for role in ("generator", "sut")]
+        if not self.shared_kernel or "sut" not in self.hosts or not all(ends) or ends[0] == ends[1]:
+            return math.nan
+        return round_trip_ns(self.hosts["sut"], (ends[0][0], ends[1][0]))
 
     def networks_of(self, hosts: Collection[Host]) -> dict[str, str]:
         """Return the paths of the network namespaces that hosts and their switch are, by name.
