@@ -341,6 +341,11 @@ def timing(say: Say) -> list[str]:
             spread = statistics.stdev(medians) / statistics.mean(medians)
             shown = ", ".join(f"{value:.1f}" for value in medians)
             lines.append(f"round trip, {wait}: medians {shown} us; {spread:.1%} between trials")
+        if line := rig.cache_line():
+            shown = (
+                f"{line['cache_line_ns']:.0f} ns, {line['cache_line_ratio']:.1f} times the least"
+            )
+            lines.append(f"cache line from generator to SUT and back: {shown}")
         with IdlePolicy().apply(rig, "held", "trial-idle"):
             held = median(rig, "block", 9)
         lines.append(

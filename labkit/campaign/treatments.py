@@ -16,7 +16,7 @@ from typing import Any
 from labkit.campaign.background import Captured, capture_packets
 from labkit.errors import CpusApart, ManipulationError, RigError, UsageError
 from labkit.hosts import Host, LocalHost, Tuning, script
-from labkit.hosts.cache_line import APART_NS
+from labkit.hosts.cache_line import APART
 from labkit.hosts.journal import offload
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
 from labkit.hosts.tuning import LATENCY_REQUEST
@@ -141,47 +141,52 @@ class IdlePolicy(Treatment):
         return []
 
 
-#: Seconds for which a window waits for CPUs that share a cache, and between two looks.
-_PATIENCE, _LOOK = 120.0, 0.2
-
-
 class SharedCache(Treatment):
     """The cache that the kernel says generator and SUT share: "kept", or "as found".
 
     A hypervisor may move virtual CPUs to cores without one; all that passes between them then takes
-    longer, by 1.2 to 2.5 times. At "kept" a window begins when they share it, and a window after
-    which they do not is a failed attempt. Separate machines share none, and nothing is kept there.
+    longer, by 1.2 to 2.5 times. At "kept" a window waits until they share it, and one after which
+    they no longer do is a failed attempt. Where they do not come to share it, each window is
+    flagged. Separate machines share none, and nothing is kept there.
     """
+
+    #: Seconds for which a window waits, and where the one before it waited in vain.
+    _PATIENCE, _AGAIN = 120.0, 2.0
+
+    def __init__(self) -> None:
+        #: Whether they shared it when the last window began.
+        self._shared = True
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Raise `UsageError` for another level."""
         if level not in (AS_FOUND, "kept"):
-            raise UsageError(f"unknown shared cache {level!r}", remedy='"as found" or "kept"')
+            raise UsageError(f"unknown shared cache {level!r}", remedy='"kept" or "as found"')
         return None
 
     def ready(self, rig: Rig, level: Any) -> None:
-        """Wait until the CPUs share a cache; raise `CpusApart` after two minutes."""
-        deadline = time.monotonic() + _PATIENCE
-        while level == "kept" and (found := rig.cache_line_ns()) > APART_NS:
-            if time.monotonic() > deadline:
-                raise _apart(found, f"they have not for {_PATIENCE:.0f} s")
-            time.sleep(_LOOK)
+        """Wait until the CPUs share a cache."""
+        if level != "kept":
+            return
+        deadline = time.monotonic() + (self._PATIENCE if self._shared else self._AGAIN)
+        while (apart := _apart(rig.cache_line())) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        self._shared = not apart
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
-        """Raise `CpusApart` where the CPUs did not share a cache after the window."""
-        found = mechanisms.get("cache_line_ns", 0.0)
-        if level == "kept" and found > APART_NS:
-            raise _apart(found, "the hypervisor moved them in the window")
+        """Raise `CpusApart` where the CPUs were moved apart in the window."""
+        if level == "kept" and self._shared and _apart(mechanisms):
+            raise CpusApart(
+                "the hypervisor moved the CPUs of generator and SUT apart in the window",
+                why=f"a cache line takes {mechanisms['cache_line_ns']:.0f} ns there and back: they "
+                "share no cache",
+                remedy='the trial is repeated; shared_cache "as found" keeps such trials',
+            )
         return []
 
 
-def _apart(found: float, why: str) -> CpusApart:
-    """Return the error of CPUs between which a cache line takes `found` ns."""
-    return CpusApart(
-        f"the CPUs of generator and SUT share no cache: there and back takes {found:.0f} ns",
-        why=why,
-        remedy='measure with shared_cache "as found", or where CPUs stay on their cores',
-    )
+def _apart(mechanisms: Mechanisms) -> bool:
+    """Tell whether generator and SUT share no cache, though they are said to."""
+    return mechanisms.get("cache_line_ratio", 0.0) > APART
 
 
 def _machines(rig: Rig) -> Sequence[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -357,14 +356,13 @@ class Trial:
         try:
             result = window.run(loads, own.processes, own.networks)
             self.flag(*result.flags)
-            line_ns = self._rig.cache_line_ns()
+            cache_line = self._rig.cache_line()
             after = [snapshot(evidence.AFTER, kernel) for kernel in others]
             seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - self._began
         finally:
             window.close()
         result, ends = self._keep_output(result, loads)
-        if not math.isnan(line_ns):
-            self.record["mechanisms"]["cache_line_ns"] = line_ns
+        self.record["mechanisms"] |= cache_line
         texts = [(result.texts["before"], result.texts["after"]), *zip(before, after, strict=True)]
         pairs = list(zip([own, *others], texts, strict=True))
         lasting = (

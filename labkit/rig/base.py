@@ -23,7 +23,7 @@ from labkit.errors import (
     suggestion,
 )
 from labkit.hosts import Host, Tuning, collect_facts, restore, stop_labelled
-from labkit.hosts.cache_line import round_trip_ns
+from labkit.hosts.cache_line import LEAST_NS, round_trip_ns
 from labkit.hosts.journal import BOOT_ID
 from labkit.hosts.target import Network, Target
 from labkit.placement import Placement, cpu_set, parse_cpus
@@ -111,6 +111,8 @@ class Rig:
     patience : float
         Seconds that a campaign waits for a host that does not answer; 0 for hosts that would not
         come back by themselves.
+    nearest_ns : float
+        The least time of a cache line that was read so far, in ns; see `cache_line`.
     mirrored : mapping of str to tuple of str
         For a capture host, the roles whose ports the switch mirrors to it.
 
@@ -140,6 +142,7 @@ class Rig:
     mirrored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cpu_notes: Mapping[str, str] = field(default_factory=dict)
     patience: float = 0.0
+    nearest_ns: float = math.inf
 
     #: The specification by which ``auto`` opens this kind; "" where a file has to name the hosts.
     auto_spec: ClassVar[str] = ""
@@ -295,15 +298,24 @@ class Rig:
             return self.cpu_map["all" if self.shared_kernel else f"all.{role}"]
         return self.cpu_map["sut" if affinity == "same" else role]
 
-    def cache_line_ns(self) -> float:
-        """Return how long a cache line takes from the generator's CPU to the SUT's and back, in ns.
+    def cache_line(self) -> dict[str, float]:
+        """Return how long a cache line takes from the generator's CPU to the SUT's and back.
 
-        NaN where they are separate machines or one CPU, or share no cache by what the kernel says.
+        Returns
+        -------
+        dict of str to float
+            ``cache_line_ns``, and ``cache_line_ratio`` to the least that was read since the rig was
+            opened. Empty where the two are separate machines or one CPU, or where the kernel does
+            not say that they share a cache.
         """
         ends = [parse_cpus(self.cpu_map.get(role, ""))[:1] for role in ("generator", "sut")]
         if not self.shared_kernel or "sut" not in self.hosts or not all(ends) or ends[0] == ends[1]:
-            return math.nan
-        return round_trip_ns(self.hosts["sut"], (ends[0][0], ends[1][0]))
+            return {}
+        found = round_trip_ns(self.hosts["sut"], (ends[0][0], ends[1][0]))
+        if math.isnan(found):
+            return {}
+        self.nearest_ns = max(min(found, self.nearest_ns), LEAST_NS)
+        return {"cache_line_ns": found, "cache_line_ratio": found / self.nearest_ns}
 
     def networks_of(self, hosts: Collection[Host]) -> dict[str, str]:
         """Return the paths of the network namespaces that hosts and their switch are, by name.

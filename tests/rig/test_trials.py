@@ -77,6 +77,17 @@ def test_idle_states_are_held_for_a_trial(lab: Rig, make_trial: Make, left: Left
     assert request() == before and left() == []
 
 
+def test_a_cache_line_is_timed_at_the_end_of_a_window(lab: Rig, make_trial: Make) -> None:
+    """Also where the window's server keeps the CPU of the SUT busy."""
+    trial = make_trial(docker("host"))
+    busy = Workload(("sh", "-c", "while :; do :; done"), 0)
+    with trial.serve(busy, docker("host")):
+        trial.measure(command("sleep 0.2"))
+    timed = {name: x for name, x in trial.mechanisms.items() if name.startswith("cache_line")}
+    assert timed.keys() == lab.cache_line().keys()
+    assert all(value >= 0 for value in timed.values())
+
+
 def test_loads_of_one_window_run_at_the_same_time(lab: Rig, make_trial: Make, left: Left) -> None:
     placement = docker("host")
     trial = make_trial(placement)

@@ -26,6 +26,7 @@ def test_a_long_argument_is_recorded_by_its_digest() -> None:
     ("mechanisms", "flag"),
     [
         ({"steal_worst": 0.02}, "steal 2.0% of a CPU"),
+        ({"cache_line_ratio": 2.7}, "the CPUs of generator and SUT shared no cache at the end"),
         ({"Udp.RcvbufErrors": 3}, "3 datagrams dropped at the socket"),
         (
             {"group_cpu_use": 902.0, "cpu_use": 1.9, "cpu0_idle": 0.0, "cpu1_idle": 0.0},
@@ -35,7 +36,7 @@ def test_a_long_argument_is_recorded_by_its_digest() -> None:
 )
 def test_broken_validity_rules_are_flags(mechanisms: dict[str, float], flag: str) -> None:
     assert validity(mechanisms) == [flag]
-    assert validity({"migrations": 9, "steal_worst": 0.001}) == []
+    assert validity({"migrations": 9, "steal_worst": 0.001, "cache_line_ratio": 1.3}) == []
 
 
 @pytest.mark.parametrize(("seconds", "flagged"), [(0.4, False), (30.0, True)])

@@ -24,7 +24,7 @@ from labkit.campaign.trial import Trial
 from labkit.campaign.window import harness_switches
 from labkit.dataset import load
 from labkit.design import Condition, make_design
-from labkit.errors import CommandFailed, HostUnreachable, LabkitError, Rebooted
+from labkit.errors import CommandFailed, CpusApart, HostUnreachable, LabkitError, Rebooted
 from labkit.process import TERMINAL, UNTIL
 from labkit.rig.base import Rig
 from labkit.status import look
@@ -299,6 +299,13 @@ def test_lost_connections_are_not_counted_as_attempts(flaky: Flaky, tmp_path: Pa
     with pytest.raises(LabkitError, match="5 planned trials failed"):
         plan_of(flaky, protocol).run(tmp_path / "never")
     assert len(protocol.seen) == 5 * runner.LOSSES
+
+
+def test_a_trial_whose_cpus_were_moved_is_repeated_more_often(rig: Rig, tmp_path: Path) -> None:
+    moved = {f"c{call}": CpusApart("moved apart") for call in range(2, 8)}
+    found = plan_of(rig, Protocol(**moved)).run(tmp_path)
+    assert len(found.ok) == 6 and found.trials["status"].tolist().count("failed") == 6
+    assert found.ok.set_index("trial").loc["b01-p02", "attempt"] == 7
 
 
 def test_a_host_that_stays_away_ends_the_campaign(flaky: Flaky, tmp_path: Path) -> None:

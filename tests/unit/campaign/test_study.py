@@ -23,7 +23,7 @@ from labkit.campaign.study import Study, noise
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
 from labkit.dataset import campaigns
-from labkit.errors import ManipulationError, PlanMismatch, UsageError
+from labkit.errors import CpusApart, ManipulationError, PlanMismatch, UsageError
 from labkit.hosts import LocalHost, Result
 from labkit.paths import SHIPPED, project
 from labkit.placement import bare, container, docker
@@ -211,6 +211,59 @@ def test_an_idle_policy_that_is_none_is_refused_before_any_work(rig: Rig) -> Non
     policy = {"idle": treatments.IdlePolicy()}
     study = Study("odd", measured, {"level": [1]}, {"idle": "hold"}, treatments=policy)
     with pytest.raises(UsageError, match="unknown idle policy 'hold'"):
+        study.plan(rig, blocks=1, seed=1)
+
+
+class Moving(Rig):
+    """A rig whose cache lines take the times of a list, to the least; the last one stays."""
+
+    def __init__(self, *ratios: float) -> None:
+        self.ratios = list(ratios)
+
+    def cache_line(self) -> dict[str, float]:
+        ratio = self.ratios.pop(0) if len(self.ratios) > 1 else self.ratios[0]
+        return {"cache_line_ns": 100 * ratio, "cache_line_ratio": ratio} if ratio else {}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which passes in sleeps alone."""
+    now = [0.0]
+    monkeypatch.setattr(treatments.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(treatments.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    return now
+
+
+def test_a_window_waits_until_the_cpus_share_a_cache(clock: list[float]) -> None:
+    cache, apart = treatments.SharedCache(), {"cache_line_ns": 280.0, "cache_line_ratio": 2.8}
+    rig = Moving(3, 3.1, 2.9, 1)
+    cache.ready(rig, "kept")
+    assert clock[0] == pytest.approx(0.6) and rig.ratios == [1]
+    assert cache.check("kept", {"cache_line_ratio": 1.2}) == cache.check("kept", {}) == []
+    with pytest.raises(CpusApart, match="moved the CPUs of generator and SUT apart") as caught:
+        cache.check("kept", apart)
+    assert "280 ns there and back" in caught.value.why
+    assert cache.check("as found", apart) == []
+
+
+def test_where_cpus_never_share_a_cache_it_is_waited_for_once(clock: list[float]) -> None:
+    cache, rig = treatments.SharedCache(), Moving(3)
+    for waited in (120, 122, 124):
+        cache.ready(rig, "kept")
+        assert clock[0] == pytest.approx(waited, abs=0.5)
+        assert cache.check("kept", {"cache_line_ratio": 3.0}) == [], "it was so before the window"
+    cache.ready(rig, "as found")
+    cache.ready(Moving(0), "kept")
+    cache.ready(Moving(1), "kept")
+    assert clock[0] == pytest.approx(124, abs=0.5)
+    cache.ready(rig, "kept")
+    assert clock[0] == pytest.approx(244, abs=0.8), "they had come to share it"
+
+
+def test_another_shared_cache_is_refused_before_any_work(rig: Rig) -> None:
+    cache = {"shared_cache": treatments.SharedCache()}
+    study = Study("odd", measured, {"level": [1]}, {"shared_cache": "yes"}, treatments=cache)
+    with pytest.raises(UsageError, match="unknown shared cache 'yes'"):
         study.plan(rig, blocks=1, seed=1)
 
 
