@@ -171,18 +171,16 @@ def check_complete(folder: Path) -> None:
         for block, count in enumerate(campaign.planned_by_block, start=1)
         if only is None or block in only
     )
-    done = len(
-        {
-            record["trial"]
-            for record in campaign.records
-            if record["status"] == "ok" and (only is None or record["block"] in only)
-        }
-    )
-    if done < planned:
-        failed = campaign.trials[campaign.trials["status"] != "ok"]
-        what = "failed" if len(failed) else "are left"
+    trials = campaign.trials
+    trials = trials[trials["block"].isin(trials["block"] if only is None else only)]
+    done = set(trials.loc[trials["status"] == "ok", "trial"])
+    failed = trials[~trials["trial"].isin(done)]
+    if len(done) < planned:
+        of = {"failed": failed["trial"].nunique()}
+        of |= {"are left": planned - len(done) - of["failed"]}
+        counts = [f"{count} {what}" for what, count in of.items() if count]
         raise LabkitError(
-            f"{planned - done} of {planned} planned trials {what}",
+            f"of {planned} planned trials {' and '.join(counts)}",
             where=str(campaign.path),
             why="; ".join(sorted(set(failed["problems"])))[:600],
             remedy="the same command goes on with them; measured trials are kept",

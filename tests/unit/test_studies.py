@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_datasets import plan as small_plan
-from small_datasets import write_campaign
+from small_datasets import record, write_campaign
 
 from labkit import studies
-from labkit.campaign.store import write_json
+from labkit.campaign.store import Store, write_json
 from labkit.claims.schema import load_claims
-from labkit.errors import Rebooted, UsageError
+from labkit.errors import LabkitError, Rebooted, UsageError
 from labkit.paths import PROGRESS, project
 
 
@@ -59,6 +59,23 @@ def test_a_study_is_executed_again_where_a_host_has_rebooted(
     monkeypatch.setattr(studies, "_REBOOTS", 2)
     with pytest.raises(Rebooted):
         studies._execute(tmp_path / "a.ipynb", tmp_path / "b.ipynb", given, 60, said.append)
+
+
+def test_what_is_left_of_a_campaign_has_not_failed(tmp_path: Path) -> None:
+    """An attempt that failed before one that did not is no failed trial."""
+    path = write_campaign(tmp_path / "echo" / "20260101-000000-0", blocks=3)
+    write_json(path / "plan.json", small_plan() | {"order": [[0, 1]] * 3})
+    studies.check_complete(tmp_path / "echo")
+    write_json(path / "plan.json", small_plan() | {"order": [[0, 1]] * 5})
+    error = {"type": "LabkitError", "what": "the CPUs were moved", "why": "", "evidence": {}}
+    Store(path).add(record(1, attempt=2, status="failed", error=error), {}, {})
+    with pytest.raises(LabkitError) as caught:
+        studies.check_complete(tmp_path / "echo")
+    assert caught.value.what == "of 10 planned trials 4 are left" and caught.value.why == ""
+    Store(path).add(record(4, status="failed", error=error), {}, {})
+    with pytest.raises(LabkitError, match="of 10 planned trials 1 failed and 3 are left") as caught:
+        studies.check_complete(tmp_path / "echo")
+    assert caught.value.why == "the CPUs were moved"
 
 
 def test_a_file_replaces_parameters_of_the_profile(tmp_path: Path) -> None:
