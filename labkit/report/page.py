@@ -673,9 +673,9 @@ class Page:
             f"{self.failed} attempts failed, {len(flagged)} of {self._ok} trials carry a flag of "
             "labkit's checks"
         )
-        failed = self.attempts.loc[self.attempts["status"] != "ok", "problems"]
+        failed = self.attempts.loc[self.attempts["status"] != "ok", "problems"].astype("object")
         kinds = {
-            "failed": failed,
+            "failed": failed.str.replace(_AMOUNTS, "…", regex=True),
             "flagged": flagged["flag"].str.split("; "),
         }
         rows = [texts.explode().value_counts().rename("trials") for texts in kinds.values()]
