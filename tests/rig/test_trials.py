@@ -81,8 +81,8 @@ def test_a_cache_line_is_timed_at_the_end_of_a_window(lab: Rig, make_trial: Make
     """Also where the window's server keeps the CPU of the SUT busy."""
     trial = make_trial(docker("host"))
     busy = Workload(("sh", "-c", "while :; do :; done"), 0)
-    with trial.serve(busy, docker("host")):
-        trial.measure(command("sleep 0.2"))
+    with trial.serve(busy, docker("host")) as server:
+        trial.measure(command("sleep 0.2"), inside=server)
     timed = {name: x for name, x in trial.mechanisms.items() if name.startswith("cache_line")}
     assert timed.keys() == lab.cache_line().keys()
     assert all(value >= 0 for value in timed.values())
