@@ -172,7 +172,8 @@ def check_complete(folder: Path) -> None:
         if only is None or block in only
     )
     trials = campaign.trials
-    trials = trials[trials["block"].isin(trials["block"] if only is None else only)]
+    if only is not None:
+        trials = trials[trials["block"].isin(only)]
     done = set(trials.loc[trials["status"] == "ok", "trial"])
     failed = trials[~trials["trial"].isin(done)]
     if len(done) < planned:

@@ -12,7 +12,7 @@ from labkit.campaign import evidence, held
 from labkit.campaign.treatments import Treatment
 from labkit.errors import FenceError, LabkitError, ManipulationError
 from labkit.hosts import Host, script
-from labkit.hosts.cache_line import APART
+from labkit.hosts.cache_line import apart
 from labkit.hosts.target import Target
 from labkit.rig import Rig
 from labkit.runtimes import Server
@@ -204,7 +204,7 @@ def validity(mechanisms: Mapping[str, float]) -> list[str]:
     flags = []
     if mechanisms.get("steal_worst", 0) > _STEAL:
         flags.append(f"steal {mechanisms['steal_worst']:.1%} of a CPU")
-    if mechanisms.get("cache_line_ratio", 0) > APART:
+    if apart(mechanisms):
         flags.append("the CPUs of generator and SUT shared no cache at the end")
     if mechanisms.get("Udp.RcvbufErrors", 0) > 0:
         flags.append(f"{mechanisms['Udp.RcvbufErrors']:.0f} datagrams dropped at the socket")

@@ -16,10 +16,10 @@ from typing import Any
 from labkit.campaign.background import Captured, capture_packets
 from labkit.errors import CpusApart, ManipulationError, RigError, UsageError
 from labkit.hosts import Host, LocalHost, Tuning, script
-from labkit.hosts.cache_line import APART
+from labkit.hosts.cache_line import apart
 from labkit.hosts.journal import offload
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
-from labkit.hosts.tuning import LATENCY_REQUEST
+from labkit.hosts.tuning import LATENCY_REQUEST, takes_latency_request
 from labkit.placement import Placement, bare, docker
 from labkit.rig import Rig
 from labkit.runtimes import RUNTIMES, Server
@@ -115,7 +115,7 @@ class IdlePolicy(Treatment):
         if level not in (AS_FOUND, "held"):
             raise UsageError(f"unknown idle policy {level!r}", remedy='"as found" or "held"')
         for role in _machines(rig) if level == "held" else ():
-            if rig.hosts[role].run("test", "-w", LATENCY_REQUEST, check=False).status != 0:
+            if not takes_latency_request(rig.hosts[role]):
                 return f"{role}: idle states cannot be held: {LATENCY_REQUEST} is not writable"
         return None
 
@@ -168,13 +168,13 @@ class SharedCache(Treatment):
         if level != "kept":
             return
         deadline = time.monotonic() + (self._PATIENCE if self._shared else self._AGAIN)
-        while (apart := _apart(rig.cache_line())) and time.monotonic() < deadline:
+        while (moved := apart(rig.cache_line())) and time.monotonic() < deadline:
             time.sleep(0.2)
-        self._shared = not apart
+        self._shared = not moved
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
         """Raise `CpusApart` where the CPUs were moved apart in the window."""
-        if level == "kept" and self._shared and _apart(mechanisms):
+        if level == "kept" and self._shared and apart(mechanisms):
             raise CpusApart(
                 "the hypervisor moved the CPUs of generator and SUT apart in the window",
                 why=f"a cache line takes {mechanisms['cache_line_ns']:.0f} ns there and back: they "
@@ -182,11 +182,6 @@ class SharedCache(Treatment):
                 remedy='the trial is repeated; shared_cache "as found" keeps such trials',
             )
         return []
-
-
-def _apart(mechanisms: Mechanisms) -> bool:
-    """Tell whether generator and SUT share no cache, though they are said to."""
-    return mechanisms.get("cache_line_ratio", 0.0) > APART
 
 
 def _machines(rig: Rig) -> Sequence[str]:

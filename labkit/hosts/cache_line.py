@@ -7,6 +7,7 @@ guest on any cores, and move them at any time; the guest's kernel goes on saying
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from labkit.hosts.host import Host
 
@@ -57,6 +58,11 @@ there_and_back = least(1)
 os.waitpid(pid, 0)
 print(max(there_and_back - 2 * least(0, 400), 0))
 """
+
+
+def apart(mechanisms: Mapping[str, float]) -> bool:
+    """Tell whether two CPUs share no cache, though they are said to (`Rig.cache_line`)."""
+    return mechanisms.get("cache_line_ratio", 0.0) > APART
 
 
 def round_trip_ns(host: Host, cpus: tuple[int, int]) -> float:

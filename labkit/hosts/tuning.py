@@ -53,6 +53,11 @@ echo $lowest
 _IRQS = 'for path in /proc/irq/[0-9]*/smp_affinity_list; do echo "$path"; done'
 
 
+def takes_latency_request(host: Host) -> bool:
+    """Tell whether idle states can be held on a host."""
+    return host.run("test", "-w", LATENCY_REQUEST, check=False).status == 0
+
+
 class Tuning:
     """Settings of a host that are restored when the context ends.
 
@@ -157,7 +162,7 @@ class Tuning:
         """Keep CPUs out of idle states with a longer exit latency; return whether that works."""
         if not 0 <= max_latency_us < 1 << 31:
             raise UsageError(f"invalid latency: {max_latency_us} us")
-        if self.host.run("test", "-w", LATENCY_REQUEST, check=False).status != 0:
+        if not takes_latency_request(self.host):
             self.notes.append(f"{LATENCY_REQUEST}: not supported on this host")
             return False
         directory = posixpath.join(self.journal.directory, f"hold-{uuid4().hex}")

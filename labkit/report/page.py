@@ -674,7 +674,7 @@ class Page:
             "labkit's checks"
         )
         failed = self.attempts.loc[self.attempts["status"] != "ok", "problems"].astype("object")
-        kinds = {
+        kinds: dict[str, pd.Series] = {
             "failed": failed.str.replace(_AMOUNTS, "…", regex=True),
             "flagged": flagged["flag"].str.split("; "),
         }
