@@ -199,8 +199,12 @@ def test_wrong_use_is_exit_code_2_before_anything_runs(argv: tuple[str, ...], wo
 
 
 #: A part of the first study whose trials take about a second: one network, no capture, and the
-#: exchange without sockperf, which sleeps for two seconds.
-SMALL = "{networks: [host], cells: {ladder: [spin], capture: []}, exchange: 'udp in, tcp out'}"
+#: exchange without sockperf, which sleeps for two seconds. As found, as tests beside it use both
+#: CPUs, which makes trials without a shared cache, failed attempts otherwise, likely.
+SMALL = (
+    "{networks: [host], cells: {ladder: [spin], capture: []}, exchange: 'udp in, tcp out',"
+    " shared_cache: as found}"
+)
 
 
 def papermill(folder: Path, **parameters: str) -> list[str]:
