@@ -107,9 +107,22 @@ class Study:
             )
 
     def infeasible(self, rig: Rig, levels: Levels) -> str | None:
-        """Return why a rig cannot run these placements and treatments, or None."""
+        """Return why a rig cannot run these placements and treatments, or None.
+
+        Raises
+        ------
+        UsageError
+            A treatment has no such level.
+        """
         placements = (one for one in levels.values() if isinstance(one, Placement))
         values = {**self.settings, **levels}
+        for name, treatment in self.treatments.items():
+            if treatment.known is not None and values[name] not in treatment.known:
+                raise UsageError(
+                    f"{name} has no level {values[name]!r}",
+                    where=f"study {self.name}",
+                    remedy=suggestion(values[name], treatment.known),
+                )
         reasons = itertools.chain(
             (rig.infeasible(one) for one in placements),
             (

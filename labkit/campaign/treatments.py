@@ -8,13 +8,13 @@ window. A factor or setting without a treatment is a value that only the protoco
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.campaign.background import Captured, capture_packets
-from labkit.errors import CpusApart, ManipulationError, RigError, UsageError
+from labkit.errors import CpusApart, ManipulationError, RigError
 from labkit.hosts import Host, LocalHost, Tuning, script
 from labkit.hosts.cache_line import apart
 from labkit.hosts.journal import offload
@@ -22,6 +22,7 @@ from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
 from labkit.hosts.tuning import LATENCY_REQUEST, takes_latency_request
 from labkit.placement import Placement, bare, docker
 from labkit.rig import Rig
+from labkit.rig.base import AFFINITIES
 from labkit.runtimes import RUNTIMES, Server
 
 #: The level of a treatment that leaves the host as it is.
@@ -32,6 +33,9 @@ Mechanisms = Mapping[str, float]
 
 class Treatment:
     """The base of treatments: feasible on every rig, without any effect."""
+
+    #: Every level that there is; where it is None, any value may be one.
+    known: ClassVar[Collection[Any] | None] = None
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why a rig cannot run `level` in a condition with `levels`, or None."""
@@ -48,6 +52,9 @@ class Treatment:
 
     def ready(self, rig: Rig, level: Any) -> None:
         """Wait until a window may begin."""
+
+    def begin(self, rig: Rig, level: Any) -> None:
+        """Apply what may only be there in the window itself, after every treatment is ready."""
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
         """Return flags: the validity rules that a window at the level breaks.
@@ -70,6 +77,7 @@ class Pinning(Treatment):
         The factor whose level "spin" makes both ends spin; they cannot share a CPU then.
     """
 
+    known = AFFINITIES
     wait: str = "wait"
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
@@ -108,12 +116,18 @@ class IdlePolicy(Treatment):
     """The idle states of every machine: "held" at polling, which takes no time to leave.
 
     An open file holds it, so the kernel reverts it even after a kill. "as found" changes nothing.
+    It is held from the window on: a hypervisor brings CPUs back to a shared cache (`SharedCache`)
+    only where they go idle and wake each other.
     """
 
+    known = (AS_FOUND, "held")
+
+    def __init__(self) -> None:
+        #: The tuning of every machine to hold, by its role.
+        self._machines: dict[str, Tuning] = {}
+
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why a machine cannot be held, or None; raise `UsageError` for another level."""
-        if level not in (AS_FOUND, "held"):
-            raise UsageError(f"unknown idle policy {level!r}", remedy='"as found" or "held"')
+        """Return why a machine cannot be held, or None."""
         for role in _machines(rig) if level == "held" else ():
             if not takes_latency_request(rig.hosts[role]):
                 return f"{role}: idle states cannot be held: {LATENCY_REQUEST} is not writable"
@@ -121,13 +135,20 @@ class IdlePolicy(Treatment):
 
     @contextmanager
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
-        """Keep the CPUs of every machine from idle states that take time to leave."""
+        """Let windows keep the CPUs of every machine from idle states that take time to leave."""
+        roles = _machines(rig) if level == "held" else ()
         with ExitStack() as stack:
-            for role in _machines(rig) if level == "held" else ():
-                tuning = stack.enter_context(Tuning(rig.hosts[role], label))
-                if not tuning.hold_idle():
-                    raise _not_set('the idle policy "held"', role, tuning)
+            for role in roles:
+                self._machines[role] = stack.enter_context(Tuning(rig.hosts[role], label))
+            stack.callback(self._machines.clear)
             yield
+
+    def begin(self, rig: Rig, level: Any) -> None:
+        """Keep them from those until the treatment ends."""
+        while self._machines:
+            role, tuning = self._machines.popitem()
+            if not tuning.hold_idle():
+                raise _not_set('the idle policy "held"', role, tuning)
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
         """Raise where the policy was not in effect at the end of the window."""
@@ -150,27 +171,24 @@ class SharedCache(Treatment):
     flagged. Separate machines share none, and nothing is kept there.
     """
 
-    #: Seconds for which a window waits, and where the one before it waited in vain.
-    _PATIENCE, _AGAIN = 120.0, 2.0
+    known = (AS_FOUND, "kept")
+    #: Seconds for which a window waits at most; half of it after each that waited in vain, to 2.
+    _PATIENCE = 120.0
 
     def __init__(self) -> None:
+        self._patience = self._PATIENCE
         #: Whether they shared it when the last window began.
         self._shared = True
-
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Raise `UsageError` for another level."""
-        if level not in (AS_FOUND, "kept"):
-            raise UsageError(f"unknown shared cache {level!r}", remedy='"kept" or "as found"')
-        return None
 
     def ready(self, rig: Rig, level: Any) -> None:
         """Wait until the CPUs share a cache."""
         if level != "kept":
             return
-        deadline = time.monotonic() + (self._PATIENCE if self._shared else self._AGAIN)
+        deadline = time.monotonic() + self._patience
         while (moved := apart(rig.cache_line())) and time.monotonic() < deadline:
             time.sleep(0.2)
         self._shared = not moved
+        self._patience = max(self._patience / 2, 2.0) if moved else self._PATIENCE
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
         """Raise `CpusApart` where the CPUs were moved apart in the window."""
@@ -280,6 +298,8 @@ class TunnelOffload(Treatment):
     Where it is off, the sending kernel cuts a stream into packets before they leave.
     """
 
+    known = (AS_FOUND, "off")
+
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why an interface of the lab cannot be without it, or None."""
         for role, device in _ends(rig) if level == "off" else ():
@@ -361,6 +381,8 @@ class SecondHost(Treatment):
 class PacketCapture(Treatment):
     """Capturing traffic at the switch on the collector, "on" or "off"."""
 
+    known = ("off", "on")
+
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why nothing can be captured, or None."""
         if level != "on" or "collector" in rig.targets:
@@ -394,6 +416,8 @@ ENDS = ("sut", "peer")
 
 class PacketSteering(Treatment):
     """Steering received packets to CPUs, a level of `labkit.hosts.packet_steering.LEVELS`."""
+
+    known = LEVELS
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why the interfaces of the lab do not support the level, or None."""

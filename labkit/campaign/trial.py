@@ -352,6 +352,8 @@ class Trial:
         own, *others = self._kernels(main, host)
         for treatment, level in self._treatments.values():
             treatment.ready(self._rig, level)
+        for treatment, level in self._treatments.values():
+            treatment.begin(self._rig, level)
         before = [snapshot(evidence.BEFORE, kernel) for kernel in others]
         try:
             result = window.run(loads, own.processes, own.networks)

@@ -552,6 +552,7 @@ class PaperHosts(_Model):
     where: dict[str, Annotated[tuple[Level, ...], Strict(False)]] = {}
     congestion_control: str = ""
     disk: Literal["", "hard disk", "SSD", "NVMe", "virtual disk", "not stated"] = ""
+    idle: Literal["", "as found"] = ""
     seccomp: Literal["", "none", "default"] = ""
     weave: Literal["", "sleeve", "fastdp"] = ""
 
@@ -575,7 +576,7 @@ class PaperHosts(_Model):
 
 
 #: The properties of `PaperHosts`.
-HOST_PROPERTIES = ("congestion_control", "disk", "seccomp", "weave")
+HOST_PROPERTIES = ("congestion_control", "disk", "idle", "seccomp", "weave")
 
 
 class _File(BaseModel):

@@ -92,6 +92,11 @@ def _disk(dataset: Dataset) -> str:
     return str(places.get("engine", {}).get("disk") or "")
 
 
+def _idle(dataset: Dataset) -> str:
+    """Return the idle policy of a campaign (`labkit.treatments.IdlePolicy`)."""
+    return str(dataset.plan.get("settings", {}).get("idle", "as found"))
+
+
 def _seccomp(dataset: Dataset) -> str:
     """Return the profile of seccomp filters that the engine gives containers."""
     options = (_stable(dataset.facts, "sut").get("engine") or {}).get("SecurityOptions")
@@ -113,6 +118,7 @@ def _weave(dataset: Dataset) -> str:
 _HOSTS: Mapping[str, tuple[str, Callable[[Dataset], str]]] = {
     "congestion_control": ("TCP congestion control", _congestion_control),
     "disk": ("the kind of disk", _disk),
+    "idle": ("idle states", _idle),
     "weave": ("the data path of Weave Net", _weave),
     "seccomp": ("the seccomp filter of containers", _seccomp),
 }

@@ -759,8 +759,8 @@ class Page:
         self.show(lacking.to_frame("why it is missing here"), empty="No capability is missing.")
         cpus = pd.Series(self.rig.get("cpu_map", {}), dtype="object").astype(str)
         self.show(cpus.to_frame("CPUs"))
-        if idle := self.rig.get("idle"):
-            self.say(f"Idle policy of the machines: {idle}.")
+        if idle := self.plan["settings"].get("idle"):
+            self.say(f"Idle states of the machines: {idle}.")
         self.show(self._hosts(), empty="No facts of the hosts were recorded.")
 
     def _hosts(self) -> pd.DataFrame:

@@ -70,7 +70,9 @@ with Rig.open("one-host", patience=600, say=lambda text: None) as rig:
     except ManipulationError as error:
         print("caught:", error.what)
     try:
-        with IdlePolicy().apply(rig, "held", "trial-idle"):
+        policy = IdlePolicy()
+        with policy.apply(rig, "held", "trial-idle"):
+            policy.begin(rig, "held")
             print("held")
     except RigError as error:
         print("refused:", error.why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,17 +57,23 @@ def untampered() -> list[Placement]:
     ]
 
 
+@pytest.fixture(scope="module")
+def networks(lab: Rig) -> Iterator[None]:
+    with lab.networks(["nat", "macvlan"]):
+        yield
+
+
+@pytest.mark.usefixtures("networks")
 @pytest.mark.parametrize("placement", untampered(), ids=lambda placement: placement.label)
 def test_without_tampering_nothing_is_said(
     lab: Rig, make_trial: Callable[..., Trial], placement: Placement
 ) -> None:
-    with lab.networks(["nat", "macvlan"]):
-        if reason := lab.infeasible(placement):
-            pytest.skip(reason)
-        trial = make_trial(placement)
-        with trial.serve(sockperf.server("block"), placement) as server:
-            load = sockperf.ping_pong(server.address, messages=500, size=64, wait="block")
-            trial.measure(load)
+    if reason := lab.infeasible(placement):
+        pytest.skip(reason)
+    trial = make_trial(placement)
+    with trial.serve(sockperf.server("block"), placement) as server:
+        load = sockperf.ping_pong(server.address, messages=500, size=64, wait="block")
+        trial.measure(load)
     assert not [flag for flag in trial.record["flags"] if "pause" in flag or "impossible" in flag]
     (kept,) = trial.record["held"].values()
     assert kept["server"]["state"] == "running"

@@ -65,8 +65,9 @@ def test_idle_states_are_held_for_a_trial(lab: Rig, make_trial: Make, left: Left
 
     before, trial = request(), make_trial(docker("host"), idle="held")
     with trial.apply("idle"), trial.serve(waiting("net"), docker("host")) as server:
-        assert request() == 0
+        assert request() == before, "CPUs that are to come to share a cache go idle"
         trial.measure(command("sleep 0.1"), inside=server)
+        assert request() == 0
     assert trial.mechanisms["latency_request_us"] == 0
     # Without its treatment the window is refused, unless another program holds the same.
     trial = make_trial(docker("host"), idle="held")

@@ -183,6 +183,8 @@ ENGINE = {"SecurityOptions": ["name=seccomp,profile=builtin", "name=cgroupns"]}
         ({"disk": "hard disk"}, {}, {}, "not recorded"),
         ({"disk": "hard disk"}, machine(storage={"engine": {"disk": "NVMe"}}), {}, "NVMe"),
         ({"disk": "NVMe"}, machine(storage={"engine": {"disk": "NVMe"}}), {}, ""),
+        ({"idle": "as found"}, {}, {}, ""),
+        ({"idle": "as found"}, {}, {"idle": "held"}, "held"),
         ({"seccomp": "none"}, machine(engine=ENGINE), {}, "default"),
         ({"seccomp": "default"}, machine(engine=ENGINE), {}, ""),
         ({"seccomp": "none"}, machine(engine={"SecurityOptions": []}), {}, ""),

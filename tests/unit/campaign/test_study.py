@@ -207,13 +207,6 @@ def test_treatments_check_a_window() -> None:
         treatments.IdlePolicy().check("held", {"latency_request_us": 9})
 
 
-def test_an_idle_policy_that_is_none_is_refused_before_any_work(rig: Rig) -> None:
-    policy = {"idle": treatments.IdlePolicy()}
-    study = Study("odd", measured, {"level": [1]}, {"idle": "hold"}, treatments=policy)
-    with pytest.raises(UsageError, match="unknown idle policy 'hold'"):
-        study.plan(rig, blocks=1, seed=1)
-
-
 class Moving(Rig):
     """A rig whose cache lines take the times of a list, to the least; the last one stays."""
 
@@ -246,25 +239,39 @@ def test_a_window_waits_until_the_cpus_share_a_cache(clock: list[float]) -> None
     assert cache.check("as found", apart) == []
 
 
-def test_where_cpus_never_share_a_cache_it_is_waited_for_once(clock: list[float]) -> None:
+def test_where_cpus_do_not_come_to_share_a_cache_ever_less_is_waited(clock: list[float]) -> None:
     cache, rig = treatments.SharedCache(), Moving(3)
-    for waited in (120, 122, 124):
+    for waited in (120, 60, 30, 15, 7.5, 3.75, 2, 2):
+        began = clock[0]
         cache.ready(rig, "kept")
-        assert clock[0] == pytest.approx(waited, abs=0.5)
+        assert clock[0] - began == pytest.approx(waited, abs=0.25)
         assert cache.check("kept", {"cache_line_ratio": 3.0}) == [], "it was so before the window"
+    began = clock[0]
     cache.ready(rig, "as found")
     cache.ready(Moving(0), "kept")
-    cache.ready(Moving(1), "kept")
-    assert clock[0] == pytest.approx(124, abs=0.5)
+    assert clock[0] == began
     cache.ready(rig, "kept")
-    assert clock[0] == pytest.approx(244, abs=0.8), "they had come to share it"
+    assert clock[0] - began == pytest.approx(120, abs=0.25), "they had come to share it"
 
 
-def test_another_shared_cache_is_refused_before_any_work(rig: Rig) -> None:
-    cache = {"shared_cache": treatments.SharedCache()}
-    study = Study("odd", measured, {"level": [1]}, {"shared_cache": "yes"}, treatments=cache)
-    with pytest.raises(UsageError, match="unknown shared cache 'yes'"):
+@pytest.mark.parametrize(
+    ("name", "treatment", "level", "known"),
+    [
+        ("shared_cache", treatments.SharedCache(), "yes", "one of as found, kept"),
+        ("idle", treatments.IdlePolicy(), "hold", "did you mean 'held'? One of as found, held"),
+        ("tunnel_offload", treatments.TunnelOffload(), "on", "one of as found, off"),
+        ("capture", treatments.PacketCapture(), True, "one of off, on"),
+        ("rps", treatments.PacketSteering(), "rss", "did you mean 'rfs'? One of off, on, rfs, xps"),
+        ("affinity", treatments.Pinning(), "spread", "one of free, split, same"),
+    ],
+)
+def test_an_unknown_level_of_a_treatment_is_refused_before_any_work(
+    rig: Rig, name: str, treatment: Treatment, level: object, known: str
+) -> None:
+    study = Study("odd", measured, {"level": [1]}, {name: level}, treatments={name: treatment})
+    with pytest.raises(UsageError, match=f"{name} has no level {level!r}") as caught:
         study.plan(rig, blocks=1, seed=1)
+    assert caught.value.remedy == known
 
 
 def test_a_treatment_needs_a_factor_or_setting() -> None:

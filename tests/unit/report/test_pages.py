@@ -128,9 +128,9 @@ def test_a_page_has_no_html_from_data(tmp_path: Path) -> None:
         kept = {name: item if name in own else hostile(item) for name, item in record.items()}
         if path.name == "plan.json":
             kept |= {"infeasible": [{"condition": EVIL, "reason": EVIL}], "order": [[0, 1]] * 6}
-            kept |= {"blocks": 6, "seed": 1, "settings": {EVIL: EVIL}}
+            kept |= {"blocks": 6, "seed": 1, "settings": {EVIL: EVIL, "idle": EVIL}}
             kept["rig"] |= {"caveats": [EVIL, f"`{EVIL}`"], "capabilities": {EVIL: EVIL}}
-            kept["rig"] |= {"idle": EVIL, "links": [EVIL]}
+            kept["rig"] |= {"links": [EVIL]}
         path.write_text(json.dumps(kept))
     source = f"""from labkit import Page
 page = Page({str(campaign)!r}, factors=["placement"], value="rtt_ns")
