@@ -206,7 +206,7 @@ COUNTERS = {
     "nr_periods": ("1", "periods of the quota"),
     "other_programs_cpu": ("1", "CPU use, in CPUs, of programs that ran before the trial"),
     "steal_worst": ("1", "share of its time stolen from the CPU that lost most"),
-    "cache_line_ns": ("ns", "time of a cache line from generator to SUT and back, afterwards"),
+    "cache_line_ns": ("ns", "time of a cache line from generator to SUT and back, the longest"),
     "cache_line_ratio": ("1", "the same, to the least that was read in the session"),
     "first_hop_drops": ("1", "datagrams that the first forwarder's socket dropped"),
     "conntrack_entries": ("1", "connections tracked at the end"),

@@ -205,7 +205,7 @@ def validity(mechanisms: Mapping[str, float]) -> list[str]:
     if mechanisms.get("steal_worst", 0) > _STEAL:
         flags.append(f"steal {mechanisms['steal_worst']:.1%} of a CPU")
     if apart(mechanisms):
-        flags.append("the CPUs of generator and SUT shared no cache at the end")
+        flags.append("the CPUs of generator and SUT shared no cache before or after the window")
     if mechanisms.get("Udp.RcvbufErrors", 0) > 0:
         flags.append(f"{mechanisms['Udp.RcvbufErrors']:.0f} datagrams dropped at the socket")
     cpus = sum(re.fullmatch(r"cpu\d+_idle", name) is not None for name in mechanisms)

@@ -356,15 +356,16 @@ class Trial:
             treatment.begin(self._rig, level)
         before = [snapshot(evidence.BEFORE, kernel) for kernel in others]
         try:
-            result = window.run(loads, own.processes, own.networks)
+            timing = self._rig.cache_line_command()
+            result = window.run(loads, own.processes, own.networks, timing)
             self.flag(*result.flags)
-            cache_line = self._rig.cache_line()
             after = [snapshot(evidence.AFTER, kernel) for kernel in others]
             seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - self._began
         finally:
             window.close()
         result, ends = self._keep_output(result, loads)
-        self.record["mechanisms"] |= cache_line
+        lines = (self.logs.pop(f"line_{when}") for when in ("before", "after"))
+        self.record["mechanisms"] |= self._rig.longest(*lines)
         texts = [(result.texts["before"], result.texts["after"]), *zip(before, after, strict=True)]
         pairs = list(zip([own, *others], texts, strict=True))
         lasting = (

@@ -56,8 +56,9 @@ class Load:
 class WindowResult:
     """The job's result (the status of the first load that failed), its files, and its cost.
 
-    `texts` are the snapshots ``before`` and ``after``, and ``NAME.out``, ``NAME.err`` and
-    ``NAME.log`` of each load; `wakeups` says how often the harness ran meanwhile.
+    `texts` are the snapshots ``before`` and ``after``, what timed a cache line printed
+    (``line_before``, ``line_after``, empty where nothing did), and ``NAME.out``, ``NAME.err``
+    and ``NAME.log`` of each load; `wakeups` says how often the harness ran meanwhile.
     """
 
     job: Result
@@ -97,15 +98,20 @@ class Window:
         return f"{self.folder}/{name}.log"
 
     def run(
-        self, loads: Sequence[Load], processes: Sequence[str], networks: Sequence[str] = ()
+        self,
+        loads: Sequence[Load],
+        processes: Sequence[str],
+        networks: Sequence[str] = (),
+        cache_line: Sequence[str] = (),
     ) -> WindowResult:
         """Run the loads at the same time and sleep until all have ended.
 
         Evidence is taken of `processes` and `networks`, as in `labkit.campaign.record.Kernel`.
+        `cache_line` is the command that times a cache line before and after (`labkit.Rig`).
         """
         commands = [text for load in loads for text in (load.name, shlex.join(load.argv))]
         words = " ".join(processes), " ".join(networks)
-        argv = script(evidence.WINDOW, self.folder, *words, *commands)
+        argv = script(evidence.WINDOW, self.folder, *words, shlex.join(cache_line), *commands)
         self._job = start_job(self.host, argv, directory=self.folder, label=self.label)
         wakeups, began = harness_switches(), time.monotonic()
         longest = max(load.client.seconds for load in loads)
@@ -122,7 +128,8 @@ class Window:
         self.host.run("rm", "-rf", "--", self.folder)
 
     def _collect(self, loads: Sequence[Load]) -> dict[str, str]:
-        names = ["before", "after", *(f"{one.name}.{x}" for one in loads for x in ("out", "err"))]
+        names = ["before", "after", "line_before", "line_after"]
+        names += [f"{one.name}.{x}" for one in loads for x in ("out", "err")]
         commands = {name: ["cat", f"{self.folder}/{name}"] for name in names}
         commands |= {f"{load.name}.log": list(load.log) for load in loads}
         return {

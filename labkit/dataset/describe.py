@@ -87,7 +87,7 @@ _RECORD = {
     "verifications": ("", "what was read back of each further placement, by its name (JSON)"),
     "steering": ("", "packet steering as it was read back from the hosts (JSON)"),
     "details": ("", "what the protocol noted beside its metrics (JSON)"),
-    "window_seconds": ("s", "length of the measured window"),
+    "window_seconds": ("s", "length of the measured window, with its snapshots"),
     "evidence": ("", "counters of the host before and after the window (JSON)"),
     "held": ("", "what was the same before and after the window, by host (JSON)"),
     "sampled": ("", "the measured columns of samples.parquet, in their order (JSON)"),

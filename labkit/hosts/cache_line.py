@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from labkit.hosts.host import Host
-
 #: Two CPUs share no cache if a line takes this many times the least that was read, or that is told
 #: apart. On an AMD EPYC of 2022, this module reads 70 to 95 ns for two that share one, up to 140
 #: where they are busy, and 190 to 250 for others.
@@ -65,13 +63,18 @@ def apart(mechanisms: Mapping[str, float]) -> bool:
     return mechanisms.get("cache_line_ratio", 0.0) > APART
 
 
-def round_trip_ns(host: Host, cpus: tuple[int, int]) -> float:
-    """Return the time of a cache line between two CPUs and back, in ns.
+def command(cpus: tuple[int, int]) -> list[str]:
+    """Return the command that prints the time of a cache line between two CPUs and back, in ns.
 
     Two processes of Python write in turn to a word of shared memory, each on its CPU, for some
-    milliseconds. NaN where the kernel does not say that the CPUs share a cache, or where it cannot
-    be measured.
+    milliseconds. It fails where the kernel does not say that the CPUs share a cache.
     """
-    argv = ["timeout", "5", "python3", "-ISc", _EXCHANGE, *map(str, cpus)]
-    result = host.run(*argv, check=False)
-    return float(result.stdout) if result.status == 0 else math.nan
+    return ["timeout", "5", "python3", "-ISc", _EXCHANGE, *map(str, cpus)]
+
+
+def printed(text: str) -> float:
+    """Return the time that the command has printed, NaN where it has failed."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -185,12 +185,15 @@ def test_a_snapshot_of_this_machine_is_complete() -> None:
 def test_a_window_fails_with_the_first_load_that_fails(tmp_path: Path) -> None:
     loads = ["one", "true", "two", "sh -c 'sleep 0.2; exit 3'", "three", "sh -c 'exit 4'"]
     job = LocalHost().run(
-        *script(evidence.WINDOW, str(tmp_path), str(os.getpid()), "", *loads), check=False
+        *script(evidence.WINDOW, str(tmp_path), str(os.getpid()), "", "", *loads), check=False
     )
     assert job.status == 3
     loads = ["one", "true", "two", "true"]
-    arguments = (str(tmp_path), str(os.getpid()), "", *loads)
+    arguments = (str(tmp_path), str(os.getpid()), "", "echo '8 1'", *loads)
     assert LocalHost().run(*script(evidence.WINDOW, *arguments), check=False).status == 0
+    assert [(tmp_path / f"line_{when}").read_text() for when in ("before", "after")] == [
+        "8 1\n"
+    ] * 2
 
 
 def test_the_cpu_time_of_each_placement() -> None:

@@ -26,7 +26,10 @@ def test_a_long_argument_is_recorded_by_its_digest() -> None:
     ("mechanisms", "flag"),
     [
         ({"steal_worst": 0.02}, "steal 2.0% of a CPU"),
-        ({"cache_line_ratio": 2.7}, "the CPUs of generator and SUT shared no cache at the end"),
+        (
+            {"cache_line_ratio": 2.7},
+            "the CPUs of generator and SUT shared no cache before or after the window",
+        ),
         ({"Udp.RcvbufErrors": 3}, "3 datagrams dropped at the socket"),
         (
             {"group_cpu_use": 902.0, "cpu_use": 1.9, "cpu0_idle": 0.0, "cpu1_idle": 0.0},

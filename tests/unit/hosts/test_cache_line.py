@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from labkit.hosts import LocalHost
-from labkit.hosts.cache_line import LEAST_NS, round_trip_ns
+from labkit.hosts.cache_line import LEAST_NS, command, printed
 from labkit.placement import parse_cpus
-from labkit.rig import base
 from labkit.rig.base import Rig
 
 
@@ -20,13 +19,17 @@ def said_to_share(one: int, other: int) -> bool:
     return any({one, other} <= set(parse_cpus(path.read_text().strip())) for path in lists)
 
 
+def round_trip_ns(cpus: tuple[int, int]) -> float:
+    return printed(LocalHost().run(*command(cpus), check=False).stdout)
+
+
 def test_a_cache_line_is_timed_between_cpus_that_share_a_cache() -> None:
     one, *others = sorted(os.sched_getaffinity(0))
     for other in others[:1]:
-        found = round_trip_ns(LocalHost(), (one, other))
+        found = round_trip_ns((one, other))
         # The CPUs may be busy with other work, so that there is no upper bound.
         assert found >= 0 if said_to_share(one, other) else math.isnan(found)
-    assert math.isnan(round_trip_ns(LocalHost(), (one, 4095))), "there is no such CPU"
+    assert math.isnan(round_trip_ns((one, 4095))), "there is no such CPU"
 
 
 @pytest.mark.parametrize(
@@ -42,17 +45,14 @@ def test_separate_machines_and_one_cpu_have_no_cache_line(
     cpus: dict[str, str], shared: bool
 ) -> None:
     rig = Rig("r", "virtual", {"sut": LocalHost()}, {}, {}, cpus, shared_kernel=shared)
-    assert rig.cache_line() == {}
+    assert rig.cache_line() == {} and rig.cache_line_command() == []
 
 
-def test_a_cache_line_is_compared_with_the_least_of_the_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    readings = iter([200.0, 80.0, 200.0, 20.0, 80.0, math.nan])
-    monkeypatch.setattr(base, "round_trip_ns", lambda host, cpus: next(readings))
-    cpus = {"generator": "0-1", "sut": "2-3"}
-    rig = Rig("r", "virtual", {"sut": LocalHost()}, {}, {}, cpus, shared_kernel=True)
-    ratios = [rig.cache_line()["cache_line_ratio"] for _ in range(5)]
+def test_a_cache_line_is_compared_with_the_least_of_the_session() -> None:
+    rig = Rig("r", "virtual", {}, {}, {}, {}, shared_kernel=True)
+    ratios = [rig.longest(text)["cache_line_ratio"] for text in ("200", "80", "200", "20", "80")]
     # Two threads of a core are nearer than CPUs ever need to be.
     assert ratios == pytest.approx([1, 1, 2.5, 20 / LEAST_NS, 80 / LEAST_NS])
-    assert rig.cache_line() == {}
+    assert rig.longest("", "no shared cache") == rig.longest() == {}
+    assert rig.longest("65\n", "195\n") == {"cache_line_ns": 195, "cache_line_ratio": 3}
+    assert rig.longest("", "65\n") == {"cache_line_ns": 65, "cache_line_ratio": 1}
