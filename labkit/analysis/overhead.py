@@ -220,8 +220,8 @@ def overhead_table(
     >>> names = ["placement", "docker host", ["docker nat"], []]
     >>> table = analysis.overhead_table(trials, *names, **options)
     >>> table[["contrast", "n_blocks", "verdict"]]
-                       contrast  n_blocks            verdict
-    0  docker nat / docker host        20  fixed and growing
+                       contrast  n_blocks    verdict
+    0  docker nat / docker host        20  undecided
     """
     require_columns(frame, [factor, value, over, block, *within])
     if not (margin > 0 and math.isfinite(margin)):

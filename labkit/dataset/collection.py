@@ -183,7 +183,7 @@ def load(path: Path | str) -> Dataset | Studies:
     --------
     >>> from labkit import load
     >>> load("data/reference/cpu-quota").ok.shape[0]
-    390
+    409
     """
     folder = Path(path)
     if not folder.is_absolute() and not folder.exists() and project(folder).exists():
