@@ -96,6 +96,8 @@ def test_threads_and_children_may_come_and_go_but_not_change() -> None:
         try:
             assert shell.stdout is not None
             child = int(shell.stdout.readline())
+            while Path(f"/proc/{child}/comm").read_text() != "sleep\n":
+                time.sleep(0.01)  # it is another shell at first
             before = held.parse(snapshot(str(shell.pid)))
             os.sched_setscheduler(child, os.SCHED_BATCH, os.sched_param(0))
             (change,) = held.differences(before, held.parse(snapshot(str(shell.pid))))
