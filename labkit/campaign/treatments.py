@@ -34,7 +34,7 @@ Mechanisms = Mapping[str, float]
 class Treatment:
     """The base of treatments: feasible on every rig, without any effect."""
 
-    #: Every level that there is; where it is None, any value may be one.
+    #: All levels; None where any value is one.
     known: ClassVar[Collection[Any] | None] = None
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:

@@ -365,7 +365,7 @@ class Trial:
             window.close()
         result, ends = self._keep_output(result, loads)
         lines = (self.logs.pop(f"line_{when}") for when in ("before", "after"))
-        self.record["mechanisms"] |= self._rig.longest(*lines)
+        self.record["mechanisms"] |= self._rig.cache_line_of(*lines)
         texts = [(result.texts["before"], result.texts["after"]), *zip(before, after, strict=True)]
         pairs = list(zip([own, *others], texts, strict=True))
         lasting = (

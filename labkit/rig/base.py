@@ -309,7 +309,7 @@ class Rig:
             not say that they share a cache.
         """
         argv = self.cache_line_command()
-        return self.longest(self.hosts["sut"].run(*argv, check=False).stdout) if argv else {}
+        return self.cache_line_of(self.hosts["sut"].run(*argv, check=False).stdout) if argv else {}
 
     def cache_line_command(self) -> list[str]:
         """Return the command that times it on any host; empty where there is nothing to time."""
@@ -318,7 +318,7 @@ class Rig:
             return []
         return command((ends[0][0], ends[1][0]))
 
-    def longest(self, *texts: str) -> dict[str, float]:
+    def cache_line_of(self, *texts: str) -> dict[str, float]:
         """Return the longest time that the command has printed, as `cache_line` does."""
         found = [ns for ns in map(printed, texts) if not math.isnan(ns)]
         if not found:

@@ -50,9 +50,11 @@ def test_separate_machines_and_one_cpu_have_no_cache_line(
 
 def test_a_cache_line_is_compared_with_the_least_of_the_session() -> None:
     rig = Rig("r", "virtual", {}, {}, {}, {}, shared_kernel=True)
-    ratios = [rig.longest(text)["cache_line_ratio"] for text in ("200", "80", "200", "20", "80")]
+    ratios = [
+        rig.cache_line_of(text)["cache_line_ratio"] for text in ("200", "80", "200", "20", "80")
+    ]
     # Two threads of a core are nearer than CPUs ever need to be.
     assert ratios == pytest.approx([1, 1, 2.5, 20 / LEAST_NS, 80 / LEAST_NS])
-    assert rig.longest("", "no shared cache") == rig.longest() == {}
-    assert rig.longest("65\n", "195\n") == {"cache_line_ns": 195, "cache_line_ratio": 3}
-    assert rig.longest("", "65\n") == {"cache_line_ns": 65, "cache_line_ratio": 1}
+    assert rig.cache_line_of("", "no shared cache") == rig.cache_line_of() == {}
+    assert rig.cache_line_of("65\n", "195\n") == {"cache_line_ns": 195, "cache_line_ratio": 3}
+    assert rig.cache_line_of("", "65\n") == {"cache_line_ns": 65, "cache_line_ratio": 1}
