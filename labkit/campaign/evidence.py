@@ -57,17 +57,19 @@ around() { networks "$2" | { details $1; placements "$1"; cat; }; }
 )
 
 #: The window of a trial: snapshot, loads, snapshot; nothing else is sent to the host while it runs.
-#: Arguments: folder, placements, networks, the command line that times a cache line, or an empty
-#: one, then name and command line of each load. The time is taken as near to the loads as it can be
-#: without counting in the snapshots, since CPUs are moved apart and back within seconds.
+#: Arguments: folder, placements, networks, the command line that times a cache line until SIGTERM,
+#: or an empty one, then name and command line of each load. It has printed once before they begin.
 WINDOW = (
     SNAPSHOT
     + r"""
-folder=$1 places=$2 networks=$3 line=$4 jobs=
+folder=$1 places=$2 networks=$3 line=$4 jobs= timing=
 shift 4
 chmod 700 "$folder"
-timed() { [ -z "$line" ] || sh -c "exec $line" >"$folder/line_$1" 2>/dev/null || true; }
-timed before
+if [ -n "$line" ]; then
+    sh -c "exec $line" >"$folder/line" 2>/dev/null &
+    timing=$!
+    while [ ! -s "$folder/line" ] && kill -0 "$timing" 2>/dev/null; do sleep 0.01; done
+fi
 { around "$places" "$networks"; counters; echo "@@ end"; } >"$folder/before"
 while [ $# -gt 0 ]; do
     sh -c "exec $2" >"$folder/$1.out" 2>"$folder/$1.err" &
@@ -78,8 +80,9 @@ status=0
 for job in $jobs; do
     wait "$job" || { own=$?; [ "$status" -ne 0 ] || status=$own; }
 done
+[ -z "$timing" ] || kill "$timing" 2>/dev/null || true
 { counters; around "$places" "$networks"; echo "@@ end"; } >"$folder/after"
-timed after
+[ -z "$timing" ] || wait "$timing" || true
 exit $status
 """
 )

@@ -166,8 +166,8 @@ class SharedCache(Treatment):
     """The cache that the kernel says generator and SUT share: "kept", or "as found".
 
     A hypervisor may move virtual CPUs to cores without one; all that passes between them then takes
-    longer, by 1.2 to 2.5 times. At "kept" a window waits until they share it, and one after which
-    they no longer do is a failed attempt. Where they do not come to share it, each window is
+    longer, by 1.2 to 2.5 times. At "kept" a window waits until they share it, and one in which
+    they did not for a while is a failed attempt. Where they do not come to share it, each window is
     flagged. Separate machines share none, and nothing is kept there.
     """
 

@@ -26,6 +26,7 @@ from labkit.campaign.window import Load, Window, WindowResult, host_of, thinned
 from labkit.design import Condition
 from labkit.errors import UsageError
 from labkit.hosts import Host, script
+from labkit.hosts.cache_line import PERIOD
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
@@ -356,7 +357,7 @@ class Trial:
             treatment.begin(self._rig, level)
         before = [snapshot(evidence.BEFORE, kernel) for kernel in others]
         try:
-            timing = self._rig.cache_line_command()
+            timing = self._rig.cache_line_command(PERIOD)
             result = window.run(loads, own.processes, own.networks, timing)
             self.flag(*result.flags)
             after = [snapshot(evidence.AFTER, kernel) for kernel in others]
@@ -364,8 +365,7 @@ class Trial:
         finally:
             window.close()
         result, ends = self._keep_output(result, loads)
-        lines = (self.logs.pop(f"line_{when}") for when in ("before", "after"))
-        self.record["mechanisms"] |= self._rig.cache_line_of(*lines)
+        self.record["mechanisms"] |= self._rig.cache_line_of(self.logs.pop("line"))
         texts = [(result.texts["before"], result.texts["after"]), *zip(before, after, strict=True)]
         pairs = list(zip([own, *others], texts, strict=True))
         lasting = (

@@ -107,7 +107,7 @@ class Window:
         """Run the loads at the same time and sleep until all have ended.
 
         Evidence is taken of `processes` and `networks`, as in `labkit.campaign.record.Kernel`.
-        `cache_line` is the command that times a cache line before and after (`labkit.Rig`).
+        `cache_line` is the command that times a cache line until SIGTERM (`labkit.Rig`).
         """
         commands = [text for load in loads for text in (load.name, shlex.join(load.argv))]
         words = " ".join(processes), " ".join(networks)
@@ -128,7 +128,7 @@ class Window:
         self.host.run("rm", "-rf", "--", self.folder)
 
     def _collect(self, loads: Sequence[Load]) -> dict[str, str]:
-        names = ["before", "after", "line_before", "line_after"]
+        names = ["before", "after", "line"]
         names += [f"{one.name}.{x}" for one in loads for x in ("out", "err")]
         commands = {name: ["cat", f"{self.folder}/{name}"] for name in names}
         commands |= {f"{load.name}.log": list(load.log) for load in loads}

@@ -6,20 +6,26 @@ guest on any cores, and move them at any time; the guest's kernel goes on saying
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 #: Two CPUs share no cache if a line takes this many times the least that was read, or that is told
-#: apart. On an AMD EPYC of 2022, this module reads 70 to 95 ns for two that share one, up to 140
-#: where they are busy, and 190 to 250 for others.
+#: apart. On an AMD EPYC of 2022, this module reads 30 to 95 ns for two that share one, up to 130
+#: where they were idle, and 150 to 230 for others.
 APART, LEAST_NS = 2.0, 65.0
+#: Seconds between readings in a window.
+PERIOD = 0.5
 
-# The least of the means of 100 round trips, as an interrupt makes a mean longer. What Python itself
-# takes at each end is subtracted: the same loop, where the answer is there already.
+# A reading is the least of means of 50 round trips, as an interrupt makes a mean longer. What
+# Python itself takes at each end is subtracted: the same loop, where the answer is there already,
+# at both ends at the same time, since their CPUs may be threads of one core. Both ends wake at the
+# same times, above what else runs on their CPUs, and an end that does not find the other gives up
+# after a millisecond. Numbers are never used again, so that none is taken for an answer of another
+# reading.
 _EXCHANGE = """
-import mmap, os, sys
+import itertools, math, mmap, os, signal, sys, time
 from time import perf_counter_ns as now
-ours, other = map(int, sys.argv[1:])
+ours, other = map(int, sys.argv[1:3])
+chunks, period, once = int(sys.argv[3]), float(sys.argv[4]), sys.argv[5:]
 def numbers(text):
     ends = [part.split("-") for part in text.split(",")]
     return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}
@@ -28,33 +34,61 @@ caches = [name for name in os.listdir(folder) if name.startswith("index")]
 if not any(other in numbers(open(f"{folder}/{one}/shared_cpu_list").read()) for one in caches):
     sys.exit("no shared cache")
 line = memoryview(mmap.mmap(-1, 4096)).cast("q")
-pid = os.fork()
-if not pid:
-    try:
-        os.sched_setaffinity(0, [other])
-        line[64] = 1
-        for number in range(1, 4000, 2):
-            while line[0] != number:
-                pass
-            line[0] = number + 1
-    finally:
-        os._exit(0)
-os.sched_setaffinity(0, [ours])
-while not line[64]:
-    pass
-def least(answer, chunks=20):
-    best = 1e18
-    for first in range(1, 200 * chunks, 200):
+def least(word, first, answer, chunks):
+    best = math.inf
+    for start in range(first, first + 100 * chunks, 100):
         began = now()
-        for number in range(first, first + 200, 2):
-            line[0] = number
-            while line[0] != number + answer:
+        for number in range(start, start + 100, 2):
+            line[word] = number
+            while line[word] != number + answer:
                 pass
-        best = min(best, (now() - began) / 100)
+        best = min(best, (now() - began) / 50)
     return best
-there_and_back = least(1)
-os.waitpid(pid, 0)
-print(max(there_and_back - 2 * least(0, 400), 0))
+def answer(first, chunks):
+    for number in range(first, first + 100 * chunks, 2):
+        while line[0] != number:
+            pass
+        line[0] = number + 1
+def wait(reading):
+    left = began + reading * period - time.monotonic()
+    return signal.sigtimedwait({signal.SIGTERM}, max(left, 0))
+def late(*_):
+    raise TimeoutError
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+signal.signal(signal.SIGALRM, late)
+harness, parent, began = os.getppid(), os.getpid(), time.monotonic() + 0.02
+pid = os.fork()
+os.sched_setaffinity(0, [ours if pid else other])
+try:
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+except OSError:
+    pass
+own = 2 * least(64 if pid else 128, 1, 0, 400)
+for reading in itertools.count():
+    ended, found = wait(reading), None
+    if pid and ended:
+        os.kill(pid, signal.SIGTERM)
+    first = 1 + 100 * chunks * reading
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001 if chunks < 20 else 0.005)
+        if pid:
+            found = least(0, first, 1, chunks) - own
+        else:
+            answer(first, chunks)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except TimeoutError:
+        pass
+    if not pid:
+        if os.getppid() != parent:
+            os._exit(0)
+        continue
+    if os.waitpid(pid, os.WNOHANG)[0]:
+        sys.exit("one of the CPUs cannot be used")
+    if found is not None:
+        print(max(found, 0), flush=True)
+    if ended or os.getppid() != harness or once and found is not None:
+        break
+os.kill(pid, signal.SIGKILL)
 """
 
 
@@ -63,18 +97,24 @@ def apart(mechanisms: Mapping[str, float]) -> bool:
     return mechanisms.get("cache_line_ratio", 0.0) > APART
 
 
-def command(cpus: tuple[int, int]) -> list[str]:
+def command(cpus: tuple[int, int], period: float = 0.0) -> list[str]:
     """Return the command that prints the time of a cache line between two CPUs and back, in ns.
 
-    Two processes of Python write in turn to a word of shared memory, each on its CPU, for some
-    milliseconds. It fails where the kernel does not say that the CPUs share a cache.
+    Two processes of Python write in turn to a word of shared memory, each on its CPU. It fails
+    where the kernel does not say that the CPUs share a cache.
+
+    Parameters
+    ----------
+    cpus : tuple of int
+        The two CPUs.
+    period : float
+        Seconds between readings, of which the last is that at SIGTERM. Each is of 3 means, and
+        keeps the CPUs for some 0.1 ms. By default there is one reading, of 20 means.
     """
-    return ["timeout", "5", "python3", "-ISc", _EXCHANGE, *map(str, cpus)]
+    how = ("3", str(period)) if period else ("20", "0.01", "once")
+    return ["python3", "-ISc", _EXCHANGE, *map(str, cpus), *how]
 
 
-def printed(text: str) -> float:
-    """Return the time that the command has printed, NaN where it has failed."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+def readings(text: str) -> list[float]:
+    """Return the times that the command has printed, without those that it could not take."""
+    return [float(row) for row in text.split() if row.replace(".", "", 1).isdecimal()]

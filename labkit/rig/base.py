@@ -23,7 +23,7 @@ from labkit.errors import (
     suggestion,
 )
 from labkit.hosts import Host, Tuning, collect_facts, restore, stop_labelled
-from labkit.hosts.cache_line import LEAST_NS, command, printed
+from labkit.hosts.cache_line import LEAST_NS, command, readings
 from labkit.hosts.journal import BOOT_ID
 from labkit.hosts.target import Network, Target
 from labkit.placement import Placement, cpu_set, parse_cpus
@@ -311,16 +311,16 @@ class Rig:
         argv = self.cache_line_command()
         return self.cache_line_of(self.hosts["sut"].run(*argv, check=False).stdout) if argv else {}
 
-    def cache_line_command(self) -> list[str]:
-        """Return the command that times it on any host; empty where there is nothing to time."""
+    def cache_line_command(self, period: float = 0.0) -> list[str]:
+        """Return the command that times it, once or again and again; empty if nothing is timed."""
         ends = [parse_cpus(self.cpu_map.get(role, ""))[:1] for role in ("generator", "sut")]
         if not self.shared_kernel or "sut" not in self.hosts or not all(ends) or ends[0] == ends[1]:
             return []
-        return command((ends[0][0], ends[1][0]))
+        return command((ends[0][0], ends[1][0]), period)
 
-    def cache_line_of(self, *texts: str) -> dict[str, float]:
+    def cache_line_of(self, text: str) -> dict[str, float]:
         """Return the longest time that the command has printed, as `cache_line` does."""
-        found = [ns for ns in map(printed, texts) if not math.isnan(ns)]
+        found = readings(text)
         if not found:
             return {}
         self.nearest_ns = max(min(*found, self.nearest_ns), LEAST_NS)

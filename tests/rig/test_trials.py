@@ -78,7 +78,7 @@ def test_idle_states_are_held_for_a_trial(lab: Rig, make_trial: Make, left: Left
     assert request() == before and left() == []
 
 
-def test_a_cache_line_is_timed_before_and_after_a_window(lab: Rig, make_trial: Make) -> None:
+def test_a_cache_line_is_timed_in_a_window(lab: Rig, make_trial: Make) -> None:
     """Also where the window's server keeps the CPU of the SUT busy."""
     trial = make_trial(docker("host"))
     busy = Workload(("sh", "-c", "while :; do :; done"), 0)

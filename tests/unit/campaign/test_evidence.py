@@ -188,12 +188,24 @@ def test_a_window_fails_with_the_first_load_that_fails(tmp_path: Path) -> None:
         *script(evidence.WINDOW, str(tmp_path), str(os.getpid()), "", "", *loads), check=False
     )
     assert job.status == 3
-    loads = ["one", "true", "two", "true"]
-    arguments = (str(tmp_path), str(os.getpid()), "", "echo '8 1'", *loads)
+
+
+_TIMING = "sh -c 'trap \"echo 95; exit\" TERM; echo 90; while :; do sleep 0.01; done'"
+
+
+@pytest.mark.parametrize(
+    ("timing", "printed"), [(_TIMING, "90\n95\n"), ("echo 90", "90\n"), ("false", ""), ("", None)]
+)
+def test_a_cache_line_is_timed_from_before_the_loads_to_after_them(
+    tmp_path: Path, timing: str, printed: str | None
+) -> None:
+    times = tmp_path / "line"
+    loads = ["seen", f"cat {times}" if timing else "true"]
+    arguments = (str(tmp_path), str(os.getpid()), "", timing, *loads)
     assert LocalHost().run(*script(evidence.WINDOW, *arguments), check=False).status == 0
-    assert [(tmp_path / f"line_{when}").read_text() for when in ("before", "after")] == [
-        "8 1\n"
-    ] * 2
+    assert (times.read_text() if times.exists() else None) == printed
+    if printed:
+        assert (tmp_path / "seen.out").read_text() == "90\n"
 
 
 def test_the_cpu_time_of_each_placement() -> None:

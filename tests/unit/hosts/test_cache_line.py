@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
+import signal
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from labkit.hosts import LocalHost
-from labkit.hosts.cache_line import LEAST_NS, command, printed
+from labkit.hosts.cache_line import LEAST_NS, command, readings
 from labkit.placement import parse_cpus
 from labkit.rig.base import Rig
 
@@ -19,17 +21,33 @@ def said_to_share(one: int, other: int) -> bool:
     return any({one, other} <= set(parse_cpus(path.read_text().strip())) for path in lists)
 
 
-def round_trip_ns(cpus: tuple[int, int]) -> float:
-    return printed(LocalHost().run(*command(cpus), check=False).stdout)
+def times_ns(cpus: tuple[int, int]) -> list[float]:
+    return readings(LocalHost().run(*command(cpus), check=False).stdout)
 
 
 def test_a_cache_line_is_timed_between_cpus_that_share_a_cache() -> None:
     one, *others = sorted(os.sched_getaffinity(0))
     for other in others[:1]:
-        found = round_trip_ns((one, other))
         # The CPUs may be busy with other work, so that there is no upper bound.
-        assert found >= 0 if said_to_share(one, other) else math.isnan(found)
-    assert math.isnan(round_trip_ns((one, 4095))), "there is no such CPU"
+        assert [ns >= 0 for ns in times_ns((one, other))] == [True] * said_to_share(one, other)
+    assert times_ns((one, 4095)) == [], "there is no such CPU"
+
+
+@pytest.mark.parametrize("seconds", [0.002, 60.0])
+def test_it_is_timed_again_and_again_until_it_is_to_end(seconds: float) -> None:
+    """Also between two readings, and then once more."""
+    one, *others = sorted(os.sched_getaffinity(0))
+    if not any(said_to_share(one, other) for other in others[:1]):
+        pytest.skip("the kernel does not say that the first two CPUs share a cache")
+    timing = subprocess.Popen(command((one, others[0]), seconds), stdout=subprocess.PIPE, text=True)
+    assert timing.stdout
+    rows = [timing.stdout.readline() for _ in range(5 if seconds < 1 else 1)]
+    (child,) = psutil.Process(timing.pid).children()
+    timing.send_signal(signal.SIGTERM)
+    timing.communicate(timeout=50)
+    assert timing.returncode == 0
+    assert len(readings("".join(rows))) == len(rows)
+    child.wait(50)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +73,5 @@ def test_a_cache_line_is_compared_with_the_least_of_the_session() -> None:
     ]
     # Two threads of a core are nearer than CPUs ever need to be.
     assert ratios == pytest.approx([1, 1, 2.5, 20 / LEAST_NS, 80 / LEAST_NS])
-    assert rig.cache_line_of("", "no shared cache") == rig.cache_line_of() == {}
-    assert rig.cache_line_of("65\n", "195\n") == {"cache_line_ns": 195, "cache_line_ratio": 3}
-    assert rig.cache_line_of("", "65\n") == {"cache_line_ns": 65, "cache_line_ratio": 1}
+    assert rig.cache_line_of("") == rig.cache_line_of("no shared cache") == {}
+    assert rig.cache_line_of("65\n195\n80\n") == {"cache_line_ns": 195, "cache_line_ratio": 3}
