@@ -19,10 +19,10 @@ PERIOD = 0.5
 # Python itself takes at each end is subtracted: the same loop, where the answer is there already,
 # at both ends at the same time, since their CPUs may be threads of one core. Both ends wake at the
 # same times, above what else runs on their CPUs, and an end that does not find the other gives up
-# after a millisecond. Numbers are never used again, so that none is taken for an answer of another
-# reading.
+# after a millisecond, before the loads after half a second. Numbers are never used again, so
+# that none is taken for an answer of another reading.
 _EXCHANGE = """
-import itertools, math, mmap, os, signal, sys, time
+import math, mmap, os, signal, sys, time
 from time import perf_counter_ns as now
 ours, other = map(int, sys.argv[1:3])
 chunks, period, once = int(sys.argv[3]), float(sys.argv[4]), sys.argv[5:]
@@ -64,13 +64,18 @@ try:
 except OSError:
     pass
 own = 2 * least(64 if pid else 128, 1, 0, 400)
-for reading in itertools.count():
+reading = -1
+while True:
+    reading += 1
+    if reading and not once:
+        # An end that was kept from its CPU leaves readings out, and meets the other at the next.
+        reading = max(reading, int((time.monotonic() - began) / period))
     ended, found = wait(reading), None
     if pid and ended:
         os.kill(pid, signal.SIGTERM)
     first = 1 + 100 * chunks * reading
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.001 if chunks < 20 else 0.005)
+        signal.setitimer(signal.ITIMER_REAL, 0.001 if reading and not once else 0.5)
         if pid:
             found = least(0, first, 1, chunks) - own
         else:
