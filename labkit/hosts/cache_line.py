@@ -18,9 +18,9 @@ PERIOD = 0.5
 # A reading is the least of means of 50 round trips, as an interrupt makes a mean longer. What
 # Python itself takes at each end is subtracted: the same loop, where the answer is there already,
 # at both ends at the same time, since their CPUs may be threads of one core. Both ends wake at the
-# same times, above what else runs on their CPUs, and an end that does not find the other gives up
-# after a millisecond, before the loads after half a second. Numbers are never used again, so
-# that none is taken for an answer of another reading.
+# same times, above what else runs on their CPUs. An end that does not find the other gives up after
+# a millisecond; after half a second where nothing is being measured yet. Numbers are never used
+# again, so that none is taken for an answer of another reading.
 _EXCHANGE = """
 import math, mmap, os, signal, sys, time
 from time import perf_counter_ns as now
@@ -53,7 +53,10 @@ def wait(reading):
     left = began + reading * period - time.monotonic()
     return signal.sigtimedwait({signal.SIGTERM}, max(left, 0))
 def late(*_):
-    raise TimeoutError
+    global exchanging
+    if exchanging:
+        exchanging = False
+        raise TimeoutError
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 signal.signal(signal.SIGALRM, late)
 harness, parent, began = os.getppid(), os.getpid(), time.monotonic() + 0.02
@@ -64,7 +67,7 @@ try:
 except OSError:
     pass
 own = 2 * least(64 if pid else 128, 1, 0, 400)
-reading = -1
+reading, exchanging = -1, False
 while True:
     reading += 1
     if reading and not once:
@@ -74,15 +77,17 @@ while True:
     if pid and ended:
         os.kill(pid, signal.SIGTERM)
     first = 1 + 100 * chunks * reading
+    signal.setitimer(signal.ITIMER_REAL, 0.001 if reading and not once else 0.5)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.001 if reading and not once else 0.5)
+        exchanging = True
         if pid:
             found = least(0, first, 1, chunks) - own
         else:
             answer(first, chunks)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        exchanging = False
     except TimeoutError:
         pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
     if not pid:
         if os.getppid() != parent:
             os._exit(0)
