@@ -24,8 +24,8 @@ PERIOD = 0.5
 _EXCHANGE = """
 import math, mmap, os, signal, sys, time
 from time import perf_counter_ns as now
-ours, other = map(int, sys.argv[1:3])
-chunks, period, once = int(sys.argv[3]), float(sys.argv[4]), sys.argv[5:]
+ours, other, period = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+chunks = 3 if period else 20
 def numbers(text):
     ends = [part.split("-") for part in text.split(",")]
     return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}
@@ -70,14 +70,14 @@ own = 2 * least(64 if pid else 128, 1, 0, 400)
 reading, exchanging = -1, False
 while True:
     reading += 1
-    if reading and not once:
+    if reading and period:
         # An end that was kept from its CPU leaves readings out, and meets the other at the next.
         reading = max(reading, int((time.monotonic() - began) / period))
     ended, found = wait(reading), None
     if pid and ended:
         os.kill(pid, signal.SIGTERM)
     first = 1 + 100 * chunks * reading
-    signal.setitimer(signal.ITIMER_REAL, 0.001 if reading and not once else 0.5)
+    signal.setitimer(signal.ITIMER_REAL, 0.001 if reading and period else 0.5)
     try:
         exchanging = True
         if pid:
@@ -96,7 +96,7 @@ while True:
         sys.exit("one of the CPUs cannot be used")
     if found is not None:
         print(max(found, 0), flush=True)
-    if ended or os.getppid() != harness or once and found is not None:
+    if ended or os.getppid() != harness or not period and found is not None:
         break
 os.kill(pid, signal.SIGKILL)
 """
@@ -121,8 +121,7 @@ def command(cpus: tuple[int, int], period: float = 0.0) -> list[str]:
         Seconds between readings, of which the last is that at SIGTERM. Each is of 3 means, and
         keeps the CPUs for some 0.1 ms. By default there is one reading, of 20 means.
     """
-    how = ("3", str(period)) if period else ("20", "0.01", "once")
-    return ["python3", "-ISc", _EXCHANGE, *map(str, cpus), *how]
+    return ["python3", "-ISc", _EXCHANGE, *map(str, cpus), str(period)]
 
 
 def readings(text: str) -> list[float]:
