@@ -378,7 +378,8 @@ class Estimate(Inference):
 
 def join_notes(*notes: str) -> str:
     """Return notes as one, each once."""
-    return "; ".join(dict.fromkeys(filter(None, notes)))
+    parts = (part for note in notes for part in note.split("; "))
+    return "; ".join(dict.fromkeys(filter(None, parts)))
 
 
 def over_blocks(

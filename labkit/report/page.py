@@ -983,8 +983,10 @@ class Page:
         first = self.entries is None
         self.entries = rows if first else pd.concat([self.entries, rows])
         if len(rows):
-            self.say(f"{len(rows)} claims of {source}: {counts_text(rows)}.")
             decided = rows["result"].isin(["replicated", "contradicted"])
+            settings = rows["setting"][decided].unique()
+            alike = f" Setting of those decided: {settings[0]}." if len(settings) == 1 else ""
+            self.say(f"{len(rows)} claims of {source}: {counts_text(rows)}.{alike}")
             shown = {"text/html": self._claims_html(rows, decided, first)}
             _notebook.display(shown | {"text/plain": counts_text(rows)}, raw=True)
         else:
@@ -995,11 +997,16 @@ class Page:
     def _claims_html(rows: pd.DataFrame, decided: pd.Series[bool], first: bool) -> str:
         """Return the claims, decided ones first and the others folded, as HTML."""
         order = {name: place for place, name in enumerate(RESULTS)}
+        # The setting of all is in the sentence before.
+        alike = ["setting"] if rows["setting"][decided].nunique() == 1 else []
         parts = []
-        for chosen in (decided, ~decided):
+        for chosen, told in ((decided, alike), (~decided, [])):
             part = rows[chosen].sort_values("result", key=lambda one: one.map(order), kind="stable")
+            columns = [name for name in _CLAIM_COLUMNS if name not in told]
             shown = (
-                part.pipe(format_claims).to_html(index=False, border=0, columns=_CLAIM_COLUMNS)
+                part.pipe(format_claims).to_html(
+                    index=False, border=0, columns=columns, classes="against"
+                )
                 if len(part)
                 else ""
             )
