@@ -29,11 +29,12 @@ from labkit.claims.schema import (
 )
 from labkit.dataset import Dataset
 from labkit.errors import DatasetError
+from labkit.tools.parsing import NOT_REACHED
 from labkit.units import METRICS, factor_words, level_words
 
 _T = TypeVar("_T")
 #: A load generator that used more of its CPUs than this may be the bottleneck, and so may one that
-#: did not reach this share of the rate that was asked of it.
+#: did not reach this share of the rate that was asked of it, and is flagged for that.
 SATURATED, REACHED = 0.9, 0.95
 #: Statistics of samples that the papers print.
 _PRINTED = ("mean", "median", "min", "max", "std", "p95", "p99")
@@ -406,13 +407,15 @@ def _limited(trials: pd.DataFrame) -> NDArray[np.object_]:
     cpu = trials.get("tool_cpu", unknown).astype(float)
     sent = trials.get("sent_per_s", unknown) / trials.get("offered_per_s", unknown)
     reached = trials.get("reached", sent).astype(float)
+    # Its tool knows how few a load with random intervals may send by chance.
+    late = trials.get("flags", unknown).astype(str).str.contains(NOT_REACHED, regex=False)
     reasons = [
         f"the load generator used {used:.0%} of its CPUs"
         if used > SATURATED
         else f"the load generator reached {share:.0%} of the rate asked for"
-        if share < REACHED
+        if share < REACHED and flagged
         else ""
-        for used, share in zip(cpu, reached, strict=True)
+        for used, share, flagged in zip(cpu, reached, late, strict=True)
     ]
     return np.array([*reasons, None], dtype=object)[:-1]
 

@@ -30,7 +30,7 @@ from labkit.hosts import Host, script, sockets
 from labkit.placement import Workload
 from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement, Prestart, check_integers, python
-from labkit.tools.parsing import unreadable
+from labkit.tools.parsing import NOT_REACHED, unreadable
 
 #: Bytes of the tool's header.
 _HEADER = 14
@@ -122,7 +122,7 @@ def parse(stdout: str, log: str = "", *, rate: int | None = None) -> Measurement
     reached = sent / seconds
     flags = []
     if rate is not None and reached < (1 - _SHORT) * rate:
-        flags.append(f"rate not reached: {reached:,.0f} of {rate:,} datagrams a second")
+        flags.append(f"{NOT_REACHED}: {reached:,.0f} of {rate:,} datagrams a second")
     if total[3]:
         flags.append(f"{total[3]} datagrams were not sent in their turn")
     metrics = {"sent": float(sent), "sent_per_s": reached, "send_seconds": seconds}

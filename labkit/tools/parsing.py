@@ -22,6 +22,8 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 _PAUSE_NS, _LONGER = 500_000_000, 10
 #: A rate counts as reached from this share of the requested one.
 REACHED = 0.99
+#: How the flag of a rate that was not reached begins.
+NOT_REACHED = "rate not reached"
 
 Column = NDArray[np.int64]
 
@@ -130,7 +132,7 @@ def shortfall(achieved: float, requested: float, *, chance: float = 0.0) -> tupl
     """
     if achieved >= REACHED * requested - chance:
         return ()
-    return (f"rate not reached: {achieved:,.1f} of {requested:,.1f} per second",)
+    return (f"{NOT_REACHED}: {achieved:,.1f} of {requested:,.1f} per second",)
 
 
 def paused(times: Column) -> tuple[str, ...]:
