@@ -1,0 +1,135 @@
+"""Prints how many ns a cache line takes from one CPU to another and back.
+
+Runs as ``python3 -ISc TEXT CPU CPU PERIOD`` on a host; needs only Python's standard library. With
+a period of 0 there is one reading, else one each PERIOD seconds until SIGTERM, and a last one then.
+
+A reading is the least of means of 50 round trips, as an interrupt makes a mean longer. What Python
+itself takes at each end is subtracted: the same loop, where the answer is there already, at both
+ends at the same time, since their CPUs may be threads of one core. Both ends wake at the same
+times, above what else runs on their CPUs. An end that does not find the other gives up after a
+millisecond; after half a second where nothing is being measured yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+_TRIPS = 50
+#: Words of memory that both ends share. A global, as it was for the readings that the thresholds of
+#: `labkit.hosts.cache_line` come from: as an argument, it would be read in less time.
+_SHARED = memoryview(mmap.mmap(-1, 4096)).cast("q")
+#: Means of a reading: alone, and where a window is being measured.
+_CHUNKS, _FEW = 20, 3
+#: Seconds after which an end gives up: before a window, and in it.
+_PATIENCE, _SHORT = 0.5, 0.001
+
+
+def numbers(text: str) -> set[int]:
+    """Return the CPUs of a list such as ``0-3,8``."""
+    ends = [part.split("-") for part in text.split(",")]
+    return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}
+
+
+def share_a_cache(ours: int, other: int) -> bool:
+    """Tell whether the kernel says that two CPUs share a cache."""
+    lists = Path(f"/sys/devices/system/cpu/cpu{ours}/cache").glob("index*/shared_cpu_list")
+    return any(other in numbers(one.read_text()) for one in lists)
+
+
+def least(word: int, first: int, answer: int, chunks: int) -> float:
+    """Write numbers to a word, wait for the answer to each; return the least mean in ns."""
+    best = math.inf
+    for start in range(first, first + 2 * _TRIPS * chunks, 2 * _TRIPS):
+        began = time.perf_counter_ns()
+        for number in range(start, start + 2 * _TRIPS, 2):
+            _SHARED[word] = number
+            while _SHARED[word] != number + answer:
+                pass
+        best = min(best, (time.perf_counter_ns() - began) / _TRIPS)
+    return best
+
+
+def reply(first: int, chunks: int) -> None:
+    """Wait for each number of the other end, and write its answer."""
+    for number in range(first, first + 2 * _TRIPS * chunks, 2):
+        while _SHARED[0] != number:
+            pass
+        _SHARED[0] = number + 1
+
+
+def within(seconds: float, exchange: Callable[[], Any]) -> Any:
+    """Return what an exchange gives; None where it takes longer."""
+    exchanging = True
+
+    def late(*_: Any) -> None:
+        nonlocal exchanging
+        # A late alarm does not end what comes after the exchange.
+        if exchanging:
+            exchanging = False
+            raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        found = exchange()
+        exchanging = False
+    except TimeoutError:
+        found = None
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return found
+
+
+def main(ours: int, other: int, period: float) -> str | None:
+    """Print the readings; return why there is none."""
+    if not share_a_cache(ours, other):
+        return "no shared cache"
+    chunks = _FEW if period else _CHUNKS
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    harness, parent, began = os.getppid(), os.getpid(), time.monotonic() + 0.02
+    pid = os.fork()
+    os.sched_setaffinity(0, [ours if pid else other])
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    # Each end on a cache line of its own.
+    own = 2 * least(64 if pid else 128, 1, 0, 400)
+    reading = -1
+    while True:
+        reading += 1
+        if reading and period:
+            # An end that was kept from its CPU leaves readings out, and meets the other again.
+            reading = max(reading, int((time.monotonic() - began) / period))
+        left = began + reading * period - time.monotonic()
+        ended = signal.sigtimedwait({signal.SIGTERM}, max(left, 0))
+        if pid and ended:
+            os.kill(pid, signal.SIGTERM)
+        patience = _SHORT if reading and period else _PATIENCE
+        # Numbers are never used again, so that none is taken for an answer of another reading.
+        first = 1 + 2 * _TRIPS * chunks * reading
+        if not pid:
+            within(patience, partial(reply, first, chunks))
+            if os.getppid() != parent:
+                os._exit(0)
+            continue
+        found = within(patience, partial(least, 0, first, 1, chunks))
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return "one of the CPUs cannot be used"
+        if found is not None:
+            print(max(found - own, 0), flush=True)
+        if ended or os.getppid() != harness or (not period and found is not None):
+            break
+    os.kill(pid, signal.SIGKILL)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
