@@ -88,7 +88,8 @@ def parse(stdout: str, log: str) -> Measurement:
         ``sets``, ``gets``; ``set_latency_ns_mean``, ``_min``, ``_median``,
         ``_p90``, ``_p95``, ``_p99``, ``_p999``, ``_max``, the same as ``get_latency_ns`` and, of
         both, ``latency_ns``; ``hits``, the share of GETs that found a value; ``tool_cpu``, the
-        share of its own CPUs' time that the load took while it sent, where it was told. A run
+        CPU time of the load as a share of what its CPUs had while it sent, where it was told:
+        starting, some 0.2 s, counts too, so that the share of a short run may be above 1. A run
         without a SET or a GET is an error: the tool ends with status 0 where nobody listens.
     """
     output, text = split(stdout, log)

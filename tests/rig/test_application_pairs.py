@@ -140,8 +140,9 @@ def test_the_paper_s_own_loads(make_trial: Make, left: Left, name: str, tool: st
     with pair(trial, application) as measure:
         metrics = measure(application, **({"rate": 500} if tool == "wrk2" else {})).metrics
     assert metrics["requests_per_s"] > 0 and metrics["latency_ns_p99"] > 0
-    # So that a load that is the limit itself is known.
-    assert 0 < metrics["tool_cpu"] <= 1.05
+    # So that a load that is the limit itself is known. memtier_benchmark runs for longer than the
+    # second in which it sends, and what it does before and after counts too.
+    assert 0 < metrics["tool_cpu"] <= (1.05 if tool == "wrk2" else 2.5)
     assert left() == []
 
 
