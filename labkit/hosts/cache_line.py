@@ -13,7 +13,7 @@ from pathlib import Path
 #: apart. On an AMD EPYC of 2022, this module reads 30 to 95 ns for two that share one, up to 130
 #: where they were idle, and 150 to 230 for others.
 APART, LEAST_NS = 2.0, 65.0
-#: Seconds between readings in a window.
+#: Seconds between timings in a window.
 PERIOD = 0.5
 _PROGRAM = (Path(__file__).parent / "programs" / "cache_line.py").read_text()
 
@@ -35,12 +35,12 @@ def command(cpus: tuple[int, int], period: float = 0.0) -> list[str]:
     cpus : tuple of int
         The two CPUs.
     period : float
-        Seconds between readings, of which the last is that at SIGTERM. Each is of 3 means, and
-        keeps the CPUs for some 0.1 ms. By default there is one reading, of 20 means.
+        Seconds between timings, of which the last is that at SIGTERM. Each is of 3 means, and
+        keeps the CPUs for some 0.1 ms. By default there is one timing, of 20 means.
     """
     return ["python3", "-ISc", _PROGRAM, *map(str, cpus), str(period)]
 
 
-def readings(text: str) -> list[float]:
+def timings(text: str) -> list[float]:
     """Return the times that the command has printed, without those that it could not take."""
     return [float(row) for row in text.split() if row.replace(".", "", 1).isdecimal()]

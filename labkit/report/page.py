@@ -987,25 +987,26 @@ class Page:
             settings = rows["setting"][decided].unique()
             alike = f" Setting of those decided: {settings[0]}." if len(settings) == 1 else ""
             self.say(f"{len(rows)} claims of {source}: {counts_text(rows)}.{alike}")
-            shown = {"text/html": self._claims_html(rows, decided, first)}
+            # The table of decided claims does not repeat what the sentence says.
+            columns = [name for name in _CLAIM_COLUMNS if name != "setting" or not alike]
+            shown = {"text/html": self._claims_html(rows, decided, columns, first)}
             _notebook.display(shown | {"text/plain": counts_text(rows)}, raw=True)
         else:
             self.say(f"No claim of {source}.")
         return rows
 
     @staticmethod
-    def _claims_html(rows: pd.DataFrame, decided: pd.Series[bool], first: bool) -> str:
+    def _claims_html(
+        rows: pd.DataFrame, decided: pd.Series[bool], columns: list[str], first: bool
+    ) -> str:
         """Return the claims, decided ones first and the others folded, as HTML."""
         order = {name: place for place, name in enumerate(RESULTS)}
-        # The setting of all is in the sentence before.
-        alike = ["setting"] if rows["setting"][decided].nunique() == 1 else []
         parts = []
-        for chosen, told in ((decided, alike), (~decided, [])):
+        for chosen, named in ((decided, columns), (~decided, _CLAIM_COLUMNS)):
             part = rows[chosen].sort_values("result", key=lambda one: one.map(order), kind="stable")
-            columns = [name for name in _CLAIM_COLUMNS if name not in told]
             shown = (
                 part.pipe(format_claims).to_html(
-                    index=False, border=0, columns=columns, classes="against"
+                    index=False, border=0, columns=named, classes="against"
                 )
                 if len(part)
                 else ""

@@ -23,7 +23,7 @@ from labkit.errors import (
     suggestion,
 )
 from labkit.hosts import Host, Tuning, collect_facts, restore, stop_labelled
-from labkit.hosts.cache_line import LEAST_NS, command, readings
+from labkit.hosts.cache_line import LEAST_NS, command, timings
 from labkit.hosts.journal import BOOT_ID
 from labkit.hosts.target import Network, Target
 from labkit.placement import Placement, cpu_set, parse_cpus
@@ -320,7 +320,7 @@ class Rig:
 
     def cache_line_of(self, text: str) -> dict[str, float]:
         """Return the longest time that the command has printed, as `cache_line` does."""
-        found = readings(text)
+        found = timings(text)
         if not found:
             return {}
         self.nearest_ns = max(min(*found, self.nearest_ns), LEAST_NS)

@@ -1,9 +1,9 @@
 """Prints how many ns a cache line takes from one CPU to another and back.
 
 Runs as ``python3 -ISc TEXT CPU CPU PERIOD`` on a host; needs only Python's standard library. With
-a period of 0 there is one reading, else one each PERIOD seconds until SIGTERM, and a last one then.
+a period of 0 there is one timing, else one each PERIOD seconds until SIGTERM, and a last one then.
 
-A reading is the least of means of 50 round trips, as an interrupt makes a mean longer. What Python
+A timing is the least of means of 50 round trips, as an interrupt makes a mean longer. What Python
 itself takes at each end is subtracted: the same loop, where the answer is there already, at both
 ends at the same time, since their CPUs may be threads of one core. Both ends wake at the same
 times, above what else runs on their CPUs. An end that does not find the other gives up after a
@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 _TRIPS = 50
-#: Words of memory that both ends share. A global, as it was for the readings that the thresholds of
+#: Words of memory that both ends share. A global, as it was for the timings that the thresholds of
 #: `labkit.hosts.cache_line` come from: as an argument, it would be read in less time.
 _SHARED = memoryview(mmap.mmap(-1, 4096)).cast("q")
-#: Means of a reading: alone, and where a window is being measured.
+#: Means of a timing: alone, and where a window is being measured.
 _CHUNKS, _FEW = 20, 3
 #: Seconds after which an end gives up: before a window, and in it.
 _PATIENCE, _SHORT = 0.5, 0.001
@@ -90,7 +90,7 @@ def within(seconds: float, exchange: Callable[[], Any]) -> Any:
 
 
 def main(ours: int, other: int, period: float) -> str | None:
-    """Print the readings; return why there is none."""
+    """Print the times in ns; return why there are none."""
     if not share_a_cache(ours, other):
         return "no shared cache"
     chunks = _FEW if period else _CHUNKS
@@ -102,19 +102,19 @@ def main(ours: int, other: int, period: float) -> str | None:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     # Each end on a cache line of its own.
     own = 2 * least(64 if pid else 128, 1, 0, 400)
-    reading = -1
+    timing = -1
     while True:
-        reading += 1
-        if reading and period:
-            # An end that was kept from its CPU leaves readings out, and meets the other again.
-            reading = max(reading, int((time.monotonic() - began) / period))
-        left = began + reading * period - time.monotonic()
+        timing += 1
+        if timing and period:
+            # An end that was kept from its CPU leaves timings out, and meets the other again.
+            timing = max(timing, int((time.monotonic() - began) / period))
+        left = began + timing * period - time.monotonic()
         ended = signal.sigtimedwait({signal.SIGTERM}, max(left, 0))
         if pid and ended:
             os.kill(pid, signal.SIGTERM)
-        patience = _SHORT if reading and period else _PATIENCE
-        # Numbers are never used again, so that none is taken for an answer of another reading.
-        first = 1 + 2 * _TRIPS * chunks * reading
+        patience = _SHORT if timing and period else _PATIENCE
+        # Numbers are never used again, so that none is taken for an answer of another timing.
+        first = 1 + 2 * _TRIPS * chunks * timing
         if not pid:
             within(patience, partial(reply, first, chunks))
             if os.getppid() != parent:

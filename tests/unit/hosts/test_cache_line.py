@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from labkit.hosts import LocalHost
-from labkit.hosts.cache_line import LEAST_NS, command, readings
+from labkit.hosts.cache_line import LEAST_NS, command, timings
 from labkit.placement import parse_cpus
 from labkit.rig.base import Rig
 
@@ -24,7 +24,7 @@ def said_to_share(one: int, other: int) -> bool:
 
 
 def times_ns(cpus: tuple[int, int]) -> list[float]:
-    return readings(LocalHost().run(*command(cpus), check=False).stdout)
+    return timings(LocalHost().run(*command(cpus), check=False).stdout)
 
 
 def test_a_cache_line_is_timed_between_cpus_that_share_a_cache() -> None:
@@ -37,7 +37,7 @@ def test_a_cache_line_is_timed_between_cpus_that_share_a_cache() -> None:
 
 @pytest.mark.parametrize("seconds", [0.002, 60.0])
 def test_it_is_timed_again_and_again_until_it_is_to_end(seconds: float) -> None:
-    """Also between two readings, and then once more."""
+    """Also between two timings, and then once more."""
     one, *others = sorted(os.sched_getaffinity(0))
     if not any(said_to_share(one, other) for other in others[:1]):
         pytest.skip("the kernel does not say that the first two CPUs share a cache")
@@ -48,7 +48,7 @@ def test_it_is_timed_again_and_again_until_it_is_to_end(seconds: float) -> None:
     timing.send_signal(signal.SIGTERM)
     timing.communicate(timeout=50)
     assert timing.returncode == 0
-    assert len(readings("".join(rows))) == len(rows)
+    assert len(timings("".join(rows))) == len(rows)
     with contextlib.suppress(psutil.NoSuchProcess):
         while child.status() != psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
