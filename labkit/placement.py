@@ -106,6 +106,8 @@ class Limits:
         Memory limit in bytes.
     fifo : int, optional
         Priority in the real-time class ``SCHED_FIFO``, 1 to 99; without it, the default class.
+    reads_per_s : int, optional
+        Requests a second that it may read from the disk of the engine's data; of Docker only.
     """
 
     cpuset: str | None = None
@@ -114,9 +116,10 @@ class Limits:
     quota_us: int | None = None
     memory: int | None = None
     fifo: int | None = None
+    reads_per_s: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("shares", "period_us", "quota_us", "memory", "fifo"):
+        for name in ("shares", "period_us", "quota_us", "memory", "fifo", "reads_per_s"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value <= 0):
                 raise UsageError(f"limit {name}={value!r} is not a positive integer")
@@ -219,6 +222,11 @@ class Placement:
             ("network", self.network, NETWORKS),
             ("seccomp", self.seccomp, SECCOMP if self.runtime == "docker" else SECCOMP[:1]),
         ]
+        if self.limits.reads_per_s and self.runtime != "docker":
+            raise UsageError(
+                f"the read requests of {self.runtime} cannot be limited",
+                remedy="place it in Docker, or leave reads_per_s out",
+            )
         if self.runtime == "bare":
             choices.append(("baseline level", self.baseline_level, BASELINE_LEVELS))
         for name, value, allowed in choices:

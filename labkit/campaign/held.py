@@ -64,6 +64,7 @@ placements() {
                 *,cpu,*) limits="cpu.shares cpu.cfs_quota_us cpu.cfs_period_us cpu.stat" ;;
                 *,cpuset,*) limits="cpuset.cpus cpuset.mems" ;;
                 *,memory,*) limits="memory.limit_in_bytes memory.memsw.limit_in_bytes" ;;
+                *,blkio,*) limits=blkio.throttle.read_iops_device ;;
                 *,freezer,*) limits=freezer.state ;;
                 ,,) limits="cpu.max cpu.weight cpu.stat cpuset.cpus memory.max memory.high io.max"
                     limits="$limits cgroup.freeze cgroup.stat.local"

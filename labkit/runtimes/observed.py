@@ -60,7 +60,8 @@ echo "@@ cmdline"; tr '\\0' ' ' <"/proc/$pid/cmdline"; echo
 while IFS=: read -r id names path; do
     for base in "/sys/fs/cgroup/$names" /sys/fs/cgroup /sys/fs/cgroup/unified; do
         for file in cpuset.cpus cpu.shares cpu.cfs_period_us cpu.cfs_quota_us cpu.weight cpu.max \\
-                    memory.limit_in_bytes memory.max; do
+                    memory.limit_in_bytes memory.max \\
+                    blkio.throttle.read_iops_device io.max; do
             case "$names/$base" in */sys/fs/cgroup | */unified) [ "$id" = 0 ] || continue ;; esac
             show "limit.$file" "$base$path/$file"
         done

@@ -164,13 +164,15 @@ def _control_group(expected: Expectation, observed: Observed) -> Iterator[str]:
 def _limits(expected: Expectation, observed: Observed) -> Iterator[str]:
     limits, files = expected.limits, observed["limits"]
     quota = f"{limits.quota_us}/{limits.period_us} us" if limits.quota_us else None
-    # A process without its own group may have the weight and memory limit of its session.
-    checked = ("CPU quota", "CPU weight", "memory limit") if expected.cgroup else ("CPU quota",)
+    # A process without its own group may have the other limits of its session.
+    names = ("CPU quota", "CPU weight", "memory limit", "limit of read requests")
+    checked = names if expected.cgroup else names[:1]
     for name, value, actual in (
         ("cpuset", limits.cpuset, files.get("cpuset.cpus") or None),
         ("CPU weight", limits.shares, _shares(files, limits.shares)),
         ("CPU quota", quota, _bandwidth(files)),
         ("memory limit", limits.memory, _memory(files, limits.memory)),
+        ("limit of read requests", limits.reads_per_s, _reads_per_s(files)),
     ):
         if value is not None and value != actual:
             yield f"its {name} is {actual}, not {value}"
@@ -211,6 +213,13 @@ def _memory(files: dict[str, str], expected: int | None) -> int | None:
     if expected is not None and 0 <= expected - int(text) < _LARGEST_PAGE:
         return expected
     return int(text)
+
+
+def _reads_per_s(files: dict[str, str]) -> int | None:
+    """Return the requests a second that may be read from a disk; None where there is no limit."""
+    lines = files.get("io.max", ""), files.get("blkio.throttle.read_iops_device", "")
+    found = re.search(r"\briops=(\d+)", lines[0]) or re.search(r"^\d+:\d+ (\d+)", lines[1])
+    return int(found[1]) if found else None
 
 
 def check_bridge(expected: Expectation, observed: Observed) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ PLACEMENTS = [
 ]
 #: 100,000,000 bytes are not a multiple of the page size.
 LIMITS = Limits("1", 512, 10_000, 2_000, 100_000_000)
+LIMITED_DISK = docker("host", Limits(reads_per_s=100))
 Left = Callable[[], list[str]]
 
 
@@ -95,6 +97,14 @@ def test_limits_are_set_and_throttle(
         trial.measure(load)
     found = trial.record["mechanisms"]
     assert 0 < found["nr_throttled"] <= found["nr_periods"]
+    assert left() == []
+
+
+def test_read_requests_are_limited(make_trial: Callable[..., Trial], left: Left) -> None:
+    trial = make_trial(LIMITED_DISK)
+    with trial.serve(sockperf.server("block"), LIMITED_DISK) as server:
+        text = group_file(server.pid, "blkio.throttle.read_iops_device", "io.max")
+        assert re.search(r"^\d+:\d+ (100$|.*riops=100 )", text)
     assert left() == []
 
 
@@ -180,6 +190,11 @@ CASES: dict[str, tuple[Placement, WrongRuntime, str]] = {
         docker("host", MEMORY),
         WrongRuntime(HOST),
         "its memory limit is None, not 67108864",
+    ),
+    "no limit of the disk": (
+        LIMITED_DISK,
+        WrongRuntime(HOST),
+        "its limit of read requests is None, not 100",
     ),
     "no quota": (bare("cgroup", QUOTA), WrongRuntime(CGROUP), "its CPU quota is None"),
     "hidden quota": (HOST, WrongRuntime(docker("host", QUOTA)), "and none was asked for"),

@@ -42,6 +42,9 @@ def test_equality():
         lambda: Limits(shares=1),
         lambda: Limits(shares="1024"),
         lambda: Limits(fifo=100),
+        lambda: Limits(reads_per_s=0),
+        lambda: container("podman", limits=Limits(reads_per_s=100)),
+        lambda: bare("cgroup", Limits(reads_per_s=100)),
     ],
 )
 def test_invalid_placements_and_limits(make):

@@ -24,6 +24,14 @@ id=$(docker run --detach --pull never --name "$name" "$@")
 docker inspect --format "{{.Id}} {{.State.Pid}}" "$id"
 """
 
+# The kernel limits requests to a whole disk, not to a partition.
+_DISK = """
+place=$(docker info --format "{{.DockerRootDir}}")
+device=$(findmnt -n -v -o SOURCE -T "$place" | tail -n 1)
+whole=$(lsblk -n -d -o PKNAME "$device")
+echo "${whole:+/dev/}${whole:-$device}"
+"""
+
 # Containers run one after the other, under the same name. A failure is printed and not counted.
 _CHURN = """
 name=$1
@@ -131,6 +139,9 @@ class Docker(Runtime):
         options = ["--runtime", self.oci, "--label", f"labkit={instance.label}"]
         options += ["--cgroup-parent", target.cgroup_parent]
         options += self._network(target, placement, workload) + limit_options(placement.limits)
+        if placement.limits.reads_per_s:
+            disk = target.host.run(*script(_DISK), env=_env(target)).stdout.strip()
+            options += ["--device-read-iops", f"{disk}:{placement.limits.reads_per_s}"]
         if placement.seccomp == "unconfined":
             options += ["--security-opt", "seccomp=unconfined"]
         options += data_options(target, image, instance.label)

@@ -144,6 +144,7 @@ CASES = [
     (GROUPED, put("limits", "cpu.cfs_quota_us", value="5000"), "CPU quota"),
     (GROUPED, put("limits", "cpu.shares", value="2"), "CPU weight"),
     (GROUPED, put("limits", "memory.limit_in_bytes", value="4096"), "memory limit"),
+    (GROUPED, put("limits", "io.max", value="254:0 riops=9"), "none was asked for"),
     (LIMITED, put("limits", "cpuset.cpus", value="0-1"), "its cpuset is 0-1, not 1"),
     (LIMITED, put("limits", "cpu.cfs_period_us", value="100000"), "2000/100000 us, not 2000/10000"),
     (LIMITED, put("limits", "cpu.cfs_quota_us", value="-1"), "its CPU quota is None"),
@@ -281,6 +282,27 @@ def test_memory_limits_rounded_down_to_pages(memory: int, page: int) -> None:
     assert problems(limits, found) == []
     found["limits"]["memory.limit_in_bytes"] = str(held + page)
     assert "memory limit" in problems(limits, found)[0]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"blkio.throttle.read_iops_device": "254:0 400"},
+        {"io.max": "254:0 rbps=max wbps=max riops=400 wiops=max"},
+    ],
+    ids=["v1", "v2"],
+)
+def test_the_limit_of_read_requests(files: dict[str, str]) -> None:
+    limits = Expectation("1", limits=Limits(reads_per_s=400), engine_rules=False)
+    found = recorded("bare-clean")
+    for held, words in (
+        (files, []),
+        (dict.fromkeys(files, ""), ["its limit of read requests is None, not 400"]),
+        ({name: text.replace("4", "5") for name, text in files.items()}, ["is 500, not 400"]),
+    ):
+        found["limits"] = held
+        reported = problems(limits, found)
+        assert len(reported) == len(words) and all(map(str.__contains__, reported, words))
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
