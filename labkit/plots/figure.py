@@ -17,6 +17,7 @@ from IPython import display as ipython_display
 from matplotlib import figure as drawing
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
@@ -59,9 +60,10 @@ def svg(figure: drawing.Figure) -> str:
     for line in figure.findobj(Line2D):
         if np.size(line.get_xdata()) > _MANY:
             line.set_rasterized(True)
+    swatches = {one for legend in figure.findobj(Legend) for one in legend.findobj(Rectangle)}
     for patch in figure.findobj(Rectangle):
         # Else a drawing of its own for each bar; in a legend, pixels would be misplaced.
-        if patch.get_hatch() and patch.axes is not None:
+        if patch.get_hatch() and patch not in swatches:
             patch.set_rasterized(True)
     # Text stays text, and ids do not depend on the process.
     look: Any = {"svg.fonttype": "none", "svg.hashsalt": "labkit"}

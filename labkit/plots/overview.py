@@ -59,7 +59,7 @@ def ledger_overview(rows: pd.DataFrame, *, alpha: float = 0.05) -> Figure:
     Returns
     -------
     Figure
-        Left, for each source a bar of its claims by result. Right, for each measured claim about
+        Above, for each source a bar of its claims by result. Below, for each measured claim about
         a ratio, the interval measured here (a line, with a marker by result) and the published
         value (a diamond), on a logarithmic axis.
 
@@ -79,10 +79,12 @@ def ledger_overview(rows: pd.DataFrame, *, alpha: float = 0.05) -> Figure:
     ratios = rows[
         (rows["unit"] == "1") & (rows["estimate"] > 0) & np.isfinite(rows["estimate"])
     ].reset_index(drop=True)
-    height = max(3.0, 0.2 * len(ratios) + 1.2)
-    figure, axes = canvas(1, 2, width=11, height=height, gridspec_kw={"width_ratios": [2, 3]})
+    heights = [0.3 * rows["source"].nunique() + 0.7, max(1.5, 0.2 * len(ratios) + 0.7)]
+    figure, axes = canvas(
+        2, 1, width=9, height=sum(heights), gridspec_kw={"height_ratios": heights}
+    )
     _bars(axes[0, 0], rows)
-    _ratios(axes[0, 1], ratios, alpha)
+    _ratios(axes[1, 0], ratios, alpha)
     return figure
 
 
@@ -124,7 +126,7 @@ def _ratios(axes: Axes, ratios: pd.DataFrame, alpha: float) -> None:
     axes.set_xscale("log")
     plain_log_ticks(axes)
     axes.set_yticks(range(len(ratios)), ratios["id"], fontsize=7)
-    axes.invert_yaxis()
+    axes.set_ylim(len(ratios), -1)
     note = f"{blocks_text(ratios['n_blocks'])}; {100 * (1 - alpha):g} % intervals"
     axes.set_xlabel(f"ratio to the claim's baseline ({note})")
     handles, names = axes.get_legend_handles_labels()

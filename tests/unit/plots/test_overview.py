@@ -10,6 +10,7 @@ from matplotlib.text import Text
 from labkit.analysis.tables import format_claims
 from labkit.errors import UsageError
 from labkit.plots import heat_map, ledger_overview, stacked_plot
+from labkit.plots.figure import svg
 from labkit.plots.overview import FACES
 
 NOTHING = {"estimate": math.nan, "low": math.nan, "high": math.nan, "n_blocks": pd.NA}
@@ -40,6 +41,13 @@ def test_the_overview_has_every_result_and_says_what_it_rests_on():
     assert all(name in text for name in FACES)
     assert "claims (n = 6)" in text and "n = 5 to 10 blocks" in text and "99 % intervals" in text
     assert "small-replicated" in text and "published" in text and "other result" in text
+
+
+def test_the_legend_of_the_bars_is_drawn_where_it_stands():
+    drawn = ledger_overview(ledger(*(row(name, name) for name in FACES)))
+    before, legend = svg(drawn).split('id="legend_1"')[:2]
+    assert "<image" in before
+    assert "<image" not in legend.split('id="axes_2"')[0]
 
 
 def test_the_bars_add_up_to_the_claims_of_a_source():
