@@ -27,8 +27,8 @@ def published(names: Iterable[str] = ()) -> list[Path]:
     return [path for path in notebooks if (reference / studies.name_of(path)).is_dir()]
 
 
-def report(folder: Path, *, execute: str = "", **replaced: Any) -> None:
-    """Write the report into a folder; one of the notebooks may be executed, by its name."""
+def report(folder: Path, *, execute: str) -> None:
+    """Write the report into a folder; one of the notebooks is executed, named by its stem."""
 
     def executed(notebook: Path, output: Path, *more: Any, **options: Any) -> Path:
         if notebook.stem == execute:
@@ -39,8 +39,6 @@ def report(folder: Path, *, execute: str = "", **replaced: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("labkit.report.pages.execute", executed)
         patch.setattr(studies, "find", published)
-        for name, value in replaced.items():
-            patch.setattr(studies, name, value)
         index, headlines, failures = studies.report(
             "reference", folder, measure=False, new=False, say=messages.append
         )

@@ -17,9 +17,6 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from labkit import studies
-from labkit.chosen import Chosen
-
 pytestmark = pytest.mark.browser
 Visit = Callable[[str], AbstractContextManager[Page]]
 
@@ -73,21 +70,9 @@ QUICKLY = {"resultTypes": ["violations"], "preload": False, "iframes": False, "a
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the report; its ledger is held against one of the campaigns."""
-    made, ledger = tmp_path_factory.mktemp("report"), studies._ledger
-
-    def of_one(folder: Path, chosen: list[Chosen], *more: Any) -> Any:
-        return ledger(folder, [one for one in chosen if one.study == "interference"], *more)
-
-    committed.report(made, _ledger=of_one)
-    return made
-
-
-@pytest.fixture(scope="module")
-def seen(folder: Path, visit: Visit) -> dict[str, dict[str, Any]]:
+def seen(reference_report: Path, visit: Visit) -> dict[str, dict[str, Any]]:
     """Return what is read of each page, by its name."""
-    return {path.name: _read(path, visit) for path in sorted(folder.glob("*.html"))}
+    return {path.name: _read(path, visit) for path in sorted(reference_report.glob("*.html"))}
 
 
 def _read(path: Path, visit: Visit) -> dict[str, Any]:
@@ -153,8 +138,8 @@ def test_answers_are_near_the_top(seen: dict[str, Any]) -> None:
     assert answers and all(0 < top < 800 for top in answers.values()), answers
 
 
-def test_pages_are_small(folder: Path, seen: dict[str, Any]) -> None:
-    sizes = {name: (folder / name).stat().st_size for name in seen}
+def test_pages_are_small(reference_report: Path, seen: dict[str, Any]) -> None:
+    sizes = {name: (reference_report / name).stat().st_size for name in seen}
     assert {name: size for name, size in sizes.items() if size > 1_000_000} == {}
 
 
@@ -184,7 +169,7 @@ def test_on_paper_nothing_is_cut_hidden_or_dark(seen: dict[str, Any]) -> None:
     assert {facts["ground"] for facts in seen.values()} == {"rgba(0, 0, 0, 0) rgb(255, 255, 255)"}
 
 
-def test_every_link_leads_somewhere(seen: dict[str, Any], folder: Path) -> None:
+def test_every_link_leads_somewhere(seen: dict[str, Any], reference_report: Path) -> None:
     def broken(name: str) -> Iterable[str]:
         for link in seen[name]["links"]:
             parts = urlsplit(link)
@@ -196,16 +181,18 @@ def test_every_link_leads_somewhere(seen: dict[str, Any], folder: Path) -> None:
             ids = {"", *(seen[page]["ids"] if page in seen else [])}
             # As browsers do: as it stands, and else without its percent signs.
             there = parts.fragment in ids or unquote(parts.fragment) in ids
-            if not there or not (folder / page).is_file():
+            if not there or not (reference_report / page).is_file():
                 yield link
 
     assert {name: found for name in seen if (found := list(broken(name)))} == {}
 
 
 @pytest.mark.parametrize("name", ["index", "ledger"])
-def test_a_keyboard_goes_through_a_page_in_order(folder: Path, visit: Visit, name: str) -> None:
+def test_a_keyboard_goes_through_a_page_in_order(
+    reference_report: Path, visit: Visit, name: str
+) -> None:
     with visit(f"{name} by keyboard") as page:
-        page.goto((folder / f"{name}.html").as_uri())
+        page.goto((reference_report / f"{name}.html").as_uri())
         page.keyboard.press("Tab")
         skip = page.locator(".skip")
         assert skip.evaluate("one => one === document.activeElement")
@@ -225,8 +212,8 @@ def test_a_keyboard_goes_through_a_page_in_order(folder: Path, visit: Visit, nam
         assert places == sorted(places) and len(set(places)) == 12
 
 
-def test_words_are_not_searched_in_the_provenance(folder: Path, visit: Visit) -> None:
+def test_words_are_not_searched_in_the_provenance(reference_report: Path, visit: Visit) -> None:
     with visit("ledger-words") as page:
-        page.goto((folder / "ledger.html").as_uri() + "?words=labkit+run")
+        page.goto((reference_report / "ledger.html").as_uri() + "?words=labkit+run")
         assert page.locator("#claims details.provenance").count() > 0
         assert page.locator("#shown").inner_text().startswith("0 of ")

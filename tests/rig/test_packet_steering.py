@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from echoes import echoes
 
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
@@ -17,7 +18,6 @@ from labkit.hosts.packet_steering import FLOW_TABLE, read_queues
 from labkit.placement import bare
 from labkit.rig.base import Rig
 from labkit.tools import sockperf
-from labkit.tools.base import Client
 
 pytestmark = pytest.mark.rig
 Make = Callable[..., Trial]
@@ -42,10 +42,6 @@ def steered_to(lab: Rig) -> list[str]:
     ]
 
 
-def load(address: str) -> Client:
-    return sockperf.ping_pong(address, messages=200, size=64, wait="block")
-
-
 def test_received_packets_are_steered_during_a_trial(both: Rig, make_trial: Make) -> None:
     before = steered_to(both)
     trial = make_trial(bare("rules"), rps="on")
@@ -53,10 +49,10 @@ def test_received_packets_are_steered_during_a_trial(both: Rig, make_trial: Make
         with trial.steer("off"):
             assert steered_to(both) == ["", ""]
             with pytest.raises(ManipulationError, match="no packet was steered"):
-                trial.measure(load(server.address))
+                trial.measure(echoes(server.address))
         with trial.steer("on"):
             assert steered_to(both) == [both.cpus("sut", "split"), both.cpus("peer", "split")]
-            messages = trial.measure(load(server.address)).messages
+            messages = trial.measure(echoes(server.address)).messages
     # An interrupt may be for several packets, but here packets come one by one.
     assert trial.mechanisms["rps_ipis"] > messages / 2 > 0
     assert trial.record["steering"]["sut"]["lab0"]["rx-0/rps_cpus"] == both.cpus("sut", "split")

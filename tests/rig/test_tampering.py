@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from echoes import echoes
 from tampering import CASES, CGROUP, Case, run_case
 
 from labkit.campaign.trial import Trial
@@ -72,7 +73,10 @@ def test_without_tampering_nothing_is_said(
         pytest.skip(reason)
     trial = make_trial(placement)
     with trial.serve(sockperf.server("block"), placement) as server:
-        load = sockperf.ping_pong(server.address, messages=500, size=64, wait="block")
+        load = echoes(server.address, 500)
+        # Whether messages pause does not depend on the engine, and the tool sleeps before them.
+        if placement.runtime in ("bare", "docker"):
+            load = sockperf.ping_pong(server.address, messages=500, size=64, wait="block")
         trial.measure(load)
     assert not [flag for flag in trial.record["flags"] if "pause" in flag or "impossible" in flag]
     (kept,) = trial.record["held"].values()
