@@ -23,7 +23,7 @@ def study():
 
 
 def trial_of(study, case, turn=0):
-    names = ["linpack_size", "stream_size", "bonnie_size", "windows"]
+    names = ["linpack_size", "stream_size", "bonnie_size", "reads_per_s", "windows"]
     settings = {name: study[name] for name in names}
     cpus = {"sut": "1", "generator": "0", "all": "0-1"}.__getitem__
     return SimpleNamespace(case=case, turn=turn, half_memory=2**34, cpus=cpus, **settings)
@@ -50,6 +50,13 @@ def test_each_bonnie_has_memory_for_less_than_half_of_its_file(study, case):
         memory = study["limits"](trial, names, 0)[0]["memory"]
         assert file / 4 <= memory / len(names) <= file / 2
         assert study["cached"](trial, names) == ()
+
+
+def test_only_containers_with_bonnie_have_a_limit_of_read_requests(study):
+    trial = trial_of(study, "3a")
+    for reads, names, held in ((600, ["bonnie"], 600), (600, ["stream"], 0), (0, ["bonnie"], 0)):
+        trial.reads_per_s = reads
+        assert study["limits"](trial, names, 0)[0].get("reads_per_s", 0) == held
 
 
 def test_bonnie_beside_what_needs_much_memory_is_flagged_in_one_container_only(study):
