@@ -79,12 +79,13 @@ def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def picture(figure: Figure | str) -> str:
+def picture(figure: Figure | str) -> Markup:
     """Return a figure, or its SVG, as a data URL; the same bytes for the same figure."""
     text = figure if isinstance(figure, str) else svg(figure)
     # Escaped as little as a URL in an attribute allows: shorter than base64.
     text = _TAG.sub(lambda tag: tag[0] if "'" in tag[0] else tag[0].replace('"', "'"), text)
-    return "data:image/svg+xml," + quote(text.replace("\n", " "), safe=" ,:/;=()'")
+    # No character is left that a template would have to escape in an attribute with double quotes.
+    return Markup("data:image/svg+xml," + quote(text.replace("\n", " "), safe=" ,:/;=()'"))
 
 
 def csv_link(text: str) -> str:
