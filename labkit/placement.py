@@ -222,11 +222,6 @@ class Placement:
             ("network", self.network, NETWORKS),
             ("seccomp", self.seccomp, SECCOMP if self.runtime == "docker" else SECCOMP[:1]),
         ]
-        if self.limits.reads_per_s and self.runtime != "docker":
-            raise UsageError(
-                f"the read requests of {self.runtime} cannot be limited",
-                remedy="place it in Docker, or leave reads_per_s out",
-            )
         if self.runtime == "bare":
             choices.append(("baseline level", self.baseline_level, BASELINE_LEVELS))
         for name, value, allowed in choices:
@@ -234,6 +229,11 @@ class Placement:
                 raise UsageError(
                     f"unknown {name} {value!r}", remedy=suggestion(value, filter(None, allowed))
                 )
+        if self.limits.reads_per_s and self.runtime != "docker":
+            raise UsageError(
+                f"the read requests of {self.runtime} cannot be limited",
+                remedy="place it in Docker, or leave reads_per_s out",
+            )
         if self.runtime != "bare":
             return
         if self.storage:

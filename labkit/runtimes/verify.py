@@ -216,9 +216,9 @@ def _memory(files: dict[str, str], expected: int | None) -> int | None:
 
 
 def _reads_per_s(files: dict[str, str]) -> int | None:
-    """Return the requests a second that may be read from a disk; None where there is no limit."""
-    lines = files.get("io.max", ""), files.get("blkio.throttle.read_iops_device", "")
-    found = re.search(r"\briops=(\d+)", lines[0]) or re.search(r"^\d+:\d+ (\d+)", lines[1])
+    """Return the limit of read requests a second; None where there is none."""
+    text = files.get("io.max") or files.get("blkio.throttle.read_iops_device") or ""
+    found = re.search(r"(?:^\d+:\d+ |\briops=)(\d+)", text)
     return int(found[1]) if found else None
 
 
