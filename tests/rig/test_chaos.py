@@ -11,8 +11,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 
 @pytest.mark.rig
 def test_nothing_is_lost_left_or_wrong():
-    argv = [sys.executable, str(SCRIPT), "--seed", "25", "--count", "12", "--kills", "1"]
+    argv = [sys.executable, str(SCRIPT), "--seed", "25", "--count", "10", "--kills", "1"]
     result = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-    # Of 12, those that came too late do not count.
-    assert int(result.stdout.splitlines()[-1].split(" | ")[1]) >= 8, result.stdout
+    # Of 10, those that came too late do not count.
+    assert int(result.stdout.splitlines()[-1].split(" | ")[1]) >= 7, result.stdout
