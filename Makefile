@@ -2,7 +2,8 @@
 # Python 3.11 or later.
 #
 #   BUDGET=15m                 time for measuring: what decides most in it is measured
-#   PROFILE=tiny|quick|paper   instead: every study, as a pilot, for verdicts, as the papers did
+#   PROFILE=tiny               instead: every study, as a pilot (quick: for answers; decide: for
+#                              verdicts on the claims; paper: as the papers did)
 #   NEW=1                      start another campaign instead of resuming
 #   SOURCES=DIR                papers-tools: a folder of snapshots instead of the internet
 #   LABKIT_NO_APT=1            list missing host tools, do not install them
@@ -26,7 +27,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo '  make report BUDGET=1h            more time for measuring (15m by default), more verdicts'
-	@echo '  make report PROFILE=quick        every study, in about an hour and a half'
+	@echo '  make report PROFILE=quick        every study, in about two hours'
 	@echo '  make report PROFILE=paper NEW=1  another profile, another campaign'
 
 setup: ## Create .venv from the lock; as root on Debian or Ubuntu also install host tools

@@ -52,7 +52,7 @@ def _require_dask() -> None:
         import distributed  # noqa: F401
     except ImportError:
         raise LabkitError(
-            "Dask is not installed", remedy='pip install "labkit[fleet]", or make setup'
+            "Dask is not installed", remedy="make setup; or pip install 'PATH-OF-THE-CLONE[fleet]'"
         ) from None
 
 

@@ -20,7 +20,7 @@ PROFILE = click.option(
     "-P",
     default="quick",
     show_default=True,
-    help="tiny (a pilot of minutes), quick (an hour and a half), decide (hours) or paper (weeks).",
+    help="tiny (a pilot of minutes), quick (two hours), decide (hours) or paper (weeks).",
 )
 MEASURED = click.option(
     "--profile",

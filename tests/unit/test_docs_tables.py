@@ -34,7 +34,7 @@ def test_sizes_of_each_profile_are_beside_the_papers() -> None:
     ]
     assert found["union-filesystem", "`tree.2`"] == ["2,000,000", *["53,900,000"] * 3]
     assert found["forwarding-chains", "`seconds`"][2:] == ["180", "180"]
-    # No profile that is to decide measures less than the one of an hour and a half.
+    # No profile that is to decide measures less than `quick`.
     for values in found.values():
         quick, decide = (float(text.replace(",", "")) for text in values[:2])
         assert quick <= decide
