@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labkit.campaign.budget import LOOKS_FACTOR, WORTH, Candidate, costs_of, looks_of, rows_of
 from labkit.campaign.looks import ALPHA, HOPELESS, baselines_of, deciding_blocks, log_tables
@@ -15,6 +15,8 @@ from labkit.dataset import Dataset
 from labkit.errors import DatasetError, UsageError, suggestion
 from labkit.paths import project
 
+#: The rig without a second host, on which some questions are asked differently.
+ONE_HOST = "one-host"
 #: A planned condition whose trials nobody has timed yet takes so many seconds.
 UNKNOWN_SECONDS = 4.0
 #: Fewer blocks decide nothing, and more are no matter of minutes.
@@ -115,13 +117,16 @@ class Question(BaseModel):
 
 
 class _Entry(Question):
-    """A question of the file, with what another tool changes in it."""
+    """A question of the file, with what another tool and the rig `one-host` change in it."""
 
     tool: dict[str, dict[str, Any]] = {}
+    one_host: dict[str, Any] = Field(default={}, alias=ONE_HOST)
 
 
-def load_questions() -> dict[str, dict[str, Question]]:
-    """Return every question by name and tool; the tool ``""`` is the study's own.
+def load_questions(rig: str = "") -> dict[str, dict[str, Question]]:
+    """Return every question by name and tool, as asked on a rig.
+
+    The tool ``""`` is the study's own.
 
     Raises
     ------
@@ -134,18 +139,19 @@ def load_questions() -> dict[str, dict[str, Question]]:
             name: _Entry.model_validate(entry)
             for name, entry in tomllib.loads(path.read_text()).items()
         }
-        return {name: _by_tool(entry) for name, entry in entries.items()}
+        return {name: _by_tool(entry, rig) for name, entry in entries.items()}
     except (OSError, ValueError, RecursionError, ValidationError) as error:
         raise DatasetError(
             "the questions cannot be read", where=str(path), why=str(error)
         ) from None
 
 
-def _by_tool(entry: _Entry) -> dict[str, Question]:
-    own = entry.model_dump(exclude={"tool"})
+def _by_tool(entry: _Entry, rig: str) -> dict[str, Question]:
+    own = entry.model_dump(exclude={"tool", "one_host"})
+    here = entry.one_host if rig == ONE_HOST else {}
     return {
         tool: Question.model_validate({**own, **changes})
-        for tool, changes in {"": {}, **entry.tool}.items()
+        for tool, changes in {"": here, **entry.tool}.items()
     }
 
 

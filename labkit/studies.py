@@ -20,9 +20,11 @@ from labkit import report as pages
 from labkit import status
 from labkit.analysis.power import least_blocks
 from labkit.campaign.budget import plan_budget
+from labkit.campaign.store import write_json
 from labkit.chosen import REFERENCE, Chosen, choose, choose_all
 from labkit.claims.schema import Claims, load_claims
-from labkit.dataset import Dataset, load
+from labkit.dataset import Dataset, campaigns, load
+from labkit.dataset.files import read_json
 from labkit.errors import LabkitError, Rebooted, RigError, UsageError, suggestion
 from labkit.paths import project
 from labkit.process import TERMINAL, WAIT, chosen_blocks, seconds_left
@@ -410,6 +412,16 @@ def _ledger(
     return pages.counted(rows)
 
 
+def rig_here() -> str:
+    """Return the rig that this user can have on this machine, or an empty string."""
+    from labkit.rig import auto
+
+    try:
+        return auto()
+    except RigError:
+        return ""
+
+
 def cannot_measure() -> str:
     """Return why this user cannot have a rig on this machine, or an empty string."""
     from labkit.rig import auto
@@ -437,21 +449,66 @@ def budget_runs(seconds: float, new: bool, say: Say) -> Iterator[tuple[str, dict
     What they take is known from the campaigns that count, or from the reference dataset. The plan
     is said before anything is measured, with what is left out and how long that would take. Time
     that is left, since something was decided early, goes to a plan of further studies.
+
+    The plan is kept. For the same time, unless `new`, what was interrupted is resumed, and nothing
+    is yielded where all of it was measured.
     """
     from labkit.claims.ledger import ledger
 
     end = time.monotonic() + seconds
+    path = project("data/local") / BRIEF / "runs.json"
+    runs = {} if new else _kept_runs(path, seconds)
+    left = [name for name, run in runs.items() if not _is_measured(name, run)]
+    if runs and not left:
+        say(
+            f"what decides most in {status.duration_text(seconds)} was measured; another budget, "
+            "or --new (make report NEW=1), measures more"
+        )
+        return
+    for name in left:
+        say(f"{name}: resumed")
+        yield name, _parameters_of(name, runs[name])
     claims = load_claims()
     counted = choose_all(map(name_of, find([])))
     rows = ledger([path for one in counted for path in one.campaigns], claims=claims)
-    earlier = {one.study: load(one.shown) for one in counted}
-    while (left := end - time.monotonic()) > 0:
-        runs = _planned(left, claims, rows, earlier, say)
-        if not runs:
+    earlier = {one.study: load(one.shown) for one in counted if one.study not in runs}
+    while (rest := end - time.monotonic()) > 0:
+        planned = _planned(rest, claims, rows, earlier, say)
+        if not planned:
             break
-        for name, parameters in runs.items():
-            yield name, parameters | {"new": new}
+        for name, parameters in planned.items():
+            folder = project(parameters["data"]) / name
+            runs[name] = {"parameters": parameters, "before": len(campaigns(folder))}
+        write_json(path, {"seconds": seconds, "runs": runs})
+        for name in planned:
+            yield name, _parameters_of(name, runs[name])
             del earlier[name]
+
+
+def _kept_runs(path: Path, seconds: float) -> dict[str, dict[str, Any]]:
+    """Return what was planned for a time: parameters and number of earlier campaigns, by study."""
+    kept = read_json(path) if path.is_file() else {}
+    runs: dict[str, dict[str, Any]] = kept["runs"] if kept.get("seconds") == seconds else {}
+    return runs
+
+
+def _has_begun(name: str, run: Mapping[str, Any]) -> bool:
+    return len(campaigns(project(run["parameters"]["data"]) / name)) > int(run["before"])
+
+
+def _is_measured(name: str, run: Mapping[str, Any]) -> bool:
+    if not _has_begun(name, run):
+        return False
+    try:
+        check_complete(project(run["parameters"]["data"]) / name)
+    except LabkitError:
+        return False
+    return True
+
+
+def _parameters_of(name: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that begin the campaign of a planned run, or resume it."""
+    return run["parameters"] | {"new": not _has_begun(name, run)}
 
 
 def _planned(
@@ -464,7 +521,7 @@ def _planned(
     """Return the parameters of the studies to measure in a time, of those with a campaign."""
     questions = {
         question.study: question
-        for question in (tools[""] for tools in load_questions().values())
+        for question in (tools[""] for tools in load_questions(rig_here()).values())
         if question.study in earlier
     }
     plan = plan_budget(
@@ -498,7 +555,7 @@ def _planned(
             **parameters,
             "blocks": study.blocks,
             "decide": decide,
-            "data": f"data/local/{BRIEF}",
+            "data": str(Path("data/local") / BRIEF),
             "earlier": str(earlier[study.study].path),
             "rig": "auto",
         }

@@ -57,17 +57,21 @@ def ask(
     from labkit import questions as library
     from labkit import studies
 
-    questions = library.load_questions()
     if question is None:
-        rows = [(name, tools[""].title) for name, tools in questions.items()]
+        rows = [(name, tools[""].title) for name, tools in library.load_questions().items()]
         click.echo("\n".join(aligned(rows)))
         return
-    chosen = library.choose(questions, question, tool)
+    here = studies.rig_here() if rig == "auto" else rig
+    chosen = library.choose(library.load_questions(here), question, tool)
     if placements:
         chosen = chosen.on(placements)
     seconds = seconds_of(budget)
-    if (reason := studies.cannot_measure()) and rig == "auto":
-        raise LabkitError("cannot measure here", why=reason, remedy="run it as root")
+    if not here:
+        raise LabkitError(
+            "cannot measure here",
+            why=studies.cannot_measure(),
+            remedy="run it as root, or start a Docker Engine that you may use",
+        )
     interruptible()
     folder = project("data/local/ask") / "-".join(filter(None, (question, tool)))
     blocks = chosen.blocks(max(seconds - _RIG, 0), _earlier(chosen.study, folder))
@@ -75,7 +79,7 @@ def ask(
     parameters = chosen.parameters | {
         "blocks": blocks,
         "decide": chosen.decide(blocks),
-        "rig": rig,
+        "rig": here,
         "data": str(folder),
         "new": True,
     }

@@ -233,9 +233,51 @@ def test_names_that_do_not_exist_are_an_error_that_suggests_one() -> None:
         studies.check_profile(profile)
 
 
-def test_what_is_left_of_a_budget_goes_to_further_studies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_for_a_time_is_resumed_and_not_measured_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(studies, "BRIEF", str(tmp_path))
+    monkeypatch.setattr(studies.time, "monotonic", lambda: 0.0)
+
+    def plan(seconds: float = 720, new: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+        return studies.budget_runs(seconds, new, said.append)
+
+    def begun(name: str) -> Path:
+        folder = tmp_path / name / "20260101T000000.000000Z-0123456789ab"
+        folder.mkdir(parents=True)
+        return folder
+
+    def measured(name: str) -> None:
+        folder = tmp_path / name / "20260101T000001.000000Z-0123456789ab"
+        folder.parent.mkdir(exist_ok=True)
+        folder.symlink_to(studies.project("data/reference") / name)
+
+    first = plan()
+    done, parameters = next(first)
+    assert parameters["new"]
+    measured(done)
+    name, parameters = next(first)
+    first.close()
+    # Interrupted before its campaign had begun, and then within it.
+    assert next(plan()) == (name, parameters) and parameters["new"]
+    shutil.copy(studies.project("data/reference") / name / "plan.json", begun(name))
+    assert next(plan()) == (name, parameters | {"new": False})
+    left = [name for name, _ in plan()]
+    assert done not in left and left[0] == name and len(left) == len(set(left))
+    for one in left:
+        measured(one)
+    assert list(plan()) == []
+    assert said[-1].startswith("what decides most in 12 min was measured; another budget, or --new")
+    assert next(plan(new=True))[1]["new"] and next(plan(600))[1]["new"]
+
+
+def test_what_is_left_of_a_budget_goes_to_further_studies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     now = 0.0
+    monkeypatch.setattr(studies, "BRIEF", str(tmp_path))
     monkeypatch.setattr(studies.time, "monotonic", lambda: now)
     runs = []
     for name, parameters in studies.budget_runs(720, False, said.append):
