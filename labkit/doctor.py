@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from labkit import runtimes, studies
+from labkit.errors import RigError
 from labkit.hosts import LocalHost, collect_facts
 from labkit.placement import DRIVERS, ENGINES, MOUNTS, NETWORKS
 from labkit.rig import Rig, auto, engine, guests, kernel_probe, storage, virtual
@@ -43,6 +44,7 @@ class Check:
 def check_machine() -> list[Check]:
     """Return the results of all checks of this machine."""
     return [
+        _rig(),
         _root(),
         *(_tool(name, package) for name, package in virtual.TOOLS.items()),
         _bootstrap(),
@@ -57,22 +59,34 @@ def check_machine() -> list[Check]:
     ]
 
 
+def _rig() -> Check:
+    """Return which rig `auto` is."""
+    try:
+        return Check("rig", True, auto())
+    except RigError as error:
+        return Check(
+            "rig",
+            False,
+            f"none ({error.why})",
+            "run as root for the virtual rig, or start a Docker Engine that you may use for the "
+            "one-host rig; without a rig reports show the reference dataset",
+            needed=True,
+        )
+
+
 def _root() -> Check:
     reason = kernel_probe.no_namespaces()
     return Check(
         "root",
         not reason,
         reason or "root, who may make network namespaces",
-        "run as root (in a container with --privileged) for the virtual rig; without it reports "
-        "show the reference dataset",
-        needed=True,
+        "run as root (in a container with --privileged) for the virtual rig",
     )
 
 
 def _tool(name: str, package: str) -> Check:
     path = kernel_probe.find_tool(name)
-    remedy = f"apt-get install {package}"
-    return Check(name, path is not None, path or "not found", remedy, needed=True)
+    return Check(name, path is not None, path or "not found", f"apt-get install {package}")
 
 
 def _bootstrap() -> Check:
@@ -275,7 +289,7 @@ REFERENCE = "reference"
 
 #: The checks that matter for a first study.
 _SHOWN = (
-    *("root", "container engines", "networks of containers", "CPUs", "isolated CPUs"),
+    *("rig", "root", "container engines", "networks of containers", "CPUs", "isolated CPUs"),
     *("clock source", "bare machine"),
 )
 
@@ -296,7 +310,8 @@ def machine_table(checks: Iterable[Check] | None = None) -> str:
     names = f", not {', '.join(check.title for check in absent)}" if absent else ""
     count = f"{len(tools) - len(absent)} of {len(tools)}{names}"
     remedies = "; ".join(dict.fromkeys(check.remedy for check in absent))
-    rows.insert(1, ("programs of the virtual rig", count, remedies))
+    place = 1 + [row[0] for row in rows].index("root")
+    rows.insert(place, ("programs of the virtual rig", count, remedies))
     lines = ["| | this machine | what to do, or what follows |", "| --- | --- | --- |"]
     for row in rows:
         cells = (text.replace("|", r"\|").replace("<", "&lt;") for text in row)

@@ -15,8 +15,6 @@ from labkit.dataset import Dataset
 from labkit.errors import DatasetError, UsageError, suggestion
 from labkit.paths import project
 
-#: The rig without a second host, on which some questions are asked differently.
-ONE_HOST = "one-host"
 #: A planned condition whose trials nobody has timed yet takes so many seconds.
 UNKNOWN_SECONDS = 4.0
 #: Fewer blocks decide nothing, and more are no matter of minutes.
@@ -120,7 +118,7 @@ class _Entry(Question):
     """A question of the file, with what another tool and the rig `one-host` change in it."""
 
     tool: dict[str, dict[str, Any]] = {}
-    one_host: dict[str, Any] = Field(default={}, alias=ONE_HOST)
+    one_host: dict[str, Any] = Field(default={}, alias="one-host")
 
 
 def load_questions(rig: str = "") -> dict[str, dict[str, Question]]:
@@ -148,7 +146,7 @@ def load_questions(rig: str = "") -> dict[str, dict[str, Question]]:
 
 def _by_tool(entry: _Entry, rig: str) -> dict[str, Question]:
     own = entry.model_dump(exclude={"tool", "one_host"})
-    here = entry.one_host if rig == ONE_HOST else {}
+    here = entry.one_host if rig == "one-host" else {}
     return {
         tool: Question.model_validate({**own, **changes})
         for tool, changes in {"": here, **entry.tool}.items()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from labkit import doctor
+from labkit.errors import RigError
 from labkit.placement import ENGINES, NETWORKS
 from labkit.rig import kernel_probe
 
@@ -146,6 +147,7 @@ from labkit.rig import auto, kernel_probe, lock, virtual
 
 assert lock.is_root()
 assert not doctor._root().ok and doctor._root().found == kernel_probe.no_namespaces()
+assert not doctor._rig().ok and doctor._rig().needed
 assert doctor._networks().found == "not tried"
 try:
     virtual.up(keep=False)
@@ -158,6 +160,22 @@ try:
 except RigError as error:
     print(error.why)
 """
+
+
+def test_only_a_machine_without_any_rig_lacks_something_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none() -> str:
+        raise RigError("this machine and user can have no rig", why="one-host: no engine")
+
+    monkeypatch.setattr(doctor, "auto", lambda: "one-host")
+    monkeypatch.setattr(doctor.kernel_probe, "no_namespaces", lambda: "not root")
+    monkeypatch.setattr(doctor.kernel_probe, "find_tool", lambda name: None)
+    assert doctor._rig().line() == "ok    rig: one-host"
+    for check in (doctor._root(), doctor._tool("nft", "nftables")):
+        assert not check.ok and not check.needed and check.line().startswith("note")
+    monkeypatch.setattr(doctor, "auto", none)
+    assert doctor._rig().line().startswith("MISS  rig: none (one-host: no engine)\n        -> run")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="drops a capability of root")

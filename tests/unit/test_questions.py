@@ -35,6 +35,18 @@ def test_a_question_is_a_part_of_its_study(name: str, tool: str) -> None:
     assert decide["claims"] == [] and decide["only"] == question.only
 
 
+def test_one_host_is_asked_what_it_can_answer() -> None:
+    assert questions.load_questions("virtual") == KNOWN
+    alone = questions.load_questions("one-host")
+    assert {name for name in KNOWN if alone[name] != KNOWN[name]} == {"network"}
+    question = alone["network"][""]
+    placements = [levels["placement"] for levels in question.only]
+    assert question.baseline == {"placement": "bare rules"} and "bare rules" in placements
+    assert {"bare clean", "docker bridge"}.isdisjoint(placements)
+    assert question.decide(6)["baseline"] == question.baseline
+    assert alone["network"]["iperf3"] == KNOWN["network"]["iperf3"]
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_what_a_question_takes_is_known_from_an_earlier_campaign(name: str) -> None:
     question = KNOWN[name][""]
