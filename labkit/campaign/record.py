@@ -173,6 +173,9 @@ def account(
         if after is not server[1]:
             mechanisms |= evidence.beside(before, after)
             record["evidence"][kernel.host.name] = {"before": before, "after": after}
+    allowed = [after[_LATENCY] for _, (_, after) in snapshots if _LATENCY in after]
+    if allowed:  # of the machine that was allowed most
+        mechanisms[_LATENCY] = float(max(allowed))
     if others:
         mechanisms["other_programs_cpu"] = max(sum(shares.values()) for shares in others.values())
     flags = [flag for treatment, level in treatments for flag in treatment.check(level, mechanisms)]
@@ -190,6 +193,7 @@ def account(
     record["flags"] += [*flags, *validity(mechanisms)]
 
 
+_LATENCY = "latency_request_us"
 #: CPU use of a program that ran before the trial, as a share of one CPU.
 _OTHERS = 0.05
 #: Steal on one CPU, as a share of the window.

@@ -329,7 +329,8 @@ class OneTrial:
             ),
             **{f"output {name}": _head(text) for name, text in sorted(self.logs.items()) if text},
             "metrics": "\n".join(f"{k}: {x:.6g}" for k, x in metrics_of(self.measurement).items()),
-            "flags": "\n".join([*self.record["flags"], *self.measurement.flags]),
+            # Those of the measurement are in the record already, unless the trial had no window.
+            "flags": "\n".join(dict.fromkeys([*self.record["flags"], *self.measurement.flags])),
         }
         texts |= {
             f"samples of {name}": histogram(values)

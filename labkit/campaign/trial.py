@@ -386,9 +386,21 @@ class Trial:
         )
         self.record["held"] = lasting
         self._check_time(main, ends, clients)
-        self.record["verification"] = main.verification
+        self._keep_verifications(main)
         self._check_published(main, [client for client, _ in clients.values()])
         return measurements
+
+    def _keep_verifications(self, main: Server) -> None:
+        """Record the verification of the server that a load aimed at first, beside the others'."""
+        others = self.record.get("verifications", {}) | {
+            name: server.verification
+            for name, server in self._servers.items()
+            if server is not main
+        }
+        self.record["verification"] = main.verification
+        self.record.pop("verifications", None)
+        if rest := {name: one for name, one in others.items() if one is not main.verification}:
+            self.record["verifications"] = rest
 
     def _check_published(self, main: Server, clients: Sequence[Client]) -> None:
         for name, server in self._servers.items():

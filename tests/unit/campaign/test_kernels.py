@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from typing import Any
 
@@ -90,3 +91,20 @@ def test_drops_are_counted_on_every_host() -> None:
     assert 150 < counts["socket_drops"] < 200
     assert counts["sink_socket_drops"] == counts["hop01_socket_drops"] == counts["socket_drops"]
     assert set(record["evidence"]) == {"before", "after", "generator", "peer"}
+
+
+def test_the_machine_that_was_allowed_the_longest_wake_up_counts() -> None:
+    mine = os.getpid()
+    ends = {"server": server(SUT, mine), "client": server(GENERATOR, mine)}
+    both = record_module.kernels(ends, ends["server"], GENERATOR, shared=False)
+    assert [kernel.host.name for kernel in both] == ["generator", "sut"]
+    # What held the idle states of the generator has ended.
+    pairs = []
+    for kernel, allowed in zip(both, (2_000_000_000, 0), strict=True):
+        text = record_module.snapshot(evidence.BEFORE, kernel)
+        text = re.sub(r"(?s)@@ latency\n.*?(?=@@|\Z)", f"@@ latency\n {allowed}\n", text)
+        assert evidence.parse(text)["latency_request_us"] == allowed
+        pairs.append((kernel, (text, text)))
+    record: dict[str, Any] = {"mechanisms": {}, "flags": []}
+    record_module.account(record, pairs, ("0", "0"), [Measurement({}, messages=1)], [], 0.0)
+    assert record["mechanisms"]["latency_request_us"] == 2_000_000_000
