@@ -173,19 +173,18 @@ def check_complete(folder: Path) -> None:
         for block, count in enumerate(campaign.planned_by_block, start=1)
         if only is None or block in only
     )
-    trials = campaign.trials
-    if only is not None:
-        trials = trials[trials["block"].isin(only)]
-    done = set(trials.loc[trials["status"] == "ok", "trial"])
-    failed = trials[~trials["trial"].isin(done)]
+    records = [one for one in campaign.records if only is None or one["block"] in only]
+    done = {one["trial"] for one in records if one["status"] == "ok"}
+    failed = [one for one in records if one["trial"] not in done]
     if len(done) < planned:
-        of = {"failed": failed["trial"].nunique()}
+        of = {"failed": len({one["trial"] for one in failed})}
         of |= {"are left": planned - len(done) - of["failed"]}
         counts = [f"{count} {what}" for what, count in of.items() if count]
+        problems = {(one.get("error") or {}).get("what", "") for one in failed}
         raise LabkitError(
             f"of {planned} planned trials {' and '.join(counts)}",
             where=str(campaign.path),
-            why="; ".join(sorted(set(failed["problems"])))[:600],
+            why="; ".join(sorted(problems))[:600],
             remedy="the same command goes on with them; measured trials are kept",
         )
 
@@ -508,7 +507,7 @@ def _is_measured(name: str, run: Mapping[str, Any]) -> bool:
 
 def _parameters_of(name: str, run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that begin the campaign of a planned run, or resume it."""
-    return run["parameters"] | {"new": not _has_begun(name, run)}
+    return {**run["parameters"], "new": not _has_begun(name, run)}
 
 
 def _planned(

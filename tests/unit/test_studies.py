@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from small_datasets import record, write_campaign
 
 from labkit import studies
 from labkit.campaign.store import Store, write_json
+from labkit.chosen import choose
 from labkit.claims.schema import load_claims
 from labkit.errors import LabkitError, Rebooted, UsageError
 from labkit.paths import PROGRESS, project
@@ -239,19 +242,21 @@ def test_a_plan_for_a_time_is_resumed_and_not_measured_twice(
     said: list[str] = []
     monkeypatch.setattr(studies, "BRIEF", str(tmp_path))
     monkeypatch.setattr(studies.time, "monotonic", lambda: 0.0)
+    few = [choose(name) for name in ("affinity-spinning", "cpu-quota", "network-isolation")]
+    monkeypatch.setattr(studies, "choose_all", lambda names: few)
 
     def plan(seconds: float = 720, new: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
         return studies.budget_runs(seconds, new, said.append)
 
     def begun(name: str) -> Path:
         folder = tmp_path / name / "20260101T000000.000000Z-0123456789ab"
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def measured(name: str) -> None:
         folder = tmp_path / name / "20260101T000001.000000Z-0123456789ab"
         folder.parent.mkdir(exist_ok=True)
-        folder.symlink_to(studies.project("data/reference") / name)
+        folder.symlink_to(project("data/reference/rps"))  # a complete one
 
     first = plan()
     done, parameters = next(first)
@@ -261,10 +266,11 @@ def test_a_plan_for_a_time_is_resumed_and_not_measured_twice(
     first.close()
     # Interrupted before its campaign had begun, and then within it.
     assert next(plan()) == (name, parameters) and parameters["new"]
-    shutil.copy(studies.project("data/reference") / name / "plan.json", begun(name))
+    shutil.copy(project("data/reference") / name / "plan.json", begun(name))
     assert next(plan()) == (name, parameters | {"new": False})
     left = [name for name, _ in plan()]
     assert done not in left and left[0] == name and len(left) == len(set(left))
+    shutil.rmtree(begun(name))
     for one in left:
         measured(one)
     assert list(plan()) == []
