@@ -375,14 +375,14 @@ class Family:
 def adjust_family(p_values: Floats, constant: NDArray[np.bool_], alpha: float) -> Family:
     """Adjust p-values; constants, which have no variance, and NaN are not in the family."""
     tested = np.where(constant, np.nan, p_values)
-    adjusted = holm(tested)
+    steps = holm(tested, cap=math.inf)
     levels = np.full(len(tested), alpha)
     known = np.isfinite(tested)
     # A p-value that underflowed to 0 was tested at the first step.
     levels[known] = alpha / max(1, int(known.sum()))
-    positive = known & (adjusted > 0)
-    levels[positive] = alpha * tested[positive] / adjusted[positive]
-    exploratory = benjamini_hochberg(tested)
+    positive = known & (steps > 0)
+    levels[positive] = alpha * tested[positive] / steps[positive]
+    adjusted, exploratory = np.minimum(steps, 1.0), benjamini_hochberg(tested)
     return Family(
         np.where(constant, p_values, adjusted), np.where(constant, p_values, exploratory), levels
     )
@@ -673,7 +673,8 @@ def ranking(
     frame, factor, within, value, block, margin, alpha
         As for `pair_effects`.
     lowest_first : bool
-        Whether the lowest geometric mean is the first of the order.
+        Whether the lowest geometric mean is the first of the order. Of two neighbours that were
+        measured in different blocks, the blocks that they share count.
 
     Returns
     -------
@@ -696,15 +697,28 @@ def ranking(
     require_names(frame, [factor])
     rows: list[dict[str, Any]] = []
     for cell, index in groups(frame, within):
-        logs = log_table(frame.iloc[index], value=value, condition=factor, block=block).logs
-        means = logs.mean().dropna().sort_values(ascending=lowest_first, kind="stable")
-        order = list(means.index)
+        table = log_table(frame.iloc[index], value=value, condition=factor, block=block)
+        order = _order(table.logs, lowest_first)
         for place, earlier in enumerate(order):
-            for steps, later in enumerate(order[place + 1 :], start=1):
+            rest = LogTable(table.logs[order[place:]], table.notes, table.failed)
+            compared = contrasts(rest, earlier, margin=margin, alpha=alpha)
+            for steps, (later, row) in enumerate(compared.items(), start=1):
                 names = {"earlier": earlier, "later": later, "steps": steps}
-                row = contrast(logs[earlier], logs[later], margin, alpha, paired=True)
                 rows.append({**cell, "contrast": f"{later} / {earlier}", **names, **row})
     return decide(rows, alpha=alpha, keys=[*within, "contrast", "earlier", "later", "steps"])
+
+
+def _order(logs: pd.DataFrame, lowest_first: bool) -> list[Hashable]:
+    """Return levels in the order of their means, neighbours by the blocks that they share."""
+    order: list[Hashable] = []
+    sign = 1 if lowest_first else -1
+    for level in logs.mean().dropna().sort_values(ascending=lowest_first, kind="stable").index:
+        place = len(order)
+        # Means may be over different blocks, where a level failed or was dropped.
+        while place and sign * (logs[order[place - 1]] - logs[level]).mean() > 0:
+            place -= 1
+        order.insert(place, level)
+    return order
 
 
 #: Deciles, and the tail as far as 1,000 samples a trial carry.

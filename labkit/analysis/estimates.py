@@ -80,9 +80,10 @@ def p_values(mean: float, error: float, df: float, bound: float) -> tuple[float,
     return p_value, float(special.stdtr(df, (abs(mean) - bound) / error))
 
 
-def holm(p_values: Floats) -> Floats:
-    """Return Holm's adjusted p-values; NaN stays NaN and is not counted.
+def holm(p_values: Floats, cap: float = 1.0) -> Floats:
+    """Return Holm's adjusted p-values, at most `cap`; NaN stays NaN and is not counted.
 
+    A p-value was tested at alpha times itself over its adjusted one without a cap.
     statsmodels' ``multipletests`` gives the same but collects garbage at each call, which takes
     four times as long as a complete comparison.
     """
@@ -90,7 +91,7 @@ def holm(p_values: Floats) -> Floats:
     finite = np.flatnonzero(np.isfinite(p_values))
     order = finite[np.argsort(p_values[finite], kind="stable")]
     steps = p_values[order] * np.arange(len(order), 0, -1)
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), cap)
     return adjusted
 
 
@@ -326,6 +327,8 @@ class Estimate(Inference):
         Blocks that it rests on.
     note : str
         What to know about it.
+    unit : {"block", "campaign"}
+        What was averaged.
     """
 
     centre: float
@@ -334,6 +337,7 @@ class Estimate(Inference):
     scale: Literal["linear", "log"] = "linear"
     n_blocks: int = 0
     note: str = ""
+    unit: Literal["block", "campaign"] = "block"
 
     @property
     def value(self) -> float:

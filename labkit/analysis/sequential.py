@@ -312,6 +312,7 @@ def over_campaigns(whole: Estimate, campaigns: Sequence[Estimate]) -> Estimate:
         error=max(units.error, whole.error),
         df=units.df,
         note=join_notes(whole.note, note),
+        unit="campaign",
     )
 
 

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.compare import log_table
 from labkit.analysis.power import blocks_for, blocks_to_detect
 from labkit.analysis.sequential import Decision, Floats, Looks, campaign_share, look
 from labkit.answers import Answer
 from labkit.claims.cells import Measured, NotMeasured
 from labkit.claims.estimators import evaluate
-from labkit.claims.ledger import blocks_needed, fewest, reachable
+from labkit.claims.ledger import blocks_needed, fewest, p_values, reachable
 from labkit.claims.schema import Claim
 from labkit.claims.setting import setting
 from labkit.dataset import Dataset
@@ -124,14 +125,12 @@ class Questions:
         n, alpha = evaluation.n_blocks, ALPHA * campaign_share(1) / family
         least, total = fewest(claim, ALPHA), self.looks.blocks[-1]
         narrow = not all(reachable(part, total, ALPHA) for part in evaluation.deciding)
-        for word, p_value in (
-            ("replicated", evaluation.p_replicates),
-            ("contradicted", evaluation.p_contradicts),
-        ):
-            if word == "contradicted" and narrow:
-                continue  # it could only ever be contradicted
-            if n >= least and self.looks.adjust(p_value, n, sides=2) < alpha:
-                return "decided", word
+        found = p_values(evaluation, self.looks, n)
+        if n >= least and found["p_replicates"] < alpha:
+            return "decided", "replicated"
+        # What the noise leaves no region for could only ever be contradicted.
+        if n >= least and found["p_contradicts"] < alpha and not narrow:
+            return "decided", "contradicted"
         blocks = blocks_needed(evaluation.deciding, alpha, least)
         if blocks is not None and blocks > HOPELESS * total:
             return "given up", f"about {blocks:,} blocks would decide, and {total} are planned"
@@ -166,8 +165,12 @@ class Questions:
 
 
 def log_tables(campaign: Dataset, outcomes: Iterable[str]) -> list[tuple[str, pd.DataFrame]]:
-    """Return each outcome that was measured, with its logs: blocks by the labels of conditions."""
+    """Return each outcome that was measured, with its logs: blocks by the labels of conditions.
+
+    As on pages, without blocks that span sessions.
+    """
     ok = campaign.ok[~campaign.ok["trial"].str.contains("/")]
+    ok = ok[~ok["block"].isin(blocks_across_sessions(ok))]
     factors = [*campaign.plan["factors"]]
     ok = ok.assign(condition=[condition_label(row) for row in ok[factors].to_dict("records")])
     return [
@@ -221,7 +224,7 @@ def _answer(
         high=decision.high,
         n_blocks=len(ratios),
         verdict=_VERDICTS.get(decision.decision, "undecided"),
-        confidence=1 - 2 * decision.levels[1],
+        confidence=1 - 2 * decision.levels[2 if decision.decision == "equivalent" else 1],
         margin=margin,
         needed=deciding_blocks(ratios, margin),
         note=decision.note,

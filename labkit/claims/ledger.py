@@ -26,7 +26,7 @@ from labkit.answers import interval_text, scaled, unit_of_word, word_of
 from labkit.claims.cells import Combined, Measured, NotMeasured
 from labkit.claims.estimators import Evaluation, Part, evaluate
 from labkit.claims.schema import Claim, Claims, PublishedValue, load_claims
-from labkit.claims.setting import setting
+from labkit.claims.setting import SETTINGS, setting
 from labkit.claims.stated import load_disagreements, recompute, with_unit
 from labkit.dataset import Dataset, load
 from labkit.dataset.files import campaigns_within
@@ -154,31 +154,42 @@ class Evidence:
 
     measured: Measured | Combined
     note: str
-    #: How many campaigns of the plan there are.
-    count: int = 1
+
+    @property
+    def datasets(self) -> list[Dataset]:
+        """The campaigns, the last one last."""
+        one = self.measured
+        return one.datasets if isinstance(one, Combined) else [one.dataset]
 
     @property
     def planned(self) -> int:
         """The blocks that all of them planned."""
-        return self.count * int(self.measured.dataset.plan.get("blocks", 0))
+        return sum(int(one.plan.get("blocks", 0)) for one in self.datasets)
 
     def chooses(self, claim: Claim) -> bool:
-        """Return whether the plan is to decide a claim; one that names none is to decide all."""
-        chosen = self.measured.dataset.plan.get("claims")
-        return chosen is None or claim.id in chosen
+        """Return whether a plan is to decide a claim; one that names none is to decide all."""
+        chosen = [one.plan.get("claims") for one in self.datasets]
+        return any(names is None or claim.id in names for names in chosen)
 
-    def spent(self, p_values: Mapping[str, float], evaluation: Evaluation) -> dict[str, float]:
-        """Return p-values with the error that earlier looks and campaigns have spent in them."""
-        blocks = self.measured.dataset.plan.get("looks")
-        share = campaign_share(self.count)
-        if not blocks:
-            return {name: min(p / share, 1.0) for name, p in p_values.items()}  # NaN stays NaN
-        looks = Looks(tuple(blocks))
+    def setting(self, claim: Claim, samples: int | None, known: Claims) -> tuple[str, str]:
+        """Return the setting of a claim: that of the campaign that is furthest from the paper."""
+        paper = known.sizes(claim), known.paper_hosts(claim)
+        found = [setting(claim, one, samples, *paper) for one in self.datasets]
+        return max(found, key=lambda one: SETTINGS.index(one[0]))
+
+    def spent(self, evaluation: Evaluation) -> dict[str, float]:
+        """Return p-values with the error that looks and earlier campaigns have spent in them."""
+        share = campaign_share(len(self.datasets))
+        plans = {tuple(one.plan["looks"]) for one in self.datasets if one.plan.get("looks")}
         # After earlier campaigns the look of a claim is not its number of blocks: any of them.
-        at = [evaluation.n_blocks] if self.count == 1 else looks.blocks
+        looks = [
+            p_values(evaluation, Looks(blocks), n)
+            for blocks in plans
+            for n in (blocks if len(self.datasets) > 1 else [evaluation.n_blocks])
+        ] or [p_values(evaluation)]
         return {
-            name: max(min(looks.adjust(p, n, sides=2) / share, 1.0) for n in at)
-            for name, p in p_values.items()
+            name: max(min(at[name] / share, 1.0) for at in looks)  # NaN stays NaN
+            for name in looks[0]
         }
 
 
@@ -210,16 +221,17 @@ def evidence(datasets: Iterable[Dataset], claims: Claims) -> dict[str, Evidence]
     campaigns = {}
     for name, several in grouped.items():
         about = [claim for claim in claims if claim.study == name]
-        alike = [dataset for dataset in several if plan_key(dataset) == plan_key(several[-1])]
+        # One without a successful trial has spent no error.
+        measured = [dataset for dataset in several if len(dataset.ok)] or several[-1:]
+        alike = [dataset for dataset in measured if plan_key(dataset) == plan_key(measured[-1])]
         parts = [Measured(dataset, about) for dataset in alike]
-        other = len(several) - len(alike)
+        other = len(measured) - len(alike)
         campaigns[name] = Evidence(
             Combined(parts) if len(parts) > 1 else parts[0],
             join_notes(
                 f"{len(parts)} campaigns of one plan" if len(parts) > 1 else "",
                 f"{other} campaigns of another plan or rig are left out" if other else "",
             ),
-            len(parts),
         )
     return campaigns
 
@@ -228,20 +240,25 @@ def plan_key(dataset: Dataset) -> tuple[Any, ...]:
     """Return what campaigns have to share for their blocks to count as one body of evidence."""
     plan, identity, rig = dataset.plan, dataset.plan.get("identity", {}), dataset.rig
     code = identity.get("protocol"), identity.get("measurement_version")
-    return plan["factors"], plan.get("settings"), code, rig.get("name"), rig.get("kind")
+    # Virtual rigs of all machines have one name.
+    cpus = {
+        role: (cpu.get("model"), cpu.get("count"))
+        for role, facts in dataset.facts.items()
+        if (cpu := facts.get("stable", {}).get("cpu", {}))
+    }
+    return plan["factors"], plan.get("settings"), code, rig.get("name"), rig.get("kind"), cpus
 
 
 def _entry(claim: Claim, campaign: Evidence | None, known: Claims) -> _Entry:
     if campaign is None:
         return _Entry(claim, None, absent=f"no campaign of {claim.study}")
     try:
-        dataset, paper = campaign.measured.dataset, (known.sizes(claim), known.paper_hosts(claim))
         try:
             evaluation = evaluate(claim, campaign.measured)
         except NotMeasured as reason:
-            where = setting(claim, dataset, None, *paper)
+            where = campaign.setting(claim, None, known)
             return _Entry(claim, campaign, absent=str(reason), setting=where)
-        where = setting(claim, dataset, evaluation.samples, *paper)
+        where = campaign.setting(claim, evaluation.samples, known)
         return _Entry(claim, campaign, evaluation, setting=where)
     except Exception as error:  # whatever it is, it is this row's result, and the command fails
         return _Entry(claim, campaign, error=_said(error))
@@ -266,7 +283,8 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
             adjusted = tests.get(entry.claim.id, {})
             pair = adjusted.get("p_replicates", math.nan), adjusted.get("p_contradicts", math.nan)
             row |= {name: getattr(evaluation, name) for name in ("p_replicates", "p_contradicts")}
-            row |= {"p_replicates_adjusted": pair[0], "p_contradicts_adjusted": pair[1]}
+            row["p_replicates_adjusted"] = min(pair[0], 1.0)  # NaN stays NaN
+            row["p_contradicts_adjusted"] = min(pair[1], 1.0)
             size, least = len(tests), fewest(entry.claim, alpha)
             try:
                 needed = blocks_needed(evaluation.deciding, alpha / max(1, size), least)
@@ -297,18 +315,21 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
 
 
 def _adjusted(family: Sequence[_Entry], alpha: float) -> dict[str, dict[str, float]]:
-    """Return the adjusted p-values of the claims of one source that can be decided, by claim."""
+    """Return the adjusted p-values of the claims of one source that can be decided, by claim.
+
+    Those by Holm are not capped at 1, since intervals have the levels that come of them.
+    """
     decidable = [entry for entry in family if _decidable(entry, alpha)]
     single = pd.DataFrame.from_dict(
         {
-            entry.claim.id: entry.campaign.spent(p_values(entry.evaluation), entry.evaluation)
+            entry.claim.id: entry.campaign.spent(entry.evaluation)
             for entry in decidable
             if entry.campaign and entry.evaluation
         },
         orient="index",
         dtype=float,
     )
-    tests = {str(name): holm(single[name].to_numpy()) for name in single}
+    tests = {str(name): holm(single[name].to_numpy(), cap=math.inf) for name in single}
     for name in ("p_replicates", "p_contradicts") if decidable else ():
         tests[f"{name}_bh"] = benjamini_hochberg(single[name].to_numpy())
     return {
@@ -317,13 +338,26 @@ def _adjusted(family: Sequence[_Entry], alpha: float) -> dict[str, dict[str, flo
     }
 
 
-def p_values(evaluation: Evaluation) -> dict[str, float]:
-    """Return the p-values of an evaluation, before any correction."""
+def p_values(
+    evaluation: Evaluation, looks: Looks | None = None, n_blocks: int = 0
+) -> dict[str, float]:
+    """Return the p-values of an evaluation, at a look with those before it counted.
+
+    What is a multiple of a part's p-value (Bonferroni) is the multiple of what that part's is at
+    the look: the error of the looks is that of one test.
+    """
+    shown, refuted = evaluation.spare + 1, evaluation.held
+    found = {
+        "p_replicates": (evaluation.p_replicates, shown),
+        "p_contradicts": (evaluation.p_contradicts, refuted),
+        "p_direction": (evaluation.p_direction(), shown),
+        "p_opposite": (evaluation.p_direction(opposite=True), refuted),
+    }
+    if looks is None:
+        return {name: p for name, (p, _) in found.items()}
     return {
-        "p_replicates": evaluation.p_replicates,
-        "p_contradicts": evaluation.p_contradicts,
-        "p_direction": evaluation.p_direction(),
-        "p_opposite": evaluation.p_direction(opposite=True),
+        name: times * looks.adjust(p / times, n_blocks, sides=2)
+        for name, (p, times) in found.items()
     }
 
 
@@ -512,6 +546,8 @@ def reachable(part: Part, blocks: int, alpha: float) -> bool:
     width, estimate = _width(part), part.estimate
     if math.isinf(width) or not isinstance(estimate, Estimate) or not estimate.error > 0:
         return True
+    if estimate.unit == "campaign":  # longer ones would not narrow it
+        return 2 * float(special.stdtrit(estimate.df, 1 - alpha)) * estimate.error <= width
     if blocks < 2:
         return False
     spread = estimate.error * math.sqrt(estimate.n_blocks)
@@ -531,8 +567,10 @@ def blocks_needed(parts: Sequence[Part], alpha: float, least: int) -> int | None
     With power 0.8, by the paired t test against the nearest bound, allowing for the uncertainty of
     the spread that was seen. Where every estimate lies in its region, enough for all to be shown
     inside; otherwise, for one that does not to be shown outside. At least those for which every
-    region is `reachable`.
+    region is `reachable`. None where no number would, or where it takes further campaigns.
     """
+    if any(_over_campaigns(part) for part in parts):
+        return None
     least = max([least, *(_blocks_to_reach(part, alpha) for part in parts)])
     outside = [part for part in parts if not part.low <= part.estimate.value <= part.high]
     if outside:
@@ -542,6 +580,11 @@ def blocks_needed(parts: Sequence[Part], alpha: float, least: int) -> int | None
     numbers = [_blocks(part, alpha) for part in parts]
     known = [number for number in numbers if number is not None]
     return max(least, *known) if len(known) == len(parts) else None
+
+
+def _over_campaigns(part: Part) -> bool:
+    """Tell whether campaigns were averaged, in place of their blocks."""
+    return isinstance(part.estimate, Estimate) and part.estimate.unit == "campaign"
 
 
 def _blocks_to_reach(part: Part, alpha: float) -> int:
@@ -613,10 +656,12 @@ def _too_noisy(
     least = fewest(claim, alpha)
     blocks = blocks_needed(evaluation.deciding, alpha / max(1, family), least) or MOST_BLOCKS
     more = "more than" if blocks >= MOST_BLOCKS else "about"
+    takes = f"{more} {blocks:,} blocks, {planned:,} planned"
+    if _over_campaigns(part):
+        takes = "it takes more campaigns"
     return (
-        f"not decidable at this noise: {more} {blocks:,} blocks, {planned:,} planned; "
-        f"{part.label}: the interval of {_value(part)} is wider than the region "
-        f"{region(part)}"
+        f"not decidable at this noise: {takes}; {part.label}: the interval of {_value(part)} is "
+        f"wider than the region {region(part)}"
     )
 
 

@@ -21,6 +21,7 @@ from labkit.claims.ledger import RESULTS, TIERS, counts_text, evidence, ledger
 from labkit.claims.published import published
 from labkit.claims.reasons import of_campaign, of_experiment
 from labkit.claims.schema import CLAIM, Cell, Claim, load_claims, words
+from labkit.claims.setting import SETTINGS
 from labkit.dataset import Dataset, load
 from labkit.dataset.files import campaigns_within
 from labkit.errors import UsageError, suggestion
@@ -31,7 +32,7 @@ from labkit.units import level_words, metric_of
 Levels = Mapping[str, Mapping[str, "str | Cell | Sequence[Cell]"]]
 ABSENT = "not measured here"
 #: The settings, the best first.
-_SETTINGS = ("same", "analogue", "unsuitable", "")
+_SETTINGS = (*SETTINGS, "")
 #: Columns of a printed table that are no factors.
 _TAIL = ("item", "label", "metric", "statistic", "value", "unit", "n")
 _NUMBERS = (

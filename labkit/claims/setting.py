@@ -11,6 +11,8 @@ from labkit.claims.schema import Claim, Needs
 from labkit.dataset import Dataset
 from labkit.units import capability_words, heading
 
+#: How near a rig and a campaign are to the paper's, the nearest first.
+SETTINGS = ("same", "analogue", "unsuitable")
 #: Sizes and durations within this factor of the paper's are the same setting.
 SIZE_FACTOR = 2
 #: What no rig lacks unless it says that it has it.
@@ -81,8 +83,7 @@ def _congestion_control(dataset: Dataset) -> str:
     path = "net/ipv4/tcp_congestion_control"
     kernels = [_stable(dataset.facts, role).get("kernel", {}) for role in dataset.facts]
     found = {kernel.get("sysctl", {}).get(path) for kernel in kernels}
-    verified = [one.get("verification") or {} for one in dataset.records]
-    found |= {one.get("congestion_control") for one in verified}
+    found |= {one.get("congestion_control") for one in _verified(dataset)}
     return " and ".join(sorted(filter(None, found)))
 
 
@@ -109,9 +110,15 @@ def _seccomp(dataset: Dataset) -> str:
 
 def _weave(dataset: Dataset) -> str:
     """Return what carried the packets of Weave Net's routers, by every placement on it."""
-    verified = [one.get("verification") or {} for one in dataset.records]
-    paths = {path for one in verified for path in (one.get("router") or {}).values()}
+    paths = {path for one in _verified(dataset) for path in (one.get("router") or {}).values()}
     return " and ".join(sorted(paths))
+
+
+def _verified(dataset: Dataset) -> Iterator[Mapping[str, Any]]:
+    """Yield what was read back of every placement of every attempt."""
+    for record in dataset.records:
+        yield record.get("verification") or {}
+        yield from (record.get("verifications") or {}).values()
 
 
 #: What a paper's hosts may differ in: how a reason names it, and how it is read of a campaign.

@@ -62,7 +62,7 @@ def compare_conditions(
     value = statistic or column
     frame[value] = pd.to_numeric(frame[value]).mask(frame["block"].isin(spanned))
     margin = float(data.plan.get("margin", 0.02)) if margin is None else margin
-    level, looked = _level(data, frame, alpha)
+    level, looked = _level(data, frame.dropna(subset=[value]), alpha)
     names: dict[str, Any] = {"condition": factor, "baseline": sides[1], "block": "block"}
     table = compare(frame, value=value, margin=margin, alpha=level, **names)
     row = {str(name): value for name, value in table.iloc[0].items()}
@@ -80,7 +80,8 @@ def _level(data: Dataset, frame: pd.DataFrame, alpha: float) -> tuple[float, str
     if not planned or len(planned) == 1:
         return alpha, ""
     at = ", ".join(map(str, planned[:-1]))
-    level = Looks(tuple(planned)).level(alpha, frame["block"].nunique())
+    ends = [look["blocks"] for look in data.looks if look["dropped"]]
+    level = Looks(tuple(planned)).level(alpha, *ends, max(1, frame["block"].nunique()))
     return level, f"the campaign could stop after {at} blocks, which counts"
 
 

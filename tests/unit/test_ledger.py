@@ -17,7 +17,10 @@ from memory_campaigns import PLACEMENTS, Campaign, campaign
 import labkit
 from labkit.analysis.compare import compare
 from labkit.analysis.estimates import benjamini_hochberg, holm
-from labkit.claims.ledger import COLUMNS, RESULTS, ledger
+from labkit.analysis.sequential import Looks
+from labkit.claims.cells import Measured
+from labkit.claims.estimators import evaluate
+from labkit.claims.ledger import COLUMNS, RESULTS, ledger, p_values
 from labkit.claims.schema import Needs, PublishedValue, load_claims
 from labkit.errors import DatasetError, UsageError
 
@@ -236,6 +239,54 @@ def test_campaigns_that_differ_are_the_units() -> None:
     assert apart["low"] < 1 < apart["high"] and apart["n_blocks"] == 12
     several = one([run(ratio, seed) for seed, ratio in enumerate((1.25, 1.35) * 5)], least)
     assert several["result"] == "replicated" and "10 campaigns differ" in several["why"]
+    assert pd.isna(apart["blocks_needed"]) and "blocks would decide" not in apart["why"]
+
+
+def test_a_later_campaign_for_other_claims_takes_no_verdict_away() -> None:
+    first, later = small(seed=1), small(seed=2)
+    assert one(first)["result"] == "replicated"
+    later.plan["claims"] = ["another"]
+    row = one([first, later])
+    assert row["result"] == "replicated" and row["n_blocks"] == 20
+
+
+def test_a_campaign_without_a_trial_spends_no_error() -> None:
+    first = small()
+    alone, after = one(first), one([first, Campaign(dict(first.plan), [])])
+    assert after["p_replicates_adjusted"] == alone["p_replicates_adjusted"]
+    assert after["n_blocks"] == alone["n_blocks"] and "campaigns" not in after["why"]
+
+
+def test_the_setting_of_several_campaigns_is_the_furthest_from_the_paper() -> None:
+    needs = Needs(capabilities=("busy-poll",))
+    which = claim("difference", condition=B, baseline=A, direction="higher", needs=needs)
+    first, last = small(seed=1), small(seed=2)
+    assert one([first, last], which)["setting"] == "same"
+    first.plan["rig"]["capabilities"] = {"busy-poll": "the driver cannot"}
+    row = one([first, last], which)
+    assert row["setting"] == "unsuitable" and "the driver cannot" in row["setting_why"]
+
+
+def test_campaigns_on_other_processors_are_another_rig() -> None:
+    first, last = small(seed=1), small(seed=2)
+    cpu = {"model": "another", "count": 8}
+    facts = {"sut": {"stable": {"cpu": cpu}}, "generator": {"stable": {"cpu": cpu}}}
+    first.__dict__["sessions"] = [{"facts": facts}]
+    row = one([first, last])
+    assert row["n_blocks"] == 10 and "1 campaigns of another plan or rig are left out" in row["why"]
+
+
+def test_the_error_of_looks_is_spent_by_each_part() -> None:
+    where = {"placement": PLACEMENTS[0]}
+    levels = {"over": "size_b", "levels": [1, 2, 3], "direction": "increasing"}
+    steps = claim("monotone", where=where, **levels)
+    found = small(factors={**FACTORS, "size_b": ["1", "2", "3"]}, noise=0.5)
+    evaluation, looks = evaluate(steps, Measured(found, [steps])), Looks((5, 10, 20))
+    least = min(part.p_outside for part in evaluation.parts)
+    assert len(evaluation.parts) == 2 and 0 < least < 0.9
+    expected = 2 * looks.adjust(least, 10, sides=2)
+    assert p_values(evaluation, looks, 10)["p_contradicts"] == pytest.approx(expected)
+    assert expected > looks.adjust(2 * least, 10, sides=2)
 
 
 def test_a_campaign_of_another_plan_is_left_out_and_it_is_said() -> None:

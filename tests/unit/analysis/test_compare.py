@@ -10,7 +10,7 @@ from statsmodels.stats.multitest import multipletests
 from synthetic import run, samples, trials
 
 from labkit.analysis import checks
-from labkit.analysis.compare import COLUMNS
+from labkit.analysis.compare import COLUMNS, adjust_family
 from labkit.analysis.estimates import holm
 from labkit.analysis.robust import HALF_CHECKED, UNCHECKED
 from labkit.analysis.trials import quantile_level, quantiles, reduce_trials
@@ -50,6 +50,13 @@ def test_unpaired_is_welch():
     assert math.log(row["high"]) == pytest.approx(test.confidence_interval().high)
     paired = run(frame).iloc[0]
     assert row["high"] - row["low"] > 1.5 * (paired["high"] - paired["low"])
+
+
+def test_intervals_of_undecided_rows_have_the_level_of_holms_step():
+    p_values = np.full(20, 0.6)
+    family = adjust_family(p_values, np.zeros(20, dtype=bool), 0.05)
+    assert (family.adjusted == 1).all()
+    assert family.levels == pytest.approx(0.05 / 20)
 
 
 def test_holm_is_statsmodels_holm():

@@ -54,6 +54,27 @@ def test_an_order_rests_on_all_pairs_of_all_cells():
     assert format_ranking(down, ["application"], ">")["udp"].startswith("overlay > vxlan > ")
 
 
+def test_neighbours_are_in_the_order_of_the_blocks_that_they_share():
+    # Overlay was dropped after 6 blocks; later ones were slow.
+    frame = trials(blocks=12)[lambda frame: frame["placement"].isin(["vxlan", "overlay"])]
+    late = frame["block"] >= 6
+    frame.loc[late, "value"] *= 3
+    frame = frame[~late | (frame["placement"] == "vxlan")]
+    found = ranking(frame, "placement", ["application"], value="value")
+    assert set(format_ranking(found, ["application"])) == {"vxlan < overlay"}
+    assert (found["estimate"] > 1.15).all() and (found["n_blocks"] == 6).all()
+
+
+def test_a_level_that_failed_more_often_is_not_called_equivalent():
+    frame = trials(blocks=20, noise=0.001)
+    frame = frame[frame["placement"].isin(["host", "bridge"])]
+    lost = (frame["placement"] == "bridge") & (frame["block"] % 2 == 1)
+    frame.loc[lost, "value"] = np.nan
+    found = ranking(frame, "placement", ["application"], value="value")
+    assert (found["p_equivalence"] < 0.05).all() and not found["equivalent"].any()
+    assert found["note"].str.contains("what failed may be what was slow").all()
+
+
 def test_a_pilot_tells_nothing_apart_and_one_level_has_no_order():
     found = ranking(trials(blocks=1), "placement", ["application"], value="value")
     assert " < " not in format_ranking(found, ["application"])["tcp"]

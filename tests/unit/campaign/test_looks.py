@@ -11,8 +11,9 @@ import pytest
 from claim_files import claim
 
 from labkit import load
+from labkit.analysis.sequential import Looks
 from labkit.campaign import study as studies
-from labkit.campaign.looks import measured_rows, needs, short_names
+from labkit.campaign.looks import Questions, measured_rows, needs, short_names
 from labkit.campaign.study import Plan, Study
 from labkit.claims.ledger import ledger
 from labkit.claims.reasons import of_experiment
@@ -103,6 +104,26 @@ def test_decided_and_hopeless_conditions_are_dropped(rig: Rig, tmp_path: Path) -
     assert campaign.planned == len(protocol.seen) == len(campaign.ok)
     (shown,) = status_of([tmp_path])
     assert shown.state == "finished" and shown.planned == campaign.planned
+
+
+def test_a_block_that_spans_sessions_decides_nothing(rig: Rig, tmp_path: Path) -> None:
+    campaign = plan_of(rig, Protocol(), looks=()).run(tmp_path)
+    looked = Questions(Looks((5, 10, 20)), (), ["rate"])
+    spans = {record["trial"]: record for record in campaign.records if record["block"] == 2}
+    next(iter(spans.values()))["session"] = 2
+    campaign.__dict__.pop("trials", None)
+    answers = [one["answer"] for one in looked.take(campaign, 6)["questions"]]
+    assert [one["n_blocks"] for one in answers if one] == [5, 5, 5]
+
+
+def test_the_interval_of_an_answer_has_its_confidence(rig: Rig, tmp_path: Path) -> None:
+    campaign = plan_of(rig, Protocol(), looks=()).run(tmp_path)
+    look = Questions(Looks((20,)), (), ["rate"]).take(campaign, 20)
+    answers = {one["name"]: one["answer"] for one in look["questions"]}
+    # Three comparisons; two one-sided tests for the one that is equivalent.
+    levels = {name: 1 - one["confidence"] for name, one in answers.items()}
+    assert levels["far against host"] == pytest.approx(0.05 / 3)
+    assert levels["near against host"] == pytest.approx(2 * 0.05 / 3)
 
 
 def test_an_interrupted_campaign_resumes_after_its_look(rig: Rig, tmp_path: Path) -> None:

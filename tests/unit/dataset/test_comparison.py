@@ -168,6 +168,12 @@ def test_looks_of_the_plan_count(data: Dataset, tmp_path: Path) -> None:
     assert answer.low < alone.low and answer.high > alone.high
     assert (answer.word, answer.ratio) == ("slower", alone.ratio)
     assert "could stop after 3 blocks" in answer.note
+    # What was dropped at a look is compared at its level.
+    looked.plan["looks"] = [3, 6, 24]
+    later = looked.compare("bridge", wait="spin")
+    looked.__dict__["looks"] = [{"blocks": 3, "dropped": ["bridge | spin"]}]
+    earlier = looked.compare("bridge", wait="spin")
+    assert earlier.confidence > later.confidence
 
 
 def test_the_reference_answers_the_question_of_the_bridge() -> None:
