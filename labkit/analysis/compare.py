@@ -691,7 +691,7 @@ def ranking(
     ...     trials.query("affinity == 'split'"), "placement", ["wait"], value="rtt_ns_median"
     ... )
     >>> analysis.format_ranking(table, ["wait"])["spin"]
-    'bare clean < bare chroot ~ bare cgroup ~ docker host ~ bare rules < docker bridge'
+    'bare clean < bare chroot ~ docker host ~ bare cgroup ~ bare rules < docker bridge'
     """
     require_columns(frame, [factor, value, block, *within])
     require_names(frame, [factor])

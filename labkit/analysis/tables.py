@@ -353,7 +353,7 @@ def format_ranking(table: pd.DataFrame, within: Sequence[str], sign: str = "<") 
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
     >>> table = analysis.ranking(trials, "placement", ["wait"], value="rtt_ns_median")
     >>> analysis.format_ranking(table, ["wait"]).iloc[0]
-    'bare clean < bare chroot ~ bare cgroup ~ docker host ~ bare rules < docker bridge'
+    'bare clean < bare chroot ~ docker host ~ bare cgroup ~ bare rules < docker bridge'
     """
     orders: dict[Any, str] = {}
     for row in table[table["steps"] == 1].to_dict("records"):

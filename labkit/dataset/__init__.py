@@ -262,7 +262,7 @@ class Dataset:
         'slower'
         >>> spin = campaign.compare("spin", "block", placement="docker host", affinity="split")
         >>> print(spin)  # doctest: +ELLIPSIS
-        spin is faster than block: median round-trip time 5.17 us, -68.4 us, 0.0702x [0.0679, ...]
+        spin is faster than block: median round-trip time 5.17 us, -68.4 us, 0.0702x [0.0678, ...]
         """
         from labkit.dataset.comparison import compare_conditions
 
