@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from labkit import runtimes, studies
-from labkit.errors import RigError
 from labkit.hosts import LocalHost, collect_facts
 from labkit.placement import DRIVERS, ENGINES, MOUNTS, NETWORKS
-from labkit.rig import Rig, auto, engine, guests, kernel_probe, storage, virtual
+from labkit.rig import Rig, engine, guests, kernel_probe, storage, virtual
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.networks import NEVER
 
@@ -61,17 +60,15 @@ def check_machine() -> list[Check]:
 
 def _rig() -> Check:
     """Return which rig `auto` is."""
-    try:
-        return Check("rig", True, auto())
-    except RigError as error:
-        return Check(
-            "rig",
-            False,
-            f"none ({error.why})",
-            "run as root for the virtual rig, or start a Docker Engine that you may use for the "
-            "one-host rig; without a rig reports show the reference dataset",
-            needed=True,
-        )
+    spec, reason = studies.rig_here()
+    return Check(
+        "rig",
+        not reason,
+        spec or f"none ({reason})",
+        "run as root for the virtual rig, or start a Docker Engine that you may use for the "
+        "one-host rig; without a rig reports show the reference dataset",
+        needed=True,
+    )
 
 
 def _root() -> Check:
@@ -328,8 +325,8 @@ def choose_rig(rig: str) -> tuple[str, str]:
         return REFERENCE, "the parameter `rig` asks for it"
     if rig != "auto":
         return rig, ""
-    reason = studies.cannot_measure()
-    return (REFERENCE, reason) if reason else (auto(), "")
+    spec, reason = studies.rig_here()
+    return spec or REFERENCE, reason
 
 
 def timing(say: Say) -> list[str]:

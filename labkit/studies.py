@@ -55,6 +55,11 @@ def name_of(notebook: Path) -> str:
     return re.sub(r"^\d+-", "", notebook.stem)
 
 
+def folder_of(study: str, parameters: Mapping[str, Any]) -> Path:
+    """Return the folder of a study's campaigns with these parameters."""
+    return project(parameters.get("data", "data/local")) / study
+
+
 def find(names: Iterable[str]) -> list[Path]:
     """Return the notebooks of the studies, named with or without number, or of all in order."""
     paths = sorted(project("notebooks/studies").glob("[0-9]*.ipynb"))
@@ -124,7 +129,7 @@ def measure(
         _execute(notebook, output, parameters, seconds, say)
     finally:
         os.environ.pop(TERMINAL, None)
-    check_complete(project(parameters.get("data", "data/local")) / name_of(notebook))
+    check_complete(folder_of(name_of(notebook), parameters))
     return output
 
 
@@ -208,7 +213,7 @@ class Run:
     @property
     def folder(self) -> Path:
         """The folder of the study's campaigns."""
-        return project(self.parameters.get("data", "data/local")) / self.study
+        return folder_of(self.study, self.parameters)
 
 
 @dataclass(frozen=True)
@@ -328,7 +333,7 @@ def report(
     failures: dict[str, str] = {}
     chosen: list[Chosen] = []
     built: dict[Path, Path] = {}
-    reason = cannot_measure() if measure else ""
+    reason = rig_here()[1] if measure else ""
     if reason:
         say(f"cannot measure here: {reason}. The report shows the reference dataset.")
     if measure and not reason:
@@ -411,25 +416,14 @@ def _ledger(
     return pages.counted(rows)
 
 
-def rig_here() -> str:
-    """Return the rig that this user can have on this machine, or an empty string."""
+def rig_here() -> tuple[str, str]:
+    """Return the rig that this user can have on this machine, or why there is none."""
     from labkit.rig import auto
 
     try:
-        return auto()
-    except RigError:
-        return ""
-
-
-def cannot_measure() -> str:
-    """Return why this user cannot have a rig on this machine, or an empty string."""
-    from labkit.rig import auto
-
-    try:
-        auto()
+        return auto(), ""
     except RigError as error:
-        return error.why
-    return ""
+        return "", error.why
 
 
 def _measured(notebook: Path, parameters: Mapping[str, Any], *, called: str, say: Say) -> Path:
@@ -476,8 +470,8 @@ def budget_runs(seconds: float, new: bool, say: Say) -> Iterator[tuple[str, dict
         if not planned:
             break
         for name, parameters in planned.items():
-            folder = project(parameters["data"]) / name
-            runs[name] = {"parameters": parameters, "before": len(campaigns(folder))}
+            before = len(campaigns(folder_of(name, parameters)))
+            runs[name] = {"parameters": parameters, "before": before}
         write_json(path, {"seconds": seconds, "runs": runs})
         for name in planned:
             yield name, _parameters_of(name, runs[name])
@@ -492,14 +486,14 @@ def _kept_runs(path: Path, seconds: float) -> dict[str, dict[str, Any]]:
 
 
 def _has_begun(name: str, run: Mapping[str, Any]) -> bool:
-    return len(campaigns(project(run["parameters"]["data"]) / name)) > int(run["before"])
+    return len(campaigns(folder_of(name, run["parameters"]))) > int(run["before"])
 
 
 def _is_measured(name: str, run: Mapping[str, Any]) -> bool:
     if not _has_begun(name, run):
         return False
     try:
-        check_complete(project(run["parameters"]["data"]) / name)
+        check_complete(folder_of(name, run["parameters"]))
     except LabkitError:
         return False
     return True
@@ -520,7 +514,7 @@ def _planned(
     """Return the parameters of the studies to measure in a time, of those with a campaign."""
     questions = {
         question.study: question
-        for question in (tools[""] for tools in load_questions(rig_here()).values())
+        for question in (tools[""] for tools in load_questions(rig_here()[0]).values())
         if question.study in earlier
     }
     plan = plan_budget(

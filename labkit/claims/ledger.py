@@ -546,7 +546,7 @@ def reachable(part: Part, blocks: int, alpha: float) -> bool:
     width, estimate = _width(part), part.estimate
     if math.isinf(width) or not isinstance(estimate, Estimate) or not estimate.error > 0:
         return True
-    if estimate.unit == "campaign":  # longer ones would not narrow it
+    if _over_campaigns(part):  # longer ones would not narrow it
         return 2 * float(special.stdtrit(estimate.df, 1 - alpha)) * estimate.error <= width
     if blocks < 2:
         return False

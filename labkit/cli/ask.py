@@ -61,7 +61,7 @@ def ask(
         rows = [(name, tools[""].title) for name, tools in library.load_questions().items()]
         click.echo("\n".join(aligned(rows)))
         return
-    here = studies.rig_here() if rig == "auto" else rig
+    here, reason = studies.rig_here() if rig == "auto" else (rig, "")
     chosen = library.choose(library.load_questions(here), question, tool)
     if placements:
         chosen = chosen.on(placements)
@@ -69,7 +69,7 @@ def ask(
     if not here:
         raise LabkitError(
             "cannot measure here",
-            why=studies.cannot_measure(),
+            why=reason,
             remedy="run it as root, or start a Docker Engine that you may use",
         )
     interruptible()

@@ -80,9 +80,14 @@ def _level(data: Dataset, frame: pd.DataFrame, alpha: float) -> tuple[float, str
     if not planned or len(planned) == 1:
         return alpha, ""
     at = ", ".join(map(str, planned[:-1]))
-    ends = [look["blocks"] for look in data.looks if look["dropped"]]
-    level = Looks(tuple(planned)).level(alpha, *ends, max(1, frame["block"].nunique()))
+    level = level_of(data, alpha, max(1, frame["block"].nunique()))
     return level, f"the campaign could stop after {at} blocks, which counts"
+
+
+def level_of(data: Dataset, alpha: float, n_blocks: int) -> float:
+    """Return the level of tests on so many blocks, with the looks at which conditions ended."""
+    ends = [look["blocks"] for look in data.looks if look["dropped"]]
+    return Looks(tuple(data.plan["looks"])).level(alpha, *ends, n_blocks)
 
 
 def _held_level(

@@ -23,7 +23,6 @@ from labkit import dataset, plots
 from labkit.analysis import checks, power, tables
 from labkit.analysis.compare import PILOT_BLOCKS, contrasts, decide, log_table
 from labkit.analysis.noise import margins, noise_floor
-from labkit.analysis.sequential import Looks
 from labkit.analysis.summary import STATISTICS, mechanisms, summarise
 from labkit.analysis.tables import (
     format_claims,
@@ -46,6 +45,7 @@ from labkit.answers import (
 )
 from labkit.claims.ledger import RESULTS, counts_text, ledger
 from labkit.claims.published import published
+from labkit.dataset.comparison import level_of
 from labkit.paths import project
 from labkit.report.html import SUMMARY_MIME, fact_at, render_part
 from labkit.report.provenance import provenance, provenance_html
@@ -230,11 +230,9 @@ class Page:
 
     def _alpha(self) -> float:
         """Return the level of a test at the looks at which conditions ended."""
-        planned = self.plan.get("looks")
-        if not planned or not self.n_blocks:
+        if not self.plan.get("looks") or not self.n_blocks:
             return ALPHA
-        ends = [look["blocks"] for look in self._all.looks if look["dropped"]]
-        return Looks(tuple(planned)).level(ALPHA, *ends, self.n_blocks)
+        return level_of(self._all, ALPHA, self.n_blocks)
 
     @property
     def series(self) -> pd.DataFrame:

@@ -168,13 +168,13 @@ def test_only_a_machine_without_any_rig_lacks_something_needed(
     def none() -> str:
         raise RigError("this machine and user can have no rig", why="one-host: no engine")
 
-    monkeypatch.setattr(doctor, "auto", lambda: "one-host")
+    monkeypatch.setattr("labkit.rig.auto", lambda: "one-host")
     monkeypatch.setattr(doctor.kernel_probe, "no_namespaces", lambda: "not root")
     monkeypatch.setattr(doctor.kernel_probe, "find_tool", lambda name: None)
     assert doctor._rig().line() == "ok    rig: one-host"
     for check in (doctor._root(), doctor._tool("nft", "nftables")):
         assert not check.ok and not check.needed and check.line().startswith("note")
-    monkeypatch.setattr(doctor, "auto", none)
+    monkeypatch.setattr("labkit.rig.auto", none)
     assert doctor._rig().line().startswith("MISS  rig: none (one-host: no engine)\n        -> run")
 
 
