@@ -12,7 +12,7 @@ import pytest
 
 from labkit.campaign import window
 from labkit.campaign.window import Load, Window, interruptions
-from labkit.hosts import LocalHost
+from labkit.hosts import Job, LocalHost, Result
 from labkit.tools.base import Client, Measurement
 
 
@@ -25,23 +25,36 @@ def test_what_befell_is_said() -> None:
 
 
 def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a fork, since a test cannot stop and continue itself."""
+    """In a fork, since a test cannot stop and continue itself.
+
+    The client lasts until labkit was stopped, and labkit is stopped when it waits for the client.
+    """
+    waits, stopped, flags = tmp_path / "waits", tmp_path / "stopped", tmp_path / "flags"
+    wait = Job.wait
+
+    def wait_and_say_so(job: Job, timeout: float) -> Result:
+        waits.touch()
+        return wait(job, timeout)
+
     monkeypatch.setattr(window, "LATE", 1.0)
-    began = tmp_path / "began"
-    client = Client(("touch", str(began)), "", 5.0, lambda out, log: Measurement({}))
+    monkeypatch.setattr(Job, "wait", wait_and_say_so)
+    argv = ("sh", "-c", 'until [ -e "$0" ]; do sleep 0.01; done', str(stopped))
+    client = Client(argv, "", 60.0, lambda out, log: Measurement({}))
     own = Window(LocalHost(), str(tmp_path / "window"), "lkt-window")
     pid = os.fork()
     if not pid:
         try:
-            flags = own.run([Load("tool", client, client.argv, ["true"], "")], []).flags
-            (tmp_path / "flags").write_text("; ".join(flags))
+            flags.write_text(
+                "; ".join(own.run([Load("tool", client, argv, ["true"], "")], []).flags)
+            )
         finally:
             os._exit(0)
 
     def stop() -> None:
-        while not began.exists():
+        while not waits.exists():
             time.sleep(0.01)
         os.kill(pid, signal.SIGSTOP)
+        stopped.touch()
         while not (tmp_path / "window" / "status").exists():
             time.sleep(0.01)
         time.sleep(3.0)
@@ -52,4 +65,4 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
     os.waitpid(pid, 0)
     stopping.join()
     own.close()
-    assert "labkit was stopped for" in (tmp_path / "flags").read_text()
+    assert "labkit was stopped for" in flags.read_text()
