@@ -155,7 +155,8 @@ def _family(one: Mapping[str, str]) -> str:
 def _bibtex_name(one: Mapping[str, str]) -> str:
     if "name" in one:
         return f"{{{_tex(one['name'])}}}"
-    return _tex(", ".join(filter(None, [_family(one), one.get("name-suffix"), one["given-names"]])))
+    parts = [_family(one), one.get("name-suffix"), one.get("given-names")]
+    return _tex(", ".join(filter(None, parts)))
 
 
 def _apa_name(one: Mapping[str, str]) -> str:
@@ -163,7 +164,7 @@ def _apa_name(one: Mapping[str, str]) -> str:
         return one["name"]
     given = [
         "-".join(f"{part[0]}." for part in name.split("-") if part)
-        for name in one["given-names"].split()
+        for name in one.get("given-names", "").split()
     ]
     return ", ".join(filter(None, [_family(one), " ".join(given), one.get("name-suffix")]))
 

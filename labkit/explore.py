@@ -352,8 +352,8 @@ def quantile_shift(selection: Selection) -> View:
         sentences.append(f"Not compared: block {blocks}, which span sessions.")
     sentences += [
         not_compared(table),
-        "Ratios and differences are paired by block, with intervals of 95 % over blocks; p is "
-        f"corrected by Holm over these rows, and {study.margin:.1%} either way counts as equal.",
+        "Ratios and differences are paired by block. Intervals and p are corrected by Holm over "
+        f"these rows, and {study.margin:.1%} either way counts as equal.",
         "What was chosen after looking decides nothing: the study's page does, as planned before.",
     ]
     if selection.sampled:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -111,11 +112,16 @@ def store_block(block: Block, folder: Path, study: str) -> Path:
     """Write a block to ``<folder>/<rig>/<study>/<campaign>``; a trial is complete or absent."""
     campaign = folder / slug(block.rig) / study / block.campaign
     trials = campaign / "trials"
+    parts: dict[Path, Path] = {}
     for name, data in block.files.items():
         # The names come from another machine.
         path = campaign / _checked(name)
         if path.is_relative_to(trials):
-            path = trials / f".{path.parent.name}.part" / path.name
+            part = trials / f".{path.parent.name}.part"
+            if part not in parts:  # an earlier process may have left one that lacks files
+                shutil.rmtree(part, ignore_errors=True)
+            parts[part] = path.parent
+            path = part / path.name
         elif path.exists():
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,9 +129,10 @@ def store_block(block: Block, folder: Path, study: str) -> Path:
         temporary.write_bytes(data)
         sync(temporary)
         temporary.rename(path)
-    for part in sorted(trials.glob(".*.part")):
-        final = trials / part.name[1:].removesuffix(".part")
-        if not final.exists():
+    for part, final in parts.items():
+        if final.exists():
+            shutil.rmtree(part)
+        else:
             part.rename(final)
     sync(trials)
     return campaign

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -288,9 +289,11 @@ def _each(path: Path | str, do: Callable[[str, SshHost, Machine], list[Any]]) ->
 # Debian starts a service with its package; of these only the engine is to run.
 _INSTALL = r"""
 policy=${POLICY:-/usr/sbin/policy-rc.d}
-if [ ! -e "$policy" ]; then
+if [ ! -e "$policy" ] || grep -q '^# labkit$' "$policy"; then
     trap 'rm -f "$policy"' EXIT
-    printf '#!/bin/sh\ncase $1 in docker*|containerd*) exit 0 ;; esac\nexit 101\n' >"$policy"
+    trap 'exit 143' HUP INT TERM
+    text='case $1 in docker*|containerd*) exit 0 ;; esac'
+    printf '#!/bin/sh\n# labkit\n%s\nexit 101\n' "$text" >"$policy"
     chmod 755 "$policy"
 fi
 export DEBIAN_FRONTEND=noninteractive
@@ -345,4 +348,6 @@ def shell_argv(path: Path | str, role: str, command: Sequence[str]) -> list[str]
     argv += ["-o", f"ProxyCommand={machine.gateway}"] if machine.gateway else []
     argv += [] if command else ["-t"]
     argv.append(f"{machine.user}@{machine.ssh}")
-    return [*argv, "--", *(["sudo", "-n", "--"] if machine.sudo and command else []), *command]
+    words = [*(["sudo", "-n", "--"] if machine.sudo and command else []), *command]
+    # SSH passes the words on as one text, which a shell there splits anew.
+    return [*argv, *(["--", shlex.join(words)] if words else [])]

@@ -5,15 +5,22 @@ Nothing here needs an engine; ``labkit.runtimes`` starts and verifies placements
 
 from __future__ import annotations
 
+import math
 import pkgutil
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import UsageError, suggestion
 
+#: Two CPUs share no cache if a line takes this many times the least that was read, or that is told
+#: apart. On an AMD EPYC of 2022, 30 to 95 ns are read for two that share one, up to 130 where they
+#: were idle, and 150 to 230 for others.
+APART, LEAST_NS = 2.0, 65.0
+#: The flag of a window in which they shared none.
+CPUS_APART = "the CPUs of generator and SUT shared no cache before or after the window"
 #: The ladder of baselines, from a plain process to one that is nearly a container.
 BASELINE_LEVELS = ("clean", "rules", "chroot", "cgroup")
 #: The runtimes that start containers, that is all but ``bare``.
@@ -175,9 +182,32 @@ def cpu_set(text: str) -> frozenset[int]:
     return frozenset(parse_cpus(text))
 
 
-def weight(shares: int) -> int:
-    """Return the weight of cgroup v2 for CPU shares, as runc converts it."""
-    return 1 + ((shares - 2) * 9999) // 262142
+def apart(mechanisms: Mapping[str, float], least: float = math.nan) -> bool:
+    """Tell whether two CPUs share no cache, though they are said to (`labkit.Rig.cache_line`).
+
+    `least` is the least time of a cache line, in ns; by default what the ratio is to.
+    """
+    if math.isnan(least):
+        return mechanisms.get("cache_line_ratio", 0.0) > APART
+    return mechanisms.get("cache_line_ns", 0.0) > APART * least
+
+
+def least_read(windows: Iterable[Mapping[str, Any]]) -> float:
+    """Return the least time of a cache line that some windows were compared with, or infinity."""
+    ratios = (one for one in windows if "cache_line_ns" in one and one.get("cache_line_ratio"))
+    return min((one["cache_line_ns"] / one["cache_line_ratio"] for one in ratios), default=math.inf)
+
+
+def weight(shares: int, *, linear: bool) -> int:
+    """Return the weight of cgroup v2 for CPU shares, as runc converts it.
+
+    `linear` is as before runc 1.3.2, which gave the default of 1,024 shares less than the default
+    weight: https://github.com/opencontainers/cgroups/pull/20
+    """
+    if linear:
+        return 1 + ((shares - 2) * 9999) // 262142
+    log = math.log2(shares)
+    return min(10_000, math.ceil(10 ** ((log * log + 125 * log) / 612 - 7 / 34)))
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ COUNTERS = {
     "other_programs_cpu": ("1", "CPU use, in CPUs, of programs that ran before the trial"),
     "steal_worst": ("1", "share of its time stolen from the CPU that lost most"),
     "cache_line_ns": ("ns", "time of a cache line from generator to SUT and back, the longest"),
-    "cache_line_ratio": ("1", "the same, to the least that was read in the session"),
+    "cache_line_ratio": ("1", "the same, to the least that was read in the campaign"),
     "first_hop_drops": ("1", "datagrams that the first forwarder's socket dropped"),
     "conntrack_entries": ("1", "connections tracked at the end"),
     "latency_request_us": ("us", "longest wake-up time that the machine was allowed"),
@@ -313,6 +313,11 @@ _KEY = re.compile(r"[A-Za-z]\w*[_.][\w.]*")
 #: Units as the end of a key.
 _ENDINGS = {"_gbit_per_s": "Gbit/s", "_mbit_per_s": "Mbit/s", "_per_s": "1/s"}
 _ENDINGS |= {"_ns": "ns", "_us": "us", "_s": "s", "_b": "B", "_mb": "MB"}
+
+
+def unit_of_name(name: str) -> str:
+    """Return the unit that the end of a key names, such as ``us`` of ``quota_us``; or ""."""
+    return next((unit for end, unit in _ENDINGS.items() if name.endswith(end)), "")
 
 
 def heading(key: object) -> str:

@@ -360,6 +360,18 @@ def decide(
     return table
 
 
+def with_verdict_intervals(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a comparison whose bounds are those that each verdict rests on.
+
+    As `labkit.answers.interval_of` of a row; a table without ``equal_low`` stays as it is.
+    """
+    if "equal_low" not in table:
+        return table
+    equal = table["verdict"] == "equivalent"
+    bounds = ("low", "high", "confidence")
+    return table.assign(**{x: table[x].mask(equal, table[f"equal_{x}"]) for x in bounds})
+
+
 @dataclass(frozen=True)
 class Family:
     """P-values of one family, adjusted: by Holm, by Benjamini-Hochberg, and each one's level.

@@ -12,8 +12,8 @@ from labkit.campaign import evidence, held
 from labkit.campaign.treatments import Treatment
 from labkit.errors import FenceError, LabkitError, ManipulationError
 from labkit.hosts import Host, script
-from labkit.hosts.cache_line import apart
 from labkit.hosts.target import Target
+from labkit.placement import CPUS_APART, apart
 from labkit.rig import Rig
 from labkit.runtimes import Server
 from labkit.runtimes.observed import observe
@@ -209,7 +209,7 @@ def validity(mechanisms: Mapping[str, float]) -> list[str]:
     if mechanisms.get("steal_worst", 0) > _STEAL:
         flags.append(f"steal {mechanisms['steal_worst']:.1%} of a CPU")
     if apart(mechanisms):
-        flags.append("the CPUs of generator and SUT shared no cache before or after the window")
+        flags.append(CPUS_APART)
     if mechanisms.get("Udp.RcvbufErrors", 0) > 0:
         flags.append(f"{mechanisms['Udp.RcvbufErrors']:.0f} datagrams dropped at the socket")
     cpus = sum(re.fullmatch(r"cpu\d+_idle", name) is not None for name in mechanisms)

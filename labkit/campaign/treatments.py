@@ -16,11 +16,10 @@ from typing import Any, ClassVar
 from labkit.campaign.background import Captured, capture_packets
 from labkit.errors import CpusApart, ManipulationError, RigError
 from labkit.hosts import Host, LocalHost, Tuning, script
-from labkit.hosts.cache_line import apart
 from labkit.hosts.journal import offload
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
 from labkit.hosts.tuning import LATENCY_REQUEST, takes_latency_request
-from labkit.placement import Placement, bare, docker
+from labkit.placement import Placement, apart, bare, docker
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
 from labkit.runtimes import RUNTIMES, Server

@@ -29,6 +29,7 @@ from labkit.dataset.schema import Plan, check
 from labkit.dataset.storage import REST, PackedTables, Part, TrialFolders, read_samples, storage_of
 from labkit.design import condition_label
 from labkit.errors import DatasetError, suggestion
+from labkit.placement import CPUS_APART, apart, least_read
 
 if TYPE_CHECKING:
     from labkit.answers import Answer
@@ -152,7 +153,18 @@ class Dataset:
         A trial that measured several conditions, such as both sides of a pair, has a row for each;
         the ``trial`` of the second and third row ends in ``/1`` and ``/2``.
         """
-        return pd.DataFrame([row for record in self.records for row in _rows(record)])
+        rows = [row for record in self.records for row in _rows(record)]
+        # The first windows had nothing lower to be compared with.
+        for row in rows:
+            late = row["status"] == "ok" and apart(row, self._least_line)
+            if late and CPUS_APART not in row["flags"]:
+                row["flags"] = "; ".join(filter(None, [row["flags"], CPUS_APART]))
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def _least_line(self) -> float:
+        """The least time of a cache line in the whole campaign, in ns."""
+        return least_read(record.get("mechanisms", {}) for record in self.records)
 
     @property
     def ok(self) -> pd.DataFrame:
@@ -280,6 +292,7 @@ class Dataset:
         >>> first.ok["block"].unique().tolist()
         [1]
         """
+        _ = self._least_line  # which a part keeps
         part = copy(self)
         for name in ("trials", "levels", "sampled"):
             part.__dict__.pop(name, None)

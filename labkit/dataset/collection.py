@@ -150,8 +150,9 @@ def _has(measured: dict[str, list[Any]], wanted: list[str], levels: dict[str, st
 
 
 def _about(campaign: Dataset) -> str:
-    plan = campaign.plan
-    conditions = len(campaign.ok[[*campaign.levels]].drop_duplicates())
+    plan, ok = campaign.plan, campaign.ok
+    # Without any trial the table has no columns.
+    conditions = len(ok[[*campaign.levels]].drop_duplicates()) if len(ok) else 0
     varied = [name for name, of in campaign.levels.items() if len(of) > 1]
     blocks = f"{plan['blocks']} blocks, " if "blocks" in plan else ""
     rig = campaign.rig.get("name", "unknown")

@@ -80,14 +80,20 @@ def _level(data: Dataset, frame: pd.DataFrame, alpha: float) -> tuple[float, str
     if not planned or len(planned) == 1:
         return alpha, ""
     at = ", ".join(map(str, planned[:-1]))
-    level = level_of(data, alpha, max(1, frame["block"].nunique()))
+    level = level_of(data, alpha, frame["block"].nunique())
     return level, f"the campaign could stop after {at} blocks, which counts"
 
 
 def level_of(data: Dataset, alpha: float, n_blocks: int) -> float:
-    """Return the level of tests on so many blocks, with the looks at which conditions ended."""
+    """Return the level of tests on so many blocks, with the looks at which conditions ended.
+
+    It is `alpha` where no looks were planned, or no block was measured.
+    """
+    planned = data.plan.get("looks")
+    if not planned or not n_blocks:
+        return alpha
     ends = [look["blocks"] for look in data.looks if look["dropped"]]
-    return Looks(tuple(data.plan["looks"])).level(alpha, *ends, n_blocks)
+    return Looks(tuple(planned)).level(alpha, *ends, n_blocks)
 
 
 def _held_level(

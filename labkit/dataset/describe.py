@@ -1,10 +1,10 @@
 """The description of a dataset: schemas of its tables, provenance, and digests.
 
-From the data and CITATION.cff, `describe` writes
+From the data, and a CITATION.cff beside them that names the authors, `describe` writes
 
 - ``trials.csv`` in each campaign: `Dataset.trials`, one row an attempt;
 - ``datapackage.json``: a Frictionless data package with the schema of every table;
-- ``ro-crate-metadata.json``: who measured what, with which software, images and rig;
+- ``ro-crate-metadata.json``: what was measured with which software, images and rig, and by whom;
 - ``SHA256SUMS``: the digest of every other file, as ``sha256sum --check`` reads it.
 
 A column is a factor of the plan, or described in `labkit.units`. The suffix of a statistic
@@ -48,12 +48,14 @@ from labkit.dataset.storage import (
     storage_of,
 )
 from labkit.errors import DatasetError
-from labkit.units import about_column
+from labkit.units import about_column, unit_of_name
 
 PACKAGE, CRATE, CSV = "datapackage.json", "ro-crate-metadata.json", "trials.csv"
 README, LICENSE = "README.md", "LICENSE"
-#: Files that are derived from the data, and so may change with labkit.
-MADE = (PACKAGE, CRATE, CSV, SUMS, README)
+#: Names the authors, where whoever measured put it there.
+CITATION = "CITATION.cff"
+#: Files that are no data: derived from them, or about them.
+MADE = (PACKAGE, CRATE, CSV, SUMS, README, CITATION)
 LICENCE = {
     "name": "CC-BY-4.0",
     "title": "Creative Commons Attribution 4.0 International",
@@ -92,7 +94,6 @@ _RECORD = {
     "held": ("", "what was the same before and after the window, by host (JSON)"),
     "sampled": ("", "the measured columns of samples.parquet, in their order (JSON)"),
 }
-_UNITS = {"us": "us", "ns": "ns", "b": "B", "s": "s", "per_s": "1/s"}
 
 
 def factor_field(plan: Mapping[str, Any], name: str, levels: Sequence[Any]) -> dict[str, Any]:
@@ -107,9 +108,8 @@ def factor_field(plan: Mapping[str, Any], name: str, levels: Sequence[Any]) -> d
         text += f"; the baseline is {baseline}"
     if further := [str(one) for one in levels if one not in planned]:
         text += f"; measured in the same trials: {', '.join(further)}"
-    unit = next((u for end, u in _UNITS.items() if name.endswith(f"_{end}")), "")
     field = {"description": text, "constraints": {"enum": list(levels)}}
-    return field | ({"unit": unit} if unit else {})
+    return field | ({"unit": unit} if (unit := unit_of_name(name)) else {})
 
 
 def _schema(
@@ -206,6 +206,7 @@ class Description:
     day: str
     campaigns: tuple[str, ...]
     fingerprint: str
+    authors: tuple[Mapping[str, str], ...] = ()
 
     def entry(self) -> Entry:
         """Return the entry to cite, whose version is the fingerprint."""
@@ -213,7 +214,7 @@ class Description:
             f"labkit-data-{self.fingerprint[:8]}",
             "dataset",
             self.title,
-            citation()["authors"],
+            self.authors,
             self.day[:4],
             version=self.fingerprint[:12],
             note=f"Licence: {LICENCE['name']}",
@@ -226,7 +227,7 @@ def read_description(folder: Path) -> Description:
         package = json.loads((folder / PACKAGE).read_text())
         title, day = str(package["title"]), str(package["created"])[:10]
         lines = tuple(str(package["description"]).splitlines())
-        return Description(title, day, lines, digest_of(folder / SUMS))
+        return Description(title, day, lines, digest_of(folder / SUMS), authors_of(folder))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(
             "a dataset without a description, or with a damaged one",
@@ -234,6 +235,23 @@ def read_description(folder: Path) -> Description:
             why=str(error),
             remedy=f"labkit dataset describe {folder}",
         ) from None
+
+
+def authors_of(folder: Path) -> tuple[Mapping[str, str], ...]:
+    """Return the authors that a folder's own CITATION.cff names; none without it."""
+    path = folder / CITATION
+    if not path.is_file():
+        return ()
+    authors = citation(path).get("authors")
+    if not isinstance(authors, list) or not all(
+        isinstance(one, dict) and one.keys() & {"name", "family-names"} for one in authors
+    ):
+        raise DatasetError(
+            "this CITATION.cff names no authors",
+            where=str(path),
+            remedy="authors: a list of persons (given-names, family-names) and entities (name)",
+        )
+    return tuple(authors)
 
 
 def campaigns_of(folder: Path) -> list[Campaign]:
@@ -262,6 +280,7 @@ def describe(folder: Path) -> Description:
     created = max(ends)
     studies = ", ".join(dict.fromkeys(one.study.replace("-", " ") for one in campaigns))
     title = f"Container performance measured with labkit: {studies}"
+    people = [{"title": full_name(author), "roles": ["author"]} for author in authors_of(folder)]
     package = {
         "$schema": "https://datapackage.org/profiles/2.0/datapackage.json",
         "name": f"labkit-{re.sub('[^a-z0-9._-]+', '-', folder.resolve().name.lower())}",
@@ -269,16 +288,15 @@ def describe(folder: Path) -> Description:
         "description": "\n".join(f"{one.home or one.study}: {one.counted()}" for one in campaigns),
         "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "licenses": [LICENCE],
-        "contributors": [
-            {"title": full_name(author), "roles": ["author"]} for author in citation()["authors"]
-        ],
+        **({"contributors": people} if people else {}),
         "resources": [one for campaign in campaigns for one in _resources(folder, campaign)],
     }
     frictionless.Package.from_descriptor(package)  # raises where the descriptor is not valid
     _write(folder / PACKAGE, package)
     _write(folder / CRATE, _crate(folder, campaigns, title, created))
     names = {name for one in campaigns for name in files_of(folder, one.data.path)}
-    names |= {name for name in (PACKAGE, CRATE, README, LICENSE) if (folder / name).is_file()}
+    own = (PACKAGE, CRATE, README, LICENSE, CITATION)
+    names |= {name for name in own if (folder / name).is_file()}
     names -= {SUMS}
     sums = {name: digest_of(folder / name) for name in progress(sorted(names), "digests")}
     write_sums(folder / SUMS, sums)
@@ -426,10 +444,11 @@ def _crate(
     from rocrate.rocrate import ROCrate
 
     crate = ROCrate(version="1.3")
-    people = [_add_person(crate, author) for author in citation()["authors"]]
+    people = [_add_person(crate, author) for author in authors_of(folder)]
     root = crate.root_dataset
     root["name"] = title
-    root["author"] = _list(people)
+    if people:
+        root["author"] = _list(people)
     root["description"] = "; ".join(f"{one.study}: {one.counted()}" for one in campaigns)
     root["datePublished"] = created.strftime("%Y-%m-%d")
     root["keywords"] = ", ".join(citation()["keywords"])
@@ -439,6 +458,7 @@ def _crate(
         (SUMS, "the digest of every other file, for sha256sum --check", "text/plain"),
         (README, "what is here, and how to read it", "text/markdown"),
         (LICENSE, "the text of the licence", "text/plain"),
+        (CITATION, "who measured this", "text/yaml"),
     ):
         if name in (PACKAGE, SUMS) or (folder / name).is_file():
             properties = {"name": name, "description": text, "encodingFormat": kind}
@@ -502,10 +522,10 @@ def _add_campaign(crate: Any, campaign: Campaign, people: list[Any]) -> Any:
         description="Trials in the seeded order of the plan; the rig and images are inputs.",
         startTime=began,
         endTime=ended,
-        agent=_list(people),
         instrument=program,
         object=_list(used),
         result=result,
+        **({"agent": _list(people)} if people else {}),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit.dataset.archive import add_file
 from labkit.dataset.describe import (
+    CITATION,
     LICENCE,
     LICENSE,
     PACKAGE,
@@ -75,7 +76,7 @@ def pack(folder: Path, output: Path) -> Description:
     folder, output = folder.resolve(), output.resolve()
     if output.is_relative_to(folder):
         raise UsageError("the output cannot be in the folder that is packed", where=str(output))
-    if output.is_dir():
+    if output.exists():
         raise UsageError("the output exists already", where=str(output))
     refuse_changed(folder)
     part = output.with_name(f".{output.name}.part")
@@ -111,6 +112,8 @@ def _fill(folder: Path, target: Path) -> Description:
                     shutil.copyfile(data.path / name, home / name)
     (target / README).write_text(_readme(target.name, campaigns))
     shutil.copyfile(SHIPPED / "data/LICENSE", target / LICENSE)
+    if (folder / CITATION).is_file():
+        shutil.copyfile(folder / CITATION, target / CITATION)
     return describe(target)
 
 
@@ -144,8 +147,8 @@ Each of these folders is a campaign:
 
 `looks.json` is there where a plan had looks, `samples.parquet` where a study keeps samples,
 `raw.tar.xz` where programs printed something. `datapackage.json` describes every column, with its
-unit (Frictionless Data Package); `ro-crate-metadata.json` says who measured what, when and with
-what (RO-Crate).
+unit (Frictionless Data Package); `ro-crate-metadata.json` says what was measured when and with
+what, and by whom where `CITATION.cff` says so (RO-Crate).
 
     sha256sum --check SHA256SUMS        # is every file as it was?
 

@@ -214,8 +214,7 @@ def over_rigs(
     over, each = [], []
     for value in _chosen(data, list(values)):
         sides = [_side(one, value) for one in data]
-        cells = {name: base for side in sides for name, base in side.cells.items()}
-        for name, base in cells.items():
+        for name, base in _cells(sides).items():
             if base in (None, name):
                 continue
             about = {"value": value, "condition": name, "baseline": base}
@@ -340,16 +339,24 @@ def _kinds(
     value: str, sides: list[Side], margin: float, alpha: float
 ) -> list[tuple[str, str, list[dict[str, Any]]]]:
     """Return the rows of levels, and those of effects, each with their unit."""
-    cells = {**sides[1].cells, **sides[0].cells}
-    names = list(dict.fromkeys([*sides[0].cells, *sides[1].cells]))
-    alone = [name for name in names if cells[name] in (None, name)]
+    cells = _cells(sides)
+    alone = [name for name, base in cells.items() if base in (None, name)]
     levels = [_row(name, [one.level(name) for one in sides], margin, alpha) for name in alone]
     effects = [
         _row(name, [one.effect(name) for one in sides], margin, alpha) | {"baseline": cells[name]}
-        for name in names
+        for name in cells
         if name not in alone
     ]
     return [("level", about_column(value)[0], levels), ("effect", "1", effects)]
+
+
+def _cells(sides: Sequence[Side]) -> dict[str, str | None]:
+    """Return the baseline of each condition, from any of the campaigns that measured it."""
+    cells: dict[str, str | None] = {}
+    for side in sides:
+        for name, base in side.cells.items():
+            cells[name] = cells.get(name) or base
+    return cells
 
 
 def _side(data: Dataset, value: str) -> Side:
@@ -426,4 +433,5 @@ def _number(row: Mapping[Any, Any], *names: str) -> str:
     )
     if not np.isfinite(row[names[0]]):
         return "not measured"
-    return f"{estimate} [{low}, {high}]" if np.isfinite(row[names[1]]) else f"{estimate}, one block"
+    bounds = f" [{low}, {high}]" if np.isfinite(row[names[1]]) else ", no interval"
+    return f"{estimate}{bounds}"

@@ -6,21 +6,11 @@ guest on any cores, and move them at any time; the guest's kernel goes on saying
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-#: Two CPUs share no cache if a line takes this many times the least that was read, or that is told
-#: apart. On an AMD EPYC of 2022, this module reads 30 to 95 ns for two that share one, up to 130
-#: where they were idle, and 150 to 230 for others.
-APART, LEAST_NS = 2.0, 65.0
 #: Seconds between timings in a window.
 PERIOD = 0.5
 _PROGRAM = (Path(__file__).parent / "programs" / "cache_line.py").read_text()
-
-
-def apart(mechanisms: Mapping[str, float]) -> bool:
-    """Tell whether two CPUs share no cache, though they are said to (`Rig.cache_line`)."""
-    return mechanisms.get("cache_line_ratio", 0.0) > APART
 
 
 def command(cpus: tuple[int, int], period: float = 0.0) -> list[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from labkit.hosts.host import Host
+from labkit.placement import weight
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,18 @@ class Target:
         """The path of `cgroup_parent`, which for an engine on systemd is only a slice's name."""
         return "/" + self.cgroup_parent.strip("/")
 
+    def cpu_weight(self, shares: int | None) -> int | None:
+        """Return the weight of cgroup v2 for CPU shares, as runc on the host converts it."""
+        return shares and weight(shares, linear=_converts_linearly(self.host))
+
     def with_storage(self, name: str) -> Target:
         """Return this target with a storage and its engine."""
         storage = self.storages[name]
         return replace(self, engine=storage.engine, storage=storage)
+
+
+@cache
+def _converts_linearly(host: Host) -> bool:
+    """Tell whether a host's runc is older than 1.3.2, or is not there."""
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", host.run("runc", "--version", check=False).stdout)
+    return found is None or tuple(map(int, found.groups())) < (1, 3, 2)

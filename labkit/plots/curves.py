@@ -250,7 +250,8 @@ def overhead_plot(
     legend(figure, axes, "contrast", list(style))
     footnote(
         figure,
-        f"{count_text(int(frame['n_blocks'].max()))}; 95 % intervals over blocks; lines fitted",
+        f"{count_text(int(frame['n_blocks'].max()))}; intervals at the level of each comparison "
+        "(Holm); lines fitted",
     )
     return figure
 

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from labkit.analysis.compare import with_verdict_intervals
 from labkit.analysis.trials import order_of, require_columns
 from labkit.answers import Answer, ratio_text, word_of
 from labkit.plots.figure import blocks_text, canvas, footnote, ratio_ticks, styles
@@ -21,7 +22,7 @@ _APART = 0.33
 _RIGS_APART = 30
 _BOUNDS = ("estimate", "low", "high")
 #: What is passed on as a figure's numbers.
-_NUMBERS = ("metric", "n_blocks", "value", "base", "estimate", "low", "high", "verdict")
+_NUMBERS = ("metric", "n_blocks", "value", "base", *_BOUNDS, "confidence", "verdict")
 
 
 def interval_plot(
@@ -62,6 +63,7 @@ def interval_plot(
     """
     names = [label] if isinstance(label, str) else list(label)
     require_columns(table, [*names, "n_blocks", "estimate", "low", "high", "verdict"])
+    table = with_verdict_intervals(table)
     figure, axes = canvas(1, 1, width=8.4, height=0.34 * len(table) + 1.4)
     _forest(axes[0, 0], table, names, margin)
     axes[0, 0].set_xlabel(f"ratio to {baseline} (1 = equal; below 1: less)")
@@ -115,7 +117,7 @@ def ladder_plot(
     known = set(table["condition"])
     extra = [name for name in order_of(mechanisms["condition"]) if name not in known]
     order = [*extra, *table["condition"]]
-    rows = table.set_index("condition").reindex(order).reset_index()
+    rows = with_verdict_intervals(table).set_index("condition").reindex(order).reset_index()
     figure, axes = canvas(
         1,
         1 + len(columns),
@@ -195,6 +197,7 @@ def rig_plot(over: pd.DataFrame, each: pd.DataFrame, *, title: str = "") -> Figu
     _ratio_ticks(axis)
     figure.numbers = each
     return figure
+
 
 
 def _note_blocks(figure: Figure, table: pd.DataFrame) -> None:

@@ -46,22 +46,20 @@ _MARKERS = {
 }
 
 
-def ledger_overview(rows: pd.DataFrame, *, alpha: float = 0.05) -> Figure:
+def ledger_overview(rows: pd.DataFrame) -> Figure:
     """Draw the results of each source, and published and measured ratios.
 
     Parameters
     ----------
     rows : DataFrame
         What `labkit.ledger` returns: a row a claim.
-    alpha : float
-        The `alpha` passed to `labkit.ledger`; intervals have the level 1 - `alpha`.
 
     Returns
     -------
     Figure
         Above, for each source a bar of its claims by result. Below, for each measured claim about
-        a ratio, the interval measured here (a line, with a marker by result) and the published
-        value (a diamond), on a logarithmic axis.
+        a ratio, the interval measured here (a line, with a marker by result; its level is the
+        row's ``confidence``) and the published value (a diamond), on a logarithmic axis.
 
     Raises
     ------
@@ -84,7 +82,7 @@ def ledger_overview(rows: pd.DataFrame, *, alpha: float = 0.05) -> Figure:
         2, 1, width=9, height=sum(heights), gridspec_kw={"height_ratios": heights}
     )
     _bars(axes[0, 0], rows)
-    _ratios(axes[1, 0], ratios, alpha)
+    _ratios(axes[1, 0], ratios)
     return figure
 
 
@@ -105,7 +103,7 @@ def _bars(axes: Axes, rows: pd.DataFrame) -> None:
     axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
 
 
-def _ratios(axes: Axes, ratios: pd.DataFrame, alpha: float) -> None:
+def _ratios(axes: Axes, ratios: pd.DataFrame) -> None:
     """Draw the measured interval and the published value of every ratio."""
     if ratios.empty:
         axes.text(0.5, 0.5, "no ratio was measured", ha="center", transform=axes.transAxes)
@@ -127,7 +125,7 @@ def _ratios(axes: Axes, ratios: pd.DataFrame, alpha: float) -> None:
     plain_log_ticks(axes)
     axes.set_yticks(range(len(ratios)), ratios["id"], fontsize=7)
     axes.set_ylim(len(ratios), -1)
-    note = f"{blocks_text(ratios['n_blocks'])}; {100 * (1 - alpha):g} % intervals"
+    note = f"{blocks_text(ratios['n_blocks'])}; intervals at the level of each result"
     axes.set_xlabel(f"ratio to the claim's baseline ({note})")
     handles, names = axes.get_legend_handles_labels()
     known = dict(zip(names, handles, strict=True))

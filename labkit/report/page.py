@@ -117,7 +117,7 @@ Flags set by labkit's validity rules, and attempts that failed. They are counted
 nothing is removed because of its outcome."""
 _CLAIMS = """Every testable claim of the paper about this study, in our words, from the ledger of \
 all papers (`data/claims.toml`): what the paper reports, whether its own tables support it, and \
-what was measured here, with 95 % intervals.
+what was measured here, with the interval that the result rests on.
 
 `setting` compares this rig with the paper's: `same`, `analogue` (the claim can be decided, but \
 the paper's rig had more), or `unsuitable`. `result` is what the measurement says: `replicated` \
@@ -208,7 +208,8 @@ class Page:
         self.trials = self._trials()
         self.n_blocks = int(self.trials["block"].nunique())
         self.pilot = self.n_blocks < PILOT_BLOCKS
-        self.tests = {"margin": self.margin, "alpha": self._alpha()}
+        alpha = level_of(self._all, ALPHA, self.n_blocks)
+        self.tests = {"margin": self.margin, "alpha": alpha}
         self.spanned = checks.blocks_across_sessions(self.trials) if len(self.trials) else []
         self.paired = self.trials.copy()
         numbers = self.paired.select_dtypes("number").columns.difference([*_KEYS, *self.factors])
@@ -221,18 +222,14 @@ class Page:
         self.drifts: list[pd.DataFrame] = []
         self.answers: list[Answer] = []
         self.margins: dict[str, float] = {}
+        #: Of which quantities and groups the noise is not known.
+        self.unknown: list[str] = []
         self.entries: pd.DataFrame | None = None
         self._validated = False
 
     @property
     def _planned_margin(self) -> float:
         return float(self.plan.get("margin", 0.02))
-
-    def _alpha(self) -> float:
-        """Return the level of a test at the looks at which conditions ended."""
-        if not self.plan.get("looks") or not self.n_blocks:
-            return ALPHA
-        return level_of(self._all, ALPHA, self.n_blocks)
 
     @property
     def series(self) -> pd.DataFrame:
@@ -474,7 +471,7 @@ class Page:
         Parameters
         ----------
         table, value
-            As in `told`.
+            As in `told`; where the table has a column ``metric``, it names what each row compares.
         label : str or sequence of str
             Columns that name a row.
         baseline : str
@@ -485,7 +482,9 @@ class Page:
         if table is None or not (table["n_blocks"] > 0).any():
             self.say("Nothing was compared here.")
             return
-        rows = self.measured(table).assign(metric=self.metric(value or self.summary))
+        rows = self.measured(table).copy()
+        if "metric" not in rows:
+            rows["metric"] = self.metric(value or self.summary)
         ends = {str(one).partition(" / ")[2] for one in rows.get("contrast", ())}
         if len(ends) == 1:  # one baseline for all: the axis names it
             rows["contrast"] = rows["contrast"].astype("str").str.partition(" / ")[0]
@@ -563,10 +562,13 @@ class Page:
         if not known:
             self.say(f"No counter was recorded of both {condition} and {baseline}.")
             return
-        rows, only, others = [], [], []
+        rows, only, others, unrecorded = [], [], [], []
         for name in known:
             options = {"value": name, "condition": factor, "block": "block"}
             seen = part.groupby(part[factor].astype("str"))[name]
+            if not seen.count().all():
+                unrecorded.append(quantity(name))
+                continue
             positive = [level for level, values in seen if (values > 0).any()]
             if len(positive) < len(levels):  # no ratio to nothing
                 counted = seen.get_group(positive[0])
@@ -583,7 +585,7 @@ class Page:
             ]
             rows.append({"counter": quantity(name), "metric": name, **found})
         table = decide(rows, alpha=self.tests["alpha"], keys=("counter", "metric"))
-        differ = table[table["verdict"] == "different"]
+        differ = table[table["differs"].astype(bool)]
         texts = [self._counter_text(row) for row in differ.to_dict("records")]
         if texts or only:
             self.say(f"{compared[1]} against {compared[0]}: {'; '.join([*texts, *only])}.")
@@ -598,9 +600,11 @@ class Page:
                     differ, margin=self.margin, label="counter", baseline=compared[0]
                 )
             )
-        others += list(table.loc[table["verdict"] != "different", "counter"])
+        others += list(table.loc[~table["differs"].astype(bool), "counter"])
         if others:
             self.say(f"No difference is shown in: {'; '.join(others)}.")
+        if unrecorded:
+            self.say(f"Not recorded of both: {'; '.join(unrecorded)}.")
 
     def _counter_text(self, row: Mapping[Any, Any]) -> str:
         """Return a counter that differs as a part of a sentence."""
@@ -627,10 +631,12 @@ class Page:
         floor = pd.concat(self.floors)
         worst = max(self.margins.values())
         text = (
-            f"{len(floor)} conditions ran twice in each block; the smallest margin that can be "
-            f"decided is {percent(min(self.margins.values()))} to {percent(worst)}, the plan's "
-            f"margin {percent(self.margin)}"
+            f"{self._distinct(floor)} conditions ran twice in each block; the smallest margin that "
+            f"can be decided is {percent(min(self.margins.values()))} to {percent(worst)}, the "
+            f"plan's margin {percent(self.margin)}"
         )
+        if self.unknown:
+            text += f"; not known for {'; '.join(self.unknown)}"
         several = floor["of"].nunique() > 1
         shown = pd.DataFrame(
             {
@@ -641,16 +647,23 @@ class Page:
                 "decidable margin": [_share_text(one) for one in floor["decidable_margin"]],
             }
         )
-        return _mark("Noise", worst <= self.margin, text, shown)
+        return _mark("Noise", worst <= self.margin and not self.unknown, text, shown)
 
     def _drift_mark(self) -> dict[str, Any]:
         if not self.drifts:
             return _mark("Drift", False, "not known: nothing was compared")
         drift = pd.concat(self.drifts)
         drifting = drift[drift["drifts"]]
-        text = f"{len(drifting)} of {len(drift)} conditions drift over the campaign"
+        count, of = self._distinct(drifting), self._distinct(drift)
+        several = drift["of"].nunique() > 1
+        text = f"{count} of {of} conditions drift over the campaign"
+        text += " in a quantity at least" if several else ""
         shown = pd.DataFrame({"condition": self._conditions(drifting, several=True)})
         return _mark("Drift", drifting.empty, text, shown)
+
+    def _distinct(self, table: pd.DataFrame) -> int:
+        """Return how many conditions floors or drifts are of, which have a row a quantity."""
+        return len(table[self.factors].astype("str").drop_duplicates())
 
     def _conditions(self, table: pd.DataFrame, *, several: bool) -> list[str]:
         """Return what names each row of floors or drifts, and its value where they have several."""
@@ -704,7 +717,7 @@ class Page:
             Columns of the table of trials, the last one across; the factors by default.
         """
         plan, by = self.plan, list(by or self.factors)
-        planned = len(plan["conditions"]) * plan["blocks"]
+        planned = self.campaign.planned
         count = int(self.samples["n"].sum()) if self.samples is not None else 0
         samples = f" {count:,} samples;" if count else ""
         pilot = " **Fewer than 5 blocks: this is a pilot.**" if self.pilot else ""
@@ -832,7 +845,7 @@ class Page:
 
     def _show_noise(self, paired: pd.DataFrame, value: str, by: str | None, which: str) -> None:
         condition = list(dict.fromkeys([*self.factors, *([by] if by else [])]))
-        floor = noise_floor(paired, value=value, condition=condition)
+        floor = noise_floor(paired, value=value, condition=condition, alpha=self.tests["alpha"])
         if by:
             groups, levels = self.trials[by], list(pd.unique(self.trials[by]))
             if isinstance(groups.dtype, pd.CategoricalDtype):
@@ -843,7 +856,7 @@ class Page:
             sd=[scaled(one) if math.isfinite(one) else "" for one in floor["sd"]],
             **{name: [_share_text(one) for one in floor[name]] for name in _FLOOR[2:]},
         )
-        shown.insert(1, "ratio to itself [95 %]", [ratio_text(*row) for row in bounds])
+        shown.insert(1, "ratio to itself [interval]", [ratio_text(*row) for row in bounds])
         self.show(
             shown,
             empty=f"No condition ran twice in a block{which}: the noise floor is not known.",
@@ -851,8 +864,11 @@ class Page:
         self.floors.append(floor.assign(of=value))
         decidable = margins(floor, by) if by else {"": floor["decidable_margin"].max()}
         finite = {str(n): margin for n, margin in decidable.items() if math.isfinite(margin)}
-        unknown = [str(name) for name in decidable if by and str(name) not in finite]
+        unknown = [str(name) for name in decidable if str(name) not in finite]
         self.margins |= {f"{value}{which}, {name}": margin for name, margin in finite.items()}
+        self.unknown += [
+            ", ".join(filter(None, [f"{self._quantity(value)}{which}", name])) for name in unknown
+        ]
         self.say(self._decidable_text(floor, value, finite, unknown))
 
     def _decidable_text(
@@ -862,8 +878,9 @@ class Page:
         if not decidable:
             return "The spread is not known: a decidable margin needs a campaign with more blocks."
         sd = floor["sd"].max()
-        needed = power.blocks_for(self.margin, sd) if sd > 0 else 2
-        needed = needed and max(needed, power.least_blocks())
+        alpha = self.tests["alpha"]
+        needed = power.blocks_for(self.margin, sd, alpha=alpha) if sd > 0 else 2
+        needed = needed and max(needed, power.least_blocks(alpha))
         count = needed or "too many"
         each = " of each group" if len(decidable) + len(unknown) > 1 else ""
         parts = [f"{name} {percent(m)}".strip() for name, m in decidable.items()]
@@ -1130,6 +1147,7 @@ class Page:
     def _about(self) -> dict[str, Any]:
         """Return what was measured, when, and where its data are."""
         parts, started = Path(self.data).parts, ""
+        local = parts[:2] == ("data", "local") and len(parts) > 3
         if len(self.attempts):
             first = int(self.attempts["started_ns"].min()) // 10**9
             started = datetime.fromtimestamp(first, UTC).date().isoformat()
@@ -1139,7 +1157,7 @@ class Page:
             "failed": self.failed,
             "dataset": Path(self.data).name if Path(self.data).is_absolute() else self.data,
             "measured": started,
-            "profile": parts[2] if parts[:2] == ("data", "local") and len(parts) > 3 else "",
+            "profile": parts[2] if local and parts[2] != self.plan["study"] else "",
             "reference": parts[:2] == ("data", "reference"),
             **({"unmeasured": why} if (why := self._all.unmeasured) else {}),
         }
@@ -1187,8 +1205,11 @@ def _select(campaign: dataset.Dataset, within: Mapping[str, Any]) -> dataset.Dat
         return all(str(entry["levels"][name]) in chosen for name, chosen in levels.items())
 
     part = campaign.part(selected)
-    conditions = list(filter(selected, campaign.plan["conditions"]))
-    part.__dict__["plan"] = campaign.plan | {"conditions": conditions}
+    kept = [n for n, entry in enumerate(campaign.plan["conditions"]) if selected(entry)]
+    conditions = [campaign.plan["conditions"][n] for n in kept]
+    place = {old: new for new, old in enumerate(kept)}
+    order = [[place[n] for n in block if n in place] for block in campaign.plan.get("order", [])]
+    part.__dict__["plan"] = campaign.plan | {"conditions": conditions, "order": order}
     return part
 
 

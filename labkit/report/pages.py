@@ -193,7 +193,9 @@ def _paper(source: str, counts: Mapping[str, int]) -> dict[str, Any]:
 def _sentence(studies: Sequence[Mapping[str, Any]], ledger: Mapping[str, Mapping[str, int]]) -> str:
     """Return what the report holds in one sentence."""
     decided, opened = (sum(study[name] for study in studies) for name in ("decided", "open"))
-    text = f"{len(studies)} studies decide {decided} of {decided + opened} questions"
+    # A study that could not be measured anew may have a page of earlier data as well.
+    names = {study["summary"].get("study") or study["title"] for study in studies} - {"ledger"}
+    text = f"{len(names)} studies decide {decided} of {decided + opened} questions"
     totals = {name: sum(row.get(name, 0) for row in ledger.values()) for name in RESULTS}
     if claims := sum(totals.values()):
         found = " and ".join(f"{totals[name]} are {name}" for name in RESULTS[:2])

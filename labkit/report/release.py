@@ -17,7 +17,7 @@ from labkit.claims.schema import load_claims
 from labkit.claims.stated import disagreements, recompute
 from labkit.dataset import Dataset, load
 from labkit.dataset.describe import read_description
-from labkit.dataset.files import SUMS, campaigns_within, digest_of, write_sums
+from labkit.dataset.files import SUMS, campaigns_within, digest_of, read_sums, write_sums
 from labkit.errors import LabkitError, UsageError
 from labkit.paths import SHIPPED, project
 from labkit.report import pdf
@@ -46,11 +46,12 @@ def build_release(output: Path, data: Path, *, say: Say) -> tuple[Path, list[str
         )
     entries = {entry.key: entry for entry in studies()}
     cite = [software(), read_description(data).entry()]
-    _clear(output)
+    _refuse_others(output)
     say(f"evaluating {len(known)} claims")
     sources = [key for key in known.sources if notebook(key).is_file()]
     papers = {key: Paper(key, data) for key in known.sources}
     rows = pd.concat([paper.rows for paper in papers.values()], ignore_index=True)
+    shutil.rmtree(output, ignore_errors=True)
     printed = PDF if pdf.browser() else ""
     shared = {"cite": [entry.apa() for entry in cite], "pdf": printed}
     pages, missing = [], []
@@ -96,17 +97,18 @@ def notebook(key: str) -> Path:
     return project("notebooks/papers") / f"{key}.ipynb"
 
 
-def _clear(output: Path) -> None:
-    """Remove an earlier report from a folder."""
-    if not output.is_dir() or not any(output.iterdir()):
-        return
-    if not (output / SUMS).is_file() or not (output / "ledger.csv").is_file():
+def _refuse_others(output: Path) -> None:
+    """Raise unless a folder holds nothing but an earlier report."""
+    found = {path.name for path in output.iterdir()} if output.is_dir() else set()
+    own = {SUMS, "ledger.csv"} <= found
+    written = {SUMS, *read_sums(output / SUMS)} if own else set()
+    if others := sorted(found - written):
         raise UsageError(
             "the folder holds something else than a report",
             where=str(output),
+            why=", ".join(others[:5]),
             remedy="name another folder with --output, or empty this one",
         )
-    shutil.rmtree(output)
 
 
 def _studies_of(key: str, rows: pd.DataFrame) -> Sequence[str]:

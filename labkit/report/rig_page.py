@@ -17,12 +17,13 @@ from typing import Any
 import pandas as pd
 
 from labkit.analysis.checks import blocks_across_sessions
-from labkit.analysis.compare import compare
+from labkit.analysis.compare import compare, with_verdict_intervals
 from labkit.analysis.noise import baseline_steps
 from labkit.analysis.summary import summarise
 from labkit.analysis.tables import headline
 from labkit.analysis.trials import sort_samples
 from labkit.dataset import Dataset, load
+from labkit.dataset.comparison import level_of
 from labkit.placement import cpu_set
 from labkit.plots import interval_plot
 from labkit.report import topology
@@ -356,6 +357,7 @@ def ladders_of(campaign: Dataset) -> list[Ladder]:
     if len(planned) < _LEAST or not any(VALUE in names for names in campaign.sampled.values()):
         return []
     trials, margin = _trials(campaign), float(campaign.plan.get("margin", 0.02))
+    alpha = level_of(campaign, 0.05, trials["block"].nunique())
     ladders = []
     for levels in itertools.product(*factors.values()):
         within = dict(zip(factors, levels, strict=True))
@@ -363,7 +365,7 @@ def ladders_of(campaign: Dataset) -> list[Ladder]:
         part = trials[equal.all(axis=1)]
         measured = [name for name in planned if name in set(part["placement"])]
         if len(measured) >= _LEAST:
-            ladders.append(Ladder(within, _steps(part, measured, margin), margin))
+            ladders.append(Ladder(within, _steps(part, measured, margin, alpha), margin))
     most = max((len(ladder.steps) for ladder in ladders), default=0)
     return [ladder for ladder in ladders if len(ladder.steps) == most][:_FEW]
 
@@ -377,10 +379,13 @@ def _trials(campaign: Dataset) -> pd.DataFrame:
     return trials[~trials["block"].isin(blocks_across_sessions(trials))]
 
 
-def _steps(trials: pd.DataFrame, levels: Sequence[str], margin: float) -> pd.DataFrame:
-    options: dict[str, Any] = {"value": "median", "condition": "placement", "margin": margin}
+def _steps(
+    trials: pd.DataFrame, levels: Sequence[str], margin: float, alpha: float
+) -> pd.DataFrame:
+    options: dict[str, Any] = {"value": "median", "condition": "placement"}
+    options |= {"margin": margin, "alpha": alpha}
     trials = trials[trials["placement"].isin(levels)]
-    table = baseline_steps(trials, levels=levels, **options)
+    table = with_verdict_intervals(baseline_steps(trials, levels=levels, **options))
     lowest = compare(trials, baseline=levels[0], block="block", **options)
     ends = {name: f"lowest_{name}" for name in ("low", "high")} | {"estimate": "lowest"}
     lowest = lowest[["condition", *ends]].rename(columns=ends)

@@ -23,15 +23,16 @@ from labkit.errors import (
     suggestion,
 )
 from labkit.hosts import Host, Tuning, collect_facts, restore, stop_labelled
-from labkit.hosts.cache_line import LEAST_NS, command, timings
+from labkit.hosts.cache_line import command, timings
 from labkit.hosts.journal import BOOT_ID
 from labkit.hosts.target import Network, Target
-from labkit.placement import Placement, cpu_set, parse_cpus
+from labkit.placement import LEAST_NS, Placement, cpu_set, parse_cpus
 from labkit.process import announce, ended_as_by_ctrl_c
 from labkit.rig import engine, lock, networks, storage
 from labkit.rig.images import Say
 from labkit.rig.layers import LayeredImage
 from labkit.runtimes import RUNTIMES
+from labkit.runtimes.daemonless import withdraw
 from labkit.runtimes.engines.docker import PREFIX
 
 #: CPUs of the two ends: the scheduler's choice, one each, or both on the server's CPU.
@@ -305,8 +306,8 @@ class Rig:
         -------
         dict of str to float
             ``cache_line_ns``, and ``cache_line_ratio`` to the least that was read since the rig was
-            opened. Empty where the two are separate machines or one CPU, or where the kernel does
-            not say that they share a cache.
+            opened, or earlier in the campaign. Empty where the two are separate machines or one
+            CPU, or where the kernel does not say that they share a cache.
         """
         argv = self.cache_line_command()
         return self.cache_line_of(self.hosts["sut"].run(*argv, check=False).stdout) if argv else {}
@@ -392,6 +393,7 @@ class Rig:
             restore(host, label=label)
             socket = self.targets[role].engine if role in self.targets else None
             if socket:
+                withdraw(host, label)
                 engine.remove_containers(host, socket, f"name={PREFIX}{label}", check=True)
 
     def images(self) -> dict[str, str]:

@@ -102,14 +102,15 @@ def await_daemon(local: LocalHost, name: str, seconds: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-def has_rules(local: LocalHost) -> bool:
-    """Tell whether the engine's own rules are in its host's namespace."""
+def lost(local: LocalHost) -> str:
+    """Return what the engine's host lacks of what it made there as it started; "" if nothing."""
     jumps = {"nat": ("PREROUTING", "-j DOCKER\n"), "filter": ("FORWARD", "-j DOCKER-USER\n")}
     for table, (chain, jump) in jumps.items():
         argv = (*netns.inside("sut"), "iptables", "-w", "-t", table, "-S", chain)
         if jump not in local.run(*argv, check=False).stdout:
-            return False
-    return True
+            return "the engine's rules are gone"
+    bridge = (*netns.inside("sut"), "ip", "link", "show", "docker0", "up")
+    return "" if local.run(*bridge, check=False).stdout else "the engine's bridge is gone or down"
 
 
 def revive(local: LocalHost, end_containers: Callable[[], None]) -> list[str]:

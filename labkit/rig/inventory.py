@@ -37,6 +37,7 @@ from labkit.rig import engine, images, inventory_checks, kernel_probe, networks,
 from labkit.rig.base import Rig
 from labkit.rig.images import Say
 from labkit.rig.rigfile import Inventory, Machine, read_rigfile
+from labkit.runtimes.daemonless import withdraw
 from labkit.runtimes.observed import sections
 
 #: Label of the networks that opening the rig makes on an engine.
@@ -232,6 +233,9 @@ def sweep(role: str, machine: Machine, host: Host, *, root: bool) -> list[str]:
     if root:
         # Only settings of trials: others in the same journal belong to another rig.
         removed += [str(outcome) for outcome in restore(host, label="trial-")]
+    if root and machine.engine:
+        # Elsewhere no ports are published, and asking may load a table of rules.
+        removed += [f"firewall rule {rule}" for rule in withdraw(host, "trial-")]
     if machine.engine:
         containers = engine.remove_containers(host, machine.engine, check=True)
         removed += [f"container {container}" for container in containers]

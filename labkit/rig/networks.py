@@ -119,15 +119,15 @@ _NAT_UP = """
 ip link add "$1" type bridge
 ip addr add "$2" dev "$1"
 ip link set "$1" up
-iptables -t nat -A POSTROUTING -s "$3" ! -o "$1" -j MASQUERADE
-iptables -I FORWARD -i "$1" -j ACCEPT
-iptables -I FORWARD -o "$1" -j ACCEPT
+iptables -w -t nat -A POSTROUTING -s "$3" ! -o "$1" -j MASQUERADE
+iptables -w -I FORWARD -i "$1" -j ACCEPT
+iptables -w -I FORWARD -o "$1" -j ACCEPT
 """
 _NAT_DOWN = """
 set +e
-iptables -D FORWARD -o "$1" -j ACCEPT
-iptables -D FORWARD -i "$1" -j ACCEPT
-iptables -t nat -D POSTROUTING -s "$3" ! -o "$1" -j MASQUERADE
+iptables -w -D FORWARD -o "$1" -j ACCEPT
+iptables -w -D FORWARD -i "$1" -j ACCEPT
+iptables -w -t nat -D POSTROUTING -s "$3" ! -o "$1" -j MASQUERADE
 ip link del "$1"
 true
 """
@@ -235,7 +235,7 @@ def _routed(rig: Rig, steps: UndoLog, network: Network) -> None:
     _bridged(rig, "sut", steps, network)
     # The engine's rules admit only what it published.
     rule = ("DOCKER-USER", "-o", network.bridge, "-j", "ACCEPT")
-    steps.take("sut", "iptables", "-I", *rule, undo=("iptables", "-D", *rule))
+    steps.take("sut", "iptables", "-w", "-I", *rule, undo=("iptables", "-w", "-D", *rule))
     route = (network.subnet, "via", rig.targets["sut"].address, *_PROTOCOL)
     for role in _machines(rig, ["generator", *_engines(rig)[1:]]).values():
         steps.take(role, "ip", "route", "add", *route, undo=("ip", "route", "del", *route))

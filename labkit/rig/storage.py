@@ -128,6 +128,7 @@ def remove_daemons(local: LocalHost) -> list[str]:
         teardown.stop_engine(f"{_PREFIX}*.pid")
     # Also a daemon that had only just been started, which would go on in removed directories.
     stop_labelled(local, DAEMON_LABEL)
+    local.run(*netns.inside("sut"), *script(_SHOW_BRIDGE), check=False)
     if drivers:
         # Containers of killed daemons; those of the engine have been removed.
         teardown.kill(teardown.grouped)

@@ -26,14 +26,15 @@ def stop_engine(pattern: str = "*.pid") -> None:
     """Ask daemons to stop, so that they remove their containers' mounts and interfaces."""
     for path in netns.DIRECTORY.glob(pattern):
         text = path.read_text().strip()
-        if text.isdigit() and _is_daemon(int(text)):
+        if text.isdigit() and _is_daemon(int(text), path):
             os.kill(int(text), signal.SIGTERM)
             _await_end({int(text)}, 10.0)
 
 
-def _is_daemon(pid: int) -> bool:
+def _is_daemon(pid: int, path: Path) -> bool:
+    """Tell whether a process is the daemon with a PID file, which is among its arguments."""
     try:
-        return b"dockerd" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return str(path).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
 

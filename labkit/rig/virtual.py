@@ -14,9 +14,9 @@ from typing import Any
 from labkit import runtimes
 from labkit.errors import RigError
 from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
-from labkit.hosts.journal import Entry
+from labkit.hosts.journal import Entry, Journal
 from labkit.hosts.target import Image, Target
-from labkit.placement import parse_cpus
+from labkit.placement import cpu_set, format_cpus, parse_cpus
 from labkit.rig import (
     engine,
     extra_hosts,
@@ -132,6 +132,10 @@ def down(say: Say = lambda text: None) -> None:
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
     teardown.remove_groups()
+    journal = Journal(local)
+    record = journal.load()
+    if gone := {entry.id: "gone" for entry in record.pending if _inside(entry)}:
+        journal.finish(gone, record)
     images.forget_logs(local, str(engine.IMAGES))
     try:
         if left := engine.forget_containers(local):
@@ -163,8 +167,7 @@ def _mend_kept(state: Mapping[str, Any], say: Say) -> None:
     try:
         for line in [] if why else _revive(local):
             say(line)
-        if not why and not engine.has_rules(local):
-            why = "the engine's rules are gone"
+        why = why or engine.lost(local)
     except RigError as error:
         why = f"{error.what}: {error.why}"
     if why:
@@ -320,12 +323,18 @@ class VirtualRig(Rig):
     @contextmanager
     def networks(self, names: Sequence[str]) -> Iterator[None]:
         """Create networks; if this process is killed, the next user takes the rig down."""
-        with ExitStack() as stack:
-            if state := lock.read_state():
-                lock.write_state(**state | {"networks": list(names)})
-                stack.callback(lock.write_state, **state | {"networks": []})
-            stack.enter_context(super().networks(names))
+        state = lock.read_state()
+        if state:
+            lock.write_state(**state | {"networks": [*state.get("networks", []), *names]})
+        stack = ExitStack()
+        stack.enter_context(super().networks(names))
+        try:
             yield
+        finally:
+            stack.close()
+            # Where removing them failed, the state goes on naming them.
+            if state:
+                lock.write_state(**state)
 
     def mend(self) -> list[str]:
         """Start engines that have died again."""
@@ -376,7 +385,7 @@ def cpu_map() -> dict[str, str]:
         "sut": str(sut),
         "clean": str(sut),
         "harness": str(harness),
-        "all": netns.all_cpus(),
+        "all": format_cpus(allowed_cpus()),
     }
 
 
@@ -408,14 +417,46 @@ def missing_here(cpus: Mapping[str, str]) -> dict[str, str]:
     reasons = {}
     if cpus["generator"] == cpus["sut"]:
         reasons["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
-    if not Path("/sys/devices/system/cpu/isolated").read_text().strip():
+    path = CPU_FOLDER / "isolated"
+    isolated = cpu_set(path.read_text()) if path.exists() else frozenset()
+    if not isolated:
         reasons["isolated-cpus"] = "no CPU was isolated at boot (isolcpus)"
+    elif not {int(cpus["generator"]), int(cpus["sut"])} <= isolated:
+        reasons["isolated-cpus"] = "the two ends are not on CPUs that were isolated at boot"
     real_time = LocalHost().run("chrt", "--fifo", "1", "true", check=False)
     if real_time.status != 0:
         reasons["realtime"] = f"no real-time class here: {real_time.stderr.strip()[-200:]}"
     if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         reasons["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
     return reasons
+
+
+_OWNERLESS = "a virtual rig whose owner is gone"
+
+
+def _unusable(local: LocalHost, state: Mapping[str, Any]) -> str:
+    """Return as what a rig that is up has to be taken down; "" if it can be used on."""
+    if not (state["ready"] and state["keep"]):
+        return _OWNERLESS
+    if state.get("version") != MEASUREMENT_VERSION:
+        return "a virtual rig made by another version of labkit"
+    if names := state.get("networks"):
+        return f"a virtual rig with {', '.join(names)}, whose owner is gone"
+    built = {name: image["reference"] for name, image in state["images"].items()}
+    if built != {folder.name: images.tag(folder) for folder in images.folders()}:
+        return "a virtual rig with other images than those of containers/"
+    if any(map(_inside, Journal(local).load().pending)):
+        return "a virtual rig with a setting of a killed trial"
+    return ""
+
+
+def _inside(entry: Entry) -> bool:
+    """Tell whether a trial's setting is that of a host's namespace, and not of the machine.
+
+    One journal has the settings of all hosts, and restoring them would look at the machine's.
+    """
+    own = entry.kind == "offload" or entry.target.startswith("/proc/sys/net/")
+    return own and entry.label.startswith("trial-")
 
 
 def clean(say: Say = print) -> list[str]:
@@ -428,14 +469,9 @@ def clean(say: Say = print) -> list[str]:
     local = LocalHost()
     guests = qemu.remove(local)
     state = lock.read_state()
-    remains = ""
-    if (state is None and netns.existing()) or (state and not (state["ready"] and state["keep"])):
-        remains = "a virtual rig whose owner is gone"
-    elif state and state.get("version") != MEASUREMENT_VERSION:
-        say("the rig was brought up by another version of labkit")
-        remains = "a virtual rig made by another version of labkit"
-    elif state and state.get("networks"):
-        remains = f"a virtual rig with {', '.join(state['networks'])}, whose owner is gone"
+    remains = _unusable(local, state) if state else ""
+    if state is None and netns.existing():
+        remains = _OWNERLESS
     if remains:
         down(say=say)
         return [*guests, remains]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from labkit.errors import PlacementError
-from labkit.hosts import Job, script, start_job
+from labkit.hosts import Host, Job, script, start_job
 from labkit.hosts.target import Target
 from labkit.runtimes import networks
 from labkit.runtimes.base import Instance, Runtime, Started
@@ -55,9 +55,14 @@ iptables -w -t nat -A PREROUTING -d "$host" -p "$protocol" --dport "$port" "$@" 
     -j DNAT --to-destination "$to:$port"
 """
 _WITHDRAW = """
-iptables -w -t nat -S PREROUTING | grep -E -- "labkit=$1"'"?( |$)' | sed 's/^-A/-D/' |
-    while read -r rule; do eval "iptables -w -t nat $rule"; done
+iptables -w -t nat -S PREROUTING | grep -E -- "labkit=$1" | sed 's/^-A/-D/' |
+    while read -r rule; do eval "iptables -w -t nat $rule"; echo "${rule#-D }"; done
 """
+
+
+def withdraw(host: Host, label: str, end: str = "") -> list[str]:
+    """Remove the rules that publish ports of labels that begin so; return the rules."""
+    return host.run(*script(_WITHDRAW, label.replace(".", "[.]") + end)).stdout.splitlines()
 
 
 class DaemonlessRuntime(Runtime):
@@ -107,7 +112,7 @@ class DaemonlessRuntime(Runtime):
         """End the holder, and remove the container's rules, control groups and files."""
         try:
             if label in self._published:
-                target.host.run(*script(_WITHDRAW, label))
+                withdraw(target.host, label, '"?( |$)')
                 self._published.remove(label)
         finally:
             job = self._jobs.get(label)

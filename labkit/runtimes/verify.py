@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.errors import UsageError
-from labkit.placement import Limits, cpu_set, weight
+from labkit.placement import Limits, cpu_set, format_cpus, parse_cpus, weight
 
 Observed = dict[str, Any]
 #: cgroup v1 shows no memory limit as this value or slightly more, depending on the page size.
@@ -168,7 +168,7 @@ def _limits(expected: Expectation, observed: Observed) -> Iterator[str]:
     names = ("CPU quota", "CPU weight", "memory limit", "limit of read requests")
     checked = names if expected.cgroup else names[:1]
     for name, value, actual in (
-        ("cpuset", limits.cpuset, files.get("cpuset.cpus") or None),
+        ("cpuset", *_cpusets(limits.cpuset, files.get("cpuset.cpus") or None)),
         ("CPU weight", limits.shares, _shares(files, limits.shares)),
         ("CPU quota", quota, _bandwidth(files)),
         ("memory limit", limits.memory, _memory(files, limits.memory)),
@@ -178,6 +178,15 @@ def _limits(expected: Expectation, observed: Observed) -> Iterator[str]:
             yield f"its {name} is {actual}, not {value}"
         if value is None and name in checked and actual is not None:
             yield f"it has a {name} of {actual}, and none was asked for"
+
+
+def _cpusets(*lists: str | None) -> Iterator[str | None]:
+    """Return CPU lists as the kernel writes them; one that is none, of truncated output, as is."""
+    for text in lists:
+        try:
+            yield text and format_cpus(parse_cpus(text))
+        except UsageError:
+            yield text
 
 
 def _shares(files: dict[str, str], expected: int | None) -> int | None:
@@ -191,7 +200,7 @@ def _shares(files: dict[str, str], expected: int | None) -> int | None:
         return None
     actual = int(files["cpu.weight"])
     # The scale of cgroup v2 is coarser, so many shares have the same weight.
-    if expected is not None and weight(expected) == actual:
+    if expected is not None and actual in {weight(expected, linear=one) for one in (True, False)}:
         return expected
     return 2 + ((actual - 1) * 262142) // 9999
 

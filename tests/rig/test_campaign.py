@@ -210,14 +210,14 @@ def test_an_engine_that_was_ended_on_purpose_is_left_alone(lab: Rig, tmp_path: P
 @pytest.mark.parametrize("table", ["nat", "filter"])
 def test_rules_of_the_engine_that_were_flushed_are_missed(lab: Rig, table: str) -> None:
     local, inside = LocalHost(), netns.inside("sut")
-    assert engine.has_rules(local)
+    assert engine.lost(local) == ""
     saved = local.run(*inside, "iptables-save", "-t", table).stdout
     local.run(*inside, "iptables", "-t", table, "-F")
     try:
-        assert not engine.has_rules(local)
+        assert engine.lost(local) == "the engine's rules are gone"
     finally:
         local.run(*inside, "iptables-restore", input=saved)
-    assert engine.has_rules(local)
+    assert engine.lost(local) == ""
 
 
 def test_a_placement_that_fails_its_verification_is_a_failed_row(

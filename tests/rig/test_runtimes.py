@@ -25,6 +25,7 @@ from labkit.placement import Limits, Placement, Workload, container
 from labkit.rig.base import Rig
 from labkit.runtimes import RUNTIMES, Instance
 from labkit.runtimes.base import Started
+from labkit.runtimes.daemonless import withdraw
 from labkit.runtimes.networks import NEVER
 from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement
@@ -237,10 +238,9 @@ def bypass_tunnel(target: Target, started: Started) -> None:
 
 
 def unpublish(target: Target, started: Started) -> None:
-    text = "iptables -t nat -S PREROUTING | grep labkit= | sed 's/^-A/-D/' | " + (
-        'while read -r rule; do eval "iptables -t nat $rule"; done'
-    )
-    target.host.run(*script(text))
+    # As for what a killed campaign has left.
+    assert withdraw(target.host, "trial-other") == []
+    assert withdraw(target.host, "trial-")
 
 
 def unpin(target: Target, started: Started) -> None:

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from labkit.hosts import LocalHost
+from labkit.hosts import LocalHost, Tuning
 from labkit.hosts.journal import DIRECTORY as JOURNAL
 from labkit.rig import clean, engine, lock, netns, storage, teardown, virtual
 
@@ -101,6 +102,20 @@ def test_a_killed_engine_keeps_no_container_and_a_removed_journal_no_setting() -
     assert list(engine.DATA_ROOT.glob("containers/*")) == []
     assert local.run("ip", "route", "show", "exact", virtual.LAB).stdout == before
     assert any(": lost" in line for line in said), said
+
+
+def test_a_setting_of_a_killed_trial_inside_a_namespace_takes_the_rig_down(
+    namespaces: bool,
+) -> None:
+    """It is restored from this machine's namespace, where it never was."""
+    local, state = LocalHost(), (lock.read_state() or {}) | {"keep": True}
+    assert virtual._unusable(local, state) == ""
+    with closing(netns.connect("sut")) as host, Tuning(host, "trial-killed") as tuning:
+        tuning.set_file("/proc/sys/net/ipv4/tcp_fin_timeout", 61)
+        assert virtual._unusable(local, state) == "a virtual rig with a setting of a killed trial"
+    assert virtual._unusable(local, state) == ""
+    other = state | {"images": state["images"] | {"another": {"reference": "labkit/another:1"}}}
+    assert "other images" in virtual._unusable(local, other)
 
 
 def test_what_a_killed_podman_has_mounted_is_unmounted(namespaces: bool) -> None:

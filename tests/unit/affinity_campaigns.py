@@ -100,6 +100,7 @@ def campaign(blocks, n=300, ladder=("spin",), failing=(), shared=True, without=(
         ],
         "seed": 2015,
         "blocks": blocks,
+        "order": [[*range(len(cells))] for _ in range(blocks)],
         "infeasible": [{"condition": name, "reason": "no engine"} for name in without],
         "rig": rig,
     }

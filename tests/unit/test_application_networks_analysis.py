@@ -162,11 +162,11 @@ def test_the_papers_tables_stand_beside(five_blocks):
     table = names["beside_paper"]("iperf3", "throughput")
     row = table.loc[("iperf3 tcp", "docker nat")]
     assert row["paper"] == "12.7 Gbit/s ± 620 Mbit/s" and row["paper, worse %"] == "8.0"
-    assert row["here, worse % [95 %]"].startswith(("19.", "20."))
+    assert row["here, worse % [interval]"].startswith(("19.", "20."))
     assert row["answer"] == "slower"
     late = names["beside_paper"]("nginx", "latency").loc[("nginx 1 KB", "docker nat")]
     assert late["paper"] == "2.60 ms ± 247 us" and late["paper, worse %"] == "16.8"
-    assert late["here, worse % [95 %]"].startswith(("24.", "25."))
+    assert late["here, worse % [interval]"].startswith(("24.", "25."))
     weave = table.loc[("iperf3 tcp", "docker weave")]
     assert weave["here [95 %]"] == "not measured" and weave["paper"]
     lacking = names["lacking"]

@@ -191,8 +191,15 @@ def test_a_block_is_whole_or_measured_again(tmp_path: Path, monkeypatch) -> None
     (torn / "trial.json").unlink()
     torn.rmdir()
     assert measured_blocks(tmp_path / "all", STUDY) == set()
+    # An earlier process that was killed has left a part without its record.
+    part = torn.with_name(f".{torn.name}.part")
+    other = torn.with_name(".b03-p01-a1.part")
+    for folder in (part, other):
+        folder.mkdir()
+        (folder / "samples.parquet").write_bytes(b"")
     store_block(block, tmp_path / "all", STUDY)
     assert measured_blocks(tmp_path / "all", STUDY) == {2}
+    assert not part.exists() and not (torn.parent / "b03-p01-a1").exists()
 
 
 def test_a_simulated_campaign_says_so_and_decides_nothing(tmp_path: Path, monkeypatch) -> None:

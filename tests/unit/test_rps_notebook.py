@@ -117,7 +117,7 @@ def test_the_papers_tables_and_claims_stand_beside(monkeypatch):
     table = names["both"]
     cell = ("postgresql 500/s", "docker overlay")
     assert table.loc[cell, "paper, ratio"] == pytest.approx(0.886)
-    assert str(table.loc[cell, "here, ratio [95 %]"]).startswith(("0.62", "0.63", "0.64"))
+    assert str(table.loc[cell, "here, ratio [interval]"]).startswith(("0.62", "0.63", "0.64"))
     paper = names["told"]["paper"]
     assert paper["postgresql 300/s", "docker overlay", "off"] == pytest.approx(1.853, abs=0.001)
     here = names["told"]["here"]

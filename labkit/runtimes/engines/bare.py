@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from labkit.hosts import Job, script, start_job
 from labkit.hosts.target import Target
-from labkit.placement import Limits
 from labkit.runtimes.base import Instance, Runtime, Started
 from labkit.runtimes.verify import Expectation
 
 # Creates the control group in every hierarchy, as an engine does, and runs the command in it.
 _JOIN = """
-group=$1 cpus=$2 shares=$3 period=$4 quota=$5 memory=$6
-shift 6
+group=$1 cpus=$2 shares=$3 weight=$4 period=$5 quota=$6 memory=$7
+shift 7
 put() { if [ -n "$2" ] && [ -e "$1" ]; then printf %s "$2" >"$1"; fi; }
 while IFS=: read -r id names path; do
     if [ "$id" = 0 ]; then
@@ -43,7 +42,7 @@ while IFS=: read -r id names path; do
     put "$base$group/cpu.cfs_period_us" "$period"
     put "$base$group/cpu.cfs_quota_us" "$quota"
     put "$base$group/memory.limit_in_bytes" "$memory"
-    put "$base$group/cpu.weight" "${shares:+$((1 + ((shares - 2) * 9999) / 262142))}"
+    put "$base$group/cpu.weight" "$weight"
     put "$base$group/cpu.max" "${quota:+$quota $period}"
     put "$base$group/memory.max" "$memory"
     echo $$ >"$base$group/cgroup.procs"
@@ -84,11 +83,13 @@ done </proc/self/cgroup
 """
 
 
-def join_argv(group: str, limits: Limits, argv: list[str]) -> list[str]:
-    """Return the command that runs `argv` in a new control group."""
-    order = (limits.cpuset, limits.shares, limits.period_us, limits.quota_us, limits.memory)
+def join_argv(instance: Instance, argv: list[str]) -> list[str]:
+    """Return the command that runs `argv` in a new control group with the placement's limits."""
+    target, limits = instance.target, instance.placement.limits
+    weights = limits.shares, target.cpu_weight(limits.shares)
+    order = (limits.cpuset, *weights, limits.period_us, limits.quota_us, limits.memory)
     values = ["" if value is None else str(value) for value in order]
-    return list(script(_JOIN, group, *values, *argv))
+    return list(script(_JOIN, f"{target.parent_group}/{instance.label}", *values, *argv))
 
 
 class Bare(Runtime):
@@ -103,8 +104,8 @@ class Bare(Runtime):
         target, label = instance.target, instance.label
         argv = ["taskset", "-c", instance.cpus, *_chroot(instance), *instance.workload.argv]
         if instance.placement.baseline_level == "cgroup":
-            group = self._groups[label] = f"{target.parent_group}/{label}"
-            argv = join_argv(group, instance.placement.limits, argv)
+            self._groups[label] = f"{target.parent_group}/{label}"
+            argv = join_argv(instance, argv)
         directory = f"{target.directory}/{label}"
         # Stored before it starts, so that `stop` ends it if starting is interrupted.
         self._jobs[label] = Job(target.host, directory)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from labkit.hosts import script
 from labkit.hosts.target import Target
-from labkit.placement import Limits, weight
+from labkit.placement import Limits
 from labkit.runtimes import networks
 from labkit.runtimes.base import Instance
 from labkit.runtimes.daemonless import DaemonlessRuntime
@@ -66,7 +66,7 @@ class Lxc(DaemonlessRuntime):
             f"lxc.cgroup.dir.monitor = {parent}/{label}-monitor",
             f"lxc.console.logfile = {folder}/console",
             *_interface(instance),
-            *_limits(instance.placement.limits),
+            *_limits(target, instance.placement.limits),
         ]
         link = (network.bridge or network.parent) if network else ""
         return list(script(_RUN, folder, label, "\n".join(lines), link, *command))
@@ -109,7 +109,7 @@ def _interface(instance: Instance) -> list[str]:
     return [f"lxc.net.0.{name} = {value}" for name, value in settings.items()]
 
 
-def _limits(limits: Limits) -> list[str]:
+def _limits(target: Target, limits: Limits) -> list[str]:
     """Return the limits for both versions of control groups, as comments with the version."""
     version1 = {
         "cpuset.cpus": limits.cpuset,
@@ -120,7 +120,7 @@ def _limits(limits: Limits) -> list[str]:
     }
     version2 = {
         "cpuset.cpus": limits.cpuset,
-        "cpu.weight": limits.shares and weight(limits.shares),
+        "cpu.weight": target.cpu_weight(limits.shares),
         "cpu.max": limits.quota_us and f"{limits.quota_us} {limits.period_us}",
         "memory.max": limits.memory,
     }

@@ -51,8 +51,7 @@ class Nspawn(DaemonlessRuntime):
         # Without this, only one container could use the root file system.
         lock = ["env", "SYSTEMD_NSPAWN_LOCK=0"]
         argv = [*lock, "systemd-nspawn", *options, "--", *command]
-        group = f"{target.parent_group}/{instance.label}"
-        return join_argv(group, instance.placement.limits, argv)
+        return join_argv(instance, argv)
 
     def attach(self, instance: Instance, pid: int) -> None:
         """Assign the addresses to its interface, and bring it up."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from labkit.errors import PlacementError
 from labkit.hosts import script
+from labkit.hosts.jobs import LABEL
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.runtimes import networks
@@ -81,7 +82,8 @@ class Podman(Runtime):
     def start(self, instance: Instance) -> Started:
         """Run the container detached, on a layer over the unpacked image."""
         target, placement, label = instance.target, instance.placement, instance.label
-        options = ["--label", f"labkit={label}", "--cgroup-parent", target.cgroup_parent]
+        # By the variable it is found after a kill: Podman has no daemon to ask.
+        options = ["--env", f"{LABEL}={label}", "--cgroup-parent", target.cgroup_parent]
         options += self._network(target, placement, instance.workload)
         options += [*limit_options(placement.limits), "--rootfs", f"{instance.rootfs}:O"]
         command = ["taskset", "-c", instance.cpus, *instance.workload.argv]

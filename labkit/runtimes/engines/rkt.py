@@ -105,7 +105,7 @@ class Rkt(DaemonlessRuntime):
         store, image, _ = self._stores[label]
         values = (store, _folder(target, label), conf, name, image)
         argv = list(script(_RUN, *values, f"/usr/bin/{command[0]}", *command[1:]))
-        return join_argv(f"{target.parent_group}/{label}", instance.placement.limits, argv)
+        return join_argv(instance, argv)
 
     def attach(self, instance: Instance, pid: int) -> None:
         """Give its interface the hardware address that the others know."""

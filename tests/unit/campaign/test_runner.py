@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import termios
@@ -95,6 +96,20 @@ def test_every_planned_trial_runs_once_in_the_order_of_the_plan(rig: Rig, tmp_pa
     assert found.trials["value_ns_median"].tolist() == wanted
     plan.run(tmp_path)
     assert len(protocol.seen) == 6
+
+
+def test_a_resumed_campaign_goes_on_with_the_least_time_of_a_cache_line(
+    rig: Rig, tmp_path: Path
+) -> None:
+    plan = plan_of(rig, Protocol(c3=KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        plan.run(tmp_path)
+    first = next(tmp_path.rglob("b01-p01-a1/trial.json"))
+    line = {"cache_line_ns": 160.0, "cache_line_ratio": 2.0}
+    first.write_text(json.dumps(json.loads(first.read_text()) | {"mechanisms": line}))
+    rig.nearest_ns = 200.0
+    plan.run(tmp_path)
+    assert rig.nearest_ns == 80.0
 
 
 @given(n=st.integers(1, 6))

@@ -20,6 +20,7 @@ from labkit.dataset import FORMAT, Dataset, campaigns, load, read_json
 from labkit.dataset.package import pack
 from labkit.errors import DatasetError
 from labkit.paths import project
+from labkit.placement import CPUS_APART
 
 PLAN: dict[str, Any] = {
     "identity": {"settings": {"messages": 3}},
@@ -64,6 +65,19 @@ def test_attempts_are_rows_and_samples_have_their_trial(store: Store) -> None:
     assert samples["replicate"].tolist() == [1, 1, 1, 2]
     assert isinstance(samples["placement"].dtype, pd.CategoricalDtype)
     assert found.rig["name"] == "virtual" and found.facts == {}
+
+
+def test_trials_that_began_with_the_cpus_apart_are_flagged_once_a_lower_time_is_read(
+    store: Store,
+) -> None:
+    times = [(200.0, 1.0, {}), (80.0, 1.0, {}), (200.0, 2.5, FAILED), (190.0, 1.0, {})]
+    for position, (ns, ratio, more) in enumerate(times, 1):
+        line = {"cache_line_ns": ns, "cache_line_ratio": ratio}
+        add(store, position=position, mechanisms=line, flags=["x"] * (position == 4), **more)
+    found = load(store.path)
+    assert found.trials["flags"].tolist() == [CPUS_APART, "", "", f"x; {CPUS_APART}"]
+    part = found.part(lambda one: one["position"] != 2)
+    assert part.trials["flags"].tolist() == [CPUS_APART, "", f"x; {CPUS_APART}"]
 
 
 def test_a_sample_takes_its_value_and_a_few_bytes(store: Store) -> None:

@@ -21,7 +21,6 @@ from rocrate_validator import models, services
 from small_datasets import edit, write_campaign
 
 import labkit
-from labkit.citation import citation
 from labkit.dataset.describe import PACKAGE, describe, read_description
 from labkit.dataset.files import SUMS, digest_of, read_sums, write_sums
 from labkit.dataset.package import pack, verify
@@ -123,7 +122,29 @@ def test_the_validator_finds_a_broken_crate(folder: Path, tmp_path: Path) -> Non
     assert found and all("license" in what for what in found)
 
 
+def test_authors_are_those_that_the_folder_names(folder: Path) -> None:
+    def described() -> tuple[dict[str, Any], dict[str, Any], str]:
+        entry = describe(folder).entry().apa()
+        graph = json.loads((folder / "ro-crate-metadata.json").read_text())["@graph"]
+        entities = {one["@id"]: one for one in graph}
+        package = json.loads((folder / "datapackage.json").read_text())
+        return package, entities, entry
+
+    package, entities, entry = described()
+    assert "contributors" not in package and "author" not in entities["./"]
+    assert "agent" not in entities["#run-of-echo"] and entry.startswith("Container performance")
+    (folder / "CITATION.cff").write_text(
+        "authors: [{given-names: Ada, family-names: Lovelace}, {name: Some laboratory}]"
+    )
+    package, entities, entry = described()
+    assert [one["title"] for one in package["contributors"]] == ["Ada Lovelace", "Some laboratory"]
+    assert len(entities["./"]["author"]) == len(entities["#run-of-echo"]["agent"]) == 2
+    assert entry.startswith("Lovelace, A., & Some laboratory")
+    assert "CITATION.cff" in (folder / "SHA256SUMS").read_text()
+
+
 def test_the_provenance_of_a_campaign(folder: Path) -> None:
+    (folder / "CITATION.cff").write_text("authors: [{name: Some laboratory}]")
     describe(folder)
     graph = json.loads((folder / "ro-crate-metadata.json").read_text())["@graph"]
     entities = {one["@id"]: one for one in graph}
@@ -136,7 +157,7 @@ def test_the_provenance_of_a_campaign(folder: Path) -> None:
     assert rig["disambiguatingDescription"] == "one kernel"
     assert image["identifier"] == "sha256:" + "0" * 64
     assert "by/4.0" in entities["./"]["license"]["@id"]
-    assert entities[entities["./"]["author"]["@id"]]["name"] == citation()["authors"][0]["name"]
+    assert entities[entities["./"]["author"]["@id"]]["name"] == "Some laboratory"
     assert "1 flagged, all kept" not in entities["./"]["description"]
     assert "2 flagged, all kept" in entities["./"]["description"]
 

@@ -209,9 +209,12 @@ def test_the_output_may_not_be_in_the_packed_folder(folder: Path, name: str) -> 
         pack(folder, folder / name)
 
 
-def test_a_folder_is_not_overwritten(folder: Path, packed: Path) -> None:
-    with pytest.raises(UsageError, match="exists already"):
-        pack(folder, packed)
+def test_a_folder_or_an_archive_is_not_overwritten(
+    folder: Path, packed: Path, archive: Path
+) -> None:
+    for output in (packed, archive):
+        with pytest.raises(UsageError, match="exists already"):
+            pack(folder, output)
 
 
 def test_an_output_that_cannot_be_written_is_an_error(folder: Path, tmp_path: Path) -> None:

@@ -83,6 +83,19 @@ def test_a_condition_of_one_alone_is_said_to_be_so(tmp_path: Path) -> None:
     assert sum("not measured" in line for line in table_lines(table)) == 2
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["the first lacks it", "the last lacks it"])
+def test_a_baseline_that_one_lacks_is_that_of_the_others(tmp_path: Path, last: bool) -> None:
+    whole, lacking = campaign(tmp_path / "a"), campaign(tmp_path / "b")
+    for path in (lacking.path / "trials").glob("*-p01-*/trial.json"):
+        edit(path, '"status": "ok"', '"status": "failed"')
+    lacking = labkit.load(lacking.path)
+    data = [whole, whole, lacking] if last else [lacking, whole, whole]
+    over, each = over_rigs(data, values=["rtt_ns_median"])
+    assert len(over) == 1 and over["n_rigs"].tolist() == [2]
+    table = compare_datasets(*data[1:] if last else data[:2], values=["rtt_ns_median"])
+    assert table["kind"].tolist() == ["level", "effect"]
+
+
 def test_without_a_baseline_in_its_cell_a_condition_is_a_level(tmp_path: Path) -> None:
     data = []
     for name in ("a", "b"):
@@ -101,7 +114,7 @@ def test_pilots_decide_nothing_and_say_so(tmp_path: Path) -> None:
     table = compare_datasets(first, second)
     assert set(table["verdict"]) == {"undecided"}
     assert any("pilot" in line for line in table_lines(table))
-    assert sum(line.count("one block") for line in table_lines(table)) == 2 * 3
+    assert sum(line.count("no interval") for line in table_lines(table)) == 2 * 3
 
 
 def test_what_differs_comes_in_the_order_in_which_it_matters(tmp_path: Path) -> None:

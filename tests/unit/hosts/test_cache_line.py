@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -13,8 +14,8 @@ import psutil
 import pytest
 
 from labkit.hosts import LocalHost
-from labkit.hosts.cache_line import LEAST_NS, command, timings
-from labkit.placement import parse_cpus
+from labkit.hosts.cache_line import command, timings
+from labkit.placement import LEAST_NS, least_read, parse_cpus
 from labkit.rig.base import Rig
 
 
@@ -68,6 +69,11 @@ def test_separate_machines_and_one_cpu_have_no_cache_line(
 ) -> None:
     rig = Rig("r", "virtual", {"sut": LocalHost()}, {}, {}, cpus, shared_kernel=shared)
     assert rig.cache_line() == {} and rig.cache_line_command() == []
+
+
+def test_the_least_time_is_that_of_all_windows() -> None:
+    windows = [{}, {"cache_line_ratio": 2.5}, {"cache_line_ns": 200.0, "cache_line_ratio": 2.5}]
+    assert least_read(windows) == 80 and least_read([]) == math.inf
 
 
 def test_a_cache_line_is_compared_with_the_least_of_the_session() -> None:

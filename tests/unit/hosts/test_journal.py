@@ -154,6 +154,13 @@ def test_restore_after_the_harness_was_killed(files: Path, journal_dir: str) -> 
     assert restore(HOST, journal=journal_dir) == []
 
 
+def test_reading_creates_nothing(journal_dir: str) -> None:
+    """A user who is not root, and has no journal, may restore all the same."""
+    assert Journal(HOST, journal_dir).load().pending == ()
+    assert restore(HOST, journal=journal_dir) == []
+    assert not Path(journal_dir).exists()
+
+
 def test_restore_by_label(files: Path, journal_dir: str) -> None:
     run_and_kill(files, journal_dir, "lkt-1/x")
     Tuning(HOST, "lkt-2/x", journal=journal_dir).set_file(f"{files}/c", "9")

@@ -87,6 +87,18 @@ def test_interval_plot(samples):
     assert any(word in text for word in ("cannot tell yet", "same within 2 %", "lower"))
 
 
+def test_the_interval_of_a_verdict_is_drawn_and_written(samples):
+    table = compared(samples).assign(
+        verdict="equivalent", low=0.5, high=2.0, equal_low=0.99, equal_high=1.01
+    )
+    drawn = plots.interval_plot(table, margin=0.02)
+    assert set(drawn.numbers["low"]) == {0.99} and set(drawn.numbers["high"]) == {1.01}
+    segments = [one for line in drawn.axes[0].collections[:1] for one in line.get_segments()]
+    assert all(x in (0.99, 1.01) for segment in segments for x, _ in segment)
+    assert "[0.990, 1.010]" in words(drawn)
+    assert "[0.500, 2.000]" in words(plots.interval_plot(table.assign(verdict="x"), margin=0.02))
+
+
 def test_interval_plot_of_a_pilot_and_of_absent_cells(samples):
     assert "cannot tell yet" in words(
         plots.interval_plot(compared(samples[samples["block"] == 0]), margin=0.02)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from memory_campaigns import REAL, Campaign, campaign, fail, record
 from notebook_pages import display_into, summary_of, words
 
@@ -45,6 +46,7 @@ def planned(blocks, cells, factors, **more):
         {"levels": dict(zip(factors, one, strict=True)), "replicate": n} for one, n in cells
     ]
     plan = {"factors": factors, "settings": {"size": 64}, "seed": 1, "blocks": blocks}
+    plan["order"] = [[*range(len(conditions))] for _ in range(blocks)]
     return plan | {"conditions": conditions, "infeasible": [], "rig": dict(REAL)} | more
 
 
@@ -276,6 +278,57 @@ def test_comparisons_count_the_looks_at_which_the_campaign_could_stop(page_of, s
     assert "could stop after 6, 12 blocks" in words(shown) and "in place of 0.05" in words(shown)
 
 
+def test_trials_of_dropped_conditions_are_not_planned(page_of, shown):
+    looked = services(12, looks=[6, 12])
+    looked.__dict__["looks"] = [{"blocks": 6, "dropped": ["linpack | 1", "netperf | 3b"]}]
+    dropped = (["linpack", "1"], ["netperf", "3b"])
+    looked.records[:] = [
+        one
+        for one in looked.records
+        if one["block"] <= 6 or [*one["levels"].values()] not in dropped
+    ]
+    page_of(looked, value="gflops").what_was_run()
+    assert "72 of 72 planned trials in 12 blocks" in words(shown)
+    part = page_of(looked, value="gflops", within={"service": "linpack"})
+    assert part.campaign.planned == 36
+
+
+def test_noise_is_stated_at_the_level_of_the_page(page_of):
+    margins = []
+    for looks in ([], [6, 12, 24]):
+        page = page_of(services(6, looks=looks), value="gflops")
+        page.validity("gflops", within={"service": "linpack"})
+        margins.append(max(page.margins.values()))
+    assert margins[0] < margins[1] < 2 * margins[0]
+
+
+def test_noise_that_is_not_known_of_a_part_is_not_trusted(page_of, shown):
+    stand_in = services(6)
+    stand_in.records[:] = [
+        one
+        for one in stand_in.records
+        if one["levels"]["service"] == "linpack" or one["replicate"] == 1
+    ]
+    page = page_of(stand_in, value="gflops", margin=0.5)
+    page.validity("gflops", within={"service": "linpack"})
+    assert page._noise_mark()["good"] and page._noise_mark()["text"].startswith("2 conditions ran")
+    page.validity("gflops", within={"service": "linpack"}, by="case")  # counted once all the same
+    assert page._noise_mark()["text"].startswith("2 conditions ran")
+    page.validity("mbit_per_s", within={"service": "netperf"})
+    mark = page._noise_mark()
+    assert not mark["good"] and "not known for throughput of Netperf" in mark["text"]
+
+
+def test_rows_of_several_quantities_have_their_own_units(page_of, shown):
+    page = page_of(services(6), value="gflops")
+    rated = page.paired.assign(rate=page.paired["gflops"].fillna(page.paired["mbit_per_s"]))
+    table = factor_effect(rated, "case", ["1", "3b"], ["service"], value="rate", **page.tests)
+    metric = table["service"].astype(str).map(SERVICES)
+    page.compared(table.assign(metric=metric), label="service", baseline="case 1")
+    text = " ".join(one.get_text() for one in shown[-1].findobj(Text))
+    assert "Gflop/s" in text and "Mbit/s" in text
+
+
 def test_the_index_counts_what_the_looks_decided_as_the_command_line_did(page_of, shown):
     lines = [
         {"text": "x", "verdict": verdict, "estimate": None}
@@ -344,6 +397,19 @@ def test_counters_that_differ_say_why_in_numbers(page_of, shown):
         "No difference is shown in: TCP segments sent again; CPU time of the server's side busy; "
         "network softirqs of all CPUs per message."
     )
+
+
+def test_counters_that_differ_a_little_or_were_not_recorded_are_said_to_be_so(page_of, shown):
+    page = page_of(calls(6), factors=["placement", "size_b"], value="latency_ns", margin=0.5)
+    trials = counted(
+        context_switches={"docker host": [2.0, 2.01], "docker nat": [2.1, 2.111]},
+        idle_exits={"docker host": [math.nan], "docker nat": [3.0]},
+    )
+    page.why(trials, "placement", PLACEMENTS, [*trials.columns[2:]])
+    text = words(shown)
+    assert "context switches of all CPUs per message: same within 50 %" in text
+    assert "No difference" not in text and "Nothing that was counted" not in text
+    assert "with docker nat only" not in text and "Not recorded of both: " in text
 
 
 def test_counters_that_do_not_differ_are_said_not_to_say_why(page_of, shown):

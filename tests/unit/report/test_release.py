@@ -9,6 +9,7 @@ from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
 from labkit.cli import app
+from labkit.dataset.files import SUMS, write_sums
 from labkit.errors import LabkitError, UsageError
 from labkit.report import pdf, release
 
@@ -57,8 +58,19 @@ def test_a_folder_with_something_else_is_not_emptied(tmp_path: Path) -> None:
     kept = tmp_path / "thesis.tex"
     kept.write_text("years of work")
     with pytest.raises(UsageError, match="something else than a report"):
-        release._clear(tmp_path)
+        release._refuse_others(tmp_path)
     assert kept.read_text() == "years of work"
+
+
+def test_a_file_beside_a_report_is_named_and_kept(tmp_path: Path) -> None:
+    for name in ("ledger.csv", "index.html"):
+        (tmp_path / name).write_text(name)
+    write_sums(tmp_path / SUMS, {name: "0" * 64 for name in ("ledger.csv", "index.html")})
+    release._refuse_others(tmp_path)
+    (tmp_path / "notes.md").write_text("mine")
+    with pytest.raises(UsageError) as caught:
+        release._refuse_others(tmp_path)
+    assert caught.value.why == "notes.md" and (tmp_path / "notes.md").exists()
 
 
 def test_the_command_says_how_it_is_used() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from labkit.errors import UsageError
 from labkit.hosts import LocalHost, Tuning, restore
-from labkit.rig import Rig, netns, virtual
+from labkit.hosts.journal import Journal
+from labkit.rig import Rig, images, netns, virtual
 from labkit.version import MEASUREMENT_VERSION
 
 
@@ -25,6 +26,21 @@ def test_threads_of_one_core_are_not_two_cores(
     monkeypatch.setattr(virtual, "allowed_cpus", lambda: [1, 2, 6, 7])
     cpus = virtual.cpu_map()
     assert (cpus["generator"], cpus["sut"], cpus["harness"]) == ("1", "2", "6")
+    assert cpus["all"] == "1-2,6-7"  # a container may have fewer CPUs than are online
+
+
+@pytest.mark.parametrize(
+    ("isolated", "reason"),
+    [(None, "no CPU"), ("\n", "no CPU"), ("2-3\n", "the two ends"), ("0-1\n", "")],
+)
+def test_the_two_ends_have_to_be_on_isolated_cpus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, isolated: str | None, reason: str
+) -> None:
+    if isolated is not None:
+        (tmp_path / "isolated").write_text(isolated)
+    monkeypatch.setattr(virtual, "CPU_FOLDER", tmp_path)
+    found = virtual.missing_here({"generator": "0", "sut": "1"}).get("isolated-cpus", "")
+    assert found.startswith(reason) and bool(found) == bool(reason)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +71,13 @@ def test_settings_of_a_killed_campaign_are_restored(
     setting.write_text("as found\n")
     # Never left, as by a kill; the label is that of `Rig.interrupts`.
     Tuning(LocalHost(), "trial-interrupts", journal=journal).set_file(str(setting), "moved")
-    state = {"ready": True, "keep": True, "version": MEASUREMENT_VERSION} if is_up else None
+    built = {one.name: {"reference": images.tag(one)} for one in images.folders()}
+    kept = {"ready": True, "keep": True, "version": MEASUREMENT_VERSION, "images": built}
+    state = kept if is_up else None
     monkeypatch.setattr(virtual.lock, "is_root", lambda: True)
     monkeypatch.setattr(virtual.lock, "read_state", lambda: state)
     monkeypatch.setattr(virtual.netns, "existing", list)
+    monkeypatch.setattr(virtual, "Journal", lambda host: Journal(host, journal))
     for module, name in (
         # Another user's rig may be up on this machine.
         *((virtual, "stop_labelled"), (virtual.engine, "remove_containers")),

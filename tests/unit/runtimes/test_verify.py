@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import ToolOutput, UsageError
-from labkit.hosts import LocalHost
+from labkit.hosts import LocalHost, Result
 from labkit.hosts.target import Image, Target
-from labkit.placement import Limits, bare, container, cpu_set, docker
+from labkit.placement import Limits, bare, container, cpu_set, docker, weight
 from labkit.rig.engine import LAYER2
 from labkit.runtimes import RUNTIMES, Instance, observed
 from labkit.runtimes.base import Started
@@ -264,14 +264,40 @@ def test_missing_and_unexpected_limits_of_v2(file: str, value: str, words: str) 
         assert "none was asked for" in "; ".join(problems(expected("docker-host"), surprise))
 
 
-@given(st.integers(2, 262_144))
-def test_converted_weights(shares: int) -> None:
+@given(st.integers(2, 262_144), st.booleans())
+def test_converted_weights(shares: int, linear: bool) -> None:
     limits = Expectation("1", limits=Limits(shares=shares), engine_rules=False)
-    weight = 1 + (shares - 2) * 9999 // 262_142
-    found = recorded("bare-clean") | {"limits": {"cpu.weight": str(weight)}}
+    converted = weight(shares, linear=linear)
+    found = recorded("bare-clean") | {"limits": {"cpu.weight": str(converted)}}
     assert problems(limits, found) == []
-    found["limits"]["cpu.weight"] = str(weight + 2)
+    wrong = next(
+        one for one in range(converted + 2, 20_000) if one != weight(shares, linear=not linear)
+    )
+    found["limits"]["cpu.weight"] = str(wrong)
     assert "CPU weight" in problems(limits, found)[0]
+
+
+@pytest.mark.parametrize(
+    ("shares", "linear", "converted"),
+    [(2, 1, 1), (1024, 39, 100), (2000, 77, 170), (262_144, 10_000, 10_000)],
+)
+def test_weights_are_those_that_runc_sets(shares: int, linear: int, converted: int) -> None:
+    """As its developers state them, before and from 1.3.2 on."""
+    assert (weight(shares, linear=True), weight(shares, linear=False)) == (linear, converted)
+
+
+@pytest.mark.parametrize(
+    ("printed", "converted"),
+    [("runc version 1.1.5+ds1\nspec: 1.0.2", 39), ("runc version 1.3.3-0ubuntu1", 100), ("", 39)],
+)
+def test_weights_follow_the_version_of_runc(printed: str, converted: int) -> None:
+    class Printing(LocalHost):
+        def run(self, *argv: str, **options: Any) -> Result:
+            assert argv == ("runc", "--version")
+            return Result(argv, "here", 0, printed, "", 0.0)
+
+    target = Target(Printing(), "198.18.0.2")
+    assert target.cpu_weight(1024) == converted and target.cpu_weight(None) is None
 
 
 @given(st.integers(1 << 20, 1 << 40), st.sampled_from([4096, 16384, 65536]))
