@@ -358,7 +358,11 @@ def timing(say: Say) -> list[str]:
                 f"{line['cache_line_ns']:.0f} ns, {line['cache_line_ratio']:.1f} times the least"
             )
             lines.append(f"cache line from generator to SUT and back: {shown}")
-        with IdlePolicy().apply(rig, "held", "trial-idle"):
+        policy = IdlePolicy()
+        if reason := policy.feasibility(rig, "held", {}):
+            return [*lines, f"round trip, block, idle held at polling: not measured; {reason}"]
+        with policy.apply(rig, "held", "trial-idle"):
+            policy.begin(rig, "held")
             held = median(rig, "block", 9)
         lines.append(
             f"round trip, block, idle held at polling: {held:.1f} us (the rest is idle exit)"

@@ -11,6 +11,7 @@ are asked for.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ import yaml
 
 from labkit.campaign.store import sync
 from labkit.dataset import campaigns, load
-from labkit.errors import DatasetError, LabkitError
+from labkit.errors import DatasetError, LabkitError, PlanMismatch
 from labkit.paths import project
 from labkit.process import BLOCKS
 
@@ -152,10 +153,26 @@ def slug(rig: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", Path(rig).stem if rig.endswith(".toml") else rig)
 
 
+def keep_parameters(folder: Path, study: str, parameters: Mapping[str, Any]) -> None:
+    """Write a study's parameters beside its blocks; raise where they are those of others."""
+    path, given = folder / f"{study}.parameters.json", json.loads(json.dumps(parameters))
+    if path.is_file() and (kept := json.loads(path.read_text())) != given:
+        changed = sorted(one for one in kept | given if kept.get(one) != given.get(one))
+        raise PlanMismatch(
+            "the blocks that are here were measured with other parameters",
+            where=str(folder),
+            why=", ".join(changed),
+            remedy="measure with the same ones, or move the folder away",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(given, indent=1))
+
+
 def measured_blocks(folder: Path, study: str) -> set[int]:
     """Return the blocks of which some rig has measured every trial."""
     done: set[int] = set()
-    for rig in sorted(folder.iterdir()) if folder.is_dir() else ():
+    rigs = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    for rig in sorted(rigs):
         for path in campaigns(rig / study):
             campaign = load(path)
             trials = {

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from labkit.paths import PROGRESS
+from labkit.process import boot
 
 #: The states of a campaign.
 STATES = {
@@ -39,7 +40,7 @@ _RUN = ("log", "began_ns", "trial", "attempt", "condition", "trial_began_ns", "l
 def process_identity() -> dict[str, Any]:
     """Return host, boot, process id and start, which together identify this process."""
     pid = os.getpid()
-    return {"host": platform.node(), "boot": _boot(), "pid": pid, "started": _started(pid)}
+    return {"host": platform.node(), "boot": boot(), "pid": pid, "started": _started(pid)}
 
 
 def is_running(identity: Mapping[str, Any]) -> bool | None:
@@ -47,11 +48,7 @@ def is_running(identity: Mapping[str, Any]) -> bool | None:
     if identity["host"] != platform.node():
         return None
     started = _started(identity["pid"])
-    return identity["boot"] == _boot() and started is not None and started == identity["started"]
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return identity["boot"] == boot() and started is not None and started == identity["started"]
 
 
 def _started(pid: int) -> float | None:

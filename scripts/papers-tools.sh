@@ -155,9 +155,9 @@ main() {
         ! GIT_TERMINAL_PROMPT=0 timeout 30 git ls-remote -q https://github.com/rkt/rkt HEAD >/dev/null; then
         die "github.com cannot be reached" "without it, give a folder of snapshots: SOURCES=DIR"
     fi
+    provide "${NEEDED[@]}" # which has traps of its own
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    provide "${NEEDED[@]}"
     mkdir -p "$FOLDER"
     exec 9>"$FOLDER/lock"
     flock -n 9 || { say 'another run is building; waiting for it' && flock 9; }

@@ -18,7 +18,8 @@ behind=(nice -n 19)
 if [ "$(id -u)" = 0 ]; then behind+=(setpriv --inh-caps=-sys_nice --bounding-set=-sys_nice); fi
 "${behind[@]}" "${tests[@]}" -m 'not rig or apart' -p no:cacheprovider --durations=25 >"$beside" 2>&1 &
 other=$!
-trap 'kill "$other" 2>/dev/null || true; rm -f "$beside"' EXIT
+# Interrupted, and not terminated, it takes down what its tests have begun.
+trap 'kill -INT "$other" 2>/dev/null && wait "$other" || true; rm -f "$beside"' EXIT
 echo 'tests on the rig; all others run beside them, and are shown afterwards'
 status=0 rest=0
 "${tests[@]}" -m 'rig and not apart' --durations=25 || status=$?

@@ -4,4 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 eval "$(.venv/bin/python scripts/pip_to_uv.py)"
-exec .venv/bin/uv "$@"
+# It would change an environment that is active in place of this one.
+unset CONDA_PREFIX
+VIRTUAL_ENV=$PWD/.venv exec .venv/bin/uv "$@"

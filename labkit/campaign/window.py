@@ -27,9 +27,10 @@ _THIN = """
 [ "$2" -gt 0 ] || exec cat "$1"
 rows=$(grep -c '^[0-9]' "$1" || true)
 awk -v want="$2" -v rows="$rows" '
-    BEGIN { step = int(rows / want); if (step < 1) step = 1 }
+    BEGIN { if (want > rows) want = rows }
     !/^[0-9]/ { print; next }
-    seen++ % step == 0 && kept < want { print; kept++ }
+    { seen++ }
+    int(seen * want / rows) > int((seen - 1) * want / rows) { print }
 ' "$1"
 """
 

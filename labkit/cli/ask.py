@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -49,13 +50,14 @@ def ask(
     """Answer a QUESTION by measuring on this machine; without one, list them.
 
     Each answer is printed when it is decided, with progress before it. Ctrl-C ends the
-    measurement; what was decided until then is printed.
+    measurement; what was decided until then is printed, if anything was measured.
 
     Exit codes: 0 the question was asked, whatever the answer; 1 the measurement failed; 2 wrong
     use.
     """
     from labkit import questions as library
     from labkit import studies
+    from labkit.dataset import campaigns
 
     if question is None:
         rows = [(name, tools[""].title) for name, tools in library.load_questions().items()]
@@ -84,12 +86,17 @@ def ask(
         "new": True,
     }
     (notebook,) = studies.find([chosen.study])
+    before = campaigns(folder / chosen.study)
     try:
         studies.measure(notebook, parameters, called="ask", seconds=24 * 3600, say=say)
     except KeyboardInterrupt:
+        if campaigns(folder / chosen.study) == before:  # those have the answers of another time
+            raise
         say("interrupted; these are the answers until then")
     answered = _answered(folder / chosen.study)
-    more = f"labkit ask {question} --budget {2 * seconds / 60:.0f}m"
+    words = ["labkit", "ask", question, *(["--tool", tool] if tool else [])]
+    words += ["--placements", *placements] if placements else []
+    more = shlex.join([*words, "--budget", f"{max(1, round(2 * seconds / 60))}m"])
     if as_json:
         click.echo(json.dumps({"question": chosen.title, "more": more, **answered}, indent=1))
     else:

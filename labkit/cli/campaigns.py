@@ -20,6 +20,7 @@ from labkit.cli.options import NEW, PROFILE, STOP_AFTER, WAIT, interruptible, sa
 from labkit.errors import UsageError
 from labkit.paths import project
 from labkit.placement import parse_cpus
+from labkit.process import UNTIL
 
 #: The shortest interval of `status --watch` in seconds, as looking costs CPU time.
 LEAST_WATCH = 5.0
@@ -99,6 +100,8 @@ def run(
     parameter += (("rig", rig),) if rig else ()
     parameters = library.parameters(parameter, new=new)
     runs = library.plan_runs(studies, profile, files, parameters)
+    if scheduler and (new or rig or os.environ.get(UNTIL)):
+        raise UsageError("--scheduler goes without --new, --rig and --stop-after")
     interruptible()
     if scheduler:
         from labkit.cli import fleet

@@ -58,10 +58,11 @@ def _require_dask() -> None:
 
 def tls(options: Sequence[str | None]) -> Any:
     """Return what a client needs for TLS: from the files of the authority, certificate, and key."""
-    from distributed.security import Security
-
     if not any(options):
         return None
+    _require_dask()
+    from distributed.security import Security
+
     if not all(options):
         raise UsageError("TLS takes three files", remedy="--tls-ca-file, --tls-cert and --tls-key")
     ca, cert, key = options
@@ -94,6 +95,7 @@ def measure(
             remedy="start one with `dask scheduler`, and workers with `labkit worker`",
         ) from None
     with client:
+        fleet.keep_parameters(folder, run.study, parameters)
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         rigs = [one for one in workers if fleet.RESOURCE in one.get("resources", {})]
         say(f"{len(rigs)} rigs; dashboard: {client.dashboard_link}")

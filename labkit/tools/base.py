@@ -209,15 +209,16 @@ def metered(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(script(_METERED, *argv))
 
 
-def own_cpu(stdout: str, seconds: float | None = None) -> float | None:
+def own_cpu(stdout: str, threads: int, seconds: float | None = None) -> float | None:
     """Return the share of its CPUs that a load of `metered` took itself; None if it is not told.
 
-    ``seconds`` is how long it sent, where its process lasts longer than that.
+    It has no more CPUs than threads. ``seconds`` is how long it sent, where its process lasts
+    longer than that.
     """
     found = _SPENT.search(stdout)
     if found is None:
         return None
-    cpus = int(found[1])
+    cpus = min(int(found[1]), threads)
     elapsed = int(found[2]) / 1e9 if seconds is None else seconds
     spent = 60 * (int(found[3]) + int(found[5])) + float(found[4]) + float(found[6])
     return spent / (cpus * elapsed) if cpus * elapsed > 0 else None

@@ -86,16 +86,29 @@ def constant_rate(
         raise UsageError(
             f"{TOOL}: {total} requests at {rate}/s are too few for {connections} connections"
         )
-    # So many connections every so many milliseconds, the shortest period that the tool accepts.
-    at_once = min(connections, max(1, round(rate / 1000)))
+    at_once, period = _opening(rate, connections)
     argv: tuple[str, ...] = (TOOL, "--h1", f"--requests={total}", f"--clients={connections}")
     argv += (f"--rps={rate / connections:.9g}", f"--rate={at_once}")
-    argv += (f"--rate-period={max(1, round(1000 * at_once / rate))}ms", "--log-file=requests")
+    argv += (f"--rate-period={period}ms", "--log-file=requests")
     planned = warmup + seconds + GRACE
     page = url(address, file, port)
     argv = logged(script(_FIRST_REQUEST, TOOL, page, *argv, page), limit=planned)
     reader = partial(parse, rate=rate, seconds=seconds, connections=connections, warmup=warmup)
     return Client(argv, address, planned + 1, reader, samples_in_stdout=True)
+
+
+def _opening(rate: int, connections: int) -> tuple[int, int]:
+    """Return how many connections to open at once, and every how many milliseconds.
+
+    Exactly at the rate where that is possible, and as evenly as possible, since each connection
+    sends its first request as it opens.
+    """
+    for period in range(1, 1001):
+        at_once, rest = divmod(rate * period, 1000)
+        if not rest and at_once <= connections:
+            return at_once, period
+    at_once = min(connections, max(1, round(rate / 1000)))
+    return at_once, max(1, round(1000 * at_once / rate))
 
 
 def parse(

@@ -9,6 +9,7 @@ would have noticed it (coordinated omission). Its quantiles come from a histogra
 from __future__ import annotations
 
 import json
+from functools import partial
 
 from labkit.errors import BUILT
 from labkit.hosts import Host, script
@@ -75,11 +76,12 @@ def closed_loop(
     argv = (*argv, "--json-out-file=memtier.json")
     stored = (address, str(port), protocol, str(size), str(keys))
     whole = logged(script(_STORE_FIRST, *stored, *metered(argv)))
-    return Client(whole, address, seconds + 6.0, parse, samples_in_stdout=True)
+    reader = partial(parse, threads=threads, besides=keys)
+    return Client(whole, address, seconds + 6.0, reader, samples_in_stdout=True)
 
 
-def parse(stdout: str, log: str) -> Measurement:
-    """Read the JSON file.
+def parse(stdout: str, log: str, *, threads: int = 4, besides: int = 0) -> Measurement:
+    """Read the JSON file; `besides` are the requests that the file does not count.
 
     Returns
     -------
@@ -118,10 +120,10 @@ def parse(stdout: str, log: str) -> Measurement:
         errors, total = int(both.get("Connection Errors", 0)), int(both["Count"])
         sending = report["Runtime"]["Total duration"] / 1e3
     # Its process mostly sleeps for another second after the last answer.
-    if (share := own_cpu(output, sending)) is not None:
+    if (share := own_cpu(output, threads, sending)) is not None:
         metrics["tool_cpu"] = share
     missed = 1 - metrics["hits"]
     flags = [*saturated(metrics.get("tool_cpu"))]
     flags += [f"{errors} connection errors"] if errors else []
     flags += [f"{missed:.0%} of the GETs found nothing"] if missed >= 0.005 else []
-    return Measurement({}, metrics, total, tuple(flags))
+    return Measurement({}, metrics, total + besides, tuple(flags))

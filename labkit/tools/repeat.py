@@ -14,15 +14,13 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from labkit.errors import ToolOutput, UsageError
-from labkit.tools.base import Client, Measurement
+from labkit.tools.base import Client, Measurement, python
 
 Reader = Callable[[str, str], Measurement]
 
-_PROGRAM = (Path(__file__).parent / "programs" / "repeat.py").read_text()
 #: An iteration counts where the neighbour ran for this share of its time. The rest allows for the
 #: containers' commands, which start some 50 ms apart, and for the start of a process between two
 #: iterations of the neighbour.
@@ -84,7 +82,7 @@ def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) 
             "window, and no log",
             remedy="repeated(client, seconds=10, grace=5)",
         )
-    argv = ("python3", "-c", _PROGRAM, str(seconds), str(grace), str(at_most), *client.argv)
+    argv = python("repeat", str(seconds), str(grace), str(at_most), *client.argv)
     read = partial(parse, client.parse)
     return replace(client, argv=argv, seconds=seconds + grace + 1, parse=read, log_rows=None)
 

@@ -115,7 +115,7 @@ def parse(
     beginning = _APART * (connections / threads - 1) / 2
     reachable = rate * max(0.0, 1 - beginning / seconds)
     flags = [*shortfall(metrics["achieved_per_s"], reachable)]
-    if (share := own_cpu(stdout)) is not None:
+    if (share := own_cpu(stdout, threads)) is not None:
         metrics["tool_cpu"] = share
         flags += saturated(share)
     for name, text in {"not_200": "answers were not the file", "socket_errors": "errors"}.items():

@@ -25,7 +25,7 @@ from labkit import chosen, fleet, ledger
 from labkit.chosen import NothingMeasured
 from labkit.dataset import Dataset, campaigns, load
 from labkit.dataset.rigs import over_rigs
-from labkit.errors import DatasetError, LabkitError
+from labkit.errors import DatasetError, LabkitError, PlanMismatch
 from labkit.fleet import Block, measure, measured_blocks, store_block
 from labkit.process import BLOCKS as BLOCKS_VARIABLE
 from labkit.rig import Rig
@@ -179,6 +179,15 @@ def test_files_of_a_worker_are_those_of_a_campaign(tmp_path: Path) -> None:
         with pytest.raises(DatasetError, match="no campaign has"):
             store_block(block, tmp_path, STUDY)
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_blocks_of_other_parameters_do_not_count(tmp_path: Path) -> None:
+    fleet.keep_parameters(tmp_path / "x", STUDY, {"blocks": 3, "levels": ("a",)})
+    fleet.keep_parameters(tmp_path / "x", STUDY, {"blocks": 3, "levels": ["a"]})
+    with pytest.raises(PlanMismatch) as caught:
+        fleet.keep_parameters(tmp_path / "x", STUDY, {"blocks": 4, "levels": ["a"]})
+    assert caught.value.why == "blocks"
+    assert measured_blocks(tmp_path / "x", STUDY) == set()
 
 
 def test_a_block_is_whole_or_measured_again(tmp_path: Path, monkeypatch) -> None:

@@ -256,7 +256,7 @@ def report(load: SimpleNamespace, workers: list[dict[str, Any]]) -> None:
         "elapsed_ns": last,
         "cpu_ns": sum(one["cpu_ns"] for one in workers),
         "wall_ns": max(one["wall_ns"] for one in workers),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": min(len(os.sched_getaffinity(0)), load.workers),
         "rows": len(rows) - 1,
     }
     print(json.dumps(summed))

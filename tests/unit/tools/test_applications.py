@@ -284,9 +284,27 @@ def test_a_metered_command_tells_its_cpu_time_and_keeps_its_status() -> None:
         *base.metered(("sh", "-c", "seq 3000000 >/dev/null; echo hi; exit 3")), check=False
     )
     assert ended.status == 3 and ended.stdout.startswith("hi\n")
-    share = base.own_cpu(ended.stdout)
+    share = base.own_cpu(ended.stdout, 1)
     assert share is not None and 0 < share <= 1.1
-    assert base.own_cpu("hi\n") is None
+    assert base.own_cpu("hi\n", 1) is None
+
+
+@pytest.mark.parametrize(("threads", "share"), [(1, 1.0), (2, 0.5), (4, 0.25), (8, 0.25)])
+def test_a_load_cannot_use_more_cpus_than_it_has_threads(threads: int, share: float) -> None:
+    said = "\n@@ cpu 4 10000000000\n0m0.01s 0m0.01s\n0m4.0s 0m6.0s\n"
+    assert base.own_cpu(said, threads) == pytest.approx(share)
+
+
+@given(st.integers(1, 20_000), st.integers(1, 500))
+def test_connections_of_h2load_open_at_the_rate(rate: int, connections: int) -> None:
+    at_once, period = h2load._opening(rate, connections)
+    assert 1 <= at_once <= connections and period >= 1
+    if rate % 1000 == 0 and rate // 1000 <= connections:
+        assert (at_once, period) == (rate // 1000, 1)
+    if 1000 * at_once == rate * period:
+        return
+    # Only where no period of whole milliseconds has a whole number of connections.
+    assert all(rate * p % 1000 or rate * p // 1000 > connections for p in range(1, 1001))
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=50))
