@@ -154,9 +154,14 @@ def slug(rig: str) -> str:
 
 
 def keep_parameters(folder: Path, study: str, parameters: Mapping[str, Any]) -> None:
-    """Write a study's parameters beside its blocks; raise where they are those of others."""
+    """Write a study's parameters beside its blocks; raise where those there had others.
+
+    A number of blocks may follow another one.
+    """
     path, given = folder / f"{study}.parameters.json", json.loads(json.dumps(parameters))
-    if path.is_file() and (kept := json.loads(path.read_text())) != given:
+    given.pop("blocks", None)
+    measured = path.is_file() and any(folder.glob(f"*/{study}/*/plan.json"))
+    if measured and (kept := json.loads(path.read_text())) != given:
         changed = sorted(one for one in kept | given if kept.get(one) != given.get(one))
         raise PlanMismatch(
             "the blocks that are here were measured with other parameters",

@@ -14,11 +14,12 @@ if [ $# -gt 0 ]; then exec "${tests[@]}" "$@"; fi
 beside=$(mktemp)
 # Only when nothing else wants a CPU: what is on the rig takes longer, and waits much. Chromium, as
 # root, would give itself more of it than the rig has, so root may not do that here.
-behind=(nice -n 19)
+behind=(setsid nice -n 19)
 if [ "$(id -u)" = 0 ]; then behind+=(setpriv --inh-caps=-sys_nice --bounding-set=-sys_nice); fi
 "${behind[@]}" "${tests[@]}" -m 'not rig or apart' -p no:cacheprovider --durations=25 >"$beside" 2>&1 &
 other=$!
-# Interrupted, and not terminated, it takes down what its tests have begun.
+# Interrupted, once and not terminated, it takes down what its tests have begun: so it is in a session
+# of its own, which Ctrl-C does not reach.
 trap 'kill -INT "$other" 2>/dev/null && wait "$other" || true; rm -f "$beside"' EXIT
 echo 'tests on the rig; all others run beside them, and are shown afterwards'
 status=0 rest=0

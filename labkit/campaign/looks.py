@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,8 @@ class Questions:
     looks: Looks
     claims: Sequence[Claim]
     outcomes: Sequence[str] = ()
+    #: What the papers' hosts had, by the claim's id (`Claims.paper_hosts`).
+    hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def take(self, campaign: Dataset, blocks: int) -> dict[str, Any]:
         """Return the record of a look after so many blocks, as ``looks.json`` holds it."""
@@ -115,7 +117,8 @@ class Questions:
         """
         try:
             evaluation = evaluate(claim, measured)
-            where = setting(claim, measured.dataset, evaluation.samples, {})
+            hosts = self.hosts.get(claim.id)
+            where = setting(claim, measured.dataset, evaluation.samples, {}, hosts)
         except (NotMeasured, LabkitError) as reason:
             return "given up", str(reason)
         if where[0] == "unsuitable":

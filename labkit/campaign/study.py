@@ -576,7 +576,9 @@ def _questions(
         )
     known = load_claims()
     chosen = list(known) if claims is None else [known[name] for name in claims]
-    return Questions(Looks(tuple(looks) or (max(3, blocks),)), chosen, study.outcomes)
+    planned = Looks(tuple(looks) or (max(3, blocks),))
+    hosts = {claim.id: known.paper_hosts(claim) for claim in chosen}
+    return Questions(planned, chosen, study.outcomes, hosts)
 
 
 def _source(function: Callable[..., Any]) -> str:

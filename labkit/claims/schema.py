@@ -511,9 +511,11 @@ class Claims:
 
     def sizes(self, claim: Claim) -> Mapping[str, float]:
         """Return the sizes of the runs that a claim was published from."""
-        about = (claim.source, claim.study)
-        workloads = [one for one in self.workloads if (one.source, one.study) == about]
-        return workloads[0].sizes if workloads else {}
+        published: dict[str, float] = {}
+        for workload in self.workloads:
+            if workload.concerns(claim):
+                published |= workload.sizes
+        return published
 
     def paper_hosts(self, claim: Claim) -> Mapping[str, str]:
         """Return what the paper's hosts had, of what a claim depends on."""
@@ -534,22 +536,37 @@ class Claims:
         return tuple(dict.fromkeys(claim.study for claim in self.claims))
 
 
-class Workload(_Model):
-    """Sizes and durations of a source's own runs, by the settings of a study's plan."""
-
-    source: _Name
-    study: _Text
-    #: ``a.b`` is the key (or the place in a list) ``b`` of the setting ``a``.
-    sizes: Annotated[dict[str, _Positive], Field(min_length=1)]
-
-
-class PaperHosts(_Model):
-    """What a source's hosts had, for those of its claims on a study that depend on it."""
+class _OfClaims(_Model):
+    """What a source says of its own runs, for those of its claims on a study that it concerns."""
 
     source: _Name
     study: _Text
     #: Only claims about one of these levels of a factor; a claim that does not name it counts too.
     where: dict[str, Annotated[tuple[Level, ...], Strict(False)]] = {}
+
+    def concerns(self, claim: Claim) -> bool:
+        """Return whether it concerns a claim."""
+        if (claim.source, claim.study) != (self.source, self.study):
+            return False
+        cells = list(claim.complete_cells().values()) or [claim.where]
+        for factor, levels in self.where.items():
+            named = {cell[factor] for cell in cells if factor in cell}
+            named |= set(claim.each.get(factor, ()))
+            if named and not named & set(levels):
+                return False
+        return True
+
+
+class Workload(_OfClaims):
+    """Sizes and durations, by the settings of a study's plan."""
+
+    #: ``a.b`` is the key (or the place in a list) ``b`` of the setting ``a``.
+    sizes: Annotated[dict[str, _Positive], Field(min_length=1)]
+
+
+class PaperHosts(_OfClaims):
+    """What the hosts had."""
+
     congestion_control: str = ""
     disk: Literal["", "hard disk", "SSD", "NVMe", "virtual disk", "not stated"] = ""
     idle: Literal["", "as found"] = ""
@@ -561,18 +578,6 @@ class PaperHosts(_Model):
         """What is stated, by its name."""
         named = {name: str(getattr(self, name)) for name in HOST_PROPERTIES}
         return {name: value for name, value in named.items() if value}
-
-    def concerns(self, claim: Claim) -> bool:
-        """Return whether a claim depends on it."""
-        if (claim.source, claim.study) != (self.source, self.study):
-            return False
-        cells = list(claim.complete_cells().values()) or [claim.where]
-        for factor, levels in self.where.items():
-            named = {cell[factor] for cell in cells if factor in cell}
-            named |= set(claim.each.get(factor, ()))
-            if named and not named & set(levels):
-                return False
-        return True
 
 
 #: The properties of `PaperHosts`.

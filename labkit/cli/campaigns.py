@@ -87,7 +87,7 @@ def run(
     all is printed at the end. Parameters are checked before the first campaign begins.
 
     With --scheduler whole blocks are sent to the rigs of workers (`labkit worker`); each rig has a
-    campaign of its own in data/local/fleet.
+    campaign of its own in data/local/fleet. It goes without --new, --rig and --stop-after.
 
     Ctrl-C, SIGTERM and SIGHUP end a run cleanly: the rig is taken down, measured trials are kept,
     and the same command resumes with the rest.

@@ -132,10 +132,6 @@ def down(say: Say = lambda text: None) -> None:
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
     teardown.remove_groups()
-    journal = Journal(local)
-    record = journal.load()
-    if gone := {entry.id: "gone" for entry in record.pending if _inside(entry)}:
-        journal.finish(gone, record)
     images.forget_logs(local, str(engine.IMAGES))
     try:
         if left := engine.forget_containers(local):
@@ -146,6 +142,11 @@ def down(say: Say = lambda text: None) -> None:
     for outcome in restore(local, label=netns.LABEL, known=known) + restore(local, label="trial-"):
         if outcome.state not in ("restored", "unchanged"):
             say(f"setting {outcome}")
+    # Those of the namespaces went with them, whatever the machine's own value is.
+    journal = Journal(local)
+    record = journal.load()
+    if gone := {entry.id: "gone" for entry in record.pending if _inside(entry)}:
+        journal.finish(gone, record)
     teardown.remove_holds(local)
     lock.remove_state()
 

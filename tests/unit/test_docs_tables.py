@@ -34,10 +34,11 @@ def test_sizes_of_each_profile_are_beside_the_papers() -> None:
     ]
     assert found["union-filesystem", "`tree.2`"] == ["2,000,000", *["53,900,000"] * 3]
     assert found["forwarding-chains", "`seconds`"][2:] == ["180", "180"]
-    # No profile that is to decide measures less than `quick`.
-    for values in found.values():
+    # No profile that is to decide measures less than `quick`. memcached's client has one CPU there.
+    fewer = {"`loads.memcached.threads`", "`loads.memcached.connections`"}
+    for (_, name), values in found.items():
         quick, decide = (float(text.replace(",", "")) for text in values[:2])
-        assert quick <= decide
+        assert quick <= decide or name in fewer
 
 
 def test_every_pair_has_exactly_one_state() -> None:

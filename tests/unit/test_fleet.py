@@ -182,12 +182,17 @@ def test_files_of_a_worker_are_those_of_a_campaign(tmp_path: Path) -> None:
 
 
 def test_blocks_of_other_parameters_do_not_count(tmp_path: Path) -> None:
-    fleet.keep_parameters(tmp_path / "x", STUDY, {"blocks": 3, "levels": ("a",)})
-    fleet.keep_parameters(tmp_path / "x", STUDY, {"blocks": 3, "levels": ["a"]})
+    folder = tmp_path / "x"
+    fleet.keep_parameters(folder, STUDY, {"blocks": 3, "levels": ["x"]})
+    fleet.keep_parameters(folder, STUDY, {"blocks": 3, "levels": ("a",)})  # nothing was measured
+    assert measured_blocks(folder, STUDY) == set()
+    plan = folder / "rig" / STUDY / "20260101-000000-abc" / "plan.json"
+    plan.parent.mkdir(parents=True)
+    plan.write_text("{}")
+    fleet.keep_parameters(folder, STUDY, {"blocks": 4, "levels": ["a"]})
     with pytest.raises(PlanMismatch) as caught:
-        fleet.keep_parameters(tmp_path / "x", STUDY, {"blocks": 4, "levels": ["a"]})
-    assert caught.value.why == "blocks"
-    assert measured_blocks(tmp_path / "x", STUDY) == set()
+        fleet.keep_parameters(folder, STUDY, {"blocks": 4, "levels": ["b"]})
+    assert caught.value.why == "levels"
 
 
 def test_a_block_is_whole_or_measured_again(tmp_path: Path, monkeypatch) -> None:
