@@ -6,7 +6,6 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 from labkit.hosts.host import Host
 from labkit.placement import weight
@@ -130,7 +129,6 @@ class Target:
         return replace(self, engine=storage.engine, storage=storage)
 
 
-@cache
 def _converts_linearly(host: Host) -> bool:
     """Tell whether a host's runc is older than 1.3.2, or is not there."""
     found = re.search(r"(\d+)\.(\d+)\.(\d+)", host.run("runc", "--version", check=False).stdout)

@@ -199,7 +199,6 @@ def rig_plot(over: pd.DataFrame, each: pd.DataFrame, *, title: str = "") -> Figu
     return figure
 
 
-
 def _note_blocks(figure: Figure, table: pd.DataFrame) -> None:
     text = blocks_text(table["n_blocks"])
     footnote(figure, f"{text}; intervals of the verdicts, paired by block; the band is the margin")

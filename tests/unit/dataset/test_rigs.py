@@ -90,7 +90,7 @@ def test_a_baseline_that_one_lacks_is_that_of_the_others(tmp_path: Path, last: b
         edit(path, '"status": "ok"', '"status": "failed"')
     lacking = labkit.load(lacking.path)
     data = [whole, whole, lacking] if last else [lacking, whole, whole]
-    over, each = over_rigs(data, values=["rtt_ns_median"])
+    over, _ = over_rigs(data, values=["rtt_ns_median"])
     assert len(over) == 1 and over["n_rigs"].tolist() == [2]
     table = compare_datasets(*data[1:] if last else data[:2], values=["rtt_ns_median"])
     assert table["kind"].tolist() == ["level", "effect"]

@@ -65,7 +65,7 @@ def test_a_folder_with_something_else_is_not_emptied(tmp_path: Path) -> None:
 def test_a_file_beside_a_report_is_named_and_kept(tmp_path: Path) -> None:
     for name in ("ledger.csv", "index.html"):
         (tmp_path / name).write_text(name)
-    write_sums(tmp_path / SUMS, {name: "0" * 64 for name in ("ledger.csv", "index.html")})
+    write_sums(tmp_path / SUMS, dict.fromkeys(("ledger.csv", "index.html"), "0" * 64))
     release._refuse_others(tmp_path)
     (tmp_path / "notes.md").write_text("mine")
     with pytest.raises(UsageError) as caught:
