@@ -124,7 +124,7 @@ def test_what_was_put_in_is_found(monkeypatch):
     assert "rkt host, hosts 1, chain 1, payload 28 B" in {
         one["condition"] for one in summary["infeasible"]
     }
-    assert sum(isinstance(one, Figure) for one in shown) == 8
+    assert sum(isinstance(one, Figure) for one in shown) == 9
     assert "the captured window has 0.900 times the packets a second" in words(shown)
     assert set(names["waits"]["capture dropped"]) == {"0"}
     loaded = names["late"]["loaded_latency_ns_mean"].set_index(["chain", "contrast"])
