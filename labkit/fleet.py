@@ -154,9 +154,12 @@ def slug(rig: str) -> str:
 
 
 def keep_parameters(folder: Path, study: str, parameters: Mapping[str, Any]) -> None:
-    """Write a study's parameters beside its blocks; raise where those there had others.
+    """Write a study's parameters beside its blocks.
 
-    A number of blocks may follow another one.
+    Raises
+    ------
+    PlanMismatch
+        Blocks were measured with other parameters than these; the number of blocks may differ.
     """
     path, given = folder / f"{study}.parameters.json", json.loads(json.dumps(parameters))
     given.pop("blocks", None)

@@ -30,7 +30,7 @@ from labkit.dataset.files import read_looks
 from labkit.design import Condition, Design, flatten, level_label, trial_name
 from labkit.errors import CpusApart, HostUnreachable, LabkitError, Rebooted
 from labkit.paths import PROGRESS
-from labkit.placement import least_read, parse_cpus
+from labkit.placement import parse_cpus
 from labkit.process import announce, seconds_left
 from labkit.rig import Rig
 from labkit.runtimes import Runtime
@@ -90,8 +90,7 @@ class Runner:
             if (boot := str(one.get("volatile", {}).get("boot_id") or ""))
         }
         # A session that begins with the CPUs apart has nothing else to compare them with.
-        earlier = (one.get("mechanisms", {}) for one in load(store.path).records)
-        self.rig.nearest_ns = min(self.rig.nearest_ns, least_read(earlier))
+        self.rig.nearest_ns = min(self.rig.nearest_ns, load(store.path).nearest_ns)
         failed, longest, began = 0, 0.0, time.monotonic()
         with log.begin(session), off_the_sut(self.rig):
             while todo:

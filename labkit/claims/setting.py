@@ -39,7 +39,7 @@ def setting(
     if dataset.unmeasured:
         return "unsuitable", dataset.unmeasured
     hosts = hosts or {}
-    # What a campaign did not record is no reason: it may have been the paper's.
+    # One that a campaign did not record may be that of the paper.
     large = {name: hosts[name] for name in _CONFOUNDERS & hosts.keys() if _HOSTS[name][1](dataset)}
     if lacking := [*_lacking(claim.needs, dataset, samples), *_other_hosts(large, dataset)]:
         return "unsuitable", "; ".join(lacking)

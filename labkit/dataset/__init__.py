@@ -156,14 +156,14 @@ class Dataset:
         rows = [row for record in self.records for row in _rows(record)]
         # The first windows had nothing lower to be compared with.
         for row in rows:
-            late = row["status"] == "ok" and apart(row, self._least_line)
+            late = row["status"] == "ok" and apart(row, self.nearest_ns)
             if late and CPUS_APART not in row["flags"]:
                 row["flags"] = "; ".join(filter(None, [row["flags"], CPUS_APART]))
         return pd.DataFrame(rows)
 
     @cached_property
-    def _least_line(self) -> float:
-        """The least time of a cache line in the whole campaign, in ns."""
+    def nearest_ns(self) -> float:
+        """The least time of a cache line in the whole campaign, in ns; infinite without any."""
         return least_read(record.get("mechanisms", {}) for record in self.records)
 
     @property
@@ -292,7 +292,7 @@ class Dataset:
         >>> first.ok["block"].unique().tolist()
         [1]
         """
-        _ = self._least_line  # which a part keeps
+        _ = self.nearest_ns  # which a part keeps
         part = copy(self)
         for name in ("trials", "levels", "sampled"):
             part.__dict__.pop(name, None)

@@ -1,6 +1,6 @@
 """The description of a dataset: schemas of its tables, provenance, and digests.
 
-From the data, and a CITATION.cff beside them that names the authors, `describe` writes
+From the data, and the authors in the folder's own CITATION.cff, `describe` writes
 
 - ``trials.csv`` in each campaign: `Dataset.trials`, one row an attempt;
 - ``datapackage.json``: a Frictionless data package with the schema of every table;
