@@ -130,6 +130,11 @@ class CommandTimeout(CommandFailed):
 class HostUnreachable(LabkitError):
     """A host cannot be reached or trusted, or its connection dropped during a command."""
 
+    @property
+    def lasting(self) -> bool:
+        """Whether waiting changes nothing: its key is not known, or the known ones not readable."""
+        return bool(self.evidence.keys() & {"shown", "fingerprint", "known_hosts"})
+
 
 class Rebooted(LabkitError):
     """A host has started anew during a campaign, so the rig has to be opened again."""

@@ -10,6 +10,7 @@ are asked for.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -18,7 +19,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -41,7 +42,8 @@ RESOURCE = "rig"
 #: Times that Dask gives a block that failed to a worker again, and how often what is left after
 #: that is sent anew: a block whose workers were lost several times is not tried further by Dask.
 RETRIES, ROUNDS = 1, 20
-#: Blocks that a scheduler knows of at once: each takes about 8 kB of its memory.
+#: Blocks that a scheduler knows of at once, or twice its workers if that is more: each takes about
+#: 8 kB of its memory.
 AHEAD = 4_000
 #: Where workers keep what they measured, and where it is collected.
 FOLDER = "data/local/fleet"
@@ -56,7 +58,7 @@ class Block:
     number : int
         The block's number in the plan.
     rig : str
-        The name of the rig.
+        The name of the rig, which tells it apart from the others.
     campaign : str
         The name of the campaign's folder.
     files : mapping of str to bytes
@@ -85,8 +87,13 @@ def notebook_block(
     A process of its own runs it, since notebooks and signals need a main thread.
     """
     rig = os.environ.get(RIG, "auto")
-    data = project(FOLDER) / "worker" / slug(rig) / profile
-    argv = [sys.executable, "-m", "labkit.cli", "run", study, "--rig", rig, "-P", profile]
+    # A campaign has the parameters that it began with.
+    kept = json.dumps(parameters, sort_keys=True, default=str)
+    folder = f"{profile}-{hashlib.sha256(kept.encode()).hexdigest()[:8]}"
+    data = project(FOLDER) / "worker" / slug(rig) / folder
+    # A worker that is killed would leave a process that has the rig.
+    argv = ["setpriv", "--pdeathsig", "TERM", sys.executable, "-m", "labkit.cli"]
+    argv += ["run", study, "--wait", "--rig", rig, "-P", profile]
     for name, value in {**parameters, "data": str(data)}.items():
         argv += ["-p", name, yaml.safe_dump(value, default_flow_style=True).split("\n...")[0]]
     env = {**os.environ, BLOCKS: str(number)}
@@ -95,7 +102,9 @@ def notebook_block(
         raise LabkitError(
             f"block {number} of {study} failed on rig {rig}", why=ended.stderr.strip()[-1500:]
         )
-    return read_block(campaigns(data / study)[-1], number, samples=samples)
+    block = read_block(campaigns(data / study)[-1], number, samples=samples)
+    # Files of one rig may be copied to describe another.
+    return replace(block, rig=f"{block.rig} {os.uname().nodename}")
 
 
 def read_block(campaign: Path, number: int, *, samples: bool) -> Block:
@@ -159,10 +168,9 @@ def keep_parameters(folder: Path, study: str, parameters: Mapping[str, Any]) -> 
     Raises
     ------
     PlanMismatch
-        Blocks were measured with other parameters than these; the number of blocks may differ.
+        Blocks were measured with other parameters than these.
     """
     path, given = folder / f"{study}.parameters.json", json.loads(json.dumps(parameters))
-    given.pop("blocks", None)
     measured = path.is_file() and any(folder.glob(f"*/{study}/*/plan.json"))
     if measured and (kept := json.loads(path.read_text())) != given:
         changed = sorted(one for one in kept | given if kept.get(one) != given.get(one))
@@ -276,7 +284,8 @@ def _round(
         client.submit(task, block, key=key, resources={RESOURCE: 1}, retries=RETRIES, pure=False)
         for key, block in keys.items()
     )
-    running = {future.key: future for future in itertools.islice(tasks, AHEAD)}
+    ahead = max(AHEAD, 2 * len(client.scheduler_info(n_workers=-1)["workers"]))
+    running = {future.key: future for future in itertools.islice(tasks, ahead)}
     try:
         pool = as_completed(running.values())
         for future in pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,15 @@ Say = Callable[[str], None]
 CLOCK_SECONDS = 1.0
 #: Disk space in GiB that images and a study of storages need.
 DISK_GIB = 5.0
+#: Offloads that are shown, by the names that ethtool prints.
+OFFLOADS = {
+    "tcp-segmentation-offload": "tso",
+    "generic-segmentation-offload": "gso",
+    "generic-receive-offload": "gro",
+    "large-receive-offload": "lro",
+    "tx-checksumming": "tx checksums",
+    "rx-checksumming": "rx checksums",
+}
 
 
 @dataclass
@@ -174,18 +184,27 @@ def _describe(state: State, facts: Facts, answers: Mapping[str, str]) -> None:
         "user": "root" if answers["user"] == "0" else f"number {answers['user']}",
         "system": stable["distribution"] or "unknown",
         "kernel": stable["kernel"]["release"],
+        "control groups": stable["cgroup"]["version"] or "unknown",
+        "pressure (PSI)": ", ".join(stable["kernel"]["psi"]) or "no",
+        "clock source": stable["kernel"]["clock_source"] or "unknown",
         "CPUs": f"{cpu['online']}, SMT {cpu['smt'] or 'unknown'}",
         "isolated CPUs": cpu["isolated"] or "none",
         "governor": ", ".join(governors) or "not shown",
         "memory": f"{stable['memory_gib']} GiB",
         "congestion control": stable["kernel"]["sysctl"].get("net/ipv4/tcp_congestion_control", ""),
     }
+    for tool, text in stable["tools"].items():
+        found = re.search(r"\d+(\.\d+)+", text or "")
+        state.values[tool] = found[0] if found else "-"
     for name in state.machine.interfaces:
         link = stable["interfaces"].get(name) or {}
         state.values[f"interface {name}"] = (
             f"{link.get('driver') or 'no driver'}, {link.get('speed') or 'no speed'}, "
-            f"{link.get('rx_queues')} rx"
+            f"{link.get('rx_queues')} rx and {link.get('tx_queues')} tx queues"
         )
+        known = link.get("offloads") or {}
+        on = [short for long, short in OFFLOADS.items() if known.get(long, "").startswith("on")]
+        state.values[f"offloads {name}"] = (", ".join(on) or "none") if known else "not shown"
     if governors and governors != ["performance"]:
         state.notes.append(
             "CPU frequency changes with the load: set scaling_governor to performance"
@@ -193,8 +212,11 @@ def _describe(state: State, facts: Facts, answers: Mapping[str, str]) -> None:
 
 
 def _check_engine(state: State, host: Host, facts: Facts) -> None:
-    socket = str(state.machine.engine)
-    state.values["engine"] = f"Docker {facts['stable']['engine']['version']}"
+    socket, engine = str(state.machine.engine), facts["stable"]["engine"]
+    state.values["engine"] = f"Docker {engine['version']}"
+    state.values["storage driver"] = str(engine["Driver"])
+    profiles = [text for text in engine["SecurityOptions"] or [] if "seccomp" in text]
+    state.values["seccomp"] = profiles[0].split("profile=")[-1] if profiles else "none"
     lacking = archives.lacking(host, socket)
     count = len(images.folders())
     state.values["images"] = f"{count - len(lacking)} of {count}"

@@ -201,6 +201,24 @@ class Runner:
         """
         deadline = time.monotonic() + self.rig.patience
         waited = False
+        while True:
+            waited = self._await_answers(deadline, log) or waited
+            try:
+                self._check_boots()
+                if waited:
+                    self.rig.remove_trial(label)
+            except HostUnreachable:  # lost again
+                if time.monotonic() > deadline:
+                    raise
+                waited = True
+                continue
+            if waited:
+                log.answered()
+            return waited
+
+    def _await_answers(self, deadline: float, log: RunLog) -> bool:
+        """Wait until all hosts answer; tell whether any did not."""
+        waited = False
         while silent := self.rig.silent():
             waited, left = True, deadline - time.monotonic()
             if left <= 0:
@@ -213,6 +231,9 @@ class Runner:
                 raise error
             log.waits(list(silent), left)
             time.sleep(min(_LOOK_SECONDS, left))
+        return waited
+
+    def _check_boots(self) -> None:
         boots = self.rig.boots() if self._boots else {}
         changed = [role for role, boot in self._boots.items() if boots.get(role, boot) != boot]
         if changed:
@@ -222,10 +243,6 @@ class Runner:
                 remedy="`labkit run` opens the rig again and goes on by itself; in JupyterLab, run "
                 "the notebook again",
             )
-        if waited:
-            log.answered()
-            self.rig.remove_trial(label)
-        return waited
 
     def _mend(self, error: Exception | None) -> list[str]:
         """Return what was started again of the rig after a trial that failed."""

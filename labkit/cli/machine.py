@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def doctor(timing: bool, path: Path | None) -> None:
     """Say what this machine can and cannot do, each with its remedy.
 
-    With --rig the hosts of the file are asked, all at the same time, and nothing is changed there:
-    whether they can be reached, are what the file says, and have what the studies need.
+    With --rig the hosts of the file are asked, all at the same time: whether they can be reached,
+    are what the file says, and have what the studies need. Nothing is changed there, but that the
+    scratch directory of the file is made.
 
     Exit codes: 0 studies can be measured; 1 something they need is missing.
     """

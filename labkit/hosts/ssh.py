@@ -38,6 +38,8 @@ CONNECT_SECONDS = 15.0
 LINE_BYTES = 128 * 1024 - 1
 #: Seconds to wait for the host to open a session, and to start a command.
 OPEN_SECONDS = 15.0
+#: Seconds without a byte after which a copy has lost its connection.
+COPY_SECONDS = 60.0
 _CHUNK = 1 << 16
 
 
@@ -199,11 +201,18 @@ class SshHost:
     def _copying(self, what: str) -> Iterator[paramiko.SFTPClient]:
         with self._lock:  # fabric has one SFTP session per connection
             try:
-                yield self._connected().fabric.sftp()
-            except (paramiko.SSHException, EOFError, ConnectionError) as error:
+                sftp = self._connected().fabric.sftp()
+                channel = sftp.get_channel()
+                assert channel is not None  # it is open
+                channel.settimeout(COPY_SECONDS)
+                yield sftp
+            except (paramiko.SSHException, EOFError, ConnectionError, TimeoutError) as error:
                 self.close()
+                why = str(error)
+                if isinstance(error, TimeoutError):
+                    why = f"no byte was copied for {COPY_SECONDS:.0f} s"
                 raise HostUnreachable(
-                    f"the connection to host {self.name} dropped", where=what, why=str(error)
+                    f"the connection to host {self.name} dropped", where=what, why=why
                 ) from error
             except (OSError, ValueError) as error:  # ValueError: a NUL, or not Unicode
                 raise CommandFailed(
@@ -277,6 +286,7 @@ class _Connection:
         _load_keys(connection.client, host)
         connection.client.set_missing_host_key_policy(_RejectUnknownKey(host))
         connection.open()
+        connection.transport.channel_timeout = OPEN_SECONDS
         # paramiko sets a timeout to poll for closing ten times a second; `_shut_down` wakes it.
         self._socket.settimeout(None)
         return connection
@@ -299,6 +309,7 @@ def _load_keys(client: paramiko.SSHClient, host: SshHost) -> None:
             "supported",
             remedy="write the keys of the rig's hosts to a file of their own, and name it as "
             "known_hosts in rig.toml",
+            evidence={"known_hosts": _keys(host)},
         ) from None
 
 

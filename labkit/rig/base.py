@@ -370,14 +370,14 @@ class Rig:
         Raises
         ------
         HostUnreachable
-            A host shows another key than is known, which waiting does not change.
+            A host cannot be reached for a reason that waiting does not change.
         """
         errors = {}
         for role, host in self.hosts.items():
             try:
                 host.run("true")
             except HostUnreachable as error:
-                if error.evidence.keys() & {"shown", "fingerprint"}:
+                if error.lasting:
                     raise
                 errors[role] = error
         return errors

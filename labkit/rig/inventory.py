@@ -12,6 +12,7 @@ that the mirror shows both directions.
 from __future__ import annotations
 
 import ipaddress
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import runtimes
-from labkit.errors import LabkitError, RigError, UsageError
+from labkit.errors import HostUnreachable, LabkitError, RigError, UsageError
 from labkit.hosts import (
     Host,
     SshHost,
@@ -45,6 +46,8 @@ NETWORK_LABEL = "labkit=rig"
 PEER, COLLECTOR = "peer", "collector"
 #: Seconds after a boot for which a host may not yet be what its table says, and between two looks.
 _BOOTING, _LOOK_SECONDS = 120.0, 5.0
+#: Seconds between two messages that a host does not answer.
+_SAY_SECONDS = 60.0
 
 
 def remove_networks(host: Host, socket: str) -> list[str]:
@@ -293,8 +296,27 @@ class InventoryRig(Rig):
 
         The caller holds `labkit.rig.lock.locked`, so whatever a trial left on the hosts has no
         owner and is removed. The lock cannot tell whether another machine uses the same hosts.
+        Where a host does not answer, it is tried again for as long as the file's ``patience``.
         """
         inventory = read_rigfile(project(spec))
+        deadline, said = time.monotonic() + inventory.patience, -math.inf
+        while True:
+            try:
+                return cls._open(inventory, say)
+            except HostUnreachable as error:
+                now = time.monotonic()
+                if error.lasting or now >= deadline:
+                    raise
+                if now - said >= _SAY_SECONDS:
+                    said = now
+                    say(
+                        f"{error.what} ({error.why}): tried again for {deadline - now:.0f} s "
+                        "(patience in rig.toml); Ctrl-C ends this"
+                    )
+                time.sleep(_LOOK_SECONDS)
+
+    @classmethod
+    def _open(cls, inventory: Inventory, say: Say) -> InventoryRig:
         machines = inventory.machines
         answers: dict[str, dict[str, str]] = {}
         facts: dict[str, inventory_checks.Facts] = {}

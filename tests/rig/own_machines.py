@@ -43,7 +43,10 @@ bridge_address = "198.18.1.10/24"
 PORT = 2222
 _SSHD = """
 mount --bind "$1" /proc/sys/kernel/random/boot_id
-shift
+# Machines have a journal each.
+mkdir -p "$2" /var/lib/labkit/journal
+mount --bind "$2" /var/lib/labkit/journal
+shift 2
 exec "$@"
 """
 _ELSEWHERE = """
@@ -119,7 +122,8 @@ class Machines:
             "SetEnv": "SHLVL=1",
         }
         argv = [*netns.inside(role), "unshare", "--mount", "--propagation", "slave"]
-        argv += ["sh", "-euc", _SSHD, "boot", str(boot), "/usr/sbin/sshd", "-D", "-f", "/dev/null"]
+        argv += ["sh", "-euc", _SSHD, "boot", str(boot), str(self.folder / f"journal-{role}")]
+        argv += ["/usr/sbin/sshd", "-D", "-f", "/dev/null"]
         argv += [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
         self.servers[role] = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
 

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,6 +85,8 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
     assert again.splitlines() == [f"{role}: nothing was left" for role in own.servers]
 
     process = own.command(*run)
+    time.sleep(draw.uniform(1, 4))  # while the rig is being opened
+    own.cut(draw.choice(["generator", "sut"]), min(CUTS[-1], 75))
     for seconds in CUTS:
         until(data, done(data) + 1, process)
         time.sleep(draw.uniform(0, 0.5))
@@ -102,6 +105,33 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
     assert state() == before
 
 
+KILLED = """
+import os, signal, sys
+from labkit.hosts import Tuning
+from labkit.rig import inventory
+from labkit.rig.rigfile import read_rigfile
+host = inventory.connect("sut", read_rigfile(sys.argv[1]).machines["sut"])
+with Tuning(host, "trial-killed") as tuning:
+    assert tuning.set_file("/proc/sys/net/ipv4/tcp_slow_start_after_idle", 0), tuning.notes
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_settings_that_a_killed_process_left_are_restored(own: Machines) -> None:
+    before = state()
+    process = own.command(sys.executable, "-c", KILLED, str(own.path))
+    said, _ = process.communicate(timeout=100)
+    changed = state()
+    assert changed["settings sut"] != before["settings sut"], said
+    shown = own.labkit("rig", "status", "--rig", str(own.path))
+    assert "1 settings" in shown
+    restored = own.labkit("restore", "--rig", str(own.path))
+    assert "tcp_slow_start_after_idle" in restored
+    assert state() == before
+    again = own.labkit("restore", "--rig", str(own.path))
+    assert again.splitlines() == [f"{role}: nothing to restore" for role in own.servers]
+
+
 def test_the_state_of_all_hosts_is_shown_at_once(own: Machines) -> None:
     own.stop("clean")
     process = own.command(*LABKIT, "doctor", "--rig", str(own.path))
@@ -110,5 +140,7 @@ def test_the_state_of_all_hosts_is_shown_at_once(own: Machines) -> None:
     assert process.returncode == 1
     rows = {line[:20].strip(): line[20:] for line in shown.splitlines()}
     assert "as the file says" in rows and "kernel" in rows and "Docker" in rows["engine"]
+    assert {"control groups", "storage driver", "seccomp", "sockperf", "clock source"} <= set(rows)
+    assert "queues" in rows["interface lab0"] and "offloads lab0" in rows
     assert "host clean cannot be reached" in shown
     assert own.labkit("rig", "shell", "--rig", str(own.path), "sut", "hostname").strip()

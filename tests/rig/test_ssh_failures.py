@@ -143,6 +143,29 @@ def test_a_host_that_hangs_during_a_command(
     host.close()
 
 
+def test_a_host_that_hangs_during_a_copy(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labkit.hosts.ssh.COPY_SECONDS", 0.5)
+    known = set(children(server.pid))
+    here, there = tmp_path / "here", str(tmp_path / "there")
+    here.write_bytes(b"one")
+    host = server.host()
+    host.put(here, there)
+    stopped = sessions(server, known)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(HostUnreachable, match="dropped") as caught:
+            host.put(here, there)
+        assert "no byte was copied" in caught.value.why
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGKILL)
+    host.put(here, there)
+    host.close()
+
+
 def test_unknown_key(server: Server, tmp_path: Path) -> None:
     empty = tmp_path / "known_hosts"
     empty.write_text("")

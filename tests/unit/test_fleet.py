@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from fleet_tasks import STUDY, failing_block, simulated_block, study
 
@@ -189,10 +190,10 @@ def test_blocks_of_other_parameters_do_not_count(tmp_path: Path) -> None:
     plan = folder / "rig" / STUDY / "20260101-000000-abc" / "plan.json"
     plan.parent.mkdir(parents=True)
     plan.write_text("{}")
-    fleet.keep_parameters(folder, STUDY, {"blocks": 4, "levels": ["a"]})
+    fleet.keep_parameters(folder, STUDY, {"blocks": 3, "levels": ["a"]})
     with pytest.raises(PlanMismatch) as caught:
         fleet.keep_parameters(folder, STUDY, {"blocks": 4, "levels": ["b"]})
-    assert caught.value.why == "levels"
+    assert caught.value.why == "blocks, levels"
 
 
 def test_a_block_is_whole_or_measured_again(tmp_path: Path, monkeypatch) -> None:
@@ -247,32 +248,87 @@ def test_two_names_are_two_rigs_and_one_name_is_one() -> None:
     assert (draws[0] == draws[1]).all() and not (draws[0] == draws[2]).all()
 
 
+LABKIT = (sys.executable, "-m", "labkit.cli")
+_PEM = {"ca-file": "ca", "cert": "cert", "key": "key"}
+TLS = [text for name, file in _PEM.items() for text in (f"--tls-{name}", f"{file}.pem")]
+
+
+def new_project(tmp_path: Path) -> Path:
+    home = tmp_path / "project"
+    subprocess.run([*LABKIT, "init", str(home)], check=True, capture_output=True)
+    for name in _PEM.values():
+        shutil.copy(tmp_path / f"{name}.pem", home)
+    return home
+
+
+def start_worker(dask: Dask, home: Path) -> None:
+    argv = [*LABKIT, "worker", "--scheduler", dask.address, "--rig", "simulated:one", *TLS]
+    with (home.parent / "worker.log").open("ab") as log:
+        dask.workers["one"] = subprocess.Popen(argv, cwd=home, stdout=log, stderr=log)
+
+
+def test_what_a_killed_worker_ran_ends_and_another_worker_measures_the_block(
+    dask: Dask, tmp_path: Path
+) -> None:
+    home = new_project(tmp_path)
+    start_worker(dask, home)
+    argv = [*LABKIT, "run", "affinity-spinning", "-P", "tiny", "-p", "blocks", "1"]
+    argv += ["--scheduler", dask.address, *TLS]
+    with (tmp_path / "run.log").open("wb") as log:
+        run = subprocess.Popen(argv, cwd=home, stdout=log, stderr=log)
+    worker, children = psutil.Process(dask.workers["one"].pid), []
+    for _ in range(1200):
+        children = [one for one in worker.children() if "affinity-spinning" in one.cmdline()]
+        if children or run.poll() is not None:
+            break
+        time.sleep(0.1)
+    assert children, (tmp_path / "run.log").read_text()
+    dask.kill("one")
+    gone, alive = psutil.wait_procs(children, timeout=120)
+    assert gone and not alive
+    start_worker(dask, home)
+    assert run.wait(timeout=300) == 0, (tmp_path / "run.log").read_text()
+    folder = home / fleet.FOLDER / "tiny" / f"simulated-one-{os.uname().nodename}"
+    data = load(folder / "affinity-spinning")
+    assert len(data.ok) == data.planned
+
+
+def test_nothing_of_dask_is_imported_without_a_scheduler() -> None:
+    code = (
+        "import sys, labkit, labkit.fleet, labkit.cli.fleet, labkit.studies\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('dask', 'distributed')])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert shown.stdout == "[]\n"
+
+
 def test_the_command_line_measures_a_notebooks_blocks_on_workers(
     dask: Dask, tmp_path: Path
 ) -> None:
     """As a user does it: `labkit worker`, then `labkit run --scheduler`."""
-    labkit = [sys.executable, "-m", "labkit.cli"]
-    files = {"ca-file": "ca", "cert": "cert", "key": "key"}
-    options = [x for name, file in files.items() for x in (f"--tls-{name}", f"{file}.pem")]
-    home = tmp_path / "project"
-    subprocess.run([*labkit, "init", str(home)], check=True, capture_output=True)
-    for name in files.values():
-        shutil.copy(tmp_path / f"{name}.pem", home)
-    argv = [*labkit, "worker", "--scheduler", dask.address, "--rig", "simulated:one", *options]
-    with (tmp_path / "worker.log").open("wb") as log:
-        dask.workers["one"] = subprocess.Popen(argv, cwd=home, stdout=log, stderr=log)
-    run = [*labkit, "run", "affinity-spinning", "-P", "tiny", "-p", "blocks", "2"]
-    run += ["--scheduler", dask.address, *options]
+    home = new_project(tmp_path)
+    start_worker(dask, home)
+    run = [*LABKIT, "run", "affinity-spinning", "-P", "tiny", "-p", "blocks", "2"]
+    run += ["--scheduler", dask.address, *TLS]
     ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr + (tmp_path / "worker.log").read_text()
-    assert "dashboard" in ended.stderr and "simulated one: 2" in ended.stderr
-    folder = home / fleet.FOLDER / "tiny" / "simulated-one" / "affinity-spinning"
+    here = os.uname().nodename
+    assert "dashboard" in ended.stderr and f"simulated one {here}: 2" in ended.stderr
+    folder = home / fleet.FOLDER / "tiny" / f"simulated-one-{here}" / "affinity-spinning"
     data = load(folder)
     assert data.unmeasured and sorted({record["block"] for record in data.records}) == [1, 2]
     assert len(data.ok) == data.planned
     # Samples stay where they were drawn.
     assert not list(folder.rglob("samples.parquet"))
     assert list((home / fleet.FOLDER / "worker").rglob("samples.parquet"))
+    # More blocks are another campaign, which workers that measured the first one can measure too.
+    run[run.index("2")] = "3"
+    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 2 and "other parameters" in ended.stderr
+    (home / fleet.FOLDER / "tiny").rename(home / "kept")
+    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert len(load(folder).ok) == load(folder).planned
 
 
 def test_a_scheduler_that_is_not_there_is_said(

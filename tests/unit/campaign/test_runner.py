@@ -271,9 +271,9 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(
 
 
 class Flaky(Nowhere):
-    """A rig whose host is silent for some looks."""
+    """A rig whose host is silent for some looks, and lost again some times while it is tidied."""
 
-    left = 0
+    left = cuts = 0
 
     def silent(self) -> dict[str, HostUnreachable]:
         self.left -= 1
@@ -283,6 +283,9 @@ class Flaky(Nowhere):
         return {"sut": BOOT[0]}
 
     def remove_trial(self, label: str) -> None:
+        self.cuts -= 1
+        if self.cuts >= 0:
+            raise unreachable()
         self.removed = [label]
 
 
@@ -305,6 +308,13 @@ def test_a_host_that_does_not_answer_is_waited_for(flaky: Flaky, tmp_path: Path)
     (log,) = (found.path / "logs").glob("*.log")
     assert log.read_text().count("host sut does not answer") == 1
     assert "all hosts answer again" in log.read_text()
+
+
+def test_a_host_that_is_lost_again_is_waited_for_again(flaky: Flaky, tmp_path: Path) -> None:
+    flaky.left, flaky.patience, flaky.cuts = 1, 60.0, 2
+    found = plan_of(flaky, Protocol(c2=unreachable())).run(tmp_path)
+    assert len(found.ok) == 6 and len(found.trials) == 7
+    assert flaky.removed == [f"trial-{os.getpid()}-b01-p02-a1"]
 
 
 def test_lost_connections_are_not_counted_as_attempts(flaky: Flaky, tmp_path: Path) -> None:
