@@ -457,12 +457,17 @@ class Answer:
         return f"<p>{sentence}<br><small>{html.escape(self._basis())}</small></p>"
 
 
+#: Verdicts of conditions that are the same within the margin.
+SAME = ("equivalent", "different within margin")
+
+
 def interval_of(row: Mapping[str, Any]) -> tuple[float, float, float]:
     """Return low, high and confidence of the interval that a row's verdict rests on.
 
-    That of the two one-sided tests where the row is equivalent, else that of Holm's step.
+    That of the two one-sided tests where the row is the same within the margin, else that of Holm's
+    step.
     """
-    if row["verdict"] == "equivalent":
+    if row["verdict"] in SAME:
         return float(row["equal_low"]), float(row["equal_high"]), float(row["equal_confidence"])
     return float(row["low"]), float(row["high"]), float(row["confidence"])
 

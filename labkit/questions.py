@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labkit.campaign.budget import LOOKS_FACTOR, WORTH, Candidate, costs_of, looks_of, rows_of
@@ -93,15 +94,17 @@ class Question(BaseModel):
         levels = self.conditions(campaign)
         baseline = self.baseline or campaign.plan["baseline"]
         pairs = baselines_of(levels, baseline)
-        ((_, logs),) = log_tables(campaign, [self.outcome])
+        logs = dict(log_tables(campaign, [self.outcome])).get(self.outcome, pd.DataFrame())
         margin = float(campaign.plan["margin"])
-        numbers = {
-            label: deciding_blocks(
-                (logs[label] - logs[base]).dropna().to_numpy(), margin, ALPHA / len(pairs)
-            )
-            for label, base in pairs.items()
-        }
-        return {label: math.inf if n is None else n for label, n in numbers.items()}
+        numbers = {}
+        for label, base in pairs.items():
+            # A condition that never succeeded does not say how many blocks it takes.
+            both, needed = logs.reindex(columns=[label, base]).dropna(), None
+            if len(both) >= 2:
+                ratios = (both[label] - both[base]).to_numpy()
+                needed = deciding_blocks(ratios, margin, ALPHA / len(pairs))
+            numbers[label] = math.inf if needed is None else float(needed)
+        return numbers
 
     def decide(self, blocks: int) -> dict[str, Any]:
         """Return what a campaign of so many blocks is told to decide."""

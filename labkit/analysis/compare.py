@@ -51,6 +51,7 @@ from labkit.analysis.trials import (
     statistic_name,
     trial_statistic,
 )
+from labkit.answers import SAME
 from labkit.errors import UsageError, suggestion
 
 Floats = NDArray[np.float64]
@@ -367,7 +368,7 @@ def with_verdict_intervals(table: pd.DataFrame) -> pd.DataFrame:
     """
     if "equal_low" not in table:
         return table
-    equal = table["verdict"] == "equivalent"
+    equal = table["verdict"].isin(SAME)
     bounds = ("low", "high", "confidence")
     return table.assign(**{x: table[x].mask(equal, table[f"equal_{x}"]) for x in bounds})
 
@@ -435,6 +436,11 @@ def contrast(
         mean, error, df = trimmed_mean(y - x, trim)
         change, change_error, change_df = trimmed_mean(np.exp(y) - np.exp(x), trim)
         checks = f"mean without the {trim:.0%} of blocks at each end"
+        found = checked(y - x)
+        error, df = error * found.widening, min(df, found.df)
+        change_error, change_df = change_error * found.widening, min(change_df, df)
+        if found.widening > 1:
+            checks = join_notes(checks, "blocks depend on each other: errors allow for it")
     elif paired and error > 0:
         found = checked(y - x)
         error, df = error * found.widening, found.df
@@ -703,7 +709,7 @@ def ranking(
     ...     trials.query("affinity == 'split'"), "placement", ["wait"], value="rtt_ns_median"
     ... )
     >>> analysis.format_ranking(table, ["wait"])["spin"]
-    'bare clean < bare chroot ~ docker host ~ bare cgroup ~ bare rules < docker bridge'
+    'bare clean < bare chroot ~ docker host ~ bare rules ~ bare cgroup < docker bridge'
     """
     require_columns(frame, [factor, value, block, *within])
     require_names(frame, [factor])

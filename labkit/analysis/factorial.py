@@ -102,7 +102,7 @@ def fit_factorial(
     >>> names = {"factors": ["affinity", "wait"], "block": "block"}
     >>> model = analysis.fit_factorial(trials, value="rtt_ns_median", **names)
     >>> model.n_blocks
-    6
+    8
     >>> list(model.terms["term"])
     ['affinity', 'wait', 'affinity:wait']
     """

@@ -209,7 +209,7 @@ def advice(
             continue
         complete = set(part["service"].astype(str)) == set(services)
         share = float(part["p_less"].max(skipna=False)) if complete else math.nan
-        apart = min(1.0, len(part) * float(part["p_more"].min()))
+        apart = float(np.minimum(1.0, len(part) * part["p_more"].min()))  # NaN stays NaN
         parts.append(part)
         rows.append(
             {"pair": pair, "case": case, "p_share": share, "p_apart": apart, "rows": len(part)}

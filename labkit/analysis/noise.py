@@ -90,7 +90,7 @@ def noise_floor(
     >>> trials = load("data/reference/affinity-spinning").ok
     >>> names = ["placement", "affinity", "wait", "capture"]
     >>> floor = analysis.noise_floor(trials, value="rtt_ns_median", condition=names)
-    >>> bool((floor["decidable_margin"] > 0.02).all())
+    >>> bool((floor["decidable_margin"] > 0.005).all())
     True
     """
     names = [condition] if isinstance(condition, str) else list(condition)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.analysis.estimates import Estimate, join_notes
-from labkit.analysis.robust import block_mean, checked
+from labkit.analysis.robust import block_mean, dependence_note
 from labkit.analysis.trials import SortedSamples, quantiles, samples_needed
 from labkit.errors import UsageError
 
@@ -278,7 +278,7 @@ def pooled_quantile(
     own = np.array([float(trial.quantiles([level])[0]) for trial in pool.trials])
     note = join_notes(pool.lost, _few(pool, below), modes_note(own))
     if own.std() > 0:
-        note = join_notes(note, checked(own).note)
+        note = join_notes(note, dependence_note(own))
     return QuantileInterval(value, low, high, pool.n, pool.needed, note)
 
 

@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from labkit.analysis.estimates import Estimate, Quotient, join_notes, over_blocks, ratio_of_means
+from labkit.analysis.estimates import (
+    ROUNDING,
+    Estimate,
+    Quotient,
+    join_notes,
+    over_blocks,
+    ratio_of_means,
+)
 
 Floats = NDArray[np.float64]
 
@@ -189,9 +196,13 @@ def shape_note(figures: Floats) -> str:
 
 def unpaired_note(figures: Floats) -> str:
     """Return why an interval that takes blocks as independent may be too short."""
+    return join_notes(dependence_note(figures), shape_note(figures), unsure(len(figures)))
+
+
+def dependence_note(figures: Floats) -> str:
+    """Return that an interval which takes blocks as independent is too short, where it is."""
     depend = serial_correlation(figures).p_value < SERIAL_LEVEL
-    said = "blocks depend on each other: the interval is too short" if depend else ""
-    return join_notes(said, shape_note(figures), unsure(len(figures)))
+    return "blocks depend on each other: the interval is too short" if depend else ""
 
 
 def trimmed_mean(figures: Floats, trim: float) -> tuple[float, float, float]:
@@ -211,4 +222,5 @@ def trimmed_mean(figures: Floats, trim: float) -> tuple[float, float, float]:
         return mean, math.nan, math.nan
     winsorised = np.clip(figures, ordered[cut], ordered[n - cut - 1])
     spread = float(winsorised.std(ddof=1)) * math.sqrt((n - 1) / (kept * (kept - 1)))
-    return mean, spread, kept - 1.0
+    # Numbers that are equal but for rounding have no spread.
+    return mean, 0.0 if spread <= ROUNDING * max(1.0, abs(mean)) else spread, kept - 1.0

@@ -13,7 +13,15 @@ from labkit.analysis.compare import COLUMNS
 from labkit.analysis.overhead import COST_COLUMNS
 from labkit.analysis.robust import CHECKED_BLOCKS, HALF_CHECKED, SURE_BLOCKS, UNCHECKED
 from labkit.analysis.trials import require_columns
-from labkit.answers import interval_of, interval_text, ratio_text, scaled, unit_of_word, word_of
+from labkit.answers import (
+    SAME,
+    interval_of,
+    interval_text,
+    ratio_text,
+    scaled,
+    unit_of_word,
+    word_of,
+)
 from labkit.units import heading, metric_of
 
 #: Notes that a page states once, not in every row.
@@ -74,7 +82,7 @@ def format_comparison(
     >>> shown.loc["docker bridge", "answer"]
     'slower'
     >>> shown.loc["docker bridge", "difference [interval]"].replace(chr(160), " ")
-    '+1.97 us [+1.76, +2.17]'
+    '+4.47 us [+4.33, +4.60]'
     """
     keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
     names = {name: [str(value) for value in table[name]] for name in keys}
@@ -353,7 +361,7 @@ def format_ranking(table: pd.DataFrame, within: Sequence[str], sign: str = "<") 
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
     >>> table = analysis.ranking(trials, "placement", ["wait"], value="rtt_ns_median")
     >>> analysis.format_ranking(table, ["wait"]).iloc[0]
-    'bare clean < bare chroot ~ docker host ~ bare cgroup ~ bare rules < docker bridge'
+    'bare clean < bare chroot ~ docker host ~ bare rules ~ bare cgroup < docker bridge'
     """
     orders: dict[Any, str] = {}
     for row in table[table["steps"] == 1].to_dict("records"):
@@ -369,8 +377,9 @@ def headline(
 ) -> dict[str, Any]:
     """Return a row of `compare` as a headline.
 
-    It has ``text, verdict, estimate, low, high``, and ``unit`` (``1``: a ratio). By the ``metric``,
-    the column that was compared, it is slower and faster, or more and less.
+    It has ``text, verdict, estimate, low, high``, with the interval that the verdict rests on, and
+    ``unit`` (``1``: a ratio). By the ``metric``, the column that was compared, it is slower and
+    faster, or more and less.
 
     Examples
     --------
@@ -383,7 +392,9 @@ def headline(
     >>> analysis.headline(row, "a bridge")["verdict"]
     'different'
     """
-    numbers = {name: json_value(row[name]) for name in ("estimate", "low", "high")}
+    equal = "equal_" if row["verdict"] in SAME else ""
+    columns = {"estimate": "estimate", "low": f"{equal}low", "high": f"{equal}high"}
+    numbers = {name: json_value(row[column]) for name, column in columns.items()}
     pilot = str(row["note"]).startswith("pilot")
     verdict = f"{row['verdict']} (pilot)" if pilot else str(row["verdict"])
     return {"text": text, "verdict": verdict, **numbers, "unit": "1", "metric": metric}

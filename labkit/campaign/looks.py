@@ -19,7 +19,7 @@ import pandas as pd
 
 from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.compare import log_table
-from labkit.analysis.power import blocks_for, blocks_to_detect
+from labkit.analysis.power import blocks_for, blocks_to_detect, least_blocks
 from labkit.analysis.sequential import Decision, Floats, Looks, campaign_share, look
 from labkit.answers import Answer
 from labkit.claims.cells import Measured, NotMeasured
@@ -156,14 +156,14 @@ class Questions:
                 yield Question(title, "given up", "fewer than 2 blocks of both", (label, other))
                 continue
             metric, logs = both[0]
-            decision = look(
-                (logs[label] - logs[other]).to_numpy(dtype=np.float64),
-                self.looks,
-                margin=margin,
-                alpha=ALPHA / len(pairs),
-            )
-            answer = _answer(decision, logs, metric, (names[label], names[other]), margin)
+            alpha, two = ALPHA / len(pairs), (names[label], names[other])
+            ratios = (logs[label] - logs[other]).to_numpy(dtype=np.float64)
+            decision = look(ratios, self.looks, margin=margin, alpha=alpha)
+            answer = _answer(decision, logs, metric, two, margin=margin, alpha=alpha)
             state = {"go on": "open", "hopeless": "given up"}.get(decision.decision, "decided")
+            # As the page, which tests at the level that this look has.
+            if len(ratios) < least_blocks(self.looks.level(ALPHA, len(ratios))):
+                state = "open"
             yield Question(title, state, answer.sentence, (label, other), answer.as_record())
 
 
@@ -208,7 +208,13 @@ def short_names(conditions: Mapping[str, Levels]) -> dict[str, str]:
 
 
 def _answer(
-    decision: Decision, logs: pd.DataFrame, metric: str, names: tuple[str, str], margin: float
+    decision: Decision,
+    logs: pd.DataFrame,
+    metric: str,
+    names: tuple[str, str],
+    *,
+    margin: float,
+    alpha: float,
 ) -> Answer:
     """Return a decision about two columns of logs as an answer."""
     value, base = (float(np.exp(logs[column].mean())) for column in logs)
@@ -229,7 +235,7 @@ def _answer(
         verdict=_VERDICTS.get(decision.decision, "undecided"),
         confidence=1 - 2 * decision.levels[2 if decision.decision == "equivalent" else 1],
         margin=margin,
-        needed=deciding_blocks(ratios, margin),
+        needed=deciding_blocks(ratios, margin, alpha),
         note=decision.note,
     )
 

@@ -171,11 +171,25 @@ class Dataset:
         """The successful rows of `trials`: at most one attempt of each planned trial."""
         return self.trials[self.trials["status"] == "ok"] if len(self.trials) else self.trials
 
+    @property
+    def lost(self) -> pd.DataFrame:
+        """The last attempt of each planned trial that never succeeded."""
+        if not len(self.trials):
+            return self.trials
+        rows = self.trials.drop_duplicates("trial", keep="last")
+        return rows[~rows["trial"].isin(self.ok["trial"])]
+
     @cached_property
     def levels(self) -> dict[str, list[Any]]:
         """The measured levels of each factor: in the order of the plan, then further ones."""
         found = {}
         for name, planned in dict(self.plan["factors"]).items():
+            if len(self.ok) and name not in self.ok:
+                raise DatasetError(
+                    f"no trial has a level of the factor {name!r}, which the plan has",
+                    where=str(self.path),
+                    remedy="restore plan.json from a copy",
+                )
             measured = dict.fromkeys(self.ok[name]) if len(self.ok) else {}
             first = [level for level in planned if level in measured]
             found[name] = first + [level for level in measured if level not in first]
@@ -274,7 +288,7 @@ class Dataset:
         'slower'
         >>> spin = campaign.compare("spin", "block", placement="docker host", affinity="split")
         >>> print(spin)  # doctest: +ELLIPSIS
-        spin is faster than block: median round-trip time 5.17 us, -68.4 us, 0.0702x [0.0678, ...]
+        spin is faster than block: median round-trip time 10.3 us, -44.0 us, 0.189x [0.182, ...]
         """
         from labkit.dataset.comparison import compare_conditions
 
@@ -354,7 +368,7 @@ class Dataset:
         --------
         >>> from labkit import load
         >>> load("data/reference/affinity-spinning").series("rtt_ns").shape
-        (368, 9)
+        (520, 9)
         """
         records, counts, measured = self._measured(columns, reduce)
         keys = self._keys(records, [1] * len(counts)) | {"n": np.array(counts, dtype=np.int64)}

@@ -58,9 +58,14 @@ def compare_conditions(
     chosen = _matching(chosen, held)
     column, statistic = _column(data, chosen, metric, statistic)
     frame = _values(data, chosen, column, statistic, factor)
+    # A trial that never succeeded may have been a slow one: `compare` allows for those.
+    lost = _matching(data.lost, held)
+    lost = lost[lost[factor].isin(sides)]
+    if len(lost):
+        frame = pd.concat([frame, lost[["trial", factor, "block"]]], ignore_index=True)
     spanned = blocks_across_sessions(chosen)
     value = statistic or column
-    frame[value] = pd.to_numeric(frame[value]).mask(frame["block"].isin(spanned))
+    frame = frame[~frame["block"].isin(spanned)].assign(**{value: pd.to_numeric(frame[value])})
     margin = float(data.plan.get("margin", 0.02)) if margin is None else margin
     level, looked = _level(data, frame.dropna(subset=[value]), alpha)
     names: dict[str, Any] = {"condition": factor, "baseline": sides[1], "block": "block"}

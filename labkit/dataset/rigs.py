@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.compare import adjust_family, contrast, decide, log_table
 from labkit.analysis.estimates import interval, mean_and_error, p_values
 from labkit.dataset import Dataset
@@ -41,6 +42,8 @@ _PARTS = (
     *("rig", "settings", "blocks", "seed", "margin"),
     *("labkit", "measurement_version", "images", "tools", "protocol", "hosts"),
 )
+#: Fewest rigs for a verdict over rigs, or for what another one would show.
+LEAST_RIGS = 3
 _FACTS = ("cpu.model", "cpu.count", "kernel.release", "distribution", "engine.version")
 
 
@@ -200,10 +203,11 @@ def over_rigs(
     Returns
     -------
     over, each : DataFrame
-        `over` has a row for each effect: the ratio over rigs with its interval, the interval of
-        prediction for another rig, verdict, and heterogeneity: Cochran's ``q``, ``i2``, ``tau``
-        (standard deviation between rigs of the log ratio) and ``p_heterogeneity``. ``each`` has a
-        row for each effect and rig: ``rig``, ``estimate``, ``low``, ``high``, ``n_blocks``.
+        `over` has a row for each effect: the ratio over rigs with its interval, the 95 % interval
+        of prediction for another rig, verdict (undecided below `LEAST_RIGS`), and heterogeneity:
+        Cochran's ``q``, ``i2``, ``tau`` (standard deviation between rigs of the log ratio) and
+        ``p_heterogeneity``. ``each`` has a row for each effect and rig: ``rig``, ``estimate``,
+        ``low``, ``high``, ``n_blocks``.
 
     Raises
     ------
@@ -237,7 +241,10 @@ def over_rigs(
     ]
     table[["low", "high"]] = np.array(bounds, dtype=np.float64).reshape(len(table), 2)
     words = np.array(["undecided", "different", "equivalent", "different within margin"])
-    differs, equal = table["p_adjusted"] < alpha, table["p_equivalence"] < alpha
+    # What two rigs have in common may be chance, however alike their numbers are.
+    enough = table["n_rigs"] >= LEAST_RIGS
+    differs = enough & (table["p_adjusted"] < alpha)
+    equal = enough & (table["p_equivalence"] < alpha)
     table["verdict"] = words[differs.astype(int) + 2 * equal.astype(int)]
     return table.drop(columns="error"), pd.DataFrame.from_records(each)
 
@@ -295,7 +302,7 @@ def _heterogeneity(
     tau = math.sqrt(max(float(combined.tau2), 0.0))
     p_value = float(anova_oneway(list(logs), use_var="unequal").pvalue)
     bounds = [math.nan, math.nan]
-    if len(logs) > 2:
+    if len(logs) >= LEAST_RIGS:
         bounds = [*map(math.exp, interval(mean, math.hypot(tau, error), len(logs) - 1.0, 0.05))]
     i2 = max(float(combined.i2), 0.0)
     return dict(zip(names, (float(combined.q), i2, tau, p_value, *bounds), strict=True))
@@ -312,17 +319,19 @@ def over_lines(over: pd.DataFrame) -> list[str]:
                 "cannot tell"
                 if not np.isfinite(row["p_heterogeneity"])
                 else f"{'yes' if row['p_heterogeneity'] < 0.05 else 'not shown'}, "
-                f"I2 {row['i2']:.0%}, p {row['p_heterogeneity']:.2g}"
+                f"Q {row['q']:.3g}, I2 {row['i2']:.0%}, p {row['p_heterogeneity']:.2g}"
                 for row in _rows(over)
             ],
+            "rigs": over["n_rigs"],
             "verdict": over["verdict"],
         }
     )
     text = []
     for value, part in shown.groupby(over["value"], sort=False):
-        rigs = over.loc[part.index, "n_rigs"].max()
-        title = f"{value}: effects over {rigs} rigs, ratio to the baseline of the cell"
+        title = f"{value}: effects over rigs, ratio to the baseline of the cell"
         text += ["", title, *part.to_string(index=False).splitlines()]
+        notes = over.loc[part.index, "note"]
+        text += [f"{n} of these: {note}" for note, n in notes[notes != ""].value_counts().items()]
     return text
 
 
@@ -332,7 +341,7 @@ def _rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
 
 def _range(row: Mapping[Any, Any]) -> str:
     low, high = row["prediction_low"], row["prediction_high"]
-    return f"{low:.4g} to {high:.4g}" if np.isfinite(low) else "needs 3 rigs"
+    return f"{low:.4g} to {high:.4g}" if np.isfinite(low) else f"needs {LEAST_RIGS} rigs"
 
 
 def _kinds(
@@ -363,6 +372,7 @@ def _side(data: Dataset, value: str) -> Side:
     """Return one dataset's logs by condition, and the baseline of each condition."""
     factors = list(data.plan["factors"])
     rows = data.ok.dropna(subset=[value])
+    rows = rows[~rows["block"].isin(blocks_across_sessions(rows))]
     fixed = {name: str(level) for name, level in (data.plan.get("baseline") or {}).items()}
     planned = [one["levels"] for one in data.plan.get("conditions", [])]
     seen = rows[factors].drop_duplicates().to_dict("records")

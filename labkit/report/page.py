@@ -211,10 +211,7 @@ class Page:
         alpha = level_of(self._all, ALPHA, self.n_blocks)
         self.tests = {"margin": self.margin, "alpha": alpha}
         self.spanned = checks.blocks_across_sessions(self.trials) if len(self.trials) else []
-        self.paired = self.trials.copy()
-        numbers = self.paired.select_dtypes("number").columns.difference([*_KEYS, *self.factors])
-        spans = self.paired["block"].isin(self.spanned)
-        self.paired[list(numbers)] = self.paired[list(numbers)].mask(spans, math.nan)
+        self.paired = self._paired()
         # pandas warns at each column that is added to tables of many separate blocks of memory.
         self.trials, self.paired = self.trials.copy(), self.paired.copy()
         #: Collected by the sections, for the conclusions.
@@ -264,12 +261,28 @@ class Page:
         each = each[["trial", "n", *STATISTICS, "note"]]
         return ok.merge(each, on="trial", how="left", validate="one_to_one")
 
+    def _paired(self) -> pd.DataFrame:
+        """Return the trials of blocks that can be compared, with those that failed, without values.
+
+        A trial that never succeeded may have been a slow one; `compare` allows for that.
+        """
+        lost, both = self.campaign.lost, self.trials
+        if len(lost):
+            known = [*_KEYS, *self.factors, "status"]
+            rows = lost[[name for name in lost if name in known]]
+            both = self._ordered(pd.concat([both, rows], ignore_index=True))
+        spans = both["block"].isin(self.spanned)
+        if spans.all():  # their conditions are still shown, without values
+            numbers = both.select_dtypes("number").columns.difference([*_KEYS, *self.factors])
+            return both.assign(**dict.fromkeys(numbers, math.nan))
+        return both[~spans].reset_index(drop=True)
+
     def join(self, name: str, factors: Sequence[str]) -> None:
         """Add several factors as one column, such as ``free + block``, to every table."""
         self._joined[name] = list(factors)
         for table in (self.trials, self.paired, self.samples):
-            if table is not None and len(table):
-                table[name] = join_factors(table, factors)
+            if table is not None:
+                table[name] = join_factors(table, factors) if len(table) else ""
 
     def part(self, table: pd.DataFrame, within: Mapping[str, Any] | None) -> pd.DataFrame:
         """Return the rows of a table that have the levels of `within` (one level, or a list)."""

@@ -172,6 +172,8 @@ def test_one_side_that_loses_is_enough():
 def test_a_pilot_and_a_side_that_was_not_measured_leave_it_open():
     pilot = advice(table(campaign(blocks=3)), limit=0.1)
     assert set(pilot.advice) == {"open"}
+    # None of them was tested, so that none counts in the correction.
+    assert pilot.p_apart.isna().all()
     frame = campaign()
     frame.loc[(frame.service == "netperf") & (frame.neighbour == "linpack"), "mbit_per_s"] = (
         math.nan

@@ -2,14 +2,32 @@ import math
 
 import numpy as np
 import pandas as pd
+import pytest
 from synthetic import run, trials
 
 from labkit.analysis.compare import factor_effect
-from labkit.analysis.tables import format_comparison, format_numbers, in_words, not_compared
+from labkit.analysis.tables import (
+    format_comparison,
+    format_numbers,
+    headline,
+    in_words,
+    not_compared,
+)
 
 
 def plain(text):
     return str(text).replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "low"),
+    [("different", 1.003), ("equivalent", 1.006), ("different within margin", 1.006)],
+)
+def test_a_headline_has_the_interval_that_its_verdict_rests_on(verdict, low):
+    row = {"verdict": verdict, "estimate": 1.013, "note": ""}
+    row |= {"low": 1.003, "high": 1.022, "confidence": 0.995}
+    row |= {"equal_low": 1.006, "equal_high": 1.019, "equal_confidence": 0.9}
+    assert headline(row, "a bridge")["low"] == low
 
 
 def test_a_comparison_in_words():

@@ -85,7 +85,7 @@ def plan_of(rig: Rig, protocol: Protocol, **options: Any) -> Plan:
         outcomes=["rate"],
         settings={"offload": "as found"},
     )
-    return study.plan(rig, blocks=20, seed=1, decide={"looks": (5, 10, 20), **options})
+    return study.plan(rig, blocks=20, seed=1, decide={"looks": (6, 10, 20), **options})
 
 
 def test_decided_and_hopeless_conditions_are_dropped(rig: Rig, tmp_path: Path) -> None:
@@ -93,17 +93,26 @@ def test_decided_and_hopeless_conditions_are_dropped(rig: Rig, tmp_path: Path) -
     campaign = plan_of(rig, protocol).run(tmp_path)
     first = campaign.looks[0]
     states = {question["name"]: question["state"] for question in first["questions"]}
-    assert first["blocks"] == 5
+    assert first["blocks"] == 6
     assert states["small-difference"] == states["far against host"] == "decided"
     assert states["near against host"] == "decided"
     assert {"far", "near"} <= set(first["dropped"])
-    assert max(block for block, net in protocol.seen if net == "far") == 5
+    assert max(block for block, net in protocol.seen if net == "far") == 6
     # What goes on is measured with its baseline and the baseline's A/A replicate.
-    later = [net for block, net in protocol.seen if block == 6]
+    later = [net for block, net in protocol.seen if block == 7]
     assert sorted(later) in (["host", "host", "noisy"], [])
     assert campaign.planned == len(protocol.seen) == len(campaign.ok)
     (shown,) = status_of([tmp_path])
     assert shown.state == "finished" and shown.planned == campaign.planned
+
+
+def test_a_look_decides_nothing_on_fewer_blocks_than_its_page(rig: Rig, tmp_path: Path) -> None:
+    campaign = plan_of(rig, Protocol(), looks=()).run(tmp_path)
+    early = Questions(Looks((6, 20, 200)), (), ["rate"]).take(campaign, 6)
+    assert {one["state"] for one in early["questions"]} == {"open"}
+    later = Questions(Looks((6, 20, 200)), (), ["rate"]).take(campaign, 20)
+    states = {one["name"]: one["state"] for one in later["questions"]}
+    assert states["far against host"] == "decided"
 
 
 def test_a_block_that_spans_sessions_decides_nothing(rig: Rig, tmp_path: Path) -> None:
@@ -146,7 +155,7 @@ def test_only_conditions_of_the_chosen_claims_are_measured(rig: Rig, tmp_path: P
     plan = plan_of(rig, protocol, claims=["small-difference"])
     campaign = plan.run(tmp_path)
     assert {net for _, net in protocol.seen} == {"host", "far"}
-    assert max(block for block, _ in protocol.seen) == 5  # decided at the first look
+    assert max(block for block, _ in protocol.seen) == 6  # decided at the first look
     rows = ledger(campaign, claims=Claims((FAR, NOISY))).set_index("id")
     assert rows.loc["small-difference", "result"] == "replicated"
     assert rows.loc["small-noisy", "result"] == "not measured"

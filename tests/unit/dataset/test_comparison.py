@@ -160,6 +160,20 @@ def test_blocks_that_span_sessions_are_left_out(tmp_path: Path) -> None:
     assert "blocks [6] span sessions" in answer.note
 
 
+def test_trials_that_never_succeeded_are_no_evidence_that_two_are_equal(tmp_path: Path) -> None:
+    data = campaign(tmp_path / "waits", effect=1.0)
+    assert data.compare("bridge", wait="spin").verdict == "equivalent"
+    for one in data.records:
+        slow = one["levels"]["placement"] == "bridge" and one["levels"]["wait"] == "spin"
+        if slow and one["block"] == 6:
+            one |= {"status": "failed", "n_samples": 0, "metrics": {}}
+    data.__dict__.pop("trials", None)
+    assert set(data.lost["block"]) == {6}
+    answer = data.compare("bridge", wait="spin")
+    assert answer.verdict == "undecided" and answer.n_blocks == 5
+    assert "failed in 1 block" in answer.note
+
+
 def test_looks_of_the_plan_count(data: Dataset, tmp_path: Path) -> None:
     alone = data.compare("bridge", wait="spin")
     looked = campaign(tmp_path / "waits")

@@ -190,7 +190,7 @@ def test_an_effect_over_rigs_has_the_rig_as_its_unit(tmp_path: Path) -> None:
     assert each["n_blocks"].tolist() == [6] * 4
     assert row["verdict"] == "different"
     text = "\n".join(over_lines(over))
-    assert "over 4 rigs" in text and "yes, I2" in text
+    assert "yes, Q" in text and "I2 100%" in text
 
 
 def test_blocks_of_one_rig_are_not_rigs(tmp_path: Path) -> None:
@@ -198,6 +198,9 @@ def test_blocks_of_one_rig_are_not_rigs(tmp_path: Path) -> None:
     (row,) = over.to_dict("records")
     # 40 blocks that agree within each rig, and still two rigs only.
     assert row["verdict"] == "undecided" and row["low"] < 0.5
+    # Nor where they happen to agree.
+    (row,) = over_rigs(rigs(tmp_path / "alike", [1.5, 1.501]))[0].to_dict("records")
+    assert row["verdict"] == "undecided"
     assert np.isnan(row["prediction_low"])
     assert "needs 3 rigs" in "\n".join(over_lines(over))
 
@@ -206,6 +209,9 @@ def test_a_rig_with_one_block_is_left_out_with_a_note(tmp_path: Path) -> None:
     data = [*rigs(tmp_path, [1.5, 1.5, 1.5]), campaign(tmp_path / "pilot", blocks=1, effect=9.0)]
     (row,) = over_rigs(data)[0].to_dict("records")
     assert row["n_rigs"] == 3 and "left out" in row["note"]
+    assert "1 of these: 1 rigs with fewer than 2 blocks" in "\n".join(
+        over_lines(over_rigs(data)[0])
+    )
     assert row["estimate"] == pytest.approx(1.5, rel=0.01)
 
 
