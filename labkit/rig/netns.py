@@ -94,6 +94,8 @@ def make_host(local: LocalHost, role: str) -> None:
     # An interface answers only for its own addresses. Otherwise a host with two ports answers on
     # both, and packets for its first port may arrive through the containers' bridge on the second.
     _sysctl(local, name, "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2")
+    # A connection begins with nothing that an earlier one learned of the path.
+    _sysctl(local, name, "net.ipv4.tcp_no_metrics_save=1")
     local.run("ip", "-n", name, "link", "set", "lo", "up")
     for index, port in enumerate(_ALL[role]):
         _plug(local, name, port, plug(role, index))

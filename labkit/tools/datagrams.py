@@ -43,8 +43,8 @@ _SHORT = 0.01
 #: Slept before, and waited after, in seconds; and what it has printed when it begins to sleep.
 _BEFORE, _AFTER = 2.0, 0.1
 _SLEEPS = "Warmup stage"
-#: Left out at both ends of what is sent where a rate is measured, in seconds.
-_SETTLED = 0.2
+#: Left out at the end of what is sent where a rate is measured, in seconds.
+_END = 0.2
 #: Bytes on the wire around a UDP payload: UDP, IP, Ethernet with its check sum, preamble and gap.
 _AROUND, _PREAMBLE_AND_GAP, _SMALLEST = 8 + 20 + 18, 20, 64
 
@@ -141,7 +141,7 @@ def sink(port: int) -> Workload:
     return Workload(python("datagram_sink", str(port)), port, image="python")
 
 
-def watch(sink: str, pid: int, seconds: int) -> Client:
+def watch(sink: str, pid: int, seconds: float, settle: float = 0.2) -> Client:
     """Return a client that counts what a sink takes while `send` sends to it, and no longer.
 
     A chain that cannot keep up goes on emptying its queues once nothing is sent any more: what
@@ -153,13 +153,22 @@ def watch(sink: str, pid: int, seconds: int) -> Client:
     ----------
     sink, pid : str, int
         The sink's address and process.
-    seconds : int
+    seconds : float
         How long the generator sends.
+    settle : float
+        Seconds before the first count. Until the queues of a chain are full it takes in more than
+        it carries.
     """
+    middle = seconds - settle - _END
+    if not (settle > 0 and middle > 0):
+        raise UsageError(
+            f"nothing is left of {seconds:g} s to count in",
+            why=f"{settle:g} s are left out at the beginning and {_END:g} s at the end",
+            remedy="send for longer",
+        )
     text = f'{sockets.SHOW}\nlook() {{ date +%s%N; sockets "$1"; echo @@; }}\n'
-    text += 'sleep "$2"; look "$1"; sleep "$3"; look "$1"; sleep "$2"\n' + _DRAIN
-    middle = seconds - 2 * _SETTLED
-    argv = script(text, str(pid), f"{_SETTLED:.2f}", f"{middle:.2f}")
+    text += 'sleep "$2"; look "$1"; sleep "$3"; look "$1"; sleep "$4"\n' + _DRAIN
+    argv = script(text, str(pid), f"{settle:.2f}", f"{middle:.2f}", f"{_END:.2f}")
     return Client(tuple(argv), sink, seconds + _AFTER, parse_watch)
 
 

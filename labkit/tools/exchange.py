@@ -178,6 +178,11 @@ class Exchange:
         if not len(pairs):
             raise ToolOutput("the capture holds no message", why=capture.summary[-400:])
         rtt, residence = measurement.samples["rtt_ns"], pairs.residence_ns
+        if self.tool == "sockperf" and self.kind != MIXED:
+            # Its round trips leave out both ends of the run.
+            at = arrivals.times_ns[pairs.arrival]
+            first, last = at[0] + sockperf.WARM_UP_NS, at[-1] - sockperf.COOL_DOWN_NS
+            residence = residence[(at >= first) & (at <= last)]
         count = min(len(rtt), len(residence))
         flags = [*measurement.flags, *seen.flags, *drops.flags, *pairs.flags]
         if count < len(rtt):

@@ -210,10 +210,13 @@ def side_of(name: str, service: Repeated, neighbour: Repeated | None) -> Side:
     if not counted:
         what = "overlapped its neighbour entirely" if neighbour else "ended in time"
         flags = (f"no iteration of {name} {what}",)
+    cut = len(started) - len(ended)
+    if cut and counted:  # those that are left are the fast ones
+        flags = (*flags, f"{cut} of {len(started)} iterations of {name} did not end in time")
     metrics = means(counted) | {
         "iterations": float(len(counted)),
         "iterations_partly": float(len(ended) - len(counted)),
-        "iterations_cut": float(len(started) - len(ended)),
+        "iterations_cut": float(cut),
     }
     if neighbour and ended:
         metrics["overlap"] = math.fsum(share for _, share in ended) / len(ended)

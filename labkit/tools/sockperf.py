@@ -28,8 +28,10 @@ PROTOCOLS = ("udp", "tcp")
 WAITS = ("block", "spin", "busy_poll")
 #: Microseconds that SO_BUSY_POLL asks the device for, before the thread sleeps.
 BUSY_POLL_US = 50
-#: Left out by the tool itself at both ends of its run, and slept before it, in seconds.
-_TRIMMED, _ASLEEP = 0.45, 2.25
+#: Left out by the tool itself at the beginning and at the end of its run, in ns.
+WARM_UP_NS, COOL_DOWN_NS = 400_000_000, 50_000_000
+#: The same together, and what is slept before it, in seconds.
+_TRIMMED, _ASLEEP = (WARM_UP_NS + COOL_DOWN_NS) / 1e9, 2.25
 #: An upper bound of the mean round trip, in seconds.
 _BUDGET = {"block": 100e-6, "spin": 60e-6, "busy_poll": 100e-6}
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")

@@ -39,6 +39,13 @@ def window(start, numbers, step, wait, lost=()):
     ]
 
 
+RATES = {"packets_per_s": 9_000.0, "sent_per_s": 10_000.0}
+
+
+def trial_with(**values):
+    return SimpleNamespace(**({"flag": lambda *texts: None} | values))
+
+
 def captured(*windows):
     return read(pcap(sorted(itertools.chain.from_iterable(windows))))
 
@@ -50,11 +57,11 @@ def test_the_two_windows_of_a_capture_are_told_apart(study):
     (one, out), (two, back) = study.split_windows(captured(first, second))
     assert (len(one), len(out), len(two), len(back)) == (100, 100, 300, 299)
     found = study.latencies(
-        SimpleNamespace(flag=lambda *texts: texts == () or pytest.fail(str(texts))),
+        trial_with(settle=0.0, flag=lambda *texts: texts == () or pytest.fail(str(texts))),
         {"unloaded": (one, out), "loaded": (two, back)},
         {
             "unloaded": {"sent": 100.0, "arrived": 100.0},
-            "loaded": {"sent": 300.0, "arrived": 299.0, "packets_per_s": 9_000.0},
+            "loaded": {"sent": 300.0, "arrived": 299.0} | RATES,
         },
     )
     assert found["latency_ns_mean"] == found["latency_ns_max"] == 50_000
@@ -62,6 +69,23 @@ def test_the_two_windows_of_a_capture_are_told_apart(study):
     assert found["paired_share"] == 1.0 and found["loaded_paired_share"] == pytest.approx(299 / 300)
     assert found["loaded_seen_share"] == 1.0 and found["loaded_packets_per_s"] == 9_000.0
     assert found["loss"] == 0.0 and found["loaded_loss"] == pytest.approx(1 / 300)
+    assert found["loaded_sent_per_s"] == 10_000.0
+
+
+def test_packets_that_came_before_the_queues_were_full_do_not_count(study):
+    early = window(6 * SECOND, range(1, 101), 10**5, 10)
+    later = window(6 * SECOND + 10**7, range(101, 301), 10**5, 10**7)
+    parts = study.split_windows(
+        captured(window(5 * SECOND, range(1, 101), 10**6, 50_000), [*early, *later])
+    )
+    counts = {"sent": 300.0, "arrived": 300.0} | RATES
+    found = study.latencies(
+        trial_with(settle=0.01),
+        dict(zip(("unloaded", "loaded"), parts, strict=True)),
+        {"unloaded": counts, "loaded": counts},
+    )
+    assert found["loaded_latency_ns_min"] == found["loaded_latency_ns_max"] == 10**7
+    assert found["loaded_paired_share"] == 1.0
 
 
 def test_long_chains_are_offered_what_the_generator_can_send(study):
@@ -98,11 +122,11 @@ def test_a_chain_that_lets_nothing_through_has_no_latency(study):
         )
     )
     found = study.latencies(
-        SimpleNamespace(flag=lambda *texts: None),
+        trial_with(settle=0.0),
         {"unloaded": (one, out), "loaded": (two, back)},
         {
             "unloaded": {"sent": 100.0, "arrived": 100.0},
-            "loaded": {"sent": 300.0, "arrived": 0.0, "packets_per_s": 0.0},
+            "loaded": {"sent": 300.0, "arrived": 0.0} | RATES,
         },
     )
     assert found["loaded_paired_share"] == 0.0 and found["loaded_loss"] == 1.0

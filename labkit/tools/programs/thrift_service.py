@@ -100,7 +100,9 @@ class Handler:
 
     def send(self, args: Any) -> bytes:
         """Return so many bytes; made once, since it is not the memory that is measured."""
-        return self.known.setdefault(args.size, bytes(args.size))
+        if args.size not in self.known:
+            self.known[args.size] = bytes(args.size)
+        return self.known[args.size]
 
 
 def process(wire: Any, handler: Handler) -> None:

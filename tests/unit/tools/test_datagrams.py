@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from recordings import read
 
-from labkit.errors import PlacementError, ToolMissing, ToolOutput
+from labkit.errors import PlacementError, ToolMissing, ToolOutput, UsageError
 from labkit.hosts import LocalHost, script, sockets
 from labkit.runtimes.base import Started, wait_ready
 from labkit.tools import datagrams, socat
@@ -222,5 +222,8 @@ def test_looks_that_cannot_be_read_are_shown(text: str) -> None:
 def test_the_looks_lie_within_what_is_sent() -> None:
     client = datagrams.watch("198.18.0.2", 4242, 3)
     assert client.target == "198.18.0.2"
-    assert client.argv[-3:] == ("4242", "0.20", "2.60")
+    assert client.argv[-4:] == ("4242", "0.20", "2.60", "0.20")
+    assert datagrams.watch("198.18.0.2", 4242, 3, 1.0).argv[-4:] == ("4242", "1.00", "1.80", "0.20")
+    with pytest.raises(UsageError, match="nothing is left of 1 s"):
+        datagrams.watch("198.18.0.2", 4242, 1, 1.0)
     assert client.seconds < datagrams.send("198.18.0.2", rate=1, size=28, seconds=3, port=1).seconds

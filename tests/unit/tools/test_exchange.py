@@ -114,13 +114,15 @@ def answer(number: int) -> bytes:
 def test_residence_times_are_added_to_the_round_trips() -> None:
     packets = []
     for number in range(1, 101):
-        packets += [(1000 * number, message(number)), (1000 * number + number, answer(number))]
+        at = 10_000_000 * number
+        packets += [(at, message(number)), (at + number, answer(number))]
     packets.pop()  # an answer is lost
     measurement = Measurement({"rtt_ns": np.arange(500, 550)}, {"dropped": 0.0}, 100)
     added = PLAIN.with_residence_times(measurement, capture(packets), SERVER)
     assert added.samples["rtt_ns"].tolist() == list(range(500, 550))
     residence = added.samples["residence_ns"]
-    assert len(residence) == 50 and residence[0] == 1 and residence.max() > 90
+    # As of the round trips, those of the first 400 ms and of the last 50 ms do not count.
+    assert len(residence) == 50 and residence[0] == 41 and 90 < residence.max() <= 95
     assert added.metrics == {
         "dropped": 0.0,
         "captured": 199,
@@ -138,13 +140,15 @@ def test_without_a_capture_a_measurement_stays_as_it_is() -> None:
 
 
 def test_packets_and_round_trips_that_are_missing_are_flagged() -> None:
-    packets = [(10, message(1)), (25, answer(1)), (40, message(2)), (60, answer(2))]
+    packets = [(0, message(8)), (9, answer(8)), (600_000_000, message(9)), (600_000_009, answer(9))]
+    for at, packet in [(10, message(1)), (25, answer(1)), (40, message(2)), (60, answer(2))]:
+        packets.append((500_000_000 + at, packet))
     measurement = Measurement({"rtt_ns": np.arange(1, 9)}, flags=("lossy",))
     added = PLAIN.with_residence_times(measurement, capture(packets, dropped=7), SERVER)
     assert added.samples["residence_ns"].tolist() == [15, 20]
     assert added.samples["rtt_ns"].tolist() == [1, 5] and added.metrics["capture_drops"] == 7
     lossy, dropped, left_out = added.flags
-    assert lossy == "lossy" and dropped.startswith("lossy capture: 7 of 11")
+    assert lossy == "lossy" and dropped.startswith("lossy capture: 7 of 15")
     assert left_out.startswith("6 of 8 round trips")
     with pytest.raises(ToolOutput, match="holds no message"):
         PLAIN.with_residence_times(measurement, capture([]), SERVER)
