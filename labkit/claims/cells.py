@@ -36,6 +36,10 @@ _T = TypeVar("_T")
 #: A load generator that used more of its CPUs than this may be the bottleneck, and so may one that
 #: did not reach this share of the rate that was asked of it, and is flagged for that.
 SATURATED, REACHED = 0.9, 0.95
+#: So may one that waited for its own CPU for more than this share of the time.
+WAITED = 0.05
+#: The columns of a window with a capture, at the rate that is offered.
+_LOADED = "loaded_"
 #: Statistics of samples that the papers print.
 _PRINTED = ("mean", "median", "min", "max", "std", "p95", "p99")
 
@@ -101,7 +105,7 @@ class Measured:
         trials = dataset.trials.reset_index(drop=True)
         self._trials = trials
         self._ok = (trials.get("status", pd.Series(dtype=object)) == "ok").to_numpy(dtype=bool)
-        self._limited = _limited(trials)
+        self._limited = {prefix: _limited(trials, prefix) for prefix in ("", _LOADED)}
         self._one_session = bool(trials.get("session", pd.Series(dtype=object)).nunique() == 1)
         self._levels = {
             name: _Levels.of(trials[name] if name in trials.columns else levels * len(trials))
@@ -188,7 +192,8 @@ class Measured:
             else "",
         )
         samples = int(data.n[np.concatenate(shared)].min())
-        return Cells(pd.DataFrame(values, index=every), samples, note, self._load_limit(used))
+        limited = self._load_limit(used, claim.metric)
+        return Cells(pd.DataFrame(values, index=every), samples, note, limited)
 
     def levels(self, claim: Claim, over: str, cells: Sequence[Cell]) -> list[float]:
         """Return the numbers of a factor at which every cell was measured."""
@@ -287,10 +292,11 @@ class Measured:
             raise NotMeasured(f"{words(cell)}: {_no_value(int(data.n[indices].max()), claim)}")
         return indices[~np.isnan(values)]
 
-    def _load_limit(self, cells: Sequence[NDArray[np.intp]]) -> str:
+    def _load_limit(self, cells: Sequence[NDArray[np.intp]], metric: str) -> str:
         """Return why the load generator limits a cell, where it limits a tenth of its trials."""
+        limited = self._limited[_LOADED if metric.startswith(_LOADED) else ""]
         for indices in cells:
-            reasons = [reason for reason in self._limited[indices] if reason]
+            reasons = [reason for reason in limited[indices] if reason]
             if len(reasons) > 0.1 * len(indices):
                 return f"{reasons[0]}; it was the limit in {len(reasons)} of {len(indices)} trials"
         return ""
@@ -401,21 +407,28 @@ def _numbers(column: Iterable[Any]) -> NDArray[np.float64]:
     return series.to_numpy(dtype=np.float64)
 
 
-def _limited(trials: pd.DataFrame) -> NDArray[np.object_]:
-    """Return, for each attempt, why its load generator may have been the bottleneck."""
+def _limited(trials: pd.DataFrame, prefix: str) -> NDArray[np.object_]:
+    """Return, for each attempt, why its load generator may have been the bottleneck.
+
+    `prefix` is that of the columns of another window of the trial, which has its own.
+    """
     unknown = pd.Series(np.nan, index=trials.index)
     cpu = trials.get("tool_cpu", unknown).astype(float)
-    sent = trials.get("sent_per_s", unknown) / trials.get("offered_per_s", unknown)
+    waited = trials.get("client_delay", unknown).astype(float)
+    sent = trials.get(f"{prefix}sent_per_s", trials.get("sent_per_s", unknown))
+    sent = sent / trials.get("offered_per_s", unknown)
     reached = trials.get("reached", sent).astype(float)
     # Its tool knows how few a load with random intervals may send by chance.
     late = trials.get("flags", unknown).astype(str).str.contains(NOT_REACHED, regex=False)
     reasons = [
         f"the load generator used {used:.0%} of its CPUs"
         if used > SATURATED
+        else f"the client waited for its CPU for {delay:.0%} of the time"
+        if delay > WAITED
         else f"the load generator reached {share:.0%} of the rate asked for"
         if share < REACHED and flagged
         else ""
-        for used, share, flagged in zip(cpu, reached, late, strict=True)
+        for used, delay, share, flagged in zip(cpu, waited, reached, late, strict=True)
     ]
     return np.array([*reasons, None], dtype=object)[:-1]
 

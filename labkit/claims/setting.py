@@ -39,14 +39,20 @@ def setting(
     if dataset.unmeasured:
         return "unsuitable", dataset.unmeasured
     hosts = hosts or {}
+    here = {name: _HOSTS[name][1](dataset) for name in _HOSTS if name in hosts}
+    other = {
+        name: f"{_HOSTS[name][0]}: {hosts[name]} in the paper, {found or 'not recorded'} here"
+        for name, found in here.items()
+        if found != hosts[name]
+    }
     # One that a campaign did not record may be that of the paper.
-    large = {name: hosts[name] for name in _CONFOUNDERS & hosts.keys() if _HOSTS[name][1](dataset)}
-    if lacking := [*_lacking(claim.needs, dataset, samples), *_other_hosts(large, dataset)]:
+    large = [reason for name, reason in other.items() if name in _CONFOUNDERS and here[name]]
+    if lacking := [*_lacking(claim.needs, dataset, samples), *large]:
         return "unsuitable", "; ".join(lacking)
     if lacking := [
         *_lacking(claim.same, dataset, samples),
         *_other_sizes(sizes, dataset),
-        *_other_hosts(hosts, dataset),
+        *other.values(),
     ]:
         return "analogue", "; ".join(lacking)
     return "same", ""
@@ -69,13 +75,6 @@ def _other_sizes(sizes: Mapping[str, float], dataset: Dataset) -> Iterator[str]:
 def _size_words(name: str) -> str:
     """Return the path of a setting (``linpack_size.equations``) in words with its unit."""
     return ", ".join(heading(part) for part in name.split(".") if not part.isdecimal())
-
-
-def _other_hosts(hosts: Mapping[str, str], dataset: Dataset) -> Iterator[str]:
-    """Yield what the hosts of a campaign had otherwise than the paper's."""
-    for name, (what, read) in _HOSTS.items():
-        if name in hosts and (here := read(dataset) or "not recorded") != hosts[name]:
-            yield f"{what}: {hosts[name]} in the paper, {here} here"
 
 
 def _congestion_control(dataset: Dataset) -> str:

@@ -322,6 +322,7 @@ def test_rerunning_until_it_succeeds_does_not_raise_the_error() -> None:
         ({"tool_cpu": 0.95}, "the load generator used 95% of its CPUs"),
         ({"sent_per_s": 50.0, "offered_per_s": 100.0}, "reached 50% of the rate asked for"),
         ({"reached": 0.9}, "reached 90% of the rate asked for"),
+        ({"client_delay": 0.15}, "the client waited for its CPU for 15% of the time"),
     ],
 )
 def test_nothing_is_decided_where_the_load_generator_is_the_limit(
