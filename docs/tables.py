@@ -123,11 +123,11 @@ FINDINGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         | {"application": "iperf3 tcp", "metric": "throughput_mbit_per_s"},
     ),
     (
-        "99 % latency of a service while other containers start and end",
-        "no neighbour",
+        "99 % latency of a service with a quota of a tenth of a CPU",
+        "a quota of a whole CPU",
         "cpu-quota",
-        {"condition": "coming and going", "baseline": "none"}
-        | {"placement": "docker host", "shares": 1024, "quota_us": 0, "scheduling": "other"}
+        {"condition": "1000", "baseline": "10000"}
+        | {"placement": "docker host", "shares": 0, "neighbour": "none", "scheduling": "other"}
         | {"loop": "closed", "metric": "latency_ns", "statistic": "p99"},
     ),
 )

@@ -69,8 +69,8 @@ def test_values_keep_their_units_and_statistics(papers: dict[str, claims.Paper])
     rows = tuned(papers["rohprimardho2015"]).set_index(["placement", "statistic"])
     median = rows.loc[("docker host", "median")]
     assert (median["paper"], median["paper_unit"], median["unit"]) == (4.13, "us", "ns")
-    assert median["quantity"] == "median round-trip time" and median["n_blocks"] == 12
-    assert len(median["values"]) == 12 and median["sd"] == pytest.approx(
+    assert median["quantity"] == "median round-trip time" and median["n_blocks"] == 16
+    assert len(median["values"]) == 16 and median["sd"] == pytest.approx(
         pd.Series(median["values"]).std()
     )
     # The deviation of single samples is a quantity of its own; that of a mean belongs to it.

@@ -56,8 +56,7 @@ def test_the_command_measures_the_plan_again(study: str, profile: str, more: str
     # Of several tools the plan names the one that was taken.
     assert command == expected + more.format(tool=plan["settings"].get("tool"))
     other = plan | {"blocks": 7, "settings": plan["settings"] | {"idle": "held, at 0"}}
-    # Of another number of blocks the nearest profile is `quick`, which sends fewer messages.
-    own = " -p messages 12000" if study == "affinity-spinning" else ""
+    own = f" -p tool {plan['settings']['tool']}" if study == "affinity-spinning" else ""
     assert measure_command(other).endswith(f" -p blocks 7{own} -p idle 'held, at 0'")
     assert measure_command({"study": "nowhere"}) == ""
 
