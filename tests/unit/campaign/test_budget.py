@@ -63,7 +63,7 @@ def test_a_study_is_measured_with_its_question_and_a_question_may_get_more_block
     assert "question" in planned(900, few, many).names
     names = [one.name for one in planned(900, few, many).left_out]
     assert len(names) == len(set(names)) and "question" not in names
-    (study,) = planned(SETUP + 60, few, many).studies
+    (study,) = plan_budget(SETUP + 60, [], *reference()[1:], [few, many]).studies
     assert (study.blocks, study.seconds) == (6, SETUP + 60)
     longest = Candidate("question", "cpu-quota", 24, {"a": 1e6}, 3.0)
     claims = {claim.id for claim in reference()[0] if claim.study == "cpu-quota"}
