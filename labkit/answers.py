@@ -467,9 +467,14 @@ def interval_of(row: Mapping[str, Any]) -> tuple[float, float, float]:
     That of the two one-sided tests where the row is the same within the margin, else that of Holm's
     step.
     """
-    if row["verdict"] in SAME:
-        return float(row["equal_low"]), float(row["equal_high"]), float(row["equal_confidence"])
-    return float(row["low"]), float(row["high"]), float(row["confidence"])
+    low, high, confidence = (float(row[column]) for column in interval_columns(row["verdict"]))
+    return low, high, confidence
+
+
+def interval_columns(verdict: str) -> tuple[str, str, str]:
+    """Return the columns with low, high and confidence of the interval that a verdict rests on."""
+    start = "equal_" if verdict in SAME else ""
+    return f"{start}low", f"{start}high", f"{start}confidence"
 
 
 def _missing(value: Any) -> bool:

@@ -14,7 +14,7 @@ from labkit.analysis.overhead import COST_COLUMNS
 from labkit.analysis.robust import CHECKED_BLOCKS, HALF_CHECKED, SURE_BLOCKS, UNCHECKED
 from labkit.analysis.trials import require_columns
 from labkit.answers import (
-    SAME,
+    interval_columns,
     interval_of,
     interval_text,
     ratio_text,
@@ -392,8 +392,8 @@ def headline(
     >>> analysis.headline(row, "a bridge")["verdict"]
     'different'
     """
-    equal = "equal_" if row["verdict"] in SAME else ""
-    columns = {"estimate": "estimate", "low": f"{equal}low", "high": f"{equal}high"}
+    low, high, _ = interval_columns(row["verdict"])
+    columns = {"estimate": "estimate", "low": low, "high": high}
     numbers = {name: json_value(row[column]) for name, column in columns.items()}
     pilot = str(row["note"]).startswith("pilot")
     verdict = f"{row['verdict']} (pilot)" if pilot else str(row["verdict"])

@@ -299,6 +299,7 @@ class InventoryRig(Rig):
         Where a host does not answer, it is tried again for as long as the file's ``patience``.
         """
         inventory = read_rigfile(project(spec))
+        say(f"connecting to {', '.join(inventory.machines)}")
         deadline, said = time.monotonic() + inventory.patience, -math.inf
         while True:
             try:
@@ -324,7 +325,6 @@ class InventoryRig(Rig):
             hosts = {role: connect(role, machine) for role, machine in machines.items()}
             for host in hosts.values():
                 stack.callback(host.close)
-            say(f"connecting to {', '.join(hosts)}")
             for role in machines:
                 answers[role], facts[role], problems = look(role, machines, hosts[role])
                 # After a reboot, addresses and the engine come some time after the SSH server.

@@ -267,15 +267,18 @@ def start_worker(dask: Dask, home: Path) -> None:
         dask.workers["one"] = subprocess.Popen(argv, cwd=home, stdout=log, stderr=log)
 
 
+def run_argv(dask: Dask, blocks: int) -> list[str]:
+    run = [*LABKIT, "run", "affinity-spinning", "-P", "tiny", "-p", "blocks", str(blocks)]
+    return [*run, "--scheduler", dask.address, *TLS]
+
+
 def test_what_a_killed_worker_ran_ends_and_another_worker_measures_the_block(
     dask: Dask, tmp_path: Path
 ) -> None:
     home = new_project(tmp_path)
     start_worker(dask, home)
-    argv = [*LABKIT, "run", "affinity-spinning", "-P", "tiny", "-p", "blocks", "1"]
-    argv += ["--scheduler", dask.address, *TLS]
     with (tmp_path / "run.log").open("wb") as log:
-        run = subprocess.Popen(argv, cwd=home, stdout=log, stderr=log)
+        run = subprocess.Popen(run_argv(dask, 1), cwd=home, stdout=log, stderr=log)
     worker, children = psutil.Process(dask.workers["one"].pid), []
     for _ in range(1200):
         children = [one for one in worker.children() if "affinity-spinning" in one.cmdline()]
@@ -308,8 +311,7 @@ def test_the_command_line_measures_a_notebooks_blocks_on_workers(
     """As a user does it: `labkit worker`, then `labkit run --scheduler`."""
     home = new_project(tmp_path)
     start_worker(dask, home)
-    run = [*LABKIT, "run", "affinity-spinning", "-P", "tiny", "-p", "blocks", "2"]
-    run += ["--scheduler", dask.address, *TLS]
+    run = run_argv(dask, 2)
     ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr + (tmp_path / "worker.log").read_text()
     here = os.uname().nodename
@@ -322,7 +324,7 @@ def test_the_command_line_measures_a_notebooks_blocks_on_workers(
     assert not list(folder.rglob("samples.parquet"))
     assert list((home / fleet.FOLDER / "worker").rglob("samples.parquet"))
     # More blocks are another campaign, which workers that measured the first one can measure too.
-    run[run.index("2")] = "3"
+    run = run_argv(dask, 3)
     ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 2 and "other parameters" in ended.stderr
     (home / fleet.FOLDER / "tiny").rename(home / "kept")
