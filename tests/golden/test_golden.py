@@ -527,10 +527,11 @@ def test_outputs_for_recorded_inputs_have_not_changed(name: str) -> None:
     assert not lines, f"{len(lines)} differences from {name} ({remedy})\n{shown}"
 
 
-def test_the_profiles_decide_take_twelve_hours_where_everything_was_built(
+def test_the_profiles_decide_take_a_day_at_most_where_everything_was_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exchange, "lacking", lambda tool, targets: {})
+    monkeypatch.setattr("labkit.tools.base.UNPACKAGED", ())
     monkeypatch.setattr(treatments.CongestionControl, "feasibility", lambda *of: None)
     # Its rig has a second host with an engine.
     rig = recorded_rig(labkit.load(REFERENCE / "application-networks"))
@@ -542,7 +543,7 @@ def test_the_profiles_decide_take_twelve_hours_where_everything_was_built(
             assert plan.questions.looks.blocks[0] >= 6 and plan.claims is None
             seconds += plan.estimate().seconds
             conditions += [condition.label for condition in plan.design.conditions]
-    assert 11 * 3600 < seconds < 12.5 * 3600
+    assert 18 * 3600 < seconds < 24 * 3600
     text = "\n".join(conditions)
     assert all(name in text for name in ("rkt host | 1 | 20", "docker weave", "lxc nat | 2 | 21"))
 
