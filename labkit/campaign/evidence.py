@@ -351,8 +351,8 @@ def _counters(text: str, names_kept: tuple[str, ...]) -> dict[str, int]:
 #
 # The kernel counts ticks of 10 ms (``/proc/stat``) by CPU, not by process: a side's time is that of
 # its CPUs. Where both sides are namespaces of one kernel, the softirq that receives a packet runs
-# on the CPU that sent it, and counts for the sender. Only where each side has its own kernel do
-# the categories say what a side costs.
+# on the CPU that sent it, and counts for the sender, unless the campaign moves packets to a CPU of
+# the receiver (`labkit.treatments.ReceivingCpu`).
 
 KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 #: Ticks of each of `KINDS`, by the kernel's name of a CPU; "cpu" is the sum of all.

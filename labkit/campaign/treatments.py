@@ -334,7 +334,9 @@ class ColdCache(Treatment):
 
 
 class RealTime(Treatment):
-    """The real-time scheduling class SCHED_FIFO of the server, at the level "fifo"."""
+    """The real-time scheduling class SCHED_FIFO, at the level "fifo", of the server or a client."""
+
+    known = ("other", "fifo")
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why there is no real-time class, or None."""
@@ -468,6 +470,62 @@ class PacketSteering(Treatment):
                 remedy="steer to a CPU that does not receive the device's interrupts",
             )
         return []
+
+
+class ReceivingCpu(Treatment):
+    """The CPU that takes in what a host receives: one of its "own", or "as found".
+
+    Between namespaces of one kernel the CPU of the sender takes packets in, up to the receiver's
+    socket. "own" moves the packets of the lab's interfaces to the CPUs of the host that receives
+    them, as the interrupt of a network card would. Other rigs are left as they are.
+    """
+
+    known = (AS_FOUND, "own")
+
+    def __init__(self) -> None:
+        self._steering = PacketSteering()
+        #: The level of packet steering that is in effect; None outside a trial.
+        self._level: str | None = None
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        """Return why an interface of the lab cannot move packets, or None."""
+        for role in _receivers(rig) if level == "own" else ():
+            for device in rig.interfaces[role]:
+                queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
+                if reason := infeasible(queues, "rps"):
+                    return f"{role}: {reason}"
+        return None
+
+    @contextmanager
+    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[dict[str, Any]]:
+        """Move packets to the receiving host's CPUs; yield what was read back, by role."""
+        at = _receivers(rig) if level == "own" else []
+        self._level = "on" if at else "off"
+        moved: AbstractContextManager[dict[str, Any]] = nullcontext({})
+        if at:
+            moved = self._steering.apply(rig, "on", label, at=at)
+        try:
+            with moved as record:
+                yield record
+        finally:
+            self._level = None
+
+    def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
+        """Raise unless packets were moved."""
+        if level == "own" and self._level is None:
+            raise ManipulationError(
+                "no packet was moved to the CPU of the host that receives it",
+                why="the protocol does not apply the treatment",
+                remedy='measure inside `with trial.apply("receiving_cpu")`',
+            )
+        return self._steering.check(self._level, mechanisms) if level == "own" else []
+
+
+def _receivers(rig: Rig) -> list[str]:
+    """Return the hosts whose packets the CPU of the sender takes in."""
+    apart = rig.shared_kernel and "separate-cpu-time" not in rig.missing
+    roles = rig.interfaces if apart else ()
+    return [role for role in roles if role in rig.targets and role != "collector"]
 
 
 def _steering_cpus(rig: Rig, role: str, cpus: str) -> str:

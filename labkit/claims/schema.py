@@ -72,6 +72,7 @@ from labkit.units import level_words
 Capability = Literal[
     "separate-kernels",
     "separate-machines",
+    "separate-cpu-time",
     "nic-hardware",
     "isolated-cpus",
     "busy-poll",
@@ -95,6 +96,12 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
+def _range(ends: tuple[float, float] | None) -> tuple[float, float] | None:
+    if ends is not None and not ends[0] < ends[1]:
+        raise ValueError("must be two numbers, the lower one first")
+    return ends
+
+
 def _engine(name: str) -> str:
     if name not in ENGINES:
         raise ValueError(f"must be one of {', '.join(ENGINES)}")
@@ -114,6 +121,7 @@ _Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
 _Names = Annotated[tuple[_Name, ...], Strict(False), AfterValidator(_distinct)]
 _Text = Annotated[str, StringConstraints(min_length=1)]
 _Positive = Annotated[float, Field(gt=0)]
+_Share = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=1)]
 #: The bounds between which an estimate is said to lie.
 Region: TypeAlias = tuple[float, float]
@@ -136,6 +144,8 @@ class Needs(_Model):
     samples: _Count = 0
     #: The runtime that must have run.
     engine: Annotated[str, AfterValidator(_engine)] = ""
+    #: The range of the most that a called server uses of a CPU, at the claim's `where`.
+    cpu_use: Annotated[tuple[_Share, _Share] | None, Strict(False), AfterValidator(_range)] = None
 
 
 class Published(_Model):

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import pandas as pd
+
 from labkit.claims.schema import Claim, Needs
 from labkit.dataset import Dataset
 from labkit.units import capability_words, heading
@@ -47,10 +49,10 @@ def setting(
     }
     # One that a campaign did not record may be that of the paper.
     large = [reason for name, reason in other.items() if name in _CONFOUNDERS and here[name]]
-    if lacking := [*_lacking(claim.needs, dataset, samples), *large]:
+    if lacking := [*_lacking(claim.needs, claim, dataset, samples), *large]:
         return "unsuitable", "; ".join(lacking)
     if lacking := [
-        *_lacking(claim.same, dataset, samples),
+        *_lacking(claim.same, claim, dataset, samples),
         *_other_sizes(sizes, dataset),
         *other.values(),
     ]:
@@ -100,6 +102,12 @@ def _idle(dataset: Dataset) -> str:
     return str(dataset.plan.get("settings", {}).get("idle", "as found"))
 
 
+def _receives_itself(dataset: Dataset) -> bool:
+    """Tell whether each host took in its packets (`labkit.treatments.ReceivingCpu`)."""
+    own = dataset.plan.get("settings", {}).get("receiving_cpu") == "own"
+    return own and "separate-cpu-time" not in dataset.rig.get("capabilities", ["separate-cpu-time"])
+
+
 def _seccomp(dataset: Dataset) -> str:
     """Return the profile of seccomp filters that the engine gives containers."""
     options = (_stable(dataset.facts, "sut").get("engine") or {}).get("SecurityOptions")
@@ -139,10 +147,13 @@ _HOSTS: Mapping[str, tuple[str, Callable[[Dataset], str]]] = {
 _CONFOUNDERS = frozenset({"weave"})
 
 
-def _lacking(needs: Needs, dataset: Dataset, samples: int | None) -> Iterator[str]:
+def _lacking(needs: Needs, claim: Claim, dataset: Dataset, samples: int | None) -> Iterator[str]:
     rig, facts = dataset.rig, dataset.facts
     for name in needs.capabilities:
-        if reason := _capability(name, rig):
+        reason = _capability(name, rig)
+        if name == "separate-cpu-time" and _receives_itself(dataset):
+            reason = ""
+        if reason:
             yield f"{capability_words(name)}: {reason}"
     for what, wanted, available in (
         ("CPUs of the system under test", needs.cores, _cores(facts)),
@@ -164,6 +175,27 @@ def _lacking(needs: Needs, dataset: Dataset, samples: int | None) -> Iterator[st
         yield f"a link of {needs.link_gbit_per_s:g} Gbit/s: {reason}"
     if needs.engine and not _ran(needs.engine, dataset):
         yield f"{needs.engine}: nothing ran under it"
+    if needs.cpu_use and not needs.cpu_use[0] <= (use := _use(claim, dataset)) <= needs.cpu_use[1]:
+        low, high = needs.cpu_use
+        found = "the campaign does not state it" if math.isnan(use) else f"it uses {use:.0%}"
+        yield f"a server that uses {low:.0%} to {high:.0%} of a CPU: {found}"
+
+
+def _use(claim: Claim, dataset: Dataset) -> float:
+    """Return the CPU use of a server while it is called: the highest median of a condition.
+
+    NaN where the trials of the claim's `where` do not state it.
+    """
+    rows = dataset.ok
+    if not {"cpu_ns", "elapsed_ns", "warmup_ns"} <= set(rows):
+        return math.nan
+    for factor, level in claim.where.items():
+        here = rows.get(factor, pd.Series("", index=rows.index)).astype(str)
+        number = not isinstance(level, str)
+        rows = rows[(pd.to_numeric(here, errors="coerce") if number else here) == level]
+    used = rows["cpu_ns"] / (rows["elapsed_ns"] + rows["warmup_ns"])
+    factors = [rows[name] for name in dataset.levels if name in rows]
+    return float(used.groupby(factors).median().max())
 
 
 def _capability(name: str, rig: Mapping[str, Any]) -> str:
@@ -175,6 +207,8 @@ def _capability(name: str, rig: Mapping[str, Any]) -> str:
         return str(lacking[name])
     if name in ("separate-kernels", "separate-machines") and rig.get("shared_kernel", True):
         return "the hosts share one kernel"
+    if name == "separate-cpu-time" and rig.get("shared_kernel", True):
+        return "the sender's CPU takes in what the receiver gets"
     if name in _OFFERED and name not in rig.get("offers", ()):
         return "the rig does not offer it"
     return ""

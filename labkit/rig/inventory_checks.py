@@ -220,7 +220,8 @@ def _missing_apart(inventory: Inventory, kernels: Mapping[str, tuple[str, str]])
         if inventory.shared_machine:
             reasons["separate-machines"] = "rig.toml says that the hosts are guests of one machine"
         return reasons
-    reasons = {"separate-machines": "generator and sut have one kernel (the same boot identifier)"}
+    one_kernel = "generator and sut have one kernel (the same boot identifier)"
+    reasons = dict.fromkeys(("separate-machines", "separate-cpu-time"), one_kernel)
     sut, generator = inventory.machines["sut"], inventory.machines["generator"]
     if not cpu_set(sut.cpus) - cpu_set(generator.cpus):
         reasons["two-cpus"] = "rig.toml gives generator and sut the same CPU of one machine"

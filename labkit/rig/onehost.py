@@ -207,6 +207,7 @@ def _missing(host: ReadingHost, gateway: str, cpus: Mapping[str, str]) -> dict[s
     root = "the one-host rig without root cannot"
     reasons = {
         "separate-machines": "generator and server are one machine",
+        "separate-cpu-time": "generator and server have one network interface",
         "nic-hardware": "the link is loopback",
         "busy-poll": "loopback has no queue that a socket could poll",
         "clean-host": "the engine's rules are on this host, and apply to every process",

@@ -254,7 +254,7 @@ class VirtualRig(Rig):
             ),
             caveats=(
                 f"one kernel, {len(allowed_cpus())} vCPUs, shared softirq: the receiving side's "
-                "network work runs on the sender's CPU",
+                "network work runs on the sender's CPU, unless a campaign moves it (receiving_cpu)",
                 "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
                 *netns.rate_caveats(rate),
             ),
@@ -370,7 +370,7 @@ def allowed_cpus() -> list[int]:
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 #: What has no CPU list.
-CPU_NOTES = {"softirq": "the sender's"}
+CPU_NOTES = {"softirq": "the sender's, unless packets are moved"}
 
 
 def cpu_map() -> dict[str, str]:
@@ -410,6 +410,8 @@ def _missing(cpus: dict[str, str]) -> dict[str, str]:
     }
     if int(cpus["sut"]) in siblings(int(cpus["generator"])) and cpus["generator"] != cpus["sut"]:
         reasons["two-cores"] = "the two ends run on threads of one core"
+    if cpus["generator"] == cpus["sut"]:
+        reasons["separate-cpu-time"] = "generator and sut share the only CPU"
     return reasons | missing_here(cpus) | storage.missing()
 
 

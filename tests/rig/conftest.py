@@ -37,6 +37,7 @@ TREATMENTS = {
     "congestion_control": treatments.CongestionControl(),
     "capture": treatments.PacketCapture(),
     "tunnel_offload": treatments.TunnelOffload(),
+    "receiving_cpu": treatments.ReceivingCpu(),
 }
 _numbers = itertools.count(1)
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from labkit.campaign.evidence import KINDS
+from labkit.campaign.treatments import ENDS
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError
-from labkit.placement import docker, waiting
+from labkit.placement import cpu_set, docker, waiting
 from labkit.rig.base import Rig
 from labkit.runtimes import networks
 from labkit.tools.applications import APPLICATIONS, Application, families, with_tools
@@ -99,6 +100,24 @@ def test_without_tunnel_offload_a_stream_is_cut_into_packets(lab: Rig, make_tria
                 count, packets = (b - a for a, b in zip(before, received(), strict=True))
             sizes.setdefault(level, []).append(count / packets)
     assert max(sizes["off"]) <= 1600 < 3 * 1600 < min(sizes["as found"])
+
+
+def test_a_host_takes_in_its_packets_on_its_own_cpu(lab: Rig, make_trial: Make) -> None:
+    shares = {}
+    for level in ("as found", "own"):
+        trial = make_trial(docker("nat"), receiving_cpu=level)
+        application = APPLICATIONS["iperf3 udp"]
+        with trial.apply("receiving_cpu"), pair(trial, application) as measure:
+            # What a busy machine can send without a loss.
+            measure(application, mbit_per_s=50)
+        sut, peer = (
+            sum(trial.mechanisms[f"cpu{cpu}_packets"] for cpu in cpu_set(lab.cpus(role, "split")))
+            for role in ENDS
+        )
+        shares[level] = sut / (sut + peer)
+    # Datagrams go from the client to the server alone, and are queued before the server's
+    # interface too, which is the sender's work in any case.
+    assert shares["as found"] < 0.1 and shares["own"] > 0.3
 
 
 @pytest.mark.parametrize("network", ["host", "nat"])

@@ -59,6 +59,25 @@ def test_received_packets_are_steered_during_a_trial(both: Rig, make_trial: Make
     assert steered_to(both) == before
 
 
+def test_packets_are_moved_to_the_cpu_of_the_host_that_receives_them(
+    both: Rig, make_trial: Make
+) -> None:
+    before = steered_to(both)
+    trial = make_trial(bare("rules"), receiving_cpu="own")
+    with trial.serve(sockperf.server("block"), bare("rules")) as server:
+        with trial.apply("receiving_cpu") as moved:
+            assert steered_to(both) == [both.cpus("sut", "split"), both.cpus("peer", "split")]
+            assert {"generator", "sut", "clean", "peer"} <= set(moved)
+            trial.measure(echoes(server.address))
+            # The settings of a host may have been undone by something else.
+            treatment = trial._treatments["receiving_cpu"][0]
+            with pytest.raises(ManipulationError, match="no packet was steered"):
+                treatment.check("own", {"rps_ipis": 0})
+        with pytest.raises(ManipulationError, match="does not apply the treatment"):
+            trial.measure(echoes(server.address))
+    assert steered_to(both) == before
+
+
 def test_flows_are_steered_with_the_table_of_the_machine(both: Rig, make_trial: Make) -> None:
     local = LocalHost()
     before = local.run("cat", FLOW_TABLE).stdout

@@ -136,7 +136,7 @@ class Told:
     @contextmanager
     def serve(self, workload: Any, placement: Placement, **options: Any) -> Any:
         # Before any socket is made.
-        assert self.applied == ["idle", "congestion_control", "tunnel_offload"]
+        assert self.applied == ["idle", "congestion_control", "receiving_cpu", "tunnel_offload"]
         self.placed.append((workload, placement, options))
         yield SimpleNamespace(address="198.18.0.3", number=len(self.placed))
 

@@ -119,7 +119,7 @@ def test_what_a_rig_lacks_is_never_decided(
     )
     clear = small()
     row = one(Campaign(clear.plan | {"rig": rig}, clear.records), which)
-    one_kernel = {"separate-kernels", "separate-machines"} if shared else set()
+    one_kernel = set(CAPABILITIES[:3]) if shared else set()
     unmet = asks & (lacks | one_kernel) or samples > 5000
     decided = "replicated" if holds else "contradicted"
     assert row["result"] == ("not decidable on this rig" if unmet else decided)
@@ -159,6 +159,57 @@ def test_guests_of_one_machine_have_kernels_of_their_own_only() -> None:
         )
         row = ledger(campaign(lambda *_: 1.0, rig=rig), claims=Claims((which,))).iloc[0]
         assert row["setting"] == word
+
+
+@pytest.mark.parametrize(
+    ("receives", "word"), [("own", "same"), ("as found", "unsuitable"), (None, "unsuitable")]
+)
+def test_cpu_time_is_a_host_s_own_where_it_takes_in_its_own_packets(
+    receives: str | None, word: str
+) -> None:
+    rig = REAL | {"shared_kernel": True, "capabilities": {"separate-kernels": "namespaces"}}
+    settings = {} if receives is None else {"receiving_cpu": receives}
+    for capability, expected in (("separate-cpu-time", word), ("separate-kernels", "unsuitable")):
+        needs = Needs(capabilities=(capability,))
+        which = claim("bound", condition=A, high=2, needs=needs)
+        found = campaign(lambda *_: 1.0, rig=rig, settings=settings)
+        row = ledger(found, claims=Claims((which,))).iloc[0]
+        assert row["setting"] == expected, row["setting_why"]
+    rig["capabilities"]["separate-cpu-time"] = "one network interface"
+    found = campaign(lambda *_: 1.0, rig=rig, settings=settings)
+    which = claim("bound", condition=A, high=2, needs=Needs(capabilities=("separate-cpu-time",)))
+    row = ledger(found, claims=Claims((which,))).iloc[0]
+    assert row["setting"] == "unsuitable" and "one network interface" in row["setting_why"]
+
+
+@pytest.mark.parametrize(
+    ("used", "word", "why"),
+    [
+        ({"a": 0.35, "b": 0.2}, "same", ""),
+        ({"a": 0.45, "b": 0.35}, "unsuitable", "it uses 45%"),
+        ({"a": 0.2, "b": 0.1}, "unsuitable", "it uses 20%"),
+        ({}, "unsuitable", "the campaign does not state it"),
+    ],
+)
+def test_a_server_that_uses_another_part_of_a_cpu_is_another_setting(
+    used: dict[str, float], word: str, why: str
+) -> None:
+    found = small()
+    for record in found.records:
+        network = record["levels"]["placement"].split()[-1]
+        if network in used:
+            record["mechanisms"] |= {"cpu_ns": used[network] * 1e10, "cpu_use": 0.9}
+            record["metrics"] |= {"elapsed_ns": 9e9, "warmup_ns": 1e9}
+    which = claim(
+        "bound", condition=A, high=2, where={"size_b": 4}, needs=Needs(cpu_use=(0.3, 0.39))
+    )
+    row = one(found, which)
+    assert row["setting"] == word and why in row["setting_why"]
+
+
+def test_a_range_of_cpu_use_is_the_lower_number_first() -> None:
+    with pytest.raises(ValueError, match="the lower one first"):
+        Needs(cpu_use=(0.39, 0.3))
 
 
 def machine(**stable: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -209,6 +210,23 @@ def test_steering_without_effect_is_an_error(
     with pytest.raises(ManipulationError, match="no packet was steered") as caught:
         treatment.check(level, mechanisms)
     assert why in caught.value.why
+
+
+@pytest.mark.parametrize(("shared", "level"), [(False, "own"), (True, "as found")])
+def test_where_no_packet_is_to_be_moved_none_needs_to_be(shared: bool, level: str) -> None:
+    rig = SimpleNamespace(shared_kernel=shared, interfaces={"sut": ("eth0",)}, missing={})
+    treatment = treatments.ReceivingCpu()
+    assert treatment.feasibility(rig, level, {}) is None
+    with treatment.apply(rig, level, "lkt-1") as record:
+        assert record == {} and treatment.check(level, {"rps_ipis": 0}) == []
+
+
+def test_a_protocol_that_does_not_move_packets_is_an_error() -> None:
+    treatment = treatments.ReceivingCpu()
+    assert treatment.check("as found", {"rps_ipis": 0}) == []
+    with pytest.raises(ManipulationError, match="no packet was moved") as caught:
+        treatment.check("own", {"rps_ipis": 1})
+    assert "does not apply" in caught.value.why
 
 
 needs_namespaces = [
