@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from notebook_studies import declared
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
-from labkit.errors import ToolOutput
+from labkit.errors import CommandTimeout, ToolOutput
 from labkit.hosts import LocalHost
 from labkit.placement import Placement, bare, container, docker
 from labkit.rig import extra_hosts, netns
@@ -44,14 +45,33 @@ def mirrors() -> str:
     return "".join(found)
 
 
+#: Messages of a trial, and of those that repeat one that failed: on a busy machine a round trip may
+#: take a hundred times as long. sockperf is given a time for them, in which some have to come back.
+MESSAGES = {"sockperf": (500, 5_000, 50_000), "sfnt-pingpong": (500, 100, 20)}
+
+
 def measured(
-    rig: Rig, label: str, place: Placement, *, capture: str, **more: Any
+    rig: Rig, label: str, place: Placement, *, tool: str = "sockperf", **more: Any
+) -> tuple[Trial, Any]:
+    *first, last = MESSAGES[tool]
+    for messages in first:
+        with suppress(CommandTimeout):
+            try:
+                return once(rig, label, place, messages, tool=tool, **more)
+            except ToolOutput as error:
+                if "no complete result" not in str(error):
+                    raise
+    return once(rig, label, place, last, tool=tool, **more)
+
+
+def once(
+    rig: Rig, label: str, place: Placement, messages: int, *, tool: str, capture: str, **more: Any
 ) -> tuple[Trial, Any]:
     names = declared("10-affinity-spinning.ipynb")
     levels = {"placement": place, "affinity": "split", "wait": "spin", "capture": capture}
     about = {
-        "messages": 500,
-        "tool": "sockperf",
+        "messages": messages,
+        "tool": tool,
         "load": {"kind": "none"},
         "size": 64,
         "seccomp": "default",
@@ -66,10 +86,11 @@ def measured(
 @pytest.mark.built("sfnt-pingpong")
 @pytest.mark.parametrize("place", [bare("clean"), docker("bridge")], ids=str)
 def test_the_paper_s_own_tool(watched: Rig, label: str, left: Left, place: Placement) -> None:
-    _, measurement = measured(watched, label, place, capture="on", tool="sfnt-pingpong")
+    trial, measurement = measured(watched, label, place, capture="on", tool="sfnt-pingpong")
     rtt, inside = measurement.samples["rtt_ns"], measurement.samples["residence_ns"]
     # It exchanges as many messages as it was asked to, however long that takes.
-    assert len(rtt) == len(inside) == 500 and 0 < np.median(inside) < np.median(rtt)
+    assert len(rtt) == len(inside) == trial.messages
+    assert 0 < np.median(inside) < np.median(rtt)
     assert left() == []
 
 
@@ -89,8 +110,8 @@ def test_a_captured_trial_has_round_trip_and_residence_times(
 ) -> None:
     trial, measurement = measured(watched, label, place, capture="on", exchange=exchange)
     rtt, inside = measurement.samples["rtt_ns"], measurement.samples["residence_ns"]
-    # On a busy machine fewer are exchanged in the second that the tool takes.
-    assert 0 < len(rtt) == len(inside) <= 500 and inside.min() > 0
+    # On a busy machine fewer are exchanged in the time that the tool takes.
+    assert 0 < len(rtt) == len(inside) <= trial.messages and inside.min() > 0
     assert np.median(inside) < np.median(rtt)
     found = measurement.metrics
     assert found["paired"] >= len(rtt) and found["captured"] >= 2 * found["paired"]
@@ -123,7 +144,8 @@ def test_a_trial_without_capture_is_not_mirrored(
     trial, measurement = measured(
         watched, label, place, capture="off", exchange=exchange, load=load
     )
-    assert list(measurement.samples) == ["rtt_ns"] and 0 < len(measurement.samples["rtt_ns"]) <= 500
+    assert list(measurement.samples) == ["rtt_ns"]
+    assert 0 < len(measurement.samples["rtt_ns"]) <= trial.messages
     beside = set(trial.record.get("verifications", {}))
     count = {"none": 0, "containers": 2, "stress-ng": 1}[load["kind"]]
     assert beside == {f"load{number}" for number in range(count)}
