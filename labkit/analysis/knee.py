@@ -115,7 +115,7 @@ def fit_knee(
     >>> names = {"over": "quota_us", "block": "block"}
     >>> knee = analysis.fit_knee(trials, value="latency_ns_median", **names)
     >>> knee.at.n_blocks
-    25
+    60
     """
     frame = numeric_levels(frame, over)
     table = blocks_of(frame, value=value, level=over, block=block, levels=levels, log=True)

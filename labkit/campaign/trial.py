@@ -302,7 +302,7 @@ class Trial:
         check_target(self._rig, self._servers.values(), client, None)
         self.record["commands"].append(brief(client.argv))
         target, label = self._rig.targets["generator"], f"{self._label}-{name}"
-        command = ["taskset", "-c", self.cpus("generator"), *client.argv]
+        command = self._on_generator(client, client.argv)
         directory = f"{target.directory}/{label}"
         return background.prestart(target.host, directory, label, client, command)
 
@@ -493,13 +493,22 @@ class Trial:
         if folder and argv != list(client.argv):
             argv, show = [*script(_MAKE, folder), *argv], [*script(_REMOVE, folder), *show]
         if inside is None:
-            cpus = self.cpus("generator")
-            return Load(name, client, ["taskset", "-c", cpus, *held.guarded(argv)], show, cpus)
+            command = self._on_generator(client, held.guarded(argv))
+            return Load(name, client, command, show, self.cpus("generator"))
+        if client.fifo:
+            raise UsageError(
+                "a client inside a placement has the scheduling class of that",
+                remedy='place it with limited(fifo=...), or give the client "fifo" 0',
+            )
         # What enters the placement runs on the harness's CPUs; the command is pinned inside.
         command = ["taskset", "-c", self._outside(), *inside.enter(held.guarded(argv))]
         own_count = any(RUNTIMES[placement.runtime].own_stack for placement in placements)
         cpus = "" if own_count else inside.cpus
         return Load(name, client, command, inside.enter(show), cpus)
+
+    def _on_generator(self, client: Client, argv: Sequence[str]) -> list[str]:
+        real_time = ["chrt", "--fifo", str(client.fifo)] if client.fifo else []
+        return ["taskset", "-c", self.cpus("generator"), *real_time, *argv]
 
     def _outside(self) -> str:
         cpus = self._rig.cpu_map

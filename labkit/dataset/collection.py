@@ -184,7 +184,7 @@ def load(path: Path | str) -> Dataset | Studies:
     --------
     >>> from labkit import load
     >>> load("data/reference/cpu-quota").ok.shape[0]
-    409
+    864
     """
     folder = Path(path)
     if not folder.is_absolute() and not folder.exists() and project(folder).exists():

@@ -91,6 +91,8 @@ class Client:
         Transports that must be seen to pass the rules of a published port; "" for any.
     prestart : Prestart, optional
         For a tool that sleeps before it sends.
+    fifo : int
+        Its priority in the real-time class SCHED_FIFO on the generator; 0 for the ordinary class.
 
     Examples
     --------
@@ -108,6 +110,7 @@ class Client:
     samples_in_stdout: bool = False
     protocols: tuple[str, ...] = ("",)
     prestart: Prestart | None = None
+    fifo: int = 0
 
 
 @runtime_checkable

@@ -1,7 +1,7 @@
 """Apache Thrift: remote calls of a service in Python, in a closed or an open loop.
 
 Both ends are ``programs/thrift_service.py``, which Debian's python3 runs with python3-thrift. In a
-closed loop a call is made as soon as the one before has been answered, so that a server that stalls
+closed loop a call is made when the one before has been answered, so that a server that stalls
 delays the calls that would have noticed it (coordinated omission); in an open loop calls are due at
 set times, from which their latency counts.
 """
@@ -106,9 +106,14 @@ def duration(calls: int, *, size: int = 0, share: float = 1.0, rate: float = 0.0
     return 1.0 + (calls + WARMUP) * max(each, 1 / rate if rate else 0.0)
 
 
-def closed_loop(address: str, *, calls: int, **options: Any) -> Client:
-    """Return the client that calls again as soon as it has the answer; options as `open_loop`."""
-    return _client("closed", address, calls, **options)
+def closed_loop(address: str, *, calls: int, pause_us: float = 0.0, **options: Any) -> Client:
+    """Return the client that calls again once it has the answer and has slept for `pause_us`.
+
+    Other options are those of `open_loop`.
+    """
+    if not 0 <= pause_us <= 1e6:
+        raise UsageError(f"invalid pause: {pause_us!r} us", remedy="from 0 to 1,000,000 us")
+    return _client("closed", address, calls, pause=pause_us / 1e6, **options)
 
 
 def open_loop(address: str, *, calls: int, rate: float, **options: Any) -> Client:
@@ -143,6 +148,7 @@ def _client(
     port: int = PORT,
     share: float = 1.0,
     rate: float = 0.0,
+    pause: float = 0.0,
     inside: bool = False,
 ) -> Client:
     one_of("call", call, CALLS)
@@ -153,11 +159,11 @@ def _client(
         raise UsageError(f"invalid share of a CPU: {share!r}", remedy="above 0, at most 1")
     options = {"address": address, "port": port, "transport": transport, "call": call}
     options |= {"size": size, "calls": calls, "warmup": WARMUP, "log": "-" if inside else "{log}"}
-    options |= {"rate": rate} if mode == "open" else {}
+    options |= {"rate": rate} if mode == "open" else {"pause": f"{pause:.9f}"}
     return Client(
         python("thrift_service", mode, **options),
         address,
-        duration(calls, size=size, share=share, rate=rate),
+        duration(calls, size=size, share=share, rate=rate) + (calls + WARMUP) * pause,
         partial(parse, calls=calls),
         log_rows=None if inside else calls,
         samples_in_stdout=inside,

@@ -10,6 +10,7 @@ from labkit.campaign.trial import Trial
 from labkit.placement import Placement, bare, docker
 from labkit.rig.base import Rig
 from labkit.tools import thrift_rpc
+from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
 Left = Callable[[], list[str]]
@@ -28,6 +29,20 @@ def test_the_service_is_called_wherever_it_is(
     assert not any("protocol" in flag for flag in measurement.flags)
     assert trial.mechanisms["cpu_ns"] > CALLS * 1_000  # a call costs more than 1 us of CPU
     assert left() == []
+
+
+@pytest.mark.parametrize(("fifo", "policy"), [(0, "SCHED_OTHER"), (50, "SCHED_FIFO")])
+def test_a_client_has_the_real_time_class_where_it_asks_for_it(
+    lab: Rig, make_trial: Make, fifo: int, policy: str
+) -> None:
+    def read(stdout: str, log: str) -> Measurement:
+        return Measurement({}, {}, 0, (stdout,))
+
+    trial = make_trial(bare())
+    with trial.serve(thrift_rpc.server(), bare()) as server:
+        argv = ("sh", "-c", "chrt --pid $$; sleep 0.2")
+        measurement = trial.measure(Client(argv, server.address, 1.0, read, fifo=fifo))
+    assert policy in measurement.flags[0] and f"priority: {fifo}\n" in measurement.flags[0]
 
 
 @pytest.mark.parametrize("placement", [docker("host"), bare("cgroup")], ids=str)

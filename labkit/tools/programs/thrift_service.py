@@ -13,7 +13,7 @@ compiled protocol where that is installed. The text of this file is the argument
 so that the same program runs in a container, in a chroot, on a host and on the generator::
 
     serve port=9090 transport=buffered
-    closed address=A port=9090 transport=T call=nothing size=0 calls=10000 warmup=500 log=FILE
+    closed address=A port=9090 transport=T call=nothing size=0 calls=10000 warmup=500 pause=0
     open ... rate=2000
     busy seconds=0
 
@@ -167,12 +167,16 @@ def caller(wire: Any, call: str, size: int) -> Callable[[], None]:
     return make
 
 
-def closed_loop(make: Callable[[], None], due: Column, sent: Column, ended: Column) -> None:
-    """Call again as soon as the answer is there: what is late makes what follows late."""
+def closed_loop(
+    make: Callable[[], None], due: Column, sent: Column, ended: Column, pause: float = 0.0
+) -> None:
+    """Call again when the answer is there and a pause (s) is over: what is late delays the rest."""
     for place in range(len(sent)):
         due[place] = sent[place] = monotonic_ns()
         make()
         ended[place] = monotonic_ns()
+        if pause:
+            sleep(pause)
 
 
 def open_loop(
@@ -259,7 +263,7 @@ def client(mode: str, given: dict[str, str]) -> None:
     if mode == "open":
         open_loop(make, due, sent, ended, round(1e9 / float(given["rate"])))
     else:
-        closed_loop(make, due, sent, ended)
+        closed_loop(make, due, sent, ended, float(given["pause"]))
     delay, slices = (now - then for now, then in zip(waited(), began, strict=True))
     wire.trans.close()
     summary = {

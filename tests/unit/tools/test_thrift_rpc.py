@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recordings import read
 
-from labkit.errors import ToolOutput
+from labkit.errors import ToolOutput, UsageError
 from labkit.hosts import LocalHost
 from labkit.tools import thrift_rpc
 from labkit.tools.base import Client
@@ -136,6 +136,10 @@ def test_a_run_is_given_the_time_that_its_quota_makes_it_take() -> None:
     assert 2 < whole < 6 and whole < tenth < 20
     assert thrift_rpc.duration(10_000, rate=100) > 100
     assert thrift_rpc.duration(10_000, size=100_000) > whole + 10
+    quick, slow = (
+        thrift_rpc.closed_loop("198.18.0.3", calls=10_000, pause_us=pause) for pause in (0, 1e3)
+    )
+    assert slow.seconds > quick.seconds + 10
 
 
 @pytest.fixture(params=thrift_rpc.TRANSPORTS)
@@ -175,6 +179,23 @@ def test_the_service_answers_every_call(call: str, served: str, tmp_path: Path) 
     inside = thrift_rpc.closed_loop("127.0.0.1", calls=50, inside=True, **options)
     assert inside.parse(run(inside, tmp_path / "none").stdout, "").messages == 550
     assert not (tmp_path / "none").exists()
+
+
+@needs_thrift
+def test_the_client_sleeps_between_calls_where_it_is_asked_to(served: str, tmp_path: Path) -> None:
+    client = thrift_rpc.closed_loop(
+        "127.0.0.1", calls=50, pause_us=3_000, transport=served, port=PORT
+    )
+    ended = run(client, tmp_path / "log")
+    samples = client.parse(ended.stdout, (tmp_path / "log").read_text()).samples
+    answered = samples["start_ns"] + samples["latency_ns"]
+    assert (samples["start_ns"][1:] - answered[:-1] >= 3_000_000).all()
+
+
+@pytest.mark.parametrize("pause_us", [-1, 2e6, float("nan")])
+def test_an_impossible_pause_is_refused(pause_us: float) -> None:
+    with pytest.raises(UsageError, match="invalid pause"):
+        thrift_rpc.closed_loop("198.18.0.3", calls=50, pause_us=pause_us)
 
 
 @needs_thrift
