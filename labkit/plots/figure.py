@@ -16,6 +16,7 @@ import seaborn as sns
 from IPython import display as ipython_display
 from matplotlib import figure as drawing
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
@@ -27,7 +28,7 @@ from labkit.units import METRICS
 
 #: Of more panels or rows than this, the text alternative names the first and the last only.
 _NAMED = 8
-#: A line of more points is drawn as pixels, as it would be most of a page.
+#: More points, joined or not, are drawn as pixels, as they would be most of a page.
 _MANY = 300
 _TAG = re.compile("<[^>]+>")
 _DECIMALS = re.compile(r"-?\b\d+\.\d{3,}\b")
@@ -60,6 +61,9 @@ def svg(figure: drawing.Figure) -> str:
     for line in figure.findobj(Line2D):
         if np.size(line.get_xdata()) > _MANY:
             line.set_rasterized(True)
+    for points in figure.findobj(PathCollection):
+        if np.shape(points.get_offsets())[0] > _MANY:
+            points.set_rasterized(True)
     swatches = {one for legend in figure.findobj(Legend) for one in legend.findobj(Rectangle)}
     for patch in figure.findobj(Rectangle):
         # Else a drawing of its own for each bar; in a legend, pixels would be misplaced.

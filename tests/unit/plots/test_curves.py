@@ -11,6 +11,7 @@ from scipy import stats
 
 from labkit.errors import UsageError
 from labkit.plots import curve_plot
+from labkit.plots.figure import svg
 
 LEVELS = [1000, 2000, 4000]
 
@@ -124,3 +125,10 @@ def test_axes_may_be_linear_as_the_number_is() -> None:
 def test_errors_of_impossible_requests(frame, options, message) -> None:
     with pytest.raises(UsageError, match=message):
         draw(frame, **options)
+
+
+@pytest.mark.parametrize(("copies", "image"), [(10, False), (11, True)])
+def test_hundreds_of_points_are_one_image(copies: int, image: bool) -> None:
+    # Thirty trials in each copy.
+    frame = pd.concat([trials()] * copies)
+    assert ("<image" in svg(draw(frame))) == image
