@@ -425,11 +425,8 @@ class PacketSteering(Treatment):
         for role in ENDS:
             if role not in rig.targets:
                 return f"the rig has no host {role}"
-            for device in rig.interfaces.get(role, ()) if LEVELS[level] else ():
-                queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
-                reasons = (infeasible(queues, what) for what in LEVELS[level])
-                if reason := next(filter(None, reasons), None):
-                    return f"{role}: {reason}"
+            if reason := _unsteerable(rig, role, LEVELS[level]):
+                return reason
         return None
 
     @contextmanager
@@ -489,12 +486,8 @@ class ReceivingCpu(Treatment):
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why an interface of the lab cannot move packets, or None."""
-        for role in _receivers(rig) if level == "own" else ():
-            for device in rig.interfaces[role]:
-                queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
-                if reason := infeasible(queues, "rps"):
-                    return f"{role}: {reason}"
-        return None
+        roles = _receivers(rig) if level == "own" else []
+        return next(filter(None, (_unsteerable(rig, role, LEVELS["on"]) for role in roles)), None)
 
     @contextmanager
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[dict[str, Any]]:
@@ -519,6 +512,16 @@ class ReceivingCpu(Treatment):
                 remedy='measure inside `with trial.apply("receiving_cpu")`',
             )
         return self._steering.check(self._level, mechanisms) if level == "own" else []
+
+
+def _unsteerable(rig: Rig, role: str, mechanisms: Sequence[str]) -> str | None:
+    """Return why an interface of a host cannot have the mechanisms of packet steering, or None."""
+    for device in rig.interfaces.get(role, ()) if mechanisms else ():
+        queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
+        reasons = (infeasible(queues, what) for what in mechanisms)
+        if reason := next(filter(None, reasons), None):
+            return f"{role}: {reason}"
+    return None
 
 
 def _receivers(rig: Rig) -> list[str]:

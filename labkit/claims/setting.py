@@ -102,12 +102,6 @@ def _idle(dataset: Dataset) -> str:
     return str(dataset.plan.get("settings", {}).get("idle", "as found"))
 
 
-def _receives_itself(dataset: Dataset) -> bool:
-    """Tell whether each host took in its packets (`labkit.treatments.ReceivingCpu`)."""
-    own = dataset.plan.get("settings", {}).get("receiving_cpu") == "own"
-    return own and "separate-cpu-time" not in dataset.rig.get("capabilities", ["separate-cpu-time"])
-
-
 def _seccomp(dataset: Dataset) -> str:
     """Return the profile of seccomp filters that the engine gives containers."""
     options = (_stable(dataset.facts, "sut").get("engine") or {}).get("SecurityOptions")
@@ -150,10 +144,7 @@ _CONFOUNDERS = frozenset({"weave"})
 def _lacking(needs: Needs, claim: Claim, dataset: Dataset, samples: int | None) -> Iterator[str]:
     rig, facts = dataset.rig, dataset.facts
     for name in needs.capabilities:
-        reason = _capability(name, rig)
-        if name == "separate-cpu-time" and _receives_itself(dataset):
-            reason = ""
-        if reason:
+        if reason := _capability(name, dataset):
             yield f"{capability_words(name)}: {reason}"
     for what, wanted, available in (
         ("CPUs of the system under test", needs.cores, _cores(facts)),
@@ -170,7 +161,7 @@ def _lacking(needs: Needs, claim: Claim, dataset: Dataset, samples: int | None) 
     if (
         needs.link_gbit_per_s
         and needs.link_gbit_per_s != shaped
-        and (reason := _link(needs.link_gbit_per_s, rig, facts))
+        and (reason := _link(needs.link_gbit_per_s, dataset))
     ):
         yield f"a link of {needs.link_gbit_per_s:g} Gbit/s: {reason}"
     if needs.engine and not _ran(needs.engine, dataset):
@@ -198,8 +189,9 @@ def _use(claim: Claim, dataset: Dataset) -> float:
     return float(used.groupby(factors).median().max())
 
 
-def _capability(name: str, rig: Mapping[str, Any]) -> str:
-    """Return why a rig lacks a capability; empty where it has it."""
+def _capability(name: str, dataset: Dataset) -> str:
+    """Return why the rig of a campaign lacks a capability; empty where it has it."""
+    rig = dataset.rig
     lacking = rig.get("capabilities")
     if lacking is None:
         return "the rig does not state what it lacks"
@@ -207,7 +199,8 @@ def _capability(name: str, rig: Mapping[str, Any]) -> str:
         return str(lacking[name])
     if name in ("separate-kernels", "separate-machines") and rig.get("shared_kernel", True):
         return "the hosts share one kernel"
-    if name == "separate-cpu-time" and rig.get("shared_kernel", True):
+    own = dataset.plan.get("settings", {}).get("receiving_cpu") == "own"
+    if name == "separate-cpu-time" and rig.get("shared_kernel", True) and not own:
         return "the sender's CPU takes in what the receiver gets"
     if name in _OFFERED and name not in rig.get("offers", ()):
         return "the rig does not offer it"
@@ -218,12 +211,13 @@ def _cores(facts: Mapping[str, Any]) -> int:
     return int(_stable(facts, "sut").get("cpu", {}).get("count") or 0)
 
 
-def _link(wanted: float, rig: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+def _link(wanted: float, dataset: Dataset) -> str:
     """Return why the link between both ends is not known to have a rate; empty where it has."""
     # A virtual interface names a rate that no packet ever keeps to.
-    if reason := _capability("nic-hardware", rig):
+    if reason := _capability("nic-hardware", dataset):
         return reason
-    rates = [rate for role in ("generator", "sut") for rate in _rates(_stable(facts, role))]
+    ends = [_stable(dataset.facts, role) for role in ("generator", "sut")]
+    rates = [rate for end in ends for rate in _rates(end)]
     if not rates or not all(map(math.isfinite, rates)):
         return "the rig does not state a rate"
     return "" if min(rates) >= wanted else f"there are {min(rates):g} Gbit/s"

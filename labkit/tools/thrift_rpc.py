@@ -90,7 +90,9 @@ def pause(seconds: float, address: str = "") -> Client:
     return Client(("sleep", f"{seconds:g}"), address, seconds, lambda stdout, log: Measurement({}))
 
 
-def duration(calls: int, *, size: int = 0, share: float = 1.0, rate: float = 0.0) -> float:
+def duration(
+    calls: int, *, size: int = 0, share: float = 1.0, rate: float = 0.0, pause_us: float = 0.0
+) -> float:
     """Return the seconds that so many calls are expected to take at most.
 
     Parameters
@@ -101,9 +103,11 @@ def duration(calls: int, *, size: int = 0, share: float = 1.0, rate: float = 0.0
         The share of a CPU that the server may use.
     rate : float
         Calls a second in an open loop; 0 in a closed one.
+    pause_us : float
+        The pause after each call of a closed loop.
     """
     each = max(_CALL, _COMPUTING / share) + size / _SPEED
-    return 1.0 + (calls + WARMUP) * max(each, 1 / rate if rate else 0.0)
+    return 1.0 + (calls + WARMUP) * (max(each, 1 / rate if rate else 0.0) + pause_us / 1e6)
 
 
 def closed_loop(address: str, *, calls: int, pause_us: float = 0.0, **options: Any) -> Client:
@@ -113,7 +117,7 @@ def closed_loop(address: str, *, calls: int, pause_us: float = 0.0, **options: A
     """
     if not 0 <= pause_us <= 1e6:
         raise UsageError(f"invalid pause: {pause_us!r} us", remedy="from 0 to 1,000,000 us")
-    return _client("closed", address, calls, pause=pause_us / 1e6, **options)
+    return _client("closed", address, calls, pause_us=pause_us, **options)
 
 
 def open_loop(address: str, *, calls: int, rate: float, **options: Any) -> Client:
@@ -148,7 +152,7 @@ def _client(
     port: int = PORT,
     share: float = 1.0,
     rate: float = 0.0,
-    pause: float = 0.0,
+    pause_us: float = 0.0,
     inside: bool = False,
 ) -> Client:
     one_of("call", call, CALLS)
@@ -159,11 +163,11 @@ def _client(
         raise UsageError(f"invalid share of a CPU: {share!r}", remedy="above 0, at most 1")
     options = {"address": address, "port": port, "transport": transport, "call": call}
     options |= {"size": size, "calls": calls, "warmup": WARMUP, "log": "-" if inside else "{log}"}
-    options |= {"rate": rate} if mode == "open" else {"pause": f"{pause:.9f}"}
+    options |= {"rate": rate} if mode == "open" else {"pause": f"{pause_us / 1e6:.9f}"}
     return Client(
         python("thrift_service", mode, **options),
         address,
-        duration(calls, size=size, share=share, rate=rate) + (calls + WARMUP) * pause,
+        duration(calls, size=size, share=share, rate=rate, pause_us=pause_us),
         partial(parse, calls=calls),
         log_rows=None if inside else calls,
         samples_in_stdout=inside,

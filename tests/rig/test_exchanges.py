@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -55,12 +54,13 @@ def measured(
 ) -> tuple[Trial, Any]:
     *first, last = MESSAGES[tool]
     for messages in first:
-        with suppress(CommandTimeout):
-            try:
-                return once(rig, label, place, messages, tool=tool, **more)
-            except ToolOutput as error:
-                if "no complete result" not in str(error):
-                    raise
+        try:
+            return once(rig, label, place, messages, tool=tool, **more)
+        except CommandTimeout:
+            pass
+        except ToolOutput as error:
+            if "no complete result" not in str(error):
+                raise
     return once(rig, label, place, last, tool=tool, **more)
 
 

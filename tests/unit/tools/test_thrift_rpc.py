@@ -18,7 +18,7 @@ from recordings import read
 from labkit.errors import ToolOutput, UsageError
 from labkit.hosts import LocalHost
 from labkit.tools import thrift_rpc
-from labkit.tools.base import Client
+from labkit.tools.base import Client, Measurement
 
 PYTHON = "/usr/bin/python3"
 PORT = 29090
@@ -162,6 +162,10 @@ def run(client: Client, log: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
+def measured(client: Client, log: Path) -> Measurement:
+    return client.parse(run(client, log).stdout, log.read_text())
+
+
 @needs_thrift
 @pytest.mark.parametrize("call", thrift_rpc.CALLS)
 def test_the_service_answers_every_call(call: str, served: str, tmp_path: Path) -> None:
@@ -186,8 +190,7 @@ def test_the_client_sleeps_between_calls_where_it_is_asked_to(served: str, tmp_p
     client = thrift_rpc.closed_loop(
         "127.0.0.1", calls=50, pause_us=3_000, transport=served, port=PORT
     )
-    ended = run(client, tmp_path / "log")
-    samples = client.parse(ended.stdout, (tmp_path / "log").read_text()).samples
+    samples = measured(client, tmp_path / "log").samples
     answered = samples["start_ns"] + samples["latency_ns"]
     assert (samples["start_ns"][1:] - answered[:-1] >= 3_000_000).all()
 
@@ -203,8 +206,7 @@ def test_calls_that_come_too_fast_wait_and_their_wait_counts(served: str, tmp_pa
     client = thrift_rpc.open_loop(
         "127.0.0.1", calls=300, rate=1_000_000, transport=served, port=PORT
     )
-    ended = run(client, tmp_path / "log")
-    samples = client.parse(ended.stdout, (tmp_path / "log").read_text()).samples
+    samples = measured(client, tmp_path / "log").samples
     assert (np.diff(samples["start_ns"]) == 1_000).all()
     sent = samples["start_ns"] + samples["lateness_ns"]
     # One at a time: none is sent before the one before it was answered.
@@ -215,8 +217,7 @@ def test_calls_that_come_too_fast_wait_and_their_wait_counts(served: str, tmp_pa
 @needs_thrift
 def test_no_call_is_sent_before_it_is_due(served: str, tmp_path: Path) -> None:
     client = thrift_rpc.open_loop("127.0.0.1", calls=400, rate=1_000, transport=served, port=PORT)
-    ended = run(client, tmp_path / "log")
-    measurement = client.parse(ended.stdout, (tmp_path / "log").read_text())
+    measurement = measured(client, tmp_path / "log")
     assert (measurement.samples["lateness_ns"] >= 0).all()
     assert measurement.metrics["client_delay"] < 1
 
