@@ -539,9 +539,9 @@ _MEDIA = {
 
 def _add_program(crate: Any, campaign: Campaign) -> Any:
     """Add the version of labkit that measured a campaign."""
-    identity = campaign.data.plan["identity"]
-    version = str(identity.get("labkit", "unknown"))
-    measurement = str(identity.get("measurement_version", "not recorded"))
+    plan = campaign.data.plan
+    version = str(plan.get("labkit", "unknown"))
+    measurement = str(plan["identity"].get("measurement_version", "not recorded"))
     return _add(
         crate,
         f"#labkit-{version}-{measurement.replace(' ', '-')}",

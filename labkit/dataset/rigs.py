@@ -37,7 +37,8 @@ COLUMNS = (
     *("ratio", "ratio_low", "ratio_high", "p_value", "p_adjusted", "p_equivalence"),
     *("verdict", "needed_blocks", "note"),
 )
-#: Parts of an identity, in the order in which they matter; what follows from others is not shown.
+#: What two plans may differ in, in the order in which it matters; what follows from others is not
+#: shown.
 _PARTS = (
     *("rig", "settings", "blocks", "seed", "margin"),
     *("labkit", "measurement_version", "images", "tools", "protocol", "hosts"),
@@ -98,7 +99,9 @@ def without_ratio(*datasets: Dataset) -> list[str]:
 
 def differences(first: Dataset, second: Dataset) -> pd.DataFrame:
     """Return what differs between the rigs, settings and versions of two datasets."""
-    rows = difference(first.plan["identity"], second.plan["identity"])
+    rows = difference(
+        *({"labkit": one.plan.get("labkit"), **one.plan["identity"]} for one in (first, second))
+    )
 
     def place(name: str) -> tuple[int, bool]:
         part, _, rest = name.partition(".")

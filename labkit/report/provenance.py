@@ -26,9 +26,7 @@ def provenance(campaign: Dataset) -> dict[str, str]:
     plan, rig, path, home = campaign.plan, campaign.rig, campaign.path, project()
     dataset = path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name
     identity = plan.get("identity") or {}
-    # Earlier plans have it in their identity.
-    labkit = plan.get("labkit") or identity.get("labkit") or "of an unknown version"
-    version = f"labkit {labkit}"
+    version = f"labkit {plan.get('labkit', 'of an unknown version')}"
     if "measurement_version" in identity:
         version += f", measurement version {identity['measurement_version']}"
     design = f"{plan.get('blocks')} blocks of {len(plan.get('conditions', []))} conditions"

@@ -17,11 +17,13 @@ HOSTS = {"sut": {"cpu": {"count": 2, "model": "small"}, "kernel": {"release": "6
 
 
 def plan(study: str = "echo", **identity: Any) -> dict[str, Any]:
-    found = {"study": study, "settings": {"messages": 4}, "labkit": "0.1.0", "hosts": HOSTS}
+    version = identity.pop("labkit", "0.1.0")
+    found = {"study": study, "settings": {"messages": 4}, "hosts": HOSTS}
     found |= {"images": {"net": "sha256:" + "0" * 64}, "measurement_version": 1, "blocks": 5}
     return {
         "study": study,
         "identity": found | identity,
+        "labkit": version,
         "factors": {"placement": list(PLACEMENTS), "wait": ["block"]},
         "baseline": {"placement": "bare clean"},
         "conditions": [

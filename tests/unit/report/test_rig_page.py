@@ -142,6 +142,7 @@ def test_a_page_shows_facts_noise_ladder_and_infeasible_conditions(
     assert re.findall("<th(?![^>]*scope=)[^e>]*>", text) == []
     for words in ("no &lt;aufs&gt;", "5.00 %", "0.900 to 1.10", "Small 3", "198.18.0.3"):
         assert words in text
+    assert "<td>0.1.0 <small>measurement version 1</small>" in text
     assert 'href="10-a.html">A study</a>' in text
     assert "source=jha2018&amp;result=not%20decidable%20on%20this%20rig#claims-title" in text
     assert re.search(r'alt="Round trips, [^"]*bare rules over bare clean 1.50 \[', text)
