@@ -386,8 +386,12 @@ class Plan:
             "images": self.rig.images(),
             "tools": self._tools(),
             # What a plan needs of the capabilities shows in its conditions; another engine that is
-            # installed meanwhile does not concern it.
-            "rig": {name: of for name, of in self.rig.describe().items() if name != "capabilities"},
+            # installed meanwhile does not concern it. Caveats are words about what stands here.
+            "rig": {
+                name: of
+                for name, of in self.rig.describe().items()
+                if name not in ("capabilities", "caveats")
+            },
             "hosts": design.canonical(stable),
         }
 
