@@ -217,7 +217,6 @@ COVERAGE: list[Coverage] = [
     Coverage("overhead: intercept", of(added, 5_000.0, "intercept")),
     Coverage("overhead: slope", of(added, 0.1, "slope")),
     Coverage("overhead: growth to the baseline", of(added, SHARE, "relative")),
-    Coverage("overhead: slope to the baseline's", of(added, 0.1 / 0.8, "proportion")),
     Coverage("overhead: ratio", of(added, stats.gmean((BASE + COST) / BASE), "ratio")),
     Coverage("line: intercept", of(line, float(STRAIGHT(0.0)), "intercept")),
     Coverage("line: slope", of(line, float(STRAIGHT.deriv()(0.0)), "slope")),

@@ -16,8 +16,9 @@ import pandas as pd
 from scipy import signal, stats
 
 from labkit.analysis import interference, overhead, power, sequential
-from labkit.analysis.compare import compare
+from labkit.analysis.compare import compare, contrast, decide
 from labkit.analysis.robust import CHECKED_BLOCKS, SURE_BLOCKS, block_mean
+from labkit.answers import SAME
 
 Rng = np.random.Generator
 #: For each rate of a scenario: did it happen? And a number of blocks, or NaN.
@@ -248,23 +249,29 @@ def claimed(rng: Rng, blocks: int) -> Outcome:
     return yes(estimate.p_within(1.0, math.inf) < 0.05)
 
 
-def stepwise(
-    rng: Rng, ratio: float, spending: sequential.Spending, futility: float, **claim: float
-) -> sequential.Decision:
-    """Return the decision of a campaign that stops when it may."""
-    looks = sequential.Looks(spending=spending, futility=futility)
+def looked(rng: Rng, ratio: float, low: float, high: float, outside: bool) -> Outcome:
+    """Return whether a campaign that looks shows a ratio to lie in a region, or outside of it."""
+    looks = sequential.Looks()
     logs = math.log(ratio) + SD * rng.normal(size=looks.blocks[-1])
     for blocks in looks.blocks:
-        decision = sequential.look(logs[:blocks], looks, **claim)
-        if decision.decision != "go on":
-            break
-    return decision
+        estimate = block_mean(logs[:blocks], scale="log")
+        p_value = (estimate.p_outside if outside else estimate.p_within)(low, high)
+        if looks.adjust(p_value, blocks, sides=2) < 0.05:
+            return [(True, float(blocks))]
+    return [(False, float(looks.blocks[-1]))]
 
 
-def looked(rng: Rng, words: Sequence[str], **options: object) -> Outcome:
-    """Return whether a campaign that may stop early decides in one of these words."""
-    decision = stepwise(rng, **options)
-    return [(decision.decision in words, float(decision.n_blocks))]
+def compared(rng: Rng, ratio: float, verdicts: Sequence[str]) -> Outcome:
+    """Return whether a campaign that looks first decides on a condition by one of the verdicts."""
+    looks = sequential.Looks()
+    logs = pd.Series(math.log(ratio) + SD * rng.normal(size=looks.blocks[-1]))
+    for blocks in looks.blocks:
+        level = looks.level(0.05, blocks)
+        row = contrast(0 * logs[:blocks], logs[:blocks], 0.1, level, paired=True)
+        found = decide([row], alpha=level, keys=())["verdict"][0]
+        if found != "undecided":
+            return [(found in verdicts, float(blocks))]
+    return [(False, float(looks.blocks[-1]))]
 
 
 def fixed(rng: Rng, ratio: float, blocks: int, low: float, high: float) -> Outcome:
@@ -295,26 +302,32 @@ def repeated(rng: Rng, ratio: float, between: float, last: bool, **claim: float)
 
 UP = {"low": 1.0, "high": math.inf}
 NEAR = {"low": 1 / 1.1, "high": 1.1}
+DIFFERENT = ("different", "different within margin")
 
 
 def looks() -> Iterator[Scenario]:
     """Yield campaigns that stop early or are repeated, with their mean number of blocks."""
-    for spending, futility in itertools.product(("pocock", "obrien-fleming"), (0.0, 0.1)):
-        plan = {"spending": spending, "futility": futility}
-        name = f"looks {spending}, futility {futility:g}"
-        for words, ratio, claim, nominal in (
-            (("replicated",), 1.0, UP, 0.025),
-            (("contradicted",), 1.0, UP, 0.025),
-            (("replicated",), 1.1, NEAR, 0.05),
-            (("contradicted",), 1.1, NEAR, 0.025),
-            (("replicated",), 1.05, UP, math.nan),
-            (("replicated",), 1.0, NEAR, math.nan),
-        ):
-            kind = "direction" if claim is UP else "within 10 %"
-            known = nominal if nominal == nominal else 1.0
-            rate = Rate(f"{name}: {kind}, truth {ratio:g}: {words[0]}", nominal, 0.0, known)
-            draw = partial(looked, words=words, ratio=ratio, **plan, **claim)
-            yield Scenario("looks", (rate,), draw, 500)
+    for kind, ratio, claim, result, nominal in (
+        ("direction", 1.0, UP, "replicated", 0.025),
+        ("direction", 1.0, UP, "contradicted", 0.025),
+        ("within 10 %", 1.1, NEAR, "replicated", 0.05),
+        ("within 10 %", 1.1, NEAR, "contradicted", 0.025),
+        ("direction", 1.05, UP, "replicated", math.nan),
+        ("within 10 %", 1.0, NEAR, "replicated", math.nan),
+    ):
+        known = nominal if nominal == nominal else 1.0
+        rate = Rate(f"looks: {kind}, truth {ratio:g}: {result}", nominal, 0.0, known)
+        draw = partial(looked, ratio=ratio, outside=result == "contradicted", **claim)
+        yield Scenario("looks", (rate,), draw, 500)
+    for ratio, verdicts, nominal in (
+        (1.0, DIFFERENT, 0.05),
+        (1.1, SAME, 0.05),
+        (1.0, SAME, math.nan),
+    ):
+        known = nominal if nominal == nominal else 1.0
+        name = f"looks: against its baseline, margin 10 %, truth {ratio:g}: {verdicts[0]}"
+        draw = partial(compared, ratio=ratio, verdicts=verdicts)
+        yield Scenario("looks", (Rate(name, nominal, 0.0, known),), draw, 500)
     for blocks, (kind, ratio, claim) in itertools.product(
         (10, 20, 40, 80), (("direction", 1.05, UP), ("within 10 %", 1.0, NEAR))
     ):

@@ -40,8 +40,7 @@ def alarm(rng: Rng, kind: str, n: int, share: float = 0.0, change: float = 0.0) 
     """Tell whether a trial is not called steady whose first `share` is slower by `change`."""
     values = STEADY[kind](rng, n)
     values[: int(share * n)] *= 1 + change
-    frame = pd.DataFrame({"trial": 0, "rtt_ns": values})
-    return bool(checks.stationarity(frame, by=["trial"])["state"][0] != "steady")
+    return bool(checks.inside(values)["state"] != "steady")
 
 
 def flags() -> list[Scenario]:

@@ -11,7 +11,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labkit.campaign.budget import LOOKS_FACTOR, WORTH, Candidate, costs_of, looks_of, rows_of
-from labkit.campaign.looks import ALPHA, HOPELESS, baselines_of, deciding_blocks, log_tables
+from labkit.campaign.looks import ALPHA, GIVE_UP_AT, baselines_of, deciding_blocks, log_tables
 from labkit.dataset import Dataset
 from labkit.errors import DatasetError, UsageError, suggestion
 from labkit.paths import project
@@ -184,7 +184,9 @@ def candidate(question: Question, campaign: Dataset, blocks: int) -> Candidate:
     looks = looks_of(blocks)
     needed = {label: LOOKS_FACTOR * n for label, n in question.needed(campaign).items()}
     measured = {
-        label: looks[0] if n > HOPELESS * blocks else next((at for at in looks if at >= n), blocks)
+        label: looks[0]
+        if n > GIVE_UP_AT * blocks
+        else next((at for at in looks if at >= n), blocks)
         for label, n in needed.items()
     }
     longest = max(measured.values(), default=blocks)

@@ -61,25 +61,16 @@ def least_blocks(alpha: float = 0.05) -> int:
     return max(LEAST_BLOCKS, math.ceil(-math.log2(alpha)))
 
 
-def decidable_margin(
-    sd: float, blocks: int, *, alpha: float = 0.05, power: float = 0.8, true_ratio: float = 1.0
-) -> float:
+def decidable_margin(sd: float, blocks: int, *, alpha: float = 0.05, power: float = 0.8) -> float:
     """Return the smallest margin at which equal conditions are called equivalent."""
     _check(sd, alpha, power)
-    if not (true_ratio > 0 and math.isfinite(true_ratio)):
-        raise UsageError(f"invalid true_ratio: {true_ratio!r}", remedy="a positive number")
     if blocks < 2:
         return math.inf
-    shift = abs(math.log(true_ratio))
-    if sd == 0:
-        return math.expm1(shift)
-    scale = sd / math.sqrt(blocks)
-    shift /= scale
 
     def power_of(margin: float) -> float:
-        return _tost_power(margin, blocks - 1, alpha, shift=shift)
+        return _tost_power(margin, blocks - 1, alpha)
 
-    return _ratio(_size_of(power_of, power, low=shift) * scale)
+    return _ratio(_size_of(power_of, power) * sd / math.sqrt(blocks))
 
 
 def detectable_difference(
@@ -194,7 +185,7 @@ def _quadrature(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 @lru_cache(maxsize=4096)
-def estimated_sd(df: float, nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _estimated_sd(df: float, nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return values and weights of estimated over true standard deviation at `df` degrees."""
     places, weights = _quadrature(nodes)
     values = np.sqrt(2 * special.gammaincinv(df / 2, (places + 1) / 2) / df)
@@ -209,18 +200,16 @@ def _spreads(
     The pilot's estimate differs from the true standard deviation by a chi factor, too.
     """
     if not pilot_df:
-        return *estimated_sd(df, _NODES), np.ones(1), np.ones(1)
-    return *estimated_sd(df, _PILOT_NODES), *estimated_sd(pilot_df, _PILOT_NODES)
+        return *_estimated_sd(df, _NODES), np.ones(1), np.ones(1)
+    return *_estimated_sd(df, _PILOT_NODES), *_estimated_sd(pilot_df, _PILOT_NODES)
 
 
-def _tost_power(
-    margin: float, df: int, alpha: float, *, shift: float = 0.0, pilot_df: int = 0
-) -> float:
+def _tost_power(margin: float, df: int, alpha: float, *, pilot_df: int = 0) -> float:
     """Return the power of TOST at a margin in standard errors, as the pilot estimated them."""
     values, weights, factors, pilot_weights = _spreads(df, pilot_df)
     size = margin * factors[:, None]
     cut = special.stdtrit(df, 1 - alpha) * values
-    inside = special.ndtr(size - cut - shift) - special.ndtr(cut - size - shift)
+    inside = special.ndtr(size - cut) - special.ndtr(cut - size)
     return float(pilot_weights @ np.maximum(inside, 0.0) @ weights)
 
 
@@ -233,14 +222,14 @@ def _t_power(difference: float, df: int, alpha: float, *, pilot_df: int = 0) -> 
     return float(pilot_weights @ outside @ weights)
 
 
-def _size_of(power_of: Callable[[float], float], power: float, low: float = 0.0) -> float:
-    """Return the size, above `low`, at which the power is reached."""
+def _size_of(power_of: Callable[[float], float], power: float) -> float:
+    """Return the size at which the power is reached."""
     # Imported here: it takes 0.2 s.
     from scipy import optimize
 
-    high = low + 1.0
+    high = 1.0
     while power_of(high) < power:
         high *= 2
     return float(
-        optimize.brentq(lambda size: power_of(size) - power, low, high, xtol=1e-9, rtol=1e-9)
+        optimize.brentq(lambda size: power_of(size) - power, 0.0, high, xtol=1e-9, rtol=1e-9)
     )

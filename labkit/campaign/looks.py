@@ -1,43 +1,40 @@
 """Planned looks: what a campaign has decided after so many blocks, and which conditions it drops.
 
 At a look every question of the campaign is asked of the blocks so far: each claim that the plan is
-to decide, and each condition against its baseline. A question that is decided, or that the planned
-blocks will not decide, needs no more trials, and a condition that no open question needs is
-dropped. The levels are those of `labkit.analysis.sequential`. Giving a question up costs power, and
-no error.
+to decide, and each condition against its baseline. A question that is decided, or would take more
+than `GIVE_UP_AT` times the planned blocks, needs no more trials, and a condition that no open
+question needs is dropped. The levels are those of `labkit.analysis.sequential`. Giving a question
+up costs power, and no error.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from labkit.analysis.checks import blocks_across_sessions
-from labkit.analysis.compare import log_table
+from labkit.analysis.compare import contrast, decide, log_table
 from labkit.analysis.power import blocks_for, blocks_to_detect, least_blocks
-from labkit.analysis.sequential import Decision, Floats, Looks, campaign_share, look
+from labkit.analysis.sequential import Floats, Looks, campaign_share
 from labkit.answers import Answer
 from labkit.claims.cells import Measured, NotMeasured
 from labkit.claims.estimators import evaluate
-from labkit.claims.ledger import blocks_needed, fewest, p_values, reachable
+from labkit.claims.ledger import blocks_needed, p_values, reachable
 from labkit.claims.schema import Claim
 from labkit.claims.setting import setting
-from labkit.dataset import Dataset
+from labkit.dataset import Dataset, dropped_before
 from labkit.design import condition_label
 from labkit.errors import LabkitError
-from labkit.units import level_words, metric_of
+from labkit.units import level_words
 
 ALPHA = 0.05
-#: A claim that takes so many times the planned blocks is given up.
-HOPELESS = 3
-
-#: Verdicts of `labkit.compare` by the decision of a look.
-_VERDICTS = {"replicated": "different", "contradicted": "different", "equivalent": "equivalent"}
+#: A question that takes so many times the planned blocks is given up.
+GIVE_UP_AT = 3
 
 Levels = Mapping[str, str]
 
@@ -51,7 +48,8 @@ class Question:
     name : str
         The id of a claim, or a condition and its baseline.
     state : {"decided", "open", "given up"}
-        ``given up``: the planned blocks are too few, or more of them would not help.
+        ``given up``: it would take more than `GIVE_UP_AT` times the planned blocks, or no number
+        of blocks decides it on this rig.
     result : str
         What was decided, or why it is not.
     conditions : tuple of str
@@ -93,7 +91,19 @@ class Questions:
         conditions = {
             condition_label(one["levels"]): one["levels"] for one in part.plan["conditions"]
         }
-        questions = [*self._claims(part, conditions), *self._comparisons(part, conditions)]
+        earlier = [look for look in campaign.looks if look["blocks"] < blocks]
+        ends = [look["blocks"] for look in earlier if look["dropped"]]
+        level = self.looks.level(ALPHA, *ends, blocks)
+        questions = [*self._claims(part, conditions), *self._comparisons(part, conditions, level)]
+        # What needed a dropped condition was settled then; with others it could only waver.
+        dropped = dropped_before(earlier, blocks)
+        settled = {one["name"]: one for look in earlier for one in look["questions"]}
+        questions = [
+            Question(**settled[one.name])
+            if one.name in settled and dropped.intersection(one.conditions)
+            else one
+            for one in questions
+        ]
         needed = {name for one in questions if one.state == "open" for name in one.conditions}
         return {
             "blocks": blocks,
@@ -126,7 +136,7 @@ class Questions:
         if evaluation.limited:
             return "given up", evaluation.limited
         n, alpha = evaluation.n_blocks, ALPHA * campaign_share(1) / family
-        least, total = fewest(claim, ALPHA), self.looks.blocks[-1]
+        least, total = least_blocks(ALPHA), self.looks.blocks[-1]
         narrow = not all(reachable(part, total, ALPHA) for part in evaluation.deciding)
         found = p_values(evaluation, self.looks, n)
         if n >= least and found["p_replicates"] < alpha:
@@ -135,35 +145,56 @@ class Questions:
         if n >= least and found["p_contradicts"] < alpha and not narrow:
             return "decided", "contradicted"
         blocks = blocks_needed(evaluation.deciding, alpha, least)
-        if blocks is not None and blocks > HOPELESS * total:
+        if blocks is not None and blocks > GIVE_UP_AT * total:
             return "given up", f"about {blocks:,} blocks would decide, and {total} are planned"
         return "open", "" if blocks is None else f"about {blocks:,} blocks would decide"
 
-    def _comparisons(self, part: Dataset, conditions: Mapping[str, Levels]) -> Iterator[Question]:
-        """Yield each condition against its baseline."""
+    def _comparisons(
+        self, part: Dataset, conditions: Mapping[str, Levels], level: float
+    ) -> Iterator[Question]:
+        """Yield each condition against its baseline; all of them are one family.
+
+        The test is that of a page, but for failed trials, which may forbid equivalence there.
+        """
         baseline, margin = part.plan.get("baseline", {}), float(part.plan.get("margin", 0.02))
         pairs = baselines_of(conditions, baseline)
         names = short_names(conditions)
         tables = log_tables(part, self.outcomes) if pairs and len(part.ok) else []
+        rows: dict[str, dict[str, Any]] = {}
         for label, other in pairs.items():
             both = [
                 (metric, table[[label, other]].dropna())
                 for metric, table in tables
                 if label in table and other in table
             ]
-            title = f"{names[label]} against {names[other]}"
             if not both or len(both[0][1]) < 2:
-                yield Question(title, "given up", "fewer than 2 blocks of both", (label, other))
                 continue
             metric, logs = both[0]
-            alpha, two = ALPHA / len(pairs), (names[label], names[other])
             ratios = (logs[label] - logs[other]).to_numpy(dtype=np.float64)
-            decision = look(ratios, self.looks, margin=margin, alpha=alpha)
-            answer = _answer(decision, logs, metric, two, margin=margin, alpha=alpha)
-            state = {"go on": "open", "hopeless": "given up"}.get(decision.decision, "decided")
-            # As the page, which tests at the level that this look has.
-            if len(ratios) < least_blocks(self.looks.level(ALPHA, len(ratios))):
-                state = "open"
+            needed = deciding_blocks(ratios, margin, level / len(pairs))
+            row = contrast(logs[other], logs[label], margin, level, paired=True)
+            rows[label] = {**row, "condition": label, "metric": metric, "needed": needed}
+        verdicts = decide([*rows.values()], alpha=level).to_dict("records") if rows else []
+        verdict_of = dict(zip(rows, verdicts, strict=True))
+        for label, other in pairs.items():
+            title = f"{names[label]} against {names[other]}"
+            if label not in rows:
+                yield Question(title, "given up", "fewer than 2 blocks of both", (label, other))
+                continue
+            answer = Answer.from_comparison(
+                {str(name): value for name, value in verdict_of[label].items()},
+                metric=rows[label]["metric"],
+                condition=names[label],
+                baseline=names[other],
+                margin=margin,
+            )
+            answer = replace(answer, needed=rows[label]["needed"])
+            state = "open" if answer.verdict == "undecided" else "decided"
+            # On fewer blocks than a verdict takes, the noise is not known well enough to give up.
+            if state == "open" and answer.n_blocks >= least_blocks(level):
+                most = GIVE_UP_AT * self.looks.blocks[-1]
+                if answer.needed is None or answer.needed > most:
+                    state = "given up"
             yield Question(title, state, answer.sentence, (label, other), answer.as_record())
 
 
@@ -205,39 +236,6 @@ def short_names(conditions: Mapping[str, Levels]) -> dict[str, str]:
         label: ", ".join(level_words(name, levels[name]) for name in names) or label
         for label, levels in conditions.items()
     }
-
-
-def _answer(
-    decision: Decision,
-    logs: pd.DataFrame,
-    metric: str,
-    names: tuple[str, str],
-    *,
-    margin: float,
-    alpha: float,
-) -> Answer:
-    """Return a decision about two columns of logs as an answer."""
-    value, base = (float(np.exp(logs[column].mean())) for column in logs)
-    ratios = (logs.iloc[:, 0] - logs.iloc[:, 1]).to_numpy(dtype=np.float64)
-    known, statistic = metric_of(metric)
-    return Answer(
-        *names,
-        metric=known.name,
-        statistic=statistic,
-        unit=known.shown,
-        better=known.better,
-        value=value,
-        base=base,
-        ratio=decision.estimate,
-        low=decision.low,
-        high=decision.high,
-        n_blocks=len(ratios),
-        verdict=_VERDICTS.get(decision.decision, "undecided"),
-        confidence=1 - 2 * decision.levels[2 if decision.decision == "equivalent" else 1],
-        margin=margin,
-        needed=deciding_blocks(ratios, margin, alpha),
-        note=decision.note,
-    )
 
 
 def deciding_blocks(ratios: Floats, margin: float, alpha: float = ALPHA) -> int | None:
