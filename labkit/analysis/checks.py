@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.estimates import holm
 from labkit.analysis.models import check_values
-from labkit.analysis.trials import groups, require_columns, require_names, unsorted_groups
+from labkit.analysis.trials import groups, require_columns, require_names
 
 Floats = NDArray[np.float64]
 
@@ -30,8 +30,10 @@ LEAST_BATCHES, MOST_BATCHES, BATCH_WORTH = 10, 60, 15
 #: Pieces of a trial in which dependence is estimated, each by so many samples at most; a step falls
 #: into one of them.
 PIECES, MOST_OF_PIECE = 10, 50_000
+#: The most samples of a trial that are used to say how much they depend on each other.
+MOST_OF_TRIAL = 100_000
 
-#: Share of steady trials that `stationarity` calls changing, and what it may say of a trial.
+#: Share of steady trials that `inside` calls changing, and what it may say of a trial.
 CHANGE_ALPHA = 0.01
 STATES = ("steady", "changing", "cannot tell")
 
@@ -142,42 +144,8 @@ def _integrated_time(covariance: Floats) -> float:
     return float(times[np.argmax(wide)] if wide.any() else times.max())
 
 
-def dependence(
-    samples: pd.DataFrame, *, by: Sequence[str], value: str = "rtt_ns", most: int = 100_000
-) -> pd.DataFrame:
-    """Return lag-1 autocorrelation and effective sample size of every trial."""
-    return pd.DataFrame.from_records(
-        [
-            {**key, **_dependence(series, most)}
-            for key, series in unsorted_groups(samples, value=value, by=by)
-        ]
-    )
-
-
-def _dependence(series: NDArray[Any], most: int = 100_000) -> dict[str, Any]:
-    """Return lag-1 autocorrelation and effective size of a trial, by its first samples."""
-    head = series[:most]
-    effective = effective_size(head) * len(series) / max(len(head), 1)
-    return {"n": len(series), "lag1": autocorrelation(head), "effective": effective}
-
-
 def inside(series: NDArray[Any]) -> dict[str, Any]:
-    """Return what `dependence` and `stationarity` say of one trial; for `Dataset.series`."""
-    stretch = _stretch(series)
-    return {**_dependence(series), **stretch, "state": _state(stretch["p_value"])}
-
-
-def _state(p_value: float) -> str:
-    """Return the state of a trial."""
-    if math.isnan(p_value):
-        return "cannot tell"
-    return "changing" if p_value < CHANGE_ALPHA else "steady"
-
-
-def stationarity(
-    samples: pd.DataFrame, *, by: Sequence[str], value: str = "rtt_ns"
-) -> pd.DataFrame:
-    """Test whether each trial keeps one level, and find the stretch that differs from the rest.
+    """Test whether a trial keeps one level, and find the stretch that differs from the rest.
 
     Samples are replaced by their ranks, so heavy tails and several modes do no harm, and averaged
     in batches long enough to be independent. The statistic is the largest difference between any
@@ -187,23 +155,28 @@ def stationarity(
     et al. 2017 look for the same). Both the spread and the dependence are estimated locally: over
     the complete trial a step looks like dependence, and would hide itself.
 
+    Parameters
+    ----------
+    series : array
+        The samples of one trial in the order in which they were taken (`Dataset.series`).
+
     Returns
     -------
-    DataFrame
-        A row a trial: `by`, ``n`` samples, ``batches``, ``start`` and ``stop`` of the stretch that
-        differs most (shares of the trial), its ``change`` (ratio of medians, minus 1), ``p_value``,
-        and ``state``: "steady", "changing" (p below `CHANGE_ALPHA`, for each trial by itself), or
-        "cannot tell" where the trial is worth fewer than `LEAST_BATCHES` batches of `BATCH_WORTH`
-        independent samples, or a sample is not finite. "Cannot tell" is a warning too: nothing
-        shows that the trial reached a steady state.
+    dict
+        ``n`` samples; ``lag1``, the lag-1 autocorrelation, and ``effective``, the independent
+        samples that they are worth, by the first `MOST_OF_TRIAL`; ``batches``; ``start`` and
+        ``stop`` of the stretch that differs most (shares of the trial), its ``change`` (ratio of
+        medians, minus 1), ``p_value``, and ``state``: "steady", "changing" (p below `CHANGE_ALPHA`,
+        for each trial by itself), or "cannot tell" where the trial is worth fewer than
+        `LEAST_BATCHES` batches of `BATCH_WORTH` independent samples, or a sample is not finite.
+        "Cannot tell" is a warning too: nothing shows that the trial reached a steady state.
     """
-    table = pd.DataFrame.from_records(
-        [
-            {**key, **_stretch(series)}
-            for key, series in unsorted_groups(samples, value=value, by=by)
-        ]
-    )
-    return table.assign(state=pd.Categorical(table["p_value"].map(_state), STATES))
+    head = series[:MOST_OF_TRIAL]
+    effective = effective_size(head) * len(series) / max(len(head), 1)
+    row = {"lag1": autocorrelation(head), "effective": effective, **_stretch(series)}
+    if math.isnan(row["p_value"]):
+        return row | {"state": "cannot tell"}
+    return row | {"state": "changing" if row["p_value"] < CHANGE_ALPHA else "steady"}
 
 
 def _stretch(series: NDArray[Any]) -> dict[str, Any]:

@@ -8,10 +8,9 @@ keeps the nominal error where tests on pooled samples are wrong in up to 87 % of
 
 Methods: ratio of geometric means by t on logs, paired by block or Welch (1947) when unpaired;
 equivalence by two one-sided tests (Schuirmann 1987; Lakens 2017); family-wise error by Holm (1979),
-with intervals at the level of each row's step (Serlin 1993), and the false discovery rate of
-Benjamini & Hochberg (1995) for exploration. The signed-rank test (Wilcoxon 1945) is run as a check
-and noted where it disagrees; `labkit.analysis.robust` checks for effects that wander over the
-blocks, outlying blocks and skewness.
+with intervals at the level of each row's step (Serlin 1993). The signed-rank test (Wilcoxon 1945)
+is run as a check and noted where it disagrees; `labkit.analysis.robust` checks for effects that
+wander over the blocks, outlying blocks and skewness.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labkit.analysis.estimates import (
-    benjamini_hochberg,
     holm,
     interval,
     join_notes,
@@ -140,7 +138,7 @@ COLUMNS = (
     *("condition", "n_blocks", "value", "base"),
     *("estimate", "low", "high", "confidence", "equal_low", "equal_high", "equal_confidence"),
     *("difference", "difference_low", "difference_high"),
-    *("p_value", "p_adjusted", "p_exploratory", "p_equivalence"),
+    *("p_value", "p_adjusted", "p_equivalence"),
     *("differs", "equivalent", "verdict", "blocks_missing", "needed_blocks", "sd", "note"),
 )
 
@@ -208,8 +206,7 @@ def compare(
         - ``difference, difference_low, difference_high``: in the unit of `value`, at
           ``confidence``;
         - ``p_value``, two-sided; ``p_adjusted``, Holm over the rows of this call that have a
-          variance; ``p_exploratory``, Benjamini-Hochberg over the same rows, which rests no
-          verdict; ``p_equivalence``, the larger of the two one-sided tests, not adjusted;
+          variance; ``p_equivalence``, the larger of the two one-sided tests, not adjusted;
         - ``differs`` (``p_adjusted < alpha``), ``equivalent`` (``p_equivalence < alpha``): both
           may hold; ``verdict``: ``different``, ``equivalent``, ``different within margin`` or
           ``undecided``, which it always is on too few blocks for `alpha`
@@ -342,7 +339,7 @@ def decide(
     p_equivalence = table["p_equivalence"].to_numpy(dtype=np.float64)
     equivalent = enough & (p_equivalence < alpha) & ~refused
     words = np.array(["undecided", "different", "equivalent", "different within margin"])
-    table["p_adjusted"], table["p_exploratory"] = family.adjusted, family.exploratory
+    table["p_adjusted"] = family.adjusted
     table["differs"], table["equivalent"] = differs, equivalent
     table["verdict"] = words[differs + 2 * equivalent]
     table["confidence"], table["equal_confidence"] = 1 - family.levels, 1 - 2 * alpha
@@ -375,13 +372,12 @@ def with_verdict_intervals(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Family:
-    """P-values of one family, adjusted: by Holm, by Benjamini-Hochberg, and each one's level.
+    """P-values of one family, adjusted by Holm, and each one's level.
 
     An interval at 1 - level excludes the null exactly where Holm's p-value is below `alpha`.
     """
 
     adjusted: Floats
-    exploratory: Floats
     levels: Floats
 
 
@@ -395,10 +391,7 @@ def adjust_family(p_values: Floats, constant: NDArray[np.bool_], alpha: float) -
     levels[known] = alpha / max(1, int(known.sum()))
     positive = known & (steps > 0)
     levels[positive] = alpha * tested[positive] / steps[positive]
-    adjusted, exploratory = np.minimum(steps, 1.0), benjamini_hochberg(tested)
-    return Family(
-        np.where(constant, p_values, adjusted), np.where(constant, p_values, exploratory), levels
-    )
+    return Family(np.where(constant, p_values, np.minimum(steps, 1.0)), levels)
 
 
 def _intervals(row: Mapping[str, Any], level: float) -> list[float]:

@@ -82,7 +82,7 @@ def interference(
         A row a service, neighbour, case and metric that were measured, without the service alone
         as given: these four; ``n_blocks``; ``alone`` and ``beside``, geometric means in the
         metric's unit; ``ir, ir_low, ir_high``; ``estimate, low, high``, the same as ratios;
-        ``p_adjusted`` (Holm over all rows), ``p_exploratory`` and ``verdict`` of
+        ``p_adjusted`` (Holm over all rows) and ``verdict`` of
         `labkit.analysis.compare`; ``needed_blocks``; ``error`` and ``df``, standard error of the
         log ratio and its degrees of freedom; ``note``. A metric without values alone has no rows.
 

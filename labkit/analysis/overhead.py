@@ -46,9 +46,6 @@ class Overhead:
         baseline's own mean value over the sizes: 0 is a fixed cost, 0.02 a growth of 2 % of the
         baseline. The margin of "fixed" applies to it, and it can be told even where the baseline
         hardly grows.
-    proportion : Inference
-        The slope as a share of the baseline's own slope: 0 is a fixed cost, 0.1 a cost of 10 % of
-        what the baseline does per unit. The whole line where the baseline does not surely grow.
     ratio : Estimate
         Geometric mean over the sizes of condition / baseline (log scale).
     levels : tuple of float
@@ -65,7 +62,6 @@ class Overhead:
     slope: Estimate
     relative: Inference
     relative_intercept: Inference
-    proportion: Inference
     ratio: Estimate
     levels: tuple[float, ...]
     missing: tuple[Hashable, ...]
@@ -114,7 +110,7 @@ def _fitted(
     own, added = np.exp(logs[0]), np.exp(logs[1]) - np.exp(logs[0])
     typical = np.exp(logs[0].mean(axis=0)) if len(own) else np.ones(len(levels))
     solve = line_functionals(levels, 1 / typical**2)
-    line, own_slope = added @ solve.T, own @ solve[1]
+    line = added @ solve.T
     span = float(np.ptp(levels))
     size = float(own.max()) if own.size else 0.0
     growth = line[:, 1] * span
@@ -125,7 +121,6 @@ def _fitted(
         slope=slope,
         relative=block_ratio(growth, own.mean(axis=1), note=note),
         relative_intercept=block_ratio(line[:, 0], own.mean(axis=1), note=note),
-        proportion=block_ratio(line[:, 1], own_slope, note=note),
         ratio=block_mean((logs[1] - logs[0]).mean(axis=1), scale="log", note=note),
         levels=tuple(map(float, levels)),
         missing=missing,
@@ -148,8 +143,7 @@ COST_COLUMNS = (
     *("n_blocks", "n_levels", "intercept", "intercept_low", "intercept_high"),
     *("slope", "slope_low", "slope_high", "growth", "growth_low", "growth_high"),
     *("ratio", "ratio_low", "ratio_high"),
-    *("p_intercept", "p_growth", "p_intercept_exploratory", "p_growth_exploratory"),
-    *("p_fixed", "p_none", "verdict", "blocks_missing", "note"),
+    *("p_intercept", "p_growth", "p_fixed", "p_none", "verdict", "blocks_missing", "note"),
 )
 
 
@@ -193,8 +187,7 @@ def overhead_table(
         `within` and ``contrast``; ``intercept`` (added at size 0), ``slope`` (per unit of the
         size), ``growth`` (the slope over all sizes, as a share of the baseline) and ``ratio``
         (geometric mean over the sizes), each with ``_low`` and ``_high``; ``p_intercept`` and
-        ``p_growth``, that they are not 0, by Holm over the rows that have a variance, and by
-        Benjamini-Hochberg as ``p_intercept_exploratory`` and ``p_growth_exploratory``;
+        ``p_growth``, that they are not 0, by Holm over the rows that have a variance;
         ``p_fixed``, that the growth lies within the margin, and ``p_none``, that what is added at
         size 0 does; ``verdict``: ``fixed`` (a cost at size 0, growth within the margin),
         ``growing`` or ``falling`` (growth alone, by the sign of the slope), ``fixed and growing``
@@ -248,7 +241,6 @@ def overhead_table(
         constant = [fit is not None and getattr(fit, attribute).error == 0 for fit in fits]
         family = adjust_family(p_values, np.array(constant, dtype=bool), alpha)
         table[f"p_{name}"], levels[name] = family.adjusted, family.levels
-        table[f"p_{name}_exploratory"] = family.exploratory
     table["verdict"] = [_verdict(row, alpha) for row in table.to_dict("records")]
     for place, (fitted, verdict) in enumerate(zip(fits, table["verdict"], strict=True)):
         if fitted is not None and fitted.n_blocks >= least_blocks(alpha):

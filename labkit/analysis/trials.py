@@ -427,25 +427,6 @@ def sorted_groups(
         yield key, pool(members)
 
 
-def unsorted_groups(
-    frame: pd.DataFrame, *, value: str, by: Sequence[str]
-) -> Iterator[tuple[dict[str, Any], Array]]:
-    """Yield each group of `by` as (its keys, its samples in the order in which they were taken)."""
-    require_columns(frame, [value, *by])
-    if not _arrays(frame, value):
-        values = numbers(frame, value)
-        yield from ((key, values[index]) for key, index in groups(frame, by))
-        return
-    cells = frame[value].to_numpy()
-    for key, index in groups(frame, by):
-        if any(isinstance(cell, SortedSamples) for cell in cells[index]):
-            raise UsageError(
-                "sorted samples are not in the order in which they were taken",
-                remedy="give what `Dataset.series` returned",
-            )
-        yield key, np.concatenate(list(cells[index])) if len(cells[index]) > 1 else cells[index][0]
-
-
 def _table(
     records: list[dict[str, Any]],
     frame: pd.DataFrame,

@@ -199,7 +199,7 @@ def _candidates(
             continue
         levels, seconds = known[claim.study]
         labels = needs(claim, levels)
-        planned = max(least_blocks(), claim.blocks, math.ceil(LOOKS_FACTOR * int(blocks)))
+        planned = max(least_blocks(), math.ceil(LOOKS_FACTOR * int(blocks)))
         trials = {label: planned * seconds[label] for label in labels if label in seconds}
         candidate = Candidate(claim.id, claim.study, planned, trials, WORTH[claim.tier])
         if planned > MOST_BLOCKS or not candidate.trials:

@@ -285,7 +285,7 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
             row |= {name: getattr(evaluation, name) for name in ("p_replicates", "p_contradicts")}
             row["p_replicates_adjusted"] = min(pair[0], 1.0)  # NaN stays NaN
             row["p_contradicts_adjusted"] = min(pair[1], 1.0)
-            size, least = len(tests), fewest(entry.claim, alpha)
+            size, least = len(tests), least_blocks(alpha)
             try:
                 needed = blocks_needed(evaluation.deciding, alpha / max(1, size), least)
                 planned = entry.campaign.planned if entry.campaign else 0
@@ -420,7 +420,7 @@ def _decidable(entry: _Entry, alpha: float) -> bool:
         and campaign.chooses(entry.claim)
         and not evaluation.limited
         and entry.setting[0] != "unsuitable"
-        and evaluation.n_blocks >= fewest(entry.claim, alpha)
+        and evaluation.n_blocks >= least_blocks(alpha)
     )
 
 
@@ -483,7 +483,7 @@ def decide(
         return "not decidable on this rig", join_notes(f"it takes {setting[1]}", note)
     if evaluation.limited:
         return "undecided", join_notes(f"no claim about the server: {evaluation.limited}", note)
-    if evaluation.n_blocks < (least := fewest(claim, alpha)):
+    if evaluation.n_blocks < (least := least_blocks(alpha)):
         pilot = f"pilot: {evaluation.n_blocks} complete blocks of the {least} that it takes"
         return "undecided", join_notes(pilot, note)
     if holds:
@@ -497,7 +497,7 @@ def decide(
         )
     planned = max(planned, evaluation.n_blocks)
     if narrow := [part for part in evaluation.deciding if not reachable(part, planned, alpha)]:
-        said = _too_noisy(claim, evaluation, narrow[0], family, alpha, planned)
+        said = _too_noisy(evaluation, narrow[0], family, alpha, planned)
         return "undecided", join_notes(said, note)
     if fails:
         said = f"{_outside(claim, evaluation.worst)} (p {_p(adjusted[1])})"
@@ -505,11 +505,6 @@ def decide(
             said += f", nor {'does' if evaluation.spare == 1 else 'do'} {evaluation.spare} more"
         return "contradicted", join_notes(said, _absent(evaluation, alpha), note)
     return "undecided", join_notes(_open(claim, evaluation, family, alpha), note)
-
-
-def fewest(claim: Claim, alpha: float) -> int:
-    """Return the fewest blocks for a verdict: those of the claim, or more where alpha is small."""
-    return max(claim.blocks, least_blocks(alpha))
 
 
 def region(part: Part) -> str:
@@ -642,18 +637,16 @@ def _open(claim: Claim, evaluation: Evaluation, family: int, alpha: float) -> st
     elif min(evaluation.p_replicates, evaluation.p_contradicts) < alpha:
         said += f" after Holm's correction over {family} claims"
     said = join_notes(said, _absent(evaluation, alpha))
-    blocks = blocks_needed(evaluation.deciding, alpha / max(1, family), fewest(claim, alpha))
+    blocks = blocks_needed(evaluation.deciding, alpha / max(1, family), least_blocks(alpha))
     if blocks is not None:
         more = "more than " if blocks >= MOST_BLOCKS else "about "
         said += f"; {more}{blocks:,} blocks would decide"
     return said
 
 
-def _too_noisy(
-    claim: Claim, evaluation: Evaluation, part: Part, family: int, alpha: float, planned: int
-) -> str:
+def _too_noisy(evaluation: Evaluation, part: Part, family: int, alpha: float, planned: int) -> str:
     """Return why no verdict on a claim is possible in the blocks that were planned."""
-    least = fewest(claim, alpha)
+    least = least_blocks(alpha)
     blocks = blocks_needed(evaluation.deciding, alpha / max(1, family), least) or MOST_BLOCKS
     more = "more than" if blocks >= MOST_BLOCKS else "about"
     takes = f"{more} {blocks:,} blocks, {planned:,} planned"

@@ -101,11 +101,6 @@ class Paper:
         self.rows = ledger(campaigns, claims=self._known)
         self.printed = published(key)
 
-    @property
-    def studies(self) -> tuple[str, ...]:
-        """The studies that its claims are about."""
-        return self._known.studies
-
     def campaign(self, study: str) -> Dataset | None:
         """Return the campaign of a study, or None where there is none."""
         found = self._evidence.get(study)

@@ -204,8 +204,6 @@ class _Claim(_Model):
     each: Annotated[dict[str, _Levels], Field(min_length=1)] = {}
     #: Whether the source says "most": more than half of what is compared has to be as stated.
     most: bool = False
-    #: Fewest blocks for a verdict; a small alpha may ask for more.
-    blocks: Annotated[int, Field(ge=2)] = 5
     #: What makes a rig suitable at all, and what makes it the same setting.
     needs: Needs = Needs()
     same: Needs = Needs()
@@ -337,18 +335,12 @@ class Difference(_Compared):
 
     kind: Literal["difference"]
     direction: Literal["higher", "lower"]
-    #: A ratio; below 1 only for lower, where 0.8 is "at least a fifth less", as is 1.25.
-    at_least: _Positive = 1.0
+    #: A ratio: 1.25 is "at least a quarter more", and for lower "at least a fifth less".
+    at_least: Annotated[float, Field(ge=1)] = 1.0
 
     def region(self) -> Region:
         """Return the ratios beyond `at_least`."""
-        factor = self.at_least
-        return beyond(self.direction, 1 / factor if factor < 1 else factor)
-
-    def _mistakes(self) -> list[str]:
-        below = self.at_least < 1 and self.direction != "lower"
-        said = f'at_least: {self.at_least} is below 1, which only goes with direction = "lower"'
-        return super()._mistakes() + ([said] if below else [])
+        return beyond(self.direction, self.at_least)
 
 
 class Equivalence(_Compared):

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from labkit import errors
 from labkit.errors import Interrupted, LabkitError, UsageError
@@ -49,7 +49,6 @@ def execute(
     *,
     timeout: float = TIMEOUT,
     cwd: Path | None = None,
-    echo: TextIO | None = None,
 ) -> Path:
     """Execute a notebook with papermill and keep the result as `output`."""
     parameters = dict(parameters or {})
@@ -59,7 +58,7 @@ def execute(
     failed = output.with_name(f"{output.stem}.failed.ipynb")
     began = time.monotonic()
     try:
-        _run(notebook, unfinished, parameters, timeout, cwd or notebook.parent, echo)
+        _run(notebook, unfinished, parameters, timeout, cwd or notebook.parent)
     except BaseException as error:
         if unfinished.exists():
             unfinished.replace(failed)
@@ -81,7 +80,6 @@ def _run(
     parameters: dict[str, Any],
     timeout: float,
     cwd: Path,
-    echo: TextIO | None,
 ) -> None:
     """Execute a notebook with papermill; raises its errors and those of the kernel's client."""
     import papermill  # slow to import, and needed by nothing else
@@ -100,8 +98,6 @@ def _run(
         language="python",
         progress_bar=False,
         cwd=str(cwd),
-        stdout_file=echo,
-        stderr_file=echo,
         # For the kernel's client: each cell may take the time that is left, and is then
         # interrupted, so that it can still clean up.
         config=config,

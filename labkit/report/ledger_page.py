@@ -46,7 +46,6 @@ def build_ledger(
     disagreements: pd.DataFrame,
     output: Path,
     *,
-    title: str = "The ledger: every claim, published and measured",
     campaigns: Sequence[str] = (),
     home: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -62,6 +61,7 @@ def build_ledger(
     arithmetic.to_csv(output.with_name("arithmetic.csv"), index=False, lineterminator="\n")
     disagreements.to_csv(output.with_name("disagreements.csv"), index=False, lineterminator="\n")
     datasets = _provenance_of(rows)
+    title = "The ledger: every claim, published and measured"
     script = (TEMPLATES / "ledger.js").read_text(encoding="utf-8")
     text = render(
         "ledger.html.j2",

@@ -401,7 +401,7 @@ class Page:
         **levels
             Column and level of the row, such as ``contrast="docker host / bare clean"``.
         """
-        rows = _rows(table[table["n_blocks"] > 0], levels)
+        rows = self.part(table[table["n_blocks"] > 0], levels)
         metric = self.metric(value or self.summary)
         return [headline(row, text, metric) for _, row in rows.head(1).iterrows()]
 
@@ -429,7 +429,7 @@ class Page:
         **levels
             Column and level of the row, as for `headlines`.
         """
-        rows = None if table is None else _rows(table[table["n_blocks"] > 0], levels)
+        rows = None if table is None else self.part(table[table["n_blocks"] > 0], levels)
         if rows is None or rows.empty:
             return None
         return Answer.from_comparison(
@@ -1195,13 +1195,6 @@ def _setting_text(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     return f"{value:,}" if isinstance(value, int | float) else str(value)
-
-
-def _rows(table: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the rows of a table with some levels."""
-    for name, level in levels.items():
-        table = table[table[name].astype("str") == str(level)]
-    return table
 
 
 def _levels(level: Any) -> set[str]:

@@ -20,7 +20,7 @@ from labkit.errors import LabkitError
 from labkit.paths import SHIPPED
 from labkit.report import cells, forest
 from labkit.report.accessible import make_accessible
-from labkit.report.execution import TIMEOUT, execute
+from labkit.report.execution import execute
 from labkit.report.html import SUMMARY_MIME, paper_pages, render, render_part, write
 
 #: A row of the glossary.
@@ -43,7 +43,6 @@ def build_page(
     parameters: Mapping[str, Any] | None = None,
     title: str,
     note: str = "",
-    timeout: float = TIMEOUT,
     cwd: Path | None = None,
     template: str = "page.html.j2",
     values: Mapping[str, Any] | None = None,
@@ -51,10 +50,10 @@ def build_page(
     """Execute an analysis notebook and write it as one self-contained HTML page.
 
     `title` is the page's heading, and its name in the index where the summary has none; `note` says
-    below it why this campaign is shown; `timeout` and `cwd` are passed to `execute`; another
-    `template` takes `values`, and shows no code. If the
-    notebook fails, the page shows its output up to the error, the executed notebook is kept in the
-    same folder, and the error is raised.
+    below it why this campaign is shown; the notebook runs in `cwd`, by default its own folder;
+    another `template` takes `values`, and shows no code. If the notebook fails, the page shows its
+    output up to the error, the executed notebook is kept in the same folder, and the error is
+    raised.
     """
     parameters = dict(parameters or {})
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +62,7 @@ def build_page(
     with tempfile.TemporaryDirectory(prefix="labkit-page-") as scratch:
         executed = Path(scratch) / f"{output.stem}.ipynb"
         try:
-            execute(notebook, executed, parameters, timeout=timeout, cwd=cwd)
+            execute(notebook, executed, parameters, cwd=cwd)
         except LabkitError as error:
             if not error.evidence.get("notebook"):
                 raise
@@ -100,8 +99,6 @@ def build_index(
     pages: Sequence[Path],
     output: Path,
     *,
-    title: str = "What containers cost, measured",
-    rig: Mapping[str, Any] | None = None,
     failures: Mapping[str, str] | None = None,
     ledger: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Path:
@@ -121,7 +118,7 @@ def build_index(
     ]
     text = render(
         "index.html.j2",
-        title,
+        "What containers cost, measured",
         {},
         sentence=_sentence(studies, ledger or {}),
         banners=_banners(studies),
@@ -130,15 +127,13 @@ def build_index(
         rows=[_headline(study, scale) for study in studies if study["summary"].get("answer")],
         papers=papers,
         key=[(name, _TONES[name]) for name in RESULTS if any(name in one["has"] for one in papers)],
-        rig_line=_rig_line(rig or (rigs[0] if rigs else {}), summaries),
+        rig_line=_rig_line(rigs[0] if rigs else {}, summaries),
     )
     write(output, text)
     return output
 
 
-def build_glossary(
-    output: Path, *, title: str = "Glossary", home: Mapping[str, Any] | None = None
-) -> Path:
+def build_glossary(output: Path, *, home: Mapping[str, Any] | None = None) -> Path:
     """Write the page of the terms that the pages use, from ``docs/glossary.md``.
 
     `home` is what the navigation of the reproduction report takes.
@@ -148,9 +143,9 @@ def build_glossary(
         (group.partition("\n")[0], [match.groups() for match in _TERM.finditer(group)])
         for group in text.split("\n## ")[1:]
     ]
-    write(
-        output, render("glossary.html.j2", title, {"page_title": title}, groups=groups, home=home)
-    )
+    title = "Glossary"
+    text = render("glossary.html.j2", title, {"page_title": title}, groups=groups, home=home)
+    write(output, text)
     return output
 
 

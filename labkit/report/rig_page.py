@@ -94,11 +94,11 @@ def build_rig(
     pages: Mapping[Path, Path],
     output: Path,
     *,
-    title: str = "The rig",
     ledger: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Path:
     """Write the page of the rig, or of every rig that the studies of a report were measured on."""
     studies = [_study(page, data, output) for page, data in pages.items()]
+    title = "The rig"
     text = render(
         "rig.html.j2",
         title,

@@ -63,12 +63,6 @@ def load(tmp_path):
             '"increasing"',
             "direction: must be 'higher' or 'lower', not 'increasing'",
         ),
-        (
-            "difference",
-            "blocks = 8",
-            "blocks = 1",
-            "small-difference: blocks: must be greater than or equal to 2, not 1",
-        ),
         ("order", "direction", "over = 'size_b'\ndirection", "small-order: over: unknown key"),
         ("order", ', {placement = "host"}, {placement = "nat"}]', "]", "small-order: cells: "),
         ("contrast", "baseline2 = ", "baseline3 = ", "small-contrast: baseline3: unknown key"),
@@ -172,7 +166,12 @@ def load(tmp_path):
         # numbers
         ("knee", "low = 100", "low = 300", "low: 300.0 lies above high, 200.0"),
         ("bound", "high = 10000", "high = nan", "low: -inf lies above high, nan"),
-        ("difference", "1.05", "0.9", "at_least: 0.9 is below 1"),
+        (
+            "difference",
+            "1.05",
+            "0.9",
+            "small-difference: at_least: must be greater than or equal to 1",
+        ),
         # curves
         ("linear", '{wait = "spin"}', "{size_b = 1}", "over: size_b is fixed in a cell"),
         ("fixed-offset", '"nat"}', '"nat", size_b = 1}', "over: size_b is fixed in a cell"),

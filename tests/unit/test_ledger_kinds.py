@@ -72,7 +72,7 @@ CASES: dict[str, tuple[dict[str, Any], Any, Any]] = {
 
 
 def result_of(kind: str, found: Any, **fields: Any) -> Any:
-    about = {"blocks": 5, **CASES[kind][0], **fields}
+    about = CASES[kind][0] | fields
     rows = ledger(found, claims=claims(claim(kind, **about)))
     assert len(rows) == 1
     return rows.iloc[0]

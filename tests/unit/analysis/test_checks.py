@@ -13,18 +13,13 @@ from hypothesis import strategies as st
 from scipy import signal, stats
 
 from labkit.analysis import checks
-from labkit.analysis.checks import CHANGE_ALPHA, stationarity
+from labkit.analysis.checks import CHANGE_ALPHA
 
 Rng = np.random.Generator
 
 
-def samples_of(*trials: np.ndarray) -> pd.DataFrame:
-    trial = np.repeat(np.arange(len(trials)), [len(values) for values in trials])
-    return pd.DataFrame({"trial": trial, "rtt_ns": np.concatenate(trials)})
-
-
 def check(*trials: np.ndarray) -> pd.DataFrame:
-    return stationarity(samples_of(*trials), by=["trial"])
+    return pd.DataFrame.from_records([checks.inside(trial) for trial in trials])
 
 
 def autoregressive(rng: Rng, n: int, phi: float) -> np.ndarray:
@@ -38,15 +33,19 @@ def test_ranks_are_those_of_scipy(values: list[int], kind: str) -> None:
     assert checks._ranks(series).tolist() == stats.rankdata(series).tolist()
 
 
-def test_one_trial_has_what_the_tables_have() -> None:
-    trials = [np.random.default_rng(seed).integers(0, 999, 5_000) for seed in range(3)]
-    tables = [stationarity(samples_of(*trials), by=["trial"])]
-    tables.append(checks.dependence(samples_of(*trials), by=["trial"]))
-    both = tables[0].merge(tables[1], on=["trial", "n"]).drop(columns="trial")
-    found = pd.DataFrame.from_records([checks.inside(trial) for trial in trials])
-    pd.testing.assert_frame_equal(
-        found[both.columns], both.astype({"state": str}), check_dtype=False
-    )
+def test_the_effective_size_is_scaled_up_from_the_first_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    series = autoregressive(np.random.default_rng(6), 10_000, 0.5)
+    found = {}
+    for most in (10_000, 5_000):
+        monkeypatch.setattr(checks, "MOST_OF_TRIAL", most)
+        row = checks.inside(series)
+        assert row["n"] == 10_000
+        # An AR(1) of 0.5 is worth a third of its samples.
+        assert row["effective"] == pytest.approx(10_000 / 3, rel=0.2)
+        found[most] = row["effective"]
+    assert found[10_000] != found[5_000]
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5])

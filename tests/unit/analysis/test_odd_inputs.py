@@ -44,14 +44,12 @@ OTHERS = {
     "noise_floor": lambda frame: noise_floor(frame, value="value", condition="condition"),
     "drift": lambda frame: checks.drift(frame, value="value", condition="condition"),
     "outliers": lambda frame: checks.outliers(frame, value="value", condition="condition"),
-    "dependence": lambda frame: checks.dependence(frame, by=KEYS, value="value"),
-    "stationarity": lambda frame: checks.stationarity(frame, by=KEYS, value="value"),
     "summarise": lambda frame: summarise(frame, by=KEYS, value="value"),
     "combined": lambda frame: combined(frame, by=["condition"], value="value"),
 }
 PUBLIC = COMPARISONS | OTHERS
 #: These describe samples, which may be zero, negative or infinite.
-DESCRIBE = {"dependence", "stationarity", "summarise", "combined"}
+DESCRIBE = {"summarise", "combined"}
 
 
 def outcome(name, frame):

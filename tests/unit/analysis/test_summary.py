@@ -155,14 +155,6 @@ def test_dependence_of_an_ar1_series(phi):
     assert checks.effective_size(series) == pytest.approx(n * (1 - phi) / (1 + phi), rel=0.2)
 
 
-def test_dependence_a_trial_scales_up_what_it_looked_at():
-    samples = study(1, n=1000)
-    table = checks.dependence(samples, by=["trial"], most=100)
-    whole = checks.dependence(samples, by=["trial"])
-    assert list(table["n"]) == [1000] * 4
-    assert (table["effective"] <= 1000).all() and (whole["effective"] > 300).all()
-
-
 @settings(deadline=None)
 @given(st.lists(st.floats(-1e9, 1e9), max_size=200))
 def test_effective_size_is_between_one_and_n(values):

@@ -26,7 +26,6 @@ from labkit.analysis.trials import (
     sort_trials,
     statistic_of,
     statistics_of,
-    unsorted_groups,
 )
 from labkit.errors import UsageError
 
@@ -177,19 +176,6 @@ def test_a_curve_keeps_the_far_tail_and_few_points():
     assert ((share < 1e-3) & (share > 1e-6)).sum() > 50
     assert thick.get_xdata()[-1] == values.max() / 1000 and share[-1] == pytest.approx(1e-6)
     assert (thin.get_xdata() == thick.get_xdata()).all()
-
-
-def test_series_keep_the_order_in_which_samples_were_taken():
-    frame = packed([[3, 1, 2], [9, 8]])
-    for given_ in (frame, long(frame)):
-        found = {
-            key["trial"]: list(v) for key, v in unsorted_groups(given_, value="v", by=["trial"])
-        }
-        assert found == {"t0": [3, 1, 2], "t1": [9, 8]}
-    with pytest.raises(UsageError, match="not in the order"):
-        list(unsorted_groups(sort_trials(frame, value="v"), value="v", by=["trial"]))
-    frame["all"] = 1
-    assert list(next(unsorted_groups(frame, value="v", by=["all"]))[1]) == [3, 1, 2, 9, 8]
 
 
 def test_statistics_of_a_trial_are_those_of_the_table():
