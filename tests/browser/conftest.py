@@ -39,7 +39,8 @@ def tab(browser: Browser, scheme: str, name: str) -> Iterator[Page]:
     assert [line for line in messages if not line.startswith(("log:", "info:"))] == []
 
 
-@pytest.fixture(params=["light", "dark"])
+#: `test_whole_report` tests the contrast in the dark, of three pages.
+@pytest.fixture(params=["light", "dark"] if os.environ.get("LABKIT_SCREENSHOTS") else ["light"])
 def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
     with tab(browser, request.param, request.node.name) as opened:
         yield opened

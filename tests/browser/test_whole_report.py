@@ -5,7 +5,7 @@ Each page is opened once, and everything that is asked of it is read then.
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import committed
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from accessibility import OPEN, serious_findings
 from playwright.sync_api import Page
 
 pytestmark = pytest.mark.browser
@@ -54,19 +54,6 @@ PAPER = """() => ({
   ground: getComputedStyle(document.documentElement).backgroundColor + " " +
     getComputedStyle(document.body).backgroundColor,
 })"""
-#: Rows and words of code that look like one before tell axe nothing, and take it minutes.
-FEWER = """() => {
-  for (const one of document.querySelectorAll("details")) one.open = true;
-  const kinds = new Set();
-  for (const one of document.querySelectorAll("tbody tr, .source span")) {
-    const inner = [one, ...one.querySelectorAll("[class]")].map((part) => part.className);
-    const where = one.tagName === "TR" ? one.cells.length + one.closest("table").className : "";
-    const kind = [...new Set(inner), where].join("|");
-    if (kinds.has(kind)) one.remove();
-    kinds.add(kind);
-  }
-}"""
-QUICKLY = {"resultTypes": ["violations"], "preload": False, "iframes": False, "ancestry": False}
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +66,7 @@ def _read(path: Path, visit: Visit) -> dict[str, Any]:
     with visit(path.stem) as page:
         page.goto(path.as_uri())
         facts = page.evaluate(FACTS)
+        page.evaluate(OPEN)
         page.set_viewport_size({"width": 390, "height": 844})
         facts |= page.evaluate(PHONE)
         # A4 with the margins of the style sheet.
@@ -87,27 +75,18 @@ def _read(path: Path, visit: Visit) -> dict[str, Any]:
         facts |= page.evaluate(PAPER)
         page.set_viewport_size({"width": 1280, "height": 800})
         page.emulate_media(media="screen", color_scheme="light")
-        page.evaluate(FEWER)
-        facts["axe"] = _axe(page)
+        facts["axe"] = serious_findings(page)
         if path.stem in ("index", "ledger", "65-rps"):
             page.emulate_media(color_scheme="dark")
-            facts["axe"] += _axe(page, runOnly=["color-contrast"])
-        # A picture shows the page, and not what is left of it.
-        page.reload()
+            facts["axe"] += serious_findings(page, runOnly=["color-contrast"])
+        if os.environ.get("LABKIT_SCREENSHOTS"):
+            page.reload()  # the picture shows the page, and not what is left of it
     return facts
 
 
-def _axe(page: Page, **options: Any) -> list[str]:
-    """Return the serious findings of axe-core."""
-    found = Axe().run(page, options=QUICKLY | options).response["violations"]
-    return [
-        f"{one['id']}: {json.dumps([node['target'] for node in one['nodes']][:3])}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
-    ]
-
-
-def _not(pages: dict[str, dict[str, Any]], wrong: Callable[[dict[str, Any]], Iterable[Any]]) -> Any:
+def problems_of(
+    pages: dict[str, dict[str, Any]], wrong: Callable[[dict[str, Any]], Iterable[Any]]
+) -> Any:
     """Return what is wrong with each page, where anything is."""
     found = {name: list(wrong(facts)) for name, facts in pages.items()}
     return {name: problems for name, problems in found.items() if problems}
@@ -119,21 +98,28 @@ def test_every_page_is_there(seen: dict[str, Any]) -> None:
 
 
 def test_axe_has_no_serious_finding(seen: dict[str, Any]) -> None:
-    assert _not(seen, lambda facts: facts["axe"]) == {}
+    assert problems_of(seen, lambda facts: facts["axe"]) == {}
 
 
 def test_every_figure_says_what_it_shows(seen: dict[str, Any]) -> None:
     # Where it stands, and then its axes, series and counts.
-    assert _not(seen, lambda facts: [alt for alt in facts["images"] if len(alt or "") < 60]) == {}
     assert (
-        _not(seen, lambda facts: [d for d in facts["drawings"] if d[0] != "img" or not d[1]]) == {}
+        problems_of(seen, lambda facts: [alt for alt in facts["images"] if len(alt or "") < 60])
+        == {}
+    )
+    assert (
+        problems_of(seen, lambda facts: [d for d in facts["drawings"] if d[0] != "img" or not d[1]])
+        == {}
     )
     assert sum(len(facts["images"]) for facts in seen.values()) > 70
 
 
 def test_answers_are_near_the_top(seen: dict[str, Any]) -> None:
     assert seen["index.html"]["height"] <= 2 * 800
-    assert _not(seen, lambda facts: [facts["appendix"]] if facts["appendix"] > 8000 else []) == {}
+    assert (
+        problems_of(seen, lambda facts: [facts["appendix"]] if facts["appendix"] > 8000 else [])
+        == {}
+    )
     answers = {name: facts["answer"] for name, facts in seen.items() if name[0].isdigit()}
     assert answers and all(0 < top < 800 for top in answers.values()), answers
 
@@ -154,18 +140,21 @@ def test_headings_tables_and_identities_are_in_order(seen: dict[str, Any]) -> No
             if level > before + 1:
                 yield text
 
-    assert _not(seen, headings) == {}
-    assert _not(seen, lambda facts: facts["tables"]) == {}
-    assert _not(seen, lambda facts: {i for i in facts["ids"] if facts["ids"].count(i) > 1}) == {}
+    assert problems_of(seen, headings) == {}
+    assert problems_of(seen, lambda facts: facts["tables"]) == {}
+    assert (
+        problems_of(seen, lambda facts: {i for i in facts["ids"] if facts["ids"].count(i) > 1})
+        == {}
+    )
 
 
 def test_on_a_phone_tables_scroll_and_pages_do_not(seen: dict[str, Any]) -> None:
-    assert _not(seen, lambda facts: [facts["wider"]] if facts["wider"] > 0 else []) == {}
-    assert _not(seen, lambda facts: facts["stuck"]) == {}
+    assert problems_of(seen, lambda facts: [facts["wider"]] if facts["wider"] > 0 else []) == {}
+    assert problems_of(seen, lambda facts: facts["stuck"]) == {}
 
 
 def test_on_paper_nothing_is_cut_hidden_or_dark(seen: dict[str, Any]) -> None:
-    assert _not(seen, lambda facts: facts["cut"] + facts["hidden"]) == {}
+    assert problems_of(seen, lambda facts: facts["cut"] + facts["hidden"]) == {}
     assert {facts["ground"] for facts in seen.values()} == {"rgba(0, 0, 0, 0) rgb(255, 255, 255)"}
 
 

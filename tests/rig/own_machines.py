@@ -7,15 +7,18 @@ not their files below /run and /var/lib, not their sockets, not their locks.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -58,13 +61,21 @@ LABKIT = (sys.executable, "-m", "labkit.cli")
 ROLES = ("generator", "sut", "clean")
 
 
+@cache
+def scratch_of_sut() -> Path:
+    """Return a scratch folder that all tests of a run share: unpacked, the images take 2 GB."""
+    folder = Path(tempfile.mkdtemp(prefix="labkit-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder / "scratch" / "sut"
+
+
 def rig_toml(folder: Path, keys: Path, port: int = 22) -> str:
     """Return the tables of a rig.toml of the virtual rig's namespaces, reached by SSH."""
     tables = {
         role: HOST.format(
             role=role,
             port=port,
-            scratch=folder / "scratch" / role,
+            scratch=scratch_of_sut() if role == "sut" else folder / "scratch" / role,
             keys=keys,
             address=netns.address(role),
             namespace=netns.namespace(role),

@@ -397,6 +397,13 @@ def acting(case: Case, scene: Scene, over: Path, delay: float = 0.0) -> Iterator
         assert not failures, failures
 
 
+def assert_untampered(trial: Trial) -> None:
+    """Assert that nothing is said of a trial with one server that nobody tampered with."""
+    assert not [flag for flag in trial.record["flags"] if "pause" in flag or "impossible" in flag]
+    (kept,) = trial.record["held"].values()
+    assert kept["server"]["state"] == "running"
+
+
 def run_case(lab: Rig, trial: Trial, case: Case, over: Path, delay: float = 0.0) -> Measurement:
     """Run the trial of a case; nothing is done if `over` exists."""
     workload = case.workload or (sockperf.server("block") if case.exchange else waiting("net"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from echoes import echoes
 
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, PlacementError
@@ -51,17 +52,23 @@ def test_trial_from_start_to_stop(
         assert lab.owns(server.address)
         route = lab.hosts["generator"].run("ip", "route", "get", server.address).stdout
         assert " dev lab0 " in route
-        load = sockperf.ping_pong(server.address, messages=MESSAGES, size=64, wait="block")
+        load = echoes(server.address)
+        # What the tool writes does not depend on the placement, and it sleeps before it sends.
+        by_tool = placement in (bare("clean"), docker("bridge"))
+        if by_tool:
+            load = sockperf.ping_pong(server.address, messages=MESSAGES, size=64, wait="block")
         measurement = trial.measure(load)
         assert left() != []  # `left` finds the running placement
-    rtt = measurement.samples["rtt_ns"]
-    assert 0 < len(rtt) <= MESSAGES and rtt.dtype == np.int64 and rtt.min() > 0
-    assert measurement.messages >= len(rtt)
+    assert measurement.messages > 0
+    if by_tool:
+        rtt = measurement.samples["rtt_ns"]
+        assert 0 < len(rtt) <= MESSAGES and rtt.dtype == np.int64 and rtt.min() > 0
+        assert measurement.messages >= len(rtt)
+        assert "Summary: Latency" in trial.logs["tool.out"]
     assert trial.record["verification"]["cmdline"].startswith("sockperf server -i 0.0.0.0")
     assert trial.record["mechanisms"]["server_last_cpu"] == float(lab.cpu_map["sut"])
     assert len(trial.record["commands"]) == 2
     assert "sockperf" in trial.logs["server.log"]
-    assert "Summary: Latency" in trial.logs["tool.out"]
     assert not alive(server.pid)
     assert left() == []
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from echoes import echoes
+from tampering import assert_untampered
 
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, PlacementError, RigError
@@ -102,9 +103,13 @@ def test_trial_on_each_engine_and_network(
             with far as client:
                 measurement = trial.measure(ping_pong(server.address), inside=client)
         else:
-            measurement = trial.measure(echoes(server.address))
+            measurement = trial.measure(echoes(server.address, 500))
         assert left() != []
     assert measurement.messages > 0
+    if placement.network not in ENGINES_ONLY:
+        assert_untampered(trial)
+    if placement.runtime in ENGINES:
+        assert "sockperf" in trial.logs["server.log"]
     assert trial.record["verification"]["cmdline"] or placement.runtime == "gvisor"
     assert not Path(f"/proc/{server.pid}").is_dir()
     assert left() == []
@@ -121,17 +126,6 @@ def test_limits_on_each_engine(
     with trial.serve(sockperf.server("block"), placement):
         pass  # verification reads the limits
     assert left() == []
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_logs_on_each_engine(networked: Rig, make_trial: Callable[..., Trial], engine: str) -> None:
-    placement = container(engine, "nat")
-    trial = make_trial(placement)
-    if infeasible(networked, trial, placement):
-        return
-    with trial.serve(sockperf.server("block"), placement):
-        pass
-    assert "sockperf" in trial.logs["server.log"]
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, RKT])

@@ -6,10 +6,12 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
-import pyarrow.parquet as parquet
+import pyarrow
 import pytest
+from notebook_pages import execute, summary_of
+from pyarrow import compute, parquet
 
-from labkit import load, questions, report, studies
+from labkit import load, questions, studies
 from labkit.campaign.budget import rows_of
 from labkit.design import condition_label
 from labkit.paths import project
@@ -29,33 +31,30 @@ def reduce(source: Path, target: Path, labels: Collection[str]) -> Path:
     target.mkdir(parents=True)
     (target / "plan.json").write_text(json.dumps(plan))
     (target / "sessions.json").write_text((source / "sessions.json").read_text())
-    trials = {one["trial"] for one in campaign.records if condition_label(one["levels"]) in labels}
+    names = {one["trial"] for one in campaign.records if condition_label(one["levels"]) in labels}
     for name in ("trials.parquet", "samples.parquet"):
         if not (source / name).exists():
             continue
         with parquet.ParquetFile(source / name) as file:
             tables = [file.read_row_group(number) for number in range(file.num_row_groups)]
+            wanted = pyarrow.array(sorted(names), file.schema_arrow.field("trial").type)
             with parquet.ParquetWriter(target / name, file.schema_arrow) as writer:
                 for table in tables:
-                    mask = [str(trial) in trials for trial in table["trial"].to_pylist()]
-                    if any(mask):
-                        writer.write_table(table.filter(mask))
+                    if len(part := table.filter(compute.is_in(table["trial"], wanted))):
+                        writer.write_table(part)
     return target
 
 
 @pytest.mark.parametrize("name", questions.load_questions())
-def test_a_question_is_answered_on_its_page(name: str, tmp_path: Path) -> None:
+def test_a_question_is_answered_on_its_page(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     question = questions.load_questions()[name][""]
     source = project("data/reference") / question.study
     labels = question.conditions(load(source)).keys()
     campaign = reduce(source, tmp_path / "campaign", labels)
     assert len(rows_of(load(campaign))) < len(rows_of(load(source)))
     (study,) = studies.find([question.study])
-    page = report.build_page(
-        project("notebooks/analysis") / study.name,
-        tmp_path / "page.html",
-        parameters={"data": str(campaign)},
-        title=question.title,
-        cwd=project(),
-    )
-    assert report.read_summary(page)["answer"]["sentences"]
+    notebook = project("notebooks/analysis") / study.name
+    shown, _ = execute(monkeypatch, load(campaign), notebook, data=str(campaign))
+    assert summary_of(shown)["answer"]["sentences"]
