@@ -386,7 +386,7 @@ class Plan:
             "images": self.rig.images(),
             "tools": self._tools(),
             # What a plan needs of the capabilities shows in its conditions; another engine that is
-            # installed meanwhile does not concern it. Caveats are words about what stands here.
+            # installed meanwhile does not concern it. Caveats only describe the rig.
             "rig": {
                 name: of
                 for name, of in self.rig.describe().items()
