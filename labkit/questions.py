@@ -94,7 +94,8 @@ class Question(BaseModel):
         levels = self.conditions(campaign)
         baseline = self.baseline or campaign.plan["baseline"]
         pairs = baselines_of(levels, baseline)
-        logs = dict(log_tables(campaign, [self.outcome])).get(self.outcome, pd.DataFrame())
+        tables = dict(log_tables(campaign, [self.outcome]))
+        logs = tables[self.outcome].logs if tables else pd.DataFrame()
         margin = float(campaign.plan["margin"])
         numbers = {}
         for label, base in pairs.items():

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis.checks import blocks_across_sessions
-from labkit.analysis.compare import contrast, decide, log_table
+from labkit.analysis.compare import LogTable, contrasts, decide, log_table
 from labkit.analysis.power import blocks_for, blocks_to_detect, least_blocks
 from labkit.analysis.sequential import Floats, Looks, campaign_share
 from labkit.answers import Answer
@@ -152,27 +152,28 @@ class Questions:
     def _comparisons(
         self, part: Dataset, conditions: Mapping[str, Levels], level: float
     ) -> Iterator[Question]:
-        """Yield each condition against its baseline; all of them are one family.
-
-        The test is that of a page, but for failed trials, which may forbid equivalence there.
-        """
+        """Yield each condition against its baseline, by the test of a page; they are one family."""
         baseline, margin = part.plan.get("baseline", {}), float(part.plan.get("margin", 0.02))
         pairs = baselines_of(conditions, baseline)
         names = short_names(conditions)
         tables = log_tables(part, self.outcomes) if pairs and len(part.ok) else []
         rows: dict[str, dict[str, Any]] = {}
         for label, other in pairs.items():
+            # A condition of which all trials were lost has a column without values.
             both = [
-                (metric, table[[label, other]].dropna())
+                (metric, table)
                 for metric, table in tables
-                if label in table and other in table
+                if table.logs.reindex(columns=[label, other]).notna().any().all()
             ]
-            if not both or len(both[0][1]) < 2:
+            if not both:
                 continue
-            metric, logs = both[0]
-            ratios = (logs[label] - logs[other]).to_numpy(dtype=np.float64)
+            metric, table = both[0]
+            pair = table.logs[[other, label]]
+            ratios = (pair[label] - pair[other]).dropna().to_numpy(dtype=np.float64)
+            if len(ratios) < 2:
+                continue
             needed = deciding_blocks(ratios, margin, level / len(pairs))
-            row = contrast(logs[other], logs[label], margin, level, paired=True)
+            row = contrasts(replace(table, logs=pair), other, margin=margin, alpha=level)[label]
             rows[label] = {**row, "condition": label, "metric": metric, "needed": needed}
         verdicts = decide([*rows.values()], alpha=level).to_dict("records") if rows else []
         verdict_of = dict(zip(rows, verdicts, strict=True))
@@ -198,19 +199,23 @@ class Questions:
             yield Question(title, state, answer.sentence, (label, other), answer.as_record())
 
 
-def log_tables(campaign: Dataset, outcomes: Iterable[str]) -> list[tuple[str, pd.DataFrame]]:
+def log_tables(campaign: Dataset, outcomes: Iterable[str]) -> list[tuple[str, LogTable]]:
     """Return each outcome that was measured, with its logs: blocks by the labels of conditions.
 
-    As on pages, without blocks that span sessions.
+    As on pages, without blocks that span sessions, and with the trials that never succeeded.
     """
     ok = campaign.ok[~campaign.ok["trial"].str.contains("/")]
-    ok = ok[~ok["block"].isin(blocks_across_sessions(ok))]
     factors = [*campaign.plan["factors"]]
-    ok = ok.assign(condition=[condition_label(row) for row in ok[factors].to_dict("records")])
+    lost = campaign.lost[["trial", "block", *factors]]
+    lost = lost[~lost["trial"].str.contains("/")].assign(lost=True)
+    rows = pd.concat([ok.assign(lost=False), lost], ignore_index=True)
+    rows = rows[~rows["block"].isin(blocks_across_sessions(ok))]
+    rows = rows.assign(condition=[condition_label(row) for row in rows[factors].to_dict("records")])
+    names = {"condition": "condition", "block": "block"}
     return [
-        (name, log_table(rows, value=name, condition="condition", block="block").logs)
+        (name, log_table(rows[rows["lost"] | (rows[name] > 0)], value=name, **names))
         for name in outcomes
-        if name in ok and len(rows := ok[ok[name] > 0])
+        if name in ok and (rows[name] > 0).any()
     ]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from claim_files import claim
 
@@ -19,7 +20,7 @@ from labkit.claims.ledger import ledger
 from labkit.claims.reasons import of_experiment
 from labkit.claims.schema import Claims
 from labkit.dataset.package import pack
-from labkit.errors import PlanMismatch, UsageError
+from labkit.errors import PlanMismatch, ToolOutput, UsageError
 from labkit.rig.base import Rig
 from labkit.status import look as status_of
 from labkit.tools.base import Measurement
@@ -139,6 +140,50 @@ def test_a_look_has_the_verdicts_of_a_page(rig: Rig, tmp_path: Path) -> None:
         answer = one["answer"]
         assert (answer["verdict"], answer["ratio"]) == (row["verdict"], row["estimate"])
         assert answer["low"] == (row["equal_low"] if row["verdict"] == "equivalent" else row["low"])
+
+
+def test_trials_that_never_succeeded_forbid_equivalence_at_a_look_as_on_a_page(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NOISE, "near", 0.012)
+
+    class Failing(Protocol):
+        def __call__(self, trial: Any) -> Measurement:
+            if trial.net == "near" and trial.turn in (3, 7):
+                raise ToolOutput("no answer")
+            return super().__call__(trial)
+
+    campaign = plan_of(rig, Failing(), looks=()).run(tmp_path)
+    (looked,) = (
+        one
+        for one in Questions(Looks((10, 20)), (), ["rate"]).take(campaign, 10)["questions"]
+        if one["name"] == "near against host"
+    )
+    trials = pd.concat([campaign.ok, campaign.lost])
+    options = {"value": "rate", "condition": "net", "baseline": "host", "block": "block"}
+    level = Looks((10, 20)).level(0.05, 10)
+    page = compare(trials[trials["block"] <= 10], **options, alpha=level).set_index("condition")
+    assert page.loc["near", "p_equivalence"] < level
+    assert looked["answer"]["verdict"] == page.loc["near", "verdict"] == "undecided"
+
+
+def test_conditions_are_compared_by_the_first_outcome_that_they_have(
+    rig: Rig, tmp_path: Path
+) -> None:
+    class Several(Protocol):
+        def __call__(self, trial: Any) -> Measurement:
+            if trial.net == "far" and trial.turn == 3:
+                raise ToolOutput("no answer")
+            rate = super().__call__(trial).metrics["rate"]
+            names = {"far": ["speed"], "host": ["rate", "speed"]}.get(trial.net, ["rate"])
+            return Measurement({}, dict.fromkeys(names, rate), 1)
+
+    campaign = plan_of(rig, Several(), looks=()).run(tmp_path)
+    asked = Questions(Looks((10, 20)), (), ["rate", "speed"]).take(campaign, 10)["questions"]
+    found = {one["name"].split()[0]: one for one in asked}
+    metrics = {name: one["answer"]["metric"] for name, one in found.items()}
+    assert metrics == {"far": "speed", "near": "rate", "noisy": "rate"}
+    assert found["far"]["state"] == "decided"
 
 
 def test_a_look_decides_nothing_on_fewer_blocks_than_its_page(rig: Rig, tmp_path: Path) -> None:
