@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 from labkit.analysis.compare import compare, factor_effect, shift
 from labkit.analysis.noise import noise_floor
-from labkit.analysis.trials import sort_trials
+from labkit.analysis.summary import summarise
 
 Rng = np.random.Generator
 #: For each row of the table: found (or held the truth)? And an interval's width, or NaN.
@@ -45,6 +45,7 @@ Outcome = Sequence[tuple[bool, float]]
 
 EXPERIMENTS, CHUNK, BLOCKS, SAMPLES = 1000, 50, 10, 500
 STATISTICS = ("mean", "median", "p99")
+KEYS = ("trial", "block", "condition")
 KINDS = ("log-normal", "strong drift", "AR(1) 0.9 and trial effect")
 #: Standard deviations on the log scale: of blocks, of trials, of the samples of a trial.
 BLOCK_SD, TRIAL_SD, SAMPLE_SD = 0.03, 0.02, 0.2
@@ -116,9 +117,8 @@ def frame_of(values: np.ndarray) -> pd.DataFrame:
 def null_samples(rng: Rng, kind: str) -> Outcome:
     """Compare raw samples of two equal conditions."""
     frame = frame_of(sampled(rng, kind))
-    ordered = sort_trials(frame, value="value", by=["trial", "block", "condition"])
-    options = {"value": "value", "trial": "trial", **PAIRED}
-    return [found(compare(ordered, statistic=one, **options)) for one in STATISTICS]
+    table = summarise(frame, value="value", by=KEYS, statistics=STATISTICS)
+    return [found(compare(table, value=one, **PAIRED)) for one in STATISTICS]
 
 
 def null_trials(rng: Rng, kind: str) -> Outcome:
@@ -196,7 +196,8 @@ def shifted(rng: Rng) -> Outcome:
     frame = frame_of(sampled(rng, KINDS[2], ratio=1.1))
     options = {"condition": "condition", "baseline": "base"}
     table = shift(frame, value="value", quantiles=["q0.1", "median", "p99"], **options)
-    mean = compare(frame, value="value", statistic="mean", trial="trial", **PAIRED).iloc[0]
+    means = summarise(frame, value="value", by=KEYS, statistics=["mean"])
+    mean = compare(means, value="mean", **PAIRED).iloc[0]
     return [one for row in (*table.iloc, mean) for one in of(row, 1.1)]
 
 

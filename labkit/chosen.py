@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.analysis.power import least_blocks
 from labkit.claims.ledger import plan_key
-from labkit.dataset import Dataset, campaigns, load
+from labkit.dataset import campaigns, load
 from labkit.errors import DatasetError
 from labkit.paths import project
 
@@ -117,15 +116,6 @@ def choose_all(studies: Iterable[str], profile: str | None = None) -> list[Chose
     return found
 
 
-def complete_blocks(campaign: Dataset) -> int:
-    """Return the number of blocks of which every planned trial succeeded."""
-    trials = {(one["block"], one["trial"]) for one in campaign.records if one["status"] == "ok"}
-    done = Counter(block for block, _ in trials)
-    return sum(
-        0 < planned == done[block] for block, planned in enumerate(campaign.planned_by_block, 1)
-    )
-
-
 def _local(study: str, here: _Plan) -> Chosen:
     """Return campaigns measured here; of those with most blocks the newest is shown."""
     _, shown = max(here.measured)
@@ -153,7 +143,7 @@ def _measured_here(study: str, profile: str | None) -> _Plan | None:
         plan = next((plan for plan in plans if plan.key == key), None)
         if plan is None:
             plans.append(plan := _Plan(key, []))
-        plan.measured.append((complete_blocks(campaign), path))
+        plan.measured.append((len(campaign.complete_blocks), path))
     return max(plans, key=lambda plan: (plan.blocks, plan.newest), default=None)
 
 

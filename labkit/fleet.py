@@ -190,16 +190,7 @@ def measured_blocks(folder: Path, study: str) -> set[int]:
     rigs = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     for rig in sorted(rigs):
         for path in campaigns(rig / study):
-            campaign = load(path)
-            trials = {
-                (one["block"], one["trial"]) for one in campaign.records if one["status"] == "ok"
-            }
-            counts = [block for block, _ in trials]
-            done |= {
-                block
-                for block, planned in enumerate(campaign.planned_by_block, start=1)
-                if planned and counts.count(block) == planned
-            }
+            done |= load(path).complete_blocks
     return done
 
 

@@ -39,15 +39,12 @@ from labkit.analysis.robust import (
     unpaired_note,
 )
 from labkit.analysis.trials import (
-    Statistic,
     groups,
     is_categorical,
     numbers,
     reduce_trials,
     require_columns,
     require_names,
-    statistic_name,
-    trial_statistic,
 )
 from labkit.answers import SAME
 from labkit.errors import UsageError, suggestion
@@ -155,8 +152,6 @@ def compare(
     condition: str,
     baseline: Hashable,
     block: str,
-    statistic: Statistic | None = None,
-    trial: str | None = None,
     margin: float = 0.02,
     alpha: float = 0.05,
     paired: bool = True,
@@ -167,18 +162,14 @@ def compare(
     Parameters
     ----------
     frame : DataFrame
-        One row a trial, or with `statistic` and `trial` one row a sample.
+        One row a trial. `labkit.analysis.summarise` reduces the samples of each trial to a row,
+        with NaN for a quantile that takes more samples.
     value : str
         Column of positive numbers; NaN stands for a trial that failed.
     condition, block : str
         Columns that name the condition and the block.
     baseline : hashable
         The condition that the others are divided by.
-    statistic : str or callable, optional
-        Reduces samples to a number a trial: ``mean``, ``median``, ``min``, ``max``, ``std``,
-        ``p95``, ``p99``, ``q0.999``, or a function of a trial's sorted samples.
-    trial : str, optional
-        With `statistic`: the column that, within condition and block, names the trial.
     margin : float
         Equivalence margin: a ratio between 1/(1 + margin) and 1 + margin counts as equal.
     alpha : float
@@ -239,15 +230,6 @@ def compare(
     >>> str(table.loc["docker bridge", "verdict"])
     'different'
     """
-    if (statistic is None) != (trial is None):
-        raise UsageError(
-            "samples are reduced by trial: give both statistic and trial, or neither",
-            why="samples of one trial are not independent replicates",
-        )
-    if statistic is not None and trial is not None:
-        by = list(dict.fromkeys([trial, condition, block]))
-        frame = trial_statistic(frame, value=value, by=by, statistic=statistic)
-        value = statistic_name(statistic)
     rows = contrasts(
         log_table(frame, value=value, condition=condition, block=block),
         baseline,
@@ -338,10 +320,9 @@ def decide(
     refused = np.array([bool(row.get("refused")) for row in rows], dtype=bool)
     p_equivalence = table["p_equivalence"].to_numpy(dtype=np.float64)
     equivalent = enough & (p_equivalence < alpha) & ~refused
-    words = np.array(["undecided", "different", "equivalent", "different within margin"])
     table["p_adjusted"] = family.adjusted
     table["differs"], table["equivalent"] = differs, equivalent
-    table["verdict"] = words[differs + 2 * equivalent]
+    table["verdict"] = verdicts(differs, equivalent)
     table["confidence"], table["equal_confidence"] = 1 - family.levels, 1 - 2 * alpha
     names = [f"{name}{end}" for name in ("", "difference_", "equal_") for end in ("low", "high")]
     bounds = [
@@ -356,6 +337,12 @@ def decide(
         for note in table.loc[only_alone, "note"]
     ]
     return table
+
+
+def verdicts(differs: NDArray[np.bool_], equivalent: NDArray[np.bool_]) -> NDArray[np.str_]:
+    """Return the verdicts in words of rows that differ, are equivalent, both or neither."""
+    words = np.array(["undecided", "different", "equivalent", "different within margin"])
+    return words[differs + 2 * equivalent]
 
 
 def with_verdict_intervals(table: pd.DataFrame) -> pd.DataFrame:
@@ -526,8 +513,6 @@ def factor_effect(
     *,
     value: str,
     block: str = "block",
-    statistic: Statistic | None = None,
-    trial: str | None = None,
     margin: float = 0.02,
     alpha: float = 0.05,
 ) -> pd.DataFrame:
@@ -543,7 +528,7 @@ def factor_effect(
         The baseline level first, then the levels compared with it.
     within : sequence of str
         Columns of the other factors; each combination that occurs is a cell.
-    value, block, statistic, trial, margin, alpha
+    value, block, margin, alpha
         As for `compare`.
 
     Returns
@@ -572,10 +557,6 @@ def factor_effect(
     require_names(frame, [factor])
     if len(levels) < 2:
         raise UsageError("an effect needs at least two levels", remedy="the baseline level first")
-    if statistic is not None and trial is not None:
-        by = list(dict.fromkeys([trial, factor, block, *within]))
-        frame = trial_statistic(frame, value=value, by=by, statistic=statistic)
-        value = statistic_name(statistic)
     pairs = [(level, levels[0]) for level in levels[1:]]
     return pair_effects(
         frame, factor, pairs, within, value=value, block=block, margin=margin, alpha=alpha

@@ -13,7 +13,7 @@ better than curves without a knee.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -83,7 +83,6 @@ def fit_knee(
     over: str,
     block: str,
     exponent: float | None = None,
-    levels: Sequence[float] | None = None,
 ) -> Knee:
     """Fit a hinge to log values over the log of a number, with blocks centred.
 
@@ -99,8 +98,6 @@ def fit_knee(
         Column of the block. Blocks that lack a level are left out and reported.
     exponent : float, optional
         The slope before the knee where theory gives it; it is estimated otherwise.
-    levels : sequence of float, optional
-        The levels to use; all of them without it.
 
     Raises
     ------
@@ -118,9 +115,8 @@ def fit_knee(
     60
     """
     frame = numeric_levels(frame, over)
-    table = blocks_of(frame, value=value, level=over, block=block, levels=levels, log=True)
-    kept = frame[frame[over].isin(list(table.cells.columns))]
-    x = np.array(common_levels([kept], over))
+    table = blocks_of(frame, value=value, level=over, block=block, log=True)
+    x = np.array(common_levels([frame], over))
     if len(x) < 4 or x[0] <= 0:
         raise UsageError(
             f"{over!r} has {len(x)} levels, the smallest {x[0]:g}: too few for a knee",

@@ -411,7 +411,6 @@ def successive_ratios(
     value: str,
     over: str,
     block: str,
-    levels: Sequence[Hashable] | None = None,
 ) -> tuple[Estimate, ...]:
     """Return the ratio of each level to the one before it, paired by block (log scale).
 
@@ -424,10 +423,8 @@ def successive_ratios(
     value : str
         Column of positive numbers; NaN stands for a trial that failed.
     over, block : str
-        Columns of the level and of the block. Blocks that lack a level are left out and reported.
-    levels : sequence, optional
-        The levels in the order that is claimed; without it numbers are sorted, and others are in
-        the order of a categorical or of appearance.
+        Columns of the level and of the block. Numbers are sorted; other levels are in the order of
+        a categorical or of appearance. Blocks that lack a level are left out and reported.
 
     Raises
     ------
@@ -444,7 +441,7 @@ def successive_ratios(
     >>> len(found)
     1
     """
-    table = blocks_of(frame, value=value, level=over, block=block, levels=levels, log=True)
+    table = blocks_of(frame, value=value, level=over, block=block, log=True)
     if table.values.shape[1] < 2:
         raise UsageError(f"{over!r} has fewer than two levels")
     changes = np.diff(table.values, axis=1).T

@@ -24,18 +24,11 @@ from labkit.analysis.power import (
     least_blocks,
 )
 from labkit.analysis.robust import checked
-from labkit.analysis.trials import (
-    Statistic,
-    groups,
-    order_of,
-    require_columns,
-    statistic_name,
-    trial_statistic,
-)
+from labkit.analysis.trials import groups, order_of, require_columns
 from labkit.errors import UsageError
 
 NOISE_COLUMNS = (
-    *("n_blocks", "ratio", "low", "high", "p_value", "sd", "sd_trial"),
+    *("n_blocks", "ratio", "low", "high", "p_value", "sd"),
     *("decidable_margin", "detectable_difference", "blocks_missing", "note"),
 )
 
@@ -47,27 +40,22 @@ def noise_floor(
     condition: str | Sequence[str],
     block: str = "block",
     replicate: str = "replicate",
-    statistic: Statistic | None = None,
-    trial: str | None = None,
     alpha: float = 0.05,
-    power: float = 0.8,
 ) -> pd.DataFrame:
     """Compare the two copies of each condition that was run twice a block.
 
     Parameters
     ----------
     frame : DataFrame
-        One row a trial (or a sample, with `statistic` and `trial`).
+        One row a trial.
     value : str
         Column of positive numbers; NaN for a failed trial.
     condition : str or sequence of str
         Columns that together name the condition.
     block, replicate : str
         The block; the number of the replicate inside it, 1 or 2.
-    statistic, trial, alpha
-        As for `labkit.analysis.compare.compare`.
-    power : float
-        Power at which the margin and the difference are stated.
+    alpha : float
+        Level of the tests; intervals have 1 - alpha.
 
     Returns
     -------
@@ -75,9 +63,9 @@ def noise_floor(
         One row a condition with both copies: the condition's columns; ``n_blocks``; ``ratio`` of
         replicate 2 to 1 with ``low, high`` and ``p_value`` (a ratio that differs from 1 shows a
         bias of the lab, or is one of the 1 in 20); ``sd``, the standard deviation between blocks of
-        the log ratio of a pair; ``sd_trial``, between trials of a block (``sd / sqrt(2)``);
-        ``decidable_margin`` and ``detectable_difference``, relative, for this spread and number of
-        blocks; ``blocks_missing``; ``note``. No rows when nothing ran twice.
+        the log ratio of a pair; ``decidable_margin`` and ``detectable_difference``, relative, for
+        this spread and number of blocks with power 0.8; ``blocks_missing``; ``note``. No rows when
+        nothing ran twice.
 
     Raises
     ------
@@ -95,21 +83,17 @@ def noise_floor(
     """
     names = [condition] if isinstance(condition, str) else list(condition)
     require_columns(frame, [value, block, replicate, *names])
-    if statistic is not None and trial is not None:
-        by = list(dict.fromkeys([trial, *names, block, replicate]))
-        frame = trial_statistic(frame, value=value, by=by, statistic=statistic)
-        value = statistic_name(statistic)
     rows = []
     for key, index in groups(frame, names):
         cell = frame.iloc[index]
         if {1, 2} <= set(cell[replicate]):
             cell = cell[cell[replicate].isin([1, 2])]
-            rows.append({**key, **_floor(cell, value, block, replicate, alpha, power)})
+            rows.append({**key, **_floor(cell, value, block, replicate, alpha)})
     return pd.DataFrame.from_records(rows, columns=[*names, *NOISE_COLUMNS])
 
 
 def _floor(
-    cell: pd.DataFrame, value: str, block: str, replicate: str, alpha: float, power: float
+    cell: pd.DataFrame, value: str, block: str, replicate: str, alpha: float
 ) -> dict[str, Any]:
     """Return the fields of one condition's row."""
     table = log_table(cell, value=value, condition=replicate, block=block)
@@ -126,11 +110,8 @@ def _floor(
         "n_blocks": n,
         "ratio": row["estimate"],
         **{name: row[name] for name in ("low", "high", "p_value", "sd", "blocks_missing")},
-        "sd_trial": sd / math.sqrt(2),
-        "decidable_margin": decidable_margin(sd, n, alpha=alpha, power=power) if known else np.inf,
-        "detectable_difference": (
-            detectable_difference(sd, n, alpha=alpha, power=power) if known else np.inf
-        ),
+        "decidable_margin": decidable_margin(sd, n, alpha=alpha) if known else np.inf,
+        "detectable_difference": detectable_difference(sd, n, alpha=alpha) if known else np.inf,
         "note": join_notes(*notes),
     }
 
@@ -184,9 +165,7 @@ def blocks_needed(
     comparison: pd.DataFrame,
     *,
     margin: float = 0.02,
-    difference: float | None = None,
     alpha: float = 0.05,
-    power: float = 0.8,
 ) -> pd.DataFrame:
     """Return how many blocks each comparison would take in another campaign.
 
@@ -196,17 +175,16 @@ def blocks_needed(
         From `compare`, `shift` or `noise_floor`: ``n_blocks`` and ``sd``, the standard deviation
         between blocks of the log ratio of a pair; other columns that name the row are kept.
     margin : float
-        Equivalence margin to be decided between conditions that are equal.
-    difference : float, optional
-        Relative difference to be found; the margin without it.
-    alpha, power : float
-        Level and power of the decisions.
+        Relative difference to be found, and equivalence margin to be decided between conditions
+        that are equal.
+    alpha : float
+        Level of the decisions.
 
     Returns
     -------
     DataFrame
         The columns before ``n_blocks``, which name the row; ``n_blocks``, ``sd``; ``to_equate``
-        and ``to_detect``, blocks that reach the power on average over what the spread may be,
+        and ``to_detect``, blocks that reach power 0.8 on average over what the spread may be,
         given the blocks it was estimated from (`labkit.analysis.power`). At least `least_blocks`;
         missing where the spread is unknown or beyond planning (`MOST_BLOCKS`).
 
@@ -225,17 +203,14 @@ def blocks_needed(
     0  docker host         5  0.05        100         80
     """
     require_columns(comparison, ["n_blocks", "sd"])
-    difference = margin if difference is None else difference
-    if not (margin > 0 and difference > 0 and math.isfinite(margin + difference)):
-        raise UsageError(
-            f"invalid margin or difference: margin={margin!r}, difference={difference!r}"
-        )
+    if not (margin > 0 and math.isfinite(margin)):
+        raise UsageError(f"invalid margin: {margin!r}", remedy="margin > 0 (0.02 for 2 %)")
     # What stands before the number of blocks names the row.
     names = list(comparison.columns[: list(comparison.columns).index("n_blocks")])
     rows = [
         {
             **dict(zip(names, key, strict=True)),
-            **_blocks_row(int(n), float(sd), margin, difference, alpha, power),
+            **_blocks_row(int(n), float(sd), margin, alpha),
         }
         for n, sd, *key in comparison[["n_blocks", "sd", *names]].itertuples(index=False)
     ]
@@ -244,15 +219,12 @@ def blocks_needed(
     return table.astype(dict.fromkeys(wanted, "Int64"))
 
 
-def _blocks_row(
-    n: int, sd: float, margin: float, difference: float, alpha: float, power: float
-) -> dict[str, Any]:
+def _blocks_row(n: int, sd: float, margin: float, alpha: float) -> dict[str, Any]:
     row: dict[str, Any] = {"n_blocks": n, "sd": sd, "to_equate": None, "to_detect": None}
     if n >= 2 and math.isfinite(sd):
-        options: dict[str, Any] = {"alpha": alpha, "power": power, "pilot": n}
         for name, blocks in (
-            ("to_equate", blocks_for(margin, sd, **options)),
-            ("to_detect", blocks_to_detect(difference, sd, **options)),
+            ("to_equate", blocks_for(margin, sd, alpha=alpha, pilot=n)),
+            ("to_detect", blocks_to_detect(margin, sd, alpha=alpha, pilot=n)),
         ):
             row[name] = blocks and max(blocks, least_blocks(alpha))
     return row

@@ -36,7 +36,7 @@ def summarise(
     value : str
         Numeric column; statistics are in its unit.
     statistics : sequence of str
-        See `labkit.analysis.compare.compare`.
+        ``mean``, ``median``, ``min``, ``max``, ``std``, ``p95`` (any percentage), ``q0.999``.
 
     Returns
     -------

@@ -249,19 +249,15 @@ def _number(value: Any, digits: int) -> str:
 def format_overhead(
     table: pd.DataFrame,
     *,
-    scale: float = 1e-3,
-    unit: str = "µs",
     per: float = 1024,
     per_unit: str = "KiB",
 ) -> pd.DataFrame:
-    """Return what `overhead_table` found as text, indexed by what names its rows.
+    """Return costs in ns that `overhead_table` found as text in µs, indexed by what names a row.
 
     Parameters
     ----------
     table : DataFrame
         What `overhead_table` returns.
-    scale, unit : float, str
-        From the stored unit of the value to the one shown; nanoseconds to microseconds.
     per, per_unit : float, str
         The slope is shown for so much of the size; bytes to KiB.
 
@@ -280,8 +276,8 @@ def format_overhead(
     shown = table[keys].astype(str)
     shown["blocks"] = table["n_blocks"].astype(str)
     columns = {
-        f"at size 0, {unit} [interval]": ("intercept", scale, 2),
-        f"for each {per_unit}, {unit} [interval]": ("slope", scale * per, 4),
+        "at size 0, µs [interval]": ("intercept", 1e-3, 2),
+        f"for each {per_unit}, µs [interval]": ("slope", 1e-3 * per, 4),
         "growth, % of the baseline [interval]": ("growth", 100, 2),
         "ratio, mean over sizes [interval]": ("ratio", 1, 3),
     }

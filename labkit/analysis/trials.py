@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -268,10 +268,6 @@ def partly_missing(name: Any) -> UsageError:
     return UsageError(f"samples are missing in {name}", remedy="check that the trial is complete")
 
 
-#: A name (``mean``, ``median``, ``min``, ``max``, ``std``, ``p99``, ``q0.999``) or a function of
-#: the sorted samples of a trial.
-Statistic = str | Callable[[Array], float]
-
 _PLAIN = ("mean", "min", "max", "std")
 
 
@@ -297,15 +293,8 @@ def samples_needed(level: float) -> int:
     return 1 if level == 0.5 else math.ceil(round(1 / min(level, 1 - level), 6))
 
 
-def statistic_name(statistic: Statistic) -> str:
-    """Return the name of a statistic in a column or a figure."""
-    return statistic if isinstance(statistic, str) else getattr(statistic, "__name__", "statistic")
-
-
-def statistic_of(ordered: SortedSamples, statistic: Statistic) -> float:
+def statistic_of(ordered: SortedSamples, statistic: str) -> float:
     """Return one statistic of sorted samples; NaN when there are too few for that quantile."""
-    if not isinstance(statistic, str):
-        return float(statistic(ordered.values))
     level = quantile_level(statistic)
     if level is not None:
         enough = len(ordered) >= samples_needed(level)
@@ -313,21 +302,19 @@ def statistic_of(ordered: SortedSamples, statistic: Statistic) -> float:
     if statistic not in _PLAIN:
         raise UsageError(
             f"unknown statistic {statistic!r}",
-            remedy="mean, median, min, max, std, p99 (any percentage), q0.999 or a function",
+            remedy="mean, median, min, max, std, p99 (any percentage) or q0.999",
         )
     return float(getattr(ordered, statistic))
 
 
-def statistics_of(
-    samples: Array | SortedSamples, statistics: Sequence[Statistic]
-) -> dict[str, float]:
+def statistics_of(samples: Array | SortedSamples, statistics: Sequence[str]) -> dict[str, float]:
     """Return statistics of one trial's samples by name.
 
     NaN where there are no samples, or too few for a quantile (`samples_needed`).
     """
     ordered = samples if isinstance(samples, SortedSamples) else sort_samples(samples)
     return {
-        statistic_name(statistic): statistic_of(ordered, statistic) if len(ordered) else math.nan
+        statistic: statistic_of(ordered, statistic) if len(ordered) else math.nan
         for statistic in statistics
     }
 
@@ -439,33 +426,31 @@ def _table(
 
 
 def reduce_trials(
-    frame: pd.DataFrame, *, value: str, by: Sequence[str], statistics: Sequence[Statistic]
+    frame: pd.DataFrame, *, value: str, by: Sequence[str], statistics: Sequence[str]
 ) -> pd.DataFrame:
     """Reduce samples to statistics per group, such as a trial."""
-    names = [statistic_name(statistic) for statistic in statistics]
-    columns = ["n", *names]
+    columns = ["n", *statistics]
     if twice := {name for name in columns if name in by or columns.count(name) > 1}:
         raise UsageError(
             f"duplicate columns: {', '.join(map(repr, sorted(twice)))}",
-            remedy="rename the column that names a group, or the function",
+            remedy="rename the column that names a group",
         )
     records = [
         {**key, "n": len(ordered), **statistics_of(ordered, statistics)}
         for key, ordered in sorted_groups(frame, value=value, by=by)
     ]
-    return _table(records, frame, by, ["n", *names])
+    return _table(records, frame, by, columns)
 
 
 def trial_statistic(
-    frame: pd.DataFrame, *, value: str, by: Sequence[str], statistic: Statistic
+    frame: pd.DataFrame, *, value: str, by: Sequence[str], statistic: str
 ) -> pd.DataFrame:
     """Reduce samples to one statistic a trial, as `reduce_trials`, and refuse undefined ones."""
     trials = reduce_trials(frame, value=value, by=by, statistics=[statistic])
-    name = statistic_name(statistic)
-    undefined = (trials["n"] > 0) & trials[name].isna()
+    undefined = (trials["n"] > 0) & trials[statistic].isna()
     if undefined.any():
         raise UsageError(
-            f"{int(undefined.sum())} trials have no {name}",
+            f"{int(undefined.sum())} trials have no {statistic}",
             where=f"first {trials[undefined].iloc[0].to_dict()}",
             why="too few samples for that statistic, or samples that are not finite",
         )

@@ -7,6 +7,7 @@ all, and a failed attempt is a row too.
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -117,6 +118,17 @@ class Dataset:
             sum(labels[index] not in dropped_before(self.looks, block) for index in indices)
             for block, indices in enumerate(self.plan.get("order", []), start=1)
         ]
+
+    @property
+    def complete_blocks(self) -> set[int]:
+        """The blocks of which every planned trial succeeded."""
+        trials = {(one["block"], one["trial"]) for one in self.records if one["status"] == "ok"}
+        done = Counter(block for block, _ in trials)
+        return {
+            block
+            for block, planned in enumerate(self.planned_by_block, start=1)
+            if 0 < planned == done[block]
+        }
 
     @property
     def rig(self) -> dict[str, Any]:

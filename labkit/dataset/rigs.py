@@ -22,8 +22,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from labkit.analysis.checks import blocks_across_sessions
-from labkit.analysis.compare import adjust_family, contrast, decide, log_table
-from labkit.analysis.estimates import interval, mean_and_error, p_values
+from labkit.analysis.compare import adjust_family, contrast, decide, log_table, verdicts
+from labkit.analysis.estimates import interval, mean_and_error, over_blocks, p_values
 from labkit.dataset import Dataset
 from labkit.design import difference
 from labkit.errors import UsageError
@@ -243,12 +243,11 @@ def over_rigs(
         )
     ]
     table[["low", "high"]] = np.array(bounds, dtype=np.float64).reshape(len(table), 2)
-    words = np.array(["undecided", "different", "equivalent", "different within margin"])
     # What two rigs have in common may be chance, however alike their numbers are.
     enough = table["n_rigs"] >= LEAST_RIGS
     differs = enough & (table["p_adjusted"] < alpha)
     equal = enough & (table["p_equivalence"] < alpha)
-    table["verdict"] = words[differs.astype(int) + 2 * equal.astype(int)]
+    table["verdict"] = verdicts(differs.to_numpy(), equal.to_numpy())
     return table.drop(columns="error"), pd.DataFrame.from_records(each)
 
 
@@ -257,15 +256,9 @@ def _rig_name(data: Dataset, number: int) -> str:
 
 
 def _of_rig(logs: NDArray[np.float64], alpha: float) -> dict[str, Any]:
-    """Return one rig's effect."""
-    mean, error, df = mean_and_error(np.zeros_like(logs), logs, True, size=1.0)
-    low, high = interval(mean, error, df, alpha)
-    return {
-        "estimate": math.exp(mean),
-        "low": math.exp(low),
-        "high": math.exp(high),
-        "n_blocks": len(logs),
-    }
+    """Return one rig's effect or level, from one log a block."""
+    mean = over_blocks(logs, scale="log")
+    return dict(zip(_NUMBERS, (mean.value, *mean.interval(alpha), len(logs)), strict=True))
 
 
 def _over(logs: Sequence[NDArray[np.float64]], margin: float) -> dict[str, Any]:
@@ -398,11 +391,8 @@ def _row(name: str, logs: list[pd.Series[float]], margin: float, alpha: float) -
     first, second = (values.reindex(blocks) for values in logs)
     row = {"condition": name, **contrast(first, second, margin, alpha, paired=False)}
     for side, series in zip(_SIDES, logs, strict=True):
-        values = np.array(series, dtype=np.float64)
-        mean, error, df = mean_and_error(np.zeros_like(values), values, True, size=1.0)
-        bounds = (mean, *interval(mean, error, df, alpha))
-        numbers = [*map(float, np.exp(bounds)), len(values)]
-        row |= {f"{side}_{name}": x for name, x in zip(_NUMBERS, numbers, strict=True)}
+        numbers = _of_rig(np.array(series, dtype=np.float64), alpha)
+        row |= {f"{side}_{name}": number for name, number in numbers.items()}
     return row
 
 

@@ -10,7 +10,7 @@ from small_datasets import plan, write_campaign
 
 from labkit import chosen
 from labkit.campaign.store import write_json
-from labkit.chosen import NothingMeasured, choose, choose_all, complete_blocks
+from labkit.chosen import NothingMeasured, choose, choose_all
 from labkit.dataset import load
 from labkit.dataset.files import LOOKS
 
@@ -86,10 +86,10 @@ def test_of_the_plans_the_one_with_most_complete_blocks_counts_with_all_its_camp
 
 def test_a_condition_that_a_look_dropped_is_not_missing(data: Path) -> None:
     local = campaign(data / "local/echo/1", 6, failed=4)
-    assert complete_blocks(load(local)) == 2
+    assert len(load(local).complete_blocks) == 2
     looks = [{"blocks": 2, "dropped": ["docker bridge | block"]}]
     write_json(local / LOOKS, {"looks": looks})
-    assert complete_blocks(load(local)) == 6
+    assert len(load(local).complete_blocks) == 6
 
 
 def test_without_a_reference_any_campaign_counts(data: Path) -> None:

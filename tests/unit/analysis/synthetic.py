@@ -7,6 +7,7 @@ import pandas as pd
 from scipy import signal
 
 from labkit.analysis.compare import compare
+from labkit.analysis.trials import trial_statistic
 
 
 def trials(rng, blocks=10, ratio=1.0, noise=0.01, others=("other",), drift=0.0, level=30_000.0):
@@ -28,6 +29,12 @@ def samples(rng, blocks=10, ratio=1.0, noise=0.02, n=300):
         values = (row["value"] * np.exp(shocks)).astype("int64")
         frames.append(pd.DataFrame({**row, "value": values}).assign(trial=len(frames)))
     return pd.concat(frames, ignore_index=True)
+
+
+def reduced(frame, statistic, condition="condition"):
+    """One number a trial, of samples."""
+    names = ["trial", "block", condition]
+    return trial_statistic(frame, value="value", by=names, statistic=statistic)
 
 
 def run(frame, **options):

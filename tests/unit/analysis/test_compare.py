@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import signal, stats
 from statsmodels.stats.multitest import multipletests
-from synthetic import run, samples, trials
+from synthetic import reduced, run, samples, trials
 
 from labkit.analysis import checks
 from labkit.analysis.compare import COLUMNS, adjust_family
@@ -182,8 +182,6 @@ def test_clear_errors():
         run(frame, value="rtt")
     with pytest.raises(UsageError, match="unknown baseline: 'bare'"):
         run(frame, baseline="bare")
-    with pytest.raises(UsageError, match="both statistic and trial"):
-        run(frame, statistic="mean")
     with pytest.raises(UsageError, match="invalid margin or alpha"):
         run(frame, margin=0.0)
     with pytest.raises(UsageError, match="not numbers"):
@@ -213,38 +211,35 @@ def test_categories_give_the_order():
     assert list(run(frame)["condition"]) == ["c", "b", "a"]
 
 
-@pytest.mark.parametrize(
-    "statistic", ["mean", "median", "min", "max", "std", "p95", "q0.9", np.mean]
-)
-def test_samples_are_reduced_by_trial_first(statistic):
+@pytest.mark.parametrize("statistic", ["mean", "median", "min", "max", "std", "p95", "q0.9"])
+def test_samples_are_reduced_to_the_usual_statistics(statistic):
     raw = samples(np.random.default_rng(15), ratio=1.1)
-    table = run(raw, statistic=statistic, trial="trial")
-    name = statistic if isinstance(statistic, str) else "mean"
-    level = quantile_level(name)
-    by_hand = raw.groupby(["trial", "block", "condition"])["value"]
-    reduced = (by_hand.quantile(level) if level else getattr(by_hand, name)()).reset_index()
-    pd.testing.assert_frame_equal(table, run(reduced), check_exact=False)
+    table = run(reduced(raw, statistic), value=statistic)
+    level = quantile_level(statistic)
+    grouped = raw.groupby(["trial", "block", "condition"])["value"]
+    by_hand = (grouped.quantile(level) if level else getattr(grouped, statistic)()).reset_index()
+    pd.testing.assert_frame_equal(table, run(by_hand), check_exact=False)
     shuffled = raw.sample(frac=1, random_state=1)
-    again = run(shuffled, statistic=statistic, trial="trial")
+    again = run(reduced(shuffled, statistic), value=statistic)
     assert again["estimate"][0] == pytest.approx(table["estimate"][0])
 
 
 def test_quantiles_need_samples():
     raw = samples(np.random.default_rng(16), blocks=3, n=99)
     with pytest.raises(UsageError, match=r"6 trials have no p99"):
-        run(raw, statistic="p99", trial="trial")
-    assert run(raw, statistic="p95", trial="trial")["n_blocks"][0] == 3
+        reduced(raw, "p99")
+    assert run(reduced(raw, "p95"), value="p95")["n_blocks"][0] == 3
     with pytest.raises(UsageError, match="unknown statistic 'p100'"):
-        run(raw, statistic="p100", trial="trial")
+        reduced(raw, "p100")
 
 
 def test_partly_missing_trials_are_an_error_and_wholly_missing_ones_failed():
     raw = samples(np.random.default_rng(17), blocks=4).astype({"value": "float64"})
     raw.loc[5, "value"] = np.nan
     with pytest.raises(UsageError, match="samples are missing in"):
-        run(raw, statistic="median", trial="trial")
+        reduced(raw, "median")
     raw.loc[raw["trial"] == 0, "value"] = np.nan
-    assert run(raw, statistic="median", trial="trial")["blocks_missing"][0] == (0,)
+    assert run(reduced(raw, "median"), value="median")["blocks_missing"][0] == (0,)
 
 
 @given(

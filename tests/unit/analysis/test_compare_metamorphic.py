@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import run, samples, trials
+from synthetic import reduced, run, samples, trials
 
 NUMBERS = ["estimate", "low", "high", "p_value", "p_adjusted", "p_equivalence", "sd"]
 DIFFERENCES = ["difference", "difference_low", "difference_high"]
@@ -69,9 +69,8 @@ def test_what_a_whole_block_has_in_common_changes_no_paired_ratio(seed, drift):
 @given(seeds)
 def test_samples_of_a_trial_count_once(seed):
     raw = samples(np.random.default_rng(seed), blocks=6, n=30)
-    options = {"statistic": "median", "trial": "trial"}
-    table = run(raw, **options)
-    same(table, run(pd.concat([raw] * 3), **options))
+    once, thrice = (reduced(frame, "median") for frame in (raw, pd.concat([raw] * 3)))
+    same(run(once, value="median"), run(thrice, value="median"))
 
 
 @settings(max_examples=30, deadline=None)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import run, samples, trials
+from synthetic import reduced, run, samples, trials
 
 from labkit.analysis import checks
 from labkit.analysis.compare import compare, factor_effect, shift
@@ -23,7 +23,7 @@ QUANTILES = ["median", "q0.9"]
 
 
 def of_samples(statistic):
-    return lambda frame: compare(frame, value="value", statistic=statistic, trial="trial", **PAIRED)
+    return lambda frame: compare(reduced(frame, statistic), value=statistic, **PAIRED)
 
 
 #: What is public, each as a function of a frame with every column that it may want.
@@ -32,7 +32,6 @@ COMPARISONS = {
     "compare, unpaired": lambda frame: compare(frame, value="value", paired=False, **PAIRED),
     "compare, median": of_samples("median"),
     "compare, mean": of_samples("mean"),
-    "compare, callable": of_samples(lambda ordered: float(ordered[0])),
     "factor_effect": lambda frame: factor_effect(
         frame, "condition", ["base", "a", "nowhere"], ["replicate"], value="value"
     ),
@@ -262,7 +261,7 @@ def test_conditions_of_any_kind(named):
 def test_a_factor_called_like_what_is_computed_is_refused(column):
     raw = samples(np.random.default_rng(1), blocks=3, n=30).rename(columns={"condition": column})
     with pytest.raises(UsageError, match=f"duplicate columns: '{column}'"):
-        run(raw, condition=column, statistic="median", trial="trial")
+        reduced(raw, "median", column)
 
 
 def test_quantiles_beside_infinite_samples():

@@ -35,6 +35,10 @@ def study(blocks=6, n=400, noise=0.01, seed=1, copies=2):
     return pd.concat(frames, ignore_index=True)
 
 
+def medians(samples):
+    return summarise(samples, by=["trial", "block", "replicate", *CELL], statistics=["median"])
+
+
 def test_summaries_are_the_usual_ones():
     samples = study()
     table = summarise(samples, by=["trial", "block", *CELL])
@@ -66,13 +70,13 @@ def test_combined_pools_trials_and_counts_them():
 
 
 def test_factor_effect_is_compare_in_each_cell_with_one_correction():
-    samples = study()
-    options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}
-    table = factor_effect(samples, "wait", ["block", "spin"], ["placement"], **options)
+    trials = medians(study())
+    table = factor_effect(trials, "wait", ["block", "spin"], ["placement"], value="median")
     assert list(table["contrast"]) == ["spin / block"] * 2
     row, absent = table.iloc[0], table.iloc[1]
-    cell = samples[samples["placement"] == "bare"]
-    alone = compare(cell, condition="wait", baseline="block", block="block", **options).iloc[0]
+    cell = trials[trials["placement"] == "bare"]
+    names = {"condition": "wait", "baseline": "block", "block": "block"}
+    alone = compare(cell, value="median", **names).iloc[0]
     assert row["estimate"] == alone["estimate"] and row["low"] == alone["low"]
     assert row["verdict"] == "different"
     assert absent["n_blocks"] == 0 and absent["note"] == "no trial with wait=spin"
@@ -80,13 +84,12 @@ def test_factor_effect_is_compare_in_each_cell_with_one_correction():
 
 
 def test_factor_effect_without_other_factors_and_its_errors():
-    samples = study()
-    options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}
-    assert len(factor_effect(samples, "wait", ["block", "spin"], [], **options)) == 1
+    trials = medians(study())
+    assert len(factor_effect(trials, "wait", ["block", "spin"], [], value="median")) == 1
     with pytest.raises(UsageError, match="two levels"):
-        factor_effect(samples, "wait", ["block"], [], **options)
+        factor_effect(trials, "wait", ["block"], [], value="median")
     with pytest.raises(UsageError, match="no column 'affinity'"):
-        factor_effect(samples, "affinity", ["free", "split"], [], **options)
+        factor_effect(trials, "affinity", ["free", "split"], [], value="median")
 
 
 def test_mechanisms_are_means_and_absent_counters_are_nan():
@@ -102,18 +105,16 @@ def test_noise_floor_recovers_the_spread():
     trials["median"] = np.exp(np.random.default_rng(3).normal(10, 0.02, len(trials)))
     floor = noise_floor(trials, value="median", condition=CELL)
     assert len(floor) == 1 and floor["n_blocks"][0] == 400
-    assert floor["sd_trial"][0] == pytest.approx(0.02, rel=0.15)
+    assert floor["sd"][0] == pytest.approx(0.02 * math.sqrt(2), rel=0.15)
     assert floor["low"][0] < 1 < floor["high"][0]
     margin = power.decidable_margin(floor["sd"][0], 400)
     assert floor["decidable_margin"][0] == pytest.approx(margin)
 
 
 def test_noise_floor_of_a_pilot_and_without_copies():
-    floor = noise_floor(study(1), value="rtt_ns", condition=CELL, statistic="median", trial="trial")
+    floor = noise_floor(medians(study(1)), value="median", condition=CELL)
     assert floor["note"][0].startswith("pilot") and floor["decidable_margin"][0] == math.inf
-    samples = study(copies=1)
-    floor = noise_floor(samples, value="rtt_ns", condition=CELL, statistic="min", trial="trial")
-    assert floor.empty
+    assert noise_floor(medians(study(copies=1)), value="median", condition=CELL).empty
 
 
 def test_drift_is_found_and_said_as_a_share():
@@ -186,7 +187,7 @@ def test_shift_is_compare_at_each_quantile():
     assert "q0.999" not in set(table["quantile"]) and "p99" in set(table["quantile"])
     row = table.set_index("quantile").loc["median"]
     options = {"condition": "placement", "baseline": "bare", "block": "block"}
-    alone = compare(samples, value="rtt_ns", statistic="median", trial="trial", **options)
+    alone = compare(medians(samples), value="median", **options)
     assert row["difference"] == pytest.approx(alone["difference"][0])
 
 
@@ -210,9 +211,8 @@ def test_joint_is_one_factor_of_several():
 
 
 def test_headlines_are_plain_json():
-    samples = study(1)
-    options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}
-    row = factor_effect(samples, "wait", ["block", "spin"], ["placement"], **options).iloc[0]
+    names = ["block", "spin"], ["placement"]
+    row = factor_effect(medians(study(1)), "wait", *names, value="median").iloc[0]
     made = tables.headline(row, "spinning")
     assert json.loads(json.dumps(made, allow_nan=False)) == made
     assert made["verdict"] == "undecided (pilot)" and made["low"] is None
@@ -226,9 +226,7 @@ def test_headlines_do_not_depend_on_the_last_bits_of_a_processor():
 
 
 def test_margins_by_tuning_are_the_largest_and_unknown_where_nothing_ran_twice():
-    samples = study()
-    options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}
-    floor = noise_floor(samples, condition=CELL, **options)
+    floor = noise_floor(medians(study()), value="median", condition=CELL)
     floor = pd.concat([floor, floor.assign(placement="docker", decidable_margin=0.5)])
     floor["wait"] = pd.Categorical(floor["wait"], ["spin", "block"])
     made = margins(floor, "wait")

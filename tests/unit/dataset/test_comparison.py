@@ -11,6 +11,7 @@ from small_datasets import record, write_campaign
 
 import labkit
 from labkit.analysis.compare import compare
+from labkit.analysis.summary import summarise
 from labkit.campaign.store import Store, write_json
 from labkit.dataset import Dataset, load
 from labkit.errors import UsageError
@@ -76,8 +77,9 @@ def test_an_answer_agrees_with_compare(data: Dataset) -> None:
     chosen = (data.trials["wait"] == "spin") & (data.trials["capture"] == "off")
     samples = data.samples("rtt_ns")
     samples = samples[samples["trial"].isin(data.trials.loc[chosen, "trial"])]
-    names = {"condition": "placement", "baseline": "host", "block": "block", "trial": "trial"}
-    row = compare(samples, value="rtt_ns", statistic="p99", margin=0.1, **names).iloc[0]
+    trials = summarise(samples, by=["trial", "placement", "block"], statistics=["p99"])
+    names = {"condition": "placement", "baseline": "host", "block": "block"}
+    row = compare(trials, value="p99", margin=0.1, **names).iloc[0]
     assert (answer.ratio, answer.low, answer.high) == (row["estimate"], row["low"], row["high"])
     assert (answer.value, answer.base, answer.margin) == (row["value"], row["base"], 0.1)
     assert answer.ratio == pytest.approx(1.5, rel=0.02)

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 
 from labkit import plots
 from labkit.analysis.compare import compare, factor_effect, shift
-from labkit.analysis.summary import mechanisms
+from labkit.analysis.summary import mechanisms, summarise
 from labkit.errors import UsageError
 from labkit.plots import stacked_plot
 from labkit.plots.distributions import curve_levels
@@ -43,7 +43,12 @@ def words(drawn):
 def compared(samples, **options):
     cell = samples[samples["wait"] == "block"]
     names = {"condition": "placement", "baseline": "bare clean", "block": "block"}
-    return compare(cell, value="rtt_ns", statistic="median", trial="trial", **names, **options)
+    return compare(medians(cell), value="median", **names, **options)
+
+
+def medians(samples):
+    by = ["trial", "block", "placement", "wait"]
+    return summarise(samples, by=by, statistics=["median"])
 
 
 @pytest.mark.parametrize("tail", [False, True])
@@ -104,8 +109,8 @@ def test_interval_plot_of_a_pilot_and_of_absent_cells(samples):
         plots.interval_plot(compared(samples[samples["block"] == 0]), margin=0.02)
     )
     part = samples[(samples["placement"] == "bare clean") | (samples["wait"] == "block")]
-    options = {"value": "rtt_ns", "statistic": "median", "trial": "trial"}
-    table = factor_effect(part, "wait", ["block", "spin"], ["placement"], **options)
+    levels = ["block", "spin"]
+    table = factor_effect(medians(part), "wait", levels, ["placement"], value="median")
     drawn = plots.interval_plot(table, margin=0.02, label="placement", baseline="blocking")
     assert "no trial with wait=spin" in words(drawn)
     assert drawn.axes[0].get_xscale() == "log"
