@@ -56,7 +56,7 @@ def scaled(value: float, unit: str = "1", *, signed: bool = False) -> str:
     """
     if not math.isfinite(value):
         return "unknown" if math.isnan(value) else "unbounded"
-    number, shown = _in_unit(value, unit)
+    number, shown = in_unit(value, unit)
     return _digits(number, signed=signed) + _suffix(shown, signed=signed)
 
 
@@ -72,7 +72,7 @@ def _suffix(shown: str, *, signed: bool) -> str:
     return shown if shown.startswith("/") or not shown else f" {shown}"
 
 
-def _in_unit(value: float, unit: str) -> tuple[float, str]:
+def in_unit(value: float, unit: str) -> tuple[float, str]:
     """Return a value in the largest unit of its family that it reaches, and that unit."""
     if unit == "share":
         return 100 * float(value), "%"
@@ -150,7 +150,7 @@ def interval_text(
     # All in the unit of the largest: a bound in another one would be read wrong.
     bounds = (low, high) if bounded else ()
     largest = max((one for one in (value, *bounds) if math.isfinite(one)), key=abs)
-    number, shown = _in_unit(largest, unit)
+    number, shown = in_unit(largest, unit)
     # An integer below 1,000 is written as it is.
     whole = isinstance(value, numbers.Integral) and number == largest
     scale = float(number) / largest if largest else 1.0

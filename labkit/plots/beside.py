@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from labkit.analysis.trials import order_of, require_columns
-from labkit.answers import scaled
+from labkit.answers import in_unit
 from labkit.errors import UsageError
 from labkit.plots.figure import (
     DescribedFigure,
@@ -193,14 +193,10 @@ def _scale(rows: pd.DataFrame, side: str) -> tuple[float, str]:
     if known.empty:
         return 1.0, ""
     largest, stored = float(known[value].max()), str(known[unit].iloc[0])
-    text = scaled(largest, stored)
     if largest <= 0 or stored in ("", "1"):
         return 1.0, ""
-    number, _, shown = text.partition(" ")
-    # Three digits are enough to tell one unit from another: they are powers of 10 or of 2.
-    exact = float(number.replace(",", "").rstrip("/s")) / largest
-    factor = min((1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e9), key=lambda one: abs(np.log(exact / one)))
-    return factor, shown.strip() or stored.removeprefix("1")
+    number, shown = in_unit(largest, stored)
+    return number / largest, shown
 
 
 def _shift(number: int, count: int, most: int) -> float:

@@ -35,6 +35,13 @@ def test_both_sides_have_their_own_unit_and_the_values_as_printed() -> None:
     assert [bar.get_height() for bar in here.patches] == pytest.approx([3.0])
 
 
+def test_shares_are_drawn_in_percent() -> None:
+    rows = pd.DataFrame([row("host", "off", NAN, 0.97, unit="share")])
+    (axis,) = beside_bars(rows, label="place", ylabel="share of a CPU").axes
+    assert axis.get_ylabel() == "share of a CPU (%)"
+    assert [bar.get_height() for bar in axis.patches] == pytest.approx([97.0])
+
+
 def test_what_was_not_measured_says_so_in_its_place() -> None:
     here = beside_bars(ROWS, label="place", hue="rps", ylabel="latency").axes[1]
     assert [text.get_text() for text in here.texts] == ["on: not measured here"]
