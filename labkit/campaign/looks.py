@@ -159,12 +159,7 @@ class Questions:
         tables = log_tables(part, self.outcomes) if pairs and len(part.ok) else []
         rows: dict[str, dict[str, Any]] = {}
         for label, other in pairs.items():
-            # A condition of which all trials were lost has a column without values.
-            both = [
-                (metric, table)
-                for metric, table in tables
-                if table.logs.reindex(columns=[label, other]).notna().any().all()
-            ]
+            both = [one for one in tables if {label, other} <= set(one[1].logs)]
             if not both:
                 continue
             metric, table = both[0]
@@ -204,19 +199,20 @@ def log_tables(campaign: Dataset, outcomes: Iterable[str]) -> list[tuple[str, Lo
 
     As on pages, without blocks that span sessions, and with the trials that never succeeded.
     """
-    ok = campaign.ok[~campaign.ok["trial"].str.contains("/")]
     factors = [*campaign.plan["factors"]]
-    lost = campaign.lost[["trial", "block", *factors]]
-    lost = lost[~lost["trial"].str.contains("/")].assign(lost=True)
-    rows = pd.concat([ok.assign(lost=False), lost], ignore_index=True)
-    rows = rows[~rows["block"].isin(blocks_across_sessions(ok))]
+    lost = campaign.lost[["trial", "block", "status", *factors]]
+    rows = pd.concat([campaign.ok, lost], ignore_index=True)
+    spans = rows["block"].isin(blocks_across_sessions(campaign.ok))
+    rows = rows[~spans & ~rows["trial"].str.contains("/")]
     rows = rows.assign(condition=[condition_label(row) for row in rows[factors].to_dict("records")])
-    names = {"condition": "condition", "block": "block"}
-    return [
-        (name, log_table(rows[rows["lost"] | (rows[name] > 0)], value=name, **names))
-        for name in outcomes
-        if name in ok and (rows[name] > 0).any()
-    ]
+    tables = []
+    for name in outcomes:
+        if name in rows and (rows[name] > 0).any():
+            tried = rows[(rows["status"] != "ok") | (rows[name] > 0)]
+            table = log_table(tried, value=name, condition="condition", block="block")
+            # Lost trials of a condition with another outcome leave a column without values.
+            tables.append((name, replace(table, logs=table.logs.dropna(axis=1, how="all"))))
+    return tables
 
 
 def baselines_of(conditions: Mapping[str, Levels], baseline: Levels) -> dict[str, str]:

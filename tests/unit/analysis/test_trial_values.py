@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from labkit import load, plots
 from labkit.analysis import trials as trials_module
-from labkit.analysis.compare import compare, shift
+from labkit.analysis.compare import shift
 from labkit.analysis.summary import combined, summarise
 from labkit.analysis.trials import (
     SortedSamples,
@@ -144,14 +144,9 @@ def test_an_analysis_sorts_each_trial_once(monkeypatch):
         monkeypatch.setattr(np, name, noted(getattr(np, name)))
     series["condition"] = join_factors(series, ["placement", "wait"])
     samples = sort_trials(series)
-    trials = summarise(
-        samples, by=["trial", "block", "placement", "wait", "condition", "replicate"]
-    )
+    summarise(samples, by=["trial", "block", "placement", "wait", "condition", "replicate"])
     combined(samples, by=["condition"])
-    names = {"condition": "condition", "baseline": "a + x", "block": "block"}
     shift(samples, condition="condition", baseline="a + x")
-    for statistic in ("mean", "median", "p99"):
-        compare(trials, value=statistic, **names)
     part = samples[samples["wait"] == "x"]
     plots.ecdf(part, hue="placement", tail=True)
     plots.ecdf(samples, hue="wait", col="placement")
