@@ -16,7 +16,6 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from labkit import report as pages
 from labkit import status
 from labkit.analysis.power import least_blocks
 from labkit.campaign.budget import plan_budget
@@ -29,6 +28,7 @@ from labkit.errors import LabkitError, Rebooted, RigError, UsageError, suggestio
 from labkit.paths import project
 from labkit.process import TERMINAL, WAIT, chosen_blocks, seconds_left
 from labkit.questions import candidate, load_questions
+from labkit.report import execution
 
 Say = Callable[[str], None]
 #: The folder of campaigns that were planned for a time.
@@ -139,7 +139,7 @@ def _execute(
     """Execute a study notebook, again where a host has rebooted: the campaign goes on then."""
     for left in reversed(range(_REBOOTS)):
         try:
-            pages.execute(notebook, output, parameters, timeout=seconds, cwd=project())
+            execution.execute(notebook, output, parameters, timeout=seconds, cwd=project())
             return
         except Rebooted as error:
             if not left:
@@ -244,7 +244,7 @@ def plan_runs(
         ]
         for called, variant in variants or [(profile, {})]:
             runs.append(Run(notebook, called, {**base, **variant, **parameters}))
-            pages.check_parameters(notebook, runs[-1].parameters)
+            execution.check_parameters(notebook, runs[-1].parameters)
             _check_rig(str(runs[-1].parameters.get("rig", "auto")))
     folders = [run.folder for run in runs]
     for folder in folders:
@@ -351,9 +351,11 @@ def report(
             chosen.append(choose(name, profile))
             page = _page(study, chosen[-1], folder, say)
             built[page] = chosen[-1].shown
+    from labkit.report import pages, rig_page  # nbformat takes seconds to import
+
     ledger = _ledger(folder, chosen, failures, say)
     pages.build_glossary(folder / "glossary.html")
-    pages.build_rig(built, folder / "rig.html", ledger=ledger)
+    rig_page.build_rig(built, folder / "rig.html", ledger=ledger)
     index = pages.build_index(list(built), folder / "index.html", failures=failures, ledger=ledger)
     summaries = [pages.read_summary(page) for page in built]
     headlines = [
@@ -398,12 +400,13 @@ def _ledger(
     """Write the ledger's page; return the number of claims by source and result."""
     from labkit.claims.ledger import ledger
     from labkit.claims.stated import disagreements, recompute
+    from labkit.report import ledger_page
 
     say("evaluating the claims")
     claims = load_claims()
     paths = [path for one in chosen if one.study in claims.studies for path in one.campaigns]
     rows = ledger(paths, claims=claims)
-    pages.build_ledger(
+    ledger_page.build_ledger(
         rows,
         recompute(),
         disagreements(),
@@ -413,7 +416,7 @@ def _ledger(
     if wrong := list(rows.loc[rows["result"] == "error", "id"]):
         failures["ledger"] = f"claims whose evaluation failed: {', '.join(wrong)}"
         say(f"ledger: {failures['ledger']}")
-    return pages.counted(rows)
+    return ledger_page.counted(rows)
 
 
 def rig_here() -> tuple[str, str]:
@@ -566,6 +569,8 @@ def _planned(
 
 
 def _page(study: Path, chosen: Chosen, folder: Path, say: Say) -> Path:
+    from labkit.report import pages
+
     say(f"analysing {chosen}")
     home = project()
     data = chosen.shown.relative_to(home) if chosen.shown.is_relative_to(home) else chosen.shown

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from playwright.sync_api import Page, expect
 
-from labkit.report import build_ledger
+from labkit.report.ledger_page import build_ledger
 
 pytestmark = pytest.mark.browser
 NAN = float("nan")

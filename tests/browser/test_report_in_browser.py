@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 from labkit.answers import Answer
 from labkit.errors import LabkitError
-from labkit.report import build_index, build_page
+from labkit.report.pages import build_index, build_page
 
 pytestmark = pytest.mark.browser
 RIG = {

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page
 
 from labkit.paths import SHIPPED as ROOT
-from labkit.report import build_rig
+from labkit.report.rig_page import build_rig
 
 pytestmark = pytest.mark.browser
 STUDIES = ("10-affinity-spinning", "65-rps")

@@ -14,7 +14,7 @@ from labkit import load
 from labkit.cli.lab import START
 from labkit.errors import LabkitError
 from labkit.paths import project
-from labkit.report import execute
+from labkit.report.execution import execute
 from labkit.rig import clean, lock, virtual
 
 #: Seconds to wait for whoever else uses the machine's rig.

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 import labkit.dataset
 from labkit.paths import project
-from labkit.report import SUMMARY_MIME
+from labkit.report.html import SUMMARY_MIME
 
 ANALYSES = project("notebooks/analysis")
 

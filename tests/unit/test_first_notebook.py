@@ -13,7 +13,7 @@ from labkit import doctor
 from labkit.cli.lab import START
 from labkit.doctor import Check
 from labkit.paths import project
-from labkit.report import execute
+from labkit.report.execution import execute
 from labkit.rig import virtual
 
 NOTEBOOK = project(START)

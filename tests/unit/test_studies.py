@@ -52,7 +52,7 @@ def test_a_study_is_executed_again_where_a_host_has_rebooted(
         if len(seen) < 3:
             raise Rebooted("host sut has rebooted")
 
-    monkeypatch.setattr(studies.pages, "execute", execute)
+    monkeypatch.setattr(studies.execution, "execute", execute)
     given = {"blocks": 2, "new": True}
     studies._execute(tmp_path / "a.ipynb", tmp_path / "b.ipynb", given, 60, said.append)
     # The campaign is resumed, not begun anew.

@@ -10,7 +10,8 @@ import pytest
 from small_notebooks import write_notebook
 
 from labkit.errors import LabkitError, RigError, UsageError
-from labkit.report import build_page, check_parameters, execute
+from labkit.report.execution import check_parameters, execute
+from labkit.report.pages import build_page
 
 
 @pytest.mark.parametrize("parameters", ["blocks = 1", "name, blocks = 'x', 1", "blocks: int = 1"])

@@ -13,7 +13,8 @@ from small_notebooks import write_notebook
 
 from labkit.dataset import read_json
 from labkit.errors import LabkitError
-from labkit.report import SUMMARY_MIME, build_glossary, build_index, build_page, read_summary
+from labkit.report.html import SUMMARY_MIME
+from labkit.report.pages import build_glossary, build_index, build_page, read_summary
 
 
 def test_a_page_that_would_load_from_elsewhere_is_refused(tmp_path: Path) -> None:

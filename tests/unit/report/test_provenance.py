@@ -19,7 +19,8 @@ from small_datasets import write_campaign
 import labkit
 from labkit.claims.stated import disagreements, recompute
 from labkit.paths import project
-from labkit.report import build_index, build_ledger
+from labkit.report.ledger_page import build_ledger
+from labkit.report.pages import build_index
 from labkit.report.provenance import fingerprint, measure_command, provenance
 
 REFERENCE = "data/reference/affinity-spinning"
@@ -35,7 +36,7 @@ CELLS = [
 BUILD = """
 import sys
 from pathlib import Path
-from labkit.report import build_page
+from labkit.report.pages import build_page
 build_page(Path(sys.argv[1]), Path(sys.argv[2]), title="Echo", parameters={"data": sys.argv[3]})
 """
 

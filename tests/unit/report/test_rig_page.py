@@ -13,9 +13,8 @@ from small_datasets import write_campaign
 
 from labkit.campaign.store import write_json
 from labkit.dataset import load
-from labkit.report import SUMMARY_MIME, build_rig
-from labkit.report.html import external_resources
-from labkit.report.rig_page import LADDER, MeasuredStudy, ladders_of, rigs_of
+from labkit.report.html import SUMMARY_MIME, external_resources
+from labkit.report.rig_page import LADDER, MeasuredStudy, build_rig, ladders_of, rigs_of
 from labkit.report.topology import draw
 
 HOSTS = {
