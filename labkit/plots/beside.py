@@ -84,7 +84,7 @@ def beside_bars(
     ... )
     >>> figure = plots.beside_bars(rows, label="placement", ylabel="throughput")
     >>> [axis.get_title() for axis in figure.axes]
-    ['in the paper', 'here (n = 8 to 31 blocks)']
+    ['in the paper', 'here (n = 8 to 40 blocks)']
     """
     require_columns(rows, [label, *([hue] if hue else []), *_NUMBERS, *_RATIOS])
     if rows.empty:
