@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.analysis.checks import blocks_across_sessions
+from labkit.analysis.checks import blocks_across_sessions, spanned_note
 from labkit.analysis.estimates import join_notes
 from labkit.analysis.trials import quantile_level, reduce_trials, samples_needed, sort_samples
 from labkit.answers import quantity
@@ -30,7 +30,7 @@ from labkit.claims.schema import (
 from labkit.dataset import Dataset
 from labkit.errors import DatasetError
 from labkit.tools.parsing import NOT_REACHED
-from labkit.units import METRICS, factor_words, level_words
+from labkit.units import METRICS, factor_words, level_words, plural
 
 _T = TypeVar("_T")
 #: A load generator that used more of its CPUs than this may be the bottleneck, and so may one that
@@ -179,15 +179,15 @@ class Measured:
         ]
         repeated = any(len(np.unique(blocks[indices])) < len(indices) for indices in kept)
         note = join_notes(
-            f"blocks {', '.join(map(str, split))} span sessions and are left out" if split else "",
+            spanned_note(split),
             f"averaged over {', '.join(map(factor_words, several))}" if several else "",
             "averaged without logs, as a value is 0" if repeated and not positive else "",
-            f"{lost} trials left out: not every condition was measured at their "
+            f"{plural(lost, 'trial')} left out: not every condition was measured at their "
             f"{', '.join(map(factor_words, unnamed))}"
             if lost
             else "",
-            f"{failures} attempts failed" if failures else "",
-            f"{valueless} trials have no {quantity(claim.metric, claim.statistic)}"
+            f"{plural(failures, 'attempt')} failed" if failures else "",
+            f"{plural(valueless, 'trial')} without {quantity(claim.metric, claim.statistic)}"
             if valueless
             else "",
         )

@@ -284,7 +284,7 @@ def _contrast(case: _Case) -> Evaluation:
     estimate: Inference = _nothing(data)
     if data.positive:
         by_key = dict(zip(claim.cell_keys, places, strict=True))
-        estimate = interaction(data.tidy(), value="value", by="cell", block="block", **by_key)
+        estimate = interaction(data.tidy(), value="value", by="cell", **by_key)
     first, second = (
         f"{words(a, without=b)} against {words(b, without=a)}" for a, b in (four[:2], four[2:])
     )
@@ -312,7 +312,7 @@ def _linear(case: _Case) -> Evaluation:
     claim: Linear = case.claim
     levels, cells = case.curve()
     data = case.values(cells)
-    line = fit_line(_over(data, levels), value="value", over="level", block="block")
+    line = fit_line(_over(data, levels), value="value", over="level")
     up = claim.direction == "increasing"
     region = (0.0, math.inf) if up else (-math.inf, 0.0)
     over = factor_words(claim.over)
@@ -353,7 +353,6 @@ def _fixed_offset(case: _Case) -> Evaluation:
         baseline="baseline",
         other="condition",
         over="level",
-        block="block",
     )
     offset = Part(f"added at {factor_words(claim.over)} 0", fit.intercept, 0.0, math.inf, unit)
     growth = "growth as a share of the baseline"
@@ -378,7 +377,7 @@ def _knee(case: _Case) -> Evaluation:
         part = Part(label, _nothing(data), *claim.region(), unit)
         return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
     frame = _over(data, [levels[place] for place in kept])
-    fit = fit_knee(frame, value="value", over="level", block="block")
+    fit = fit_knee(frame, value="value", over="level")
     misfit = f"a hinge fits badly (p = {fit.p_lack_of_fit:.2g})"
     note = join_notes(data.note, fit.note, misfit if fit.p_lack_of_fit < 0.05 else "")
     part = Part(label, fit.at, *claim.region(), unit)

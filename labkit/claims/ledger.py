@@ -46,7 +46,7 @@ TIERS = {
 COLUMNS = (
     *("id", "source", "tier", "place", "statement", "study", "kind", "metric", "statistic"),
     *("published", "published_value", "arithmetic", "arithmetic_detail"),
-    *("estimate", "low", "high", "confidence", "unit", "n_blocks", "blocks_needed"),
+    *("estimate", "low", "high", "confidence", "unit", "part", "n_blocks", "blocks_needed"),
     *("p_replicates", "p_contradicts", "p_replicates_adjusted", "p_contradicts_adjusted"),
     *("setting", "setting_why", "result", "direction", "exploratory", "why", "dataset", "rig"),
 )
@@ -89,9 +89,10 @@ def ledger(
           ``result``, or ``remark`` for what the source says and did not measure;
         - ``published``, in words, and ``published_value``; ``arithmetic``: ``follows``, ``does not
           follow`` or ``nothing to recompute``, with both numbers in ``arithmetic_detail``;
-        - ``estimate, low, high`` in ``unit`` (``1`` for a ratio, ``share``), of the part that
-          decides where a claim has several; ``confidence``, the level of the interval: the one that
-          the verdict rests on, with the correction for several claims and parts in it;
+        - ``estimate, low, high`` in ``unit`` (``1`` for a ratio, ``share``); ``part``: the part
+          of the claim that these are of, the one that decides, empty where it has one only;
+          ``confidence``, the level of the interval: the one that the verdict rests on, with the
+          correction for several claims and parts in it;
           ``n_blocks``, those that every part rests on; ``blocks_needed``, those that would decide
           if the estimates are what is true;
         - ``p_replicates``, ``p_contradicts`` (see `labkit.claims.estimators`), and both adjusted
@@ -274,7 +275,7 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
     rows = []
     for entry in family:
         row: dict[str, Any] = {"setting": entry.setting[0], "setting_why": entry.setting[1]}
-        row.update(direction="", exploratory="")
+        row.update(part="", direction="", exploratory="")
         evaluation = entry.evaluation
         if evaluation is None:
             result = "error" if entry.error else "not measured"
@@ -405,6 +406,7 @@ def _interval(
         "high": high,
         "confidence": 1 - level,
         "unit": shown.unit,
+        "part": shown.label if len(evaluation.parts) > 1 else "",
     }
 
 

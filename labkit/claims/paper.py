@@ -20,7 +20,18 @@ from labkit.claims.estimators import Evaluation, evaluate
 from labkit.claims.ledger import RESULTS, TIERS, counts_text, evidence, ledger
 from labkit.claims.published import published
 from labkit.claims.reasons import of_campaign, of_experiment
-from labkit.claims.schema import CLAIM, Cell, Claim, load_claims, words
+from labkit.claims.schema import (
+    CLAIM,
+    Cell,
+    Claim,
+    Difference,
+    Equivalence,
+    Order,
+    PublishedValue,
+    Ratio,
+    load_claims,
+    words,
+)
 from labkit.claims.setting import SETTINGS
 from labkit.dataset import Dataset, load
 from labkit.dataset.files import campaigns_within
@@ -112,7 +123,7 @@ class Paper:
         """Return what became of the claims in Markdown: headlines with a verdict, then counts."""
         headlines = self.rows[self.rows["tier"] == "headline"]
         lines = [f"**{_counted(headlines, 'headline')}.**"]
-        for text in self.decided():
+        for text in self.decided(reasons=True):
             result, _, said = text.partition(":")
             lines.append(f"- **{result}:**{said}")
         if len(lines) == 1:
@@ -122,11 +133,11 @@ class Paper:
                 lines.append(f"- {_counted(part, what.removesuffix('s'), what)}.")
         return "\n".join(lines)
 
-    def decided(self) -> list[str]:
-        """Return each headline with a verdict in a sentence, with both numbers."""
+    def decided(self, *, reasons: bool = False) -> list[str]:
+        """Return each headline with a verdict; with `reasons`, why it may be contradicted."""
         headlines = self.rows[self.rows["tier"] == "headline"]
         return [
-            f"{str(row['result']).capitalize()}: {self._told(row)}"
+            f"{name.capitalize()}: {self._told(row, reasons=reasons)}"
             for name in RESULTS[:2]
             for row in headlines[headlines["result"] == name].to_dict("records")
         ]
@@ -142,8 +153,8 @@ class Paper:
                     "What the paper said": f'<a href="ledger.html#{row["id"]}">'
                     f"{html.escape(row['statement'])}</a>"
                     f"<br><small>{html.escape(row['place'])}</small>",
-                    "Paper": html.escape(self._published(row)),
-                    "Here": html.escape(_measured(row) + self._absolute(row, "; ")),
+                    "Paper": html.escape(self._published(row).removeprefix("has ")),
+                    "Here": html.escape(_measured(row) + _part(row) + self._absolute(row, "; ")),
                     "Answer": f"<strong>{_result(row)}</strong>",
                     "How sure, and why": "<br>".join(
                         html.escape(text) for text in (_why(row), *self._tested(row["id"]))
@@ -170,17 +181,33 @@ class Paper:
             }
         )
 
-    def _told(self, row: Mapping[Any, Any]) -> str:
+    def _told(self, row: Mapping[Any, Any], *, reasons: bool) -> str:
         statement, absolute = str(row["statement"]).rstrip("."), self._absolute(row, ", ")
-        found = f"Here {_measured(row)}{absolute}; the paper has {self._published(row)}."
-        reasons = self._tested(row["id"]) if row["result"] == "contradicted" else []
-        return " ".join([f"{statement}. {found}", *reasons])
+        found = f"Here {_measured(row)}{_part(row)}{absolute}; the paper {self._published(row)}."
+        tested = self._tested(row["id"]) if reasons and row["result"] == "contradicted" else []
+        return " ".join([f"{statement}. {found}", *tested])
 
     def _published(self, row: Mapping[Any, Any]) -> str:
-        """Return what was published as one number, or as the words that there are."""
-        known = self._known.published.get(str(row["id"]))
-        number = interval_text(known.number, unit=known.unit) if known else ""
-        return number or str(row["published"]) or "no number"
+        """Return what the paper has for a claim, as the end of a sentence that begins with it."""
+        name = str(row["id"])
+        known = self._known.published.get(name)
+        if known is None or (known.stated is None and known.computed is None):
+            return "has no number"
+        if number := interval_text(known.number, unit=known.unit):
+            return f"has {number}" + self._odd(self._known[name], known)
+        if known.computed is None:
+            return "says so without a number"
+        return "shows it in its tables" if known.computed else "does not show it in its tables"
+
+    @staticmethod
+    def _odd(claim: Claim, known: PublishedValue) -> str:
+        """Say where the paper's tables have a ratio that is not what the paper says of it."""
+        if not isinstance(claim, Difference | Equivalence | Order | Ratio) or known.unit != "1":
+            return ""
+        if known.computed is None or isinstance(known.computed, bool):
+            return ""
+        low, high = claim.region()
+        return "" if low <= known.computed <= high else " in its tables, against its own text"
 
     def _absolute(self, row: Mapping[Any, Any], before: str) -> str:
         """Return the values of a claim's two conditions; nothing where there are other parts."""
@@ -682,6 +709,11 @@ def _direction(row: Mapping[Any, Any]) -> str:
 def _measured(row: Mapping[Any, Any]) -> str:
     text = interval_text(row["estimate"], row["low"], row["high"], row["unit"])
     return f"{text}{_direction(row)}" if text else ABSENT
+
+
+def _part(row: Mapping[Any, Any]) -> str:
+    """Return which of several parts of the claim the number is of."""
+    return f" ({row['part']})" if row["part"] and not math.isnan(row["estimate"]) else ""
 
 
 def _result(row: Mapping[Any, Any]) -> str:

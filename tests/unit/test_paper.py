@@ -220,6 +220,26 @@ def test_a_headline_of_two_conditions_has_their_values(papers: dict[str, claims.
     assert " ms against " in said and "(slower)" in said
 
 
+def test_a_paper_whose_tables_are_not_what_it_says_is_told(
+    papers: dict[str, claims.Paper],
+) -> None:
+    text = papers["jha2018"].headlines()
+    # Its text calls Netperf beside others comparable, and its Table VI has 0.544.
+    assert "<td>0.544x in its tables, against its own text</td>" in text
+    assert "<td>shows it in its tables</td>" in papers["haruna2019"].headlines()
+    assert "<td>no number</td>" in papers["struye2017"].headlines()
+
+
+def test_a_number_of_several_comparisons_says_which_it_is_of(
+    papers: dict[str, claims.Paper],
+) -> None:
+    paper = papers["haruna2019"]
+    row = paper.rows.set_index("id").loc["haruna2019-memcached-latency-order"]
+    assert " against docker " in row["part"]
+    assert f" ({row['part']})" in paper.headlines()
+    assert not paper.rows.set_index("id").loc["haruna2019-tcp-overlay", "part"]
+
+
 def test_a_paper_that_is_unknown_is_named() -> None:
     with pytest.raises(UsageError, match="no paper 'struye2018'"):
         claims.Paper("struye2018")
@@ -258,3 +278,4 @@ def test_what_was_tested_of_a_contradiction_stands_in_the_answer_and_beside_it(
     assert len(reasons) == 2
     for reason in reasons:
         assert reason in paper.answer() and html.escape(reason) in paper.headlines()
+        assert not any(reason in line for line in paper.decided())
