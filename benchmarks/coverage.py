@@ -74,7 +74,7 @@ def trials(rng: Rng, means: dict[str, Any], levels: Any, noise: Any) -> pd.DataF
     )
 
 
-NAMES = {"value": "value", "over": "level", "block": "block"}
+NAMES = {"value": "value", "over": "level"}
 BASE, COST = 20_000 + 0.8 * SIZES, 5_000 + 0.1 * SIZES
 #: What the growing part of the cost is of the baseline's mean value.
 SHARE = float(0.1 * np.ptp(SIZES) / BASE.mean())
@@ -147,7 +147,7 @@ def effect(truth: float, term: str, row: int) -> Draw:
 
     def draw(rng: Rng) -> tuple[float, float, float]:
         frame = cells(rng)
-        fit = factorial.fit_factorial(frame, value="value", factors=factors, block="block", order=2)
+        fit = factorial.fit_factorial(frame, value="value", factors=factors, order=2)
         one = fit.effects[fit.effects["term"] == term].iloc[row]
         return truth, float(one["low"]), float(one["high"])
 
@@ -158,7 +158,7 @@ def contrast(rng: Rng) -> tuple[float, float, float]:
     """Draw the ratio of two ratios."""
     places = ("condition", "baseline", "condition2", "baseline2")
     four = dict(zip(places, ("natspin", "hostspin", "natblock", "hostblock"), strict=True))
-    found = models.interaction(cells(rng), value="value", by="cell", block="block", **four)
+    found = models.interaction(cells(rng), value="value", by="cell", **four)
     return 0.95, *found.interval()
 
 
@@ -175,7 +175,7 @@ def unpaired(rng: Rng) -> tuple[float, float, float]:
     alone = (frame["condition"] == "alone").to_numpy()
     noise = np.where(alone, 0.03, 0.08) * rng.standard_normal(len(frame))
     frame["value"] = np.where(alone, 1.0, 0.8) * (1 + noise)
-    names = {"value": "value", "condition": "condition", "block": "block"}
+    names = {"value": "value", "condition": "condition"}
     ratio = models.unpaired_ratio(frame, baseline="alone", other="beside", **names)
     return 0.8, *ratio.interval()
 

@@ -118,7 +118,7 @@ def pairs(lab: Rig, count: int, folder: Path) -> pd.DataFrame:
 def show(frame: pd.DataFrame) -> None:
     """Print for each condition the ratio, its interval, what it can decide, and the overhead."""
     for condition, rows in frame.groupby("condition", sort=False):
-        options = {"condition": "way", "baseline": "by hand", "block": "block"}
+        options = {"condition": "way", "baseline": "by hand"}
         medians = compare(rows, value="median_ns", **options).iloc[0]
         seconds = compare(rows, value="seconds", **options).iloc[0]
         wide = np.log(rows.pivot(index="block", columns="way", values="median_ns"))

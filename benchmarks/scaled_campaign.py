@@ -58,7 +58,7 @@ def analyse(folder: Path, lap: Laps) -> dict:
 def comparisons(samples, trials) -> dict:
     """Compare conditions, waits, copies and quantiles, each with intervals over blocks."""
     base = trials["condition"].cat.categories[0]
-    names = {"condition": "condition", "baseline": base, "block": "block"}
+    names = {"condition": "condition", "baseline": base}
     found = {value: compare(trials, value=value, **names) for value in ("mean", "median", "p99")}
     found["waits"] = factor_effect(trials, "wait", ["block", "spin"], ["placement"], value="median")
     found["floor"] = noise_floor(trials, value="median", condition="condition")

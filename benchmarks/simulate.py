@@ -51,7 +51,7 @@ KINDS = ("log-normal", "strong drift", "AR(1) 0.9 and trial effect")
 BLOCK_SD, TRIAL_SD, SAMPLE_SD = 0.03, 0.02, 0.2
 #: Change of the level a block in a strong drift, half of it between the two trials of a block.
 DRIFT = 0.05
-PAIRED = {"condition": "condition", "baseline": "base", "block": "block"}
+PAIRED = {"condition": "condition", "baseline": "base"}
 
 
 class Row(NamedTuple):

@@ -17,7 +17,7 @@ from scipy import signal, stats
 
 from labkit.analysis import interference, overhead, power, sequential
 from labkit.analysis.compare import compare, contrast, decide
-from labkit.analysis.robust import CHECKED_BLOCKS, SURE_BLOCKS, block_mean
+from labkit.analysis.robust import CHECKED_BLOCKS, SERIAL, SURE_BLOCKS, block_mean
 from labkit.answers import SAME
 
 Rng = np.random.Generator
@@ -59,7 +59,7 @@ def said(blocks: int) -> str:
     return FEW if blocks < CHECKED_BLOCKS else SOME if blocks < SURE_BLOCKS else NOTED
 
 
-PAIR = {"value": "value", "condition": "condition", "baseline": "base", "block": "block"}
+PAIR = {"value": "value", "condition": "condition", "baseline": "base"}
 
 
 def frame_of(log_ratios: np.ndarray) -> pd.DataFrame:
@@ -86,7 +86,7 @@ def wanders(rng: Rng, blocks: int, lag1: float) -> Outcome:
     noise = rng.normal(size=blocks)
     series = signal.lfilter([math.sqrt(1 - lag1**2)], [1, -lag1], noise, zi=start)[0]
     row = answer(SD * series)
-    return yes(row["differs"], "wanders" in row["note"])
+    return yes(row["differs"], SERIAL in row["note"])
 
 
 def wandering() -> Iterator[Scenario]:

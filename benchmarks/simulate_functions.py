@@ -141,7 +141,7 @@ def of(estimate: Any) -> Interval:
     return *estimate.interval(), estimate.note
 
 
-NAMES = {"value": "value", "condition": "condition", "baseline": "base", "block": "block"}
+NAMES = {"value": "value", "condition": "condition", "baseline": "base"}
 
 
 def ranked(pair: Pair) -> Interval:
@@ -198,9 +198,7 @@ def crossed(pair: Pair) -> Interval:
     cells = dict(zip(("base", "other"), map(np.exp, pair), strict=True))
     cells |= dict.fromkeys(("a", "b"), np.ones(len(pair[0])))
     places = {"condition": "other", "baseline": "base", "condition2": "a", "baseline2": "b"}
-    return of(
-        models.interaction(tidy(cells, "by"), value="value", by="by", block="block", **places)
-    )
+    return of(models.interaction(tidy(cells, "by"), value="value", by="by", **places))
 
 
 def grouped(pair: Pair) -> Interval:
@@ -211,7 +209,7 @@ def grouped(pair: Pair) -> Interval:
 
 def successive(pair: Pair) -> Interval:
     """Return the ratio of a level to the one before it."""
-    found = models.successive_ratios(pair_of(pair), value="value", over="condition", block="block")
+    found = models.successive_ratios(pair_of(pair), value="value", over="condition")
     return of(found[0])
 
 
@@ -219,7 +217,7 @@ def sloped(pair: Pair) -> Interval:
     """Return 1 plus the mean log ratio, as the slope of a line."""
     change = 1 + pair[1] - pair[0]
     frame = tidy({level: 10 + level * change for level in (1.0, 2.0, 4.0)}, "level")
-    return of(models.fit_line(frame, value="value", over="level", block="block").slope)
+    return of(models.fit_line(frame, value="value", over="level").slope)
 
 
 def added(pair: Pair, name: str) -> Interval:
@@ -241,7 +239,7 @@ def main_effect(pair: Pair) -> Interval:
     """Return the ratio of a factor's levels, from a model of two factors."""
     frame = pd.concat([pair_of(pair).assign(second=level) for level in (1, 2)])
     names = ["condition", "second"]
-    fit = factorial.fit_factorial(frame, value="value", factors=names, block="block", order=1)
+    fit = factorial.fit_factorial(frame, value="value", factors=names, order=1)
     row = fit.effects[fit.effects["term"] == "condition"].set_index("levels").loc[[("other",)]]
     low, high, _ = ends(row)
     return low**2, high**2, fit.note
@@ -268,7 +266,7 @@ def bent(pair: Pair, rng: Rng) -> Interval:
     logs = -np.log(np.minimum(QUOTAS / AT, 1.0)) + change * (QUOTAS < AT)
     logs = logs + 0.02 * rng.standard_normal(logs.shape)
     frame = tidy(dict(zip(QUOTAS, np.exp(logs).T, strict=True)), "level")
-    low, high, note = of(knee.fit_knee(frame, value="value", over="level", block="block").at)
+    low, high, note = of(knee.fit_knee(frame, value="value", over="level").at)
     return low / AT, high / AT, note
 
 

@@ -33,7 +33,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "The rate is how often an interval holds the truth. Its width is relative to the truth.",
     ),
     "wandering": (
-        "Effects that wander",
+        "Serial correlation",
         "The log ratio is a series over the blocks in which neighbours are alike: AR is the "
         "correlation of a block with the next one, 0 of independent blocks. The truth is a ratio "
         "of 1. Where the check finds it, a note says so and the interval is wider.",

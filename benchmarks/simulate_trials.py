@@ -82,7 +82,7 @@ def term_differs(rng: Rng, term: str, spread: float, blocks: int) -> bool:
     logs = 0.03 * rng.standard_normal((blocks, 1, 1)) + 0.02 * spread * own
     logs = logs + 0.02 * rng.standard_normal((blocks, 2, 3))
     fit = factorial.fit_factorial(
-        frame.assign(value=np.exp(logs).ravel()), value="value", factors=list(LEVELS), block="block"
+        frame.assign(value=np.exp(logs).ravel()), value="value", factors=list(LEVELS)
     )
     return bool(fit.terms.set_index("term").loc[term, "p_value"] < 0.05)
 
@@ -169,7 +169,7 @@ def has_knee(rng: Rng, curve: str, noise: str, blocks: int) -> bool:
     logs = logs + NOISE[noise] * rng.standard_normal((blocks, len(QUOTAS)))
     frame = pd.DataFrame(np.exp(logs), columns=QUOTAS).rename_axis("block").reset_index()
     frame = frame.melt("block", QUOTAS, "quota")
-    return bool(knee.fit_knee(frame, value="value", over="quota", block="block").p_knee < 0.05)
+    return bool(knee.fit_knee(frame, value="value", over="quota").p_knee < 0.05)
 
 
 def knees() -> list[Scenario]:

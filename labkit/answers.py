@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.units import metric_of
+from labkit.units import metric_of, plural
 
 #: Units of one quantity with their sizes, smallest first; a value is shown in the one that fits.
 _FAMILIES: tuple[dict[str, float], ...] = (
@@ -448,7 +448,7 @@ class Answer:
         return f"{self.sentence}\n  {self._basis()}"
 
     def _basis(self) -> str:
-        blocks = f"{self.n_blocks} block{'' if self.n_blocks == 1 else 's'}"
+        blocks = plural(self.n_blocks, "block")
         interval = "" if math.isnan(self.low) else f"interval at {100 * self.confidence:.3g} %"
         return "; ".join(filter(None, [blocks, interval, self.note if self.n_blocks else ""]))
 

@@ -343,13 +343,15 @@ def quantile_shift(selection: Selection) -> View:
     if reason:
         return View([reason, *selection.sentences()], tables=selection.spread())
     paired = selection.trials[~selection.trials["block"].isin(study.spanned)]
-    options: dict[str, Any] = {"condition": selection.condition, "baseline": baseline}
-    options |= {"block": "block", "margin": study.margin}
+    options: dict[str, Any] = {
+        "condition": selection.condition,
+        "baseline": baseline,
+        "margin": study.margin,
+    }
     table = compare(paired, value=label, **options)
     sentences = [f"{label}, against {baseline}.", *selection.sentences()]
     if study.spanned:
-        blocks = ", ".join(map(str, study.spanned))
-        sentences.append(f"Not compared: block {blocks}, which span sessions.")
+        sentences.append(f"{checks.spanned_note(study.spanned).capitalize()}.")
     sentences += [
         not_compared(table),
         "Ratios and differences are paired by block. Intervals and p are corrected by Holm over "

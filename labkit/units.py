@@ -385,3 +385,8 @@ def level_words(factor: str, level: object) -> str:
     ending = next((one for one in _ENDINGS if factor.endswith(one)), "")
     unit = f" {_ENDINGS[ending]}".replace(" 1/", "/") if ending and text[:1].isdecimal() else ""
     return f"{factor_words(factor)} {text}{unit}"
+
+
+def plural(number: int, word: str) -> str:
+    """Return a number with what it counts: ``1 block``, ``1,200 blocks``."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -43,7 +43,6 @@ def drift(
     *,
     value: str,
     condition: str | Sequence[str],
-    block: str = "block",
     alpha: float = 0.05,
 ) -> pd.DataFrame:
     """Regress the log of each condition's value on the order of the blocks.
@@ -52,9 +51,9 @@ def drift(
     taken as independent, two per block would seem to drift in 20 % of null experiments.
     """
     names = [condition] if isinstance(condition, str) else list(condition)
-    require_columns(trials, [value, block, *names])
-    require_names(trials, [block, *names])
-    order = pd.factorize(trials[block], sort=True)[0].astype(np.float64)
+    require_columns(trials, [value, "block", *names])
+    require_names(trials, ["block", *names])
+    order = pd.factorize(trials["block"], sort=True)[0].astype(np.float64)
     logs = check_values(trials, value, log=True)
     span = float(order.max() - order.min())
     rows = [
@@ -267,7 +266,6 @@ def outliers(
     *,
     value: str,
     condition: str | Sequence[str],
-    block: str = "block",
 ) -> pd.DataFrame:
     """Flag trials that are unlike the others of their condition, with the block's level removed.
 
@@ -275,14 +273,14 @@ def outliers(
     over their median absolute deviation (Iglewicz & Hoaglin 1993).
     """
     names = [condition] if isinstance(condition, str) else list(condition)
-    require_columns(trials, [value, block, *names])
-    require_names(trials, [block])
+    require_columns(trials, [value, "block", *names])
+    require_names(trials, ["block"])
     code = np.zeros(len(trials), dtype=np.int64)
     for number, (_, index) in enumerate(groups(trials, names)):
         code[index] = number
     rest = pd.Series(check_values(trials, value, log=True))
     rest = rest - rest.groupby(code).transform("median")
-    rest = rest - rest.groupby(pd.factorize(trials[block])[0]).transform("median")
+    rest = rest - rest.groupby(pd.factorize(trials["block"])[0]).transform("median")
     centred = rest - rest.groupby(code).transform("median")
     mad = centred.abs().groupby(code).transform("median")
     enough = centred.groupby(code).transform("count") >= 3
@@ -291,18 +289,24 @@ def outliers(
     return trials.assign(robust_z=z.to_numpy(), outlier=(z.abs() > OUTLIER_Z).to_numpy())
 
 
-def blocks_across_sessions(
-    trials: pd.DataFrame, block: str = "block", session: str = "session"
-) -> list[Any]:
+def blocks_across_sessions(trials: pd.DataFrame) -> list[Any]:
     """Return the blocks whose trials ran in more than one session, in order.
 
     A session is one life of the rig: new or rebooted hosts, other caches and addresses. Inside such
     a block a difference between conditions may be one between sessions. Pass only the trials whose
     values are compared: a failed attempt in another session does no harm.
     """
-    require_columns(trials, [block, session])
+    require_columns(trials, ["block", "session"])
     # A ledger asks this for hundreds of claims: pairs of codes, and no groupby.
-    codes, names = pd.factorize(trials[block], sort=True)
-    pairs = np.unique(np.column_stack([codes, pd.factorize(trials[session])[0]]), axis=0)
+    codes, names = pd.factorize(trials["block"], sort=True)
+    pairs = np.unique(np.column_stack([codes, pd.factorize(trials["session"])[0]]), axis=0)
     several = names[np.bincount(pairs[:, 0], minlength=len(names)) > 1]
     return [int(name) if isinstance(name, np.integer) else name for name in several]
+
+
+def spanned_note(blocks: Sequence[Any]) -> str:
+    """Return that `blocks_across_sessions` are left out; empty without any."""
+    names = ", ".join(map(str, blocks))
+    if len(blocks) == 1:
+        return f"block {names} spans sessions and is left out"
+    return f"blocks {names} span sessions and are left out" if names else ""

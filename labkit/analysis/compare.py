@@ -9,8 +9,8 @@ keeps the nominal error where tests on pooled samples are wrong in up to 87 % of
 Methods: ratio of geometric means by t on logs, paired by block or Welch (1947) when unpaired;
 equivalence by two one-sided tests (Schuirmann 1987; Lakens 2017); family-wise error by Holm (1979),
 with intervals at the level of each row's step (Serlin 1993). The signed-rank test (Wilcoxon 1945)
-is run as a check and noted where it disagrees; `labkit.analysis.robust` checks for effects that
-wander over the blocks, outlying blocks and skewness.
+is run as a check and noted where it disagrees; `labkit.analysis.robust` checks for serial
+correlation, outlying blocks and skewness.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from labkit.analysis.estimates import (
 )
 from labkit.analysis.power import blocks_for, least_blocks
 from labkit.analysis.robust import (
+    SERIAL,
     checked,
     trimmed_mean,
     unpaired_note,
@@ -48,6 +49,7 @@ from labkit.analysis.trials import (
 )
 from labkit.answers import SAME
 from labkit.errors import UsageError, suggestion
+from labkit.units import plural
 
 Floats = NDArray[np.float64]
 
@@ -64,19 +66,19 @@ class LogTable:
     failed: dict[Hashable, NDArray[np.bool_]] = field(default_factory=dict)
 
 
-def log_table(trials: pd.DataFrame, *, value: str, condition: str, block: str) -> LogTable:
+def log_table(trials: pd.DataFrame, *, value: str, condition: str) -> LogTable:
     """Return the logs of trial-level values by block and condition."""
-    require_columns(trials, [value, condition, block])
+    require_columns(trials, [value, condition, "block"])
     values = numbers(trials, value).astype(np.float64)
     bad = ~np.isnan(values) & ~((values > 0) & np.isfinite(values))
     if bad.any():
-        first = trials[[condition, block]].iloc[int(np.argmax(bad))].to_dict()
+        first = trials[[condition, "block"]].iloc[int(np.argmax(bad))].to_dict()
         raise UsageError(
             f"{int(bad.sum())} values of {value!r} are zero, negative or infinite: no ratio",
             where=f"first in {first}, {values[bad][0]}",
             remedy="a value of a failed trial is NaN; compare other values by their difference",
         )
-    cell, blocks, names = _cells(trials[block], trials[condition])
+    cell, blocks, names = _cells(trials["block"], trials[condition])
     shape, known = (len(blocks), len(names)), ~np.isnan(values)
     logs = np.log(values)
     # Means from a cell's own value: of equal numbers exactly that number, however many they are.
@@ -151,7 +153,6 @@ def compare(
     value: str,
     condition: str,
     baseline: Hashable,
-    block: str,
     margin: float = 0.02,
     alpha: float = 0.05,
     paired: bool = True,
@@ -162,12 +163,12 @@ def compare(
     Parameters
     ----------
     frame : DataFrame
-        One row a trial. `labkit.analysis.summarise` reduces the samples of each trial to a row,
-        with NaN for a quantile that takes more samples.
+        One row a trial, its block in the column ``block``. `labkit.analysis.summarise` reduces the
+        samples of each trial to a row, with NaN for a quantile that takes more samples.
     value : str
         Column of positive numbers; NaN stands for a trial that failed.
-    condition, block : str
-        Columns that name the condition and the block.
+    condition : str
+        Column that names the condition.
     baseline : hashable
         The condition that the others are divided by.
     margin : float
@@ -210,7 +211,7 @@ def compare(
           fewer than any verdict takes, which is all that can be said when no variance was seen
           (missing when beyond planning);
         - ``sd``: standard deviation between blocks of the log ratio;
-        - ``note``: what to know, such as failed trials, too few blocks, effects that wander over
+        - ``note``: what to know, such as failed trials, too few blocks, serial correlation of
           the blocks (whose errors are then wider), outlying blocks, or that the signed-rank test
           finds what the t test does not (or the reverse).
 
@@ -225,13 +226,13 @@ def compare(
     >>> from labkit import compare, load
     >>> trials = load("data/reference/affinity-spinning").ok
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
-    >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
+    >>> names = {"condition": "placement", "baseline": "docker host"}
     >>> table = compare(trials, value="rtt_ns_median", **names).set_index("condition")
     >>> str(table.loc["docker bridge", "verdict"])
     'different'
     """
     rows = contrasts(
-        log_table(frame, value=value, condition=condition, block=block),
+        log_table(frame, value=value, condition=condition),
         baseline,
         margin=margin,
         alpha=alpha,
@@ -300,7 +301,7 @@ def _failures(
     error = math.sqrt(squares / (blocks - 1) / blocks)
     if p_values(mean, error, blocks - 1.0, math.log1p(margin))[1] < alpha:
         return {"refused": ""}
-    failed = f"{worse} failed in {_blocks(lost[worse])}, {other} in {lost[other]}"
+    failed = f"{worse} failed in {plural(lost[worse], 'block')}, {other} in {lost[other]}"
     return {"refused": f"{failed}: what failed may be what was slow, so no equivalence is claimed"}
 
 
@@ -420,7 +421,7 @@ def contrast(
         error, df = error * found.widening, min(df, found.df)
         change_error, change_df = change_error * found.widening, min(change_df, df)
         if found.widening > 1:
-            checks = join_notes(checks, "blocks depend on each other: errors allow for it")
+            checks = join_notes(checks, SERIAL)
     elif paired and error > 0:
         found = checked(y - x)
         error, df = error * found.widening, found.df
@@ -479,16 +480,16 @@ def _few(n: int, alpha: float, needed: int | None) -> str:
     least = least_blocks(alpha)
     if n >= max(least, PILOT_BLOCKS):
         return ""
-    parts = [f"{'pilot' if n < PILOT_BLOCKS else 'too few'}: {_blocks(n)}"]
+    parts = [f"{'pilot' if n < PILOT_BLOCKS else 'too few'}: {plural(n, 'block')}"]
     if n < least:
         parts.append(f"a verdict at alpha={alpha:g} takes at least {least}")
     if n > 1 and needed is not None and needed > max(n, least):
-        parts.append(f"about {_blocks(needed)} decide the margin")
+        parts.append(f"about {plural(needed, 'block')} decide the margin")
     return "; ".join(parts)
 
 
 def _spread(missing: int, error: float) -> str:
-    parts = [f"{_blocks(missing)} could not be compared"] if missing else []
+    parts = [f"{plural(missing, 'block')} could not be compared"] if missing else []
     if error == 0:
         parts.append("no variance between blocks: constant or coarsely rounded values")
     return "; ".join(parts)
@@ -501,10 +502,6 @@ def _disagreement(p_value: float, p_rank: float, n: int, alpha: float) -> str:
     return f"the signed-rank test disagrees (p = {p_rank:.2g})"
 
 
-def _blocks(number: int) -> str:
-    return f"{number} block{'' if number == 1 else 's'}"
-
-
 def factor_effect(
     frame: pd.DataFrame,
     factor: str,
@@ -512,7 +509,6 @@ def factor_effect(
     within: Sequence[str],
     *,
     value: str,
-    block: str = "block",
     margin: float = 0.02,
     alpha: float = 0.05,
 ) -> pd.DataFrame:
@@ -528,7 +524,7 @@ def factor_effect(
         The baseline level first, then the levels compared with it.
     within : sequence of str
         Columns of the other factors; each combination that occurs is a cell.
-    value, block, margin, alpha
+    value, margin, alpha
         As for `compare`.
 
     Returns
@@ -553,14 +549,12 @@ def factor_effect(
     >>> table.loc[0, ["placement", "affinity", "contrast", "verdict"]].tolist()
     ['docker host', 'split', 'spin / block', 'different']
     """
-    require_columns(frame, [factor, value, block, *within])
+    require_columns(frame, [factor, value, "block", *within])
     require_names(frame, [factor])
     if len(levels) < 2:
         raise UsageError("an effect needs at least two levels", remedy="the baseline level first")
     pairs = [(level, levels[0]) for level in levels[1:]]
-    return pair_effects(
-        frame, factor, pairs, within, value=value, block=block, margin=margin, alpha=alpha
-    )
+    return pair_effects(frame, factor, pairs, within, value=value, margin=margin, alpha=alpha)
 
 
 def _cell_contrasts(
@@ -592,7 +586,6 @@ def pair_effects(
     within: Sequence[str],
     *,
     value: str,
-    block: str = "block",
     margin: float = 0.02,
     alpha: float = 0.05,
 ) -> pd.DataFrame:
@@ -608,7 +601,7 @@ def pair_effects(
         What is compared with what; any level may be the baseline of others.
     within : sequence of str
         Columns of the other factors.
-    value, block, margin, alpha
+    value, margin, alpha
         As for `compare`.
 
     Returns
@@ -631,7 +624,7 @@ def pair_effects(
     >>> table.query("verdict == 'different'")["contrast"].unique().tolist()
     ['docker bridge / docker host']
     """
-    require_columns(frame, [factor, value, block, *within])
+    require_columns(frame, [factor, value, "block", *within])
     require_names(frame, [factor])
     frame = frame[frame[factor].isin([level for pair in pairs for level in pair])]
     others: dict[Hashable, list[Hashable]] = {}
@@ -639,7 +632,7 @@ def pair_effects(
         others.setdefault(base, []).append(level)
     rows: list[dict[str, Any]] = []
     for cell, index in groups(frame, within):
-        logs = log_table(frame.iloc[index], value=value, condition=factor, block=block)
+        logs = log_table(frame.iloc[index], value=value, condition=factor)
         for base, levels in others.items():
             contrasts_of_base = _cell_contrasts(logs, [base, *levels], factor, margin, alpha)
             for level, row in contrasts_of_base.items():
@@ -654,7 +647,6 @@ def ranking(
     *,
     value: str,
     lowest_first: bool = True,
-    block: str = "block",
     margin: float = 0.02,
     alpha: float = 0.05,
 ) -> pd.DataFrame:
@@ -662,7 +654,7 @@ def ranking(
 
     Parameters
     ----------
-    frame, factor, within, value, block, margin, alpha
+    frame, factor, within, value, margin, alpha
         As for `pair_effects`.
     lowest_first : bool
         Whether the lowest geometric mean is the first of the order. Of two neighbours that were
@@ -685,11 +677,11 @@ def ranking(
     >>> analysis.format_ranking(table, ["wait"])["spin"]
     'bare clean < bare chroot ~ docker host ~ bare rules ~ bare cgroup < docker bridge'
     """
-    require_columns(frame, [factor, value, block, *within])
+    require_columns(frame, [factor, value, "block", *within])
     require_names(frame, [factor])
     rows: list[dict[str, Any]] = []
     for cell, index in groups(frame, within):
-        table = log_table(frame.iloc[index], value=value, condition=factor, block=block)
+        table = log_table(frame.iloc[index], value=value, condition=factor)
         order = _order(table.logs, lowest_first)
         for place, earlier in enumerate(order):
             rest = LogTable(table.logs[order[place:]], table.notes, table.failed)
@@ -725,8 +717,6 @@ def shift(
     *,
     condition: str,
     baseline: Hashable,
-    block: str = "block",
-    trial: str = "trial",
     value: str = "rtt_ns",
     quantiles: Sequence[str] = (*QUANTILES, *TAIL),
     margin: float = 0.02,
@@ -738,7 +728,7 @@ def shift(
     ----------
     samples : DataFrame
         One row a sample, or what `sort_trials` made of them.
-    condition, baseline, block, trial, value, margin, alpha
+    condition, baseline, value, margin, alpha
         As for `compare`.
     quantiles : sequence of str
         Names of quantiles, such as ``median``, ``p99``, ``q0.999``. One that some trial has too
@@ -760,13 +750,13 @@ def shift(
     >>> table["quantile"].unique().tolist()
     ['median', 'p99']
     """
-    by = list(dict.fromkeys([trial, condition, block]))
+    by = list(dict.fromkeys(["trial", condition, "block"]))
     trials = reduce_trials(samples, value=value, by=by, statistics=list(quantiles))
     rows = []
     for name in quantiles:
         if trials.loc[trials["n"] > 0, name].isna().any():
             continue
-        table = log_table(trials, value=name, condition=condition, block=block)
+        table = log_table(trials, value=name, condition=condition)
         for other, row in contrasts(table, baseline, margin=margin, alpha=alpha).items():
             rows.append({"condition": other, "quantile": name, **row})
     return decide(rows, alpha=alpha, keys=["condition", "quantile"])

@@ -66,7 +66,6 @@ def fit_factorial(
     *,
     value: str,
     factors: Sequence[str],
-    block: str,
     order: int | None = None,
     alpha: float = 0.05,
 ) -> Factorial:
@@ -75,13 +74,12 @@ def fit_factorial(
     Parameters
     ----------
     frame : DataFrame
-        One row a trial; several trials of a cell in a block are averaged on the log scale.
+        One row a trial, its block in the column ``block``; several trials of a cell in a block are
+        averaged on the log scale. Blocks that lack a combination of the model are left out.
     value : str
         Column of positive numbers; NaN stands for a trial that failed.
     factors : sequence of str
         Columns of the factors, each with two levels or more.
-    block : str
-        Column of the block. Blocks that lack a combination which the model takes are left out.
     order : int, optional
         The highest order of interactions: 1 for none; all of them without it.
     alpha : float
@@ -99,14 +97,14 @@ def fit_factorial(
     >>> from labkit import analysis, load
     >>> trials = load("data/reference/affinity-spinning").ok
     >>> trials = trials.query("capture == 'off' and placement == ['bare clean', 'docker host']")
-    >>> names = {"factors": ["affinity", "wait"], "block": "block"}
+    >>> names = {"factors": ["affinity", "wait"]}
     >>> model = analysis.fit_factorial(trials, value="rtt_ns_median", **names)
     >>> model.n_blocks
     8
     >>> list(model.terms["term"])
     ['affinity', 'wait', 'affinity:wait']
     """
-    cells, note = _cells(frame, value, list(factors), block)
+    cells, note = _cells(frame, value, list(factors))
     highest = min(order or len(factors), len(factors))
     terms = [
         term for size in range(1, highest + 1) for term in itertools.combinations(factors, size)
@@ -164,23 +162,21 @@ def _contrasts(count: int) -> Floats:
     return np.asarray(np.linalg.svd(np.eye(count) - 1 / count)[0][:, : count - 1])
 
 
-def _cells(
-    frame: pd.DataFrame, value: str, factors: list[str], block: str
-) -> tuple[pd.DataFrame, str]:
+def _cells(frame: pd.DataFrame, value: str, factors: list[str]) -> tuple[pd.DataFrame, str]:
     """Return mean logs by block and combination of levels, without failed trials."""
-    require_columns(frame, [value, *factors, block])
-    if not factors or block in factors or len(set(factors)) < len(factors):
+    require_columns(frame, [value, *factors, "block"])
+    if not factors or "block" in factors or len(set(factors)) < len(factors):
         raise UsageError(
             f"invalid factors: {factors!r}", remedy="different factors, without the block"
         )
-    if frame[[block, *factors]].isna().to_numpy().any():
+    if frame[["block", *factors]].isna().to_numpy().any():
         raise UsageError("a factor or the block is missing in some rows")
     logs = pd.Series(check_values(frame, value, log=True), index=frame.index)
     known = logs.notna()
     note = (
         f"{int((~known).sum())} of {len(frame)} trials without a value" if not known.all() else ""
     )
-    tidy = frame.loc[known, factors].assign(block=frame.loc[known, block], log=logs[known])
+    tidy = frame.loc[known, factors].assign(block=frame.loc[known, "block"], log=logs[known])
     means = tidy.groupby(["block", *factors], observed=True, sort=True)["log"].mean()
     for name in factors:
         if tidy[name].nunique() < 2:

@@ -57,14 +57,14 @@ def interference(
     alone: tuple[str, str],
     margin: float,
     alpha: float = 0.05,
-    block: str = "block",
 ) -> pd.DataFrame:
     """Return the interference ratio of every service beside every neighbour in every case.
 
     Parameters
     ----------
     trials : DataFrame
-        One row a service of a trial, with the columns ``service, neighbour, case``.
+        One row a service of a trial, with the columns ``service``, ``neighbour``, ``case`` and
+        ``block``.
     metrics : mapping of str to sequence of str
         For each service the columns that measure it; greater is better.
     alone : (str, str)
@@ -73,8 +73,6 @@ def interference(
         Relative difference up to which two count as equal.
     alpha : float
         Level of the tests; intervals have 1 - `alpha`.
-    block : str
-        Column of the block.
 
     Returns
     -------
@@ -102,13 +100,13 @@ def interference(
     >>> limited["verdict"].to_dict()
     {'linpack': 'different within margin', 'netperf': 'undecided'}
     """
-    require_columns(trials, [*_KEYS[:3], block])
+    require_columns(trials, [*_KEYS[:3], "block"])
     rows: list[dict[str, Any]] = []
     cells = trials["neighbour"].astype("str") + _JOIN + trials["case"].astype("str")
     for service, names in metrics.items():
         own = trials.assign(cell=cells)[(trials["service"].astype("str") == service).to_numpy()]
         for metric in names:
-            rows += _rows(own, service, metric, _JOIN.join(alone), (margin, alpha), block)
+            rows += _rows(own, service, metric, _JOIN.join(alone), (margin, alpha))
     table = decide(rows, alpha=alpha, keys=_KEYS)
     extra = ["alone", "beside", "error", "df"]
     table[extra] = pd.DataFrame(rows, columns=extra)
@@ -123,12 +121,11 @@ def _rows(
     metric: str,
     alone: str,
     options: tuple[float, float],
-    block: str,
 ) -> list[dict[str, Any]]:
     """Return the comparisons of one metric of one service, uncorrected."""
     if metric not in own or not own.loc[own["cell"] == alone, metric].notna().any():
         return []
-    table = log_table(own, value=metric, condition="cell", block=block)
+    table = log_table(own, value=metric, condition="cell")
     level = _geometric(table.logs[alone])
     contrasts_of_cells = contrasts(table, alone, margin=options[0], alpha=options[1])
     rows: list[dict[str, Any]] = []

@@ -81,7 +81,6 @@ def fit_knee(
     *,
     value: str,
     over: str,
-    block: str,
     exponent: float | None = None,
 ) -> Knee:
     """Fit a hinge to log values over the log of a number, with blocks centred.
@@ -89,13 +88,12 @@ def fit_knee(
     Parameters
     ----------
     frame : DataFrame
-        One row a trial.
+        One row a trial, its block in the column ``block``. Blocks that lack a level are left out
+        and reported.
     value : str
         Column of positive numbers; NaN stands for a trial that failed.
     over : str
         Column of the number, positive, with four levels or more.
-    block : str
-        Column of the block. Blocks that lack a level are left out and reported.
     exponent : float, optional
         The slope before the knee where theory gives it; it is estimated otherwise.
 
@@ -109,13 +107,13 @@ def fit_knee(
     >>> from labkit import analysis, load
     >>> trials = load("data/reference/cpu-quota").ok
     >>> trials = trials.query("placement == 'docker host' and quota_us != '0'")
-    >>> names = {"over": "quota_us", "block": "block"}
+    >>> names = {"over": "quota_us"}
     >>> knee = analysis.fit_knee(trials, value="latency_ns_median", **names)
     >>> knee.at.n_blocks
     60
     """
     frame = numeric_levels(frame, over)
-    table = blocks_of(frame, value=value, level=over, block=block, log=True)
+    table = blocks_of(frame, value=value, level=over, log=True)
     x = np.array(common_levels([frame], over))
     if len(x) < 4 or x[0] <= 0:
         raise UsageError(

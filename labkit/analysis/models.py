@@ -53,14 +53,13 @@ def blocks_of(
     *,
     value: str,
     level: str,
-    block: str,
     levels: Sequence[Hashable] | None = None,
     log: bool = False,
 ) -> Blocks:
     """Arrange trials by block and level."""
-    require_columns(frame, [value, level, block])
-    if frame[[level, block]].isna().to_numpy().any():
-        raise UsageError(f"{level!r} or {block!r} is missing in some rows")
+    require_columns(frame, [value, level, "block"])
+    if frame[[level, "block"]].isna().to_numpy().any():
+        raise UsageError(f"{level!r} or 'block' is missing in some rows")
     present = order_of(frame[level])
     if levels is None:
         is_number = pd.api.types.is_numeric_dtype(frame[level])
@@ -72,7 +71,7 @@ def blocks_of(
         )
     column = check_values(frame, value, log)
     kept = frame[level].isin(list(levels)).to_numpy()
-    tidy = pd.DataFrame({"b": frame[block], "l": frame[level], "v": column})[kept]
+    tidy = pd.DataFrame({"b": frame["block"], "l": frame[level], "v": column})[kept]
     cells = tidy.groupby(["b", "l"], observed=True, sort=False)["v"]
     table = cells.mean().unstack("l").reindex(columns=list(levels)).sort_index()
     complete = table.notna().all(axis=1)
@@ -152,7 +151,6 @@ def interaction(
     *,
     value: str,
     by: str,
-    block: str,
     condition: Hashable,
     baseline: Hashable,
     condition2: Hashable,
@@ -164,9 +162,7 @@ def interaction(
     variances (Matthews et al. 1990).
     """
     cells = (condition, baseline, condition2, baseline2)
-    table = blocks_of(
-        frame, value=value, level=by, block=block, levels=list(dict.fromkeys(cells)), log=True
-    )
+    table = blocks_of(frame, value=value, level=by, levels=list(dict.fromkeys(cells)), log=True)
     a, b, c, d = (table.cells[cell].to_numpy(dtype=np.float64) for cell in cells)
     return block_mean((a - b) - (c - d), scale="log", note=table.note)
 
@@ -178,7 +174,6 @@ def unpaired_ratio(
     condition: str,
     baseline: Hashable,
     other: Hashable,
-    block: str,
 ) -> Quotient:
     """Return the ratio of two arithmetic means of independent blocks, other over baseline.
 
@@ -188,15 +183,14 @@ def unpaired_ratio(
     Parameters
     ----------
     frame : DataFrame
-        One row a trial.
+        One row a trial, its block in the column ``block``; several trials of a condition in a block
+        are averaged.
     value : str
         Column of finite numbers; NaN stands for a trial that failed.
     condition : str
         Column in which `baseline` and `other` are values.
     baseline, other : hashable
         The two conditions.
-    block : str
-        Column of the block; several trials of one condition in a block are averaged.
 
     Raises
     ------
@@ -209,17 +203,17 @@ def unpaired_ratio(
     >>> trials = load("data/reference/affinity-spinning").ok
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
     >>> names = {"condition": "placement", "baseline": "docker host", "other": "docker bridge"}
-    >>> found = analysis.unpaired_ratio(trials, value="rtt_ns_median", block="block", **names)
+    >>> found = analysis.unpaired_ratio(trials, value="rtt_ns_median", **names)
     >>> bool(found.interval()[0] < found.value < found.interval()[1])
     True
     """
-    require_columns(frame, [value, condition, block])
+    require_columns(frame, [value, condition, "block"])
     means: list[Floats] = []
     for name in (other, baseline):
         rows = frame[(frame[condition] == name).to_numpy()]
         if rows.empty:
             raise UsageError(f"{condition!r} has no level {name!r}")
-        blocks = pd.Series(check_values(rows, value)).groupby(rows[block].to_numpy()).mean()
+        blocks = pd.Series(check_values(rows, value)).groupby(rows["block"].to_numpy()).mean()
         means.append(np.asarray(blocks.dropna(), dtype=np.float64))
     note = join_notes(*map(unpaired_note, means))
     return ratio_of_independent_means(*means, note=note)
@@ -232,7 +226,6 @@ def group_contrast(
     by: str,
     above: Sequence[Hashable],
     below: Sequence[Hashable],
-    block: str = "block",
 ) -> Estimate:
     """Return the geometric mean of some cells over that of others, paired by block.
 
@@ -241,9 +234,9 @@ def group_contrast(
     Parameters
     ----------
     trials : DataFrame
-        One row a trial.
-    value, by, block : str
-        Columns: positive numbers, the cell, the block.
+        One row a trial, its block in the column ``block``.
+    value, by : str
+        Columns: positive numbers, the cell.
     above, below : sequence of hashable
         The cells of each group.
 
@@ -266,7 +259,7 @@ def group_contrast(
     if not above or not below:
         raise UsageError("empty group: a contrast needs a cell in each")
     cells = list(dict.fromkeys([*above, *below]))
-    table = blocks_of(trials, value=value, level=by, block=block, levels=cells, log=True)
+    table = blocks_of(trials, value=value, level=by, levels=cells, log=True)
     logs = table.cells
     figures = logs[list(above)].mean(axis=1) - logs[list(below)].mean(axis=1)
     return block_mean(figures.to_numpy(dtype=np.float64), scale="log", note=table.note)
@@ -313,7 +306,7 @@ class Line:
     note: str = ""
 
 
-def fit_line(frame: pd.DataFrame, *, value: str, over: str, block: str) -> Line:
+def fit_line(frame: pd.DataFrame, *, value: str, over: str) -> Line:
     """Fit a line and a parabola over a number in every block, and average over the blocks.
 
     Least squares without weights, as the deviation from the line is judged in the unit of the
@@ -322,13 +315,12 @@ def fit_line(frame: pd.DataFrame, *, value: str, over: str, block: str) -> Line:
     Parameters
     ----------
     frame : DataFrame
-        One row a trial.
+        One row a trial, its block in the column ``block``. Blocks that lack a level are left out
+        and reported.
     value : str
         Column of finite numbers; NaN stands for a trial that failed.
     over : str
         Column of the number, with two levels or more (three for the curvature).
-    block : str
-        Column of the block. Blocks that lack a level are left out and reported.
 
     Raises
     ------
@@ -341,14 +333,14 @@ def fit_line(frame: pd.DataFrame, *, value: str, over: str, block: str) -> Line:
     >>> from labkit import analysis
     >>> chains = {"block": [1, 1, 2, 2], "chain": [1, 5, 1, 5], "us": [10.0, 30.0, 11.0, 31.0]}
     >>> hops = pd.DataFrame(chains)
-    >>> line = analysis.fit_line(hops, value="us", over="chain", block="block")
+    >>> line = analysis.fit_line(hops, value="us", over="chain")
     >>> round(line.slope.value, 3), round(line.intercept.value, 3)
     (5.0, 5.5)
     """
-    require_columns(frame, [value, over, block])
+    require_columns(frame, [value, over, "block"])
     frame = numeric_levels(frame, over)
     levels = np.array(common_levels([frame], over))
-    table = blocks_of(frame, value=value, level=over, block=block)
+    table = blocks_of(frame, value=value, level=over)
     values = table.values
     line = values @ line_functionals(levels, np.ones(len(levels))).T
     span, note = float(np.ptp(levels)), table.note
@@ -410,7 +402,6 @@ def successive_ratios(
     *,
     value: str,
     over: str,
-    block: str,
 ) -> tuple[Estimate, ...]:
     """Return the ratio of each level to the one before it, paired by block (log scale).
 
@@ -419,12 +410,13 @@ def successive_ratios(
     Parameters
     ----------
     frame : DataFrame
-        One row a trial.
+        One row a trial, its block in the column ``block``. Blocks that lack a level are left out
+        and reported.
     value : str
         Column of positive numbers; NaN stands for a trial that failed.
-    over, block : str
-        Columns of the level and of the block. Numbers are sorted; other levels are in the order of
-        a categorical or of appearance. Blocks that lack a level are left out and reported.
+    over : str
+        Column of the level. Numbers are sorted; other levels are in the order of a categorical or
+        of appearance.
 
     Raises
     ------
@@ -437,11 +429,11 @@ def successive_ratios(
     >>> from labkit import analysis
     >>> sizes = {"block": [1, 1, 2, 2], "size_b": [1, 2, 1, 2], "ns": [10.0, 20.0, 30.0, 60.0]}
     >>> calls = pd.DataFrame(sizes)
-    >>> found = analysis.successive_ratios(calls, value="ns", over="size_b", block="block")
+    >>> found = analysis.successive_ratios(calls, value="ns", over="size_b")
     >>> len(found)
     1
     """
-    table = blocks_of(frame, value=value, level=over, block=block, log=True)
+    table = blocks_of(frame, value=value, level=over, log=True)
     if table.values.shape[1] < 2:
         raise UsageError(f"{over!r} has fewer than two levels")
     changes = np.diff(table.values, axis=1).T

@@ -38,8 +38,6 @@ def noise_floor(
     *,
     value: str,
     condition: str | Sequence[str],
-    block: str = "block",
-    replicate: str = "replicate",
     alpha: float = 0.05,
 ) -> pd.DataFrame:
     """Compare the two copies of each condition that was run twice a block.
@@ -47,13 +45,12 @@ def noise_floor(
     Parameters
     ----------
     frame : DataFrame
-        One row a trial.
+        One row a trial, its block in the column ``block`` and the number of the replicate, 1 or 2,
+        in ``replicate``.
     value : str
         Column of positive numbers; NaN for a failed trial.
     condition : str or sequence of str
         Columns that together name the condition.
-    block, replicate : str
-        The block; the number of the replicate inside it, 1 or 2.
     alpha : float
         Level of the tests; intervals have 1 - alpha.
 
@@ -82,21 +79,19 @@ def noise_floor(
     True
     """
     names = [condition] if isinstance(condition, str) else list(condition)
-    require_columns(frame, [value, block, replicate, *names])
+    require_columns(frame, [value, "block", "replicate", *names])
     rows = []
     for key, index in groups(frame, names):
         cell = frame.iloc[index]
-        if {1, 2} <= set(cell[replicate]):
-            cell = cell[cell[replicate].isin([1, 2])]
-            rows.append({**key, **_floor(cell, value, block, replicate, alpha)})
+        if {1, 2} <= set(cell["replicate"]):
+            cell = cell[cell["replicate"].isin([1, 2])]
+            rows.append({**key, **_floor(cell, value, alpha)})
     return pd.DataFrame.from_records(rows, columns=[*names, *NOISE_COLUMNS])
 
 
-def _floor(
-    cell: pd.DataFrame, value: str, block: str, replicate: str, alpha: float
-) -> dict[str, Any]:
+def _floor(cell: pd.DataFrame, value: str, alpha: float) -> dict[str, Any]:
     """Return the fields of one condition's row."""
-    table = log_table(cell, value=value, condition=replicate, block=block)
+    table = log_table(cell, value=value, condition="replicate")
     # The margin given here is not used: only the ratio and its spread are.
     row = contrasts(table, 1, margin=0.02, alpha=alpha)[2]
     n, sd = int(row["n_blocks"]), float(row["sd"])
@@ -134,12 +129,11 @@ def baseline_steps(
     value: str,
     condition: str,
     levels: Sequence[Hashable],
-    block: str = "block",
     margin: float = 0.02,
     alpha: float = 0.05,
 ) -> pd.DataFrame:
     """Compare each baseline level with the one below it, paired by block, as one family."""
-    table = log_table(frame, value=value, condition=condition, block=block)
+    table = log_table(frame, value=value, condition=condition)
     measured = [level for level in levels if level in table.logs.columns]
     rows = [_step(table, *pair, margin, alpha) for pair in itertools.pairwise(measured)]
     decided = decide(rows, alpha=alpha, keys=("condition", "below"))

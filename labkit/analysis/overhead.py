@@ -77,19 +77,17 @@ def fit_overhead(
     baseline: Hashable,
     other: Hashable,
     over: str,
-    block: str,
 ) -> Overhead:
     """Fit other - baseline, inside blocks, on 1 + `over`."""
-    require_columns(frame, [value, condition, over, block])
+    require_columns(frame, [value, condition, over, "block"])
     frame = numeric_levels(frame, over)
     parts = [_rows_of(frame, condition, name) for name in (baseline, other)]
     levels = common_levels(parts, over)
     base, with_it = (
-        blocks_of(part, value=value, level=over, block=block, levels=levels, log=True)
-        for part in parts
+        blocks_of(part, value=value, level=over, levels=levels, log=True) for part in parts
     )
     every = base.cells.index.intersection(with_it.cells.index)
-    missing = tuple(name for name in pd.unique(frame[block]) if name not in set(every))
+    missing = tuple(name for name in pd.unique(frame["block"]) if name not in set(every))
     note = join_notes(
         "two sizes: a line fits whatever is there" if len(levels) == 2 else "",
         *(
@@ -159,7 +157,6 @@ def overhead_table(
     *,
     value: str,
     over: str,
-    block: str = "block",
     margin: float = 0.02,
     alpha: float = 0.05,
 ) -> pd.DataFrame:
@@ -168,12 +165,12 @@ def overhead_table(
     Parameters
     ----------
     frame : DataFrame
-        One row a trial.
+        One row a trial, its block in the column ``block``.
     factor, baseline, others
         Column of the factor, its baseline level, and the levels compared with it.
     within : sequence of str
         Columns of other factors; each combination that occurs is a cell.
-    value, over, block : str
+    value, over : str
         As for `labkit.analysis.overhead.fit_overhead`.
     margin : float
         Growth up to which a cost counts as fixed: from the smallest to the largest size, as a share
@@ -216,7 +213,7 @@ def overhead_table(
                        contrast  n_blocks    verdict
     0  docker nat / docker host        20  undecided
     """
-    require_columns(frame, [factor, value, over, block, *within])
+    require_columns(frame, [factor, value, over, "block", *within])
     if not (margin > 0 and math.isfinite(margin)):
         raise UsageError(f"invalid margin: {margin!r}", remedy="0.02 for 2 %")
     rows: list[dict[str, Any]] = []
@@ -227,7 +224,7 @@ def overhead_table(
             row = {**cell, "contrast": f"{other} / {baseline}"}
             pair: dict[str, Any] = {"condition": factor, "baseline": baseline, "other": other}
             try:
-                fit = fit_overhead(part, value=value, over=over, block=block, **pair)
+                fit = fit_overhead(part, value=value, over=over, **pair)
             except UsageError as error:
                 fits.append(None)
                 rows.append({**row, **_not_fitted(error)})

@@ -1,4 +1,4 @@
-"""What breaks a t test over blocks: effects that wander, outlying blocks, skewed log ratios.
+"""What breaks a t test over blocks: serial correlation, outlying blocks, skewed log ratios.
 
 One number a block comes in, in the order of the blocks. Serial correlation is tested by the ratio
 of von Neumann (1941) and, where found, allowed for by the effective sample size of an AR(1) series
@@ -31,9 +31,9 @@ Floats = NDArray[np.float64]
 #: With fewer blocks the tests below find too little to be worth running: at a lag-1 correlation of
 #: 0.5 the one of von Neumann finds 24 % in 5 blocks, 46 % in 10, 83 % in 25.
 CHECKED_BLOCKS = 10
-#: With fewer blocks they run and miss much: of effects that wander (lag-1 correlation 0.5 and 0.8)
-#: false differences without a finding are 16 and 19 % with 10 blocks, 7 and 3 % with 20, 5 and 1 %
-#: with 25; what slows one trial in ten is absent from 35 % of campaigns of 10 blocks, 7 % of 25.
+#: With fewer blocks they run and miss much: at lag-1 correlations of 0.5 and 0.8 false differences
+#: without a finding are 16 and 19 % with 10 blocks, 7 and 3 % with 20, 5 and 1 % with 25; what
+#: slows one trial in ten is absent from 35 % of campaigns of 10 blocks, 7 % of 25.
 SURE_BLOCKS = 25
 #: Level of the test for serial correlation; a false alarm only widens the interval.
 SERIAL_LEVEL = 0.1
@@ -41,9 +41,11 @@ SERIAL_LEVEL = 0.1
 SHAPE_LEVEL = 0.01
 #: No correlation is taken to be higher: beyond it a campaign is worth one block.
 _HIGHEST = 0.95
+#: Said where serial correlation was found, and errors are wider for it.
+SERIAL = "blocks are serially correlated: errors allow for it"
 #: Said of verdicts that rest on fewer than `CHECKED_BLOCKS`, and than `SURE_BLOCKS`.
-UNCHECKED = "too few blocks to check for effects that wander or for outliers"
-HALF_CHECKED = "too few blocks to find every effect that wanders and every outlier"
+UNCHECKED = "too few blocks to check for serial correlation or for outliers"
+HALF_CHECKED = "too few blocks to be sure to find serial correlation and outliers"
 
 
 def unsure(blocks: int) -> str:
@@ -59,26 +61,15 @@ class Serial:
 
     Parameters
     ----------
-    lag1 : float
-        Lag-1 correlation, corrected for its bias; NaN where it was not estimated.
     p_value : float
         One-sided p-value of the von Neumann ratio; NaN below `CHECKED_BLOCKS` and without spread.
     error, df : float
         Standard error of the mean, and degrees of freedom, that allow for it.
     """
 
-    lag1: float
     p_value: float
     error: float
     df: float
-
-    @property
-    def note(self) -> str:
-        """What to say where it was found."""
-        return (
-            f"the effect wanders over the blocks (lag-1 correlation {self.lag1:.2f}): "
-            "errors allow for it"
-        )
 
 
 def serial_correlation(figures: Floats) -> Serial:
@@ -87,7 +78,7 @@ def serial_correlation(figures: Floats) -> Serial:
     centred = figures - figures.mean() if n else figures
     square = float(centred @ centred)
     if n < CHECKED_BLOCKS or not square > 0 or not math.isfinite(square):
-        return Serial(math.nan, math.nan, math.nan, math.nan)
+        return Serial(math.nan, math.nan, math.nan)
     # The ratio lies between 0 and 4, with mean 2 and this variance: near enough a beta variable.
     ratio = float(np.sum(np.diff(figures) ** 2)) / square
     shape = ((n * n - 1) / (n - 2) - 1) / 2
@@ -99,7 +90,7 @@ def serial_correlation(figures: Floats) -> Serial:
     # The sample variance of a correlated series is too small, too.
     variance = square / max(n - inflation, (n - 1) / n)
     error = math.sqrt(variance * inflation / n)
-    return Serial(lag1, p_value, error, max(n / inflation - 1, 1.0))
+    return Serial(p_value, error, max(n / inflation - 1, 1.0))
 
 
 @dataclass(frozen=True)
@@ -135,7 +126,7 @@ def checked(figures: Floats) -> Checks:
     serial, note = serial_correlation(figures), join_notes(shape_note(figures), left_open)
     plain = float(figures.std(ddof=1)) / math.sqrt(n)
     if serial.p_value < SERIAL_LEVEL and serial.error > plain:
-        return Checks(serial.error / plain, serial.df, join_notes(serial.note, note))
+        return Checks(serial.error / plain, serial.df, join_notes(SERIAL, note))
     return Checks(1.0, n - 1.0, note)
 
 
@@ -200,7 +191,7 @@ def unpaired_note(figures: Floats) -> str:
 def dependence_note(figures: Floats) -> str:
     """Return that an interval which takes blocks as independent is too short, where it is."""
     depend = serial_correlation(figures).p_value < SERIAL_LEVEL
-    return "blocks depend on each other: the interval is too short" if depend else ""
+    return "blocks are serially correlated: the interval is too short" if depend else ""
 
 
 def trimmed_mean(figures: Floats, trim: float) -> tuple[float, float, float]:

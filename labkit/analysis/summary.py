@@ -77,8 +77,6 @@ def combined(
     *,
     by: Sequence[str],
     value: str = "rtt_ns",
-    trial: str = "trial",
-    block: str = "block",
     statistics: Sequence[str] = STATISTICS,
 ) -> pd.DataFrame:
     """Summarise all trials of a condition pooled, as the papers' "combined" tables do.
@@ -101,10 +99,10 @@ def combined(
        wait  n_trials  n_blocks  n  median  max note
     0  spin         2         1  4     7.5  9.0
     """
-    trials = sort_trials(samples, value=value, by=list(dict.fromkeys([*by, trial, block])))
+    trials = sort_trials(samples, value=value, by=list(dict.fromkeys([*by, "trial", "block"])))
     table = summarise(trials, by=by, value=value, statistics=statistics)
-    counts = trials.groupby(list(by), observed=True)[[trial, block]].nunique().reset_index()
-    counts = counts.rename(columns={trial: "n_trials", block: "n_blocks"})
+    counts = trials.groupby(list(by), observed=True)[["trial", "block"]].nunique().reset_index()
+    counts = counts.rename(columns={"trial": "n_trials", "block": "n_blocks"})
     table = table.merge(counts, on=list(by), how="left", validate="one_to_one")
     return table[[*by, "n_trials", "n_blocks", "n", *statistics, "note"]]
 

@@ -76,7 +76,7 @@ def format_comparison(
     >>> from labkit import analysis, compare, load
     >>> trials = load("data/reference/affinity-spinning").ok
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
-    >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
+    >>> names = {"condition": "placement", "baseline": "docker host"}
     >>> table = compare(trials, value="rtt_ns_median", **names)
     >>> shown = analysis.format_comparison(table, metric="rtt_ns_median")
     >>> shown.loc["docker bridge", "answer"]
@@ -146,13 +146,13 @@ def not_compared(table: pd.DataFrame) -> str:
     notes = table["note"].astype(str).str
     if notes.contains(UNCHECKED, regex=False).any():
         sentences.append(
-            f"With fewer than {CHECKED_BLOCKS} blocks nothing can show whether an effect wanders "
-            "over the blocks or one block is an outlier; where it does, p is too small."
+            f"With fewer than {CHECKED_BLOCKS} blocks nothing can show whether they are "
+            "serially correlated or one is an outlier; if so, p is too small."
         )
     elif notes.contains(HALF_CHECKED, regex=False).any():
         sentences.append(
-            f"With fewer than {SURE_BLOCKS} blocks effects that wander over the blocks, and rare "
-            "slow trials, are found in some campaigns only; where they are not, p is too small."
+            f"With fewer than {SURE_BLOCKS} blocks serial correlation and rare slow trials "
+            "are found in some campaigns only; where they are not, p is too small."
         )
     return " ".join(sentences)
 
@@ -382,7 +382,7 @@ def headline(
     >>> from labkit import analysis, compare, load
     >>> trials = load("data/reference/affinity-spinning").ok
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
-    >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
+    >>> names = {"condition": "placement", "baseline": "docker host"}
     >>> table = compare(trials, value="rtt_ns_median", **names).set_index("condition")
     >>> row = table.loc["docker bridge"]
     >>> analysis.headline(row, "a bridge")["verdict"]

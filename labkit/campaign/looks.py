@@ -209,7 +209,7 @@ def log_tables(campaign: Dataset, outcomes: Iterable[str]) -> list[tuple[str, Lo
     for name in outcomes:
         if name in rows and (rows[name] > 0).any():
             tried = rows[(rows["status"] != "ok") | (rows[name] > 0)]
-            table = log_table(tried, value=name, condition="condition", block="block")
+            table = log_table(tried, value=name, condition="condition")
             # Lost trials of a condition with another outcome leave a column without values.
             tables.append((name, replace(table, logs=table.logs.dropna(axis=1, how="all"))))
     return tables

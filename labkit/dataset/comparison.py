@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from labkit.analysis.checks import blocks_across_sessions
+from labkit.analysis.checks import blocks_across_sessions, spanned_note
 from labkit.analysis.compare import compare
 from labkit.analysis.estimates import join_notes
 from labkit.analysis.sequential import Looks
@@ -68,12 +68,12 @@ def compare_conditions(
     frame = frame[~frame["block"].isin(spanned)].assign(**{value: pd.to_numeric(frame[value])})
     margin = float(data.plan.get("margin", 0.02)) if margin is None else margin
     level, looked = _level(data, frame.dropna(subset=[value]), alpha)
-    names: dict[str, Any] = {"condition": factor, "baseline": sides[1], "block": "block"}
+    names: dict[str, Any] = {"condition": factor, "baseline": sides[1]}
     table = compare(frame, value=value, margin=margin, alpha=level, **names)
     row = {str(name): value for name, value in table.iloc[0].items()}
     at = ", ".join(f"{name} {level}" for name, level in held.items() if len(factors[name]) > 1)
-    left_out = f"blocks {spanned} span sessions and are left out" if spanned else ""
-    row["note"] = join_notes(f"with {at}" if at else "", left_out, looked, str(row["note"]))
+    note = join_notes(f"with {at}" if at else "", spanned_note(spanned), looked, str(row["note"]))
+    row["note"] = note
     return Answer.from_comparison(
         row, metric=column, statistic=statistic, baseline=str(sides[1]), margin=margin
     )

@@ -377,7 +377,7 @@ def _side(data: Dataset, value: str) -> Side:
     names = {_name(one): _name(one | fixed) for one in levels if _name(one) in set(measured)}
     cells = {name: base if base in names else None for name, base in names.items()}
     frame = rows.assign(condition=pd.Categorical(measured, categories=list(cells)))
-    table = log_table(frame, value=value, condition="condition", block="block")
+    table = log_table(frame, value=value, condition="condition")
     return Side(table.logs, cells)
 
 

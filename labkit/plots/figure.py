@@ -24,7 +24,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from labkit.units import METRICS
+from labkit.units import METRICS, plural
 
 #: Of more panels or rows than this, the text alternative names the first and the last only.
 _NAMED = 8
@@ -240,7 +240,7 @@ def count_text(blocks: int | None, trials: int | None = None, samples: int | Non
     'n = 1 block, 60 trials'
     """
     parts = [(blocks, "block"), (trials, "trial"), (samples, "sample")]
-    texts = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in parts if n is not None]
+    texts = [plural(n, word) for n, word in parts if n is not None]
     return "n = " + ", ".join(texts)
 
 

@@ -55,7 +55,7 @@ def interval_plot(
     >>> from labkit import compare, load, plots
     >>> trials = load("data/reference/affinity-spinning").ok
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
-    >>> names = {"condition": "placement", "baseline": "docker host", "block": "block"}
+    >>> names = {"condition": "placement", "baseline": "docker host"}
     >>> table = compare(trials, value="rtt_ns_median", **names).assign(metric="rtt_ns_median")
     >>> figure = plots.interval_plot(table, margin=0.02, baseline="docker host")
     >>> figure.axes[0].get_xlabel()
@@ -104,7 +104,7 @@ def ladder_plot(
     >>> from labkit import analysis, compare, load, plots
     >>> trials = load("data/reference/affinity-spinning").ok
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
-    >>> names = {"condition": "placement", "baseline": "bare clean", "block": "block"}
+    >>> names = {"condition": "placement", "baseline": "bare clean"}
     >>> table = compare(trials, value="rtt_ns_median", **names)
     >>> counters = analysis.mechanisms(trials, by=["placement"], columns=["softirqs"])
     >>> counters = counters.rename(columns={"placement": "condition"})

@@ -49,7 +49,7 @@ from labkit.dataset.comparison import level_of
 from labkit.paths import project
 from labkit.report.html import SUMMARY_MIME, fact_at, render_part
 from labkit.report.provenance import provenance, provenance_html
-from labkit.units import capability_words, heading, level_words, metric_of
+from labkit.units import capability_words, heading, level_words, metric_of, plural
 
 #: Level of the tests of a page.
 ALPHA = 0.05
@@ -577,7 +577,7 @@ class Page:
             return
         rows, only, others, unrecorded = [], [], [], []
         for name in known:
-            options = {"value": name, "condition": factor, "block": "block"}
+            options = {"value": name, "condition": factor}
             seen = part.groupby(part[factor].astype("str"))[name]
             if not seen.count().all():
                 unrecorded.append(quantity(name))
@@ -694,8 +694,8 @@ class Page:
     def _failure_mark(self) -> dict[str, Any]:
         flagged = self._flagged()
         text = (
-            f"{self.failed} attempts failed, {len(flagged)} of {self._ok} trials carry a flag of "
-            "labkit's checks"
+            f"{plural(self.failed, 'attempt')} failed, {len(flagged)} of {self._ok} trials carry "
+            "a flag of labkit's checks"
         )
         failed = self.attempts.loc[self.attempts["status"] != "ok", "problems"].astype("object")
         kinds: dict[str, pd.Series] = {
@@ -734,9 +734,9 @@ class Page:
         count = int(self.samples["n"].sum()) if self.samples is not None else 0
         samples = f" {count:,} samples;" if count else ""
         pilot = " **Fewer than 5 blocks: this is a pilot.**" if self.pilot else ""
-        blocks = f"{self.n_blocks} block{'' if self.n_blocks == 1 else 's'}"
+        blocks = plural(self.n_blocks, "block")
         counts = f"{self._ok} of {planned} planned trials in {blocks};{samples}"
-        self.say(f"{counts} {self.failed} attempts failed.{pilot}")
+        self.say(f"{counts} {plural(self.failed, 'attempt')} failed.{pilot}")
         pd.options.display.max_colwidth = None
         settings = {**plan["settings"], "seed": plan["seed"]}
         shown = {name: _setting_text(value) for name, value in settings.items()}
@@ -849,12 +849,9 @@ class Page:
     def _sessions_text(self) -> str:
         if not self.spanned:
             return "Every block was measured within one session; all are compared."
-        which = ", ".join(map(str, self.spanned))
-        return (
-            f"**Left out of every paired comparison: block {which}**, whose trials span more than "
-            f"one session. {self.n_blocks - len(self.spanned)} of {self.n_blocks} blocks are "
-            "compared."
-        )
+        left = self.n_blocks - len(self.spanned)
+        said = checks.spanned_note(self.spanned).capitalize()
+        return f"**{said} of every comparison.** {left} of {self.n_blocks} blocks are compared."
 
     def _show_noise(self, paired: pd.DataFrame, value: str, by: str | None, which: str) -> None:
         condition = list(dict.fromkeys([*self.factors, *([by] if by else [])]))

@@ -386,7 +386,7 @@ def _steps(
     options |= {"margin": margin, "alpha": alpha}
     trials = trials[trials["placement"].isin(levels)]
     table = with_verdict_intervals(baseline_steps(trials, levels=levels, **options))
-    lowest = compare(trials, baseline=levels[0], block="block", **options)
+    lowest = compare(trials, baseline=levels[0], **options)
     ends = {name: f"lowest_{name}" for name in ("low", "high")} | {"estimate": "lowest"}
     lowest = lowest[["condition", *ends]].rename(columns=ends)
     return table.merge(lowest, on="condition", how="left")

@@ -108,7 +108,7 @@ def test_a_block_over_two_sessions_is_left_out_and_said(monkeypatch):
     rows["session"] = np.where(late, 2, 1)
     shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
     said = words(shown)
-    assert "Left out of every paired comparison: block 3**" in said and "4 of 5 blocks" in said
+    assert "Block 3 spans sessions and is left out" in said and "4 of 5 blocks" in said
     for table in (names["against_clean"], names["against_twin"], names["spinning"]):
         assert set(table["n_blocks"]) <= {0, 4}
     assert set(names["page"].floors[0]["n_blocks"]) == {4} == set(names["quantiles"]["n_blocks"])
@@ -119,7 +119,7 @@ def test_a_single_block_over_two_sessions_still_renders(monkeypatch):
     stand_in = campaign(1, n=120)
     stand_in.trials["session"] = np.where(stand_in.trials["position"] > 4, 2, 1)
     shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
-    assert "Left out of every paired comparison: block 1**" in words(shown)
+    assert "Block 1 spans sessions and is left out" in words(shown)
     assert set(names["against_clean"]["n_blocks"]) == {0}
     assert summary_of(shown)["decidable_margin"] == "unknown (pilot)"
 

@@ -259,9 +259,7 @@ def test_a_row_of_a_comparison_becomes_an_answer(effect: float, word: str) -> No
             for name, factor in (("host", 1.0), ("bridge", effect * part))
         ]
     )
-    table = compare(
-        frame, value="rtt_ns_median", condition="placement", baseline="host", block="block"
-    )
+    table = compare(frame, value="rtt_ns_median", condition="placement", baseline="host")
     row = table.iloc[0].to_dict()
     found = Answer.from_comparison(row, metric="rtt_ns_median", baseline="host", margin=0.02)
     assert (found.word, found.condition, found.metric) == (word, "bridge", "rtt_ns")

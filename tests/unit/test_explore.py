@@ -242,7 +242,7 @@ def test_blocks_that_span_sessions_are_shown_and_not_compared(tmp_path: Path) ->
     selection = _select(study, "rtt_ns")
     assert study.spanned == [6] and len(selection.trials) == 36
     view = quantile_shift(selection)
-    assert "Not compared: block 6" in _text(view) and set(_tables(view)[0]["blocks"]) == {"5"}
+    assert "Block 6 spans sessions" in _text(view) and set(_tables(view)[0]["blocks"]) == {"5"}
 
 
 def test_blocks_show_the_odd_trial_and_drift_with_its_interval(study: Study) -> None:
@@ -340,7 +340,7 @@ def test_the_widgets_follow_the_study_and_an_unreadable_one_leaves_the_others(
 
 def test_the_notebook_opens_it_on_the_reference(tmp_path: Path) -> None:
     # In a process of its own: nbclient mixes up its output widgets with those of this process.
-    code = "import sys\nfrom pathlib import Path\nfrom labkit.report import execute\n"
+    code = "import sys\nfrom pathlib import Path\nfrom labkit.report.execution import execute\n"
     code += "execute(Path(sys.argv[1]), Path(sys.argv[2]), timeout=900)"
     done = tmp_path / "out.ipynb"
     notebook = project("notebooks/explore.ipynb")

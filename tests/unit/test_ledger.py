@@ -65,7 +65,6 @@ def test_the_estimate_is_that_of_compare() -> None:
         value="rate",
         condition="placement",
         baseline=PLACEMENTS[0],
-        block="block",
         alpha=0.8 * 0.05,  # the rest is kept for campaigns that repeat it
     ).iloc[0]
     held = one(found)

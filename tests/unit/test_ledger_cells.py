@@ -203,7 +203,7 @@ def test_what_is_left_out_is_said() -> None:
             record["metrics"] = {}
     for which, lost in ((DIFFERS, 6), (claim("bound", condition=A, high=2), 3)):
         row = one(found, which)
-        assert row["n_blocks"] == 7 and f"{lost} trials have no rate" in row["why"]
+        assert row["n_blocks"] == 7 and f"{lost} trials without rate" in row["why"]
     found = campaign(higher, factors={**FACTORS, "wait": ["block", "spin"]})
     failed(found, lambda one: one["block"] < 4 and one["levels"]["wait"] == "spin")
     row = one(found, claim("bound", condition=A, high=2))

@@ -39,4 +39,4 @@ def reduced(frame, statistic, condition="condition"):
 
 def run(frame, **options):
     given_options = {"value": "value", "condition": "condition", "baseline": "base"}
-    return compare(frame, block="block", **{**given_options, **options})
+    return compare(frame, **{**given_options, **options})

@@ -51,7 +51,6 @@ def test_a_step_is_what_compare_says_of_two_conditions(frame: pd.DataFrame) -> N
         "value": "rtt",
         "condition": "baseline_level",
         "baseline": "cgroup",
-        "block": "block",
     }
     pair = compare(frame[frame["baseline_level"].isin(["cgroup", "host"])], **options).iloc[0]
     for name in ("estimate", "low", "high", "p_value", "n_blocks", "verdict"):

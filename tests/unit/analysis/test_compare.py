@@ -326,14 +326,14 @@ def test_a_constant_is_not_in_the_family():
     assert "no variance" in table.loc["constant", "note"]
 
 
-def test_an_effect_that_wanders_has_wider_errors_and_says_so():
+def test_blocks_that_are_serially_correlated_have_wider_errors_and_say_so():
     rng = np.random.default_rng(5)
     changes = signal.lfilter([1], [1, -0.8], rng.normal(0, 0.01, 30)) + 0.01
     row, plain = run(with_changes(changes)).iloc[0], stats.ttest_1samp(changes, 0)
-    assert "the effect wanders over the blocks" in row["note"]
+    assert "blocks are serially correlated" in row["note"]
     assert row["p_value"] > plain.pvalue and row["sd"] > changes.std(ddof=1)
     shuffled = run(with_changes(np.sort(changes).reshape(2, 15).T.ravel())).iloc[0]
-    assert "wanders" not in shuffled["note"]
+    assert "serially" not in shuffled["note"]
     assert shuffled["p_value"] == pytest.approx(plain.pvalue)
 
 

@@ -30,7 +30,7 @@ def experiment(blocks: int = 6, noise: float = 0.02, seed: int = 0) -> pd.DataFr
 
 
 def model(frame: pd.DataFrame, **options: object):
-    return fit_factorial(frame, value="value", factors=FACTORS, block="block", **options)
+    return fit_factorial(frame, value="value", factors=FACTORS, **options)
 
 
 def test_terms_have_the_f_values_of_repeated_measures() -> None:
@@ -152,10 +152,10 @@ def test_odd_inputs_are_clear_errors(change: dict[str, object], words: str) -> N
 def test_factors_that_cannot_be_told_apart_are_clear_errors() -> None:
     frame = experiment()
     with pytest.raises(UsageError, match="invalid factors"):
-        fit_factorial(frame, value="value", factors=["block"], block="block")
+        fit_factorial(frame, value="value", factors=["block"])
     apart = frame.assign(host=frame["block"] < 3)
     with pytest.raises(UsageError, match="no block holds all combinations"):
-        fit_factorial(apart, value="value", factors=["host"], block="block")
+        fit_factorial(apart, value="value", factors=["host"])
     alias = frame.assign(other=frame["wait"])
     with pytest.raises(UsageError, match="confounded with each other"):
-        fit_factorial(alias, value="value", factors=["wait", "other"], block="block", order=1)
+        fit_factorial(alias, value="value", factors=["wait", "other"], order=1)

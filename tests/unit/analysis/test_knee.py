@@ -15,7 +15,7 @@ from labkit.analysis.knee import fit_knee, profile
 from labkit.errors import UsageError
 
 QUOTAS = np.array([1000.0, 1500, 2000, 2500, 3000, 4000, 5000, 7000, 10000])
-NAMES = {"value": "value", "over": "quota", "block": "block"}
+NAMES = {"value": "value", "over": "quota"}
 
 
 def curve(

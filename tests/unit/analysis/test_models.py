@@ -25,7 +25,7 @@ from labkit.analysis.power import blocks_for, blocks_to_detect
 from labkit.errors import UsageError
 
 LEVELS = np.array([1.0, 2.0, 4.0, 8.0])
-NAMES = {"value": "value", "over": "level", "block": "block"}
+NAMES = {"value": "value", "over": "level"}
 
 
 def over(values: np.ndarray, levels: np.ndarray = LEVELS, **columns: object) -> pd.DataFrame:
@@ -174,7 +174,7 @@ def test_blocks_that_lack_a_cell_are_reported() -> None:
 
 def test_copies_of_a_cell_are_averaged() -> None:
     frame = pd.concat([over(np.full((3, 4), 4.0)), over(np.full((3, 4), 9.0))])
-    table = blocks_of(frame, value="value", level="level", block="block", log=True)
+    table = blocks_of(frame, value="value", level="level", log=True)
     assert np.exp(table.values) == pytest.approx(np.full((3, 4), 6.0))
     assert "averaged" in table.note
 
@@ -211,7 +211,7 @@ def test_unknown_conditions_and_levels_are_named() -> None:
     with pytest.raises(UsageError, match="'nat'"):
         cost(BASE.assign(condition="host"))
     with pytest.raises(UsageError, match=r"no level 3\.0"):
-        blocks_of(BASE, value="value", level="level", block="block", levels=[1.0, 3.0])
+        blocks_of(BASE, value="value", level="level", levels=[1.0, 3.0])
     with pytest.raises(UsageError, match="fewer than two levels"):
         successive_ratios(BASE[BASE["level"] == 1], **NAMES)
 
@@ -241,8 +241,8 @@ def test_what_is_no_line_deviates_from_it_whatever_its_shape(shape):
         for block in range(10)
         for place, level in enumerate(shape, 1)
     ]
-    line = fit_line(pd.DataFrame(rows), value="value", over="layers", block="block")
+    line = fit_line(pd.DataFrame(rows), value="value", over="layers")
     assert min(one.p_outside(-0.1, 0.1) for one in line.deviations) < 1e-6
     straight = pd.DataFrame(rows).assign(value=lambda frame: frame["layers"] * frame["value"] ** 0)
-    line = fit_line(straight, value="value", over="layers", block="block")
+    line = fit_line(straight, value="value", over="layers")
     assert max(one.p_within(-0.1, 0.1) for one in line.deviations) < 1e-6

@@ -17,7 +17,7 @@ from labkit.analysis.summary import combined, summarise
 from labkit.errors import LabkitError, UsageError
 
 VERDICTS = {"different", "equivalent", "different within margin", "undecided"}
-PAIRED = {"condition": "condition", "baseline": "base", "block": "block"}
+PAIRED = {"condition": "condition", "baseline": "base"}
 KEYS = ["trial", "block", "condition"]
 QUANTILES = ["median", "q0.9"]
 

@@ -58,7 +58,7 @@ def test_a_row_is_the_overhead_of_its_cell():
     table = fitted(frame, others=["both"])
     assert list(table["direction"]) == ["receive", "send"]
     part = frame[frame["direction"] == "send"]
-    pair = {"condition": "placement", "baseline": "host", "other": "both", "block": "block"}
+    pair = {"condition": "placement", "baseline": "host", "other": "both"}
     alone = fit_overhead(part, **LINE, **pair)
     row = table.iloc[1]
     assert row["slope"] == alone.slope.value

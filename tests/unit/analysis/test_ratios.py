@@ -26,13 +26,11 @@ def test_interaction_is_the_t_test_of_the_differences() -> None:
     frame = pd.DataFrame(values, columns=list("abcd")).rename_axis("block").reset_index()
     frame = frame.melt("block", var_name="level")
     cells = {"condition": "a", "baseline": "b", "condition2": "c", "baseline2": "d"}
-    found = interaction(frame, value="value", by="level", block="block", **cells)
+    found = interaction(frame, value="value", by="level", **cells)
     logs = np.log(values)
     expected = stats.ttest_1samp(logs[:, 0] - logs[:, 1] - logs[:, 2] + logs[:, 3], 0)
     assert found.p_outside(1, 1) == pytest.approx(expected.pvalue)
-    shared = interaction(
-        frame, value="value", by="level", block="block", **{**cells, "baseline2": "b"}
-    )
+    shared = interaction(frame, value="value", by="level", **{**cells, "baseline2": "b"})
     assert shared.value == pytest.approx(np.exp((logs[:, 0] - logs[:, 2]).mean()))
 
 
@@ -46,7 +44,7 @@ def neighbours(alone: np.ndarray, beside: np.ndarray) -> pd.DataFrame:
 
 def beside_to_alone(frame: pd.DataFrame) -> Quotient:
     ends = {"baseline": "alone", "other": "beside"}
-    return unpaired_ratio(frame, value="value", condition="condition", block="block", **ends)
+    return unpaired_ratio(frame, value="value", condition="condition", **ends)
 
 
 def test_fiellers_interval_is_where_welchs_test_does_not_refuse() -> None:

@@ -69,7 +69,7 @@ def test_means_and_ratios_say_what_was_found_and_what_could_not_be_checked():
     few, outlying = np.arange(9.0), np.append(np.tile([1.0, 1.1], 6), 9.0)
     rising, ones = np.arange(20.0), np.ones(20)
     assert block_mean(few).note == block_ratio(few, np.ones(9)).note == UNCHECKED
-    for figures, said in ((outlying, "outlying block (13 of 13)"), (rising, "wanders")):
+    for figures, said in ((outlying, "outlying block (13 of 13)"), (rising, "serially correlated")):
         mean, ratio = block_mean(figures), block_ratio(figures, np.ones(len(figures)))
         assert said in mean.note and said in ratio.note
         assert ratio.interval() == pytest.approx(mean.interval())

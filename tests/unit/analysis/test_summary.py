@@ -75,7 +75,7 @@ def test_factor_effect_is_compare_in_each_cell_with_one_correction():
     assert list(table["contrast"]) == ["spin / block"] * 2
     row, absent = table.iloc[0], table.iloc[1]
     cell = trials[trials["placement"] == "bare"]
-    names = {"condition": "wait", "baseline": "block", "block": "block"}
+    names = {"condition": "wait", "baseline": "block"}
     alone = compare(cell, value="median", **names).iloc[0]
     assert row["estimate"] == alone["estimate"] and row["low"] == alone["low"]
     assert row["verdict"] == "different"
@@ -186,7 +186,7 @@ def test_shift_is_compare_at_each_quantile():
     table = shift(samples, condition="placement", baseline="bare")
     assert "q0.999" not in set(table["quantile"]) and "p99" in set(table["quantile"])
     row = table.set_index("quantile").loc["median"]
-    options = {"condition": "placement", "baseline": "bare", "block": "block"}
+    options = {"condition": "placement", "baseline": "bare"}
     alone = compare(medians(samples), value="median", **options)
     assert row["difference"] == pytest.approx(alone["difference"][0])
 
@@ -238,11 +238,11 @@ def test_blocks_over_several_sessions_are_named():
     rows = {"block": [1, 1, 2, 2, 3, 3], "session": [1, 1, 1, 2, 2, 2]}
     assert checks.blocks_across_sessions(pd.DataFrame(rows)) == [2]
     # A trial repeated in the same session is no span; one of an earlier session is, if given.
-    again = pd.DataFrame({"b": [1, 1, 1, 2], "s": [1, 1, 1, 2]})
-    assert checks.blocks_across_sessions(again, block="b", session="s") == []
-    assert checks.blocks_across_sessions(again.assign(b=1), "b", "s") == [1]
+    again = pd.DataFrame({"block": [1, 1, 1, 2], "session": [1, 1, 1, 2]})
+    assert checks.blocks_across_sessions(again) == []
+    assert checks.blocks_across_sessions(again.assign(block=1)) == [1]
     with pytest.raises(UsageError, match="no column 'session'"):
-        checks.blocks_across_sessions(again, "b")
+        checks.blocks_across_sessions(again[["block"]])
 
 
 @settings(deadline=None)

@@ -131,7 +131,6 @@ def test_a_look_has_the_verdicts_of_a_page(rig: Rig, tmp_path: Path) -> None:
         value="rate",
         condition="net",
         baseline="host",
-        block="block",
         margin=0.02,
         alpha=Looks((10, 20)).level(0.05, 10),
     ).set_index("condition")
@@ -160,7 +159,7 @@ def test_trials_that_never_succeeded_forbid_equivalence_at_a_look_as_on_a_page(
         if one["name"] == "near against host"
     )
     trials = pd.concat([campaign.ok, campaign.lost])
-    options = {"value": "rate", "condition": "net", "baseline": "host", "block": "block"}
+    options = {"value": "rate", "condition": "net", "baseline": "host"}
     level = Looks((10, 20)).level(0.05, 10)
     page = compare(trials[trials["block"] <= 10], **options, alpha=level).set_index("condition")
     assert page.loc["near", "p_equivalence"] < level

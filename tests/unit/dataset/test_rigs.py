@@ -47,7 +47,7 @@ def test_effects_and_levels_of_two_rigs(tmp_path: Path) -> None:
     assert effect["ratio_low"] < 1.2 < effect["ratio_high"]
     assert effect["verdict"] == "different"
     assert (effect["first_n_blocks"], effect["second_n_blocks"]) == (6, 8)
-    given = {"value": "rtt_ns_median", "condition": "placement", "block": "block"}
+    given = {"value": "rtt_ns_median", "condition": "placement"}
     alone = compare(second.ok, baseline="bare clean", **given).iloc[0]
     for name in ("estimate", "low", "high"):
         assert effect[f"second_{name}"] == pytest.approx(alone[name])

@@ -42,7 +42,7 @@ def words(drawn):
 
 def compared(samples, **options):
     cell = samples[samples["wait"] == "block"]
-    names = {"condition": "placement", "baseline": "bare clean", "block": "block"}
+    names = {"condition": "placement", "baseline": "bare clean"}
     return compare(medians(cell), value="median", **names, **options)
 
 

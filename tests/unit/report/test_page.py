@@ -216,7 +216,7 @@ def test_a_block_over_two_sessions_is_blanked_for_comparisons_only(page_of, show
     assert page.paired["replicate"].notna().all() and page.paired["position"].notna().all()
     assert page.trials["cpu_use"].notna().all()
     page.validity("gflops", within={"service": "linpack"})
-    assert "**Left out of every paired comparison: block 3**" in words(shown)
+    assert "**Block 3 spans sessions and is left out of every comparison.**" in words(shown)
     assert set(page.floors[0]["n_blocks"]) == {4}
 
 
