@@ -46,6 +46,7 @@ _LOADING = {
     "use": "href",
 }
 _TAG = re.compile("<[^>]+>")
+_GROUP = re.compile('<g id="[^"]*">')
 _CSS_RESOURCE = re.compile(r"""@import[^;]*|url\(\s*['"]?(?!data:|#)[^)]*\)""")
 
 
@@ -82,6 +83,8 @@ def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
 def picture(figure: Figure | str) -> Markup:
     """Return a figure, or its SVG, as a data URL; the same bytes for the same figure."""
     text = figure if isinstance(figure, str) else svg(figure)
+    # Matplotlib names every group, and refers to none of them inside the image.
+    text = _GROUP.sub("<g>", text)
     # Escaped as little as a URL in an attribute allows: shorter than base64.
     text = _TAG.sub(lambda tag: tag[0] if "'" in tag[0] else tag[0].replace('"', "'"), text)
     # No character is left that a template would have to escape in an attribute with double quotes.
