@@ -24,11 +24,8 @@ from labkit.claims.schema import (
     CLAIM,
     Cell,
     Claim,
-    Difference,
-    Equivalence,
-    Order,
     PublishedValue,
-    Ratio,
+    RatioClaim,
     load_claims,
     words,
 )
@@ -191,7 +188,7 @@ class Paper:
         """Return what the paper has for a claim, as the end of a sentence that begins with it."""
         name = str(row["id"])
         known = self._known.published.get(name)
-        if known is None or (known.stated is None and known.computed is None):
+        if known is None or not known.text:
             return "has no number"
         if number := interval_text(known.number, unit=known.unit):
             return f"has {number}" + self._odd(self._known[name], known)
@@ -202,12 +199,10 @@ class Paper:
     @staticmethod
     def _odd(claim: Claim, known: PublishedValue) -> str:
         """Say where the paper's tables have a ratio that is not what the paper says of it."""
-        if not isinstance(claim, Difference | Equivalence | Order | Ratio) or known.unit != "1":
-            return ""
-        if known.computed is None or isinstance(known.computed, bool):
+        if not isinstance(claim, RatioClaim) or known.unit != "1" or known.computed is None:
             return ""
         low, high = claim.region()
-        return "" if low <= known.computed <= high else " in its tables, against its own text"
+        return "" if low <= known.number <= high else " in its tables, against its own text"
 
     def _absolute(self, row: Mapping[Any, Any], before: str) -> str:
         """Return the values of a claim's two conditions; nothing where there are other parts."""

@@ -17,12 +17,10 @@ from labkit.analysis.estimates import Inference
 from labkit.answers import interval_text
 from labkit.claims.cells import Combined, Measured, NotMeasured
 from labkit.claims.estimators import evaluate
-from labkit.claims.schema import CLAIM, Claim, Claims, Contrast, Level, Region, words
+from labkit.claims.schema import CLAIM, Claim, Claims, Contrast, Level, RatioClaim, Region, words
 from labkit.dataset import Dataset
 from labkit.units import factor_words, level_words
 
-#: The kinds of claims whose parts are ratios of two conditions.
-RATIOS = ("difference", "equivalence", "ratio", "range-of-ratios", "order")
 #: The level of each test.
 ALPHA = 0.05
 
@@ -120,7 +118,7 @@ def of_experiment(campaign: Dataset, claims: Claims) -> Iterator[Reason]:
     (factor,) = campaign.plan["vary"]
     first, *others = _levels(campaign, factor)
     for claim in claims:
-        if claim.id not in campaign.plan["claims"] or claim.kind not in RATIOS:
+        if claim.id not in campaign.plan["claims"] or not isinstance(claim, RatioClaim):
             continue
         measured = Measured(campaign, [claim])
         for level in others:

@@ -449,6 +449,8 @@ Claim: TypeAlias = (
     Difference | Equivalence | Ratio | Order | Monotone | Contrast | Bound
     | Linear | FixedOffset | Knee
 )  # fmt: skip
+#: Those whose parts are ratios of two conditions.
+RatioClaim: TypeAlias = Difference | Equivalence | Order | Ratio
 CLAIM: TypeAdapter[Claim] = TypeAdapter(Annotated[Claim, Discriminator("kind")])
 KINDS = tuple(
     kind for model in get_args(Claim) for kind in get_args(model.model_fields["kind"].annotation)
