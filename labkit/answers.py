@@ -104,10 +104,18 @@ def _three_digits(number: float) -> str:
 def ratio_text(ratio: float, low: float = math.nan, high: float = math.nan) -> str:
     """Return a ratio with its interval, ``1.40x [1.25, 1.56]``; empty without a ratio.
 
-    Numbers near 1 get a third decimal, so that they do not look equal to it.
+    Numbers near 1 get a third decimal, so that they do not look equal to it. A bound a millionfold
+    from 1 is none: few blocks that depend on each other say nothing of it.
+
+    Examples
+    --------
+    >>> ratio_text(1.34, 1.2e-21, 1.4e21)
+    '1.34x [0, unbounded]'
     """
     if not math.isfinite(ratio):
         return ""
+    low = 0.0 if 0 <= low < 1e-6 else low
+    high = math.inf if high > 1e6 else high
     near = any(0 < abs(number - 1) < 0.005 for number in (ratio, low, high))
     texts = [f"{number:.3f}" if near else scaled(float(number)) for number in (ratio, low, high)]
     bounds = "" if math.isnan(low) or math.isnan(high) else f" [{texts[1]}, {texts[2]}]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -24,7 +24,7 @@ from labkit.campaign.record import (
 from labkit.campaign.treatments import PacketCapture, PacketSteering, Pinning, Treatment
 from labkit.campaign.window import Load, Window, WindowResult, host_of, thinned
 from labkit.design import Condition
-from labkit.errors import UsageError
+from labkit.errors import CpusApart, UsageError
 from labkit.hosts import Host, script
 from labkit.hosts.cache_line import PERIOD
 from labkit.hosts.target import Target
@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 #: Contexts that are entered at the same time; an SSH server allows ten sessions a connection.
 AT_ONCE = 4
+#: So often a window is measured at most (`Trial.repeated`); after that the whole trial is repeated.
+WINDOW_ATTEMPTS = 10
 
 # The folder for the log of a client that sees other files than its host. It must not exist yet, and
 # is removed once the log was read.
@@ -389,6 +391,27 @@ class Trial:
         self._keep_verifications(main)
         self._check_published(main, [client for client, _ in clients.values()])
         return measurements
+
+    def repeated(self, measure: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that measures, again where the CPUs were moved apart meanwhile.
+
+        For a trial of several windows, which otherwise are all measured again for one of them
+        (`labkit.campaign.treatments.SharedCache`). The function starts what ends with a window,
+        such as a prepared client or a capture. The column ``windows_repeated`` counts the calls
+        after the first.
+        """
+        mechanisms = self.record["mechanisms"]
+        mechanisms.setdefault("windows_repeated", 0.0)
+        for left in reversed(range(WINDOW_ATTEMPTS)):
+            flags = list(self.record["flags"])
+            try:
+                return measure(*arguments)
+            except CpusApart:
+                if not left:
+                    raise
+                self.record["flags"] = flags
+                mechanisms["windows_repeated"] += 1
+        raise AssertionError
 
     def _keep_verifications(self, main: Server) -> None:
         """Record the verification of the server that a load aimed at first, beside the others'."""

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -125,6 +126,26 @@ def test_what_a_killed_podman_has_mounted_is_unmounted(namespaces: bool) -> None
     assert teardown.mounted((str(place),)) == [str(place)]
     teardown.remove_trial_leftovers()
     assert not teardown.mounted((str(place),))
+
+
+def test_an_unmount_awaits_its_loop_device(tmp_path: Path) -> None:
+    """A process that still has a file open there keeps the device for a while."""
+    local, image, place = LocalHost(), tmp_path / "image", tmp_path / "place"
+    with image.open("wb") as empty:
+        empty.truncate(200_000_000)
+    place.mkdir()
+    local.run("mkfs.btrfs", "--quiet", str(image))
+    local.run("mount", "-o", "loop", str(image), str(place))
+    used = (place / "used").open("w")
+    later = threading.Timer(0.5, used.close)
+    try:
+        assert teardown.loop_files((str(tmp_path),)) == [str(image)]
+    finally:
+        later.start()
+        teardown.unmount((str(tmp_path),))
+        held = local.run("losetup", "--list", "--noheadings", "--output", "BACK-FILE").stdout
+        later.join()
+    assert str(image) not in held
 
 
 def test_groups_of_a_container_that_was_being_started_are_removed(namespaces: bool) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import struct
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import nbformat
@@ -11,6 +12,7 @@ from capture_files import ethernet, ipv4, pcap, udp
 from labkit.errors import ToolOutput
 from labkit.paths import project
 from labkit.pcap import read
+from labkit.tools.base import Measurement
 
 SECOND = 10**9
 
@@ -133,31 +135,45 @@ def test_a_chain_that_lets_nothing_through_has_no_latency(study):
     assert "loaded_latency_ns_mean" not in found and found["latency_ns_mean"] == 50_000
 
 
-class Chain:
-    """Carries so many packets a second, and loses what is more."""
+class Chain(SimpleNamespace):
+    """A trial of a chain that carries so many packets a second, and loses what is more."""
 
-    def __init__(self, study, capacity):
-        self.rates, self.capacity, self.study = [], capacity, study
+    seconds = captured_seconds = 1
+    settle, latency_rate = 0.5, 1_000
+    chain = SimpleNamespace(sink=SimpleNamespace(address="198.18.0.2", pid=1), first_address="")
 
-    def window(self, trial, chain, sending, kind):
-        self.rates.append(sending)
-        arrived = min(sending, self.capacity) * trial.seconds
-        return {"sent": float(sending * trial.seconds), "arrived": float(arrived)} | {
-            "packets_per_s": float(arrived / trial.seconds)
-        }
+    def prepare(self, client, *, name):
+        self.begun.append(name)
+        return nullcontext(SimpleNamespace(ready=lambda: client))
+
+    def measure_all(self, clients):
+        argv = clients["send"][0].argv
+        rate = int(argv[argv.index("--mps") + 1])
+        self.rates.append(rate)
+        carried = float(min(rate, self.capacity))
+        metrics = {"sent": float(rate), "packets_per_s": carried}
+        return {"send": Measurement({}, metrics), "watch": Measurement({}, {})}
+
+    def repeated(self, measure, *arguments):
+        """Measure everything twice, as if the CPUs had been moved the first time."""
+        measure(*arguments)
+        return measure(*arguments)
+
+
+@pytest.fixture
+def chain(study, monkeypatch):
+    chain = Chain(begun=[], rates=[], capacity=40_000, mechanisms={})
+    losses = lambda evidence: {"arrived": float(min(chain.rates[-1], chain.capacity))}  # noqa: E731
+    monkeypatch.setitem(study.window.__globals__, "losses", losses)
+    return chain
 
 
 @pytest.mark.parametrize(("steps", "capacity"), [(6, 40_000), (12, 40_000), (6, 100), (0, 40_000)])
-def test_the_search_is_bounded_and_finds_what_is_carried(study, monkeypatch, steps, capacity):
-    chain = Chain(study, capacity)
-    held = lambda trial, first, kind, payload, rate: SimpleContext(rate)  # noqa: E731
-    names = study.search_rate.__globals__
-    monkeypatch.setitem(names, "sender", held)
-    monkeypatch.setitem(names, "window", chain.window)
-    search = {"lowest": 1_000, "highest": 200_000, "steps": steps}
-    trial = SimpleNamespace(search=search, seconds=1)
-    found = study.search_rate(trial, SimpleNamespace(first_address="198.18.0.3"), {}, 28)
-    assert len(chain.rates) == steps
+def test_the_search_is_bounded_and_finds_what_is_carried(study, chain, steps, capacity):
+    chain.capacity = capacity
+    chain.search = {"lowest": 1_000, "highest": 200_000, "steps": steps}
+    found = study.search_rate(chain, chain.chain, {}, 28)
+    assert len(chain.rates) == 2 * steps
     if not steps:
         assert found == {}
     elif capacity < 1_000:
@@ -168,17 +184,12 @@ def test_the_search_is_bounded_and_finds_what_is_carried(study, monkeypatch, ste
         assert 40_000 / left / 1.01 < found["lossless_per_s"] <= 40_000
 
 
-class SimpleContext:
-    """A sender that is only its rate."""
-
-    def __init__(self, rate):
-        self.rate = rate
-
-    def __enter__(self):
-        return self.rate
-
-    def __exit__(self, *error):
-        return None
+def test_a_window_that_is_repeated_has_another_sender(study, chain):
+    with study.sender(chain, "198.18.0.3", "unloaded", 28) as early:
+        senders = {("unloaded", 28): early}
+        found = chain.repeated(study.window, chain, chain.chain, senders, "unloaded", 28)
+    assert found["sent"] == 1_000 and chain.rates == [1_000, 1_000]
+    assert chain.begun == ["unloaded-28", "another"] and not senders
 
 
 def test_every_hop_is_told_the_next_one_before_any_stands(study):

@@ -18,11 +18,13 @@ import pytest
 from labkit import load
 from labkit.campaign import study as studies
 from labkit.campaign import treatments
+from labkit.campaign import trial as trials
 from labkit.campaign.runner import histogram
 from labkit.campaign.study import Study, noise
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
 from labkit.dataset import campaigns
+from labkit.design import Condition
 from labkit.errors import CpusApart, ManipulationError, PlanMismatch, UsageError
 from labkit.hosts import LocalHost, Result
 from labkit.paths import SHIPPED, project
@@ -254,6 +256,27 @@ def test_where_cpus_do_not_come_to_share_a_cache_ever_less_is_waited(clock: list
     assert clock[0] == began
     cache.ready(rig, "kept")
     assert clock[0] - began == pytest.approx(120, abs=0.25), "they had come to share it"
+
+
+@pytest.mark.parametrize("moved", [0, 2, trials.WINDOW_ATTEMPTS])
+def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved: int) -> None:
+    trial, left = Trial(Moving(1), Condition(()), {}, "trial-1", {}), [moved]
+    trial.flag("before")
+
+    def measure(text: str) -> str:
+        trial.flag("of the window")
+        if left[0]:
+            left[0] -= 1
+            raise CpusApart("moved")
+        return text
+
+    if moved == trials.WINDOW_ATTEMPTS:
+        with pytest.raises(CpusApart):
+            trial.repeated(measure, "measured")
+        return
+    assert trial.repeated(measure, "measured") == "measured"
+    assert trial.record["flags"] == ["before", "of the window"]
+    assert trial.mechanisms == {"windows_repeated": moved}
 
 
 @pytest.mark.parametrize(
