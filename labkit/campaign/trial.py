@@ -40,6 +40,7 @@ T = TypeVar("T")
 AT_ONCE = 4
 #: So often a window is measured at most (`Trial.repeated`); after that the whole trial is repeated.
 WINDOW_ATTEMPTS = 10
+_REPEATED = "windows_repeated"
 
 # The folder for the log of a client that sees other files than its host. It must not exist yet, and
 # is removed once the log was read.
@@ -115,7 +116,7 @@ class Trial:
     @property
     def mechanisms(self) -> dict[str, float]:
         """The mechanisms of the measured window, per message where they are rates."""
-        return dict(self.record["mechanisms"])
+        return {key: x for key, x in self.record["mechanisms"].items() if key != _REPEATED}
 
     def flag(self, *texts: str) -> None:
         """Flag the trial with reasons; it is kept."""
@@ -392,25 +393,25 @@ class Trial:
         self._check_published(main, [client for client, _ in clients.values()])
         return measurements
 
-    def repeated(self, measure: Callable[..., T], *arguments: Any) -> T:
+    def repeated(self, measure: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """Call a function that measures, again where the CPUs were moved apart meanwhile.
 
         For a trial of several windows, which otherwise are all measured again for one of them
         (`labkit.campaign.treatments.SharedCache`). The function starts what ends with a window,
-        such as a prepared client or a capture. The column ``windows_repeated`` counts the calls
-        after the first.
+        such as a prepared client or a capture. The column ``windows_repeated`` counts a trial's
+        calls after the first.
         """
         mechanisms = self.record["mechanisms"]
-        mechanisms.setdefault("windows_repeated", 0.0)
+        mechanisms.setdefault(_REPEATED, 0.0)
         for left in reversed(range(WINDOW_ATTEMPTS)):
             flags = list(self.record["flags"])
             try:
-                return measure(*arguments)
+                return measure(*arguments, **options)
             except CpusApart:
                 if not left:
                     raise
                 self.record["flags"] = flags
-                mechanisms["windows_repeated"] += 1
+                mechanisms[_REPEATED] += 1
         raise AssertionError
 
     def _keep_verifications(self, main: Server) -> None:
