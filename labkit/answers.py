@@ -104,8 +104,9 @@ def _three_digits(number: float) -> str:
 def ratio_text(ratio: float, low: float = math.nan, high: float = math.nan) -> str:
     """Return a ratio with its interval, ``1.40x [1.25, 1.56]``; empty without a ratio.
 
-    Numbers near 1 get a third decimal, so that they do not look equal to it. A bound a millionfold
-    from 1 is none: few blocks that depend on each other say nothing of it.
+    Numbers near 1 get a third decimal, so that they do not look equal to it. A bound that is more
+    than a million times the ratio, or less than a millionth of it, is shown as none: a few blocks
+    that are serially correlated have such intervals.
 
     Examples
     --------
@@ -114,10 +115,13 @@ def ratio_text(ratio: float, low: float = math.nan, high: float = math.nan) -> s
     """
     if not math.isfinite(ratio):
         return ""
-    low = 0.0 if 0 <= low < 1e-6 else low
-    high = math.inf if high > 1e6 else high
+    low = 0.0 if 0 <= low < 1e-6 * ratio else low
+    high = math.inf if high > 1e6 * ratio else high
     near = any(0 < abs(number - 1) < 0.005 for number in (ratio, low, high))
-    texts = [f"{number:.3f}" if near else scaled(float(number)) for number in (ratio, low, high)]
+    texts = [
+        f"{number:.3f}" if near and 0 < number < math.inf else scaled(float(number))
+        for number in (ratio, low, high)
+    ]
     bounds = "" if math.isnan(low) or math.isnan(high) else f" [{texts[1]}, {texts[2]}]"
     return f"{texts[0]}x{bounds}"
 
@@ -401,7 +405,7 @@ class Answer:
 
     def _possible(self) -> str:
         most = max(self.high - 1, 1 - self.low)
-        text = percent(most) if most < 1 else ratio_text(self.high)
+        text = percent(most) if most < 1 else ratio_text(self.high) if self.high < 1e6 else ""
         return f"differences up to {text} possible" if text else "differences of any size possible"
 
     @property

@@ -21,7 +21,14 @@ from labkit.campaign.record import (
     kernels,
     snapshot,
 )
-from labkit.campaign.treatments import PacketCapture, PacketSteering, Pinning, Treatment
+from labkit.campaign.treatments import (
+    AS_FOUND,
+    IdlePolicy,
+    PacketCapture,
+    PacketSteering,
+    Pinning,
+    Treatment,
+)
 from labkit.campaign.window import Load, Window, WindowResult, host_of, thinned
 from labkit.design import Condition
 from labkit.errors import CpusApart, UsageError
@@ -398,12 +405,14 @@ class Trial:
 
         For a trial of several windows, which otherwise are all measured again for one of them
         (`labkit.campaign.treatments.SharedCache`). The function starts what ends with a window,
-        such as a prepared client or a capture. The column ``windows_repeated`` counts a trial's
-        calls after the first.
+        such as a prepared client or a capture. The column ``windows_repeated`` counts in how many
+        calls the CPUs were moved.
         """
         mechanisms = self.record["mechanisms"]
         mechanisms.setdefault(_REPEATED, 0.0)
-        for left in reversed(range(WINDOW_ATTEMPTS)):
+        # CPUs that are held from sleeping are not moved together again, until the trial ends.
+        held = self._declared(IdlePolicy, AS_FOUND)[1] == "held"
+        for left in reversed(range(1 if held else WINDOW_ATTEMPTS)):
             flags = list(self.record["flags"])
             try:
                 return measure(*arguments, **options)

@@ -110,24 +110,21 @@ def mounted(below: tuple[str, ...] = _MOUNTS) -> list[str]:
 
 
 def unmount(below: tuple[str, ...] = _MOUNTS) -> None:
-    """Unmount what a killed daemon left, and wait until the loop devices below are freed."""
-    if not (points := mounted(below)):
-        return
+    """Unmount what a killed daemon left, and wait until its loop devices are freed, up to 30 s.
+
+    The kernel frees a device with the last reference to its file system.
+    """
+    points = mounted(below)
+    devices = {
+        Path("/sys/block", Path(partition.device).name, "loop")
+        for partition in psutil.disk_partitions(all=True)
+        if partition.mountpoint in points and partition.device.startswith("/dev/loop")
+    }
     for point in points:
         LocalHost().run("umount", "--lazy", point)
-    # The kernel frees a device with the last reference to its file system, which may be later.
     deadline = time.monotonic() + 30.0
-    while loop_files(below) and time.monotonic() < deadline:
+    while any(device.exists() for device in devices) and time.monotonic() < deadline:
         time.sleep(0.02)
-
-
-def loop_files(below: tuple[str, ...] = _MOUNTS) -> list[str]:
-    """Return the files at or below some paths that loop devices hold."""
-    found, folders = [], tuple(f"{path}/" for path in below)
-    for listing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with suppress(OSError):  # freed meanwhile
-            found.append(listing.read_text().strip())
-    return [path for path in found if path in below or path.startswith(folders)]
 
 
 def remove_host(local: LocalHost, role: str, label: str, *, below: tuple[str, ...] = ()) -> None:

@@ -40,12 +40,18 @@ with Rig.open("virtual", patience=900) as lab, lab.storage({name: [image] for na
 NAMES = ["fuse-overlayfs", "btrfs", "unionfs-fuse"]
 
 
+def loop_files() -> list[str]:
+    """Return the files of this machine's loop devices."""
+    argv = ("losetup", "--list", "--noheadings", "--output", "BACK-FILE")
+    return LocalHost().run(*argv).stdout.splitlines()
+
+
 def left() -> list[str]:
     """Return what storages have left on this machine."""
     local = LocalHost()
     found = [f"mount {point}" for point in teardown.mounted((str(engine.STORAGES),))]
-    loops = local.run("losetup", "--list", "--noheadings", "--output", "BACK-FILE").stdout.split()
-    found += [f"loop device of {path}" for path in loops if path.startswith(str(engine.STORAGES))]
+    files = [path for path in loop_files() if path.startswith(str(engine.STORAGES))]
+    found += [f"loop device of {path}" for path in files]
     found += [f"daemon {driver}" for driver in storage.unremoved_drivers()]
     processes = local.run("ps", "-eo", "args").stdout.splitlines()
     found += [line for line in processes if f"{engine.STORAGES}/" in line and "ps -eo" not in line]
@@ -130,6 +136,8 @@ def test_what_a_killed_podman_has_mounted_is_unmounted(namespaces: bool) -> None
 
 def test_an_unmount_awaits_its_loop_device(tmp_path: Path) -> None:
     """A process that still has a file open there keeps the device for a while."""
+    if reason := storage.missing().get("storage:btrfs"):
+        pytest.skip(reason)
     local, image, place = LocalHost(), tmp_path / "image", tmp_path / "place"
     with image.open("wb") as empty:
         empty.truncate(200_000_000)
@@ -139,13 +147,13 @@ def test_an_unmount_awaits_its_loop_device(tmp_path: Path) -> None:
     used = (place / "used").open("w")
     later = threading.Timer(0.5, used.close)
     try:
-        assert teardown.loop_files((str(tmp_path),)) == [str(image)]
+        assert str(image) in loop_files()
     finally:
         later.start()
-        teardown.unmount((str(tmp_path),))
-        held = local.run("losetup", "--list", "--noheadings", "--output", "BACK-FILE").stdout
+        teardown.unmount((str(place),))
+        files = loop_files()
         later.join()
-    assert str(image) not in held
+    assert str(image) not in files
 
 
 def test_groups_of_a_container_that_was_being_started_are_removed(namespaces: bool) -> None:

@@ -125,6 +125,8 @@ def test_a_value_is_shown_in_the_largest_unit_that_it_reaches(value: float) -> N
         ((0.012, 0.01, 0.0156), "0.0120x [0.0100, 0.0156]"),
         ((2.3,), "2.30x"),
         ((1.1, 0.0, math.inf), "1.10x [0, unbounded]"),
+        ((1.001, 1e-21, 1e21), "1.001x [0, unbounded]"),
+        ((5e6, 4e6, 6e6), "5,000,000x [4,000,000, 6,000,000]"),
         ((math.nan, 1.0, 2.0), ""),
     ],
 )

@@ -258,7 +258,7 @@ def test_where_cpus_do_not_come_to_share_a_cache_ever_less_is_waited(clock: list
     assert clock[0] - began == pytest.approx(120, abs=0.25), "they had come to share it"
 
 
-@pytest.mark.parametrize("moved", [0, 2, trials.WINDOW_ATTEMPTS])
+@pytest.mark.parametrize("moved", [0, trials.WINDOW_ATTEMPTS - 1, trials.WINDOW_ATTEMPTS])
 def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved: int) -> None:
     trial, left = Trial(Moving(1), Condition(()), {}, "trial-1", {}), [moved]
     trial.flag("before")
