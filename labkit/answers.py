@@ -101,12 +101,21 @@ def _three_digits(number: float) -> str:
     return f"{rounded:,.{max(0, 2 - exponent)}f}"
 
 
+def ratio_bounds(ratio: float, low: float, high: float) -> tuple[float, float]:
+    """Return the bounds of a ratio; 0 and infinity for those over a millionfold away from it.
+
+    A few blocks that are serially correlated have such intervals, which bound nothing.
+    """
+    return (
+        0.0 if 0 <= low < 1e-6 * ratio else low,
+        math.inf if high > 1e6 * ratio else high,
+    )
+
+
 def ratio_text(ratio: float, low: float = math.nan, high: float = math.nan) -> str:
     """Return a ratio with its interval, ``1.40x [1.25, 1.56]``; empty without a ratio.
 
-    Numbers near 1 get a third decimal, so that they do not look equal to it. A bound that is more
-    than a million times the ratio, or less than a millionth of it, is shown as none: a few blocks
-    that are serially correlated have such intervals.
+    Numbers near 1 get a third decimal, so that they do not look equal to it.
 
     Examples
     --------
@@ -115,8 +124,7 @@ def ratio_text(ratio: float, low: float = math.nan, high: float = math.nan) -> s
     """
     if not math.isfinite(ratio):
         return ""
-    low = 0.0 if 0 <= low < 1e-6 * ratio else low
-    high = math.inf if high > 1e6 * ratio else high
+    low, high = ratio_bounds(ratio, low, high)
     near = any(0 < abs(number - 1) < 0.005 for number in (ratio, low, high))
     texts = [
         f"{number:.3f}" if near and 0 < number < math.inf else scaled(float(number))
@@ -404,8 +412,9 @@ class Answer:
         return "; ".join(parts)
 
     def _possible(self) -> str:
-        most = max(self.high - 1, 1 - self.low)
-        text = percent(most) if most < 1 else ratio_text(self.high) if self.high < 1e6 else ""
+        _, high = ratio_bounds(self.ratio, self.low, self.high)
+        most = max(high - 1, 1 - self.low)
+        text = percent(most) if most < 1 else ratio_text(high)
         return f"differences up to {text} possible" if text else "differences of any size possible"
 
     @property

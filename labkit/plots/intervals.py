@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from labkit.analysis.compare import with_verdict_intervals
 from labkit.analysis.trials import order_of, require_columns
-from labkit.answers import Answer, ratio_text, word_of
+from labkit.answers import Answer, ratio_bounds, ratio_text, word_of
 from labkit.plots.figure import blocks_text, canvas, footnote, ratio_ticks, styles
 from labkit.units import METRICS, level_words
 
@@ -206,13 +206,14 @@ def _note_blocks(figure: Figure, table: pd.DataFrame) -> None:
 
 def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float) -> None:
     estimate = rows["estimate"].to_numpy(dtype=np.float64)
-    low, high = (rows[side].to_numpy(dtype=np.float64) for side in ("low", "high"))
+    numbers = rows[list(_BOUNDS)].to_numpy(dtype=np.float64)
+    low, high = np.array([ratio_bounds(*row) for row in numbers]).reshape(-1, 2).T
     at = np.arange(len(rows))
     axis.axvspan(1 / (1 + margin), 1 + margin, color="0.88", zorder=0)
     axis.axvline(1, color="0.3", lw=0.8)
     # An infinite or unknown bound is not drawn; the text of the row states it.
     left, right = (
-        np.where(np.isfinite(low), low, estimate),
+        np.where(np.isfinite(low) & (low > 0), low, estimate),
         np.where(np.isfinite(high), high, estimate),
     )
     axis.hlines(at, left, right, color="black", lw=1.6)

@@ -104,6 +104,16 @@ def test_the_interval_of_a_verdict_is_drawn_and_written(samples):
     assert "[0.500, 2.000]" in words(plots.interval_plot(table.assign(verdict="x"), margin=0.02))
 
 
+def test_an_interval_that_bounds_nothing_does_not_widen_the_axis(samples):
+    table = compared(samples)
+    wide = table.assign(low=[1e-20, *table["low"][1:]], high=[1e20, *table["high"][1:]])
+    drawn, usual = (
+        plots.interval_plot(one.assign(verdict="x"), margin=0.02) for one in (wide, table)
+    )
+    assert drawn.axes[0].get_xlim()[1] <= usual.axes[0].get_xlim()[1]
+    assert "[0, unbounded]" in words(drawn)
+
+
 def test_interval_plot_of_a_pilot_and_of_absent_cells(samples):
     assert "cannot tell yet" in words(
         plots.interval_plot(compared(samples[samples["block"] == 0]), margin=0.02)
