@@ -211,7 +211,7 @@ def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float)
     at = np.arange(len(rows))
     axis.axvspan(1 / (1 + margin), 1 + margin, color="0.88", zorder=0)
     axis.axvline(1, color="0.3", lw=0.8)
-    # An infinite or unknown bound is not drawn; the text of the row states it.
+    # An unknown bound is not drawn; the text of the row states it.
     left, right = (
         np.where(np.isfinite(low) & (low > 0), low, estimate),
         np.where(np.isfinite(high), high, estimate),
@@ -226,6 +226,10 @@ def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float)
     axis.grid(visible=False, axis="y")
     shown = np.concatenate([left, right, [1 / (1 + margin), 1 + margin]])
     _ratio_scale(axis, shown[np.isfinite(shown) & (shown > 0)])
+    # Where there is no bound, the line is dotted up to the end of the axis.
+    least, most = axis.get_xlim()
+    axis.hlines(at[low == 0], least, left[low == 0], color="black", lw=1.6, ls=":")
+    axis.hlines(at[np.isinf(high)], right[np.isinf(high)], most, color="black", lw=1.6, ls=":")
     for number, row in enumerate(rows.to_dict("records")):
         axis.annotate(
             _words(row, margin),
