@@ -117,14 +117,17 @@ def page(table: pd.DataFrame, tables_of: Callable[[pd.DataFrame], Iterable[str]]
 _INTRODUCTION = """\
 # Simulated error rates
 
-`make simulate` draws experiments whose truth is known, thousands of times, gives them to the
-functions that pages and the ledger call, and counts how often these are wrong. It exits with 1
+`make simulate` draws experiments whose truth is known, 100 to 1,000 for each rate, gives them to
+the functions that pages and the ledger call, and counts how often these are wrong. It exits with 1
 where a rate leaves its bounds. It takes about an hour on two free cores, and
 `make simulate ARGS=--quick` a tenth of that. This page is what it found: {rows} rates,
 {state}. It is written by `make simulate ARGS=--record`.
 
 How to read the tables: `n` experiments gave the rate, which is followed by its standard error.
-*Nominal* is the rate that the method promises. The bound allows three standard errors beyond it.
+*Nominal* is the rate that the method promises. A rate is within its bounds if it is at most three
+standard errors worse than nominal. Intervals of 95 % may hold the truth in 93 % to 97.5 % of the
+experiments, and planned numbers of blocks may decide in 78 % to 86 %, with three standard errors on
+either side.
 Where the nominal rate is out of reach, the remark says what a page shows instead."""
 
 
@@ -153,3 +156,8 @@ def _out(table: pd.DataFrame) -> Iterator[str]:
     yield "| experiment | nominal | rate | what a page shows |\n| --- | --- | --- | --- |"
     for row in rows.itertuples():
         yield f"| {row.name} | {row.nominal:.0%} | {row.rate:.1%} | {row.reach} |"
+    yield (
+        "\nThose of *Every function over blocks* are in its tables. The largest: where the slow "
+        "trials of a\ncondition fail, intervals describe the trials that succeeded, and most miss "
+        "the ratio of all trials.\nPages say how many trials failed."
+    )

@@ -80,9 +80,10 @@ def copy_notebooks(home: Path, *, fresh: bool = False) -> list[str]:
         copies.rename(aside)
         said.append(f"the earlier copies are in {aside.relative_to(home)}")
     newer = []
-    for source in sorted(notebooks.rglob("*.ipynb")):
+    for source in sorted(notebooks.rglob("*")):
         name = source.relative_to(notebooks)
-        if ".ipynb_checkpoints" in name.parts:
+        # Notebooks, and the page of parameters that they link to.
+        if source.suffix not in (".ipynb", ".md") or ".ipynb_checkpoints" in name.parts:
             continue
         copy = copies / name
         if not copy.is_file():

@@ -68,7 +68,9 @@ def test_copies_of_notebooks_are_kept_until_new_ones_are_asked_for(tmp_path: Pat
     source = tmp_path / "notebooks/studies/10-one.ipynb"
     source.parent.mkdir(parents=True)
     source.write_text("first")
+    (tmp_path / "notebooks/parameters.md").write_text("what a notebook links to")
     copy_notebooks(tmp_path)
+    assert (tmp_path / COPIES / "parameters.md").is_file()
     copy = tmp_path / COPIES / "studies/10-one.ipynb"
     assert copy.read_text() == "first"
     copy.write_text("executed")
