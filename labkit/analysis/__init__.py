@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         format_ranking,
         headline,
         json_value,
+        p_text,
     )
     from labkit.analysis.trials import sort_samples, sort_trials
 
@@ -61,6 +62,7 @@ _HOMES = {
     "noise_floor": "noise.noise_floor",
     "numeric_levels": "models.numeric_levels",
     "overhead_table": "overhead.overhead_table",
+    "p_text": "tables.p_text",
     "pair_effects": "compare.pair_effects",
     "pooled_quantile": "quantiles.pooled_quantile",
     "ranking": "compare.ranking",
@@ -99,6 +101,7 @@ __all__ = [
     "noise_floor",
     "numeric_levels",
     "overhead_table",
+    "p_text",
     "pair_effects",
     "pooled_quantile",
     "ranking",

@@ -218,8 +218,8 @@ def _row(row: Mapping[Any, Any], unit: str) -> dict[str, str]:
         "ratio": ratio_text(row["estimate"], low, high),
         "confidence": f"{100 * confidence:.3g} %" if math.isfinite(low) else "",
         "difference": interval_text(row["difference"], *ends, unit=unit, signed=True),
-        "p": _p_value(row["p_adjusted"]),
-        "equal": _p_value(row["p_equivalence"]),
+        "p": p_text(row["p_adjusted"]),
+        "equal": p_text(row["p_equivalence"]),
         "needed": "" if pd.isna(row["needed_blocks"]) else str(row["needed_blocks"]),
         "note": "; ".join(notes),
     }
@@ -233,7 +233,15 @@ def _with_interval(values: Sequence[float], digits: int) -> str:
     return f"{middle:.{digits}f}{bounds}"
 
 
-def _p_value(value: float) -> str:
+def p_text(value: float) -> str:
+    """Return a p-value as text; empty where there is none.
+
+    Examples
+    --------
+    >>> from labkit import analysis
+    >>> analysis.p_text(0.01234), analysis.p_text(1e-9)
+    ('0.0123', '<0.0001')
+    """
     if not math.isfinite(value):
         return ""
     return "<0.0001" if value < 1e-4 else f"{value:.4f}"
@@ -289,7 +297,7 @@ def format_overhead(
         ("p_fixed", "p of fixed"),
         ("p_none", "p of none"),
     ):
-        shown[title] = [_p_value(value) for value in table[name]]
+        shown[title] = [p_text(value) for value in table[name]]
     shown["verdict"], shown["note"] = table["verdict"], table["note"]
     return in_words(shown.set_index(keys))
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from labkit import dataset, plots
 from labkit.analysis import checks, power, tables
 from labkit.analysis.compare import PILOT_BLOCKS, contrasts, decide, log_table
-from labkit.analysis.noise import margins, noise_floor
+from labkit.analysis.noise import noise_floor
 from labkit.analysis.summary import STATISTICS, mechanisms, summarise
 from labkit.analysis.tables import (
     format_claims,
@@ -32,7 +32,7 @@ from labkit.analysis.tables import (
     in_words,
     not_compared,
 )
-from labkit.analysis.trials import join_factors, sort_samples
+from labkit.analysis.trials import join_factors, order_of, sort_samples
 from labkit.answers import (
     Answer,
     interval_text,
@@ -466,8 +466,8 @@ class Page:
             at = ", ".join(map(str, looks[:-1]))
             self.say(
                 f"This campaign could stop after {at} blocks. Comparisons count this: their level "
-                f"is {self.tests['alpha']:.2g} in place of {ALPHA}. Intervals of what is not "
-                "compared (fits, quantiles, single conditions) do not."
+                f"is {self.tests['alpha']:.2g} in place of {ALPHA}. Other intervals (of fits, "
+                "quantiles, single conditions) do not, unless a verdict rests on them."
             )
 
     def compared(
@@ -646,7 +646,7 @@ class Page:
         text = (
             f"{self._distinct(floor)} conditions ran twice in each block; the smallest margin that "
             f"can be decided is {percent(min(self.margins.values()))} to {percent(worst)}, the "
-            f"plan's margin {percent(self.margin)}"
+            f"margin of this page {percent(self.margin)}"
         )
         if self.unknown:
             text += f"; not known for {'; '.join(self.unknown)}"
@@ -702,7 +702,7 @@ class Page:
             "failed": failed.str.replace(_AMOUNTS, "…", regex=True),
             "flagged": flagged["flag"].str.split("; "),
         }
-        rows = [texts.explode().value_counts().rename("trials") for texts in kinds.values()]
+        rows = [texts.explode().value_counts().rename("attempts") for texts in kinds.values()]
         shown = pd.concat(dict(zip(kinds, rows, strict=True)), names=["why", "what"]).reset_index()
         return _mark("Failures", self.failed == 0, text, shown)
 
@@ -716,7 +716,8 @@ class Page:
     def _infeasible_mark(self) -> dict[str, Any]:
         shown = self._infeasible()
         lacking = len(self.rig.get("capabilities", {}))
-        text = f"{len(shown)} conditions cannot run on this rig, which lacks {lacking} capabilities"
+        text = f"{plural(len(shown), 'condition')} cannot run on this rig; "
+        text += f"it lacks {lacking} {'capability' if lacking == 1 else 'capabilities'}"
         return _mark("Infeasible", shown.empty, text, shown)
 
     # Section: what was run, and on what
@@ -856,11 +857,6 @@ class Page:
     def _show_noise(self, paired: pd.DataFrame, value: str, by: str | None, which: str) -> None:
         condition = list(dict.fromkeys([*self.factors, *([by] if by else [])]))
         floor = noise_floor(paired, value=value, condition=condition, alpha=self.tests["alpha"])
-        if by:
-            groups, levels = self.trials[by], list(pd.unique(self.trials[by]))
-            if isinstance(groups.dtype, pd.CategoricalDtype):
-                levels = list(groups.cat.categories)
-            floor[by] = pd.Categorical(floor[by], levels)
         bounds = floor[["ratio", "low", "high"]].to_numpy()
         shown = floor.set_index(self.factors)[list(_FLOOR)].assign(
             sd=[scaled(one) if math.isfinite(one) else "" for one in floor["sd"]],
@@ -872,7 +868,13 @@ class Page:
             empty=f"No condition ran twice in a block{which}: the noise floor is not known.",
         )
         self.floors.append(floor.assign(of=value))
-        decidable = margins(floor, by) if by else {"": floor["decidable_margin"].max()}
+        decidable = {"": floor["decidable_margin"].max()}
+        if by:
+            # Of a level without a condition that ran twice nothing is known.
+            largest = floor.groupby(by, observed=True)["decidable_margin"].max()
+            levels = order_of(paired.loc[paired[value].notna(), by])
+            decidable = {name: float(largest.get(name, math.nan)) for name in levels}
+            decidable = decidable or {"": math.nan}
         finite = {str(n): margin for n, margin in decidable.items() if math.isfinite(margin)}
         unknown = [str(name) for name in decidable if str(name) not in finite]
         self.margins |= {f"{value}{which}, {name}": margin for name, margin in finite.items()}
@@ -897,8 +899,7 @@ class Page:
         text = (
             f"Decidable margins of the {self._quantity(value)} (80 % power, "
             f"{floor['n_blocks'].max()} blocks, the noisiest condition{each} that ran twice): "
-            f"{', '.join(parts)}. The largest, {percent(max(decidable.values()))}, is the one on "
-            f"the rig's page; {percent(self.margin)} everywhere takes {count} blocks."
+            f"{', '.join(parts)}; {percent(self.margin)} everywhere takes {count} blocks."
         )
         if unknown:
             text += f" Not known for {', '.join(unknown)}: no condition ran twice in enough blocks."
@@ -962,7 +963,6 @@ class Page:
         *,
         hue: str | None = None,
         col: str | None = None,
-        unit: str | None = None,
     ) -> None:
         """Draw every trial over the blocks, odd ones ringed.
 
@@ -972,8 +972,6 @@ class Page:
             As in `validity`.
         hue, col : str, optional
             Columns for markers and panels; the first factor, and no panels, by default.
-        unit : str, optional
-            Unit of `value` as stored; by default that of the page's `value`, or by its name.
         """
         value = value or self.summary
         trials = self.part(_positive(self.trials, value), within)
@@ -981,8 +979,8 @@ class Page:
             self.say(f"Nothing to draw: no trial has a value of this ({self._quantity(value)}).")
             return
         checked = checks.outliers(trials, value=value, condition=self.factors)
-        if unit is None and self.samples is not None and self.value.endswith("_ns"):
-            unit = "ns"
+        of_samples = self.metric(value) != value
+        unit = "ns" if of_samples and self.value.endswith("_ns") else None
         options: dict[str, Any] = {"hue": hue or self.factors[0], "col": col, "unit": unit}
         self.show(plots.block_plot(checked, value=value, flagged="outlier", **options))
 
@@ -1025,10 +1023,11 @@ class Page:
         rows: pd.DataFrame, decided: pd.Series[bool], columns: list[str], first: bool
     ) -> str:
         """Return the claims, decided ones first and the others folded, as HTML."""
-        order = {name: place for place, name in enumerate(RESULTS)}
         parts = []
         for chosen, named in ((decided, columns), (~decided, _CLAIM_COLUMNS)):
-            part = rows[chosen].sort_values("result", key=lambda one: one.map(order), kind="stable")
+            part = rows[chosen].sort_values(
+                "result", key=lambda one: one.map(RESULTS.index), kind="stable"
+            )
             shown = (
                 part.pipe(format_claims).to_html(
                     index=False, border=0, columns=named, classes="against"
@@ -1075,7 +1074,9 @@ class Page:
                 "headlines": lines,
                 **counts,
                 "noise_floor": self._noise_lines(),
-                "decidable_margin": max(self.margins.values(), default="unknown (pilot)"),
+                "decidable_margin": max(
+                    self.margins.values(), default="unknown (pilot)" if self.pilot else "unknown"
+                ),
                 "infeasible": self._infeasible().to_dict("records"),
                 "rig": self.rig,
                 **self._about(),
