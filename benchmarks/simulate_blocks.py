@@ -256,7 +256,7 @@ def looked(rng: Rng, ratio: float, low: float, high: float, outside: bool) -> Ou
     for blocks in looks.blocks:
         estimate = block_mean(logs[:blocks], scale="log")
         p_value = (estimate.p_outside if outside else estimate.p_within)(low, high)
-        if looks.adjust(p_value, blocks, sides=2) < 0.05:
+        if looks.adjust(p_value, blocks) < 0.05:
             return [(True, float(blocks))]
     return [(False, float(looks.blocks[-1]))]
 

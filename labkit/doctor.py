@@ -7,13 +7,16 @@ import re
 import shutil
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from labkit import runtimes, studies
+from labkit.chosen import REFERENCE
 from labkit.hosts import LocalHost, collect_facts
 from labkit.placement import DRIVERS, ENGINES, MOUNTS, NETWORKS
 from labkit.rig import Rig, engine, guests, kernel_probe, storage, virtual
@@ -281,9 +284,6 @@ def _read(path: str) -> str:
         return ""
 
 
-#: The name of no rig: nothing is measured, and the reference dataset is shown.
-REFERENCE = "reference"
-
 #: The checks that matter for a first study.
 _SHOWN = (
     *("rig", "root", "container engines", "networks of containers", "CPUs", "isolated CPUs"),
@@ -345,7 +345,9 @@ def timing(say: Say) -> list[str]:
             client = sockperf.ping_pong(server.address, messages=2_000, size=64, wait=wait)
             return float(np.median(trial.measure(client).samples["rtt_ns"])) / 1000
 
-    lines = [f"clock read: {_clock_cost():.0f} ns (through Python)", *_busy_second()]
+    reads = 200_000
+    clock_ns = 1e9 * timeit.timeit(time.perf_counter_ns, number=reads) / reads
+    lines = [f"clock read: {clock_ns:.0f} ns (through Python)", *_busy_second()]
     with Rig.open("virtual", say=say) as rig:
         for wait in ("block", "spin"):
             say(f"six trials, {wait}")
@@ -370,14 +372,6 @@ def timing(say: Say) -> list[str]:
     return lines
 
 
-def _clock_cost() -> float:
-    reads = 200_000
-    began = time.perf_counter_ns()
-    for _ in range(reads):
-        time.perf_counter_ns()
-    return (time.perf_counter_ns() - began) / reads
-
-
 def most_timer_interrupts(before: str, after: str) -> int:
     """Return the largest increase of a CPU's timer interrupts between two ``/proc/interrupts``."""
 
@@ -390,18 +384,15 @@ def most_timer_interrupts(before: str, after: str) -> int:
 
 def _busy_second() -> list[str]:
     """Spin for a second and return its timer interrupts, steal time and longest gap."""
-
-    def steal_ticks() -> int:
-        return int(_read("/proc/stat").split()[8])
-
-    before, steal, end = _read("/proc/interrupts"), steal_ticks(), time.monotonic() + 1
+    before, end = _read("/proc/interrupts"), time.monotonic() + 1
+    steal = psutil.cpu_times().steal
     gap, last = 0, time.perf_counter_ns()
     while time.monotonic() < end:
         now = time.perf_counter_ns()
         gap = max(gap, now - last)
         last = now
     ticks = most_timer_interrupts(before, _read("/proc/interrupts"))
-    stolen = (steal_ticks() - steal) / os.sysconf("SC_CLK_TCK")
+    stolen = psutil.cpu_times().steal - steal
     return [
         f"timer: {ticks} interrupts in a busy second",
         f"steal: {stolen:.2%} of a second; longest gap {gap / 1000:.0f} us",

@@ -38,7 +38,8 @@ from labkit.dataset import Dataset
 from labkit.dataset.files import campaigns_within
 from labkit.errors import DatasetError, LabkitError, UsageError
 from labkit.paths import project
-from labkit.plots import count_text, styles
+from labkit.plots import styles
+from labkit.plots.figure import count_text
 from labkit.report.accessible import make_accessible
 from labkit.report.html import number, picture
 from labkit.units import KEYS, METRICS, QUANTILES, about_column

@@ -55,8 +55,6 @@ class Block:
 
     Parameters
     ----------
-    number : int
-        The block's number in the plan.
     rig : str
         The name of the rig, which tells it apart from the others.
     campaign : str
@@ -65,7 +63,6 @@ class Block:
         Its files, by their paths below the campaign's folder.
     """
 
-    number: int
     rig: str
     campaign: str
     files: Mapping[str, bytes]
@@ -115,7 +112,7 @@ def read_block(campaign: Path, number: int, *, samples: bool) -> Block:
     for trial in trials:
         paths += [path for path in trial.iterdir() if samples or path.name == "trial.json"]
     files = {str(path.relative_to(campaign)): path.read_bytes() for path in sorted(paths)}
-    return Block(number, str(record.rig["name"]), campaign.name, files)
+    return Block(str(record.rig["name"]), campaign.name, files)
 
 
 def store_block(block: Block, folder: Path, study: str) -> Path:

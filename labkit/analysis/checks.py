@@ -163,7 +163,7 @@ def inside(series: NDArray[Any]) -> dict[str, Any]:
     -------
     dict
         ``n`` samples; ``lag1``, the lag-1 autocorrelation, and ``effective``, the independent
-        samples that they are worth, by the first `MOST_OF_TRIAL`; ``batches``; ``start`` and
+        samples that they are worth, by the first `MOST_OF_TRIAL`; ``start`` and
         ``stop`` of the stretch that differs most (shares of the trial), its ``change`` (ratio of
         medians, minus 1), ``p_value``, and ``state``: "steady", "changing" (p below `CHANGE_ALPHA`,
         for each trial by itself), or "cannot tell" where the trial is worth fewer than
@@ -181,7 +181,7 @@ def inside(series: NDArray[Any]) -> dict[str, Any]:
 def _stretch(series: NDArray[Any]) -> dict[str, Any]:
     """Return the stretch of a trial that differs most from the rest, and its p-value."""
     n = len(series)
-    row: dict[str, Any] = {"n": n, "batches": 0}
+    row: dict[str, Any] = {"n": n}
     row |= dict.fromkeys(("start", "stop", "change", "p_value"), math.nan)
     if n < LEAST_BATCHES * BATCH_WORTH or not np.isfinite(series).all():
         return row
@@ -191,7 +191,6 @@ def _stretch(series: NDArray[Any]) -> dict[str, Any]:
     count = int(min(MOST_BATCHES, n / _local_time(ranks) / BATCH_WORTH))
     # Multiples of 20, so that 5 % of the trial are whole batches.
     count = count if count < 20 else count // 20 * 20
-    row["batches"] = count
     if count < LEAST_BATCHES:
         return row
     length = n // count
@@ -286,7 +285,7 @@ def outliers(
     enough = centred.groupby(code).transform("count") >= 3
     # 0.6745 makes the median absolute deviation estimate a normal standard deviation.
     z = (0.6745 * centred / mad.where(mad > 1e-12)).where(enough)
-    return trials.assign(robust_z=z.to_numpy(), outlier=(z.abs() > OUTLIER_Z).to_numpy())
+    return trials.assign(outlier=(z.abs() > OUTLIER_Z).to_numpy())
 
 
 def blocks_across_sessions(trials: pd.DataFrame) -> list[Any]:

@@ -24,14 +24,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.analysis.estimates import (
-    holm,
-    interval,
-    join_notes,
-    mean_and_error,
-    p_values,
-    signed_rank,
-)
+from labkit.analysis.estimates import Estimate, holm, join_notes, mean_and_error, signed_rank
 from labkit.analysis.power import blocks_for, least_blocks
 from labkit.analysis.robust import (
     SERIAL,
@@ -299,7 +292,8 @@ def _failures(
     mean = abs(row["mean"]) + extra / blocks * math.log(FAILED_FACTOR)
     squares = (n - 1) * row["sd"] ** 2 + n * extra / blocks * (distance - abs(row["mean"])) ** 2
     error = math.sqrt(squares / (blocks - 1) / blocks)
-    if p_values(mean, error, blocks - 1.0, math.log1p(margin))[1] < alpha:
+    bound = math.log1p(margin)
+    if Estimate(mean, error, blocks - 1.0).p_within(-bound, bound) < alpha:
         return {"refused": ""}
     failed = f"{worse} failed in {plural(lost[worse], 'block')}, {other} in {lost[other]}"
     return {"refused": f"{failed}: what failed may be what was slow, so no equivalence is claimed"}
@@ -384,10 +378,10 @@ def adjust_family(p_values: Floats, constant: NDArray[np.bool_], alpha: float) -
 
 def _intervals(row: Mapping[str, Any], level: float) -> list[float]:
     """Return the bounds of ratio and difference at a level, and those of equivalence."""
-    ratio = interval(row["mean"], row["error"], row["df"], level)
-    change = interval(row["difference"], row["difference_error"], row["difference_df"], level)
+    ratio = Estimate(row["mean"], row["error"], row["df"])
+    change = Estimate(row["difference"], row["difference_error"], row["difference_df"])
     equal = row["equal_low"], row["equal_high"]
-    return [*map(_exp, ratio), *change, *equal]
+    return [*map(_exp, ratio.interval(level)), *change.interval(level), *equal]
 
 
 def contrast(
@@ -429,10 +423,11 @@ def contrast(
         checks = found.note if n >= least_blocks(alpha) else ""
     elif error > 0 and n >= least_blocks(alpha):
         checks = join_notes(unpaired_note(x), unpaired_note(y))
-    low, high = interval(mean, error, df, alpha)
-    equal_low, equal_high = interval(mean, error, df, 2 * alpha)
-    change_low, change_high = interval(change, change_error, change_df, alpha)
-    p_value, p_equivalence = p_values(mean, error, df, math.log1p(margin))
+    ratio, bound = Estimate(mean, error, df), math.log1p(margin)
+    low, high = ratio.interval(alpha)
+    equal_low, equal_high = ratio.interval(2 * alpha)
+    change_low, change_high = Estimate(change, change_error, change_df).interval(alpha)
+    p_value, p_equivalence = ratio.p_outside(0, 0), ratio.p_within(-bound, bound)
     sd = error * math.sqrt(n) if n else math.nan
     needed = blocks_for(margin, sd, alpha=alpha, pilot=n) if math.isfinite(sd) else 2
     needed = needed and max(needed, least_blocks(alpha))

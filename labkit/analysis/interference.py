@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from labkit.analysis.compare import adjust_family, contrasts, decide, log_table
-from labkit.analysis.estimates import interval
+from labkit.analysis.estimates import Estimate
 from labkit.analysis.power import least_blocks
 from labkit.analysis.trials import require_columns
 from labkit.errors import UsageError
@@ -256,7 +256,8 @@ def _bounds(row: pd.Series[Any], level: float, alpha: float) -> dict[str, float]
     """Return the one-sided bounds of a ratio at a level; NaN on too few blocks."""
     if row["n_blocks"] < least_blocks(alpha):
         return {"ir_low": math.nan, "ir_high": math.nan}
-    low, high = interval(math.log1p(row["ir"]), row["error"], row["df"], 2 * level)
+    log = Estimate(math.log1p(row["ir"]), row["error"], row["df"])
+    low, high = log.interval(2 * level)
     return {"ir_low": math.expm1(low), "ir_high": math.expm1(high)}
 
 

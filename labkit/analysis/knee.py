@@ -13,7 +13,7 @@ better than curves without a knee.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -55,12 +55,6 @@ class Knee:
     p_lack_of_fit : float
         P-value of other curves against the hinge, from the spread between blocks (an F test that
         assumes equal variances): where it is small the curve is not a hinge.
-    levels : tuple of float
-        Levels, rising.
-    missing : tuple
-        Blocks left out because they lack a level.
-    n_blocks : int
-        Blocks that were fitted.
     note : str
         What to know about it.
     """
@@ -70,9 +64,6 @@ class Knee:
     plateau: float
     p_knee: float
     p_lack_of_fit: float
-    levels: tuple[float, ...]
-    missing: tuple[Hashable, ...]
-    n_blocks: int
     note: str = ""
 
 
@@ -121,21 +112,14 @@ def fit_knee(
             remedy="four levels or more, all positive",
         )
     logs = table.cells[list(x)].to_numpy(dtype=np.float64)
-    facts = (tuple(map(float, x)), table.missing, len(logs))
     if len(logs) < 2:
         note = join_notes(table.note, "a knee takes two complete blocks or more")
         nothing = Inverted(math.nan, np.empty(0), np.empty(0), len(logs), note)
-        return Knee(nothing, math.nan, math.nan, math.nan, math.nan, *facts, note)
-    return _fitted(np.log(x), logs, exponent, facts, table.note)
+        return Knee(nothing, math.nan, math.nan, math.nan, math.nan, note)
+    return _fitted(np.log(x), logs, exponent, table.note)
 
 
-def _fitted(
-    x: Floats,
-    logs: Floats,
-    exponent: float | None,
-    facts: tuple[tuple[float, ...], tuple[Hashable, ...], int],
-    note: str,
-) -> Knee:
+def _fitted(x: Floats, logs: Floats, exponent: float | None, note: str) -> Knee:
     blocks = len(logs)
     grid = np.linspace(x[0], x[-1], CANDIDATES)
     means = logs.mean(axis=0)
@@ -161,7 +145,7 @@ def _fitted(
     at = Inverted(float(np.exp(grid[best])), np.exp(grid), tails, blocks, note)
     p_misfit = _lack_of_fit(logs, float(misfit[0, best]), exponent)
     p_knee = math.nan if math.isnan(p_misfit) else _p_knee(x, logs, exponent)
-    return Knee(at, slope, plateau, p_knee, p_misfit, *facts, without_unchecked(note))
+    return Knee(at, slope, plateau, p_knee, p_misfit, without_unchecked(note))
 
 
 def profile(

@@ -35,7 +35,6 @@ class Blocks:
     """Numbers by block and level, of the blocks that have every level."""
 
     cells: pd.DataFrame
-    missing: tuple[Hashable, ...]
     note: str
 
     @property
@@ -45,7 +44,7 @@ class Blocks:
 
     def only(self, blocks: Sequence[Hashable]) -> Blocks:
         """Return the same of fewer blocks."""
-        return Blocks(self.cells.loc[list(blocks)], self.missing, self.note)
+        return Blocks(self.cells.loc[list(blocks)], self.note)
 
 
 def blocks_of(
@@ -75,8 +74,7 @@ def blocks_of(
     cells = tidy.groupby(["b", "l"], observed=True, sort=False)["v"]
     table = cells.mean().unstack("l").reindex(columns=list(levels)).sort_index()
     complete = table.notna().all(axis=1)
-    missing = tuple(table.index[~complete])
-    return Blocks(table[complete], missing, _note(cells.size(), tidy["v"], len(missing)))
+    return Blocks(table[complete], _note(cells.size(), tidy["v"], int((~complete).sum())))
 
 
 def check_values(frame: pd.DataFrame, value: str, log: bool = False) -> Floats:
@@ -287,8 +285,6 @@ class Line:
         below three levels.
     levels : tuple of float
         Levels, rising.
-    missing : tuple
-        Blocks left out because they lack a level.
     n_blocks : int
         Blocks that were fitted.
     note : str
@@ -301,7 +297,6 @@ class Line:
     curvature: Inference
     deviations: tuple[Inference, ...]
     levels: tuple[float, ...]
-    missing: tuple[Hashable, ...]
     n_blocks: int
     note: str = ""
 
@@ -354,7 +349,6 @@ def fit_line(frame: pd.DataFrame, *, value: str, over: str) -> Line:
         curvature=_curvature(values, levels, rise, note),
         deviations=_deviations(values, levels, rise, note),
         levels=tuple(map(float, levels)),
-        missing=table.missing,
         n_blocks=len(values),
         note=without_unchecked(slope.note),
     )

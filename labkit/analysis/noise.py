@@ -24,7 +24,7 @@ from labkit.analysis.power import (
     least_blocks,
 )
 from labkit.analysis.robust import checked
-from labkit.analysis.trials import groups, order_of, require_columns
+from labkit.analysis.trials import groups, require_columns
 from labkit.errors import UsageError
 
 NOISE_COLUMNS = (
@@ -109,18 +109,6 @@ def _floor(cell: pd.DataFrame, value: str, alpha: float) -> dict[str, Any]:
         "detectable_difference": detectable_difference(sd, n, alpha=alpha) if known else np.inf,
         "note": join_notes(*notes),
     }
-
-
-def margins(floor: pd.DataFrame, by: str) -> dict[Hashable, float]:
-    """Return, for each value of a column of `noise_floor`, the largest decidable margin.
-
-    In the order of a categorical, whose categories without a condition that ran twice are there
-    with NaN: nothing is known of them. Infinite where the spread is unknown.
-    """
-    largest = floor.groupby(by, observed=True)["decidable_margin"].max()
-    known = floor[by].dtype
-    names = known.categories if isinstance(known, pd.CategoricalDtype) else order_of(floor[by])
-    return {name: float(largest.get(name, math.nan)) for name in names}
 
 
 def baseline_steps(

@@ -38,6 +38,10 @@ _PILOT_NODES = 48
 MOST_BLOCKS = 100_000
 
 
+#: Power of every plan.
+POWER = 0.8
+
+
 #: No level, however generous, lets fewer blocks decide: below this a spread is hardly known.
 LEAST_BLOCKS = 3
 
@@ -61,49 +65,52 @@ def least_blocks(alpha: float = 0.05) -> int:
     return max(LEAST_BLOCKS, math.ceil(-math.log2(alpha)))
 
 
-def decidable_margin(sd: float, blocks: int, *, alpha: float = 0.05, power: float = 0.8) -> float:
-    """Return the smallest margin at which equal conditions are called equivalent."""
-    _check(sd, alpha, power)
-    if blocks < 2:
-        return math.inf
+def decidable_margin(sd: float, blocks: int, *, alpha: float = 0.05) -> float:
+    """Return the smallest margin at which equal conditions are called equivalent.
 
-    def power_of(margin: float) -> float:
-        return _tost_power(margin, blocks - 1, alpha)
+    Parameters
+    ----------
+    sd : float
+        Standard deviation of the log ratio between blocks.
+    blocks : int
+        The number of blocks; the margin is infinite below 2.
+    alpha : float
+        Level of the test.
 
-    return _ratio(_size_of(power_of, power) * sd / math.sqrt(blocks))
+    Raises
+    ------
+    UsageError
+        For a negative or infinite `sd`, or `alpha` out of range.
+    """
+    return _smallest(sd, blocks, alpha, _tost_power)
 
 
-def detectable_difference(
-    sd: float, blocks: int, *, alpha: float = 0.05, power: float = 0.8
-) -> float:
-    """Return the smallest relative difference that a paired t test finds with this power.
+def detectable_difference(sd: float, blocks: int, *, alpha: float = 0.05) -> float:
+    """Return the smallest relative difference that a paired t test finds with the power `POWER`.
 
     Parameters and errors are those of `decidable_margin`; 0.02 means that a ratio of 1.02, or of
-    1/1.02, is called different with probability `power` by a two-sided test at `alpha`.
+    1/1.02, is called different with probability `POWER` by a two-sided test at `alpha`.
     """
-    _check(sd, alpha, power)
+    return _smallest(sd, blocks, alpha, _t_power)
+
+
+def _smallest(sd: float, blocks: int, alpha: float, power_of: Callable[..., float]) -> float:
+    """Return the smallest relative difference that is decided."""
+    _check(sd, alpha)
     if blocks < 2:
         return math.inf
-
-    def power_of(difference: float) -> float:
-        return _t_power(difference, blocks - 1, alpha)
-
-    return _ratio(_size_of(power_of, power) * sd / math.sqrt(blocks))
+    size = _size_of(lambda size: power_of(size, blocks - 1, alpha))
+    return _ratio(size * sd / math.sqrt(blocks))
 
 
 def blocks_for(
-    margin: float,
-    sd: float,
-    *,
-    alpha: float = 0.05,
-    power: float = 0.8,
-    pilot: int | None = None,
+    margin: float, sd: float, *, alpha: float = 0.05, pilot: int | None = None
 ) -> int | None:
     """Return how many blocks it takes to call equal conditions equivalent within `margin`.
 
     Parameters
     ----------
-    margin, sd, alpha, power : float
+    margin, sd, alpha : float
         As for `decidable_margin`.
     pilot : int, optional
         Blocks from which `sd` was estimated (at least 2); without it `sd` counts as known.
@@ -113,19 +120,14 @@ def blocks_for(
     int or None
         None beyond `MOST_BLOCKS`.
     """
-    return _fewest(margin, sd, alpha, power, pilot, _tost_power)
+    return _fewest(margin, sd, alpha, pilot, _tost_power)
 
 
 def blocks_to_detect(
-    difference: float,
-    sd: float,
-    *,
-    alpha: float = 0.05,
-    power: float = 0.8,
-    pilot: int | None = None,
+    difference: float, sd: float, *, alpha: float = 0.05, pilot: int | None = None
 ) -> int | None:
     """Return how many blocks it takes to find a relative difference; as `blocks_for` otherwise."""
-    return _fewest(difference, sd, alpha, power, pilot, _t_power)
+    return _fewest(difference, sd, alpha, pilot, _t_power)
 
 
 @lru_cache(maxsize=4096)
@@ -133,12 +135,11 @@ def _fewest(
     target: float,
     sd: float,
     alpha: float,
-    power: float,
     pilot: int | None,
     power_of: Callable[..., float],
 ) -> int | None:
     """Return the fewest blocks that decide a relative difference `target`."""
-    _check(sd, alpha, power)
+    _check(sd, alpha)
     if not (target > 0 and math.isfinite(target)):
         raise UsageError(f"invalid margin or difference: {target!r}", remedy="give one above 0")
     if pilot is not None and pilot < 2:
@@ -149,7 +150,7 @@ def _fewest(
     size = math.log1p(target) / sd if sd else math.inf
 
     def short(n: int) -> bool:
-        return power_of(size * math.sqrt(n), n - 1, alpha, pilot_df=pilot_df) < power
+        return power_of(size * math.sqrt(n), n - 1, alpha, pilot_df=pilot_df) < POWER
 
     high = 2
     while short(high):
@@ -168,14 +169,11 @@ def _ratio(log_difference: float) -> float:
     return math.expm1(log_difference) if log_difference < 700 else math.inf
 
 
-def _check(sd: float, alpha: float, power: float) -> None:
+def _check(sd: float, alpha: float) -> None:
     if not (sd >= 0 and math.isfinite(sd)):
         raise UsageError(f"invalid standard deviation: {sd!r}", remedy="finite and not negative")
-    if not (0 < alpha < 0.5 and alpha < power < 1):
-        raise UsageError(
-            f"invalid alpha or power: alpha={alpha!r}, power={power!r}",
-            remedy="0 < alpha < 0.5 and alpha < power < 1",
-        )
+    if not 0 < alpha < 0.5:
+        raise UsageError(f"invalid alpha: {alpha!r}", remedy="0 < alpha < 0.5")
 
 
 @lru_cache(maxsize=8)
@@ -222,14 +220,14 @@ def _t_power(difference: float, df: int, alpha: float, *, pilot_df: int = 0) -> 
     return float(pilot_weights @ outside @ weights)
 
 
-def _size_of(power_of: Callable[[float], float], power: float) -> float:
-    """Return the size at which the power is reached."""
+def _size_of(power_of: Callable[[float], float]) -> float:
+    """Return the size at which `POWER` is reached."""
     # Imported here: it takes 0.2 s.
     from scipy import optimize
 
     high = 1.0
-    while power_of(high) < power:
+    while power_of(high) < POWER:
         high *= 2
     return float(
-        optimize.brentq(lambda size: power_of(size) - power, 0.0, high, xtol=1e-9, rtol=1e-9)
+        optimize.brentq(lambda size: power_of(size) - POWER, 0.0, high, xtol=1e-9, rtol=1e-9)
     )

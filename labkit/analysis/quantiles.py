@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.estimates import Estimate, join_notes
 from labkit.analysis.robust import block_mean, dependence_note
-from labkit.analysis.trials import SortedSamples, quantiles, samples_needed
+from labkit.analysis.trials import SortedSamples, samples_needed
 from labkit.errors import UsageError
 
 Array = NDArray[Any]
@@ -326,7 +326,7 @@ class _Pool:
             skipped += start
         inner = np.sort(np.concatenate(spans))
         place = self.level * (self.n - 1) - skipped
-        return float(quantiles(inner, [place / max(len(inner) - 1, 1)])[0])
+        return float(SortedSamples(inner).quantiles([place / max(len(inner) - 1, 1)])[0])
 
     def candidates(self) -> Floats:
         """Return samples of all trials around the quantile, rising, and the outermost ones."""

@@ -123,8 +123,8 @@ class Looks:
         levels += [self.levels(alpha, sizes)[-1] for sizes in taken]
         return max(_LEAST_LEVEL, min(levels))
 
-    def adjust(self, p_value: float, n_blocks: int, *, sides: int = 1) -> float:
-        """Return the p-value of a test at one look, with the looks before it counted.
+    def adjust(self, p_value: float, n_blocks: int) -> float:
+        """Return the p-value of a two-sided test at one look, with the looks before it counted.
 
         A test that stops at the first look that decides has at most the error `alpha` when it is
         called significant where the returned value is below `alpha`.
@@ -132,11 +132,9 @@ class Looks:
         Parameters
         ----------
         p_value : float
-            P-value on the blocks so far; NaN gives NaN.
+            Two-sided p-value on the blocks so far; NaN gives NaN.
         n_blocks : int
             The number of these blocks, a planned look or not.
-        sides : int
-            2 for a p-value that is twice that of the likelier side.
 
         Returns
         -------
@@ -148,13 +146,13 @@ class Looks:
         errors, levels = _scale(self.taken(n_blocks), self.blocks[-1])
         if not len(levels):
             return 1.0
-        p_side = p_value / sides
+        p_side = p_value / 2
         if p_side >= levels[-1]:
             return 1.0
         if p_side <= levels[0]:
-            return sides * p_side * float(errors[0] / levels[0])
+            return p_value * float(errors[0] / levels[0])
         logs = np.interp(math.log(p_side), np.log(levels), np.log(errors))
-        return min(1.0, sides * math.exp(float(logs)))
+        return min(1.0, 2 * math.exp(float(logs)))
 
 
 def campaign_share(number: int) -> float:

@@ -72,6 +72,11 @@ def order_of(series: pd.Series[Any]) -> list[Any]:
     return [name for name in series.cat.categories if name in set(present)]
 
 
+def levels_of(series: pd.Series[Any]) -> list[Any]:
+    """Return all categories of a categorical, also unused ones, or the values in order."""
+    return list(series.cat.categories) if is_categorical(series) else order_of(series)
+
+
 def groups(frame: pd.DataFrame, by: Sequence[str]) -> list[tuple[dict[str, Any], Any]]:
     """Return the distinct combinations of `by` as (values of `by`, positions of the rows).
 
@@ -119,11 +124,6 @@ class SortedSamples:
     def __repr__(self) -> str:
         span = f", {self.min:g} to {self.max:g}" if len(self) else ""
         return f"<{len(self):,} sorted samples{span}>"
-
-    @property
-    def values(self) -> Array:
-        """All samples, sorted."""
-        return self._values if self._ends is None else np.repeat(*self.counted())
 
     def counted(self) -> tuple[Array, NDArray[np.int64]]:
         """Return values, rising, and the number of samples of each; a value may occur twice."""
@@ -176,8 +176,26 @@ class SortedSamples:
         return places if self._ends is None else np.append(0, self._ends)[places]
 
     def quantiles(self, levels: Sequence[float] | Array) -> Floats:
-        """Return quantiles, interpolated linearly (type 7 of Hyndman & Fan 1996)."""
-        return quantiles(self, levels)
+        """Return quantiles, interpolated linearly (type 7 of Hyndman & Fan 1996).
+
+        `numpy.quantile` partitions a copy of the samples at each call and gives NaN next to
+        infinities.
+        """
+        position = np.asarray(levels, dtype=np.float64) * (len(self) - 1)
+        below = np.floor(position).astype(np.int64)
+        above = np.minimum(below + 1, len(self) - 1)
+        low, high = (self.at(rank).astype(np.float64) for rank in (below, above))
+        # Two equal infinities have no difference, and need none.
+        step = np.zeros_like(low)
+        weight = position - below
+        with np.errstate(over="ignore"):
+            np.subtract(high, low, out=step, where=high != low)
+        step = np.multiply(weight, step, out=np.zeros_like(low), where=weight > 0)
+        values = np.add(low, step, out=low.copy(), where=np.isfinite(low))
+        # Values so far apart that their difference overflows.
+        far = np.isinf(step) & np.isfinite(low) & np.isfinite(high)
+        values[far] = (1 - weight[far]) * low[far] + weight[far] * high[far]
+        return values
 
 
 #: From so many samples on, and where they have so many times fewer values, values are counted.
@@ -208,29 +226,6 @@ def pool(several: Iterable[SortedSamples]) -> SortedSamples:
     values, ends = values[order], np.cumsum(counts[order])
     last = np.append(np.flatnonzero(values[1:] != values[:-1]), len(values) - 1)
     return SortedSamples(values[last], ends[last])
-
-
-def quantiles(ordered: Array | SortedSamples, levels: Sequence[float] | Array) -> Floats:
-    """Return quantiles of sorted values, interpolated linearly (type 7 of Hyndman & Fan 1996).
-
-    `numpy.quantile` partitions a copy of the samples at each call and gives NaN next to infinities.
-    """
-    at = ordered.at if isinstance(ordered, SortedSamples) else ordered.__getitem__
-    position = np.asarray(levels, dtype=np.float64) * (len(ordered) - 1)
-    below = np.floor(position).astype(np.int64)
-    above = np.minimum(below + 1, len(ordered) - 1)
-    low, high = (at(rank).astype(np.float64) for rank in (below, above))
-    # Two equal infinities have no difference, and need none.
-    step = np.zeros_like(low)
-    weight = position - below
-    with np.errstate(over="ignore"):
-        np.subtract(high, low, out=step, where=high != low)
-    step = np.multiply(weight, step, out=np.zeros_like(low), where=weight > 0)
-    values = np.add(low, step, out=low.copy(), where=np.isfinite(low))
-    # Values so far apart that their difference overflows.
-    far = np.isinf(step) & np.isfinite(low) & np.isfinite(high)
-    values[far] = (1 - weight[far]) * low[far] + weight[far] * high[far]
-    return values
 
 
 def sort_samples(samples: Array, name: Any = "a trial") -> SortedSamples:

@@ -149,16 +149,6 @@ BUFFER = 65536
 #: has when tcpdump ends are lost.
 _BLOCK = 1.2
 
-_LISTENS = """
-tries=0
-while [ "$tries" -lt 500 ]; do
-    grep -q "listening on" "$1/stderr" 2>/dev/null && exit 0
-    tries=$((tries + 1))
-    sleep 0.02
-done
-cat "$1/stderr" >&2
-exit 1
-"""
 # The output of a host's command is text.
 _FETCH = 'gzip -1 -c "$1/packets.pcap" | base64 -w 0'
 
@@ -192,7 +182,7 @@ def capture_packets(
     argv = ["taskset", "-c", cpus, "tcpdump", *options, "-Z", "root", expression]
     try:
         job = start_job(target.host, argv, directory=directory, label=label)
-        ready = target.host.run(*script(_LISTENS, directory), check=False, timeout=30)
+        ready = job.await_output("listening on")
         if ready.status != 0:
             raise ToolOutput(
                 "tcpdump does not capture",

@@ -106,13 +106,6 @@ class BudgetPlan:
     studies: tuple[StudyPlan, ...]
     #: Claims that take longer, with their seconds alone.
     left_out: tuple[Candidate, ...]
-    #: Claims that no such time decides, with the reason.
-    impossible: Mapping[str, str]
-
-    @property
-    def seconds(self) -> float:
-        """How long all of it takes."""
-        return sum(study.seconds for study in self.studies)
 
     @property
     def names(self) -> list[str]:
@@ -143,9 +136,8 @@ def plan_budget(
     questions : iterable of Candidate
         The questions of studies; one may come several times, with more blocks that decide more.
     """
-    candidates, impossible = _candidates(claims, rows, campaigns)
     asking = [*questions]
-    left = [*asking, *candidates]
+    left = [*asking, *_candidates(claims, rows, campaigns)]
     asked: dict[str, set[str]] = {}
     for one in asking:
         asked.setdefault(one.study, set()).add(one.name)
@@ -175,38 +167,31 @@ def plan_budget(
         if candidate.name not in decided:
             left_out.setdefault(candidate.name, candidate)
     return BudgetPlan(
-        tuple(sorted(chosen, key=lambda plan: plan.seconds)),
-        tuple(left_out.values()),
-        impossible,
+        tuple(sorted(chosen, key=lambda plan: plan.seconds)), tuple(left_out.values())
     )
 
 
 def _candidates(
     claims: Iterable[Claim], rows: pd.DataFrame, campaigns: Mapping[str, Dataset]
-) -> tuple[list[Candidate], dict[str, str]]:
-    """Return the claims that some time decides, and why each other one is not decided by time."""
+) -> list[Candidate]:
+    """Return the claims that some time decides."""
     by_claim = rows.set_index("id")
     known = {
         study: (rows_of(campaign), costs_of(campaign)) for study, campaign in campaigns.items()
     }
     candidates: list[Candidate] = []
-    impossible: dict[str, str] = {}
     for claim in claims:
         row = by_claim.loc[claim.id]
         blocks = row["blocks_needed"]
         if claim.study not in known or row["setting"] == "unsuitable" or pd.isna(blocks):
-            impossible[claim.id] = str(row["why"])
             continue
         levels, seconds = known[claim.study]
         labels = needs(claim, levels)
         planned = max(least_blocks(), math.ceil(LOOKS_FACTOR * int(blocks)))
         trials = {label: planned * seconds[label] for label in labels if label in seconds}
-        candidate = Candidate(claim.id, claim.study, planned, trials, WORTH[claim.tier])
-        if planned > MOST_BLOCKS or not candidate.trials:
-            impossible[claim.id] = f"about {planned:,} blocks would decide"
-        else:
-            candidates.append(candidate)
-    return candidates, impossible
+        if planned <= MOST_BLOCKS and trials:
+            candidates.append(Candidate(claim.id, claim.study, planned, trials, WORTH[claim.tier]))
+    return candidates
 
 
 def rows_of(campaign: Dataset) -> list[tuple[Mapping[str, str], str]]:

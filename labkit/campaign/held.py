@@ -458,7 +458,7 @@ def lost_time(name: str, group_ns: float | None, used_ns: float) -> list[str]:
     ]
 
 
-def raise_changed(changes: Sequence[str], where: str, **evidence: Any) -> None:
+def raise_changed(changes: Sequence[str], where: str) -> None:
     """Raise `ManipulationError` if there are any changes."""
     if not changes:
         return
@@ -468,5 +468,5 @@ def raise_changed(changes: Sequence[str], where: str, **evidence: Any) -> None:
         where=where,
         why="something other than this trial has changed it",
         remedy="the trial is discarded; leave the rig alone while it measures",
-        evidence={"changes": list(changes), **evidence},
+        evidence={"changes": list(changes)},
     )

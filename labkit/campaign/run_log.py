@@ -20,7 +20,7 @@ import tqdm.auto
 from labkit.campaign.store import write_json
 from labkit.design import Condition, Design, trial_name
 from labkit.paths import PROGRESS
-from labkit.process import open_progress
+from labkit.process import announce, open_progress
 from labkit.rig import Rig
 from labkit.status import process_identity
 from labkit.version import VERSION
@@ -172,7 +172,9 @@ class RunLog:
             self._answered.add(question["name"])
             text = f"{question['name']}: {question['state']}: {question['result']}"
             LOG.info("  %s", text)
-            if not self._bar.lines:
+            if self._run is None:  # a look that an interrupted run left to this one
+                announce(text)
+            elif not self._bar.lines:
                 self._bar.note(text)
 
     def drop(self, trials: set[str]) -> None:

@@ -79,7 +79,7 @@ class Runner:
         )
         self._look(store, log, todo)
         if not todo:
-            if not (store.path / PROGRESS).exists():
+            if self.blocks is None or not (store.path / PROGRESS).exists():
                 log.write_progress()
             return
         boots = {str(one.get("volatile", {}).get("boot_id", "")) for one in facts.values()}

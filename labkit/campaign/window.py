@@ -57,9 +57,9 @@ class Load:
 class WindowResult:
     """The job's result (the status of the first load that failed), its files, and its cost.
 
-    `texts` are the snapshots ``before`` and ``after``, what timed a cache line printed
-    (``line_before``, ``line_after``, empty where nothing did), and ``NAME.out``, ``NAME.err``
-    and ``NAME.log`` of each load; `wakeups` says how often the harness ran meanwhile.
+    `texts` are the snapshots ``before`` and ``after``, what timed a cache line printed (``line``,
+    empty where nothing did), and ``NAME.out``, ``NAME.err`` and ``NAME.log`` of each load;
+    `wakeups` says how often the harness ran meanwhile.
     """
 
     job: Result

@@ -38,10 +38,8 @@ from labkit.claims.schema import (
     beyond,
     words,
 )
-from labkit.units import METRICS, factor_words, level_words
+from labkit.units import METRICS, factor_words, level_words, unit_of_name
 
-#: Units that a factor's name ends with.
-_UNITS = {"us": "us", "ns": "ns", "b": "B"}
 _NO_LOGARITHM = "a value of 0 has no logarithm"
 
 
@@ -257,7 +255,11 @@ def _ratios(case: _Case, pairs: Sequence[tuple[Cell, Cell]], region: Region) -> 
         label = f"{words(above, without=below)} against {words(below, without=above)}"
         ratio = _paired(values[:, top], values[:, bottom])
         parts.append(Part(label, ratio, *region, compared=True))
-    return Evaluation(tuple(parts), data.samples, note=data.note, limited=data.limited)
+    return _evaluated(data, *parts)
+
+
+def _evaluated(data: Cells, *parts: Part, note: str = "", also: float = 0.0) -> Evaluation:
+    return Evaluation(parts, data.samples, also, join_notes(data.note, note), data.limited)
 
 
 def _paired(above: NDArray[np.float64], below: NDArray[np.float64]) -> Inference:
@@ -289,7 +291,7 @@ def _contrast(case: _Case) -> Evaluation:
         f"{words(a, without=b)} against {words(b, without=a)}" for a, b in (four[:2], four[2:])
     )
     part = Part(f"ratio of {first} to that of {second}", estimate, *beyond(claim.direction))
-    return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
+    return _evaluated(data, part)
 
 
 def _bound(case: _Case) -> Evaluation:
@@ -305,7 +307,7 @@ def _bound(case: _Case) -> Evaluation:
         estimate = block_mean(values, note=join_notes(note, f"{_NO_LOGARITHM}: arithmetic mean"))
     unit = claim.unit if claim.unit not in ("", "1") else _unit(claim)
     part = Part(words(cell), estimate, *claim.region(), unit)
-    return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
+    return _evaluated(data, part)
 
 
 def _linear(case: _Case) -> Evaluation:
@@ -328,12 +330,7 @@ def _linear(case: _Case) -> Evaluation:
         # Below three levels there is one deviation, which is unknown.
         for level, deviation in zip(line.levels, line.deviations, strict=len(line.deviations) > 1)
     )
-    return Evaluation(
-        (slope, *straight),
-        data.samples,
-        note=join_notes(data.note, line.note),
-        limited=data.limited,
-    )
+    return _evaluated(data, slope, *straight, note=line.note)
 
 
 def _fixed_offset(case: _Case) -> Evaluation:
@@ -343,7 +340,7 @@ def _fixed_offset(case: _Case) -> Evaluation:
     unit = _unit(claim)
     if not data.positive:
         part = Part("added at size 0", _nothing(data), 0.0, math.inf, unit)
-        return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
+        return _evaluated(data, part)
     frame = _over(data, levels)
     frame["side"] = np.where(frame["cell"].to_numpy() < len(levels), "baseline", "condition")
     fit = fit_overhead(
@@ -357,8 +354,7 @@ def _fixed_offset(case: _Case) -> Evaluation:
     offset = Part(f"added at {factor_words(claim.over)} 0", fit.intercept, 0.0, math.inf, unit)
     growth = "growth as a share of the baseline"
     grown = Part(growth, fit.relative, -claim.margin, claim.margin, "share")
-    note = join_notes(data.note, fit.note)
-    return Evaluation((offset, grown), data.samples, note=note, limited=data.limited)
+    return _evaluated(data, offset, grown, note=fit.note)
 
 
 def _knee(case: _Case) -> Evaluation:
@@ -372,17 +368,17 @@ def _knee(case: _Case) -> Evaluation:
         )
     data = case.values([cells[place] for place in kept])
     label = f"the knee over the {factor_words(claim.over)}"
-    unit = _UNITS.get(claim.over.rpartition("_")[2], "1")
+    unit = unit_of_name(claim.over) or "1"
     if not data.positive:
         part = Part(label, _nothing(data), *claim.region(), unit)
-        return Evaluation((part,), data.samples, note=data.note, limited=data.limited)
+        return _evaluated(data, part)
     frame = _over(data, [levels[place] for place in kept])
     fit = fit_knee(frame, value="value", over="level")
     misfit = f"a hinge fits badly (p = {fit.p_lack_of_fit:.2g})"
-    note = join_notes(data.note, fit.note, misfit if fit.p_lack_of_fit < 0.05 else "")
+    note = join_notes(fit.note, misfit if fit.p_lack_of_fit < 0.05 else "")
     part = Part(label, fit.at, *claim.region(), unit)
     # A place of a knee is shown only where there is a knee.
-    return Evaluation((part,), data.samples, also=fit.p_knee, note=note, limited=data.limited)
+    return _evaluated(data, part, also=fit.p_knee, note=note)
 
 
 #: What estimates each kind that is not only ratios of cells.

@@ -61,9 +61,8 @@ Source = Dataset | Path | str
 def ledger(
     datasets: Source | Sequence[Source] = (),
     *,
-    claims: Claims | Path | str | None = None,
+    claims: Claims | None = None,
     alpha: float = 0.05,
-    root: Path | str | None = None,
 ) -> pd.DataFrame:
     """Evaluate every claim on what was measured.
 
@@ -73,12 +72,10 @@ def ledger(
         Campaigns, or folders with campaigns. Several campaigns of one plan on one rig are one
         body of evidence: the blocks of all of them count. Campaigns of a study with another plan
         than its last one are left out, and its rows say so.
-    claims : Claims or path, optional
+    claims : Claims, optional
         By default those of ``data/claims.toml``.
     alpha : float
         Level of each of the two corrected families of a source.
-    root : path, optional
-        Folder of the published tables; by default ``data/published``.
 
     Returns
     -------
@@ -124,7 +121,7 @@ def ledger(
     """
     if not 0 < alpha < 0.5:
         raise UsageError(f"alpha={alpha!r} is not usable", remedy="0 < alpha < 0.5")
-    known = claims if isinstance(claims, Claims) else load_claims(claims, root)
+    known = load_claims() if claims is None else claims
     given = [datasets] if isinstance(datasets, Dataset | Path | str) else datasets
     campaigns = evidence(
         [
@@ -159,8 +156,7 @@ class Evidence:
     @property
     def datasets(self) -> list[Dataset]:
         """The campaigns, the last one last."""
-        one = self.measured
-        return one.datasets if isinstance(one, Combined) else [one.dataset]
+        return self.measured.datasets
 
     @property
     def planned(self) -> int:
@@ -289,15 +285,8 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
             size, least = len(tests), least_blocks(alpha)
             try:
                 needed = blocks_needed(evaluation.deciding, alpha / max(1, size), least)
-                planned = entry.campaign.planned if entry.campaign else 0
-                result, why = decide(
-                    entry.claim,
-                    evaluation,
-                    pair,
-                    entry.setting,
-                    family=size,
-                    alpha=alpha,
-                    planned=planned,
+                result, why = _decide(
+                    entry, evaluation, pair, family=size, alpha=alpha, needed=needed
                 )
                 row["blocks_needed"] = None if evaluation.limited else needed
             except Exception as error:  # as in `_entry`
@@ -356,10 +345,7 @@ def p_values(
     }
     if looks is None:
         return {name: p for name, (p, _) in found.items()}
-    return {
-        name: times * looks.adjust(p / times, n_blocks, sides=2)
-        for name, (p, times) in found.items()
-    }
+    return {name: times * looks.adjust(p / times, n_blocks) for name, (p, times) in found.items()}
 
 
 def _exploratory(adjusted: Mapping[str, float], alpha: float) -> str:
@@ -462,20 +448,17 @@ def _place(path: Path) -> str:
     return str(whole.relative_to(home)) if whole.is_relative_to(home) else whole.name
 
 
-def decide(
-    claim: Claim,
+def _decide(
+    entry: _Entry,
     evaluation: Evaluation,
     adjusted: tuple[float, float],
-    setting: tuple[str, str],
     *,
     family: int,
     alpha: float,
-    planned: int = 0,
+    needed: int | None,
 ) -> tuple[str, str]:
-    """Return the result of a measured claim and what decided it.
-
-    `planned` is the number of blocks that its campaigns planned.
-    """
+    """Return the result of a measured claim and what decided it."""
+    claim, setting = entry.claim, entry.setting
     holds, fails = adjusted[0] < alpha, adjusted[1] < alpha
     assert not (holds and fails), f"{claim.id}: shown to hold and to fail"
     # That few blocks cannot be checked is said once, above the table.
@@ -497,16 +480,16 @@ def decide(
             f"{_inside(claim, evaluation.weakest)}{also if others else ''} (p {_p(adjusted[0])})",
             note,
         )
-    planned = max(planned, evaluation.n_blocks)
+    planned = max(entry.campaign.planned if entry.campaign else 0, evaluation.n_blocks)
     if narrow := [part for part in evaluation.deciding if not reachable(part, planned, alpha)]:
-        said = _too_noisy(evaluation, narrow[0], family, alpha, planned)
+        said = _too_noisy(narrow[0], needed, planned)
         return "undecided", join_notes(said, note)
     if fails:
         said = f"{_outside(claim, evaluation.worst)} (p {_p(adjusted[1])})"
         if evaluation.spare:
             said += f", nor {'does' if evaluation.spare == 1 else 'do'} {evaluation.spare} more"
         return "contradicted", join_notes(said, _absent(evaluation, alpha), note)
-    return "undecided", join_notes(_open(claim, evaluation, family, alpha), note)
+    return "undecided", join_notes(_open(evaluation, needed, family, alpha), note)
 
 
 def region(part: Part) -> str:
@@ -630,7 +613,7 @@ def _absent(evaluation: Evaluation, alpha: float) -> str:
     return "" if known else f"that there is one was not shown (p {_p(evaluation.also)})"
 
 
-def _open(claim: Claim, evaluation: Evaluation, family: int, alpha: float) -> str:
+def _open(evaluation: Evaluation, needed: int | None, family: int, alpha: float) -> str:
     """Return why a claim is neither shown nor refuted, and what it would take."""
     part = evaluation.weakest
     said = f"{part.label}: whether {_value(part)} lies {region(part)} is open"
@@ -639,17 +622,15 @@ def _open(claim: Claim, evaluation: Evaluation, family: int, alpha: float) -> st
     elif min(evaluation.p_replicates, evaluation.p_contradicts) < alpha:
         said += f" after Holm's correction over {family} claims"
     said = join_notes(said, _absent(evaluation, alpha))
-    blocks = blocks_needed(evaluation.deciding, alpha / max(1, family), least_blocks(alpha))
-    if blocks is not None:
-        more = "more than " if blocks >= MOST_BLOCKS else "about "
-        said += f"; {more}{blocks:,} blocks would decide"
+    if needed is not None:
+        more = "more than" if needed >= MOST_BLOCKS else "about"
+        said += f"; {more} {needed:,} blocks would decide"
     return said
 
 
-def _too_noisy(evaluation: Evaluation, part: Part, family: int, alpha: float, planned: int) -> str:
+def _too_noisy(part: Part, needed: int | None, planned: int) -> str:
     """Return why no verdict on a claim is possible in the blocks that were planned."""
-    least = least_blocks(alpha)
-    blocks = blocks_needed(evaluation.deciding, alpha / max(1, family), least) or MOST_BLOCKS
+    blocks = needed or MOST_BLOCKS
     more = "more than" if blocks >= MOST_BLOCKS else "about"
     takes = f"{more} {blocks:,} blocks, {planned:,} planned"
     if _over_campaigns(part):

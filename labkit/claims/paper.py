@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from labkit.answers import interval_text, quantity, scaled, unit_of_word, word_of
 from labkit.claims.cells import NotMeasured
-from labkit.claims.estimators import Evaluation, evaluate
+from labkit.claims.estimators import evaluate
 from labkit.claims.ledger import RESULTS, TIERS, counts_text, evidence, ledger
-from labkit.claims.published import published
+from labkit.claims.published import TAIL, published
 from labkit.claims.reasons import of_campaign, of_experiment
 from labkit.claims.schema import (
     CLAIM,
@@ -41,8 +41,6 @@ Levels = Mapping[str, Mapping[str, "str | Cell | Sequence[Cell]"]]
 ABSENT = "not measured here"
 #: The settings, the best first.
 _SETTINGS = (*SETTINGS, "")
-#: Columns of a printed table that are no factors.
-_TAIL = ("item", "label", "metric", "statistic", "value", "unit", "n")
 _NUMBERS = (
     *("paper", "paper_low", "paper_high", "paper_sd", "here", "low", "high", "sd", "ratio"),
     *("ratio_low", "ratio_high", "paper_ratio", "paper_ratio_low", "paper_ratio_high"),
@@ -141,9 +139,8 @@ class Paper:
 
     def headlines(self) -> str:
         """Return the headlines as an HTML table: what was said, what was found, how sure."""
-        order = {name: place for place, name in enumerate(RESULTS)}
         rows = self.rows[self.rows["tier"] == "headline"]
-        rows = rows.sort_values("result", key=lambda one: one.map(order), kind="stable")
+        rows = rows.sort_values("result", key=lambda one: one.map(RESULTS.index), kind="stable")
         table = pd.DataFrame(
             [
                 {
@@ -275,7 +272,7 @@ class Paper:
         for name, level in only.items():
             chosen = level if isinstance(level, list | tuple) else [level]
             table = table[table[name].isin(list(chosen))]
-        factors = [name for name in table.columns if name not in _TAIL]
+        factors = [name for name in table.columns if name not in TAIL]
         base = {name: _text(level) for name, level in (baseline or {}).items()}
         rows: list[dict[str, Any]] = []
         quantities = _quantities(table, factors)
@@ -459,19 +456,9 @@ class Paper:
         self, study: str, column: str, statistic: str, at: Cell, to: Cell
     ) -> dict[str, float]:
         """Return the ratio of two cells, paired by block; nothing where it was not measured."""
-        evaluated = self._compared(study, column, statistic, at, to)
-        if evaluated is None:
-            return {}
-        (part,) = evaluated.parts
-        low, high = part.estimate.interval()
-        return {"ratio": part.estimate.value, "ratio_low": low, "ratio_high": high}
-
-    def _compared(
-        self, study: str, column: str, statistic: str, at: Cell, to: Cell
-    ) -> Evaluation | None:
         found = self._evidence.get(study)
         if found is None or not _recorded(found.measured.dataset, column):
-            return None
+            return {}
         at, to = (_of_plan(cell, found.measured.dataset) for cell in (at, to))
         names = dict.fromkeys([*at, *to])
         shared = {name: at[name] for name in names if name in at and at.get(name) == to.get(name)}
@@ -489,9 +476,11 @@ class Paper:
             low=0.0,
         )
         try:
-            return evaluate(claim, found.measured)
+            (part,) = evaluate(claim, found.measured).parts
         except NotMeasured:
-            return None
+            return {}
+        low, high = part.estimate.interval()
+        return {"ratio": part.estimate.value, "ratio_low": low, "ratio_high": high}
 
     def _claim(self, study: str, column: str, statistic: str, **more: Any) -> Claim:
         """Return a claim that asks for cells as the ledger's claims do."""

@@ -18,7 +18,8 @@ from labkit.version import VERSION
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`labkit report --measure` measures everything; `labkit COMMAND --help` has examples.",
+    epilog="`labkit report --measure` measures what can be decided in 15 minutes. "
+    "`labkit COMMAND --help` has examples.",
 )
 @click.version_option(VERSION, prog_name="labkit")
 @click.option(

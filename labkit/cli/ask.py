@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from labkit.cli.options import WAIT, interruptible, say, seconds_of
+from labkit.cli.options import WAIT, interruptible, rig_spec, say, seconds_of
 from labkit.errors import LabkitError
 from labkit.paths import project
 from labkit.status import aligned
@@ -63,7 +63,7 @@ def ask(
         rows = [(name, tools[""].title) for name, tools in library.load_questions().items()]
         click.echo("\n".join(aligned(rows)))
         return
-    here, reason = studies.rig_here() if rig == "auto" else (rig, "")
+    here, reason = studies.rig_here() if rig == "auto" else (rig_spec(rig), "")
     chosen = library.choose(library.load_questions(here), question, tool)
     if placements:
         chosen = chosen.on(placements)

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from labkit import status as progress
-from labkit.cli.options import NEW, PROFILE, STOP_AFTER, WAIT, interruptible, say
+from labkit.cli.options import NEW, PROFILE, STOP_AFTER, WAIT, interruptible, rig_spec, say
 from labkit.errors import UsageError
 from labkit.paths import project
 from labkit.placement import parse_cpus
@@ -42,7 +42,7 @@ LEAST_WATCH = 5.0
     help="Set a parameter of the notebooks.",
 )
 @click.option(
-    "--rig", default="", help="The rig: a rig.toml, kvm, virtual:1gbit; the same as -p rig."
+    "--rig", default="", help="A rig.toml of the working directory, kvm, one-host, virtual:1gbit."
 )
 @click.option(
     "--file",
@@ -97,11 +97,13 @@ def run(
     """
     from labkit import studies as library
 
-    parameter += (("rig", rig),) if rig else ()
+    parameter += (("rig", rig_spec(rig)),) if rig else ()
     parameters = library.parameters(parameter, new=new)
     runs = library.plan_runs(studies, profile, files, parameters)
     if scheduler and (new or rig or os.environ.get(UNTIL)):
         raise UsageError("--scheduler goes without --new, --rig and --stop-after")
+    if not scheduler and (samples or tls_ca_file or tls_cert or tls_key):
+        raise UsageError("--samples and --tls-... go with --scheduler")
     interruptible()
     if scheduler:
         from labkit.cli import fleet

@@ -39,10 +39,10 @@ def worker(scheduler: str, rig: str, options: Sequence[str]) -> None:
     from labkit.rig import kind_of
 
     _require_dask()
-    if rig != "auto":
-        kind_of(rig).check(rig)
-    # Blocks are measured by processes with the project's folder as theirs.
+    # What measures the blocks may run in another folder.
     offered = str(Path(rig).resolve()) if rig.endswith(".toml") else rig
+    if offered != "auto":
+        kind_of(offered).check(offered)
     argv = fleet.worker_argv(scheduler, fleet.slug(rig), options)
     os.execvpe(argv[0], argv, {**os.environ, fleet.RIG: offered})
 

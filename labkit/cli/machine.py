@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labkit.cli.options import RIG, say
+from labkit.cli.options import RIG, rig_file, rig_spec, say
 from labkit.errors import LabkitError, UsageError, suggestion
 
 if TYPE_CHECKING:
@@ -60,45 +60,38 @@ def _show_states(states: Sequence[State]) -> None:
 @RIG
 def restore(path: Path | None) -> None:
     """Undo host settings that a killed campaign left changed."""
-    if path is not None:
-        from labkit import machines
-        from labkit.rig import lock
-
-        with lock.locked():
-            by_role = machines.restore_settings(path)
-        _show_by_role(by_role, "nothing to restore")
-        if any(not outcome.ok for outcomes in by_role.values() for outcome in outcomes):
-            raise SystemExit(1)
-        return
+    from labkit import machines
     from labkit.hosts import LocalHost
     from labkit.hosts import restore as undo
     from labkit.rig import lock
 
     with lock.locked():
-        if _is_up():
+        if path is None and _is_up():
             raise UsageError(
                 "the virtual rig is up, and its settings belong to it",
                 remedy="labkit rig down restores them",
             )
-        outcomes = undo(LocalHost())
-    for outcome in outcomes:
-        click.echo(str(outcome))
-    if not outcomes:
-        click.echo("nothing to restore")
-    if any(not outcome.ok for outcome in outcomes):
+        by_role = machines.restore_settings(path) if path else {"": undo(LocalHost())}
+    _show_by_role(by_role, "nothing to restore")
+    if any(not outcome.ok for outcomes in by_role.values() for outcome in outcomes):
         raise SystemExit(1)
 
 
 def _show_by_role(lines: Mapping[str, Sequence[object]], nothing: str) -> None:
+    """Print lines with the role of the host before each; "" is this machine."""
     for role, of_role in lines.items():
         for line in of_role or [nothing]:
-            click.echo(f"{role}: {line}")
+            click.echo(f"{role}: {line}" if role else str(line))
 
 
 @click.command(
     epilog="Examples: labkit clean | labkit clean --images | labkit clean --rig rig.toml"
 )
-@click.option("--images", is_flag=True, help="Also remove what storage daemons keep between runs.")
+@click.option(
+    "--images",
+    is_flag=True,
+    help="Also remove the layered images of 30-union-filesystem that storage daemons keep.",
+)
 @RIG
 def clean(images: bool, path: Path | None) -> None:
     """Remove what a killed campaign left on this machine, and nothing else.
@@ -125,8 +118,7 @@ def clean(images: bool, path: Path | None) -> None:
         removed = remove(say=say)
         if images and (stored := storage.forget(LocalHost())):
             removed.append(stored)
-    for line in removed or ["nothing was left"]:
-        click.echo(line)
+    _show_by_role({"": removed}, "nothing was left")
 
 
 @click.group("rig")
@@ -139,14 +131,7 @@ def rig() -> None:
     epilog="Examples: labkit rig prepare --rig rig.toml | labkit rig prepare --rig rig.toml "
     "--install",
 )
-@click.option(
-    "--rig",
-    "path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    required=True,
-    help="A rig.toml.",
-)
+@rig_file(required=True, help="A rig.toml.")
 @click.option("--install", is_flag=True, help="Install missing packages there, with apt-get.")
 def rig_prepare(path: Path, install: bool) -> None:
     """Bring images, and with --install packages, to the hosts of a rig.toml.
@@ -175,8 +160,7 @@ def rig_up(spec: str) -> None:
     from labkit.rig import Rig, clean, lock, virtual
 
     if spec:
-        place = str(Path(spec).resolve()) if spec.endswith(".toml") else spec
-        with Rig.open(place, say=say) as opened:
+        with Rig.open(rig_spec(spec), say=say) as opened:
             for line in (*opened.links, *opened.caveats):
                 click.echo(line)
             for name, why in opened.missing.items():

@@ -6,11 +6,14 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from labkit.errors import UsageError
+from labkit.paths import project
 from labkit.process import UNTIL, ended_as_by_ctrl_c
 from labkit.process import WAIT as VARIABLE
 from labkit.status import time_text
@@ -26,8 +29,9 @@ MEASURED = click.option(
     "--profile",
     "-P",
     default=None,
-    help="Show campaigns of this profile (tiny, brief, quick, decide, paper), or the reference. By "
-    "default what has most blocks counts, and the reference where that decides nothing.",
+    help="Show campaigns of this profile (tiny, quick, decide, paper, or brief: what make report "
+    "measures without a profile), or the reference. By default the plan with most complete blocks "
+    "counts, and the reference where these are too few for a verdict.",
 )
 WAIT = click.option(
     "--wait",
@@ -44,15 +48,26 @@ STOP_AFTER = click.option(
     callback=lambda context, parameter, minutes: (
         minutes and os.environ.update({UNTIL: str(time.monotonic() + 60 * minutes)})
     ),
-    help="Begin no block that would end later; the same command goes on with the rest.",
+    help="Begin no block that would end after these minutes; the same command resumes.",
 )
-RIG = click.option(
-    "--rig",
-    "path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The machines of a rig.toml instead of this one.",
-)
+
+
+def rig_file(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option `--rig FILE`."""
+    # Resolved: commands read it from the project's folder.
+    file = click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path)
+    return click.option("--rig", "path", type=file, metavar="FILE", **options)
+
+
+def rig_spec(text: str) -> str:
+    """Return what `--rig` names; a rig.toml is one of the working directory."""
+    if not text.endswith(".toml"):
+        return text
+    path, folder = Path(text).resolve(), project().resolve()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+RIG = rig_file(help="The machines of a rig.toml instead of this one.")
 NEW = click.option("--new", is_flag=True, help="Begin a new campaign instead of resuming one.")
 
 

@@ -34,10 +34,10 @@ from labkit.paths import project
     help="Folder of the pages.",
 )
 def report(measure: bool, budget: str, profile: str | None, new: bool, output: Path) -> None:
-    """Analyse the campaigns of each study that count, and write the pages and their index.
+    """Choose the campaigns that count, analyse them, and write the pages and their index.
 
     A study is shown with the reference dataset where what was measured here decides nothing.
-    Prints the headlines, what counts of each study and why, and the path of the index.
+    Prints the headlines, which campaigns count and why, and the path of the index.
 
     Exit codes: 0 every page was built; 1 a study or a page failed; 2 wrong use.
     """
@@ -81,9 +81,9 @@ def ledger(
     csv: Path | None,
     arithmetic: bool,
 ) -> None:
-    """Evaluate every published claim by DATASETS, and print the results.
+    """Evaluate every published claim on DATASETS, and print the results.
 
-    When omitted, DATASETS are the campaigns that count of each study; the last lines say which,
+    Without DATASETS, the campaigns that count for each study are taken; the last lines say which,
     and why.
 
     Exit codes: 0 every claim was evaluated; 1 the evaluation of one failed; 2 wrong use.

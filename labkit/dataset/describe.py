@@ -48,7 +48,7 @@ from labkit.dataset.storage import (
     storage_of,
 )
 from labkit.errors import DatasetError
-from labkit.units import about_column, unit_of_name
+from labkit.units import about_column, plural, unit_of_name
 
 PACKAGE, CRATE, CSV = "datapackage.json", "ro-crate-metadata.json", "trials.csv"
 README, LICENSE = "README.md", "LICENSE"
@@ -169,7 +169,7 @@ class Campaign:
         blocks = len({one["block"] for one in records})
         samples = sum(int(one["n_samples"]) for one in records)
         return (
-            f"{len(records)} attempts at trials in {blocks} block{'s' * (blocks != 1)} "
+            f"{len(records)} attempts at trials in {plural(blocks, 'block')} "
             f"({failed} failed, {flagged} flagged, all kept), {samples:,} samples, "
             f"rig {self.data.rig.get('name', 'unknown')}"
         )
@@ -184,8 +184,8 @@ class Campaign:
         stable = self.data.facts.get("sut", {}).get("stable", {})
         cpu, kernel = stable.get("cpu", {}), stable.get("kernel", {})
         return (
-            f"{' to '.join(days)}: {hours:.1f} hours of trials in {sessions} "
-            f"session{'s' * (sessions != 1)}, {cpu.get('model', 'unknown processor')}, "
+            f"{' to '.join(days)}: {hours:.1f} hours of trials in "
+            f"{plural(sessions, 'session')}, {cpu.get('model', 'unknown processor')}, "
             f"{cpu.get('count', '?')} CPUs, Linux {kernel.get('release', 'unknown')}"
         )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.compare import adjust_family, contrast, decide, log_table, verdicts
-from labkit.analysis.estimates import interval, mean_and_error, over_blocks, p_values
+from labkit.analysis.estimates import Estimate, over_blocks
 from labkit.dataset import Dataset
 from labkit.design import difference
 from labkit.errors import UsageError
@@ -237,7 +237,7 @@ def over_rigs(
     )
     table["p_adjusted"] = family.adjusted
     bounds = [
-        np.exp(interval(mean, error, n - 1.0, level))
+        Estimate(mean, error, n - 1.0, "log").interval(level)
         for mean, error, n, level in zip(
             np.log(table["estimate"]), table["error"], table["n_rigs"], family.levels, strict=True
         )
@@ -266,24 +266,20 @@ def _over(logs: Sequence[NDArray[np.float64]], margin: float) -> dict[str, Any]:
     used = [log for log in logs if len(log) >= 2]
     notes = [f"{len(logs) - len(used)} rigs with fewer than 2 blocks left out"]
     notes = notes if len(used) < len(logs) else []
-    means = np.array([log.mean() for log in used])
-    mean, error, df = mean_and_error(np.zeros_like(means), means, True, size=1.0)
-    p_value, p_equivalence = p_values(mean, error, df, math.log1p(margin))
+    mean = over_blocks(np.array([log.mean() for log in used]), scale="log")
     row = {
         "n_rigs": len(used),
-        "estimate": math.exp(mean),
-        "error": error,
-        "p_value": p_value,
-        "p_equivalence": p_equivalence,
+        "estimate": mean.value,
+        "error": mean.error,
+        "p_value": mean.p_outside(1, 1),
+        "p_equivalence": mean.p_within(1 / (1 + margin), 1 + margin),
     }
     if len(used) < 2:
         notes.append("one rig says nothing of others")
-    return row | _heterogeneity(used, means, mean, error) | {"note": "; ".join(notes)}
+    return row | _heterogeneity(used, mean) | {"note": "; ".join(notes)}
 
 
-def _heterogeneity(
-    logs: Sequence[NDArray[np.float64]], means: NDArray[np.float64], mean: float, error: float
-) -> dict[str, float]:
+def _heterogeneity(logs: Sequence[NDArray[np.float64]], mean: Estimate) -> dict[str, float]:
     """Return how much rigs differ, and the bounds of another rig's effect."""
     names = ("q", "i2", "tau", "p_heterogeneity", "prediction_low", "prediction_high")
     variances = np.array([log.var(ddof=1) / len(log) for log in logs])
@@ -294,29 +290,32 @@ def _heterogeneity(
     from statsmodels.stats.oneway import anova_oneway
 
     with np.errstate(divide="ignore"):  # equal means have no heterogeneity
-        combined = combine_effects(means, variances, method_re="iterated")
+        combined = combine_effects(
+            np.array([log.mean() for log in logs]), variances, method_re="iterated"
+        )
     tau = math.sqrt(max(float(combined.tau2), 0.0))
     p_value = float(anova_oneway(list(logs), use_var="unequal").pvalue)
     bounds = [math.nan, math.nan]
     if len(logs) >= LEAST_RIGS:
-        bounds = [*map(math.exp, interval(mean, math.hypot(tau, error), len(logs) - 1.0, 0.05))]
+        bounds = [*replace(mean, error=math.hypot(tau, mean.error)).interval()]
     i2 = max(float(combined.i2), 0.0)
     return dict(zip(names, (float(combined.q), i2, tau, p_value, *bounds), strict=True))
 
 
 def over_lines(over: pd.DataFrame) -> list[str]:
     """Return effects over rigs as lines of text."""
+    rows = over.to_dict("records")
     shown = pd.DataFrame(
         {
             "condition": over["condition"],
-            "over rigs": [_number(row, "estimate", "low", "high") for row in _rows(over)],
-            "another rig": [_range(row) for row in _rows(over)],
+            "over rigs": [_number(row, "estimate", "low", "high") for row in rows],
+            "another rig": [_range(row) for row in rows],
             "rigs differ": [
                 "cannot tell"
                 if not np.isfinite(row["p_heterogeneity"])
                 else f"{'yes' if row['p_heterogeneity'] < 0.05 else 'not shown'}, "
                 f"Q {row['q']:.3g}, I2 {row['i2']:.0%}, p {row['p_heterogeneity']:.2g}"
-                for row in _rows(over)
+                for row in rows
             ],
             "rigs": over["n_rigs"],
             "verdict": over["verdict"],
@@ -329,10 +328,6 @@ def over_lines(over: pd.DataFrame) -> list[str]:
         notes = over.loc[part.index, "note"]
         text += [f"{n} of these: {note}" for note, n in notes[notes != ""].value_counts().items()]
     return text
-
-
-def _rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
-    return table.to_dict("records")
 
 
 def _range(row: Mapping[Any, Any]) -> str:

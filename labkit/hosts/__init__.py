@@ -3,7 +3,7 @@
 from labkit.hosts.facts import collect_facts, parse_facts
 from labkit.hosts.host import Host, LocalHost, Result, json_rows, script
 from labkit.hosts.jobs import Job, labelled, start_job, stop_labelled
-from labkit.hosts.journal import Outcome, conflict, restore
+from labkit.hosts.journal import Outcome, restore
 from labkit.hosts.ssh import SshHost
 from labkit.hosts.tuning import Tuning
 
@@ -16,7 +16,6 @@ __all__ = [
     "SshHost",
     "Tuning",
     "collect_facts",
-    "conflict",
     "json_rows",
     "labelled",
     "parse_facts",

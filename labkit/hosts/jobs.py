@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.errors import ToolOutput, UsageError
@@ -161,6 +161,15 @@ echo "$state" $(cat "$dir/status" 2>/dev/null || :)
 [ ! -e "$dir/stderr" ] || cat "$dir/stderr" >&2
 """
 
+_PRINTED = """
+tries=0
+until grep -qe "$2" "$1/stdout" "$1/stderr" 2>/dev/null; do
+    [ "$tries" -lt 500 ] || { cat "$1/stderr" >&2; exit 1; }
+    tries=$((tries + 1))
+    sleep 0.02
+done
+"""
+
 # A job that has lost its supervisor runs without holding the lock.
 _RUNNING = (
     _FUNCTIONS
@@ -238,6 +247,13 @@ class Job:
         """Return what the job has printed to its error stream so far."""
         return self._read("stderr")
 
+    def await_output(self, pattern: str) -> Result:
+        """Wait up to 10 seconds until the job has printed a pattern of grep.
+
+        Otherwise the status is not 0, and the error stream is the job's.
+        """
+        return self.host.run(*script(_PRINTED, self.directory, pattern), check=False, timeout=30)
+
     def _read(self, name: str) -> str:
         return self.host.run("cat", posixpath.join(self.directory, name)).stdout
 
@@ -260,7 +276,6 @@ def start_job(
     *,
     directory: str,
     label: str,
-    env: Mapping[str, str] | None = None,
 ) -> Job:
     """Start a detached job by one command, and return when it runs.
 
@@ -269,10 +284,9 @@ def start_job(
     """
     if not posixpath.isabs(directory) or "\n" in directory:
         raise UsageError(f"the job directory {directory!r} is not an absolute path")
-    limited(argv, 1.0, env)  # raises UsageError for an invalid command
+    limited(argv, 1.0)  # raises UsageError for an invalid command
     directory = posixpath.normpath(directory)
-    variables = [f"{name}={value}" for name, value in (env or {}).items()]
-    parts = (directory, check_label(label), _SUPERVISE, _BEGIN, *variables, *argv)
+    parts = (directory, check_label(label), _SUPERVISE, _BEGIN, *argv)
     answer = host.run(*script(_START, *parts)).stdout
     words = answer.split()
     if len(words) != 4 or not all(word.isdigit() for word in words):

@@ -212,7 +212,10 @@ class SshHost:
                 if isinstance(error, TimeoutError):
                     why = f"no byte was copied for {COPY_SECONDS:.0f} s"
                 raise HostUnreachable(
-                    f"the connection to host {self.name} dropped", where=what, why=why
+                    f"the connection to host {self.name} dropped",
+                    where=what,
+                    why=why,
+                    remedy="check that the host is up",
                 ) from error
             except (OSError, ValueError) as error:  # ValueError: a NUL, or not Unicode
                 raise CommandFailed(

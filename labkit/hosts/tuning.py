@@ -38,14 +38,14 @@ LATENCY_REQUEST = "/dev/cpu_dma_latency"
 # order; reading the device returns the lowest of all requests.
 _HOLD_LATENCY = rf"""
 exec 3<>{LATENCY_REQUEST}
-printf "$1" >&3
+printf 0x00000000 >&3
 exec sleep infinity
 """
 # Waits up to two seconds for the job to open the device, and prints the lowest request.
 _LOWEST_LATENCY = rf"""
 for try in $(seq 40); do
     lowest=$(od -An -td4 -N4 {LATENCY_REQUEST})
-    [ $lowest -gt "$1" ] || break
+    [ $lowest -gt 0 ] || break
     sleep 0.05
 done
 echo $lowest
@@ -158,24 +158,18 @@ class Tuning:
             self.notes.append(f"the route {' '.join(spec)}: {result.stderr.strip()}")
         return result.status == 0
 
-    def hold_idle(self, max_latency_us: int = 0) -> bool:
-        """Keep CPUs out of idle states with a longer exit latency; return whether that works."""
-        if not 0 <= max_latency_us < 1 << 31:
-            raise UsageError(f"invalid latency: {max_latency_us} us")
+    def hold_idle(self) -> bool:
+        """Keep CPUs out of idle states that take time to leave; return whether that works."""
         if not takes_latency_request(self.host):
             self.notes.append(f"{LATENCY_REQUEST}: not supported on this host")
             return False
         directory = posixpath.join(self.journal.directory, f"hold-{uuid4().hex}")
-        self._journal("job", directory, f"{max_latency_us} us")
-        argv = script(_HOLD_LATENCY, f"0x{max_latency_us:08x}")
-        job = start_job(self.host, argv, directory=directory, label=self.label)
-        argv = script(_LOWEST_LATENCY, str(max_latency_us))
-        lowest = self.host.run(*argv).stdout.strip()
-        if int(lowest) <= max_latency_us and job.running():
+        self._journal("job", directory, "0 us")
+        job = start_job(self.host, script(_HOLD_LATENCY), directory=directory, label=self.label)
+        lowest = self.host.run(*script(_LOWEST_LATENCY)).stdout.strip()
+        if int(lowest) == 0 and job.running():
             return True
-        self.notes.append(
-            f"{LATENCY_REQUEST}: {max_latency_us} us was requested, but it is {lowest} us"
-        )
+        self.notes.append(f"{LATENCY_REQUEST}: 0 us was requested, but it is {lowest} us")
         return False
 
     def _journal(self, kind: str, target: str, value: str = "", prior: str | None = None) -> None:

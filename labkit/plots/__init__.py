@@ -8,11 +8,7 @@ from labkit.plots.curves import curve_plot, overhead_plot
 from labkit.plots.distributions import block_plot, ecdf, shift_plot, tail_plot
 from labkit.plots.figure import (
     canvas,
-    count_text,
     footnote,
-    legend,
-    plain_log_ticks,
-    scale_and_label,
     styles,
 )
 from labkit.plots.intervals import interval_plot, ladder_plot, rig_plot
@@ -23,7 +19,6 @@ __all__ = [
     "beside_curves",
     "block_plot",
     "canvas",
-    "count_text",
     "curve_plot",
     "ecdf",
     "extremes_plot",
@@ -32,11 +27,8 @@ __all__ = [
     "interval_plot",
     "ladder_plot",
     "ledger_overview",
-    "legend",
     "overhead_plot",
-    "plain_log_ticks",
     "rig_plot",
-    "scale_and_label",
     "shift_plot",
     "stacked_plot",
     "styles",

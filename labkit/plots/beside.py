@@ -46,7 +46,6 @@ def beside_bars(
     hue: str | None = None,
     ylabel: str,
     ratio: bool = False,
-    line: float | None = None,
     boxes: bool = False,
     title: str = "",
 ) -> DescribedFigure:
@@ -63,8 +62,6 @@ def beside_bars(
     ratio : bool
         Draw ratios to the baseline, on one axis and with 95 % intervals, in place of values, on
         an axis a side and with standard deviations.
-    line : float, optional
-        A horizontal line, such as at 1 for the baseline.
     boxes : bool
         Draw the blocks measured here as box plots; a paper prints mean and deviation only.
     title : str
@@ -112,8 +109,8 @@ def beside_bars(
                 bar = {"width": _WIDTH / len(names), "label": str(name), "hatch": hatch}
                 bar |= {"color": looks[name]["color"]}
                 _bar(axis, row, at, side, factor, bar, ratio=ratio, boxes=boxes)
-        if line is not None:
-            axis.axhline(line, color="black", lw=1.2, ls="--")
+        if ratio:
+            axis.axhline(1, color="black", lw=1.2, ls="--")
         axis.set_xticks(range(len(places)), [_short(one) for one in places], fontsize=8)
         _slant(axis, places)
         blocks = f" ({blocks_text(rows['n_blocks'])})" if side == "here" else ""

@@ -191,16 +191,7 @@ def canvas(
 
 
 def scale_and_label(value: str, unit: str | None = None) -> tuple[float, str]:
-    """Return the factor from stored to shown values, and the axis label with its unit.
-
-    Examples
-    --------
-    >>> from labkit import plots
-    >>> plots.scale_and_label("rtt_ns")
-    (0.001, 'round-trip time (µs)')
-    >>> plots.scale_and_label("throughput_mbit_per_s")
-    (1.0, 'throughput, as received (Mbit/s)')
-    """
+    """Return the factor from stored to shown values, and the axis label with its unit."""
     known = METRICS.get(value)
     stored = unit or (known.unit if known else ("ns" if value.endswith("_ns") else ""))
     factor, shown = _SCALES.get(stored, (1.0, stored))
@@ -231,14 +222,7 @@ def styles(names: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
 
 
 def count_text(blocks: int | None, trials: int | None = None, samples: int | None = None) -> str:
-    """Return the counts that a figure states: ``n = 10 blocks, 60 trials, ...``.
-
-    Examples
-    --------
-    >>> from labkit import plots
-    >>> plots.count_text(1, 60)
-    'n = 1 block, 60 trials'
-    """
+    """Return the counts that a figure states: ``n = 10 blocks, 60 trials, ...``."""
     parts = [(blocks, "block"), (trials, "trial"), (samples, "sample")]
     texts = [plural(n, word) for n, word in parts if n is not None]
     return "n = " + ", ".join(texts)
@@ -265,7 +249,7 @@ def footnote(figure: Figure, text: str) -> None:
     --------
     >>> from labkit import plots
     >>> figure, _ = plots.canvas(1, 1, width=4, height=3)
-    >>> plots.footnote(figure, plots.count_text(5))
+    >>> plots.footnote(figure, "n = 5 blocks")
     >>> figure.get_supxlabel()
     'n = 5 blocks'
     """
@@ -273,17 +257,7 @@ def footnote(figure: Figure, text: str) -> None:
 
 
 def legend(figure: Figure, axes: NDArray[Any], title: str, order: Sequence[Hashable]) -> None:
-    """Put one legend right of the panels, with the names of `order` that any of them shows.
-
-    Examples
-    --------
-    >>> from labkit import plots
-    >>> figure, axes = plots.canvas(1, 1, width=4, height=3)
-    >>> line = axes[0, 0].plot([1, 2], label="spin")
-    >>> plots.legend(figure, axes, "wait", ["block", "spin"])
-    >>> [text.get_text() for text in figure.legends[0].get_texts()]
-    ['spin']
-    """
+    """Put one legend right of the panels, with the names of `order` that any of them shows."""
     named = {
         name: handle
         for axis in axes.flat
@@ -312,17 +286,7 @@ def ratio_ticks(low: float, high: float, apart: float) -> list[float]:
 
 
 def plain_log_ticks(axes: Axes, which: str = "x") -> None:
-    """Write plain numbers (20, 50, 100) on a logarithmic axis, as many as there is room for.
-
-    Examples
-    --------
-    >>> from labkit import plots
-    >>> figure, axes = plots.canvas(1, 1, width=4, height=3)
-    >>> line = axes[0, 0].loglog([20, 500], [1, 2])
-    >>> plots.plain_log_ticks(axes[0, 0])
-    >>> axes[0, 0].xaxis.get_major_formatter()(100)
-    '100'
-    """
+    """Write plain numbers (20, 50, 100) on a logarithmic axis, as many as there is room for."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from labkit.analysis.trials import is_categorical, order_of, require_columns
+from labkit.analysis.trials import levels_of, order_of, require_columns
 from labkit.errors import UsageError
 from labkit.plots.figure import (
     blocks_text,
@@ -184,7 +184,7 @@ def heat_map(
     if np.isinf(frame[value].to_numpy(dtype=float)).any():
         raise UsageError(f"{value!r} is infinite in a cell", remedy="leave it out, or give NaN")
     table = frame.pivot(index=rows, columns=columns, values=value).astype(float)
-    rows_at, columns_at = _levels(frame[rows]), _levels(frame[columns])
+    rows_at, columns_at = levels_of(frame[rows]), levels_of(frame[columns])
     table = table.reindex(index=rows_at, columns=columns_at)
     width, height = 1.1 * len(table.columns) + 2.5, max(0.45 * len(table) + 1.4, 3.0)
     figure, axes = canvas(1, 1, width=width, height=height)
@@ -203,11 +203,6 @@ def heat_map(
             axis.add_patch(Rectangle(place, 1, 1, fill=False, edgecolor="0", linewidth=1.8))
     footnote(figure, note or (blocks_text(frame["n_blocks"]) if "n_blocks" in frame else ""))
     return figure
-
-
-def _levels(column: pd.Series[Any]) -> list[Any]:
-    """Return all categories of a categorical, also unused ones, or the values in order."""
-    return list(column.cat.categories) if is_categorical(column) else order_of(column)
 
 
 #: So that parts differ also without colour.

@@ -31,11 +31,10 @@ UNSTATED = "not stated"
 RELEASE = "release"
 #: Tables with more characters are not in a page a second time, as CSV.
 LARGE = 20_000
-#: Undecided verdicts come first: "not decidable" also holds the word "decidable".
 TONES = {
-    "open": ("not decidable", "undecid", "undecided", "pilot", "not stated", "unsuitable"),
-    "bad": ("contradict", "not replicated", "refuted", "failed"),
-    "good": ("replicated", "different", "equivalent", "supported", "confirmed"),
+    "open": ("not decidable", "undecided", "pilot"),
+    "bad": ("contradicted",),
+    "good": ("replicated", "different", "equivalent"),
 }
 #: The attribute by which an element loads something as soon as a page is opened.
 _LOADING = {

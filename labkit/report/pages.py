@@ -103,7 +103,7 @@ def build_index(
     ledger: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Path:
     """Write the index: one sentence, the headlines in one figure, the studies, the papers."""
-    studies = [_study(page, output) for page in pages]
+    studies = [index_entry(page, output) for page in pages]
     studies += [
         {"title": name, "href": None, "summary": {}, "error": reason, "decided": 0, "open": 0}
         for name, reason in (failures or {}).items()
@@ -149,7 +149,7 @@ def build_glossary(output: Path, *, home: Mapping[str, Any] | None = None) -> Pa
     return output
 
 
-def _study(page: Path, index: Path) -> dict[str, Any]:
+def index_entry(page: Path, index: Path) -> dict[str, Any]:
     """Return what the index shows of one page."""
     summary = read_summary(page)
     return {

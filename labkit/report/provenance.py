@@ -15,7 +15,7 @@ from labkit.dataset import Dataset
 from labkit.design import digest
 from labkit.paths import project
 from labkit.report.execution import parameters_source
-from labkit.report.html import environment
+from labkit.report.html import render_part
 
 #: Of profiles that fit equally well, the first is named.
 _PROFILES = ("quick", "decide", "paper", "tiny")
@@ -42,8 +42,7 @@ def provenance(campaign: Dataset) -> dict[str, str]:
 
 def provenance_html(lines: Mapping[str, str], *, anchor: str = "") -> Markup:
     """Return provenance as HTML, for a page and for a notebook's output."""
-    template = environment().get_template("provenance.html.j2")
-    return Markup(template.render(lines=lines, anchor=anchor))
+    return Markup(render_part("provenance.html.j2", lines=lines, anchor=anchor))
 
 
 def fingerprint(campaign: Dataset) -> str:

@@ -57,7 +57,8 @@ def build_release(output: Path, data: Path, *, say: Say) -> tuple[Path, list[str
     pages, missing = [], []
     for key in sources:
         say(f"writing the page of {key}")
-        used = [one for one in datasets if one.plan["study"] in set(_studies_of(key, rows))]
+        own = set(rows.loc[rows["source"] == key, "study"])
+        used = [one for one in datasets if one.plan["study"] in own]
         page = output / f"{key}.html"
         values = {**shared, "key": key, "citation": entries[key].apa()}
         try:
@@ -109,10 +110,6 @@ def _refuse_others(output: Path) -> None:
             why=", ".join(others[:5]),
             remedy="name another folder with --output, or empty this one",
         )
-
-
-def _studies_of(key: str, rows: pd.DataFrame) -> Sequence[str]:
-    return list(dict.fromkeys(rows.loc[rows["source"] == key, "study"]))
 
 
 def _campaign_text(one: Dataset) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,27 +27,13 @@ from labkit.placement import cpu_set
 from labkit.plots import interval_plot
 from labkit.report import topology
 from labkit.report.html import UNSTATED, fact_at, number, picture, render, stated, write
-from labkit.report.pages import read_summary
-from labkit.report.topology import addresses_of, cpus_of, in_order
+from labkit.report.pages import index_entry
+from labkit.report.topology import ROLES, addresses_of, cpus_of, in_order
 
 #: The result of a claim that asks for more than the rig has.
 UNDECIDED = "not decidable on this rig"
-#: Width of the drawing on a page of its own.
-_WIDTH = 860
 #: Hosts that are up only for studies that ask for them.
 _TEMPORARY = ("peer", "clean-peer", "collector")
-#: The purpose of each role.
-ROLES = {
-    "generator": "sends the load and takes the time",
-    "sut": "runs the engine; containers and bare processes are placed here",
-    "clean": "has no engine; the clean baseline is placed here",
-    "peer": "a second host with an engine",
-    "clean-peer": "a second host without an engine, for a clean baseline on two hosts",
-    "collector": "captures packets at the switch, which mirrors ports to it",
-    "softirq": "the kernel's network work",
-    "harness": "labkit itself, which sleeps during a measurement",
-    "all": "processes that the scheduler places (affinity free)",
-}
 #: Facts of a machine that are shown: the label, and the path in its facts.
 _FACTS: dict[str, tuple[str, ...]] = {
     "Processor": ("cpu", "model"),
@@ -116,13 +101,8 @@ def build_rig(
 
 
 def _study(page: Path, data: Path, output: Path) -> MeasuredStudy:
-    summary = read_summary(page)
-    return MeasuredStudy(
-        title=str(summary.get("title") or summary.get("page_title") or page.stem),
-        href=Path(os.path.relpath(page, output.parent)).as_posix(),
-        summary=summary,
-        dataset=load(data),
-    )
+    about = index_entry(page, output)
+    return MeasuredStudy(str(about["title"]), about["href"], about["summary"], load(data))
 
 
 def _shown_rig(rig: Rig) -> dict[str, Any]:
@@ -131,7 +111,7 @@ def _shown_rig(rig: Rig) -> dict[str, Any]:
     (cpus, roles), machines = rig.cpu_map(), rig.machines()
     return {
         **described,
-        "topology": topology.draw(described, _WIDTH),
+        "topology": topology.draw(described),
         "cpus": cpus,
         "roles": roles,
         "table": rig.hosts(),
@@ -182,7 +162,7 @@ class Rig:
         return merged
 
     def hosts(self) -> list[dict[str, Any]]:
-        """Return each host: role, purpose, addresses, CPUs, engine, interfaces, its studies."""
+        """Return each host: role, addresses, CPUs, engine, interfaces, its studies."""
         rig, hosts = self.described, []
         for role, host in rig["hosts"].items():
             studies = [s for s in self.studies if role in (s.dataset.rig.get("hosts") or {})]
@@ -190,7 +170,6 @@ class Rig:
             hosts.append(
                 {
                     "role": role,
-                    "purpose": ROLES.get(role, ""),
                     "addresses": ", ".join(addresses_of(role, host)),
                     "cpus": cpus_of(role, host, rig),
                     "engine": _engine(stable) if host.get("engine") else "none",

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-WIDTH = 560
+WIDTH = 860
 GAP = 14
 LINE = 17
-#: The order in which roles are shown, others after them.
-ROLES = (
-    "generator",
-    "sut",
-    "clean",
-    "peer",
-    "clean-peer",
-    "collector",
-    "softirq",
-    "harness",
-    "all",
-)
+#: The purpose of each role, in the order in which roles are shown; others come after them.
+ROLES = {
+    "generator": "sends the load and takes the time",
+    "sut": "runs the engine; containers and bare processes are placed here",
+    "clean": "has no engine; the clean baseline is placed here",
+    "peer": "a second host with an engine",
+    "clean-peer": "a second host without an engine, for a clean baseline on two hosts",
+    "collector": "captures packets at the switch, which mirrors ports to it",
+    "softirq": "the kernel's network work",
+    "harness": "labkit itself, which sleeps during a measurement",
+    "all": "processes that the scheduler places (affinity free)",
+}
 #: The host that sends nothing: the switch mirrors packets to it.
 LISTENER = "collector"
 #: Padding inside the frame of a machine whose hosts share one kernel.
@@ -34,15 +34,6 @@ def in_order(roles: Mapping[str, Any]) -> dict[str, Any]:
     return known | {str(role): value for role, value in roles.items() if role not in known}
 
 
-def _words(value: Any) -> str:
-    """Return a string, or several joined by commas, as one line of text."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Sequence):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
-
-
 def _fit(text: str, width: float) -> str:
     """Shorten text that is wider than its box; the box's title has the full text."""
     most = int(width / 6.6)
@@ -53,14 +44,14 @@ def addresses_of(role: str, host: Mapping[str, Any]) -> list[str]:
     """Return a host's addresses; for the collector, which may have none, what it listens to."""
     listed = host.get("addresses") or []
     if not listed and role == LISTENER:
-        whose = _words(host.get("mirrors"))
+        whose = ", ".join(host.get("mirrors") or [])
         return ["at the switch", f"mirror of {whose}" if whose else "by its mirror"]
-    return [listed] if isinstance(listed, str) else list(map(str, listed))
+    return list(listed)
 
 
 def cpus_of(role: str, host: Mapping[str, Any], rig: Mapping[str, Any]) -> str:
     """Return a host's CPUs; a collector without CPUs runs on those of the harness."""
-    own, harness = _words(host.get("cpus")), _words((rig.get("cpu_map") or {}).get("harness"))
+    own, harness = host.get("cpus", ""), (rig.get("cpu_map") or {}).get("harness", "")
     return own or (f"{harness} (harness)" if role == LISTENER and harness else "")
 
 
@@ -105,19 +96,13 @@ def _network(y: float, left: float, right: float, words: list[str], middle: floa
     return "".join(parts)
 
 
-def _links(links: Any, several: bool, width: int) -> list[str]:
-    """Return the links, which may be text, pairs or mappings, as lines of text."""
-    if isinstance(links, str):
-        links = [links]
-    texts = []
-    for link in links or []:
-        values = link.values() if isinstance(link, Mapping) else link
-        texts.append(link if isinstance(link, str) else " – ".join(map(str, values)))
-    text = "; ".join(texts) or ("links not stated" if several else "one host: load over loopback")
-    return textwrap.wrap(text, width * 3 // 20, max_lines=3, placeholder=" …")
+def _links(links: Sequence[str], several: bool) -> list[str]:
+    """Return the links as lines of text."""
+    text = "; ".join(links) or ("links not stated" if several else "one host: load over loopback")
+    return textwrap.wrap(text, WIDTH * 3 // 20, max_lines=3, placeholder=" …")
 
 
-def draw(rig: Mapping[str, Any], width: int = WIDTH) -> str:
+def draw(rig: Mapping[str, Any]) -> str:
     """Return the topology of a rig as an inline SVG image."""
     hosts = {str(role): host or {} for role, host in (rig.get("hosts") or {}).items()}
     if not hosts:
@@ -125,9 +110,9 @@ def draw(rig: Mapping[str, Any], width: int = WIDTH) -> str:
     lines = {role: _host_lines(role, host, rig) for role, host in hosts.items()}
     shared = bool(rig.get("shared_kernel"))
     top = 26 if shared else 4
-    each = min(200.0, (width - 2 * INSET - GAP * (len(hosts) - 1)) / len(hosts))
+    each = min(200.0, (WIDTH - 2 * INSET - GAP * (len(hosts) - 1)) / len(hosts))
     height = 34 + LINE * max(map(len, lines.values()))
-    start = (width - each * len(hosts) - GAP * (len(hosts) - 1)) / 2
+    start = (WIDTH - each * len(hosts) - GAP * (len(hosts) - 1)) / 2
     parts, bus = [], top + height + 26
     for number, role in enumerate(hosts):
         x = start + number * (each + GAP)
@@ -137,14 +122,14 @@ def draw(rig: Mapping[str, Any], width: int = WIDTH) -> str:
             f'class="{kind}"/>'
         )
         parts.append(_host(x, top, (each, height), role, lines[role]))
-    words = _links(rig.get("links"), len(hosts) > 1, width)
-    parts.append(_network(bus, start + each / 3, width - start - each / 3, words, width / 2))
+    words = _links(rig.get("links") or [], len(hosts) > 1)
+    parts.append(_network(bus, start + each / 3, WIDTH - start - each / 3, words, WIDTH / 2))
     end = bus + 14 + 15 * len(words) + (6 if shared else 0)
     if shared:
-        frame = f'<rect x="1" y="1" width="{width - 2}" height="{end - 2}" rx="8" class="kernel"/>'
+        frame = f'<rect x="1" y="1" width="{WIDTH - 2}" height="{end - 2}" rx="8" class="kernel"/>'
         parts = [frame, _text(INSET, 18, "one machine, one kernel", "note", "start"), *parts]
     label = f"Topology of rig {rig.get('name', '')}: {', '.join(hosts)}"
     return (
-        f'<svg class="topology" viewBox="0 0 {width} {end}" role="img" '
+        f'<svg class="topology" viewBox="0 0 {WIDTH} {end}" role="img" '
         f'aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'
     )

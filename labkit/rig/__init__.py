@@ -2,7 +2,7 @@
 
 # Each kind of rig is a subclass of `Rig`, and registered by its import; ``auto`` tries them in
 # this order.
-from labkit.rig.base import AFFINITIES, Rig, auto, kind_of
+from labkit.rig.base import Rig, auto, kind_of
 
 from labkit.rig.virtual import VirtualRig, clean  # isort: skip
 from labkit.rig.onehost import OneHostRig  # isort: skip
@@ -11,7 +11,6 @@ from labkit.rig.guests import GuestRig  # isort: skip
 from labkit.rig.simulated import SimulatedRig  # isort: skip
 
 __all__ = [
-    "AFFINITIES",
     "GuestRig",
     "InventoryRig",
     "OneHostRig",

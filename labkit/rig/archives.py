@@ -17,12 +17,10 @@ from labkit.status import duration_text
 
 def lacking(host: Host, socket: str) -> list[Path]:
     """Return the folders of the images that an engine lacks."""
-    env = {"DOCKER_HOST": socket}
-    inspect = ("docker", "image", "inspect", "-f", "{{.Id}}")
     return [
         folder
         for folder in images.folders()
-        if host.run(*inspect, images.tag(folder), env=env, check=False).status != 0
+        if not engine.digests(host, socket, [images.tag(folder)])
     ]
 
 

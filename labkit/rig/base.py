@@ -562,6 +562,10 @@ class Rig:
         if not able:
             yield
             return
+        if not self.targets:
+            raise UsageError(
+                f"the rig {self.name} has no host for storage", remedy="choose another rig"
+            )
         sut, own_daemons = self.targets["sut"], self.own_daemons
         with (
             storage.ready(sut, able, own_daemons=own_daemons, say=say) as target,

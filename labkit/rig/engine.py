@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,6 +37,15 @@ _POOLS = ("--bip", "198.19.0.1/24", "--default-address-pool", "base=198.19.0.0/1
 def socket_of(name: str) -> str:
     """Return the socket of a daemon of the rig, as ``DOCKER_HOST`` expects it."""
     return f"unix://{netns.DIRECTORY}/{name}.sock"
+
+
+def digests(host: Host, socket: str, references: Sequence[str]) -> dict[str, str]:
+    """Return the digests of an engine's images by reference; {} where it lacks one."""
+    argv = ("docker", "image", "inspect", "--format", "{{.Id}}", *references)
+    result = host.run(*argv, env={"DOCKER_HOST": socket}, check=False)
+    if result.status != 0:
+        return {}
+    return dict(zip(references, result.stdout.split(), strict=True))
 
 
 def daemon_job(local: LocalHost, name: str) -> Job:

@@ -14,8 +14,9 @@ collector's own link leads nowhere else.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from labkit.errors import RigError, suggestion
@@ -23,9 +24,7 @@ from labkit.hosts import LocalHost, script
 from labkit.hosts.target import Image, Target
 from labkit.rig import engine, netns, teardown
 
-PEER = "peer"
-#: Label of its processes.
-PEER_LABEL = "labkit-peer"
+PEER, CLEAN_PEER, COLLECTOR = "peer", "clean-peer", "collector"
 PEER_DATA = engine.STORAGES / PEER
 PEER_SOCKET = engine.socket_of(PEER)
 #: Addresses that containers of the first engine never have.
@@ -37,45 +36,61 @@ DOCKER_HOST=$1 docker save "$3" | DOCKER_HOST=$2 docker load >/dev/null
 
 
 @contextmanager
+def _running(
+    role: str, remove: Callable[[LocalHost], list[str]], rate: str = ""
+) -> Iterator[Target]:
+    """Run a host of the rig; `remove` also removes what a killed campaign left of it."""
+    local = LocalHost()
+    remove(local)
+    try:
+        netns.make_host(local, role)
+        netns.limit_rate(local, rate, (role,))
+        netns.start_sshd(local, role, label(role))
+        with closing(netns.connect(role)) as host:
+            yield Target(
+                host,
+                netns.address(role),
+                directory=str(netns.DIRECTORY / "jobs"),
+                sysfs=str(netns.sysfs(role)),
+            )
+    finally:
+        remove(local)
+
+
+def label(role: str) -> str:
+    """Return the label of a host's processes."""
+    return netns.PREFIX + role
+
+
+@contextmanager
 def running_peer(
     rate: str, available: Mapping[str, Image], images: Sequence[str]
 ) -> Iterator[Target]:
-    """Run the second host, with some of the first engine's images."""
+    """Run the second host with an engine, with some of the first engine's images."""
     local = LocalHost()
-    remove_peer(local)
-    try:
-        netns.make_host(local, PEER)
-        netns.limit_rate(local, rate, (PEER,))
-        netns.start_sshd(local, PEER, PEER_LABEL)
-        engine.start_daemon(local, PEER, *_POOLS, data_root=PEER_DATA, role=PEER, label=PEER_LABEL)
+    with _running(PEER, remove_peer, rate) as target:
+        engine.start_daemon(local, PEER, *_POOLS, data_root=PEER_DATA, role=PEER, label=label(PEER))
         engine.await_daemon(local, PEER)
         engine.remove_containers(local, PEER_SOCKET)
-        copied = _copy_images(local, available, images)
-        with closing(netns.connect(PEER)) as host:
-            yield Target(
-                host,
-                netns.address(PEER),
-                engine=PEER_SOCKET,
-                directory=str(netns.DIRECTORY / "jobs"),
-                sysfs=str(netns.sysfs(PEER)),
-                images=copied,
-                sandboxes=str(netns.DIRECTORY / PEER / "netns"),
-            )
-    finally:
-        remove_peer(local)
+        yield replace(
+            target,
+            engine=PEER_SOCKET,
+            images=_copy_images(local, available, images),
+            sandboxes=str(netns.DIRECTORY / PEER / "netns"),
+        )
 
 
 def _copy_images(
     local: LocalHost, available: Mapping[str, Image], names: Sequence[str]
 ) -> dict[str, Image]:
     """Copy images that the peer's engine lacks; it keeps them between runs."""
-    env, copied = {"DOCKER_HOST": PEER_SOCKET}, {}
+    copied = {}
     for name in names:
         if name not in available:
             raise RigError(f"the rig has no image {name!r}", remedy=suggestion(name, available))
         image = copied[name] = available[name]
-        inspect = ("docker", "image", "inspect", "-f", "{{.Id}}", image.reference)
-        if local.run(*inspect, env=env, check=False).stdout.strip() != image.digest:
+        digests = engine.digests(local, PEER_SOCKET, [image.reference])
+        if digests.get(image.reference) != image.digest:
             argv = script(_COPY_IMAGE, engine.SOCKET, PEER_SOCKET, image.reference)
             local.run(*argv, timeout=600)
     return copied
@@ -89,48 +104,24 @@ def remove_peer(local: LocalHost) -> list[str]:
         engine.remove_containers(local, PEER_SOCKET)
     teardown.stop_engine(f"{PEER}.pid")
     files = (netns.DIRECTORY / PEER, netns.DIRECTORY / f"{PEER}-daemon")
-    teardown.remove_host(local, PEER, PEER_LABEL, below=(str(files[0]), str(PEER_DATA)))
+    teardown.remove_host(local, PEER, label(PEER), below=(str(files[0]), str(PEER_DATA)))
     for path in files:
         shutil.rmtree(path, ignore_errors=True)
     return ["the second host with an engine"]
 
 
-CLEAN_PEER = "clean-peer"
-#: Label of its processes.
-CLEAN_PEER_LABEL = "labkit-clean-peer"
-
-
-@contextmanager
-def running_clean_peer(rate: str) -> Iterator[Target]:
+def running_clean_peer(rate: str) -> AbstractContextManager[Target]:
     """Run the second host without an engine."""
-    local = LocalHost()
-    remove_clean_peer(local)
-    try:
-        netns.make_host(local, CLEAN_PEER)
-        netns.limit_rate(local, rate, (CLEAN_PEER,))
-        netns.start_sshd(local, CLEAN_PEER, CLEAN_PEER_LABEL)
-        with closing(netns.connect(CLEAN_PEER)) as host:
-            yield Target(
-                host,
-                netns.address(CLEAN_PEER),
-                directory=str(netns.DIRECTORY / "jobs"),
-                sysfs=str(netns.sysfs(CLEAN_PEER)),
-            )
-    finally:
-        remove_clean_peer(local)
+    return _running(CLEAN_PEER, remove_clean_peer, rate)
 
 
 def remove_clean_peer(local: LocalHost) -> list[str]:
     """Remove it, also what a killed campaign left of it; return a description of it."""
     if not Path(netns.namespace(CLEAN_PEER)).exists():
         return []
-    teardown.remove_host(local, CLEAN_PEER, CLEAN_PEER_LABEL)
+    teardown.remove_host(local, CLEAN_PEER, label(CLEAN_PEER))
     return ["the second host without an engine"]
 
-
-COLLECTOR = "collector"
-#: Label of its processes.
-COLLECTOR_LABEL = "labkit-collector"
 
 # Both directions of each port, in the order in which packets pass the switch. Every kernel has the
 # u32 filter.
@@ -154,18 +145,10 @@ _SWITCH = ("nsenter", f"--net=/run/netns/{netns.SWITCH}")
 @contextmanager
 def running_collector() -> Iterator[Target]:
     """Run the host that captures."""
-    local = LocalHost()
-    remove_collector(local)
-    try:
-        netns.make_host(local, COLLECTOR)
-        netns.start_sshd(local, COLLECTOR, COLLECTOR_LABEL)
+    with _running(COLLECTOR, remove_collector) as target:
         # Only the mirror sends to its link.
-        local.run("ip", "-n", netns.SWITCH, "link", "set", netns.plug(COLLECTOR), "nomaster")
-        with closing(netns.connect(COLLECTOR)) as host:
-            directory = str(netns.DIRECTORY / "jobs")
-            yield Target(host, netns.address(COLLECTOR), directory=directory)
-    finally:
-        remove_collector(local)
+        LocalHost().run("ip", "-n", netns.SWITCH, "link", "set", netns.plug(COLLECTOR), "nomaster")
+        yield target
 
 
 @contextmanager
@@ -191,5 +174,5 @@ def remove_collector(local: LocalHost) -> list[str]:
         local.run(*_SWITCH, *script(_UNMIRROR, *_plugs(list(netns.PORTS))))
     if not Path(netns.namespace(COLLECTOR)).exists():
         return []
-    teardown.remove_host(local, COLLECTOR, COLLECTOR_LABEL)
+    teardown.remove_host(local, COLLECTOR, label(COLLECTOR))
     return ["the collector"]

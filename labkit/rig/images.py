@@ -75,15 +75,15 @@ def ensure_image(
     `parent` is the control group that the build runs in.
     """
     reference, env = tag(folder), {"DOCKER_HOST": socket, "DOCKER_BUILDKIT": "0"}
-    inspect = ("docker", "image", "inspect", "-f", "{{.Id}}", reference)
-    result = host.run(*inspect, env=env, check=False)
-    if result.status != 0:
+    digests = engine.digests(host, socket, [reference])
+    if not digests:
         ensure_base(host, socket)
         options = ["--network", "host", "--tag", reference]
         options += ["--cgroup-parent", parent] if parent else []
         host.run("docker", "build", *options, "-", input=_context(folder), env=env, timeout=1200)
-        result = host.run(*inspect, env=env)
-    image = Image(folder.name, reference, result.stdout.strip(), "")
+        inspect = ("docker", "image", "inspect", "--format", "{{.Id}}", reference)
+        digests = {reference: host.run(*inspect, env=env).stdout.strip()}
+    image = Image(folder.name, reference, digests[reference], "")
     return _unpacked(host, env, image, store) if store else image
 
 
@@ -140,9 +140,9 @@ docker import "$archive" "$1"
 
 def ensure_base(host: Host, socket: str) -> None:
     """Make or pull the base image where an engine lacks it."""
-    env = {"DOCKER_HOST": socket}
-    if host.run("docker", "image", "inspect", BASE, env=env, check=False).status == 0:
+    if engine.digests(host, socket, [BASE]):
         return
+    env = {"DOCKER_HOST": socket}
     attempts = [script(_BOOTSTRAP, BASE), ("docker", "pull", BASE)]
     # Debian has the keys to bootstrap without a registry; elsewhere they may be missing.
     if "ID=debian" not in host.run("cat", "/etc/os-release").stdout.splitlines():
@@ -196,7 +196,7 @@ def bring_images(
     needed = {socket: _need(target, images) for socket, images in needs.items()}
     lacking: dict[_Need, list[str]] = {}
     for socket, need in needed.items():
-        if not _digests(host, socket, need.references):
+        if not engine.digests(host, socket, need.references):
             lacking.setdefault(need, []).append(socket)
     if lacking:
         count = sum(map(len, lacking.values()))
@@ -204,11 +204,16 @@ def bring_images(
         _load(host, target, lacking)
     digests: dict[str, str] = {}
     for socket, need in needed.items():
-        loaded = _digests(host, socket, need.references)
+        loaded = engine.digests(host, socket, need.references)
         if not loaded or any(
             digests.setdefault(name, loaded[name]) != loaded[name] for name in loaded
         ):
-            raise RigError("engines do not have the same images", where=socket, why=str(loaded))
+            raise RigError(
+                "engines do not have the same images",
+                where=socket,
+                why=str(loaded),
+                remedy=f"remove {', '.join(need.references)} there, and open the rig again",
+            )
     return {
         image.name: Image(image.name, reference, digests[reference], "")
         for need in needed.values()
@@ -231,15 +236,6 @@ def _need(target: Target, images: Sequence[LayeredImage | str]) -> _Need:
     return _Need(tuple(base.reference for base in bases.values()), tuple(layered.values()))
 
 
-def _digests(host: Host, socket: str, references: Sequence[str]) -> dict[str, str]:
-    """Return the digests of an engine's images by reference; {} where it lacks one."""
-    argv = ("docker", "image", "inspect", "--format", "{{.Id}}", *references)
-    result = host.run(*argv, env={"DOCKER_HOST": socket}, check=False)
-    if result.status != 0:
-        return {}
-    return dict(zip(references, result.stdout.split(), strict=True))
-
-
 def _load(host: Host, target: Target, lacking: Mapping[_Need, Sequence[str]]) -> None:
     """Load what engines lack; engines with the same needs share an archive."""
     folder = f"{target.disk}/archives"
@@ -249,6 +245,8 @@ def _load(host: Host, target: Target, lacking: Mapping[_Need, Sequence[str]]) ->
         host.run("mkdir", "-p", folder)
         argv = ("docker", "save", "--output", saved, *bases)
         host.run(*argv, env={"DOCKER_HOST": str(target.engine)}, timeout=600)
+        # Files are copied as the user of the connection, who may not be the one that commands have.
+        host.run(*script('chown -R "${SUDO_USER:-$(id -un)}" "$1"', folder))
         with ThreadPoolExecutor(2) as pool:
             loads = []
             for number, (need, sockets) in enumerate(lacking.items()):

@@ -24,6 +24,7 @@ from labkit import runtimes
 from labkit.errors import HostUnreachable, LabkitError, RigError, UsageError
 from labkit.hosts import (
     Host,
+    Job,
     SshHost,
     collect_facts,
     json_rows,
@@ -139,20 +140,6 @@ def _with_images(target: Target, scratch: str, names: Sequence[str]) -> Target:
 
 #: The discard port: no process listens, but the packets show whether the mirror works.
 _DISCARD_PORT = "9"
-# Waits until the patterns are in a file, up to 5 seconds.
-_AWAIT = """
-file=$1 tries=0
-shift
-while [ "$tries" -lt 250 ]; do
-    seen=yes
-    for pattern in "$@"; do grep -q "$pattern" "$file" 2>/dev/null || seen=; done
-    [ -z "$seen" ] || exit 0
-    tries=$((tries + 1))
-    sleep 0.02
-done
-cat "${file%/*}/stderr" >&2
-exit 1
-"""
 
 
 def _mirror_problem(rig: Rig, target: Target, roles: Sequence[str]) -> str:
@@ -161,14 +148,13 @@ def _mirror_problem(rig: Rig, target: Target, roles: Sequence[str]) -> str:
     argv = ["tcpdump", "-l", "-nn", "-i", interface, f"udp dst port {_DISCARD_PORT}"]
     job = start_job(target.host, argv, directory=directory, label="trial-mirror")
     try:
-        listening = script(_AWAIT, f"{directory}/stderr", "listening on")
-        result = target.host.run(*listening, check=False)
+        result = job.await_output("listening on")
         if result.status != 0:
             return f"tcpdump does not listen on the collector: {result.stderr.strip()[-200:]}"
         for role in roles:
             other = "generator" if role != "generator" else "sut"
             for source, receiver in ((role, other), (other, role)):
-                if reason := _unseen(rig, target, directory, source, receiver):
+                if reason := _unseen(rig, job, source, receiver):
                     return reason
         return ""
     finally:
@@ -176,14 +162,13 @@ def _mirror_problem(rig: Rig, target: Target, roles: Sequence[str]) -> str:
         target.host.run("rm", "-rf", "--", directory)
 
 
-def _unseen(rig: Rig, target: Target, directory: str, source: str, receiver: str) -> str:
+def _unseen(rig: Rig, job: Job, source: str, receiver: str) -> str:
     """Send packets; return that the collector did not see them, or ""."""
     near, far = rig.addresses[source][0], rig.addresses[receiver][0]
     load = ("sockperf", "throughput", "-i", far, "-p", _DISCARD_PORT, "-t", "1", "--mps", "20")
     sent = rig.hosts[source].run(*load, check=False)
     pattern = rf"IP {near}\.[0-9]* > {far}\.{_DISCARD_PORT}: "
-    seen = target.host.run(*script(_AWAIT, f"{directory}/stdout", pattern), check=False)
-    if seen.status == 0:
+    if job.await_output(pattern).status == 0:
         return ""
     why = "" if sent.status == 0 else f" ({sent.stderr.strip()[-200:] or 'sockperf failed'})"
     return f"the collector does not see what {source} sends to {receiver}{why}: is the mirror on?"

@@ -147,9 +147,13 @@ def locked(patience: float = 0.0) -> Iterator[None]:
             path for path, name in names.items() if not _bind(name, path)
         ]:
             if time.monotonic() >= deadline:
+                # A user who may not write root's lock has no number in it.
+                holder = current_holder()
+                if holder in (None, os.getpid()):
+                    holder = last_holder(busy[0])
                 raise RigError(
                     "the rig is in use",
-                    why=f"{describe_process(last_holder(busy[0]))} uses it",
+                    why=f"{describe_process(holder)} uses it",
                     remedy="--wait (labkit ask, run and report) waits for it; Ctrl-C where it runs "
                     "ends it",
                 )

@@ -251,7 +251,11 @@ def connect(role: str, seconds: float = 10.0) -> SshHost:
             if time.monotonic() > deadline:
                 log = DIRECTORY / "sshd" / role / "stderr"
                 why = log.read_text()[-400:] if log.exists() else str(error)
-                raise RigError(f"the SSH server of {role} does not answer", why=why) from error
+                raise RigError(
+                    f"the SSH server of {role} does not answer",
+                    why=why,
+                    remedy="`labkit clean`, then try again",
+                ) from error
             time.sleep(0.05)
 
 

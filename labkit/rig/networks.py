@@ -178,8 +178,13 @@ def created(rig: Rig, names: Sequence[str]) -> Iterator[None]:
         stack.callback(setattr, rig, "targets", before)
         stack.callback(steps.undo)
         for name in names:
-            if f"network:{name}" not in rig.missing:
-                _CREATE[name](rig, steps, rig.possible_networks[name])
+            if f"network:{name}" in rig.missing:
+                continue
+            if name not in rig.possible_networks:
+                raise UsageError(
+                    f"the rig {rig.name} has no network {name!r}", remedy="choose another rig"
+                )
+            _CREATE[name](rig, steps, rig.possible_networks[name])
         yield
 
 

@@ -50,7 +50,11 @@ def kill(find: Callable[[], set[int]], seconds: float = 10.0) -> None:
                 continue
         _await_end(pids, 2.0)
         if time.monotonic() > deadline:
-            raise RigError(f"processes of the lab do not end: {sorted(pids)}")
+            raise RigError(
+                f"processes of the rig do not end: {sorted(pids)}",
+                why="a process that waits for a disk or a mount cannot be killed",
+                remedy="`labkit rig down` again",
+            )
 
 
 def _await_end(pids: set[int], seconds: float) -> None:

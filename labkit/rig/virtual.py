@@ -122,8 +122,8 @@ def down(say: Say = lambda text: None) -> None:
     for driver in storage.unremoved_drivers():
         engine.remove_containers(local, storage.daemon_socket(driver))
     teardown.stop_engine()
-    labels = (netns.LABEL, extra_hosts.PEER_LABEL, extra_hosts.CLEAN_PEER_LABEL)
-    for label in (*labels, storage.DAEMON_LABEL, "trial-"):
+    extra = map(extra_hosts.label, netns.EXTRA)
+    for label in (netns.LABEL, *extra, storage.DAEMON_LABEL, "trial-"):
         stop_labelled(local, label)
     teardown.kill(netns.pids)
     teardown.kill(teardown.grouped)

@@ -12,7 +12,7 @@ reaches it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from labkit.errors import BUILT, ToolMissing, UsageError
@@ -53,9 +53,13 @@ def lacking(targets: Mapping[str, Target]) -> dict[str, str]:
     for the image that has the applications.
     """
     roles = [role for role in ("generator", "clean", "sut") if role in targets]
-    probes = {role: partial(probe, targets[role].host) for role in roles}
+    probes: dict[str, Callable[[], object]] = {
+        role: partial(probe, targets[role].host) for role in roles
+    }
+    if "sut" in targets:  # not on a simulated rig
+        probes["image"] = partial(_probe_image, targets["sut"])
     reasons = {}
-    for name, check in (probes | {"image": partial(_probe_image, targets["sut"])}).items():
+    for name, check in probes.items():
         try:
             check()
         except ToolMissing as error:

@@ -17,6 +17,9 @@ from click.testing import CliRunner
 
 from labkit import load
 from labkit.cli import app
+from labkit.cli.campaigns import run
+from labkit.cli.options import rig_spec
+from labkit.errors import UsageError
 from labkit.hosts import LocalHost
 from labkit.paths import SHIPPED as ROOT
 from labkit.rig import engine, lock, netns
@@ -82,6 +85,25 @@ def test_every_command_has_help_and_an_example(command: str) -> None:
     assert bool(example) == (command in with_example)
     for text in example[1].split(" | ") if example else ():
         assert text.split()[: 1 + len(command.split())] == ["labkit", *command.split()]
+
+
+@pytest.mark.parametrize("options", [["--samples"], ["--tls-key", "me.key"]])
+def test_options_of_a_scheduler_are_refused_without_one(options: list[str]) -> None:
+    error = CliRunner().invoke(run, ["10", *options]).exception
+    assert isinstance(error, UsageError) and "--scheduler" in str(error)
+
+
+def test_a_rig_file_is_that_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rig.toml").write_text("[")
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["doctor", "--rig", "rig.toml"])
+    assert isinstance(found.exception, UsageError)
+    assert str(tmp_path / "rig.toml") in str(found.exception)
+    assert rig_spec("rig.toml") == str(tmp_path / "rig.toml") and rig_spec("kvm") == "kvm"
+    monkeypatch.chdir(ROOT / "docs")
+    assert rig_spec("rigs/two-guests.toml") == "docs/rigs/two-guests.toml"
 
 
 def traces() -> dict[str, list[str]]:

@@ -71,7 +71,7 @@ def test_other_users_neither_list_the_folder_nor_read_what_a_job_prints(
 
 def test_a_job_from_start_to_end(start: Callable[..., Job], tmp_path: Path) -> None:
     text = 'echo "$1 $X"; echo err >&2; pwd; cat; until [ -e go ]; do sleep 0.02; done; exit 3'
-    job = start("sh", "-c", text, "sh", "a 'b\nc", env={"X": "x y"})
+    job = start("env", "X=x y", "sh", "-c", text, "sh", "a 'b\nc")
     assert job.running()
     assert alive(job.pid)
     (tmp_path / "job" / "go").touch()

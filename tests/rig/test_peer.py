@@ -91,11 +91,11 @@ def test_a_clean_baseline_at_the_peer_goes_to_a_host_without_an_engine(lab: Rig)
         assert lab.target(docker("host"), at="peer").host.name == "peer"
         assert not target.host.run("nft", "list", "ruleset").stdout.strip()
         assert lab.cpus("clean-peer", "split") == lab.cpus("peer", "split")
-        assert labelled(LocalHost(), extra_hosts.CLEAN_PEER_LABEL)
+        assert labelled(LocalHost(), extra_hosts.label("clean-peer"))
         # What a killed campaign left is removed in the same way.
         assert extra_hosts.remove_clean_peer(LocalHost())
     assert extra_hosts.remove_clean_peer(LocalHost()) == []
-    assert labelled(LocalHost(), extra_hosts.CLEAN_PEER_LABEL) == []
+    assert labelled(LocalHost(), extra_hosts.label("clean-peer")) == []
     assert "clean-peer" not in lab.hosts and "clean-peer" not in lab.targets
 
 
@@ -117,10 +117,10 @@ def test_the_peer_is_removed_completely(lab: Rig) -> None:
     with pytest.raises(RigError, match="no image"), lab.peer(images=["absent"]):
         pass
     with lab.peer(images=["python"]):
-        assert labelled(LocalHost(), extra_hosts.PEER_LABEL)
+        assert labelled(LocalHost(), extra_hosts.label("peer"))
     assert (lab.hosts, lab.targets, lab.addresses, lab.cpu_map) == before
     assert not Path("/run/netns", netns.PREFIX + "peer").exists()
-    assert labelled(LocalHost(), extra_hosts.PEER_LABEL) == []
+    assert labelled(LocalHost(), extra_hosts.label("peer")) == []
     assert treatments.SecondHost(at="both").feasibility(lab, "both", {})
     ports = LocalHost().run("ip", "-n", netns.SWITCH, "-o", "link").stdout
     assert "peer0" not in ports
@@ -133,7 +133,7 @@ def test_a_peer_of_a_killed_campaign_is_removed(lab: Rig) -> None:
     try:
         assert extra_hosts.remove_peer(local) and extra_hosts.remove_peer(local) == []
         assert not Path("/run/netns", netns.PREFIX + "peer").exists()
-        assert labelled(local, extra_hosts.PEER_LABEL) == []
+        assert labelled(local, extra_hosts.label("peer")) == []
     finally:
         peer.__exit__(None, None, None)
 

@@ -26,11 +26,12 @@ from labkit import chosen, fleet, ledger
 from labkit.chosen import NothingMeasured
 from labkit.dataset import Dataset, campaigns, load
 from labkit.dataset.rigs import over_rigs
-from labkit.errors import DatasetError, LabkitError, PlanMismatch
+from labkit.errors import DatasetError, LabkitError, PlanMismatch, UsageError
 from labkit.fleet import Block, measure, measured_blocks, store_block
 from labkit.process import BLOCKS as BLOCKS_VARIABLE
 from labkit.rig import Rig
 from labkit.rig.simulated import CAVEAT, Model, SimulatedRig
+from labkit.tools import sfnt_pingpong
 
 BLOCKS, TRIALS = 24, 6
 
@@ -176,7 +177,7 @@ def test_a_block_that_fails_everywhere_is_an_error_with_its_reason(
 
 def test_files_of_a_worker_are_those_of_a_campaign(tmp_path: Path) -> None:
     for name in ("../plan.json", "/etc/passwd", "trials/../../x", "trials/b01-p01-a1/../../y"):
-        block = Block(1, "rig", "20260101-000000-abc", {name: b"x"})
+        block = Block("rig", "20260101-000000-abc", {name: b"x"})
         with pytest.raises(DatasetError, match="no campaign has"):
             store_block(block, tmp_path, STUDY)
     assert not list(tmp_path.rglob("*.json"))
@@ -227,6 +228,15 @@ def test_a_simulated_campaign_says_so_and_decides_nothing(tmp_path: Path, monkey
     shutil.copytree(data.path.parent, tmp_path / "data" / "local" / STUDY)
     with pytest.raises(NothingMeasured):
         chosen.choose(STUDY)
+
+
+def test_a_study_that_needs_hosts_is_refused_on_a_simulated_rig() -> None:
+    rig = SimulatedRig.named()
+    with pytest.raises(UsageError, match="no network 'overlay'"), rig.networks(["overlay"]):
+        pass
+    with pytest.raises(UsageError, match="no host for storage"), rig.storage({"volume": ["apps"]}):
+        pass
+    assert sfnt_pingpong.lacking(rig.targets) == {}
 
 
 def test_claims_are_not_decidable_on_a_simulated_rig(tmp_path: Path) -> None:

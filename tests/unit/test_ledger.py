@@ -43,7 +43,7 @@ def one(found: Any = (), which: Any = DIFFERS) -> Any:
 
 
 def test_without_campaigns_nothing_is_measured() -> None:
-    rows = labkit.ledger(claims=load_claims(DATA / "claims.toml", DATA), root=DATA)
+    rows = labkit.ledger(claims=load_claims(DATA / "claims.toml", DATA))
     assert tuple(rows.columns) == COLUMNS and len(rows) == len(
         load_claims(DATA / "claims.toml", DATA)
     )
@@ -283,9 +283,9 @@ def test_the_error_of_looks_is_spent_by_each_part() -> None:
     evaluation, looks = evaluate(steps, Measured(found, [steps])), Looks((5, 10, 20))
     least = min(part.p_outside for part in evaluation.parts)
     assert len(evaluation.parts) == 2 and 0 < least < 0.9
-    expected = 2 * looks.adjust(least, 10, sides=2)
+    expected = 2 * looks.adjust(least, 10)
     assert p_values(evaluation, looks, 10)["p_contradicts"] == pytest.approx(expected)
-    assert expected > looks.adjust(2 * least, 10, sides=2)
+    assert expected > looks.adjust(2 * least, 10)
 
 
 def test_a_campaign_of_another_plan_is_left_out_and_it_is_said() -> None:

@@ -84,10 +84,10 @@ class Podman(Runtime):
         target, placement, label = instance.target, instance.placement, instance.label
         # By the variable it is found after a kill: Podman has no daemon to ask.
         options = ["--env", f"{LABEL}={label}", "--cgroup-parent", target.cgroup_parent]
-        options += self._network(target, placement, instance.workload)
+        network, network_options = self._network(target, placement, instance.workload)
+        options += network_options
         options += [*limit_options(placement.limits), "--rootfs", f"{instance.rootfs}:O"]
         command = ["taskset", "-c", instance.cpus, *instance.workload.argv]
-        network = self._network_to_create(target, placement)
         argv = self._argv(_START, target, label, *network, *options, *command)
         result = target.host.run(*argv, check=False)
         words = result.stdout.split()
@@ -131,21 +131,16 @@ class Podman(Runtime):
         return list(script(text, f"{target.directory}-podman", PREFIX + label, *rest))
 
     @staticmethod
-    def _network_to_create(target: Target, placement: Placement) -> list[str]:
-        """Return name, parent and subnet of the network that the start script creates."""
+    def _network(
+        target: Target, placement: Placement, workload: Workload
+    ) -> tuple[list[str], list[str]]:
+        """Return name, parent and subnet of the network to create, and the container's options."""
         if placement.network == "host":
-            return ["", "", ""]
+            return ["", "", ""], ["--network", "host"]
         if placement.network == "nat":
-            return [_NAT, "", _SUBNET]
-        network = networks.network_of(target, placement)
-        return [network.engine, network.parent, network.subnet]
-
-    @staticmethod
-    def _network(target: Target, placement: Placement, workload: Workload) -> list[str]:
-        if placement.network == "host":
-            return ["--network", "host"]
-        if placement.network == "nat":
-            return ["--network", _NAT, *networks.published(target, workload)]
+            published = networks.published(target, workload)
+            return [_NAT, "", _SUBNET], ["--network", _NAT, *published]
         network = networks.network_of(target, placement)
         address, hardware = network.address(target.place), network.hardware(target.place)
-        return ["--network", network.engine, "--ip", address, "--mac-address", hardware]
+        options = ["--network", network.engine, "--ip", address, "--mac-address", hardware]
+        return [network.engine, network.parent, network.subnet], options

@@ -13,7 +13,7 @@ from labkit.analysis import checks
 from labkit.analysis.compare import COLUMNS, adjust_family
 from labkit.analysis.estimates import holm
 from labkit.analysis.robust import HALF_CHECKED, UNCHECKED
-from labkit.analysis.trials import quantile_level, quantiles, reduce_trials
+from labkit.analysis.trials import SortedSamples, quantile_level, reduce_trials
 from labkit.errors import UsageError
 
 VERDICTS = {"different", "equivalent", "different within margin", "undecided"}
@@ -248,7 +248,8 @@ def test_partly_missing_trials_are_an_error_and_wholly_missing_ones_failed():
 )
 def test_quantiles_are_numpys(values, levels):
     ordered = np.sort(np.array(values))
-    assert quantiles(ordered, levels) == pytest.approx(np.quantile(ordered, levels), rel=1e-9)
+    made = SortedSamples(ordered).quantiles(levels)
+    assert made == pytest.approx(np.quantile(ordered, levels), rel=1e-9)
 
 
 def test_infinite_samples_beyond_the_quantile_do_no_harm():

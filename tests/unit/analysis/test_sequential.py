@@ -44,7 +44,7 @@ def test_errors_hold_over_the_looks():
     for _ in range(runs):
         blocks = rng.normal(0, 0.1, 80)
         tests = [stats.ttest_1samp(blocks[:n], 0).pvalue for n in LOOKS.blocks]
-        adjusted = [LOOKS.adjust(p, n, sides=2) for p, n in zip(tests, LOOKS.blocks, strict=True)]
+        adjusted = [LOOKS.adjust(p, n) for p, n in zip(tests, LOOKS.blocks, strict=True)]
         wrong += min(adjusted) < 0.05
     assert 0.02 < wrong / runs <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs)
 
@@ -53,8 +53,8 @@ def test_errors_hold_over_the_looks():
 @settings(max_examples=30, deadline=None)
 def test_an_adjusted_p_value_is_below_alpha_where_the_look_decides(alpha, blocks):
     level = LOOKS.levels(alpha, LOOKS.taken(blocks))[-1]
-    assert LOOKS.adjust(0.98 * level, blocks) < alpha < LOOKS.adjust(1.02 * level, blocks)
-    assert LOOKS.adjust(1.96 * level, blocks, sides=2) < 2 * alpha
+    below, above = (LOOKS.adjust(2 * share * level, blocks) for share in (0.98, 1.02))
+    assert below < 2 * alpha < above
 
 
 def test_an_adjusted_p_value_at_the_edges():

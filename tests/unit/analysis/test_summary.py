@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from labkit.analysis import checks, power, tables
 from labkit.analysis.compare import compare, factor_effect, shift
-from labkit.analysis.noise import margins, noise_floor
+from labkit.analysis.noise import noise_floor
 from labkit.analysis.summary import combined, mechanisms, summarise
 from labkit.analysis.trials import groups, join_factors
 from labkit.errors import UsageError
@@ -223,15 +223,6 @@ def test_headlines_are_plain_json():
 def test_headlines_do_not_depend_on_the_last_bits_of_a_processor():
     assert tables.json_value([0.23932009900693307]) == tables.json_value([0.2393200990069331])
     assert tables.json_value([1.2345678901e-9, True, 10**12]) == [1.23456789e-09, True, 10**12]
-
-
-def test_margins_by_tuning_are_the_largest_and_unknown_where_nothing_ran_twice():
-    floor = noise_floor(medians(study()), value="median", condition=CELL)
-    floor = pd.concat([floor, floor.assign(placement="docker", decidable_margin=0.5)])
-    floor["wait"] = pd.Categorical(floor["wait"], ["spin", "block"])
-    made = margins(floor, "wait")
-    assert list(made) == ["spin", "block"] and math.isnan(made["spin"]) and made["block"] == 0.5
-    assert margins(floor.iloc[:0].astype({"wait": "str"}), "wait") == {}
 
 
 def test_blocks_over_several_sessions_are_named():

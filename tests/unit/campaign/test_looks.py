@@ -229,6 +229,26 @@ def test_an_interrupted_campaign_resumes_after_its_look(rig: Rig, tmp_path: Path
         ]
 
 
+@pytest.mark.parametrize("claims", [[], ["small-difference"]], ids=["goes on", "ends there"])
+def test_a_look_that_was_interrupted_is_taken_by_the_next_run(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claims: list[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    options = {"claims": claims} if claims else {}
+    whole, halted, rest = Protocol(), Protocol(), Protocol()
+    expected = plan_of(rig, whole, **options).run(tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Questions, "take", interrupt)
+        plan_of(rig, halted, **options).run(tmp_path / "halted")
+    campaign = plan_of(rig, rest, **options).run(tmp_path / "halted")
+    assert halted.seen + rest.seen == whole.seen
+    assert campaign.looks == expected.looks
+    (shown,) = status_of([tmp_path / "halted"])
+    assert shown.state == "finished" and shown.planned == campaign.planned
+
+
 def test_only_conditions_of_the_chosen_claims_are_measured(rig: Rig, tmp_path: Path) -> None:
     protocol = Protocol()
     plan = plan_of(rig, protocol, claims=["small-difference"])

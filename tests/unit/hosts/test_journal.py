@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import CommandFailed, DatasetError, RigError, UsageError
-from labkit.hosts import LocalHost, Tuning, conflict, restore
-from labkit.hosts.journal import Entry, Journal, parse_journal
+from labkit.hosts import LocalHost, Tuning, restore
+from labkit.hosts.journal import Entry, Journal, conflict, parse_journal
 
 HOST = LocalHost()
 
@@ -96,8 +96,6 @@ def test_wrong_use(journal_dir: str) -> None:
         Tuning(HOST, "", journal=journal_dir)
     with pytest.raises(UsageError):
         Tuning(HOST, "lkt-1", journal=journal_dir).set_file("relative", 1)
-    with pytest.raises(UsageError):
-        Tuning(HOST, "lkt-1", journal=journal_dir).hold_idle(-1)
 
 
 def test_a_value_changed_by_somebody_else_is_kept(files: Path, journal_dir: str) -> None:

@@ -50,7 +50,7 @@ def test_what_was_not_measured_says_so_in_its_place() -> None:
 def test_ratios_share_an_axis_that_holds_all_intervals() -> None:
     ratios = {"paper_ratio": 1.2, "ratio": 2.0, "ratio_low": 0.5, "ratio_high": 9.0}
     rows = pd.DataFrame([row("overlay", "off", NAN, NAN, **ratios)])
-    figure = beside_bars(rows, label="place", ylabel="to bare", ratio=True, line=1.0)
+    figure = beside_bars(rows, label="place", ylabel="to bare", ratio=True)
     assert {axis.get_ylim() for axis in figure.axes} == {figure.axes[0].get_ylim()}
     assert figure.axes[1].get_ylim()[1] > 9.0
 

@@ -15,7 +15,7 @@ from labkit.analysis.summary import mechanisms, summarise
 from labkit.errors import UsageError
 from labkit.plots import stacked_plot
 from labkit.plots.distributions import curve_levels
-from labkit.plots.figure import alt_text, ratio_ticks, svg
+from labkit.plots.figure import alt_text, plain_log_ticks, ratio_ticks, svg
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +246,7 @@ def test_numbers_on_a_logarithmic_axis_have_room(low, high, written):
     axes = plots.canvas(1, 1, width=3, height=2)[1][0, 0]
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    plots.plain_log_ticks(axes)
+    plain_log_ticks(axes)
     labels = [axes.xaxis.get_minor_formatter()(number) for number in (0.2, 0.3, 0.5, 0.9)]
     assert [text for text in labels if text] == written
 

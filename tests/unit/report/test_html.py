@@ -64,9 +64,9 @@ def test_numbers_have_three_significant_digits(value: float, text: str) -> None:
     [
         ("different", "good"),
         ("not decidable on this rig", "open"),
-        ("not replicated", "bad"),
+        ("contradicted", "bad"),
         ("replicated", "good"),
-        (None, "open"),
+        ("not measured", ""),
     ],
 )
 def test_tone_of_a_verdict(verdict: str | None, tone: str) -> None:

@@ -9,7 +9,7 @@ from labkit.report.topology import draw, in_order
 
 @pytest.mark.parametrize("hosts", [0, 1, 2, 3, 6])
 def test_topology_names_every_host(hosts: int) -> None:
-    rig = {"hosts": {f"host{i}": {"addresses": f"198.18.0.{i}"} for i in range(hosts)}}
+    rig = {"hosts": {f"host{i}": {"addresses": [f"198.18.0.{i}"]} for i in range(hosts)}}
     drawn = draw(rig)
     assert all(f"host{i}" in drawn for i in range(hosts))
     assert ("links not stated" in drawn) == (hosts > 1)

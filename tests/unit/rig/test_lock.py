@@ -33,11 +33,19 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess
         process.stdin.close()
 
 
-def test_in_use_names_the_command(user: subprocess.Popen[str]) -> None:
+def test_in_use_names_the_command(
+    user: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(RigError, match="in use") as caught, lock.locked():
         pass
     assert caught.value.why.startswith(f"process {user.pid} (-c import fcntl, os")
     assert ", since 20" in caught.value.why and "--wait" in caught.value.remedy
+    # As where a user who may not write root's lock holds it.
+    (tmp_path / "lock").write_text("1")
+    monkeypatch.setattr(lock, "current_holder", lambda: user.pid)
+    with pytest.raises(RigError) as caught, lock.locked():
+        pass
+    assert caught.value.why.startswith(f"process {user.pid} (")
     assert lock.describe_process(None) == "an unknown process"
     assert lock.describe_process(2**22 + 1) == f"process {2**22 + 1}"
 
