@@ -157,7 +157,8 @@ def _out(table: pd.DataFrame) -> Iterator[str]:
     for row in rows.itertuples():
         yield f"| {row.name} | {row.nominal:.0%} | {row.rate:.1%} | {row.reach} |"
     yield (
-        "\nThose of *Every function over blocks* are in its tables. The largest: where the slow "
-        "trials of a\ncondition fail, intervals describe the trials that succeeded, and most miss "
-        "the ratio of all trials.\nPages say how many trials failed."
+        "\nThe rates of *Every function over blocks* that are out of reach are in the tables of "
+        "that section.\nThe largest: where the slow trials of a condition fail, intervals describe "
+        "the trials that succeeded,\nand most miss the ratio of all trials.\n"
+        "Pages say how many trials failed."
     )

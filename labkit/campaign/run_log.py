@@ -5,6 +5,7 @@ All are written between trials, and synced before the next one begins.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -187,6 +188,16 @@ class RunLog:
         """Count a planned trial, successful or not."""
         self._trial = ""
         self._bar.after()
+
+    def complete(self) -> None:
+        """Write the progress file of a campaign with nothing left, unless it says so already."""
+        try:
+            kept = json.loads((self._folder / PROGRESS).read_text())
+            known = (kept["planned"], kept["done"])
+        except (OSError, ValueError, KeyError, TypeError):
+            known = None
+        if known != (self._planned, self._done):
+            self.write_progress()
 
     def write_progress(self) -> None:
         """Write the progress file atomically."""

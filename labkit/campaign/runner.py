@@ -79,8 +79,9 @@ class Runner:
         )
         self._look(store, log, todo)
         if not todo:
+            # Of some blocks alone it is not known what is left.
             if self.blocks is None or not (store.path / PROGRESS).exists():
-                log.write_progress()
+                log.complete()
             return
         boots = {str(one.get("volatile", {}).get("boot_id", "")) for one in facts.values()}
         session = store.session(facts, " ".join(sorted(boots)))

@@ -639,14 +639,15 @@ class Page:
         _notebook.display(shown, raw=True)
 
     def _noise_mark(self) -> dict[str, Any]:
-        if not self.floors or not self.margins:
-            return _mark("Noise", False, "not known: it takes conditions that ran twice a block")
+        if not self.margins:
+            takes = "more blocks" if self.unknown else "conditions that ran twice a block"
+            return _mark("Noise", False, f"not known: it takes {takes}")
         floor = pd.concat(self.floors)
         worst = max(self.margins.values())
         text = (
-            f"{self._distinct(floor)} conditions ran twice in each block; the smallest margin that "
-            f"can be decided is {percent(min(self.margins.values()))} to {percent(worst)}, the "
-            f"margin of this page {percent(self.margin)}"
+            f"{plural(self._distinct(floor), 'condition')} ran twice in each block; the smallest "
+            f"margin that can be decided is {percent(min(self.margins.values()))} to "
+            f"{percent(worst)}, the margin of this page {percent(self.margin)}"
         )
         if self.unknown:
             text += f"; not known for {'; '.join(self.unknown)}"
@@ -899,7 +900,8 @@ class Page:
         text = (
             f"Decidable margins of the {self._quantity(value)} (80 % power, "
             f"{floor['n_blocks'].max()} blocks, the noisiest condition{each} that ran twice): "
-            f"{', '.join(parts)}; {percent(self.margin)} everywhere takes {count} blocks."
+            f"{', '.join(parts)}; {percent(self.margin)} "
+            f"{'for these' if unknown else 'everywhere'} takes {count} blocks."
         )
         if unknown:
             text += f" Not known for {', '.join(unknown)}: no condition ran twice in enough blocks."
