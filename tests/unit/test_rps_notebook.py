@@ -41,7 +41,11 @@ def measured(rng, level, place, application, rps):
 
 
 def campaign(blocks, applications=("postgresql 300/s",), places=tuple(LATENCY)[:3], **options):
-    """Return a campaign of a profile; `levels` of steering, and (block, placement) that failed."""
+    """Return a campaign of a profile.
+
+    `levels` are those of steering, `failing` the (block, placement) that failed, and `dropped` the
+    (placement, level) that was not run after five blocks.
+    """
     levels, failing = options.get("levels", ("off", "on")), options.get("failing", ())
     rng, records = np.random.default_rng(2019), []
     cells = [(*one, 1) for one in itertools.product(places, levels)]
@@ -49,6 +53,8 @@ def campaign(blocks, applications=("postgresql 300/s",), places=tuple(LATENCY)[:
     for block in range(1, blocks + 1):
         level = math.exp(rng.normal(0, 0.05))
         for position, (place, rps, replicate) in enumerate(cells, start=1):
+            if block > 5 and (place, rps) == options.get("dropped"):
+                continue
             first, *others = (measured(rng, level, place, one, rps) for one in applications)
             more = {"replicate": replicate, "n_samples": 0, "started_ns": 10**18}
             more["also"] = [
@@ -136,6 +142,21 @@ def test_a_tunnel_that_is_helped_no_more_than_a_control_is_called_so(monkeypatch
     _, names = execute(monkeypatch, campaign(30), NOTEBOOK)
     more = names["more"]["latency_ns_mean", "docker host"].set_index("contrast")
     assert more.loc["docker overlay / docker host", "verdict"] == "equivalent"
+
+
+def test_failed_trials_count_and_those_that_were_not_run_do_not(monkeypatch):
+    options = {"failing": {(3, "docker overlay")}, "dropped": ("docker nat", "off")}
+    _, names = execute(monkeypatch, campaign(8, **options), NOTEBOOK)
+    notes = names["effects"]["latency_ns_mean"].set_index("placement")["note"]
+    assert "without a value" in notes["docker overlay"]
+    assert "without a value" not in notes["docker nat"] + notes["docker host"]
+    gains = (
+        names["more"]["latency_ns_mean", "docker nat"]
+        .set_index("contrast")
+        .loc["docker overlay / docker nat"]
+    )
+    assert gains["n_blocks"] == 4 and "docker nat:" not in gains["note"]
+    assert "docker overlay: 1 of 8 trials without a value" in gains["note"]
 
 
 def test_a_pilot_with_failures_decides_nothing(monkeypatch):
