@@ -173,7 +173,7 @@ class RunLog:
             self._answered.add(question["name"])
             text = f"{question['name']}: {question['state']}: {question['result']}"
             LOG.info("  %s", text)
-            if self._run is None:  # a look that an interrupted run left to this one
+            if self._run is None:  # before the first trial: an interrupted run did not take it
                 announce(text)
             elif not self._bar.lines:
                 self._bar.note(text)

@@ -79,7 +79,7 @@ class Runner:
         )
         self._look(store, log, todo)
         if not todo:
-            # Of some blocks alone it is not known what is left.
+            # A run of some blocks takes no looks, so it does not know which trials were dropped.
             if self.blocks is None or not (store.path / PROGRESS).exists():
                 log.complete()
             return

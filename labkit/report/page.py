@@ -284,6 +284,16 @@ class Page:
             if table is not None:
                 table[name] = join_factors(table, factors) if len(table) else ""
 
+    @staticmethod
+    def valued(table: pd.DataFrame, value: str) -> pd.DataFrame:
+        """Return the trials that have a positive value of a quantity, and those that failed.
+
+        Other conditions do not measure it, or have too few samples for it. Where a trial measures
+        several conditions, a failed one is known of the first only.
+        """
+        table = _positive(table, value)
+        return table[table[value].notna() | table["status"].ne("ok")]
+
     def part(self, table: pd.DataFrame, within: Mapping[str, Any] | None) -> pd.DataFrame:
         """Return the rows of a table that have the levels of `within` (one level, or a list)."""
         for name, level in (within or {}).items() if len(table) else ():

@@ -39,10 +39,12 @@ def socket_of(name: str) -> str:
     return f"unix://{netns.DIRECTORY}/{name}.sock"
 
 
-def digests(host: Host, socket: str, references: Sequence[str]) -> dict[str, str]:
-    """Return the digests of an engine's images by reference; {} where it lacks one."""
+def digests(
+    host: Host, socket: str, references: Sequence[str], *, check: bool = False
+) -> dict[str, str]:
+    """Return the digests of an engine's images by reference; {}, or an error, if it lacks one."""
     argv = ("docker", "image", "inspect", "--format", "{{.Id}}", *references)
-    result = host.run(*argv, env={"DOCKER_HOST": socket}, check=False)
+    result = host.run(*argv, env={"DOCKER_HOST": socket}, check=check)
     if result.status != 0:
         return {}
     return dict(zip(references, result.stdout.split(), strict=True))

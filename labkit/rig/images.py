@@ -81,8 +81,7 @@ def ensure_image(
         options = ["--network", "host", "--tag", reference]
         options += ["--cgroup-parent", parent] if parent else []
         host.run("docker", "build", *options, "-", input=_context(folder), env=env, timeout=1200)
-        inspect = ("docker", "image", "inspect", "--format", "{{.Id}}", reference)
-        digests = {reference: host.run(*inspect, env=env).stdout.strip()}
+        digests = engine.digests(host, socket, [reference], check=True)
     image = Image(folder.name, reference, digests[reference], "")
     return _unpacked(host, env, image, store) if store else image
 
