@@ -34,7 +34,7 @@ def test_the_rig_is_drawn_mapped_and_measured(page: Page, rig: Path) -> None:
     assert "not stated" not in drawn
     cells = page.locator(".grid tbody tr", has_text="generator").locator("td").all_inner_texts()
     assert cells[:2] == ["runs", "–"]
-    ladder = page.get_by_role("group", name="Ladder", exact=True).locator("tbody tr")
+    ladder = page.get_by_role("group", name="Baseline levels", exact=True).locator("tbody tr")
     assert [row.locator("th").inner_text() for row in ladder.all()] == [
         *("bare clean", "bare rules", "bare chroot", "bare cgroup"),
         *("docker host", "docker bridge"),
