@@ -365,6 +365,21 @@ def find(*words: str) -> int:
     raise AssertionError(f"no process {words}")
 
 
+def until_sending(pid: int) -> None:
+    """Wait until messages leave the network namespace of a client, which sleeps before them."""
+
+    def sent() -> int:
+        lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+        return sum(int(line.partition(":")[2].split()[9]) for line in lines)
+
+    first = sent()
+    for _ in range(3000):
+        if sent() > first + 200:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"process {pid} sent nothing")
+
+
 def counted(stdout: str, log: str) -> Measurement:
     return Measurement({}, messages=1)
 
@@ -378,7 +393,7 @@ def acting(case: Case, scene: Scene, over: Path, delay: float = 0.0) -> Iterator
         try:
             if case.exchange:
                 client = find("sockperf", "ping-pong")
-                time.sleep(2.6)  # it sleeps for two seconds before its first message
+                until_sending(client)
             else:
                 client = find("sh", "-c", UNTIL)
             time.sleep(delay)

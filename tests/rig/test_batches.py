@@ -43,11 +43,12 @@ def wait_until(condition: Callable[[], Any]) -> None:
 def run(tmp_path: Path) -> Iterator[list[str]]:
     """Return the command of a small campaign; remove its notebooks and logs afterwards."""
     local = ROOT / "data" / "local"
-    before = set(local.glob("notebooks/*")) | set(local.glob("logs/*"))
+    kept = [f"{folder}/*interference*" for folder in ("notebooks", "logs")]
+    before = {path for pattern in kept for path in local.glob(pattern)}
     given = [word for pair in SMALL.items() for word in ("-p", *pair)]
     wait_until(lambda: lock.current_holder() is None)
     yield ["run", "interference", "-P", "tiny", *given, "-p", "data", str(tmp_path / "data")]
-    for path in {*local.glob("notebooks/*"), *local.glob("logs/*")} - before:
+    for path in {path for pattern in kept for path in local.glob(pattern)} - before:
         path.unlink()
 
 

@@ -197,31 +197,6 @@ def test_containers_of_a_dead_campaign_are_removed(
     assert local.run(*listing, env=env).stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (("run", "--profile", "nope"), "one of decide, paper, quick, seccomp, tiny"),
-        (("run", "nosuch"), "one of affinity-spinning"),
-        (("run", "-P", "tiny", "-p", "nosuch", "1"), "one of blocks, captured, cells"),
-        (("run", "-p", "blocks"), "requires 2 arguments"),
-        (("run", "-f", "none.yaml"), "does not exist"),
-        (("run", "cpu-quota", "rps", "-P", "tiny", "-p", "calls", "9"), "65-rps.ipynb has no"),
-        (("status", "none"), "does not exist"),
-        (("status", "--watch", "0.1"), "not in the range"),
-        (("rig", "shell", "nosuch"), "one of generator, sut, clean"),
-        (("nosuch",), "No such command"),
-        (("rig", "up", "--nosuch"), "No such option"),
-    ],
-)
-def test_wrong_use_is_exit_code_2_before_anything_runs(argv: tuple[str, ...], words: str) -> None:
-    output = ROOT / "data" / "local" / "notebooks"
-    before = sorted(output.glob("*"))
-    found = labkit(*argv)
-    assert found.returncode == 2, found.stderr
-    assert words in found.stderr and "Traceback" not in found.stderr
-    assert "joining hosts" not in found.stderr and sorted(output.glob("*")) == before
-
-
 #: A part of the first study whose trials take about a second: one network, no capture, and the
 #: exchange without sockperf, which sleeps for two seconds. As found, as tests beside it use both
 #: CPUs, which makes trials without a shared cache, failed attempts otherwise, likely.

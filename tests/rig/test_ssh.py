@@ -134,14 +134,14 @@ def test_invalid_arguments(host: Host) -> None:
 def test_a_timeout_kills_grandchildren_that_ignore_term(host: Host) -> None:
     text = '(trap "" TERM; sleep 300) & echo $!; sh -c "echo \\$\\$; exec sleep 300"'
     with pytest.raises(CommandTimeout) as caught:
-        host.run("sh", "-c", text, timeout=0.5)
+        host.run("sh", "-c", text, timeout=2)
     pids = [int(pid) for pid in caught.value.evidence["stdout"].split()]
     assert len(pids) == 2
     assert [pid for pid in pids if outlives(pid)] == []
 
 
 def test_a_timeout_kills_a_command_that_ignores_term(host: Host) -> None:
-    result = host.run("sh", "-c", 'trap "" TERM; echo $$; sleep 300', timeout=0.5, check=False)
+    result = host.run("sh", "-c", 'trap "" TERM; echo $$; sleep 300', timeout=2, check=False)
     assert result.timed_out
     assert not outlives(int(result.stdout))
 
@@ -153,8 +153,8 @@ def test_waiting_does_not_poll(host: Host) -> None:
         return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
 
     host.run("true")
-    # Starting and ending takes some context switches; three seconds of waiting add none.
-    assert switches("sleep", "3") - switches("true") < 20
+    # Starting and ending takes some context switches; two seconds of waiting add none.
+    assert switches("sleep", "2") - switches("true") < 20
 
 
 def test_waiting_can_be_interrupted(host: Host) -> None:
@@ -165,8 +165,8 @@ def test_waiting_can_be_interrupted(host: Host) -> None:
     begin = time.monotonic()
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        host.run("sleep", "20", timeout=25)
-    assert time.monotonic() - begin < 15  # it was interrupted before the command ended
+        host.run("sleep", "200", timeout=250)
+    assert time.monotonic() - begin < 200  # it was interrupted before the command ended
     assert host.run("echo", "again").stdout == "again\n"
 
 

@@ -59,7 +59,7 @@ def test_dropped_connection(server: Server, tmp_path: Path, gateway: str | None)
     text = 'echo $$; echo oops >&2; sleep 0.3; touch "$1"; sleep 300'
     dropper = drop_when_printed(server, known, flag)
     with pytest.raises(HostUnreachable, match="dropped") as caught:
-        host.run("sh", "-c", text, "sh", str(flag), timeout=3)
+        host.run("sh", "-c", text, "sh", str(flag), timeout=6)
     dropper.join()
     evidence = caught.value.evidence
     assert evidence["stderr"] == "oops\n"
@@ -134,7 +134,7 @@ def test_a_host_that_hangs_during_a_command(
     text = 'echo begun; sleep 0.3; kill -STOP "$@"'
     try:
         with pytest.raises(HostUnreachable, match="dropped") as caught:
-            host.run("sh", "-c", text, "sh", *map(str, stopped), timeout=0.6)
+            host.run("sh", "-c", text, "sh", *map(str, stopped), timeout=2)
         assert caught.value.evidence["stdout"] == "begun\n"
     finally:
         for pid in stopped:

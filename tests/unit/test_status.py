@@ -121,7 +121,7 @@ def test_every_state_of_a_campaign(tmp_path: Path) -> None:
     assert found.run is None
     records = [json.loads(path.read_text()) for path in found.path.rglob("trial.json")]
     last = max(one["started_ns"] + round(one["seconds"] * 1e9) for one in records)
-    assert found.ended_ns == pytest.approx(last, abs=2e9)
+    assert found.ended_ns == pytest.approx(last, abs=60e9)
 
 
 def write(folder: Path, *, planned: int, done: int, failed: int = 0, **more: Any) -> Path:

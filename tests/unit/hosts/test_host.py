@@ -119,7 +119,7 @@ def test_the_command_of_a_script_is_its_arguments() -> None:
 
 def test_a_timeout_kills_the_process_group() -> None:
     with pytest.raises(CommandTimeout) as caught:
-        LocalHost().run("sh", "-c", '(trap "" TERM; sleep 300) & echo $!; sleep 300', timeout=0.3)
+        LocalHost().run("sh", "-c", '(trap "" TERM; sleep 300) & echo $!; sleep 300', timeout=2)
     assert not survives(int(caught.value.evidence["stdout"]))
 
 
@@ -128,7 +128,7 @@ def test_a_child_outside_the_group_that_keeps_the_output_open(
 ) -> None:
     monkeypatch.setattr("labkit.hosts.host.PATIENCE", 0.5)
     text = 'setsid sh -c "exec sleep 300" & echo $!; exit 4'
-    result = LocalHost().run("sh", "-c", text, timeout=0.5, check=False)
+    result = LocalHost().run("sh", "-c", text, timeout=2, check=False)
     assert (result.status, result.timed_out) == (4, False)
     left = int(result.stdout)
     assert b"300" in Path(f"/proc/{left}/cmdline").read_bytes()

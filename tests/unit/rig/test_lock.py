@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,10 +72,8 @@ def test_opening_waits_where_the_environment_says_so(
     monkeypatch.setenv(WAIT, "1")
     assert user.stdin is not None
     user.stdin.close()  # it ends at any time from now on
-    began = time.monotonic()
     with lock.locked():
         assert lock.current_holder() is not None
-    assert time.monotonic() - began < 60
 
 
 def test_a_rig_stays_in_use_when_its_lock_file_is_removed(

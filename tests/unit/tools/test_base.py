@@ -32,7 +32,7 @@ def test_a_tool_that_is_ended_in_the_planned_time_is_read_and_a_failure_fails(
     tmp_path: Path,
 ) -> None:
     late = ("sh", "-c", "echo 1 >a; exec sleep 60")
-    ended = run(logged(late, limit=0.2), tmp_path / "log")
+    ended = run(logged(late, limit=2), tmp_path / "log")
     assert ended.returncode == 0 and split(ended.stdout, "")[1] == "1\n"
     for status, limit in ((7, 0), (7, 5), (124, 0)):
         argv = logged(("sh", "-c", f"exit {status}"), log="{log}", limit=limit)
