@@ -50,9 +50,9 @@ def least_blocks(alpha: float = 0.05) -> int:
     """Return the fewest blocks on which a verdict at this level may rest.
 
     So many that all of them falling on one given side of the baseline has by chance, as in a sign
-    test, at most the probability `alpha`: 5 at 0.05, 7 at 0.01, 10 at 0.001. A t test reaches any
-    level with fewer, but then on the strength of the normal distribution's far tail alone, which
-    that few blocks cannot show.
+    test, at most the probability `alpha`: 5 at 0.05, 7 at 0.01, 10 at 0.001. It is applied to the
+    level of a whole family: it tells a pilot from a campaign. At the level of one of several tests
+    a verdict on few blocks does rest on the normal distribution's tail.
 
     Examples
     --------
@@ -124,10 +124,15 @@ def blocks_for(
 
 
 def blocks_to_detect(
-    difference: float, sd: float, *, alpha: float = 0.05, pilot: int | None = None
+    difference: float,
+    sd: float,
+    *,
+    alpha: float = 0.05,
+    pilot: int | None = None,
+    power: float = POWER,
 ) -> int | None:
     """Return how many blocks it takes to find a relative difference; as `blocks_for` otherwise."""
-    return _fewest(difference, sd, alpha, pilot, _t_power)
+    return _fewest(difference, sd, alpha, pilot, _t_power, power)
 
 
 @lru_cache(maxsize=4096)
@@ -137,6 +142,7 @@ def _fewest(
     alpha: float,
     pilot: int | None,
     power_of: Callable[..., float],
+    power: float = POWER,
 ) -> int | None:
     """Return the fewest blocks that decide a relative difference `target`."""
     _check(sd, alpha)
@@ -150,7 +156,7 @@ def _fewest(
     size = math.log1p(target) / sd if sd else math.inf
 
     def short(n: int) -> bool:
-        return power_of(size * math.sqrt(n), n - 1, alpha, pilot_df=pilot_df) < POWER
+        return power_of(size * math.sqrt(n), n - 1, alpha, pilot_df=pilot_df) < power
 
     high = 2
     while short(high):

@@ -144,7 +144,8 @@ class Questions:
         # What the noise leaves no region for could only ever be contradicted.
         if n >= least and found["p_contradicts"] < alpha and not narrow:
             return "decided", "contradicted"
-        blocks = blocks_needed(evaluation.deciding, alpha, least)
+        level = self.looks.level(alpha, total)
+        blocks = blocks_needed(evaluation.deciding, level, least)
         if blocks is not None and blocks > GIVE_UP_AT * total:
             return "given up", f"about {blocks:,} blocks would decide, and {total} are planned"
         return "open", "" if blocks is None else f"about {blocks:,} blocks would decide"

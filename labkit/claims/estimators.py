@@ -34,6 +34,7 @@ from labkit.claims.schema import (
     Level,
     Linear,
     Monotone,
+    Ratio,
     Region,
     beyond,
     words,
@@ -54,11 +55,18 @@ class Part:
     unit: str = "1"
     #: Whether it is the ratio of two conditions, and so slower, faster, more or less.
     compared: bool = False
+    #: The side of 1 that is stated, to which what shows the part to hold keeps.
+    side: Region = (-math.inf, math.inf)
+
+    @property
+    def inner(self) -> Region:
+        """The part of the region in which the estimate has to be for the part to hold."""
+        return max(self.low, self.side[0]), min(self.high, self.side[1])
 
     @property
     def p_within(self) -> float:
         """The p-value that shows the part to hold."""
-        return self.estimate.p_within(self.low, self.high)
+        return self.estimate.p_within(*self.inner)
 
     @property
     def p_outside(self) -> float:
@@ -124,9 +132,10 @@ class Evaluation:
 
         NaN for a claim without a direction: not of ratios, or of a region that 1 lies inside.
         """
-        sides = {(1.0, math.inf) if part.low >= 1 else (-math.inf, 1.0) for part in self.parts}
-        directed = all(
-            part.unit == "1" and (part.low >= 1 or part.high <= 1) for part in self.parts
+        inner = [part.inner for part in self.parts]
+        sides = {(1.0, math.inf) if low >= 1 else (-math.inf, 1.0) for low, _ in inner}
+        directed = all(part.unit == "1" for part in self.parts) and all(
+            low >= 1 or high <= 1 for low, high in inner
         )
         if not directed or len(sides) != 1:
             return math.nan
@@ -236,7 +245,11 @@ def _joined(levels: Sequence[Cell], each: Sequence[Evaluation]) -> Evaluation:
 def _compared(case: _Case) -> Evaluation:
     """Estimate the ratio of each pair of cells that a claim compares."""
     pairs = [(case.cell(a), case.cell(b)) for a, b in case.claim.pairs()]
-    return _ratios(case, pairs, case.claim.region())
+    found = _ratios(case, pairs, case.claim.region())
+    if not isinstance(case.claim, Ratio):
+        return found
+    side = case.claim.side()
+    return replace(found, parts=tuple(replace(part, side=side) for part in found.parts))
 
 
 def _monotone(case: _Case) -> Evaluation:

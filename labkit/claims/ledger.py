@@ -19,13 +19,13 @@ import pandas as pd
 from scipy import special
 
 from labkit.analysis.estimates import Estimate, benjamini_hochberg, holm, join_notes
-from labkit.analysis.power import MOST_BLOCKS, blocks_to_detect, least_blocks
+from labkit.analysis.power import MOST_BLOCKS, POWER, blocks_to_detect, least_blocks
 from labkit.analysis.robust import without_unchecked
 from labkit.analysis.sequential import Looks, campaign_share
 from labkit.answers import interval_text, scaled, unit_of_word, word_of
 from labkit.claims.cells import Combined, Measured, NotMeasured
 from labkit.claims.estimators import Evaluation, Part, evaluate
-from labkit.claims.schema import Claim, Claims, PublishedValue, load_claims
+from labkit.claims.schema import Claim, Claims, PublishedValue, Region, load_claims
 from labkit.claims.setting import SETTINGS, setting
 from labkit.claims.stated import load_disagreements, recompute, with_unit
 from labkit.dataset import Dataset, load
@@ -174,14 +174,23 @@ class Evidence:
         found = [setting(claim, one, samples, *paper) for one in self.datasets]
         return max(found, key=lambda one: SETTINGS.index(one[0]))
 
+    @property
+    def _plans(self) -> set[tuple[int, ...]]:
+        """The planned looks of the campaigns that have any."""
+        return {tuple(one.plan["looks"]) for one in self.datasets if one.plan.get("looks")}
+
+    def level(self, alpha: float) -> float:
+        """Return the level of a test at the last look, of which all together spend `alpha`."""
+        share = campaign_share(len(self.datasets)) * alpha
+        return min((Looks(plan).level(share, plan[-1]) for plan in self._plans), default=share)
+
     def spent(self, evaluation: Evaluation) -> dict[str, float]:
         """Return p-values with the error that looks and earlier campaigns have spent in them."""
         share = campaign_share(len(self.datasets))
-        plans = {tuple(one.plan["looks"]) for one in self.datasets if one.plan.get("looks")}
         # After earlier campaigns the look of a claim is not its number of blocks: any of them.
         looks = [
             p_values(evaluation, Looks(blocks), n)
-            for blocks in plans
+            for blocks in self._plans
             for n in (blocks if len(self.datasets) > 1 else [evaluation.n_blocks])
         ] or [p_values(evaluation)]
         return {
@@ -284,7 +293,8 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
             row["p_contradicts_adjusted"] = min(pair[1], 1.0)
             size, least = len(tests), least_blocks(alpha)
             try:
-                needed = blocks_needed(evaluation.deciding, alpha / max(1, size), least)
+                level = entry.campaign.level(alpha / max(1, size)) if entry.campaign else alpha
+                needed = blocks_needed(evaluation.deciding, level, least)
                 result, why = _decide(
                     entry, evaluation, pair, family=size, alpha=alpha, needed=needed
                 )
@@ -492,11 +502,12 @@ def _decide(
     return "undecided", join_notes(_open(evaluation, needed, family, alpha), note)
 
 
-def region(part: Part) -> str:
-    """Return the region of a part in words."""
-    low, high = (_bound(bound, part.unit) for bound in (part.low, part.high))
-    if math.isinf(part.low) or math.isinf(part.high):
-        return f"above {low}" if math.isinf(part.high) else f"below {high}"
+def region(part: Part, *, inner: bool = False) -> str:
+    """Return the region of a part in words, or that in which it has to be to hold."""
+    ends = part.inner if inner else (part.low, part.high)
+    low, high = (_bound(bound, part.unit) for bound in ends)
+    if math.isinf(ends[0]) or math.isinf(ends[1]):
+        return f"above {low}" if math.isinf(ends[1]) else f"below {high}"
     return f"from {low} to {high}"
 
 
@@ -536,9 +547,10 @@ def reachable(part: Part, blocks: int, alpha: float) -> bool:
 
 def _width(part: Part) -> float:
     """Return how wide a region is on the scale of its estimate; infinite for one without an end."""
+    low, high = part.inner
     if getattr(part.estimate, "scale", "") != "log":
-        return part.high - part.low
-    return math.log(part.high / part.low) if part.low > 0 else math.inf
+        return high - low
+    return math.log(high / low) if low > 0 else math.inf
 
 
 def blocks_needed(parts: Sequence[Part], alpha: float, least: int) -> int | None:
@@ -546,18 +558,22 @@ def blocks_needed(parts: Sequence[Part], alpha: float, least: int) -> int | None
 
     With power 0.8, by the paired t test against the nearest bound, allowing for the uncertainty of
     the spread that was seen. Where every estimate lies in its region, enough for all to be shown
-    inside; otherwise, for one that does not to be shown outside. At least those for which every
-    region is `reachable`. None where no number would, or where it takes further campaigns.
+    inside (with 0.8 for all together); otherwise, for one that does not to be shown outside. At
+    least those for which every region is `reachable`. None where no number would, or where it takes
+    further campaigns.
     """
     if any(_over_campaigns(part) for part in parts):
         return None
     least = max([least, *(_blocks_to_reach(part, alpha) for part in parts)])
     outside = [part for part in parts if not part.low <= part.estimate.value <= part.high]
     if outside:
-        numbers = [_blocks(part, alpha / len(parts)) for part in outside]
+        numbers = [_blocks(part, alpha / len(parts), (part.low, part.high)) for part in outside]
         known = [number for number in numbers if number is not None]
         return max(least, min(known)) if known else None
-    numbers = [_blocks(part, alpha) for part in parts]
+    if any(not part.inner[0] <= part.estimate.value <= part.inner[1] for part in parts):
+        return None  # neither could be shown
+    power = 1 - (1 - POWER) / len(parts)
+    numbers = [_blocks(part, alpha, part.inner, power) for part in parts]
     known = [number for number in numbers if number is not None]
     return max(least, *known) if len(known) == len(parts) else None
 
@@ -574,7 +590,8 @@ def _blocks_to_reach(part: Part, alpha: float) -> int:
     )
 
 
-def _blocks(part: Part, alpha: float) -> int | None:
+def _blocks(part: Part, alpha: float, ends: Region, power: float = POWER) -> int | None:
+    """Return how many blocks show on which side of the nearest end an estimate is."""
     estimate = part.estimate
     if (
         not isinstance(estimate, Estimate)
@@ -582,7 +599,7 @@ def _blocks(part: Part, alpha: float) -> int | None:
         or not math.isfinite(estimate.error)
     ):
         return None
-    bounds = [bound for bound in (part.low, part.high) if math.isfinite(bound)]
+    bounds = [bound for bound in ends if math.isfinite(bound)]
     if estimate.scale == "log":
         bounds = [math.log(bound) for bound in bounds if bound > 0]
     distance = min((abs(estimate.centre - bound) for bound in bounds), default=0.0)
@@ -592,7 +609,7 @@ def _blocks(part: Part, alpha: float) -> int | None:
     if distance < 1e-6:
         return MOST_BLOCKS
     blocks = blocks_to_detect(
-        math.expm1(distance), 1.0, alpha=alpha, pilot=max(2, estimate.n_blocks)
+        math.expm1(distance), 1.0, alpha=alpha, pilot=max(2, estimate.n_blocks), power=power
     )
     return blocks or MOST_BLOCKS
 
@@ -601,7 +618,7 @@ def _inside(claim: Claim, part: Part) -> str:
     # Two one-sided tests at 5 % are an interval of 90 %: the one of 95 % may reach over a bound.
     both = math.isfinite(part.low) and math.isfinite(part.high)
     how = ", by two one-sided tests" if both else ""
-    return f"{part.label}: {_directed(claim, part)} lies {region(part)}{how}"
+    return f"{part.label}: {_directed(claim, part)} lies {region(part, inner=True)}{how}"
 
 
 def _outside(claim: Claim, part: Part) -> str:
@@ -616,7 +633,7 @@ def _absent(evaluation: Evaluation, alpha: float) -> str:
 def _open(evaluation: Evaluation, needed: int | None, family: int, alpha: float) -> str:
     """Return why a claim is neither shown nor refuted, and what it would take."""
     part = evaluation.weakest
-    said = f"{part.label}: whether {_value(part)} lies {region(part)} is open"
+    said = f"{part.label}: whether {_value(part)} lies {region(part, inner=True)} is open"
     if math.isnan(part.estimate.value):
         said = f"{part.label} has no estimate"
     elif min(evaluation.p_replicates, evaluation.p_contradicts) < alpha:
@@ -637,7 +654,7 @@ def _too_noisy(part: Part, needed: int | None, planned: int) -> str:
         takes = "it takes more campaigns"
     return (
         f"not decidable at this noise: {takes}; {part.label}: the interval of {_value(part)} is "
-        f"wider than the region {region(part)}"
+        f"wider than the region {region(part, inner=True)}"
     )
 
 

@@ -159,7 +159,7 @@ def _reason(
         instead=instead.parts[place].estimate,
         change=change.estimate,
         other=text,
-        region=(part.low, part.high),
+        region=part.inner,
         margin=float(measured.dataset.plan["margin"]),
     )
 

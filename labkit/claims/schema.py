@@ -45,6 +45,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    PrivateAttr,
     Strict,
     StringConstraints,
     TypeAdapter,
@@ -146,6 +147,8 @@ class Needs(_Model):
     engine: Annotated[str, AfterValidator(_engine)] = ""
     #: The range of the most that a called server uses of a CPU, at the claim's `where`.
     cpu_use: Annotated[tuple[_Share, _Share] | None, Strict(False), AfterValidator(_range)] = None
+    #: The greatest share of the packets offered that the claim's baseline may lose.
+    loss_at_most: _Share | None = None
 
 
 class Published(_Model):
@@ -248,6 +251,8 @@ class _Claim(_Model):
             messages.append(f"statistic: {self.statistic!r} is unknown; known are {known}, p99 ...")
         if self.published is not None:
             messages += self.published.mistakes()
+        if self.needs.loss_at_most is not None and "baseline" not in self.cell_keys:
+            messages.append("needs: loss_at_most: only of a claim with a baseline")
         if self.reasons and not isinstance(self, _Compared):
             messages.append("reasons: only of a claim about the ratio to a baseline")
         for reason in self.reasons:
@@ -358,6 +363,13 @@ class Ratio(_Ranged, _Compared):
     """The ratio lies in a range."""
 
     kind: Literal["ratio", "range-of-ratios"]
+    #: The range without the paper's own error, where that made it wider (`_Reader._widened`).
+    _stated: Region | None = PrivateAttr(None)
+
+    def side(self) -> Region:
+        """Return the side of 1 on which the stated range lies; all ratios where 1 is inside."""
+        low, high = self._stated or self.region()
+        return (1.0 if low >= 1 else -math.inf), (1.0 if high <= 1 else math.inf)
 
 
 class _Directed(_Claim):
@@ -425,7 +437,7 @@ class Linear(_Directed, _Curve):
 
     kind: Literal["linear"]
     #: Of the deviation from the line, as a share of its rise.
-    margin: _Positive = 0.1
+    margin: _Positive = 0.05
 
 
 class FixedOffset(_Curve):
@@ -681,6 +693,8 @@ class _Reader:
     def _widened(self, claim: Claim) -> Claim:
         """Return a claim whose range is no narrower than the paper's own error.
 
+        What shows it to hold keeps to the side of 1 that the paper states (`Ratio.side`).
+
         The range takes in the 95 % interval of the ratio that is computed from the paper's means,
         from the standard deviations and the numbers of runs that it prints.
         """
@@ -702,7 +716,9 @@ class _Reader:
         if math.isnan(half):
             return claim
         low, high = min(claim.low, value.computed - half), max(claim.high, value.computed + half)
-        return claim.model_copy(update={"low": max(low, 0.0), "high": high})
+        wider = claim.model_copy(update={"low": max(low, 0.0), "high": high})
+        wider._stated = claim.region()
+        return wider
 
 
 def words(cell: Cell, *, without: Cell | None = None) -> str:

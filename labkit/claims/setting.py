@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.claims.schema import Claim, Needs
+from labkit.answers import percent
+from labkit.claims.schema import Cell, Claim, Needs
 from labkit.dataset import Dataset
 from labkit.units import capability_words, heading
 
@@ -170,6 +171,10 @@ def _lacking(needs: Needs, claim: Claim, dataset: Dataset, samples: int | None) 
         low, high = needs.cpu_use
         found = "the campaign does not state it" if math.isnan(use) else f"it uses {use:.0%}"
         yield f"a server that uses {low:.0%} to {high:.0%} of a CPU: {found}"
+    most = needs.loss_at_most
+    if most is not None and not (lost := _lost(claim, dataset)) <= most:
+        found = f"it loses {percent(lost)}" if lost >= 0 else "the campaign does not state it"
+        yield f"a baseline that loses at most {percent(most)} of the packets offered: {found}"
 
 
 def _use(claim: Claim, dataset: Dataset) -> float:
@@ -177,16 +182,36 @@ def _use(claim: Claim, dataset: Dataset) -> float:
 
     NaN where the trials of the claim's `where` do not state it.
     """
-    rows = dataset.ok
+    rows = _rows(claim.where, dataset)
     if not {"cpu_ns", "elapsed_ns", "warmup_ns"} <= set(rows):
         return math.nan
-    for factor, level in claim.where.items():
+    return _highest(rows["cpu_ns"] / (rows["elapsed_ns"] + rows["warmup_ns"]), rows, dataset)
+
+
+def _lost(claim: Claim, dataset: Dataset) -> float:
+    """Return the share of packets that a claim's baseline loses at the rate of its latencies.
+
+    The highest median of a condition; NaN where its trials do not state it.
+    """
+    baseline = claim.complete_cells()["baseline"]
+    rows = pd.concat([_rows({**baseline, **at}, dataset) for at in claim.at_each()])
+    return _highest(rows["loaded_loss"], rows, dataset) if "loaded_loss" in rows else math.nan
+
+
+def _rows(cell: Cell, dataset: Dataset) -> pd.DataFrame:
+    """Return the successful trials that have the levels of a cell."""
+    rows = dataset.ok
+    for factor, level in cell.items():
         here = rows.get(factor, pd.Series("", index=rows.index)).astype(str)
         number = not isinstance(level, str)
         rows = rows[(pd.to_numeric(here, errors="coerce") if number else here) == level]
-    used = rows["cpu_ns"] / (rows["elapsed_ns"] + rows["warmup_ns"])
+    return rows
+
+
+def _highest(values: pd.Series[float], rows: pd.DataFrame, dataset: Dataset) -> float:
+    """Return the highest median of a condition."""
     factors = [rows[name] for name in dataset.levels if name in rows]
-    return float(used.groupby(factors).median().max())
+    return float(values.groupby(factors).median().max())
 
 
 def _capability(name: str, dataset: Dataset) -> str:

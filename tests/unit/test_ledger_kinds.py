@@ -273,7 +273,7 @@ EDGES: dict[str, tuple[dict[str, Any], Any]] = {
         # Grows by 0.02 of the baseline's mean over the sizes, 100.
         lambda placement, size: 100 + (30 + 2 * size / 15) * (placement == PLACEMENTS[1]),
     ),
-    "linear": ({}, bowed),
+    "linear": ({"margin": 0.1}, bowed),
     "knee": ({"low": 2, "high": 6}, lambda placement, size: 100 / min(size, 6)),
     "monotone": ({"levels": (1, 2, 3)}, lambda placement, size: 100 if size < 3 else 50),
     "bound": ({}, lambda placement, size: 10),

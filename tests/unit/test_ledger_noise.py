@@ -10,7 +10,7 @@ from memory_campaigns import PLACEMENTS, Campaign, campaign
 
 from labkit.analysis.estimates import Estimate
 from labkit.claims.estimators import Part
-from labkit.claims.ledger import ledger, reachable
+from labkit.claims.ledger import blocks_needed, ledger, reachable
 
 A, B = ({"placement": name, "size_b": 4} for name in PLACEMENTS[:2])
 SAME = claim("equivalence", condition=B, baseline=A, margin=0.02)
@@ -44,6 +44,12 @@ def test_a_region_that_noise_cannot_reach_is_not_contradicted(
     assert row["why"].startswith(said) is (result == "undecided")
     if result == "undecided":
         assert row["blocks_needed"] > 10 and row["exploratory"] == "contradicted"
+
+
+def test_parts_that_all_have_to_hold_take_more_blocks_than_each_alone() -> None:
+    part = Part("it", Estimate(0.0, 0.02, 9.0, n_blocks=10, scale="log"), 0.95, 1.05)
+    one, six = (blocks_needed([part] * number, 0.01, 5) for number in (1, 6))
+    assert one is not None and six is not None and 1.3 * one < six
 
 
 @pytest.mark.parametrize("scale", ["log", "linear"])

@@ -212,6 +212,28 @@ def test_a_range_of_cpu_use_is_the_lower_number_first() -> None:
         Needs(cpu_use=(0.39, 0.3))
 
 
+@pytest.mark.parametrize(
+    ("lost", "word", "why"),
+    [
+        ({"a": 0.3, "b": 0.001}, "same", ""),
+        ({"a": 0.001, "b": 0.3}, "unsuitable", "it loses 30 %"),
+        ({}, "unsuitable", "the campaign does not state it"),
+    ],
+)
+def test_a_baseline_that_loses_packets_is_no_setting_for_their_latency(
+    lost: dict[str, float], word: str, why: str
+) -> None:
+    found = small()
+    for record in found.records:
+        network = record["levels"]["placement"].split()[-1]
+        if network in lost:
+            record["metrics"] |= {"loaded_loss": lost[network]}
+    baseline, needs = {"placement": PLACEMENTS[1], "size_b": 4}, Needs(loss_at_most=0.01)
+    which = claim("ratio", condition=A, baseline=baseline, high=2, needs=needs)
+    row = one(found, which)
+    assert row["setting"] == word and why in row["setting_why"]
+
+
 def machine(**stable: Any) -> dict[str, Any]:
     return {"sut": {"stable": stable}, "generator": {"stable": stable}}
 

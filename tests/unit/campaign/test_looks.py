@@ -108,7 +108,7 @@ def test_decided_conditions_and_those_given_up_are_dropped(rig: Rig, tmp_path: P
 def test_what_was_settled_stays_so_while_others_go_on(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(NOISE, "noisy", 0.06)
+    monkeypatch.setitem(NOISE, "noisy", 0.05)
     monkeypatch.setitem(RATES, "noisy", 106.0)
     protocol = Protocol()
     campaign = plan_of(rig, protocol).run(tmp_path)
