@@ -88,7 +88,7 @@ def measured(reference: Path) -> set[str]:
 #: `Dataset.compare`.
 FINDINGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     (
-        "round trip of 64 bytes, Docker bridge",
+        "round trip of 64 bytes, both ends spinning on CPUs of their own: Docker bridge",
         "a process in an equal control group",
         "affinity-spinning",
         {"condition": "docker bridge", "baseline": "bare cgroup"}
@@ -109,8 +109,8 @@ FINDINGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         | {"affinity": "split", "wait": "spin"},
     ),
     (
-        "the same, both ends spinning",
-        "both ends sleeping while they wait",
+        "round trip over Docker's host network, ends on CPUs of their own: spinning",
+        "sleeping while they wait",
         "affinity-spinning",
         {"condition": "spin", "baseline": "block"}
         | {"placement": "docker host", "affinity": "split"},

@@ -191,6 +191,17 @@ def percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 1 else f"{scaled(100.0 * share)} %"
 
 
+def confidence_text(confidence: float) -> str:
+    """Return the level of an interval with three digits, which is never 100 %.
+
+    Examples
+    --------
+    >>> confidence_text(0.95), confidence_text(0.9967), confidence_text(0.99996)
+    ('95 %', '99.7 %', 'over 99.9 %')
+    """
+    return f"{100 * confidence:.3g} %" if confidence < 0.9995 else "over 99.9 %"
+
+
 def quantity(metric: str, statistic: str = "") -> str:
     """Return what a column holds as part of a sentence: ``median round-trip time``.
 
@@ -470,7 +481,7 @@ class Answer:
 
     def _basis(self) -> str:
         blocks = plural(self.n_blocks, "block")
-        interval = "" if math.isnan(self.low) else f"interval at {100 * self.confidence:.3g} %"
+        interval = "" if math.isnan(self.low) else f"interval at {confidence_text(self.confidence)}"
         return "; ".join(filter(None, [blocks, interval, self.note if self.n_blocks else ""]))
 
     def _repr_html_(self) -> str:

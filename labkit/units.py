@@ -234,6 +234,7 @@ COUNTERS = {
     "slow_warmup": ("1", "slow calls before the sample"),
     "client_delay_ns": ("ns", "time in which the client was ready and had no CPU"),
     "client_delay": ("1", "share of time in which the client was ready and had no CPU"),
+    "churn_containers": ("1", "containers that were started and ended meanwhile"),
     "neighbour_cpu_ratio": ("1", "CPU time of the server to its neighbour's"),
     "containers": ("1", "containers that were started and ended"),
     "end_ns": ("ns", "when a request or transaction ended, since the measured time began"),
@@ -274,7 +275,8 @@ def about_column(column: str) -> tuple[str, str]:
         return known[0], f"{known[1]}, {QUANTILES[last]}"
     placement, _, rest = column.partition("_")
     if rest and rest not in KEYS and (known := about_column(rest))[1]:
-        return known[0], f"{known[1]}, of {placement}"
+        text = known[1].replace("of the server", f"of the {placement}")
+        return known[0], text if text != known[1] else f"{known[1]}, of {placement}"
     return "", ""
 
 

@@ -177,7 +177,7 @@ def shape_note(figures: Floats) -> str:
     t = most * math.sqrt(n * (n - 2) / rest) if rest > 0 else math.inf
     notes = []
     if 2 * n * float(special.stdtr(n - 2, -t)) < SHAPE_LEVEL:
-        notes.append(f"an outlying block ({int(distance.argmax()) + 1} of {n})")
+        notes.append(f"block {int(distance.argmax()) + 1} of {n} is an outlier")
     elif float(stats.skewtest(figures).pvalue) < SHAPE_LEVEL:
         notes.append("skewed log ratios: the error rate is higher than stated")
     return join_notes(*notes)

@@ -14,6 +14,7 @@ from labkit.analysis.overhead import COST_COLUMNS
 from labkit.analysis.robust import CHECKED_BLOCKS, HALF_CHECKED, SURE_BLOCKS, UNCHECKED
 from labkit.analysis.trials import require_columns
 from labkit.answers import (
+    confidence_text,
     interval_columns,
     interval_of,
     interval_text,
@@ -216,7 +217,7 @@ def _row(row: Mapping[Any, Any], unit: str) -> dict[str, str]:
     return {
         "blocks": str(row["n_blocks"]),
         "ratio": ratio_text(row["estimate"], low, high),
-        "confidence": f"{100 * confidence:.3g} %" if math.isfinite(low) else "",
+        "confidence": confidence_text(confidence) if math.isfinite(low) else "",
         "difference": interval_text(row["difference"], *ends, unit=unit, signed=True),
         "p": p_text(row["p_adjusted"]),
         "equal": p_text(row["p_equivalence"]),

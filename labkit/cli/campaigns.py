@@ -42,7 +42,10 @@ LEAST_WATCH = 5.0
     help="Set a parameter of the notebooks.",
 )
 @click.option(
-    "--rig", default="", help="A rig.toml of the working directory, kvm, one-host, virtual:1gbit."
+    "--rig",
+    default="",
+    help="A rig.toml of the working directory, virtual, virtual:1gbit, one-host, kvm (or kvm:tcg), "
+    "simulated, or auto: what this machine has.",
 )
 @click.option(
     "--file",

@@ -23,7 +23,8 @@ PROFILE = click.option(
     "-P",
     default="quick",
     show_default=True,
-    help="tiny (a pilot of minutes), quick (two hours), decide (hours) or paper (weeks).",
+    help="tiny (a pilot of minutes), quick (two hours), decide (hours), paper (weeks), or an "
+    "experiment of one study (notebooks/profiles).",
 )
 MEASURED = click.option(
     "--profile",

@@ -123,7 +123,8 @@ def alt_text(figure: drawing.Figure) -> str:
 def _rows(axis: Axes) -> list[str]:
     """Return the row labels of a panel, each with the text to its right."""
     names = [label.get_text() for label in axis.get_yticklabels()]
-    if not any(character.isalpha() for name in names for character in name):
+    # The ticks of a logarithmic axis are mathematics, in dollar signs.
+    if not any(character.isalpha() for name in names if "$" not in name for character in name):
         return []
     notes = [text.get_text() for text in axis.texts]
     if len(notes) != len(names):

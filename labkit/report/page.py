@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from labkit import dataset, plots
 from labkit.analysis import checks, power, tables
-from labkit.analysis.compare import PILOT_BLOCKS, contrasts, decide, log_table
+from labkit.analysis.compare import PILOT_BLOCKS, contrasts, decide, factor_effect, log_table
 from labkit.analysis.noise import noise_floor
 from labkit.analysis.summary import STATISTICS, mechanisms, summarise
 from labkit.analysis.tables import (
@@ -71,7 +71,7 @@ _FACTS: dict[str, tuple[str, ...]] = {
     }.items()
     for name in names
 } | {
-    "TCP congestion control": ("kernel", "sysctl", "net/ipv4/tcp_congestion_control"),
+    "TCP congestion control, as found": ("kernel", "sysctl", "net/ipv4/tcp_congestion_control"),
     "engine version": ("engine", "version"),
     "engine security": ("engine", "SecurityOptions"),
     "engine file system": ("storage", "engine", "filesystem"),
@@ -88,10 +88,10 @@ _DECIDED = ("different", "equivalent", "different within margin")
 _UNMEASURED = ("not decidable on this rig", "not measured", "from its tables")
 _SESSIONS = """### Sessions
 
-A session is the time between setting the rig up and taking it down. Where a campaign was \
-interrupted inside a block and resumed on a rig that was set up again, differences inside that \
-block may be differences between sessions. Tables and distributions include such a block; paired \
-comparisons leave it out."""
+A session is a part of a campaign without a reboot of the hosts and without a pause of more than \
+30 minutes. Where one ended inside a block, differences inside that block may be differences \
+between sessions. Tables and distributions include such a block; the paired comparisons of this \
+page leave it out. A claim leaves it out only where the conditions of the claim span sessions."""
 _NOISE = """### The noise floor
 
 Some conditions ran twice in every block (A/A replicates). Their ratio to themselves shows what \
@@ -121,9 +121,10 @@ what was measured here, with the interval that the result rests on.
 
 `setting` compares this rig with the paper's: `same`, `analogue` (the claim can be decided, but \
 the paper's rig had more), or `unsuitable`. `result` is what the measurement says: `replicated` \
-and `contradicted` each rest on a test, corrected by Holm over the paper's claims that can be \
-decided; `undecided` is neither, with the number of blocks needed; on an unsuitable rig the \
-result is `not decidable on this rig`, whatever was measured."""
+and `contradicted` each rest on a test, corrected by Holm over the paper's claims on this page \
+that can be decided (the ledger corrects over all claims of the paper, so its p-values may be \
+larger); `undecided` is neither, with the number of blocks needed; on an unsuitable rig the result \
+is `not decidable on this rig`, whatever was measured."""
 
 
 class Page:
@@ -300,6 +301,41 @@ class Page:
             table = table[table[name].astype("str").isin(_levels(level))]
         return table
 
+    def effect(
+        self,
+        factor: str,
+        levels: Sequence[str],
+        within: Sequence[str] = (),
+        *,
+        value: str | None = None,
+        trials: pd.DataFrame | None = None,
+        margin: float | None = None,
+    ) -> pd.DataFrame:
+        """Compare levels of a factor with the first of them, at the margin and level of the page.
+
+        Parameters
+        ----------
+        factor, levels, within
+            As for `labkit.analysis.factor_effect`.
+        value : str, optional
+            Column to compare; `summary` by default.
+        trials : DataFrame, optional
+            Part of `paired`, which is the default.
+        margin : float, optional
+            The page's by default.
+
+        Returns
+        -------
+        DataFrame
+            As of `factor_effect`; without rows where there are no trials, or fewer than two levels.
+        """
+        trials = self.paired if trials is None else trials
+        tests = self.tests if margin is None else self.tests | {"margin": margin}
+        if trials.empty or len(levels) < 2:
+            return decide([], alpha=tests["alpha"], keys=[*within, "contrast"])
+        value = value or self.summary
+        return factor_effect(trials, factor, levels, within, value=value, **tests)
+
     # What a page shows
 
     @staticmethod
@@ -312,8 +348,11 @@ class Page:
         """Display a table, its headings in words, or a figure; `empty` instead of no rows."""
         if empty and not len(value):
             Page.say(empty)
+        elif isinstance(value, pd.DataFrame):
+            with pd.option_context("display.max_rows", 100):
+                _notebook.display(in_words(value))
         else:
-            _notebook.display(in_words(value) if isinstance(value, pd.DataFrame) else value)
+            _notebook.display(value)
 
     def show_comparison(
         self,
@@ -327,12 +366,15 @@ class Page:
         Parameters
         ----------
         table : DataFrame
-            What `compare`, `factor_effect` or `shift` returns.
+            What `compare`, `effect` or `shift` returns.
         value : str, optional
             The column that was compared; `summary` by default.
         margin : float, optional
             That of the comparison; the page's by default.
         """
+        if table.empty:
+            self.say("None of this was measured here.")
+            return
         margin = self.margin if margin is None else margin
         metric = self.metric(value or self.summary)
         shown = format_comparison(self.measured(table), metric=metric, margin=margin)
@@ -370,19 +412,21 @@ class Page:
 
     @staticmethod
     def headline_text(line: Mapping[str, Any]) -> str:
-        """Return a headline as a line of a list: text, number with interval, answer in words.
+        """Return a headline as a line of a list: text, numbers with interval, answer in words.
 
-        A ``target`` is what the estimate was compared with, where that is not 1.
+        An ``amount`` is the value and difference of a ratio; a ``target`` is what the estimate was
+        compared with, where that is not 1.
         """
         numbers = [line.get(name) for name in ("estimate", "low", "high")]
         known = [math.nan if one is None else float(one) for one in numbers]
+        amount = f"{line['amount']}, " if line.get("amount") else ""
         verdict, pilot, _ = str(line["verdict"]).partition(" (pilot)")
         # A notebook may have tested it against another margin than the page's, which its text says.
         unit = unit_of_word(line.get("metric", ""))
         word = f"{word_of(verdict, known[0] / line.get('target', 1), unit=unit)}{pilot}"
         value, low, high = known
         text = interval_text(value, low, high, str(line.get("unit", "1")))
-        return f"- {line['text']}: {text} **{word}**".replace("  ", " ")
+        return f"- {line['text']}: {amount}{text} **{word}**".replace("  ", " ")
 
     def word(self, verdict: str, ratio: float, value: str) -> str:
         """Return a verdict on a column of `trials` in words at the page's margin."""
@@ -403,7 +447,7 @@ class Page:
         Parameters
         ----------
         table : DataFrame
-            What `compare` or `factor_effect` returns.
+            What `compare` or `effect` returns.
         text : str
             What the row compares, in words.
         value : str, optional
@@ -411,15 +455,21 @@ class Page:
         **levels
             Column and level of the row, such as ``contrast="docker host / bare clean"``.
         """
-        rows = self.part(table[table["n_blocks"] > 0], levels)
-        metric = self.metric(value or self.summary)
-        return [headline(row, text, metric) for _, row in rows.head(1).iterrows()]
+        told = self.told(table, value, condition=text, baseline="", **levels)
+        if told is None:
+            return []
+        row = self.part(table[table["n_blocks"] > 0], levels).iloc[0]
+        cells = told.cells()
+        # Of a number without a unit, such as a ratio, the ratio says all.
+        amount = ", ".join(filter(None, [cells["value"], cells["difference"]]))
+        amount = amount if told.unit not in ("", "1") else ""
+        return [headline(row, text, self.metric(value or self.summary)) | {"amount": amount}]
 
     # Section: the answer
 
     def told(
         self,
-        table: pd.DataFrame | None,
+        table: pd.DataFrame,
         value: str | None = None,
         *,
         condition: str,
@@ -430,8 +480,8 @@ class Page:
 
         Parameters
         ----------
-        table : DataFrame or None
-            What `compare` or `factor_effect` returns; None where there was nothing to compare.
+        table : DataFrame
+            What `compare` or `effect` returns.
         value : str, optional
             The column that was compared; `summary` by default.
         condition, baseline : str
@@ -439,8 +489,8 @@ class Page:
         **levels
             Column and level of the row, as for `headlines`.
         """
-        rows = None if table is None else self.part(table[table["n_blocks"] > 0], levels)
-        if rows is None or rows.empty:
+        rows = self.part(table[table["n_blocks"] > 0], levels)
+        if rows.empty:
             return None
         return Answer.from_comparison(
             {str(name): item for name, item in rows.iloc[0].items()},
@@ -482,7 +532,7 @@ class Page:
 
     def compared(
         self,
-        table: pd.DataFrame | None,
+        table: pd.DataFrame,
         value: str | None = None,
         *,
         label: str | Sequence[str],
@@ -502,7 +552,7 @@ class Page:
         title : str
             Title of the figure.
         """
-        if table is None or not (table["n_blocks"] > 0).any():
+        if not (table["n_blocks"] > 0).any():
             self.say("Nothing was compared here.")
             return
         rows = self.measured(table).copy()
@@ -680,8 +730,8 @@ class Page:
         drifting = drift[drift["drifts"]]
         count, of = self._distinct(drifting), self._distinct(drift)
         several = drift["of"].nunique() > 1
-        text = f"{count} of {of} conditions drift over the campaign"
-        text += " in a quantity at least" if several else ""
+        text = f"{count} of {of} conditions {'drifts' if count == 1 else 'drift'} over the campaign"
+        text += " in at least one quantity" if several else ""
         shown = pd.DataFrame({"condition": self._conditions(drifting, several=True)})
         return _mark("Drift", drifting.empty, text, shown)
 
@@ -713,7 +763,7 @@ class Page:
             "failed": failed.str.replace(_AMOUNTS, "…", regex=True),
             "flagged": flagged["flag"].str.split("; "),
         }
-        rows = [texts.explode().value_counts().rename("attempts") for texts in kinds.values()]
+        rows = [texts.explode().value_counts().rename("occurrences") for texts in kinds.values()]
         shown = pd.concat(dict(zip(kinds, rows, strict=True)), names=["why", "what"]).reset_index()
         return _mark("Failures", self.failed == 0, text, shown)
 
@@ -863,7 +913,8 @@ class Page:
             return "Every block was measured within one session; all are compared."
         left = self.n_blocks - len(self.spanned)
         said = checks.spanned_note(self.spanned).capitalize()
-        return f"**{said} of every comparison.** {left} of {self.n_blocks} blocks are compared."
+        left_out = f"**{said} of the comparisons of this page.**"
+        return f"{left_out} {left} of {self.n_blocks} blocks are compared."
 
     def _show_noise(self, paired: pd.DataFrame, value: str, by: str | None, which: str) -> None:
         condition = list(dict.fromkeys([*self.factors, *([by] if by else [])]))
@@ -902,16 +953,17 @@ class Page:
             return "The spread is not known: a decidable margin needs a campaign with more blocks."
         sd = floor["sd"].max()
         alpha = self.tests["alpha"]
-        needed = power.blocks_for(self.margin, sd, alpha=alpha) if sd > 0 else 2
+        pilot = max(2, int(floor["n_blocks"].max()))
+        needed = power.blocks_for(self.margin, sd, alpha=alpha, pilot=pilot) if sd > 0 else 2
         needed = needed and max(needed, power.least_blocks(alpha))
         count = needed or "too many"
         each = " of each group" if len(decidable) + len(unknown) > 1 else ""
-        parts = [f"{name} {percent(m)}".strip() for name, m in decidable.items()]
+        parts = [f"{name}: {percent(m)}" if name else percent(m) for name, m in decidable.items()]
         text = (
             f"Decidable margins of the {self._quantity(value)} (80 % power, "
             f"{floor['n_blocks'].max()} blocks, the noisiest condition{each} that ran twice): "
-            f"{', '.join(parts)}; {percent(self.margin)} "
-            f"{'for these' if unknown else 'everywhere'} takes {count} blocks."
+            f"{', '.join(parts)}; a margin of {percent(self.margin)} takes {count} blocks"
+            f"{' for these' if unknown else ''}."
         )
         if unknown:
             text += f" Not known for {', '.join(unknown)}: no condition ran twice in enough blocks."

@@ -68,13 +68,17 @@ def measure_command(plan: Mapping[str, Any]) -> str:
     declared: dict[str, Any] = {}
     exec(parameters_source(notebooks[0]), {}, declared)  # assignments of the project's own
     planned = {**plan.get("settings", {}), "blocks": plan.get("blocks"), "seed": plan.get("seed")}
+    looks = list(plan.get("looks") or [])
+    planned |= {"decide": {"looks": looks}} if len(looks) > 1 else {}
     planned = {name: planned[name] for name in declared if planned.get(name) is not None}
-    different = {}
-    for profile in _PROFILES:
-        values = declared | _profile(notebooks[0].stem, profile)
-        different[profile] = {
-            name: value for name, value in planned.items() if values.get(name) != value
-        }
+    profiles = {name: declared | _profile(notebooks[0].stem, name) for name in _PROFILES}
+    # Of two profiles the one with looks also has the conditions, which a plan does not keep as
+    # parameters.
+    looking = {name: values for name, values in profiles.items() if values.get("decide")}
+    different = {
+        profile: {name: value for name, value in planned.items() if values.get(name) != value}
+        for profile, values in (looking if "decide" in planned and looking else profiles).items()
+    }
     best = min(different, key=lambda profile: len(different[profile]))
     parts = ["labkit", "run", study, "--profile", best]
     # The seed draws the order of the trials, so it is always named.

@@ -47,7 +47,7 @@ def test_a_campaign_is_decided(monkeypatch):
         "Decidable margins of the median round-trip time" in text
         and "Not known for free + spin" in text
     )
-    assert "): free + block " in text and ", split + spin " in text
+    assert "): free + block: " in text and ", split + spin: " in text
     assert summary["decidable_margin"] == pytest.approx(max(names["page"].margins.values()))
     assert "every block was measured within one session" in text.lower()
     assert "as planned" not in text and "default" in text  # an older plan names no margin

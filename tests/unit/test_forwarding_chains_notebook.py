@@ -181,7 +181,7 @@ def test_a_rig_without_a_clean_host_has_a_page(monkeypatch):
     stand_in = campaign(5, without=("bare clean", "lxc host", "lxc nat", "lxc macvlan"))
     shown, names = execute(monkeypatch, stand_in, NOTEBOOK)
     assert "Nothing was measured beside bare metal" in words(shown)
-    assert names["engines"] is None and names["nat"]["verdict"].iloc[0] != "undecided"
+    assert names["engines"].empty and names["nat"]["verdict"].iloc[0] != "undecided"
     assert summary_of(shown)["headlines"]
 
 

@@ -224,7 +224,7 @@ def test_claims_conclusions_and_figures_are_there(page):
     assert not set(claims["result"]) & {"error", "not measured"}
     assert claims.loc["jha2018-linpack-pair-limited", "result"] == "contradicted"
     summary = summary_of(shown)
-    assert any("losing 10% at most" in one["text"] for one in summary["headlines"])
+    assert any("loses at most 10%" in one["text"] for one in summary["headlines"])
     assert len(summary["noise_floor"]) >= 4 and summary["decidable_margin"] < 0.1
     # Two maps a case, one container with two, the answer, and the distribution.
     assert sum(isinstance(one, Figure) for one in shown) == 9

@@ -173,7 +173,7 @@ def test_a_pilot_with_failures_decides_nothing(monkeypatch):
     ("options", "said"),
     [
         ({"places": ("docker overlay",)}, "No network was measured beside a control"),
-        ({"levels": ("on",)}, "Nothing was measured that could be compared"),
+        ({"levels": ("on",)}, "None of this was measured here"),
         ({"applications": ("iperf3 udp",)}, "No application that has a latency was measured"),
         (
             {"levels": ("off", "on", "rfs"), "applications": ("postgresql 300/s", "iperf3 udp")},

@@ -341,7 +341,7 @@ def test_blocks_that_are_serially_correlated_have_wider_errors_and_say_so():
 def test_the_trimmed_mean_withstands_an_outlying_block():
     changes = [0.014, 0.01, 0.017, 0.012, 0.5, 0.013, 0.018, 0.011, 0.016, 0.015]
     plain, row = (run(with_changes(changes), trim=trim).iloc[0] for trim in (0.0, 0.2))
-    assert "an outlying block (5 of 10)" in plain["note"] and plain["verdict"] == "undecided"
+    assert "block 5 of 10 is an outlier" in plain["note"] and plain["verdict"] == "undecided"
     assert row["verdict"].startswith("different") and "20%" in row["note"]
     assert np.log(row["estimate"]) == pytest.approx(stats.trim_mean(changes, 0.2))
     expected = stats.ttest_ind(changes, np.zeros(10), trim=0.2, equal_var=False)

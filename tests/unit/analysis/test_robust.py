@@ -69,7 +69,10 @@ def test_means_and_ratios_say_what_was_found_and_what_could_not_be_checked():
     few, outlying = np.arange(9.0), np.append(np.tile([1.0, 1.1], 6), 9.0)
     rising, ones = np.arange(20.0), np.ones(20)
     assert block_mean(few).note == block_ratio(few, np.ones(9)).note == UNCHECKED
-    for figures, said in ((outlying, "outlying block (13 of 13)"), (rising, "serially correlated")):
+    for figures, said in (
+        (outlying, "block 13 of 13 is an outlier"),
+        (rising, "serially correlated"),
+    ):
         mean, ratio = block_mean(figures), block_ratio(figures, np.ones(len(figures)))
         assert said in mean.note and said in ratio.note
         assert ratio.interval() == pytest.approx(mean.interval())
@@ -100,7 +103,7 @@ def test_shapes_are_noted():
     assert shape_note(exponential.clip(max=3.0)) == (
         "skewed log ratios: the error rate is higher than stated"
     )
-    assert "outlying block (4 of 12)" in shape_note(np.insert(rng.normal(size=11), 3, 15.0))
+    assert "block 4 of 12 is an outlier" in shape_note(np.insert(rng.normal(size=11), 3, 15.0))
 
 
 def test_a_trimmed_mean_is_yuens():

@@ -233,6 +233,14 @@ def test_a_displayed_figure_is_an_svg_with_a_text_alternative_and_numbers(sample
     )
 
 
+def test_the_ticks_of_a_logarithmic_axis_are_no_rows():
+    figure, axes = plots.canvas(1, 1, width=3, height=2)
+    axes[0, 0].plot([1, 2, 3], [1e-7, 1e-4, 1])
+    axes[0, 0].set_yscale("log")
+    figure.draw_without_rendering()
+    assert "Rows" not in alt_text(figure)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "written"),
     [
