@@ -45,6 +45,7 @@ from labkit.answers import (
 )
 from labkit.claims.ledger import RESULTS, counts_text, ledger
 from labkit.claims.published import published
+from labkit.claims.schema import load_claims
 from labkit.dataset.comparison import level_of
 from labkit.paths import project
 from labkit.report.html import SUMMARY_MIME, fact_at, render_part
@@ -121,10 +122,10 @@ what was measured here, with the interval that the result rests on.
 
 `setting` compares this rig with the paper's: `same`, `analogue` (the claim can be decided, but \
 the paper's rig had more), or `unsuitable`. `result` is what the measurement says: `replicated` \
-and `contradicted` each rest on a test, corrected by Holm over the paper's claims on this page \
-that can be decided (the ledger corrects over all claims of the paper, so its p-values may be \
-larger); `undecided` is neither, with the number of blocks needed; on an unsuitable rig the result \
-is `not decidable on this rig`, whatever was measured."""
+and `contradicted` each rest on a test, corrected by Holm over the paper's claims that can be \
+decided, here and by its other studies that are measured beside this one; `undecided` is neither, \
+with the number of blocks needed; on an unsuitable rig the result is `not decidable on this rig`, \
+whatever was measured."""
 
 
 class Page:
@@ -455,15 +456,16 @@ class Page:
         **levels
             Column and level of the row, such as ``contrast="docker host / bare clean"``.
         """
-        told = self.told(table, value, condition=text, baseline="", **levels)
-        if told is None:
-            return []
-        row = self.part(table[table["n_blocks"] > 0], levels).iloc[0]
+        rows = self.part(table[table["n_blocks"] > 0], levels)
+        return [self._headline(row, text, value) for _, row in rows.head(1).iterrows()]
+
+    def _headline(self, row: pd.Series, text: str, value: str | None) -> dict[str, Any]:
+        metric = self.metric(value or self.summary)
+        told = self._answer_of(row, value, condition=text, baseline="")
         cells = told.cells()
         # Of a number without a unit, such as a ratio, the ratio says all.
-        amount = ", ".join(filter(None, [cells["value"], cells["difference"]]))
-        amount = amount if told.unit not in ("", "1") else ""
-        return [headline(row, text, self.metric(value or self.summary)) | {"amount": amount}]
+        amounts = () if told.unit in ("", "1") else (cells["value"], cells["difference"])
+        return headline(row, text, metric) | {"amount": ", ".join(filter(None, amounts))}
 
     # Section: the answer
 
@@ -492,8 +494,13 @@ class Page:
         rows = self.part(table[table["n_blocks"] > 0], levels)
         if rows.empty:
             return None
+        return self._answer_of(rows.iloc[0], value, condition=condition, baseline=baseline)
+
+    def _answer_of(
+        self, row: pd.Series, value: str | None, *, condition: str, baseline: str
+    ) -> Answer:
         return Answer.from_comparison(
-            {str(name): item for name, item in rows.iloc[0].items()},
+            {str(name): item for name, item in row.items()},
             metric=self.metric(value or self.summary),
             condition=condition,
             baseline=baseline,
@@ -1065,7 +1072,8 @@ class Page:
         within : mapping, optional
             Levels of the part of the campaign that the claims are about, if not of the page's.
         """
-        rows = ledger(self.campaign if within is None else _select(self._all, within))
+        own = self.campaign if within is None else _select(self._all, within)
+        rows = ledger([own, *map(dataset.load, self._beside(source))])
         rows = rows[(rows["source"] == source) & (rows["study"] == str(self.plan["study"]))]
         first = self.entries is None
         self.entries = rows if first else pd.concat([self.entries, rows])
@@ -1081,6 +1089,21 @@ class Page:
         else:
             self.say(f"No claim of {source}.")
         return rows
+
+    def _beside(self, source: str) -> list[Path]:
+        """Return where the paper's other studies are measured, whose claims share its error.
+
+        They are in the folder of studies that this one is in, which `labkit ledger` reads.
+        """
+        others = {claim.study for claim in load_claims() if claim.source == source}
+        others.discard(str(self.plan["study"]))
+        roots = self._all.path.resolve().parents[:2]
+        return [
+            root / study
+            for root in roots
+            for study in sorted(others)
+            if any((root / study).rglob("plan.json"))
+        ]
 
     @staticmethod
     def _claims_html(

@@ -12,8 +12,9 @@ from memory_campaigns import REAL, Campaign, campaign, fail, record
 from notebook_pages import display_into, summary_of, words
 
 import labkit.dataset
-from labkit.analysis.compare import factor_effect
+from labkit.analysis.compare import compare, factor_effect
 from labkit.analysis.sequential import Looks
+from labkit.claims.ledger import ledger
 from labkit.errors import DatasetError
 from labkit.report.page import Page
 
@@ -466,3 +467,21 @@ def test_the_verdict_of_a_headline_has_a_direction(verdict, text):
         assert said.endswith("**faster**")
         said = Page.headline_text({"text": "x", "verdict": verdict, **line, "metric": "softirqs"})
         assert said.endswith("**more**")
+
+
+def test_the_claims_of_a_page_share_their_error_with_the_papers_other_studies(shown):
+    names = ["p_replicates_adjusted", "p_contradicts_adjusted", "result"]
+    rows = Page("data/reference/rps", value="latency_ns_mean").claims("haruna2019")
+    both = ledger(["data/reference/rps", "data/reference/application-networks"])
+    both = both[both["id"].isin(rows["id"])]
+    pd.testing.assert_frame_equal(rows[names], both[names])
+    alone = ledger("data/reference/rps").set_index("id")["p_contradicts_adjusted"]
+    assert (alone[rows["id"]].to_numpy() < rows["p_contradicts_adjusted"]).any()
+
+
+def test_a_headline_can_be_of_a_level_that_is_called_condition(page_of):
+    page = page_of(calls(6), factors=["placement", "size_b"], value="latency_ns")
+    names = {"condition": "placement", "baseline": "docker host"}
+    table = compare(page.paired[page.paired["size_b"] == "0"], value="median", **names)
+    (line,) = page.headlines(table, "a port", condition="docker nat")
+    assert line["text"] == "a port" and re.fullmatch(r"[\d.]+ us, \+[\d.]+ us", line["amount"])
