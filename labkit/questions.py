@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from labkit.campaign.budget import WORTH, Candidate, costs_of, looks_of, rows_of
+from labkit.campaign.budget import LOOKS_FACTOR, WORTH, Candidate, costs_of, looks_of, rows_of
 from labkit.campaign.looks import ALPHA, GIVE_UP_AT, baselines_of, deciding_blocks, log_tables
 from labkit.dataset import Dataset
 from labkit.errors import DatasetError, UsageError, suggestion
@@ -18,8 +18,6 @@ from labkit.paths import project
 
 #: A planned condition whose trials nobody has timed yet takes so many seconds.
 UNKNOWN_SECONDS = 4.0
-#: Looks take more blocks than a fixed design.
-LOOKS_FACTOR = 1.2
 #: Fewer blocks decide nothing, and more are no matter of minutes.
 FEWEST, MOST = 6, 80
 

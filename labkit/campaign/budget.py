@@ -8,6 +8,7 @@ its question, so that its page has an answer; its claims come after.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from labkit.design import condition_label
 WORTH = {"headline": 3.0, "result": 1.0, "remark": 0.5}
 #: Seconds before the first trial of a study: its rig and its images.
 SETUP = 20.0
+#: Looks take more blocks than a fixed design.
+LOOKS_FACTOR = 1.2
 #: A campaign with more blocks is no matter of minutes.
 MOST_BLOCKS = 60
 #: Blocks at which campaigns look, but for the last one.
@@ -184,7 +187,9 @@ def _candidates(
             continue
         levels, seconds = known[claim.study]
         labels = needs(claim, levels)
-        planned = max(least_blocks(), int(blocks))
+        # The ledger counts looks where the campaign had them.
+        factor = 1.0 if campaigns[claim.study].plan.get("looks") else LOOKS_FACTOR
+        planned = max(least_blocks(), math.ceil(factor * int(blocks)))
         trials = {label: planned * seconds[label] for label in labels if label in seconds}
         if planned <= MOST_BLOCKS and trials:
             candidates.append(Candidate(claim.id, claim.study, planned, trials, WORTH[claim.tier]))

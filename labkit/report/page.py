@@ -958,12 +958,12 @@ class Page:
         """Return which margins these blocks decide, and how many blocks the page's margin needs."""
         if not decidable:
             return "The spread is not known: a decidable margin needs a campaign with more blocks."
-        sd = floor["sd"].max()
+        noisiest = floor.dropna(subset=["sd"]).sort_values("sd", kind="stable").iloc[-1]
+        sd, pilot = noisiest["sd"], max(2, int(noisiest["n_blocks"]))
         alpha = self.tests["alpha"]
-        pilot = max(2, int(floor["n_blocks"].max()))
         needed = power.blocks_for(self.margin, sd, alpha=alpha, pilot=pilot) if sd > 0 else 2
         needed = needed and max(needed, power.least_blocks(alpha))
-        count = needed or "too many"
+        count = f"{needed:,}" if needed else "too many"
         each = " of each group" if len(decidable) + len(unknown) > 1 else ""
         parts = [f"{name}: {percent(m)}" if name else percent(m) for name, m in decidable.items()]
         text = (
@@ -1091,9 +1091,9 @@ class Page:
         return rows
 
     def _beside(self, source: str) -> list[Path]:
-        """Return where the paper's other studies are measured, whose claims share its error.
+        """Return the paper's other studies in the folder of this one: their claims share its error.
 
-        They are in the folder of studies that this one is in, which `labkit ledger` reads.
+        Of each the newest campaign counts.
         """
         others = {claim.study for claim in load_claims() if claim.source == source}
         others.discard(str(self.plan["study"]))

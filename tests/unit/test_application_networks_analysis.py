@@ -185,7 +185,7 @@ def test_a_rate_that_was_not_reached_is_said_everywhere(five_blocks):
     shown, names = five_blocks
     text = words(shown)
     assert "not reached:** nginx 1 MB in 40 of 40 trials (docker host 10, docker nat 5," in text
-    assert "of 3,000 files a second 40.0% (the least of the networks)" in text
+    assert "of 3,000 files a second 40.0 % (the least of the networks)" in text
     said = {one["text"]: one["verdict"] for one in summary_of(shown)["headlines"]}
     counted = [one for one in said if "the rate was not reached" in one]
     assert len(counted) == 1 and counted[0].startswith("nginx 1 MB: ")

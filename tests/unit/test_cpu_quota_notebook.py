@@ -161,7 +161,8 @@ def test_the_loops_are_told_apart(page):
     enough = medians["docker host, shares 1024"]
     assert enough["open, since due"] == pytest.approx(enough["closed"], rel=0.05)
     # What the open loop used itself; the closed loop stands beside it.
-    assert names["demand"] == pytest.approx(RATE * 1.06 * COMPUTING / 1e5, rel=0.02)
+    demand = names["asked"].value * names["PERIOD_US"]
+    assert demand == pytest.approx(RATE * 1.06 * COMPUTING / 1e5, rel=0.02)
     closed, paced = (
         float(names["DEMAND"][f"CPU time of a call, {loop} loop (us)"].partition(" ")[0])
         for loop in ("closed", "open")
