@@ -41,6 +41,8 @@ from labkit.claims.schema import (
 )
 from labkit.units import METRICS, factor_words, level_words, unit_of_name
 
+#: The region that has every value.
+ANY: Region = (-math.inf, math.inf)
 _NO_LOGARITHM = "a value of 0 has no logarithm"
 
 
@@ -56,7 +58,7 @@ class Part:
     #: Whether it is the ratio of two conditions, and so slower, faster, more or less.
     compared: bool = False
     #: The side of 1 that is stated, to which what shows the part to hold keeps.
-    side: Region = (-math.inf, math.inf)
+    side: Region = ANY
 
     @property
     def inner(self) -> Region:
@@ -245,11 +247,8 @@ def _joined(levels: Sequence[Cell], each: Sequence[Evaluation]) -> Evaluation:
 def _compared(case: _Case) -> Evaluation:
     """Estimate the ratio of each pair of cells that a claim compares."""
     pairs = [(case.cell(a), case.cell(b)) for a, b in case.claim.pairs()]
-    found = _ratios(case, pairs, case.claim.region())
-    if not isinstance(case.claim, Ratio):
-        return found
-    side = case.claim.side()
-    return replace(found, parts=tuple(replace(part, side=side) for part in found.parts))
+    side = case.claim.side() if isinstance(case.claim, Ratio) else ANY
+    return _ratios(case, pairs, case.claim.region(), side)
 
 
 def _monotone(case: _Case) -> Evaluation:
@@ -258,7 +257,9 @@ def _monotone(case: _Case) -> Evaluation:
     return _ratios(case, list(zip(cells[1:], cells, strict=False)), claim.region())
 
 
-def _ratios(case: _Case, pairs: Sequence[tuple[Cell, Cell]], region: Region) -> Evaluation:
+def _ratios(
+    case: _Case, pairs: Sequence[tuple[Cell, Cell]], region: Region, side: Region = ANY
+) -> Evaluation:
     """Return one ratio a pair of cells, all of which have to lie in one region."""
     cells, places = _unique([cell for pair in pairs for cell in pair])
     data = case.values(cells)
@@ -267,7 +268,7 @@ def _ratios(case: _Case, pairs: Sequence[tuple[Cell, Cell]], region: Region) -> 
         top, bottom = places[2 * number : 2 * number + 2]
         label = f"{words(above, without=below)} against {words(below, without=above)}"
         ratio = _paired(values[:, top], values[:, bottom])
-        parts.append(Part(label, ratio, *region, compared=True))
+        parts.append(Part(label, ratio, *region, compared=True, side=side))
     return _evaluated(data, *parts)
 
 
