@@ -265,27 +265,28 @@ def contrasts(
     for name in logs.columns:
         if name != baseline:
             row = contrast(logs[baseline], logs[name], margin, alpha, paired=paired, trim=trim)
-            row |= _failures(table, baseline, name, row, margin, alpha)
-            notes = (row["note"], row["refused"], table.notes.get(name), table.notes.get(baseline))
-            rows[name] = {**row, "note": join_notes(*(note or "" for note in notes))}
+            refused = _refused(table, baseline, name, row, margin, alpha)
+            averaged = (table.notes.get(side, "") for side in (name, baseline))
+            note = join_notes(row["note"], refused, *averaged)
+            rows[name] = {**row, "refused": refused, "note": note}
     return rows
 
 
-def _failures(
+def _refused(
     table: LogTable,
     baseline: Hashable,
     name: Hashable,
     row: Mapping[str, Any],
     margin: float,
     alpha: float,
-) -> dict[str, str]:
+) -> str:
     """Return why failed trials forbid a verdict of equivalence; empty where they do not."""
     lost = {side: int(np.sum(table.failed.get(side, 0))) for side in (baseline, name)}
     worse = max(lost, key=lambda side: lost[side])
     other = baseline if worse == name else name
     extra, n = lost[worse] - lost[other], row["n_blocks"]
     if not extra or not row["p_equivalence"] < alpha:
-        return {"refused": ""}
+        return ""
     # Mean and variance of the blocks with the extra ones, further from 1 than those were.
     distance = abs(row["mean"]) + math.log(FAILED_FACTOR)
     blocks = n + extra
@@ -294,9 +295,9 @@ def _failures(
     error = math.sqrt(squares / (blocks - 1) / blocks)
     bound = math.log1p(margin)
     if Estimate(mean, error, blocks - 1.0).p_within(-bound, bound) < alpha:
-        return {"refused": ""}
+        return ""
     failed = f"{worse} failed in {plural(lost[worse], 'block')}, {other} in {lost[other]}"
-    return {"refused": f"{failed}: what failed may be what was slow, so no equivalence is claimed"}
+    return f"{failed}: what failed may be what was slow, so no equivalence is claimed"
 
 
 def decide(
