@@ -322,7 +322,7 @@ def decide(
     table["confidence"], table["equal_confidence"] = 1 - family.levels, 1 - 2 * alpha
     names = [f"{name}{end}" for name in ("", "difference_", "equal_") for end in ("low", "high")]
     bounds = [
-        _intervals(row, level) if decidable else [math.nan] * len(names)
+        _intervals(row, level, alpha) if decidable else [math.nan] * len(names)
         for row, level, decidable in zip(rows, family.levels, enough, strict=True)
     ]
     table[names] = np.array(bounds, dtype=np.float64).reshape(len(rows), len(names))
@@ -377,12 +377,11 @@ def adjust_family(p_values: Floats, constant: NDArray[np.bool_], alpha: float) -
     return Family(np.where(constant, p_values, np.minimum(steps, 1.0)), levels)
 
 
-def _intervals(row: Mapping[str, Any], level: float) -> list[float]:
+def _intervals(row: Mapping[str, Any], level: float, alpha: float) -> list[float]:
     """Return the bounds of ratio and difference at a level, and those of equivalence."""
-    ratio = Estimate(row["mean"], row["error"], row["df"])
+    ratio = Estimate(row["mean"], row["error"], row["df"], "log")
     change = Estimate(row["difference"], row["difference_error"], row["difference_df"])
-    equal = row["equal_low"], row["equal_high"]
-    return [*map(_exp, ratio.interval(level)), *change.interval(level), *equal]
+    return [*ratio.interval(level), *change.interval(level), *ratio.interval(2 * alpha)]
 
 
 def contrast(
@@ -396,38 +395,29 @@ def contrast(
 ) -> dict[str, Any]:
     """Compare two series of logs indexed by block; the fields of a row before the correction.
 
-    Intervals are at 1 - `alpha`; `decide` adjusts them.
+    `decide` adds the intervals, whose level depends on the other rows.
     """
     both = base.notna() & other.notna()
     missing = tuple(base.index[~both])
-    if paired:
-        x, y = _floats(base[both]), _floats(other[both])
-    else:
-        x, y = _floats(base.dropna()), _floats(other.dropna())
+    used = (base[both], other[both]) if paired else (base.dropna(), other.dropna())
+    x, y = (logs.to_numpy(dtype=np.float64) for logs in used)
     n = min(len(x), len(y))
     mean, error, df = mean_and_error(x, y, paired, size=1.0)
     change, change_error, change_df = mean_and_error(np.exp(x), np.exp(y), paired)
     checks = ""
-    if trim and error > 0:
-        mean, error, df = trimmed_mean(y - x, trim)
-        change, change_error, change_df = trimmed_mean(np.exp(y) - np.exp(x), trim)
-        checks = f"mean without the {trim:.0%} of blocks at each end"
+    if paired and error > 0:
         found = checked(y - x)
+        checks = found.note if n >= least_blocks(alpha) else ""
+        if trim:
+            mean, error, df = trimmed_mean(y - x, trim)
+            change, change_error, change_df = trimmed_mean(np.exp(y) - np.exp(x), trim)
+            trimmed = f"mean without the {trim:.0%} of blocks at each end"
+            checks = join_notes(trimmed, SERIAL if found.widening > 1 else "")
         error, df = error * found.widening, min(df, found.df)
         change_error, change_df = change_error * found.widening, min(change_df, df)
-        if found.widening > 1:
-            checks = join_notes(checks, SERIAL)
-    elif paired and error > 0:
-        found = checked(y - x)
-        error, df = error * found.widening, found.df
-        change_error, change_df = change_error * found.widening, min(change_df, df)
-        checks = found.note if n >= least_blocks(alpha) else ""
     elif error > 0 and n >= least_blocks(alpha):
         checks = join_notes(unpaired_note(x), unpaired_note(y))
     ratio, bound = Estimate(mean, error, df), math.log1p(margin)
-    low, high = ratio.interval(alpha)
-    equal_low, equal_high = ratio.interval(2 * alpha)
-    change_low, change_high = Estimate(change, change_error, change_df).interval(alpha)
     p_value, p_equivalence = ratio.p_outside(0, 0), ratio.p_within(-bound, bound)
     sd = error * math.sqrt(n) if n else math.nan
     needed = blocks_for(margin, sd, alpha=alpha, pilot=n) if math.isfinite(sd) else 2
@@ -441,30 +431,20 @@ def contrast(
         "value": typical * _exp(mean),
         "base": typical,
         "estimate": _exp(mean),
-        "low": _exp(low),
-        "high": _exp(high),
-        "equal_low": _exp(equal_low),
-        "equal_high": _exp(equal_high),
         "difference": change,
-        "difference_low": change_low,
-        "difference_high": change_high,
         "p_value": p_value,
         "p_equivalence": p_equivalence,
         "blocks_missing": missing,
         "needed_blocks": needed,
         "sd": sd,
         "note": join_notes(*notes),
-        # Not columns: from these `decide` computes the intervals of a family.
+        # Not columns: from these `decide` computes the intervals.
         "mean": mean,
         "error": error,
         "df": df,
         "difference_error": change_error,
         "difference_df": change_df,
     }
-
-
-def _floats(series: pd.Series[float]) -> Floats:
-    return np.asarray(series.to_numpy(), dtype=np.float64)
 
 
 def _exp(log: float) -> float:

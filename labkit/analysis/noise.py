@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis.compare import LogTable, contrast, contrasts, decide, log_table
-from labkit.analysis.estimates import join_notes, over_blocks
+from labkit.analysis.estimates import Estimate, join_notes, over_blocks
 from labkit.analysis.power import (
     blocks_for,
     blocks_to_detect,
@@ -95,16 +95,19 @@ def _floor(cell: pd.DataFrame, value: str, alpha: float) -> dict[str, Any]:
     # The margin given here is not used: only the ratio and its spread are.
     row = contrasts(table, 1, margin=0.02, alpha=alpha)[2]
     n, sd = int(row["n_blocks"]), float(row["sd"])
+    low, high = Estimate(row["mean"], row["error"], row["df"], "log").interval(alpha)
     known = math.isfinite(sd)
-    few = ("pilot: no block has both copies", "pilot: one block shows no spread")
-    notes = [*few[n : n + 1], *(f"replicate {note}" for note in table.notes.values() if note)]
+    few = {0: "pilot: no block has both copies", 1: "pilot: one block shows no spread"}
+    notes = [few.get(n, ""), *(f"replicate {note}" for note in table.notes.values() if note)]
     if sd > 0:
         changes = (table.logs[2] - table.logs[1]).dropna().to_numpy(dtype=np.float64)
         notes.append(checked(changes).note)
     return {
         "n_blocks": n,
         "ratio": row["estimate"],
-        **{name: row[name] for name in ("low", "high", "p_value", "sd", "blocks_missing")},
+        "low": low,
+        "high": high,
+        **{name: row[name] for name in ("p_value", "sd", "blocks_missing")},
         "decidable_margin": decidable_margin(sd, n, alpha=alpha) if known else np.inf,
         "detectable_difference": detectable_difference(sd, n, alpha=alpha) if known else np.inf,
         "note": join_notes(*notes),
@@ -196,9 +199,7 @@ def blocks_needed(
         }
         for n, sd, *key in comparison[["n_blocks", "sd", *names]].itertuples(index=False)
     ]
-    table = pd.DataFrame.from_records(rows)
-    wanted = [name for name in table.columns if str(name).startswith("to_")]
-    return table.astype(dict.fromkeys(wanted, "Int64"))
+    return pd.DataFrame.from_records(rows).astype({"to_equate": "Int64", "to_detect": "Int64"})
 
 
 def _blocks_row(n: int, sd: float, margin: float, alpha: float) -> dict[str, Any]:
