@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ class LogTable:
 
     logs: pd.DataFrame
     notes: dict[Hashable, str]
-    failed: dict[Hashable, NDArray[np.bool_]] = field(default_factory=dict)
+    failed: dict[Hashable, NDArray[np.bool_]]
 
 
 def log_table(trials: pd.DataFrame, *, value: str, condition: str) -> LogTable:
@@ -525,8 +525,6 @@ def factor_effect(
     >>> table.loc[0, ["placement", "affinity", "contrast", "verdict"]].tolist()
     ['docker host', 'split', 'spin / block', 'different']
     """
-    require_columns(frame, [factor, value, "block", *within])
-    require_names(frame, [factor])
     if len(levels) < 2:
         raise UsageError("an effect needs at least two levels", remedy="the baseline level first")
     pairs = [(level, levels[0]) for level in levels[1:]]
@@ -544,9 +542,7 @@ def _cell_contrasts(
     logs = table.logs.copy()
     for level in lacking:
         logs[level] = math.nan
-    rows = contrasts(
-        LogTable(logs, table.notes, table.failed), levels[0], margin=margin, alpha=alpha
-    )
+    rows = contrasts(replace(table, logs=logs), levels[0], margin=margin, alpha=alpha)
     for level in levels[1:]:
         absent = [name for name in (levels[0], level) if name in lacking]
         if absent:
@@ -660,7 +656,7 @@ def ranking(
         table = log_table(frame.iloc[index], value=value, condition=factor)
         order = _order(table.logs, lowest_first)
         for place, earlier in enumerate(order):
-            rest = LogTable(table.logs[order[place:]], table.notes, table.failed)
+            rest = replace(table, logs=table.logs[order[place:]])
             compared = contrasts(rest, earlier, margin=margin, alpha=alpha)
             for steps, (later, row) in enumerate(compared.items(), start=1):
                 names = {"earlier": earlier, "later": later, "steps": steps}
@@ -682,10 +678,10 @@ def _order(logs: pd.DataFrame, lowest_first: bool) -> list[Hashable]:
 
 
 #: Deciles, and the tail as far as 1,000 samples a trial carry.
-QUANTILES = ("q0.1", "q0.2", "q0.3", "q0.4", "median", "q0.6", "q0.7", "q0.8", "q0.9")
-
-
-TAIL = ("p95", "p99", "q0.999")
+QUANTILES = (
+    *("q0.1", "q0.2", "q0.3", "q0.4", "median", "q0.6", "q0.7", "q0.8", "q0.9"),
+    *("p95", "p99", "q0.999"),
+)
 
 
 def shift(
@@ -694,7 +690,7 @@ def shift(
     condition: str,
     baseline: Hashable,
     value: str = "rtt_ns",
-    quantiles: Sequence[str] = (*QUANTILES, *TAIL),
+    quantiles: Sequence[str] = QUANTILES,
     margin: float = 0.02,
     alpha: float = 0.05,
 ) -> pd.DataFrame:
