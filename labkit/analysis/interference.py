@@ -30,22 +30,11 @@ MODEL = (
     *("service", "neighbour", "case", "metric", "ir", "ir_low", "ir_high"),
     *("alone", "beside", "n_blocks", "verdict"),
 )
-
-
 #: Between neighbour and case in the name of a cell; in neither of them.
 _JOIN = " | "
-
-
 _KEYS = ("service", "neighbour", "case", "metric")
-
-
-ADVICE = ("may share", "keep apart", "open")
-
-
 #: Bytes that a kernel of STREAM moves for each element, by STREAM's own count.
 _ELEMENT = {"copy": 16, "scale": 16, "add": 24, "triad": 24}
-
-
 #: Phases of Bonnie++ that pass over the whole file.
 _PHASES = ("output", "rewrite", "input")
 
@@ -106,7 +95,7 @@ def interference(
     for service, names in metrics.items():
         own = trials.assign(cell=cells)[(trials["service"].astype("str") == service).to_numpy()]
         for metric in names:
-            rows += _rows(own, service, metric, _JOIN.join(alone), (margin, alpha))
+            rows += _rows(own, service, metric, _JOIN.join(alone), margin, alpha)
     table = decide(rows, alpha=alpha, keys=_KEYS)
     extra = ["alone", "beside", "error", "df"]
     table[extra] = pd.DataFrame(rows, columns=extra)
@@ -116,20 +105,15 @@ def interference(
 
 
 def _rows(
-    own: pd.DataFrame,
-    service: str,
-    metric: str,
-    alone: str,
-    options: tuple[float, float],
+    own: pd.DataFrame, service: str, metric: str, alone: str, margin: float, alpha: float
 ) -> list[dict[str, Any]]:
     """Return the comparisons of one metric of one service, uncorrected."""
     if metric not in own or not own.loc[own["cell"] == alone, metric].notna().any():
         return []
     table = log_table(own, value=metric, condition="cell")
     level = _geometric(table.logs[alone])
-    contrasts_of_cells = contrasts(table, alone, margin=options[0], alpha=options[1])
     rows: list[dict[str, Any]] = []
-    for cell, row in contrasts_of_cells.items():
+    for cell, row in contrasts(table, alone, margin=margin, alpha=alpha).items():
         neighbour, _, case = str(cell).partition(_JOIN)
         names = {"service": service, "neighbour": neighbour, "case": case, "metric": metric}
         rows.append(names | {"alone": level, "beside": _geometric(table.logs[cell])} | row)
