@@ -118,10 +118,8 @@ def effective_size(values: NDArray[Any]) -> float:
         return math.nan
     if n < 3:
         return float(n)
-    covariance = _autocovariance(_centred(values))
-    if covariance[0] <= 0:
-        return float(n)
-    return min(float(n), max(1.0, n / max(_integrated_time(covariance), 1e-9)))
+    time = _integrated_time(_autocovariance(_centred(values)))
+    return min(float(n), max(1.0, n / max(time, 1e-9)))
 
 
 def _autocovariance(centred: Floats) -> Floats:
@@ -135,7 +133,7 @@ def _autocovariance(centred: Floats) -> Floats:
 
 
 def _integrated_time(covariance: Floats) -> float:
-    """Return the integrated autocorrelation time over the window of Sokal (1997)."""
+    """Return the integrated autocorrelation time by the window of Sokal (1997); 1 of constants."""
     if covariance[0] <= 0:
         return 1.0
     times = 2 * np.cumsum(covariance / covariance[0]) - 1

@@ -191,11 +191,9 @@ def _levels(series: pd.Series[Any]) -> list[Hashable]:
     return sorted(present) if pd.api.types.is_numeric_dtype(series) else present
 
 
-def _unidentified(
-    cells: pd.DataFrame, levels: dict[str, list[Hashable]], names: list[tuple[str, ...]]
-) -> UsageError:
+def _unidentified(cells: pd.DataFrame, levels: Levels, terms: list[tuple[str, ...]]) -> UsageError:
     """Return the error that names which combinations some term lacks."""
-    for term in names:
+    for term in terms:
         seen = set(cells[list(term)].itertuples(index=False, name=None))
         every = itertools.product(*(levels[name] for name in term))
         lacking = [combination for combination in every if combination not in seen]

@@ -79,15 +79,12 @@ def check_sorted(ordered: Array) -> None:
         raise UsageError("the samples are not sorted", remedy="numpy.sort them first")
 
 
-def _ordered(trials: Sequence[Array | SortedSamples]) -> list[SortedSamples]:
-    """Return the samples of each trial, of which arrays have to be sorted."""
-    for trial in trials:
-        if not isinstance(trial, SortedSamples):
-            check_sorted(trial)
-    return [
-        trial if isinstance(trial, SortedSamples) else SortedSamples(trial.view())
-        for trial in trials
-    ]
+def _ordered(trial: Array | SortedSamples) -> SortedSamples:
+    """Return the samples of a trial; an array has to be sorted."""
+    if isinstance(trial, SortedSamples):
+        return trial
+    check_sorted(trial)
+    return SortedSamples(trial.view())
 
 
 def _without_failed(
@@ -148,7 +145,7 @@ def trial_quantile(trials: Sequence[Array | SortedSamples], level: float) -> Est
     if kept and shortest < needed:
         note = f"the shortest trial has {shortest} samples; this quantile takes {needed}"
         return Estimate(math.nan, math.nan, math.nan, "log", len(kept), join_notes(lost, note))
-    values = np.array([float(trial.quantiles([level])[0]) for trial in _ordered(kept)])
+    values = np.array([float(trial.quantiles([level])[0]) for trial in map(_ordered, kept)])
     if not ((values > 0) & np.isfinite(values)).all():
         raise UsageError("a trial's quantile is zero, negative or infinite: no logarithm")
     note = join_notes(lost, modes_note(values))
@@ -288,7 +285,7 @@ class _Pool:
     def __init__(self, trials: Sequence[Array | SortedSamples], level: float, alpha: float) -> None:
         self.needed = needed_for_interval(level, alpha)
         kept, self.lost = _without_failed(trials)
-        self.trials, self.level = _ordered(kept), level
+        self.trials, self.level = list(map(_ordered, kept)), level
         self.sizes = np.array([len(trial) for trial in kept], dtype=np.float64)
         self.n = int(self.sizes.sum())
         self.note = ""

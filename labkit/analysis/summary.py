@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from labkit.analysis.trials import (
+    is_categorical,
     quantile_level,
     reduce_trials,
     require_columns,
@@ -139,7 +140,7 @@ def mechanisms(trials: pd.DataFrame, *, by: Sequence[str], columns: Sequence[str
     """
     require_columns(trials, by)
     # Categories have an order of their own, which sorting keeps; other names come as they appear.
-    ordered = all(isinstance(trials[name].dtype, pd.CategoricalDtype) for name in by)
+    ordered = all(is_categorical(trials[name]) for name in by)
     keys = [trials[name] for name in by]
     counters = trials.reindex(columns=list(columns)).apply(pd.to_numeric, errors="coerce")
     cells = counters.astype(float).groupby(keys, observed=True, sort=ordered)
