@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 from labkit.analysis.estimates import ROUNDING, holm, join_notes
-from labkit.analysis.models import check_values
+from labkit.analysis.models import check_values, sorted_levels
 from labkit.analysis.robust import block_mean, checked, unsure, without_unchecked
-from labkit.analysis.trials import order_of, require_columns
+from labkit.analysis.trials import require_columns
 from labkit.errors import UsageError
 
 Floats = NDArray[np.float64]
@@ -109,7 +109,7 @@ def fit_factorial(
     terms = [
         term for size in range(1, highest + 1) for term in itertools.combinations(factors, size)
     ]
-    levels = {name: _levels(cells[name]) for name in factors}
+    levels = {name: sorted_levels(cells[name]) for name in factors}
     coded = {
         name: pd.Index(known).get_indexer(pd.Index(cells[name])) for name, known in levels.items()
     }
@@ -184,11 +184,6 @@ def _cells(frame: pd.DataFrame, value: str, factors: list[str]) -> tuple[pd.Data
     if len(means) < len(tidy):
         note = join_notes(note, "several trials a cell, averaged on the log scale")
     return means.reset_index(), note
-
-
-def _levels(series: pd.Series[Any]) -> list[Hashable]:
-    present = order_of(series)
-    return sorted(present) if pd.api.types.is_numeric_dtype(series) else present
 
 
 def _unidentified(cells: pd.DataFrame, levels: Levels, terms: list[tuple[str, ...]]) -> UsageError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,10 +43,6 @@ class Blocks:
         """The cells as an array, shape (blocks, levels)."""
         return np.asarray(self.cells.to_numpy(), dtype=np.float64)
 
-    def only(self, blocks: Sequence[Hashable]) -> Blocks:
-        """Return the same of fewer blocks."""
-        return Blocks(self.cells.loc[list(blocks)], self.note)
-
 
 def blocks_of(
     frame: pd.DataFrame,
@@ -61,8 +58,7 @@ def blocks_of(
         raise UsageError(f"{level!r} or 'block' is missing in some rows")
     present = order_of(frame[level])
     if levels is None:
-        is_number = pd.api.types.is_numeric_dtype(frame[level])
-        levels = sorted(present) if is_number else present
+        levels = sorted_levels(frame[level])
     if absent := [name for name in levels if name not in present]:
         raise UsageError(
             f"{level!r} has no level {', '.join(map(repr, absent))}",
@@ -75,6 +71,12 @@ def blocks_of(
     table = cells.mean().unstack("l").reindex(columns=list(levels)).sort_index()
     complete = table.notna().all(axis=1)
     return Blocks(table[complete], _note(cells.size(), tidy["v"], int((~complete).sum())))
+
+
+def sorted_levels(series: pd.Series[Any]) -> list[Hashable]:
+    """Return the distinct values: numbers sorted, others in the order of `order_of`."""
+    present = order_of(series)
+    return sorted(present) if pd.api.types.is_numeric_dtype(series) else present
 
 
 def check_values(frame: pd.DataFrame, value: str, log: bool = False) -> Floats:

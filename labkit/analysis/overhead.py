@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from labkit.analysis.compare import adjust_family
 from labkit.analysis.estimates import Estimate, Inference, join_notes
 from labkit.analysis.models import (
-    Blocks,
     blocks_of,
     common_levels,
     line_functionals,
@@ -46,6 +45,8 @@ class Overhead:
         baseline's own mean value over the sizes: 0 is a fixed cost, 0.02 a growth of 2 % of the
         baseline. The margin of "fixed" applies to it, and it can be told even where the baseline
         hardly grows.
+    relative_intercept : Inference
+        What is added at size 0, as the same share.
     ratio : Estimate
         Geometric mean over the sizes of condition / baseline (log scale).
     levels : tuple of float
@@ -86,7 +87,7 @@ def fit_overhead(
     base, with_it = (
         blocks_of(part, value=value, level=over, levels=levels, log=True) for part in parts
     )
-    every = base.cells.index.intersection(with_it.cells.index)
+    every = list(base.cells.index.intersection(with_it.cells.index))
     missing = tuple(name for name in pd.unique(frame["block"]) if name not in set(every))
     note = join_notes(
         "two sizes: a line fits whatever is there" if len(levels) == 2 else "",
@@ -96,17 +97,16 @@ def fit_overhead(
             if part.note
         ),
     )
-    return _fitted(
-        base.only(list(every)), with_it.only(list(every)), np.array(levels), missing, note
-    )
+    logs = [part.cells.loc[every].to_numpy(dtype=np.float64) for part in (base, with_it)]
+    return _fitted(logs[0], logs[1], np.array(levels), missing, note)
 
 
 def _fitted(
-    base: Blocks, other: Blocks, levels: Floats, missing: tuple[Hashable, ...], note: str
+    base: Floats, other: Floats, levels: Floats, missing: tuple[Hashable, ...], note: str
 ) -> Overhead:
-    logs = base.values, other.values
-    own, added = np.exp(logs[0]), np.exp(logs[1]) - np.exp(logs[0])
-    typical = np.exp(logs[0].mean(axis=0)) if len(own) else np.ones(len(levels))
+    """Fit the added cost from logs of the values, shape (blocks, levels)."""
+    own, added = np.exp(base), np.exp(other) - np.exp(base)
+    typical = np.exp(base.mean(axis=0)) if len(own) else np.ones(len(levels))
     solve = line_functionals(levels, 1 / typical**2)
     line = added @ solve.T
     span = float(np.ptp(levels))
@@ -119,7 +119,7 @@ def _fitted(
         slope=slope,
         relative=block_ratio(growth, own.mean(axis=1), note=note),
         relative_intercept=block_ratio(line[:, 0], own.mean(axis=1), note=note),
-        ratio=block_mean((logs[1] - logs[0]).mean(axis=1), scale="log", note=note),
+        ratio=block_mean((other - base).mean(axis=1), scale="log", note=note),
         levels=tuple(map(float, levels)),
         missing=missing,
         n_blocks=len(own),
