@@ -12,7 +12,6 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.analysis.trials import order_of, require_columns
 from labkit.answers import in_unit
-from labkit.errors import UsageError
 from labkit.plots.figure import (
     DescribedFigure,
     blocks_text,
@@ -84,8 +83,6 @@ def beside_bars(
     ['in the paper', 'here (n = 8 to 40 blocks)']
     """
     require_columns(rows, [label, *([hue] if hue else []), *_NUMBERS, *_RATIOS])
-    if rows.empty:
-        raise UsageError("no row to draw")
     places = order_of(rows[label])
     names = order_of(rows[hue]) if hue else [""]
     looks = styles(names)

@@ -89,8 +89,8 @@ def curve_plot(
     """
     require_columns(trials, [*values, over, "block", *([hue] if hue else [])])
     frame = numeric_levels(trials, over)
-    if frame.empty or (frame[over] <= 0).any():
-        raise UsageError(f"{over!r} has no rows, or levels that are not positive")
+    if (frame[over] <= 0).any():
+        raise UsageError(f"{over!r} has levels that are not positive")
     names = order_of(frame[hue]) if hue else [""]
     style = styles(names)
     figure, axes = canvas(len(values), 1, width=6.8, height=1.9 * len(values) + 0.7, sharex=True)

@@ -153,7 +153,7 @@ def tail_plot(
             look = {"color": style[name]["color"], "linestyle": style[name]["linestyle"]}
             at = pooled.quantiles(levels) * factor
             axis.plot(1 / (1 - levels), at, lw=1.5, label=str(name), **look)
-            of = {hue: str(name)} | ({col: panel.strip().removeprefix(f"{col}: ")} if col else {})
+            of = {hue: str(name)} | ({col: str(shown[col].iloc[0])} if col else {})
             known = [one for one in _TAIL if one <= 100 * (1 - 1 / len(pooled))]
             values = pooled.quantiles(np.array(known) / 100) * factor
             numbers += [of | {"%": q, label: v} for q, v in zip(known, values, strict=True)]
@@ -389,6 +389,5 @@ def shift_plot(
         axis.set_yticks([], minor=True)
     axis.set_ylabel(f"ratio to {baseline}" if relative else f"difference to {baseline},\n{label}")
     figure.legend(fontsize=7, loc="outside right upper")
-    blocks = int(table["n_blocks"].max()) if len(table) else 0
-    footnote(figure, f"{count_text(blocks)}; intervals over blocks")
+    footnote(figure, f"{count_text(int(table['n_blocks'].max()))}; intervals over blocks")
     return figure

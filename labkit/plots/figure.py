@@ -222,7 +222,7 @@ def styles(names: Sequence[Hashable]) -> dict[Hashable, dict[str, Any]]:
     }
 
 
-def count_text(blocks: int | None, trials: int | None = None, samples: int | None = None) -> str:
+def count_text(blocks: int, trials: int | None = None, samples: int | None = None) -> str:
     """Return the counts that a figure states: ``n = 10 blocks, 60 trials, ...``."""
     parts = [(blocks, "block"), (trials, "trial"), (samples, "sample")]
     texts = [plural(n, word) for n, word in parts if n is not None]
@@ -297,4 +297,4 @@ def plain_log_ticks(axes: Axes, which: str = "x") -> None:
     axis.set_minor_formatter(
         FuncFormatter(lambda number, _: f"{number:g}" if f"{number:.0e}"[0] in digits else "")
     )
-    axes.tick_params(axis="x" if which == "x" else "y", which="both", labelsize=8)
+    axis.set_tick_params(which="both", labelsize=8)

@@ -207,7 +207,7 @@ def _note_blocks(figure: Figure, table: pd.DataFrame) -> None:
 def _forest(axis: Axes, rows: pd.DataFrame, names: Sequence[str], margin: float) -> None:
     estimate = rows["estimate"].to_numpy(dtype=np.float64)
     numbers = rows[list(_BOUNDS)].to_numpy(dtype=np.float64)
-    low, high = np.array([ratio_bounds(*row) for row in numbers]).reshape(-1, 2).T
+    low, high = np.array([ratio_bounds(*row) for row in numbers]).T
     at = np.arange(len(rows))
     axis.axvspan(1 / (1 + margin), 1 + margin, color="0.88", zorder=0)
     axis.axvline(1, color="0.3", lw=0.8)
