@@ -85,7 +85,7 @@ def format_comparison(
     >>> shown.loc["docker bridge", "difference [interval]"].replace(chr(160), " ")
     '+4.47 us [+4.33, +4.60]'
     """
-    keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
+    keys = _keys(table)
     names = {name: [str(value) for value in table[name]] for name in keys}
     base = ""
     if len({value.partition(" / ")[2] for value in names.get("contrast", [])}) == 1:
@@ -103,6 +103,11 @@ def format_comparison(
     solid = [name for name in _HEADINGS if name not in ("note", "verdict")]
     shown[solid] = shown[solid].map(lambda text: text.replace(" ", _SOLID))
     return in_words(shown.rename(columns=headings))
+
+
+def _keys(table: pd.DataFrame) -> list[str]:
+    """Return the columns that name the rows of a comparison."""
+    return [name for name in table.columns if name not in COLUMNS or name == "condition"]
 
 
 def in_words(table: pd.DataFrame) -> pd.DataFrame:
@@ -140,7 +145,7 @@ def _words(axis: pd.Index[Any]) -> pd.Index[Any]:
 
 def not_compared(table: pd.DataFrame) -> str:
     """Return in words which rows were not compared, and why, and whether some were not checked."""
-    keys = [name for name in table.columns if name not in COLUMNS or name == "condition"]
+    keys = _keys(table)
     rows = table[table["n_blocks"] == 0].to_dict("records")
     texts = [f"{', '.join(str(row[name]) for name in keys)} ({row['note']})" for row in rows]
     sentences = ["Not compared: " + "; ".join(texts) + "."] if texts else []
