@@ -22,7 +22,7 @@ from scipy import optimize, signal, special
 
 from labkit.analysis import factorial, knee, models, noise, overhead, quantiles
 from labkit.analysis.compare import compare, factor_effect, pair_effects, ranking, shift
-from labkit.analysis.interference import interference
+from labkit.analysis.interference import interference_ratios
 from labkit.analysis.robust import SURE_BLOCKS
 from labkit.analysis.trials import object_column, sort_trials
 from labkit.claims.ledger import ledger
@@ -187,7 +187,7 @@ def beside(pair: Pair) -> Interval:
     """Return the ratio of a service beside a neighbour to the service alone."""
     frame = pair_of(pair).rename(columns={"condition": "neighbour", "cell": "case"})
     return ends(
-        interference(
+        interference_ratios(
             frame.assign(service="s"), metrics={"s": ["value"]}, alone=("base", "x"), margin=0.1
         )
     )

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from labkit.analysis.compare import factor_effect, pair_effects, ranking, shift
-    from labkit.analysis.estimates import over_blocks as mean_over_blocks
+    from labkit.analysis.estimates import mean_over_blocks
     from labkit.analysis.factorial import fit_factorial
-    from labkit.analysis.interference import MODEL, advice, iterations, write_model
-    from labkit.analysis.interference import interference as interference_ratios
+    from labkit.analysis.interference import (
+        MODEL,
+        advice,
+        interference_ratios,
+        iterations,
+        write_model,
+    )
     from labkit.analysis.knee import fit_knee
     from labkit.analysis.models import (
         fit_line,
@@ -36,44 +41,44 @@ if TYPE_CHECKING:
     )
     from labkit.analysis.trials import sort_samples, sort_trials
 
-#: Where each function is that notebooks use, as module and name.
+#: The module of each public name.
 _HOMES = {
-    "MODEL": "interference.MODEL",
-    "advice": "interference.advice",
-    "blocks_needed": "noise.blocks_needed",
-    "combined": "summary.combined",
-    "factor_effect": "compare.factor_effect",
-    "fit_factorial": "factorial.fit_factorial",
-    "fit_knee": "knee.fit_knee",
-    "fit_line": "models.fit_line",
-    "format_claims": "tables.format_claims",
-    "format_comparison": "tables.format_comparison",
-    "format_numbers": "tables.format_numbers",
-    "format_overhead": "tables.format_overhead",
-    "format_ranking": "tables.format_ranking",
-    "group_contrast": "models.group_contrast",
-    "headline": "tables.headline",
-    "interference_ratios": "interference.interference",
-    "iterations": "interference.iterations",
-    "json_value": "tables.json_value",
-    "least_blocks": "power.least_blocks",
-    "mean_over_blocks": "estimates.over_blocks",
-    "mechanisms": "summary.mechanisms",
-    "noise_floor": "noise.noise_floor",
-    "numeric_levels": "models.numeric_levels",
-    "overhead_table": "overhead.overhead_table",
-    "p_text": "tables.p_text",
-    "pair_effects": "compare.pair_effects",
-    "pooled_quantile": "quantiles.pooled_quantile",
-    "ranking": "compare.ranking",
-    "shift": "compare.shift",
-    "sort_samples": "trials.sort_samples",
-    "sort_trials": "trials.sort_trials",
-    "successive_ratios": "models.successive_ratios",
-    "summarise": "summary.summarise",
-    "trial_quantile": "quantiles.trial_quantile",
-    "unpaired_ratio": "models.unpaired_ratio",
-    "write_model": "interference.write_model",
+    "MODEL": "interference",
+    "advice": "interference",
+    "blocks_needed": "noise",
+    "combined": "summary",
+    "factor_effect": "compare",
+    "fit_factorial": "factorial",
+    "fit_knee": "knee",
+    "fit_line": "models",
+    "format_claims": "tables",
+    "format_comparison": "tables",
+    "format_numbers": "tables",
+    "format_overhead": "tables",
+    "format_ranking": "tables",
+    "group_contrast": "models",
+    "headline": "tables",
+    "interference_ratios": "interference",
+    "iterations": "interference",
+    "json_value": "tables",
+    "least_blocks": "power",
+    "mean_over_blocks": "estimates",
+    "mechanisms": "summary",
+    "noise_floor": "noise",
+    "numeric_levels": "models",
+    "overhead_table": "overhead",
+    "p_text": "tables",
+    "pair_effects": "compare",
+    "pooled_quantile": "quantiles",
+    "ranking": "compare",
+    "shift": "compare",
+    "sort_samples": "trials",
+    "sort_trials": "trials",
+    "successive_ratios": "models",
+    "summarise": "summary",
+    "trial_quantile": "quantiles",
+    "unpaired_ratio": "models",
+    "write_model": "interference",
 }
 
 __all__ = [
@@ -123,5 +128,4 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'labkit.analysis' has no attribute {name!r}")
-    module, _, home = _HOMES[name].partition(".")
-    return getattr(import_module(f"{__name__}.{module}"), home)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

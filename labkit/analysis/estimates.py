@@ -367,7 +367,7 @@ def join_notes(*notes: str) -> str:
     return "; ".join(dict.fromkeys(filter(None, parts)))
 
 
-def over_blocks(
+def mean_over_blocks(
     figures: Floats,
     *,
     scale: Literal["linear", "log"] = "linear",

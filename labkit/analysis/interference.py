@@ -39,7 +39,7 @@ _ELEMENT = {"copy": 16, "scale": 16, "add": 24, "triad": 24}
 _PHASES = ("output", "rewrite", "input")
 
 
-def interference(
+def interference_ratios(
     trials: pd.DataFrame,
     *,
     metrics: Mapping[str, Sequence[str]],
@@ -143,7 +143,7 @@ def advice(
     Parameters
     ----------
     table : DataFrame
-        What `interference` returned.
+        What `interference_ratios` returned.
     limit : float
         Loss that is accepted (0.1 for 10 %).
     alpha : float

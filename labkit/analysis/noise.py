@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis.compare import LogTable, contrast, contrasts, decide, log_table
-from labkit.analysis.estimates import Estimate, join_notes, over_blocks
+from labkit.analysis.estimates import Estimate, join_notes, mean_over_blocks
 from labkit.analysis.power import (
     blocks_for,
     blocks_to_detect,
@@ -141,7 +141,7 @@ def _step(
 
 
 def _level(table: LogTable, upper: Hashable, alpha: float) -> dict[str, Any]:
-    mean = over_blocks(table.logs[upper].dropna().to_numpy(), scale="log")
+    mean = mean_over_blocks(table.logs[upper].dropna().to_numpy(), scale="log")
     low, high = mean.interval(alpha)
     return {"condition": upper, "level": mean.value, "level_low": low, "level_high": high}
 

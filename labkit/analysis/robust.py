@@ -22,7 +22,7 @@ from labkit.analysis.estimates import (
     Estimate,
     Quotient,
     join_notes,
-    over_blocks,
+    mean_over_blocks,
     ratio_of_means,
 )
 
@@ -137,8 +137,8 @@ def block_mean(
     note: str = "",
     size: float = 0.0,
 ) -> Estimate:
-    """Return `over_blocks` with the errors and the note of `checked`."""
-    mean = over_blocks(figures, scale=scale, note=note, size=size)
+    """Return `mean_over_blocks` with the errors and the note of `checked`."""
+    mean = mean_over_blocks(figures, scale=scale, note=note, size=size)
     if not mean.error > 0:
         return mean
     checks = checked(figures)

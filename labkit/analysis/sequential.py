@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from labkit.analysis.estimates import Estimate, join_notes, over_blocks
+from labkit.analysis.estimates import Estimate, join_notes, mean_over_blocks
 from labkit.errors import UsageError
 
 Floats = NDArray[np.float64]
@@ -192,7 +192,7 @@ def over_campaigns(whole: Estimate, campaigns: Sequence[Estimate]) -> Estimate:
     if p_value >= CAMPAIGN_LEVEL:
         return whole
     centres = np.array([one.centre for one in campaigns if math.isfinite(one.centre)])
-    units = over_blocks(centres, scale=whole.scale)
+    units = mean_over_blocks(centres, scale=whole.scale)
     note = (
         f"{len(centres)} campaigns differ by more than their blocks explain (p {p_value:.2g}): "
         "the campaign is the unit, and it takes more campaigns, not longer ones"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.compare import adjust_family, contrast, decide, log_table, verdicts
-from labkit.analysis.estimates import Estimate, over_blocks
+from labkit.analysis.estimates import Estimate, mean_over_blocks
 from labkit.dataset import Dataset
 from labkit.design import difference
 from labkit.errors import UsageError
@@ -257,7 +257,7 @@ def _rig_name(data: Dataset, number: int) -> str:
 
 def _of_rig(logs: NDArray[np.float64], alpha: float) -> dict[str, Any]:
     """Return one rig's effect or level, from one log a block."""
-    mean = over_blocks(logs, scale="log")
+    mean = mean_over_blocks(logs, scale="log")
     return dict(zip(_NUMBERS, (mean.value, *mean.interval(alpha), len(logs)), strict=True))
 
 
@@ -266,7 +266,7 @@ def _over(logs: Sequence[NDArray[np.float64]], margin: float) -> dict[str, Any]:
     used = [log for log in logs if len(log) >= 2]
     notes = [f"{len(logs) - len(used)} rigs with fewer than 2 blocks left out"]
     notes = notes if len(used) < len(logs) else []
-    mean = over_blocks(np.array([log.mean() for log in used]), scale="log")
+    mean = mean_over_blocks(np.array([log.mean() for log in used]), scale="log")
     row = {
         "n_rigs": len(used),
         "estimate": mean.value,

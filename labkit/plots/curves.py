@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 from numpy.typing import NDArray
 
 from labkit.analysis.compare import PILOT_BLOCKS
-from labkit.analysis.estimates import over_blocks
+from labkit.analysis.estimates import mean_over_blocks
 from labkit.analysis.models import numeric_levels
 from labkit.analysis.trials import order_of, require_columns
 from labkit.errors import UsageError
@@ -131,18 +131,18 @@ def _curve(
         known.groupby([over, "block"], observed=True)[value].mean().unstack("block").sort_index()
     )
     rows = [
-        _mean_over_blocks(row.dropna().to_numpy(dtype=np.float64)) for _, row in cells.iterrows()
+        _mean_with_interval(row.dropna().to_numpy(dtype=np.float64)) for _, row in cells.iterrows()
     ]
     middle, low, high = (np.array(column) * factor for column in zip(*rows, strict=True))
     error_bars(axis, cells.index, middle, low, high, lw=1.2, ms=4, label=name, **look)
 
 
-def _mean_over_blocks(figures: NDArray[np.float64]) -> tuple[float, float, float]:
+def _mean_with_interval(figures: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return the mean over blocks with its interval: geometric where all are positive."""
     if (figures > 0).all():
-        mean = over_blocks(np.log(figures), scale="log")
+        mean = mean_over_blocks(np.log(figures), scale="log")
     else:
-        mean = over_blocks(figures)
+        mean = mean_over_blocks(figures)
     ends = mean.interval() if len(figures) >= PILOT_BLOCKS else (math.nan, math.nan)
     return (mean.value, *ends)
 

@@ -10,7 +10,7 @@ import pytest
 from labkit.analysis.interference import (
     MODEL,
     advice,
-    interference,
+    interference_ratios,
     iterations,
     timed_seconds,
     write_model,
@@ -48,7 +48,7 @@ def campaign(blocks=6, spread=0.01, seed=1):
 
 
 def table(frame, **options):
-    return interference(
+    return interference_ratios(
         frame, **{"metrics": METRICS, "alone": ("none", "1"), "margin": 0.1} | options
     )
 
@@ -85,7 +85,7 @@ def test_levels_are_in_the_metric_s_unit():
 
 def test_the_correction_is_over_all_rows():
     found = table(campaign(blocks=5, spread=0.05))
-    one = interference(
+    one = interference_ratios(
         campaign(blocks=5, spread=0.05),
         metrics={"linpack": ["gflops"]},
         alone=("none", "1"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from labkit.analysis.estimates import over_blocks
+from labkit.analysis.estimates import mean_over_blocks
 from labkit.analysis.models import (
     blocks_of,
     fit_line,
@@ -147,7 +147,7 @@ def test_constant_values_have_no_spread_and_no_false_slope() -> None:
     assert found.slope.interval() == (0.0, 0.0)
     assert found.slope.p_outside(0, 0) == 1.0
     assert "no variance" in found.slope.note
-    small = over_blocks(np.array([1e-12, 2e-12, 3e-12]), size=1e-9)
+    small = mean_over_blocks(np.array([1e-12, 2e-12, 3e-12]), size=1e-9)
     assert small.error > 0
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import signal, stats
 
-from labkit.analysis.estimates import over_blocks, ratio_of_means
+from labkit.analysis.estimates import mean_over_blocks, ratio_of_means
 from labkit.analysis.robust import (
     CHECKED_BLOCKS,
     HALF_CHECKED,
@@ -62,7 +62,7 @@ def test_errors_allow_for_it_and_are_never_narrower():
 @pytest.mark.parametrize("figures", [np.arange(CHECKED_BLOCKS - 1.0), np.ones(20), np.ones(0)])
 def test_nothing_is_said_of_too_few_blocks_or_of_constants(figures):
     assert math.isnan(serial_correlation(figures).p_value) and shape_note(figures) == ""
-    assert without_unchecked(block_mean(figures).note) == over_blocks(figures).note
+    assert without_unchecked(block_mean(figures).note) == mean_over_blocks(figures).note
 
 
 def test_means_and_ratios_say_what_was_found_and_what_could_not_be_checked():

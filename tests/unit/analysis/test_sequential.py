@@ -10,7 +10,7 @@ from scipy import stats
 from statsmodels.stats.oneway import anova_oneway
 
 from labkit.analysis import sequential
-from labkit.analysis.estimates import over_blocks
+from labkit.analysis.estimates import mean_over_blocks
 from labkit.analysis.sequential import Looks, campaign_share
 from labkit.errors import UsageError
 
@@ -87,22 +87,22 @@ def test_repeated_campaigns_spend_alpha_once():
 def test_campaigns_are_compared_by_welch(seed, sizes):
     rng = np.random.default_rng(seed)
     runs = [rng.normal(rng.normal(), 1 + rng.random(), size) for size in sizes]
-    estimates = [over_blocks(logs, scale="log") for logs in runs]
+    estimates = [mean_over_blocks(logs, scale="log") for logs in runs]
     expected = anova_oneway(runs, use_var="unequal").pvalue
     assert sequential._differ(estimates) == pytest.approx(expected, rel=1e-6, abs=1e-12)
 
 
 def test_campaigns_that_differ_are_the_units():
     runs = [np.array([0.1, 0.12, 0.11, 0.1]), np.array([0.3, 0.31, 0.29, 0.3])]
-    whole = over_blocks(np.concatenate(runs), scale="log")
-    apart = sequential.over_campaigns(whole, [over_blocks(logs, scale="log") for logs in runs])
+    whole = mean_over_blocks(np.concatenate(runs), scale="log")
+    apart = sequential.over_campaigns(whole, [mean_over_blocks(logs, scale="log") for logs in runs])
     assert (apart.centre, apart.df, apart.n_blocks) == (pytest.approx(0.20375), 1, 8)
     assert apart.error > whole.error and "the campaign is the unit" in apart.note
-    alike = [over_blocks(runs[0] + shift, scale="log") for shift in (0.0, 0.002)]
+    alike = [mean_over_blocks(runs[0] + shift, scale="log") for shift in (0.0, 0.002)]
     assert sequential.over_campaigns(whole, alike) is whole
     # One block has no spread to compare with, and campaigns without variance none to be beyond.
-    assert sequential.over_campaigns(whole, [alike[0], over_blocks(runs[0][:1])]) is whole
-    constant = [over_blocks(np.full(4, level), scale="log") for level in (0.1, 0.3)]
+    assert sequential.over_campaigns(whole, [alike[0], mean_over_blocks(runs[0][:1])]) is whole
+    constant = [mean_over_blocks(np.full(4, level), scale="log") for level in (0.1, 0.3)]
     assert sequential.over_campaigns(whole, constant) is whole
 
 
