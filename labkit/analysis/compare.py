@@ -24,14 +24,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.analysis.estimates import Estimate, holm, join_notes, mean_and_error, signed_rank
-from labkit.analysis.power import blocks_for, least_blocks
-from labkit.analysis.robust import (
-    SERIAL,
-    checked,
-    trimmed_mean,
-    unpaired_note,
+from labkit.analysis.estimates import (
+    Estimate,
+    exp_or_inf,
+    holm,
+    join_notes,
+    mean_and_error,
+    signed_rank,
 )
+from labkit.analysis.power import blocks_for, least_blocks
+from labkit.analysis.robust import SERIAL, checked, trimmed_mean, unpaired_note
 from labkit.analysis.trials import (
     groups,
     is_categorical,
@@ -425,12 +427,12 @@ def contrast(
     notes = [_few(n, alpha, needed), _spread(len(missing) if paired else 0, error), checks]
     if paired and error > 0 and not trim:
         notes.append(_disagreement(p_value, signed_rank(y - x), n, alpha))
-    typical = _exp(float(x.mean())) if len(x) else math.nan
+    typical = exp_or_inf(float(x.mean())) if len(x) else math.nan
     return {
         "n_blocks": n,
-        "value": typical * _exp(mean),
+        "value": typical * exp_or_inf(mean),
         "base": typical,
-        "estimate": _exp(mean),
+        "estimate": exp_or_inf(mean),
         "difference": change,
         "p_value": p_value,
         "p_equivalence": p_equivalence,
@@ -445,10 +447,6 @@ def contrast(
         "difference_error": change_error,
         "difference_df": change_df,
     }
-
-
-def _exp(log: float) -> float:
-    return math.inf if log > 700 else math.exp(log)
 
 
 def _few(n: int, alpha: float, needed: int | None) -> str:

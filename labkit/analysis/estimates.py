@@ -346,9 +346,7 @@ class Estimate(Inference):
         return self._tail(self._cut(bound) - self.centre)
 
     def _natural(self, number: float) -> float:
-        if self.scale == "linear":
-            return number
-        return math.inf if number > 700 else math.exp(number)
+        return exp_or_inf(number) if self.scale == "log" else number
 
     def _cut(self, bound: float) -> float:
         return math.log(bound) if self.scale == "log" else bound
@@ -359,6 +357,11 @@ class Estimate(Inference):
         if self.error == 0:
             return 0.0 if distance < 0 else 1.0
         return float(special.stdtr(self.df, distance / self.error))
+
+
+def exp_or_inf(log: float) -> float:
+    """Return the exponential; infinite where it would overflow."""
+    return math.inf if log > 700 else math.exp(log)
 
 
 def join_notes(*notes: str) -> str:

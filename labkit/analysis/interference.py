@@ -195,10 +195,9 @@ def advice(
         rows.append(
             {"pair": pair, "case": case, "p_share": share, "p_apart": apart, "rows": len(part)}
         )
-    raw = pd.DataFrame(rows, columns=["pair", "case", "p_share", "p_apart", "rows"])
-    nothing = np.zeros(len(raw), dtype=bool)
+    nothing = np.zeros(len(rows), dtype=bool)
     families = {
-        name: adjust_family(raw[name].to_numpy(dtype=np.float64), nothing, alpha)
+        name: adjust_family(np.array([row[name] for row in rows], dtype=float), nothing, alpha)
         for name in ("p_share", "p_apart")
     }
     for place, (row, part) in enumerate(zip(rows, parts, strict=True)):

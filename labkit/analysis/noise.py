@@ -136,8 +136,8 @@ def _step(
     table: LogTable, below: Hashable, upper: Hashable, margin: float, alpha: float
 ) -> dict[str, Any]:
     row = contrast(table.logs[below], table.logs[upper], margin, alpha, paired=True)
-    notes = filter(None, [row["note"], table.notes.get(upper), table.notes.get(below)])
-    return {"condition": upper, "below": below, **row, "note": "; ".join(notes)}
+    note = join_notes(row["note"], table.notes[upper], table.notes[below])
+    return {"condition": upper, "below": below, **row, "note": note}
 
 
 def _level(table: LogTable, upper: Hashable, alpha: float) -> dict[str, Any]:

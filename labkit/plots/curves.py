@@ -103,6 +103,7 @@ def curve_plot(
         drawn = [frame, *(references or {}).values()]
         heights = pd.concat([table[value] * factor for table in drawn if value in table])
         _mark(axis, marks or {})
+        axis.tick_params(labelsize=8)
         if logarithmic:
             _stretch(axis, heights.dropna().to_numpy(dtype=np.float64))
         axis.set_ylabel((labels or {}).get(value, text), fontsize=8)
@@ -164,7 +165,6 @@ def _mark(axis: Axes, marks: Mapping[str, tuple[float, float, float]]) -> None:
         axis.axvline(middle, color="0.2", lw=0.9, ls="--", label=name)
         if np.isfinite(low) and np.isfinite(high):
             axis.axvspan(low, high, color="0.2", alpha=0.12, lw=0)
-    axis.tick_params(labelsize=8)
 
 
 def _stretch(axis: Axes, heights: NDArray[np.float64]) -> None:
