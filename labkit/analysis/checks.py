@@ -33,7 +33,7 @@ PIECES, MOST_OF_PIECE = 10, 50_000
 #: The most samples of a trial that are used to say how much they depend on each other.
 MOST_OF_TRIAL = 100_000
 
-#: Share of steady trials that `inside` calls changing, and what it may say of a trial.
+#: Level of the test of `inside`, and the states that it returns.
 CHANGE_ALPHA = 0.01
 STATES = ("steady", "changing", "cannot tell")
 

@@ -76,7 +76,7 @@ def log_table(trials: pd.DataFrame, *, value: str, condition: str) -> LogTable:
     cell, blocks, names = _cells(trials["block"], trials[condition])
     shape, known = (len(blocks), len(names)), ~np.isnan(values)
     logs = np.log(values)
-    # Means from a cell's own value: of equal numbers exactly that number, however many they are.
+    # Deviations from one value of the cell are summed: the mean of equal numbers is then exact.
     centre = np.full(len(blocks) * len(names), np.nan)
     centre[cell[known]] = logs[known]
     count = np.bincount(cell[known], minlength=len(centre))
@@ -96,8 +96,8 @@ def _cells(
 ) -> tuple[NDArray[np.int64], list[Hashable], list[Hashable]]:
     """Return each row's cell, counted block by block, and the names of blocks and conditions.
 
-    Conditions are in the order of a categorical or of appearance, blocks in their own order, or of
-    appearance where their names have none among them.
+    Conditions are in the order of a categorical or of appearance; blocks are sorted, or in
+    the order of appearance where their names cannot be sorted.
     """
     rows, names = pd.factorize(condition, sort=is_categorical(condition))
     try:
@@ -112,7 +112,7 @@ def _cells(
 def _averaging_notes(
     names: Sequence[Hashable], sizes: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> dict[Hashable, str]:
-    """Return, for each condition, what averaging A/A replicates and failed trials did to it."""
+    """Return, for each condition, how many trials were averaged and how many have no value."""
     notes: dict[Hashable, str] = {}
     for name, size, count in zip(names, sizes.T, counts.T, strict=True):
         parts = []
@@ -627,8 +627,8 @@ def ranking(
     frame, factor, within, value, margin, alpha
         As for `pair_effects`.
     lowest_first : bool
-        Whether the lowest geometric mean is the first of the order. Of two neighbours that were
-        measured in different blocks, the blocks that they share count.
+        Whether the lowest geometric mean is the first of the order. Neighbours that were measured
+        in different blocks are ordered by the blocks that they share.
 
     Returns
     -------
@@ -701,8 +701,8 @@ def shift(
     condition, baseline, value, margin, alpha
         As for `compare`.
     quantiles : sequence of str
-        Names of quantiles, such as ``median``, ``p99``, ``q0.999``. One that some trial has too
-        few samples for is left out as a whole; ``n`` samples in the figure say why.
+        Names of quantiles, such as ``median``, ``p99``, ``q0.999``. A quantile for which some trial
+        has too few samples is left out.
 
     Returns
     -------

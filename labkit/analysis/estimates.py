@@ -18,7 +18,6 @@ from scipy import special
 
 Floats = NDArray[np.float64]
 
-
 #: Spreads below this share of the numbers that they come from are rounding.
 ROUNDING = 1e-12
 

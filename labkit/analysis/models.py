@@ -1,9 +1,8 @@
 """Models over blocks: contrasts of cells, ratios of ratios, lines, steps between levels.
 
-Whatever is asked of several levels is first computed inside each block, where drift and the
-block's own level cancel; the numbers of the blocks are independent, and their mean has a t interval
-whatever the variances of the levels are (summary measures; Matthews, Altman, Campbell & Royston
-1990).
+What involves several levels is first computed inside each block, where drift and the block's own
+level cancel. The results of the blocks are independent, and their mean has a t interval whatever
+the variances of the levels are (summary measures; Matthews, Altman, Campbell & Royston 1990).
 """
 
 from __future__ import annotations
@@ -279,8 +278,8 @@ class Line:
     curvature : Inference
         Largest deviation, at the levels, of the best parabola from the best line, as a share of
         the line's rise over them: 0 is straight. Positive where the parabola opens upwards and
-        the line rises, or opens downwards and the line falls. NaN below three levels, the whole
-        line where the slope is not told from 0.
+        the line rises, or opens downwards and the line falls. NaN below three levels; its interval
+        is unbounded where the slope is not shown to differ from 0.
     deviations : tuple of Inference
         Deviation of each level's mean from the line, as a share of the line's rise: all of them
         are small where a line describes the levels, which no single shape of curve can say. NaN
@@ -369,7 +368,7 @@ def _curvature(values: Floats, levels: Floats, rise: Floats, note: str) -> Infer
     # The part of the square that is no line: a parabola is a line plus a multiple of it, so its
     # deviation from the line is that multiple times this one's largest.
     centred = (levels - levels.mean()) / float(np.ptp(levels))
-    bow = _no_line(levels) @ centred**2
+    bow = _residuals_of_line(levels) @ centred**2
     deviation = values @ bow / float(bow @ bow) * float(np.abs(bow).max())
     return block_ratio(deviation, rise, note=note)
 
@@ -377,12 +376,12 @@ def _curvature(values: Floats, levels: Floats, rise: Floats, note: str) -> Infer
 def _deviations(values: Floats, levels: Floats, rise: Floats, note: str) -> tuple[Inference, ...]:
     if len(levels) < 3:
         return (_shapeless(len(values), note),)
-    left = values @ _no_line(levels)
+    left = values @ _residuals_of_line(levels)
     return tuple(block_ratio(column, rise, note=note) for column in left.T)
 
 
-def _no_line(levels: Floats) -> Floats:
-    """Return the matrix that takes what a line explains away: I - H, with the hat matrix H."""
+def _residuals_of_line(levels: Floats) -> Floats:
+    """Return the matrix that gives the residuals from a line: I - H, with the hat matrix H."""
     centred = (levels - levels.mean()) / float(np.ptp(levels))
     design = np.column_stack([np.ones(len(levels)), centred])
     return np.asarray(np.eye(len(levels)) - design @ np.linalg.pinv(design))

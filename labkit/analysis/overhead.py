@@ -43,10 +43,10 @@ class Overhead:
     relative : Inference
         Growth of what is added, from the smallest to the largest size, as a share of the
         baseline's own mean value over the sizes: 0 is a fixed cost, 0.02 a growth of 2 % of the
-        baseline. The margin of "fixed" applies to it, and it can be told even where the baseline
-        hardly grows.
+        baseline. The margin of "fixed" applies to it. It is defined even where the baseline hardly
+        grows.
     relative_intercept : Inference
-        What is added at size 0, as the same share.
+        What is added at size 0, as a share of the same mean.
     ratio : Estimate
         Geometric mean over the sizes of condition / baseline (log scale).
     levels : tuple of float

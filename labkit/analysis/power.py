@@ -29,30 +29,25 @@ from scipy import special
 
 from labkit.errors import UsageError
 
+#: Nodes of the average over the estimated standard deviation of a test.
 _NODES = 200
-#: Of each of two averages, one inside the other.
+#: The same where a pilot's estimate is averaged over, too: both averages have so many.
 _PILOT_NODES = 48
-
-
-#: Beyond this many blocks a plan is not a plan; `blocks_for` and `blocks_to_detect` give None.
+#: The most blocks that are planned: beyond it `blocks_for` and `blocks_to_detect` return None.
 MOST_BLOCKS = 100_000
-
-
 #: Power of every plan.
 POWER = 0.8
-
-
-#: No level, however generous, lets fewer blocks decide: below this a spread is hardly known.
+#: The fewest blocks for a verdict at any level: with fewer the spread is hardly known.
 LEAST_BLOCKS = 3
 
 
 def least_blocks(alpha: float = 0.05) -> int:
     """Return the fewest blocks on which a verdict at this level may rest.
 
-    So many that all of them falling on one given side of the baseline has by chance, as in a sign
-    test, at most the probability `alpha`: 5 at 0.05, 7 at 0.01, 10 at 0.001. It is applied to the
-    level of a whole family: it tells a pilot from a campaign. At the level of one of several tests
-    a verdict on few blocks does rest on the normal distribution's tail.
+    The smallest number, at least `LEAST_BLOCKS`, of which all lie on one given side of the baseline
+    by chance with a probability of at most `alpha`, as in a sign test: 5 at 0.05, 7 at 0.01, 10 at
+    0.001. `alpha` is the level of a whole family of tests. At the smaller level of one of them a
+    verdict on so few blocks relies on the tail of the normal distribution.
 
     Examples
     --------

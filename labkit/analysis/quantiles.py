@@ -10,8 +10,8 @@ trials two-level percentile intervals are wrong in 7 to 9 % of null experiments,
 about 5 %). Resampling n sorted samples is one binomial draw, so a replicate costs one number per
 trial.
 
-No interval knows of what the trials do not show: where a fifth of all trials run in a mode twice as
-slow, intervals from 5, 6 and 10 trials cover 65 to 91 %, because a campaign often holds no slow
+No interval allows for a mode that none of the trials shows: where a fifth of all trials are twice
+as slow, intervals from 5, 6 and 10 trials cover 65 to 91 %, because a campaign often has no slow
 trial. A note says so below `MANY_TRIALS` trials, and where two modes are seen.
 """
 

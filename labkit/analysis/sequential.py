@@ -40,7 +40,7 @@ _NODES = 160
 _LEAST_LEVEL = 1e-12
 #: Level of the test for campaigns that differ; it finds little, and a false alarm only widens.
 CAMPAIGN_LEVEL = 0.1
-#: A partial sum further from 0 than so many of its standard deviations does not happen.
+#: Partial sums are integrated up to so many of their standard deviations from 0.
 _FAR = 8.0
 
 

@@ -30,7 +30,7 @@ _STATED_ONCE = ("averaged on the log scale", UNCHECKED, HALF_CHECKED)
 
 
 #: A space at which a browser does not break the line.
-_SOLID = "\N{NO-BREAK SPACE}"
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 _HEADINGS = {
@@ -100,8 +100,8 @@ def format_comparison(
     shown = pd.DataFrame(rows, columns=list(_HEADINGS)).assign(**names)
     headings = {name: text.format(base=base) for name, text in _HEADINGS.items()}
     shown = shown.set_index(keys) if keys else shown
-    solid = [name for name in _HEADINGS if name not in ("note", "verdict")]
-    shown[solid] = shown[solid].map(lambda text: text.replace(" ", _SOLID))
+    unbroken = [name for name in _HEADINGS if name not in ("note", "verdict")]
+    shown[unbroken] = shown[unbroken].map(lambda text: text.replace(" ", _NO_BREAK))
     return in_words(shown.rename(columns=headings))
 
 
