@@ -452,9 +452,7 @@ def trial_statistic(
     return trials
 
 
-def join_factors(
-    frame: pd.DataFrame, columns: Sequence[str], *, separator: str = " + "
-) -> pd.Categorical[Any]:
+def join_factors(frame: pd.DataFrame, columns: Sequence[str]) -> pd.Categorical[Any]:
     """Return several factors as one, with a category such as ``free + block`` per combination.
 
     Only combinations that occur, in the order of the columns' levels, the last varying fastest.
@@ -467,7 +465,7 @@ def join_factors(
         place = place * len(part.categories) + part.codes
     used, codes = np.unique(place, return_inverse=True)
     combinations = itertools.product(*(part.categories for part in parts))
-    names = [separator.join(map(str, combination)) for combination in combinations]
+    names = [" + ".join(map(str, combination)) for combination in combinations]
     return pd.Categorical.from_codes(codes, pd.Index([names[number] for number in used]))
 
 
