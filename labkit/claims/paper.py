@@ -265,32 +265,29 @@ class Paper:
             those of the blocks; ``paper_ratio`` and ``ratio`` to the baseline with bounds;
             ``setting`` and ``setting_why``; ``absent``, why there is no value here; ``note``.
         """
-        only = dict(only or {})
+        levels, where = levels or {}, where or {}
         wanted = [items] if isinstance(items, str) else list(items)
         table = self.printed[self.printed["item"].isin(wanted)]
         table = table[table["metric"].isin(list(metrics))]
-        for name, level in only.items():
-            chosen = level if isinstance(level, list | tuple) else [level]
-            table = table[table[name].isin(list(chosen))]
+        for name, level in (only or {}).items():
+            chosen = list(level) if isinstance(level, list | tuple) else [level]
+            table = table[table[name].isin(chosen)]
         factors = [name for name in table.columns if name not in TAIL]
-        base = {name: _text(level) for name, level in (baseline or {}).items()}
         rows: list[dict[str, Any]] = []
         quantities = _quantities(table, factors)
         for one in quantities:
             column = metrics[one["metric"]]
             printed = {name: one[name] for name in factors if _text(one[name])}
             named = {name: printed.get(name, "") for name in factors}
-            for cell in self._cells(study, printed, levels or {}):
+            for cell in self._cells(study, printed, levels):
                 row = {"item": one["item"], "study": study, **named}
                 row |= self._row(study, one, column, printed_as)
-                row |= {"condition": _condition(cell, where or {})}
-                at = {**(where or {}), **cell}
+                row |= {"condition": _condition(cell, where)}
+                at = {**where, **cell}
                 row |= self._measured(study, column, one["statistic"], at, cell)
-                same = all(_text(one[name]) == level for name, level in base.items())
-                if baseline and not same:
-                    other = {**printed, **baseline}
-                    (to,) = self._cells(study, other, levels or {})
-                    against = {**(where or {}), **to}
+                if baseline and any(_text(one[name]) != _text(baseline[name]) for name in baseline):
+                    (to,) = self._cells(study, {**printed, **baseline}, levels)
+                    against = {**where, **to}
                     row |= self._ratio(study, column, one["statistic"], at, against)
                     row |= _printed_ratio(one, quantities, factors, baseline, relative)
                 rows.append(row)
@@ -460,20 +457,8 @@ class Paper:
         if found is None or not _recorded(found.measured.dataset, column):
             return {}
         at, to = (_of_plan(cell, found.measured.dataset) for cell in (at, to))
-        names = dict.fromkeys([*at, *to])
-        shared = {name: at[name] for name in names if name in at and at.get(name) == to.get(name)}
-        sides = [
-            {name: level for name, level in side.items() if name not in shared} for side in (at, to)
-        ]
         claim = self._claim(
-            study,
-            column,
-            statistic,
-            kind="ratio",
-            where=shared,
-            condition=sides[0],
-            baseline=sides[1],
-            low=0.0,
+            study, column, statistic, kind="ratio", condition=at, baseline=to, low=0.0
         )
         try:
             (part,) = evaluate(claim, found.measured).parts
@@ -601,8 +586,7 @@ def _quantities(table: pd.DataFrame, factors: Sequence[str]) -> list[dict[str, A
     for _, group in table.groupby(keys, sort=False, dropna=False):
         rows = {str(row["statistic"]): row for row in group.to_dict("records")}
         first = next(iter(rows.values()))
-        nothing = {"paper": math.nan, "paper_low": math.nan, "paper_high": math.nan}
-        nothing |= {"paper_sd": math.nan}
+        nothing = dict.fromkeys(("paper", "paper_low", "paper_high", "paper_sd"), math.nan)
         about = {name: first[name] for name in keys} | {"paper_unit": first["unit"]}
         if {"low", "high"} <= set(rows):
             ends = {"paper_low": rows["low"]["value"], "paper_high": rows["high"]["value"]}
