@@ -592,12 +592,7 @@ class PaperHosts(_OfClaims):
     @property
     def had(self) -> dict[str, str]:
         """What is stated, by its name."""
-        named = {name: str(getattr(self, name)) for name in HOST_PROPERTIES}
-        return {name: value for name, value in named.items() if value}
-
-
-#: The properties of `PaperHosts`.
-HOST_PROPERTIES = ("congestion_control", "disk", "idle", "seccomp", "weave")
+        return self.model_dump(exclude=set(_OfClaims.model_fields), exclude_defaults=True)
 
 
 class _File(BaseModel):
