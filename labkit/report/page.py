@@ -63,15 +63,17 @@ _KEYS = [
 ]
 #: What the table of hosts shows: the label, and the path in a host's facts.
 _FACTS: dict[str, tuple[str, ...]] = {
-    f"{part} {name}".replace("cpu", "CPU").replace("_", " "): (part, name)
-    for part, names in {
-        "cpu": ("model", "count", "smt", "governor", "isolated"),
-        "idle": ("driver", "governor"),
-        "kernel": ("release", "clock_source"),
-        "virtualisation": ("detected", "product"),
-    }.items()
-    for name in names
-} | {
+    "CPU model": ("cpu", "model"),
+    "CPU count": ("cpu", "count"),
+    "CPU smt": ("cpu", "smt"),
+    "CPU governor": ("cpu", "governor"),
+    "CPU isolated": ("cpu", "isolated"),
+    "idle driver": ("idle", "driver"),
+    "idle governor": ("idle", "governor"),
+    "kernel release": ("kernel", "release"),
+    "kernel clock source": ("kernel", "clock_source"),
+    "virtualisation detected": ("virtualisation", "detected"),
+    "virtualisation product": ("virtualisation", "product"),
     "TCP congestion control, as found": ("kernel", "sysctl", "net/ipv4/tcp_congestion_control"),
     "engine version": ("engine", "version"),
     "engine security": ("engine", "SecurityOptions"),
@@ -644,7 +646,6 @@ class Page:
             return
         rows, only, others, unrecorded = [], [], [], []
         for name in known:
-            options = {"value": name, "condition": factor}
             seen = part.groupby(part[factor].astype("str"))[name]
             if not seen.count().all():
                 unrecorded.append(quantity(name))
@@ -659,11 +660,9 @@ class Page:
                 with_it = level_words(factor, positive[0])
                 only.append(f"{quantity(name)}: counted with {with_it} only, {mean} on average")
                 continue
-            logs = log_table(_positive(part, name), **options)
-            found = contrasts(logs, baseline, margin=self.margin, alpha=self.tests["alpha"])[
-                condition
-            ]
-            rows.append({"counter": quantity(name), "metric": name, **found})
+            logs = log_table(_positive(part, name), value=name, condition=factor)
+            found = contrasts(logs, baseline, margin=self.margin, alpha=self.tests["alpha"])
+            rows.append({"counter": quantity(name), "metric": name, **found[condition]})
         table = decide(rows, alpha=self.tests["alpha"], keys=("counter", "metric"))
         differ = table[table["differs"].astype(bool)]
         texts = [self._counter_text(row) for row in differ.to_dict("records")]
@@ -770,8 +769,8 @@ class Page:
             "failed": failed.str.replace(_AMOUNTS, "…", regex=True),
             "flagged": flagged["flag"].str.split("; "),
         }
-        rows = [texts.explode().value_counts().rename("occurrences") for texts in kinds.values()]
-        shown = pd.concat(dict(zip(kinds, rows, strict=True)), names=["why", "what"]).reset_index()
+        counts = {kind: texts.explode().value_counts() for kind, texts in kinds.items()}
+        shown = pd.concat(counts, names=["why", "what"]).rename("occurrences").reset_index()
         return _mark("Failures", self.failed == 0, text, shown)
 
     def _flagged(self, *by: str) -> pd.DataFrame:
@@ -1110,25 +1109,20 @@ class Page:
         rows: pd.DataFrame, decided: pd.Series[bool], columns: list[str], first: bool
     ) -> str:
         """Return the claims, decided ones first and the others folded, as HTML."""
-        parts = []
-        for chosen, named in ((decided, columns), (~decided, _CLAIM_COLUMNS)):
-            part = rows[chosen].sort_values(
-                "result", key=lambda one: one.map(RESULTS.index), kind="stable"
-            )
-            shown = (
-                part.pipe(format_claims).to_html(
-                    index=False, border=0, columns=named, classes="against"
-                )
-                if len(part)
-                else ""
-            )
-            parts.append(shown)
+
+        def table(part: pd.DataFrame, named: list[str]) -> str:
+            if part.empty:
+                return ""
+            part = part.sort_values("result", key=lambda one: one.map(RESULTS.index), kind="stable")
+            shown = format_claims(part)
+            return shown.to_html(index=False, border=0, columns=named, classes="against")
+
         from nbconvert.filters.markdown import markdown2html  # slow to import
 
         return render_part(
             "claims.html.j2",
-            decided=parts[0],
-            others=parts[1],
+            decided=table(rows[decided], columns),
+            others=table(rows[~decided], _CLAIM_COLUMNS),
             open=int((~decided).sum()),
             how=markdown2html(_CLAIMS) if first else "",
         )
