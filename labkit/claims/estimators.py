@@ -93,20 +93,20 @@ class Evaluation:
     required: int = 0
 
     @property
-    def held(self) -> int:
+    def must_hold(self) -> int:
         """How many parts have to hold."""
         return self.required or len(self.parts)
 
     @property
-    def spare(self) -> int:
+    def may_fail(self) -> int:
         """How many parts may fail."""
-        return len(self.parts) - self.held
+        return len(self.parts) - self.must_hold
 
     @property
     def deciding(self) -> tuple[Part, ...]:
         """The parts that are nearest to being shown to hold, as many as have to."""
         within = [part.p_within for part in self.parts]
-        chosen = np.argsort(within, kind="stable")[: self.held]  # unknown ones stand last
+        chosen = np.argsort(within, kind="stable")[: self.must_hold]  # unknown ones stand last
         return tuple(self.parts[place] for place in sorted(chosen))
 
     @property
@@ -122,12 +122,14 @@ class Evaluation:
 
     def _shown(self, p_values: Sequence[float]) -> float:
         """Return the p-value that shows as many parts to hold as have to."""
-        return float(np.minimum(1.0, (self.spare + 1) * np.sort(p_values)[self.held - 1]))
+        return float(np.minimum(1.0, (self.may_fail + 1) * np.sort(p_values)[self.must_hold - 1]))
 
     def _refuted(self, p_values: Sequence[float]) -> float:
         """Return the p-value that shows more parts to fail than may."""
         known = sorted(p for p in p_values if not math.isnan(p))
-        return min(1.0, self.held * known[self.spare]) if len(known) > self.spare else math.nan
+        if len(known) <= self.may_fail:
+            return math.nan
+        return min(1.0, self.must_hold * known[self.may_fail])
 
     def p_direction(self, opposite: bool = False) -> float:
         """Return the p-value that every ratio lies on the stated side of 1, or any on the other.
@@ -151,13 +153,13 @@ class Evaluation:
         """Of the parts that have to hold, the one that is furthest from being shown to."""
         return sorted(
             self.parts, key=lambda part: (math.isnan(part.p_within), part.p_within), reverse=True
-        )[self.spare]
+        )[self.may_fail]
 
     @property
     def worst(self) -> Part:
         """The part that is nearest to being shown to fail, but for those that may."""
         return sorted(self.parts, key=lambda part: (math.isnan(part.p_outside), part.p_outside))[
-            self.spare
+            self.may_fail
         ]
 
     @property

@@ -277,12 +277,13 @@ def _said(error: Exception) -> str:
 def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
     """Return p-values, setting and result of the claims of one source."""
     tests = _adjusted(family, alpha)
+    size, least = len(tests), least_blocks(alpha)
     rows = []
     for entry in family:
         row: dict[str, Any] = {"setting": entry.setting[0], "setting_why": entry.setting[1]}
         row.update(part="", direction="", exploratory="")
-        evaluation = entry.evaluation
-        if evaluation is None:
+        evaluation, campaign = entry.evaluation, entry.campaign
+        if evaluation is None or campaign is None:
             result = "error" if entry.error else "not measured"
             why = entry.error or entry.absent
         else:
@@ -291,9 +292,8 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
             row |= {name: getattr(evaluation, name) for name in ("p_replicates", "p_contradicts")}
             row["p_replicates_adjusted"] = min(pair[0], 1.0)  # NaN stays NaN
             row["p_contradicts_adjusted"] = min(pair[1], 1.0)
-            size, least = len(tests), least_blocks(alpha)
             try:
-                level = entry.campaign.level(alpha / max(1, size)) if entry.campaign else alpha
+                level = campaign.level(alpha / max(1, size))
                 needed = blocks_needed(evaluation.deciding, level, least)
                 result, why = _decide(
                     entry, evaluation, pair, family=size, alpha=alpha, needed=needed
@@ -305,11 +305,11 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
             if adjusted:
                 row["direction"] = _direction(evaluation, adjusted, alpha)
                 row["exploratory"] = _exploratory(adjusted, alpha)
-            if result == "undecided" and entry.campaign and not entry.campaign.chooses(entry.claim):
+            if result == "undecided" and not campaign.chooses(entry.claim):
                 why = join_notes("the campaign was not planned to decide it", why)
             if result == "contradicted" and row["direction"] == "same":
                 why = join_notes(why, "the published direction holds, its size does not")
-        note = entry.campaign.note if entry.campaign else ""
+        note = campaign.note if campaign else ""
         rows.append(row | {"result": result, "why": join_notes(why, note)})
     return rows
 
@@ -346,7 +346,7 @@ def p_values(
     What is a multiple of a part's p-value (Bonferroni) is the multiple of what that part's is at
     the look: the error of the looks is that of one test.
     """
-    shown, refuted = evaluation.spare + 1, evaluation.held
+    shown, refuted = evaluation.may_fail + 1, evaluation.must_hold
     found = {
         "p_replicates": (evaluation.p_replicates, shown),
         "p_contradicts": (evaluation.p_contradicts, refuted),
@@ -392,8 +392,8 @@ def _interval(
         )
     }
     closed = math.isfinite(shown.low) and math.isfinite(shown.high)
-    within = levels["replicates"] * (2 if closed else 1) / (evaluation.spare + 1)
-    outside = levels["contradicts"] / evaluation.held
+    within = levels["replicates"] * (2 if closed else 1) / (evaluation.may_fail + 1)
+    outside = levels["contradicts"] / evaluation.must_hold
     level = {"replicated": within, "contradicted": outside}.get(result, min(within, outside))
     low, high = shown.estimate.interval(level)
     return {
@@ -482,9 +482,9 @@ def _decide(
         pilot = f"pilot: {evaluation.n_blocks} complete blocks of the {least} that it takes"
         return "undecided", join_notes(pilot, note)
     if holds:
-        others = evaluation.held - 1
+        others = evaluation.must_hold - 1
         what = "the other" if others == 1 else f"the {others} others"
-        what = f"{others} more" if evaluation.spare else what
+        what = f"{others} more" if evaluation.may_fail else what
         also = f", and so {'does' if others == 1 else 'do'} {what}"
         return "replicated", join_notes(
             f"{_inside(claim, evaluation.weakest)}{also if others else ''} (p {_p(adjusted[0])})",
@@ -496,8 +496,8 @@ def _decide(
         return "undecided", join_notes(said, note)
     if fails:
         said = f"{_outside(claim, evaluation.worst)} (p {_p(adjusted[1])})"
-        if evaluation.spare:
-            said += f", nor {'does' if evaluation.spare == 1 else 'do'} {evaluation.spare} more"
+        if more := evaluation.may_fail:
+            said += f", nor {'does' if more == 1 else 'do'} {more} more"
         return "contradicted", join_notes(said, _absent(evaluation, alpha), note)
     return "undecided", join_notes(_open(evaluation, needed, family, alpha), note)
 
