@@ -57,7 +57,7 @@ class Part:
     unit: str = "1"
     #: Whether it is the ratio of two conditions, and so slower, faster, more or less.
     compared: bool = False
-    #: The side of 1 that is stated, to which what shows the part to hold keeps.
+    #: The side of 1 that the claim states: only there is the part shown to hold.
     side: Region = ANY
 
     @property

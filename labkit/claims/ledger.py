@@ -164,12 +164,12 @@ class Evidence:
         return sum(int(one.plan.get("blocks", 0)) for one in self.datasets)
 
     def chooses(self, claim: Claim) -> bool:
-        """Return whether a plan is to decide a claim; one that names none is to decide all."""
+        """Return whether a plan names a claim as one to decide; without a list it decides all."""
         chosen = [one.plan.get("claims") for one in self.datasets]
         return any(names is None or claim.id in names for names in chosen)
 
     def setting(self, claim: Claim, samples: int | None, known: Claims) -> tuple[str, str]:
-        """Return the setting of a claim: that of the campaign that is furthest from the paper."""
+        """Return the setting of a claim: of several campaigns, the furthest from the paper's."""
         paper = known.sizes(claim), known.paper_hosts(claim)
         found = [setting(claim, one, samples, *paper) for one in self.datasets]
         return max(found, key=lambda one: SETTINGS.index(one[0]))
@@ -343,8 +343,8 @@ def p_values(
 ) -> dict[str, float]:
     """Return the p-values of an evaluation, at a look with those before it counted.
 
-    What is a multiple of a part's p-value (Bonferroni) is the multiple of what that part's is at
-    the look: the error of the looks is that of one test.
+    Where it is a multiple of a part's p-value (Bonferroni), that of the part is adjusted for the
+    looks, and then multiplied.
     """
     shown, refuted = evaluation.may_fail + 1, evaluation.must_hold
     found = {
@@ -407,9 +407,10 @@ def _interval(
 
 
 def _decidable(entry: _Entry, alpha: float) -> bool:
-    """Return whether a claim belongs to its source's family: whether anything is decided of it.
+    """Return whether a claim is tested, and so belongs to the family of its source.
 
-    Neither question depends on what came out: the plan, the rig and the number of blocks do not.
+    That depends on the plan, the rig, the load generator and the number of blocks, and not on the
+    estimate.
     """
     evaluation, campaign = entry.evaluation, entry.campaign
     return (

@@ -688,10 +688,9 @@ class _Reader:
     def _widened(self, claim: Claim) -> Claim:
         """Return a claim whose range is no narrower than the paper's own error.
 
-        What shows it to hold keeps to the side of 1 that the paper states (`Ratio.side`).
-
-        The range takes in the 95 % interval of the ratio that is computed from the paper's means,
-        from the standard deviations and the numbers of runs that it prints.
+        The range is extended to contain the 95 % interval of the paper's ratio, from the means,
+        standard deviations and numbers of runs that it prints. The side of 1 on which the ratio has
+        to be shown stays that of the range as stated (`Ratio.side`).
         """
         paper, table = claim.published, self.tables.get(claim.source)
         value = self.published.get(claim.id)
