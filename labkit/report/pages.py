@@ -79,17 +79,14 @@ def build_page(
     return output
 
 
-def read_summary(path: Path) -> dict[str, Any]:
-    """Return the summary that a notebook displayed, from the notebook or from its page.
+def read_summary(page: Path) -> dict[str, Any]:
+    """Return the summary that a page holds; empty where there is none.
 
-    It is empty where there is none. A page adds ``page_title``, and ``error`` if the notebook
-    failed.
+    It is what the notebook displayed, with ``page_title``, and ``error`` if the notebook failed.
     """
-    if path.suffix == ".ipynb":
-        return _displayed_summary(nbformat.read(path, as_version=4))
     match = re.search(
         rf'<script type="{re.escape(SUMMARY_MIME)}">(.*?)</script>',
-        path.read_text(encoding="utf-8"),
+        page.read_text(encoding="utf-8"),
         re.DOTALL,
     )
     return dict(json.loads(match[1])) if match else {}
