@@ -45,7 +45,7 @@ from labkit.answers import (
 )
 from labkit.claims.ledger import RESULTS, counts_text, ledger
 from labkit.claims.published import published
-from labkit.claims.schema import load_claims
+from labkit.claims.schema import Claims, load_claims
 from labkit.dataset.comparison import level_of
 from labkit.paths import project
 from labkit.report.html import SUMMARY_MIME, fact_at, render_part
@@ -1072,7 +1072,9 @@ class Page:
             Levels of the part of the campaign that the claims are about, if not of the page's.
         """
         own = self.campaign if within is None else _select(self._all, within)
-        rows = ledger([own, *map(dataset.load, self._beside(source))])
+        known = load_claims()
+        others = map(dataset.load, self._beside(source, known))
+        rows = ledger([own, *others], claims=known)
         rows = rows[(rows["source"] == source) & (rows["study"] == str(self.plan["study"]))]
         first = self.entries is None
         self.entries = rows if first else pd.concat([self.entries, rows])
@@ -1089,12 +1091,12 @@ class Page:
             self.say(f"No claim of {source}.")
         return rows
 
-    def _beside(self, source: str) -> list[Path]:
+    def _beside(self, source: str, known: Claims) -> list[Path]:
         """Return the paper's other studies in the folder of this one: their claims share its error.
 
         Of each the newest campaign counts.
         """
-        others = {claim.study for claim in load_claims() if claim.source == source}
+        others = {claim.study for claim in known if claim.source == source}
         others.discard(str(self.plan["study"]))
         roots = self._all.path.resolve().parents[:2]
         return [
