@@ -49,22 +49,20 @@ _GROUP = re.compile('<g id="[^"]*">')
 _CSS_RESOURCE = re.compile(r"""@import[^;]*|url\(\s*['"]?(?!data:|#)[^)]*\)""")
 
 
-def environment() -> jinja2.Environment:
-    """Return the templates; everything is escaped unless a template says otherwise."""
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    templates = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
-    templates.filters.update(FILTERS)
-    return templates
-
-
 def render(template: str, title: str, embedded: Mapping[str, Any], **values: Any) -> str:
     """Return a page made with one of the templates."""
-    return environment().get_template(template).render(**(frame(title, embedded) | values))
+    return render_part(template, **(frame(title, embedded) | values))
 
 
 def render_part(template: str, **values: Any) -> str:
-    """Return a part of a page made with one of the templates."""
-    return environment().get_template(template).render(**values)
+    """Return a part of a page made with one of the templates.
+
+    Everything is escaped unless a template says otherwise.
+    """
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    templates = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
+    templates.filters.update(FILTERS)
+    return templates.get_template(template).render(**values)
 
 
 def frame(title: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
