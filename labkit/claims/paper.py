@@ -410,11 +410,11 @@ class Paper:
         varied = set(campaign.plan["factors"]) if campaign else set(printed)
         cells: list[dict[str, Any]] = [{}]
         for name, level in printed.items():
+            if name not in varied and name not in levels:
+                continue
             said = levels.get(name, {}).get(_text(level), _level(level))
             several = said if isinstance(said, list | tuple) else [said]
             each = [dict(one) if isinstance(one, Mapping) else {name: one} for one in several]
-            if name not in varied and name not in levels:
-                continue
             cells = [{**cell, **one} for cell in cells for one in each]
         return cells
 

@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +143,11 @@ class MeasuredStudy:
         return json.dumps([*permanent, *words, *machine], sort_keys=True)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Rig:
     """One rig, and the studies that were measured on it."""
 
-    studies: list[MeasuredStudy] = field(default_factory=list)
+    studies: list[MeasuredStudy]
 
     @property
     def described(self) -> dict[str, Any]:
@@ -224,10 +224,10 @@ class Rig:
 
 def rigs_of(studies: Iterable[MeasuredStudy]) -> list[Rig]:
     """Return the rigs that studies were measured on, in the order of the studies."""
-    rigs: dict[str, Rig] = {}
+    rigs: dict[str, list[MeasuredStudy]] = {}
     for study in studies:
-        rigs.setdefault(study.key, Rig()).studies.append(study)
-    return list(rigs.values())
+        rigs.setdefault(study.key, []).append(study)
+    return list(map(Rig, rigs.values()))
 
 
 def _cpus(text: Any) -> frozenset[int] | None:
