@@ -476,11 +476,7 @@ def _problems(attempts: pd.DataFrame) -> str:
 
 
 def _no_value(samples: int, claim: Claim) -> str:
-    level = quantile_level(claim.statistic) if claim.statistic else None
-    if level is not None:
-        return (
-            f"the {quantity(claim.metric, claim.statistic)} takes {samples_needed(level):,} "
-            "samples a trial, "
-            f"and there are {samples:,}"
-        )
+    if (level := quantile_level(claim.statistic)) is not None:
+        about, needed = quantity(claim.metric, claim.statistic), samples_needed(level)
+        return f"the {about} takes {needed:,} samples a trial, and there are {samples:,}"
     return f"no trial has a value of the {quantity(claim.metric)}"

@@ -428,7 +428,7 @@ def _described(entry: _Entry) -> dict[str, Any]:
     claim, evaluation = entry.claim, entry.evaluation
     own = ("id", "source", "tier", "place", "statement", "study", "kind", "metric", "statistic")
     row: dict[str, Any] = {name: getattr(claim, name) for name in own}
-    row |= dict.fromkeys(_NUMBERS, math.nan) | {"unit": "", "dataset": "", "rig": ""}
+    row |= {"unit": "", "dataset": "", "rig": ""}
     if entry.campaign is not None:
         dataset = entry.campaign.measured.dataset
         row |= {"dataset": _place(dataset.path), "rig": str(dataset.rig.get("name", ""))}
