@@ -32,6 +32,7 @@ from labkit.dataset import Dataset, load
 from labkit.dataset.files import campaigns_within
 from labkit.errors import UsageError, suggestion
 from labkit.paths import project
+from labkit.status import aligned
 
 RESULTS = (
     *("replicated", "contradicted", "undecided", "not decidable on this rig"),
@@ -678,9 +679,7 @@ def select_rows(rows: pd.DataFrame, sources: Sequence[str], results: Sequence[st
 def format_rows(rows: pd.DataFrame) -> list[str]:
     """Return a line a claim, errors with their message, and how often there is each result."""
     records = rows.to_dict("records")
-    cells = [_HEAD, *(_cells(row) for row in records)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    lines = aligned([_HEAD, *map(_cells, records)])
     lines += [f"{row['id']}: {row['why']}" for row in records if row["result"] == "error"]
     return [*lines, "", *totals(rows)]
 
