@@ -34,7 +34,7 @@ from labkit.dataset import Dataset, load
 from labkit.dataset.files import campaigns_within
 from labkit.errors import UsageError, suggestion
 from labkit.paths import project
-from labkit.units import level_words, metric_of
+from labkit.units import metric_of
 
 #: What a condition of the paper is called here: another level, or levels of several factors.
 Levels = Mapping[str, Mapping[str, "str | Cell | Sequence[Cell]"]]
@@ -282,7 +282,8 @@ class Paper:
             for cell in self._cells(study, printed, levels):
                 row = {"item": one["item"], "study": study, **named}
                 row |= self._row(study, one, column, printed_as)
-                row |= {"condition": _condition(cell, where)}
+                varied = {name: level for name, level in cell.items() if name not in where}
+                row |= {"condition": words(varied)}
                 at = {**where, **cell}
                 row |= self._measured(study, column, one["statistic"], at, cell)
                 if baseline and any(_text(one[name]) != _text(baseline[name]) for name in baseline):
@@ -652,12 +653,6 @@ def _text(level: Any) -> str:
 
 def _level(level: Any) -> str | float:
     return level if isinstance(level, str) else float(level)
-
-
-def _condition(cell: Cell, where: Cell) -> str:
-    """Return a condition in words; what all rows share is said where it is no plain level."""
-    shown = {name: level for name, level in cell.items() if name not in where}
-    return ", ".join(level_words(name, level) for name, level in shown.items())
 
 
 def _counted(rows: pd.DataFrame, one: str, several: str = "") -> str:
