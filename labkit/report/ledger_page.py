@@ -132,16 +132,12 @@ def _claim(
 
 
 def _statement(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {
-        **row,
-        "stated": row["stated"] if isinstance(row["stated"], bool) else _number(row["stated"]),
-        "computed": _number(row["computed"]) or _number(row["shown"]),
-        "shown": _number(row["shown"]),
-    }
+    """Return a statement with its numbers as text; what is stated may be a truth, which stays."""
+    stated = row["stated"] if isinstance(row["stated"], bool) else _number(row["stated"])
+    numbers = {name: _number(row[name]) for name in ("computed", "shown")}
+    return {**row, **numbers, "stated": stated}
 
 
-def _number(value: Any) -> str:
+def _number(value: float) -> str:
     """Return a number as text; an empty text where there is none."""
-    if value is None or isinstance(value, bool | str):
-        return "" if value is None else str(value)
-    return number(float(value)) if math.isfinite(float(value)) else ""
+    return number(float(value)) if math.isfinite(value) else ""
