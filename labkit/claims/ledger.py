@@ -124,18 +124,10 @@ def ledger(
         raise UsageError(f"alpha={alpha!r} is not usable", remedy="0 < alpha < 0.5")
     known = load_claims() if claims is None else claims
     given = [datasets] if isinstance(datasets, Dataset | Path | str) else datasets
-    campaigns = evidence(
-        [
-            dataset
-            for source in given
-            for dataset in (
-                [source]
-                if isinstance(source, Dataset)
-                else map(load, campaigns_within(Path(source)))
-            )
-        ],
-        known,
-    )
+    loaded: list[Dataset] = []
+    for one in given:
+        loaded += [one] if isinstance(one, Dataset) else map(load, campaigns_within(Path(one)))
+    campaigns = evidence(loaded, known)
     entries = [_entry(claim, campaigns.get(claim.study), known) for claim in known]
     rows: dict[str, dict[str, Any]] = {}
     for source in known.sources:

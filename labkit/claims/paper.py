@@ -19,7 +19,7 @@ from labkit.claims.cells import NotMeasured
 from labkit.claims.estimators import evaluate
 from labkit.claims.ledger import RESULTS, TIERS, counts_text, evidence, ledger
 from labkit.claims.published import TAIL, published
-from labkit.claims.reasons import of_campaign, of_experiment
+from labkit.claims.reasons import Reason, of_campaign, of_experiment
 from labkit.claims.schema import (
     CLAIM,
     Cell,
@@ -90,20 +90,13 @@ class Paper:
         campaigns = [one for one in every if str(one.plan["study"]) in self._known.studies]
         self._evidence = evidence(campaigns, self._known)
         #: What was tested of why claims did not come out as published.
-        self.reasons = [
-            *(
-                reason
-                for claim in own
-                if claim.study in self._evidence
-                for reason in of_campaign(claim, self._evidence[claim.study].measured)
-            ),
-            *(
-                reason
-                for one in campaigns
-                if "vary" in one.plan
-                for reason in of_experiment(one, self._known)
-            ),
-        ]
+        self.reasons: list[Reason] = []
+        for claim in own:
+            if found := self._evidence.get(claim.study):
+                self.reasons += of_campaign(claim, found.measured)
+        for one in campaigns:
+            if "vary" in one.plan:
+                self.reasons += of_experiment(one, self._known)
         self.rows = ledger(campaigns, claims=self._known)
         self.printed = published(key)
 
