@@ -196,7 +196,7 @@ def statistics() -> str:
 
 def counters() -> str:
     """Return counters of the window and other values of trials, as a table of Markdown."""
-    rows = [(f"`{k}`", *about) for k, about in COUNTERS.items() if k not in METRICS]
+    rows = [(f"`{k}`", *about) for k, about in COUNTERS.items()]
     return _table(["column", "unit", "meaning"], rows)
 
 

@@ -49,10 +49,14 @@ QUANTILES = {
     "p9999": "99.99 %",
     "max": "longest",
 }
-_LATENCIES = {"": "latency of a call", "set_": "latency of a SET", "get_": "latency of a GET"}
-_LATENCIES |= {"loaded_": "latency at the offered rate"}
-_LATENCIES |= {"due_": "latency of a request from when it was due"}
-_LATENCIES |= {"service_": "latency of a transaction from its beginning"}
+_LATENCIES = {
+    "": "latency of a call",
+    "set_": "latency of a SET",
+    "get_": "latency of a GET",
+    "loaded_": "latency at the offered rate",
+    "due_": "latency of a request from when it was due",
+    "service_": "latency of a transaction from its beginning",
+}
 #: Categories of CPU time, as shares of all CPUs of a side.
 _CPU = {
     "": "busy",
@@ -263,10 +267,12 @@ COUNTERS = {
 
 def about_column(column: str) -> tuple[str, str]:
     """Return unit and description of a column; both are empty for an unknown one."""
-    if column in METRICS and column not in KEYS:
+    if column in METRICS:
         return METRICS[column].unit, METRICS[column].text
-    if column in KEYS or column in COUNTERS:
-        return (KEYS if column in KEYS else COUNTERS)[column]
+    if column in KEYS:
+        return KEYS[column]
+    if column in COUNTERS:
+        return COUNTERS[column]
     if cpu := re.fullmatch(r"cpu(\d+)_(idle|packets)", column):
         idle = f"share of its time in which CPU {cpu[1]} was idle"
         return "1", idle if cpu[2] == "idle" else f"packets that CPU {cpu[1]} took in"
@@ -284,8 +290,8 @@ def metric_of(column: str) -> tuple[Metric, str]:
     """Return the metric that a column holds, and the statistic of its samples, if any.
 
     A column that nothing describes is a time or a rate by its ending, and else a number of which
-    neither direction is better; the prefix
-    of another placement (``neighbour_gflops``) changes neither unit nor direction.
+    neither direction is better; the prefix of another placement (``neighbour_gflops``) changes
+    neither unit nor direction.
 
     Examples
     --------
@@ -301,14 +307,13 @@ def metric_of(column: str) -> tuple[Metric, str]:
     placement, _, rest = column.partition("_")
     if text and rest in METRICS and column not in {*KEYS, *COUNTERS}:
         return replace(METRICS[rest], name=column, text=f"{METRICS[rest].text} of {placement}"), ""
-    ending = next((one for one in _ENDINGS if column.endswith(one)), "")
+    ending_unit = unit_of_name(column) or "1"
     if text:
-        return Metric(column, unit or _ENDINGS.get(ending, "1"), "neither", text), ""
+        return Metric(column, unit or ending_unit, "neither", text), ""
     # A study's own times and rates: less of a time and more of a rate is better.
-    unit = _ENDINGS.get(ending, "1")
-    better = {"ns": "lower", "us": "lower", "s": "lower"}.get(unit, "neither")
-    better = "higher" if unit.endswith("/s") else better
-    return Metric(column, unit, better, factor_words(column)), ""
+    better = "lower" if ending_unit in ("ns", "us", "s") else "neither"
+    better = "higher" if ending_unit.endswith("/s") else better
+    return Metric(column, ending_unit, better, factor_words(column)), ""
 
 
 #: Names of keys: those of files and programs, and not words for a reader.
@@ -320,7 +325,12 @@ _ENDINGS |= {"_ns": "ns", "_us": "us", "_s": "s", "_b": "B", "_mb": "MB"}
 
 def unit_of_name(name: str) -> str:
     """Return the unit that the end of a key names, such as ``us`` of ``quota_us``; or ""."""
-    return next((unit for end, unit in _ENDINGS.items() if name.endswith(end)), "")
+    return _ENDINGS.get(_ending_of(name), "")
+
+
+def _ending_of(name: str) -> str:
+    """Return the end of a key that names its unit, such as ``_us``; or ""."""
+    return next((ending for ending in _ENDINGS if name.endswith(ending)), "")
 
 
 def heading(key: object) -> str:
@@ -341,9 +351,8 @@ def heading(key: object) -> str:
         return text
     unit, words = about_column(text)
     if not words:
-        ending = next((one for one in _ENDINGS if text.endswith(one)), "")
-        unit = _ENDINGS.get(ending, "")
-        words = text.removesuffix(ending).removeprefix("n_").replace("_", " ")
+        unit = unit_of_name(text)
+        words = text.removesuffix(_ending_of(text)).removeprefix("n_").replace("_", " ")
     # A count has no unit, and what is counted a second or a message is said in the words.
     return words if unit in ("", "1") or unit.startswith("1/") else f"{words}, {unit}"
 
@@ -356,8 +365,7 @@ def factor_words(factor: str) -> str:
     >>> factor_words("quota_us"), factor_words("linpack_size"), factor_words("rps")
     ('quota', 'linpack size', 'rps')
     """
-    ending = next((one for one in _ENDINGS if factor.endswith(one)), "")
-    return factor.removesuffix(ending).replace("_", " ")
+    return factor.removesuffix(_ending_of(factor)).replace("_", " ")
 
 
 def capability_words(name: str) -> str:
@@ -385,9 +393,9 @@ def level_words(factor: str, level: object) -> str:
     text = f"{level:.10g}" if isinstance(level, float) else str(level)
     if not text[:1].isdecimal() and text not in ("on", "off", "yes", "no", "none"):
         return text
-    ending = next((one for one in _ENDINGS if factor.endswith(one)), "")
-    unit = f" {_ENDINGS[ending]}".replace(" 1/", "/") if ending and text[:1].isdecimal() else ""
-    return f"{factor_words(factor)} {text}{unit}"
+    unit = unit_of_name(factor) if text[:1].isdecimal() else ""
+    suffix = f" {unit}".replace(" 1/", "/") if unit else ""
+    return f"{factor_words(factor)} {text}{suffix}"
 
 
 def plural(number: int, word: str) -> str:
