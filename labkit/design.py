@@ -229,7 +229,9 @@ def refuse_to_mix(stored: Mapping[str, Any], planned: Mapping[str, Any], where: 
         return
     # Conditions and order follow from the other entries, so showing them would hide the cause.
     causes = [change for change in changes if not change[0].startswith(("order.", "conditions."))]
-    lines = [f"{name}: {_short(old)} -> {_short(new)}" for name, old, new in causes or changes]
+    lines = [
+        f"{name}: {short_text(old)} -> {short_text(new)}" for name, old, new in causes or changes
+    ]
     shown = lines[:15] + ([f"... and {len(lines) - 15} more"] if len(lines) > 15 else [])
     raise PlanMismatch(
         "the campaign on disk has another plan",
@@ -241,6 +243,7 @@ def refuse_to_mix(stored: Mapping[str, Any], planned: Mapping[str, Any], where: 
     )
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def short_text(value: Any) -> str:
+    """Return a value as one line of at most 60 characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

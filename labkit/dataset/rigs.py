@@ -25,7 +25,7 @@ from labkit.analysis.checks import blocks_across_sessions
 from labkit.analysis.compare import adjust_family, contrast, decide, log_table, verdicts
 from labkit.analysis.estimates import Estimate, mean_over_blocks
 from labkit.dataset import Dataset
-from labkit.design import difference
+from labkit.design import condition_label, difference, short_text
 from labkit.errors import UsageError
 from labkit.units import about_column
 
@@ -37,8 +37,7 @@ COLUMNS = (
     *("ratio", "ratio_low", "ratio_high", "p_value", "p_adjusted", "p_equivalence"),
     *("verdict", "needed_blocks", "note"),
 )
-#: What two plans may differ in, in the order in which it matters; what follows from others is not
-#: shown.
+#: The parts of a plan in the order in which differences are listed.
 _PARTS = (
     *("rig", "settings", "blocks", "seed", "margin"),
     *("labkit", "measurement_version", "images", "tools", "protocol", "hosts"),
@@ -118,17 +117,12 @@ def difference_lines(rows: pd.DataFrame, most: int | None = None) -> list[str]:
     if rows.empty:
         return ["rig, settings and versions are the same"]
     shown = [
-        f"  {row['what']}: {_short(row['first'])} | {_short(row['second'])}"
-        for row in rows.head(most if most is not None else len(rows)).to_dict("records")
+        f"  {row['what']}: {short_text(row['first'])} | {short_text(row['second'])}"
+        for row in rows.iloc[:most].to_dict("records")
     ]
     rest = len(rows) - len(shown)
     more = [f"  ... and {rest} more differences (--all)"] if rest else []
     return [f"different in A and B ({len(rows)}):", *shown, *more]
-
-
-def _short(value: Any) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def compare_datasets(
@@ -324,10 +318,15 @@ def over_lines(over: pd.DataFrame) -> list[str]:
     text = []
     for value, part in shown.groupby(over["value"], sort=False):
         title = f"{value}: effects over rigs, ratio to the baseline of the cell"
-        text += ["", title, *part.to_string(index=False).splitlines()]
-        notes = over.loc[part.index, "note"]
-        text += [f"{n} of these: {note}" for note, n in notes[notes != ""].value_counts().items()]
+        text += _section(title, part, over.loc[part.index, "note"])
     return text
+
+
+def _section(title: str, table: pd.DataFrame, notes: pd.Series[str]) -> list[str]:
+    """Return a table as lines of text under its title, followed by the notes with their counts."""
+    counts = notes[notes != ""].value_counts()
+    lines = [f"{count} of these: {note}" for note, count in counts.items()]
+    return ["", title, *table.to_string(index=False).splitlines(), *lines]
 
 
 def _range(row: Mapping[Any, Any]) -> str:
@@ -369,15 +368,12 @@ def _side(data: Dataset, value: str) -> Side:
     seen = rows[factors].drop_duplicates().to_dict("records")
     levels = [{name: str(one[name]) for name in factors} for one in [*planned, *seen]]
     measured = rows[factors].astype(str).agg(" | ".join, axis=1)
-    names = {_name(one): _name(one | fixed) for one in levels if _name(one) in set(measured)}
+    baselines = {condition_label(one): condition_label(one | fixed) for one in levels}
+    names = {name: base for name, base in baselines.items() if name in set(measured)}
     cells = {name: base if base in names else None for name, base in names.items()}
     frame = rows.assign(condition=pd.Categorical(measured, categories=list(cells)))
     table = log_table(frame, value=value, condition="condition")
     return Side(table.logs, cells)
-
-
-def _name(levels: Mapping[str, str]) -> str:
-    return " | ".join(levels.values())
 
 
 def _row(name: str, logs: list[pd.Series[float]], margin: float, alpha: float) -> dict[str, Any]:
@@ -419,9 +415,7 @@ def table_lines(table: pd.DataFrame) -> list[str]:
                 "verdict": part["verdict"].to_numpy(),
             }
         )
-        text += ["", f"{value}: {kind}s, {what}", *shown.to_string(index=False).splitlines()]
-        notes = part.loc[part["note"] != "", "note"].value_counts()
-        text += [f"{count} of these: {note}" for note, count in notes.items()]
+        text += _section(f"{value}: {kind}s, {what}", shown, part["note"])
     return text
 
 
