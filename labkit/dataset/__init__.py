@@ -65,12 +65,7 @@ class Dataset:
         except DatasetError:
             return f"<pre>{html.escape(repr(self))}</pre>"
         pairs = [line.strip().partition(": ") for line in lines]
-        rows = [
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
-            for name, _, text in pairs
-        ]
-        caption = f"<caption><code>{html.escape(str(self.path))}</code></caption>"
-        return f"<table>{caption}{''.join(rows)}</table>"
+        return html_table(self.path, ((name, text) for name, _, text in pairs))
 
     def _summary(self) -> list[str]:
         done = [record for record in self.records if record["status"] == "ok"]
@@ -442,6 +437,15 @@ class Dataset:
         return keys | {
             "replicate": np.repeat(_small([one["replicate"] for one in records]), counts)
         }
+
+
+def html_table(path: Path, rows: Iterable[tuple[str, str]]) -> str:
+    """Return rows of a name and a text as a table of HTML, with a path as its caption."""
+    cells = [
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in rows
+    ]
+    caption = f"<caption><code>{html.escape(str(path))}</code></caption>"
+    return f"<table>{caption}{''.join(cells)}</table>"
 
 
 def dropped_before(looks: Iterable[Mapping[str, Any]], block: int) -> set[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import dataset
-from labkit.dataset import Dataset, campaigns, read_json
+from labkit.dataset import Dataset, campaigns, html_table, read_json
 from labkit.errors import UsageError, suggestion
 from labkit.paths import project
 
@@ -73,12 +72,7 @@ class Studies:
         return "\n  ".join([f"{len(self)} studies in {self.path}", *lines])
 
     def _repr_html_(self) -> str:
-        rows = [
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
-            for name, text in self._rows()
-        ]
-        caption = f"<caption><code>{html.escape(str(self.path))}</code></caption>"
-        return f"<table>{caption}{''.join(rows)}</table>"
+        return html_table(self.path, self._rows())
 
     def compare(
         self,
