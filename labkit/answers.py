@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
 from labkit.units import metric_of, plural
 
@@ -376,7 +376,7 @@ class Answer:
             verdict=str(row["verdict"]),
             confidence=confidence,
             margin=margin,
-            needed=None if _missing(needed) else int(needed),
+            needed=None if pd.isna(needed) else int(needed),
             note=str(row["note"]),
         )
 
@@ -507,10 +507,3 @@ def interval_columns(verdict: str) -> tuple[str, str, str]:
     """Return the columns with low, high and confidence of the interval that a verdict rests on."""
     start = "equal_" if verdict in SAME else ""
     return f"{start}low", f"{start}high", f"{start}confidence"
-
-
-def _missing(value: Any) -> bool:
-    """Tell whether a cell of a table has no value: None, NaN or pandas' NA."""
-    if value is None or type(value).__name__ == "NAType":
-        return True
-    return bool(np.isnan(value))
