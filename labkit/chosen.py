@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from labkit.claims.ledger import plan_key
 from labkit.dataset import campaigns, load
 from labkit.errors import DatasetError
 from labkit.paths import project
+from labkit.units import plural
 
 #: The profiles of every study, the most thorough first.
 PROFILES = ("paper", "decide", "quick", "brief", "tiny")
@@ -109,10 +111,8 @@ def choose_all(studies: Iterable[str], profile: str | None = None) -> list[Chose
     """Return what counts of each study that has a campaign."""
     found = []
     for study in studies:
-        try:
+        with suppress(NothingMeasured):
             found.append(choose(study, profile))
-        except NothingMeasured:
-            continue
     return found
 
 
@@ -148,4 +148,4 @@ def _measured_here(study: str, profile: str | None) -> _Plan | None:
 
 
 def _blocks(number: int) -> str:
-    return "no complete block" if not number else f"{number} block{'s' * (number > 1)}"
+    return plural(number, "block") if number else "no complete block"

@@ -20,17 +20,6 @@ import psutil
 from labkit.paths import PROGRESS
 from labkit.process import boot
 
-#: The states of a campaign.
-STATES = {
-    "running": "its process is running",
-    "elsewhere": "a process of another machine runs it, or was killed there",
-    "finished": "every planned trial was measured",
-    "failed": "every planned trial was attempted, and some did not succeed",
-    "stopped": "it was interrupted or gave up before all trials were attempted",
-    "dead": "its process was killed before all trials were attempted",
-    "unknown": "it has no progress file; running it again writes one",
-    "unreadable": "its progress file cannot be read",
-}
 #: States that need no action.
 _GOOD = ("running", "elsewhere", "finished", "unknown")
 #: What a progress file says of a run, besides its process.
@@ -70,8 +59,17 @@ class Campaign:
     ----------
     path : Path
         Its folder.
-    study, state : str
-        The study's name; one of `STATES`.
+    study : str
+        The study's name.
+    state : str
+        - ``running``: its process is running
+        - ``elsewhere``: a process of another machine runs it, or was killed there
+        - ``finished``: every planned trial was measured
+        - ``failed``: every planned trial was attempted, and some did not succeed
+        - ``stopped``: it was interrupted or gave up before all trials were attempted
+        - ``dead``: its process was killed before all trials were attempted
+        - ``unknown``: it has no progress file; running it again writes one
+        - ``unreadable``: its progress file cannot be read
     planned, done, failed : int
         Numbers of trials: planned, measured, attempted without success.
     blocks, whole : int

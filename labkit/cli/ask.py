@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from labkit.cli.options import WAIT, interruptible, rig_spec, say, seconds_of
-from labkit.errors import LabkitError
+from labkit.errors import DatasetError, LabkitError
 from labkit.paths import project
 from labkit.status import aligned
 
@@ -107,7 +107,6 @@ def _earlier(study: str, folder: Path) -> Any:
     """Return the newest campaign of the question, or else of its study; None without one."""
     from labkit.chosen import choose
     from labkit.dataset import load
-    from labkit.errors import DatasetError
 
     with suppress(DatasetError):
         return load(folder / study)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
@@ -57,17 +56,19 @@ def lab(port: int | None, no_browser: bool, fresh: bool, arguments: tuple[str, .
         for line in copy_notebooks(home, fresh=fresh):
             click.echo(f"labkit: {line}", err=True)
         start = START.replace("notebooks", COPIES, 1)
-    root = os.geteuid() == 0
     argv = command(
         arguments,
         home=home,
         start=start,
         port=port,
         browser=not no_browser,
-        root=root,
+        root=os.geteuid() == 0,
         env=os.environ,
     )
-    _become(argv)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # JupyterLab replaces this process, so that signals, terminal and exit code are its own.
+    os.execv(argv[0], argv)
 
 
 def copy_notebooks(home: Path, *, fresh: bool = False) -> list[str]:
@@ -97,7 +98,7 @@ def copy_notebooks(home: Path, *, fresh: bool = False) -> list[str]:
 
 
 def command(
-    arguments: Sequence[str] = (),
+    arguments: Sequence[str],
     *,
     home: Path,
     start: str,
@@ -116,13 +117,6 @@ def command(
     replaced = {argument.partition("=")[0] for argument in arguments}
     options = [option for option in options if option.partition("=")[0] not in replaced]
     return [sys.executable, "-m", "jupyterlab", *options, *arguments]
-
-
-def _become(argv: Sequence[str]) -> NoReturn:
-    """Replace this process, so that signals, terminal and exit code are JupyterLab's."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(argv[0], list(argv))
 
 
 COMMANDS = (lab,)
