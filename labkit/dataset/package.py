@@ -171,59 +171,30 @@ Licence: {LICENCE["title"]} ({LICENCE["name"]}), {LICENCE["path"]}; its text is 
 
 @dataclass
 class Verified:
-    """The digest of every listed file, and the problems by file."""
+    """The digest of every listed file, the problems by file, and the trials by plan.
+
+    `trials` has the numbers of attempts, and of those that are damaged; None where the table of
+    trials cannot be read.
+    """
 
     folder: Path
     sums: Mapping[str, str]
     problems: dict[str, str] = field(default_factory=dict)
+    trials: dict[str, tuple[int, int] | None] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """Return a line for each problem, then one for each campaign."""
         problems = [f"{name}: {what}" for name, what in sorted(self.problems.items())]
         head = f"{self.folder}: {len(self.sums)} files, {len(problems) or 'no'} problem"
-        return [head + "s" * (len(problems) != 1), *problems, *self._whole()]
+        whole = [self._whole(plan) for plan in sorted(self.trials)]
+        return [head + "s" * (len(problems) != 1), *problems, *whole]
 
-    def _whole(self) -> Iterator[str]:
-        """Yield how many trials of each listed campaign are whole."""
-        for plan in sorted(name for name in self.sums if name.rpartition("/")[2] == "plan.json"):
-            home = plan.removesuffix("plan.json")
-            packed = f"{home}{TRIALS}" in self.sums
-            total, damaged = (self._tables if packed else self._folders)(home)
-            count = "no trials" if total is None else f"{total - damaged} of {total} trials"
-            line = f"whole: {home.rstrip('/') or 'the campaign'}: {count}"
-            yield line + (", but not its plan" if plan in self.problems else "")
-
-    def _folders(self, home: str) -> tuple[int | None, int]:
-        prefix = f"{home}trials/"
-        trials, damaged = (
-            {
-                name.removeprefix(prefix).partition("/")[0]
-                for name in names
-                if name.startswith(prefix)
-            }
-            for names in (self.sums, self.problems)
-        )
-        return len(trials), len(damaged & trials)
-
-    def _tables(self, home: str) -> tuple[int | None, int]:
-        """Return the number of attempts, and of those whose samples cannot be read."""
-        storage = PackedTables(self.folder / home)
-        try:
-            records = storage.records()
-        except DatasetError:
-            return None, 0
-        if f"{home}{SAMPLES}" not in self.problems:
-            return len(records), 0
-        damaged = 0
-        for record in records:
-            if record["n_samples"]:
-                try:
-                    part = storage.parts([record])[0]
-                    part.read(list(part.types))
-                    check_rows(part, int(record["n_samples"]))
-                except DatasetError:
-                    damaged += 1
-        return len(records), damaged
+    def _whole(self, plan: str) -> str:
+        """Return how many trials of a campaign are whole."""
+        counts, home = self.trials[plan], plan.removesuffix("plan.json").rstrip("/")
+        count = "no trials" if counts is None else f"{counts[0] - counts[1]} of {counts[0]} trials"
+        line = f"whole: {home or 'the campaign'}: {count}"
+        return line + (", but not its plan" if plan in self.problems else "")
 
 
 def verify(folder: Path) -> Verified:
@@ -243,13 +214,14 @@ def verify(folder: Path) -> Verified:
     for name in _unlisted(folder, verified.sums):
         problems[name] = "not listed: `labkit dataset describe` adds files measured since"
     resources = _resources(folder, verified)
+    schemas = {path: one["schema"] for path, one in resources.items()}
     plans = [name for name in verified.sums if name.rpartition("/")[2] == "plan.json"]
     for plan in progress(plans, "contents"):
         home = plan.removesuffix("plan.json")
         with _noted(verified, plan):
             read_json(folder / plan)
         check = _check_tables if f"{home}{TRIALS}" in verified.sums else _check_folders
-        check(home, verified, {path: one["schema"] for path, one in resources.items()})
+        verified.trials[plan] = check(home, verified, schemas)
     _check_csv(verified, resources)
     return verified
 
@@ -315,8 +287,8 @@ def _check_types(name: str, types: Mapping[str, str], schemas: _Schemas) -> None
             )
 
 
-def _check_folders(home: str, verified: Verified, schemas: _Schemas) -> None:
-    """Read every record of a campaign, and compare its samples with record and schema."""
+def _check_folders(home: str, verified: Verified, schemas: _Schemas) -> tuple[int, int]:
+    """Check every record and its samples; return the number of attempts, and of damaged ones."""
     folder, storage = verified.folder, TrialFolders(verified.folder / home)
     names = [name for name in verified.sums if name.startswith(home)]
     for name in names:
@@ -335,28 +307,53 @@ def _check_folders(home: str, verified: Verified, schemas: _Schemas) -> None:
                 part = storage.parts([record])[0]
                 check_rows(part, int(record["n_samples"]))
                 _check_types(samples, kinds_of(part.types), schemas)
+    prefix = f"{home}trials/"
+    attempts, damaged = (
+        {name.removeprefix(prefix).partition("/")[0] for name in of if name.startswith(prefix)}
+        for of in (verified.sums, verified.problems)
+    )
+    return len(attempts), len(attempts & damaged)
 
 
-def _check_tables(home: str, verified: Verified, schemas: _Schemas) -> None:
-    """Read the tables of a packed campaign, and compare them with each other and their schemas."""
-    storage, records = PackedTables(verified.folder / home), list[dict[str, Any]]()
+def _check_tables(home: str, verified: Verified, schemas: _Schemas) -> tuple[int, int] | None:
+    """Check the tables of a packed campaign, against each other and their schemas.
+
+    Returns the number of attempts, and of those whose samples cannot be read.
+    """
+    trials, samples = f"{home}{TRIALS}", f"{home}{SAMPLES}"
+    storage = PackedTables(verified.folder / home)
+    records: list[dict[str, Any]] | None = None
     with _noted(verified, f"{home}{SESSIONS}"):
         storage.sessions()
-    if f"{home}{TRIALS}" not in verified.problems:
-        with _noted(verified, f"{home}{TRIALS}"):
-            records = storage.records()
-    sampled = [record for record in records if record["n_samples"]]
-    if sampled and f"{home}{SAMPLES}" not in verified.problems:
-        with _noted(verified, f"{home}{SAMPLES}"):
+    with _noted(verified, trials):
+        records = storage.records()
+    sampled = [record for record in records or [] if record["n_samples"]]
+    if sampled and not {trials, samples} & verified.problems.keys():
+        with _noted(verified, samples):
             for record, part in zip(sampled, storage.parts(sampled), strict=True):
                 check_rows(part, int(record["n_samples"]))
     with _noted(verified, f"{home}{RAW}"):
         for _ in storage.raw():
             pass
-    for name in (f"{home}{TRIALS}", f"{home}{SAMPLES}"):
+    for name in (trials, samples):
         if name in verified.sums and name not in verified.problems:
             with _noted(verified, name):
                 _check_types(name, table_types(verified.folder / name), schemas)
+    if records is None:
+        return None
+    if samples not in verified.problems:
+        return len(records), 0
+    return len(records), sum(not _is_readable(storage, record) for record in sampled)
+
+
+def _is_readable(storage: PackedTables, record: dict[str, Any]) -> bool:
+    try:
+        part = storage.parts([record])[0]
+        part.read(list(part.types))
+        check_rows(part, int(record["n_samples"]))
+    except DatasetError:
+        return False
+    return True
 
 
 def _check_csv(verified: Verified, resources: Mapping[str, Mapping[str, Any]]) -> None:
