@@ -19,13 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from labkit.dataset.files import (
-    FORMAT,
-    campaigns,
-    read_json,
-    read_looks,
-    refuse_archive,
-)
+from labkit.dataset.files import FORMAT, campaigns, read_json, read_looks, refuse_archive
 from labkit.dataset.schema import Plan, check
 from labkit.dataset.storage import REST, PackedTables, Part, TrialFolders, read_samples, storage_of
 from labkit.design import condition_label

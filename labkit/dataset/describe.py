@@ -39,14 +39,7 @@ from labkit.dataset.files import (
     read_sums,
     write_sums,
 )
-from labkit.dataset.storage import (
-    RAW,
-    SAMPLES,
-    SESSIONS,
-    TRIALS,
-    check_rows,
-    storage_of,
-)
+from labkit.dataset.storage import RAW, SAMPLES, SESSIONS, TRIALS, check_rows, storage_of
 from labkit.errors import DatasetError
 from labkit.units import about_column, plural, unit_of_name
 
@@ -358,7 +351,7 @@ def _resources(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
         "hash": f"sha256:{digest_of(csv)}",
         "schema": schema,
     }
-    return [table, *(_packed if campaign.packed else _samples)(folder, campaign)]
+    return [table, *(_packed(campaign) if campaign.packed else _samples(folder, campaign))]
 
 
 def _parquet(
@@ -375,7 +368,7 @@ def _parquet(
     }
 
 
-def _packed(_folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
+def _packed(campaign: Campaign) -> list[dict[str, Any]]:
     """Return the resources of a packed campaign: its tables and the archive of raw output."""
     files = campaign.files()
     resources = [
@@ -412,7 +405,7 @@ def _samples(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
 
 
 def kinds_of(types: Mapping[str, Any]) -> dict[str, str]:
-    """Return the type of each column in the words of the Table Schema."""
+    """Return the type of each column as the Table Schema names it."""
     return {name: _kind(kind) for name, kind in types.items()}
 
 
@@ -423,7 +416,7 @@ def _kind(kind: Any) -> str:
 
 
 def table_types(path: Path) -> dict[str, str]:
-    """Return the type of each column of a Parquet file in the words of the Table Schema."""
+    """Return the type of each column of a Parquet file as the Table Schema names it."""
     try:
         schema = parquet.read_schema(path)
     except (OSError, ValueError, NotImplementedError) as error:  # the bases of pyarrow's errors
