@@ -198,7 +198,7 @@ def measure(
     *,
     folder: Path,
     study: str,
-    say: Callable[[Block, int, int], None] = lambda block, done, planned: None,
+    say: Callable[[Block, int], None] = lambda block, done: None,
 ) -> list[int]:
     """Send blocks to the workers that offer rigs, and store each as it comes.
 
@@ -215,7 +215,7 @@ def measure(
     study : str
         The study's name.
     say : callable
-        Receives each block, and how many of how many are done.
+        Receives each block, and how many are done.
 
     Returns
     -------
@@ -243,7 +243,7 @@ def measure(
                 continue
             store_block(outcome, folder, study)
             came.append(number)
-            say(outcome, len(wanted) - len(todo) + len(came), len(wanted))
+            say(outcome, len(wanted) - len(todo) + len(came))
         if not errors:
             return came
         # What failed on a worker that lived would fail again.

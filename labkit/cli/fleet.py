@@ -104,7 +104,7 @@ def measure(
         counts: Counter[str] = Counter()
         with tqdm.tqdm(total=blocks, desc=run.study, unit="block") as bar:
 
-            def show(block: Block, done: int, planned: int) -> None:
+            def show(block: Block, done: int) -> None:
                 counts[block.rig] += 1
                 bar.n = done
                 bar.set_postfix_str(", ".join(f"{rig}: {n}" for rig, n in sorted(counts.items())))
