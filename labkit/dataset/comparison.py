@@ -190,16 +190,18 @@ def _only_cell(
     levels = {
         name: list(dict.fromkeys(cell[at] for cell in both)) for at, name in enumerate(others)
     }
-    several = {name: of for name, of in levels.items() if len(of) > 1}
     if len(both) == 1:
         return {name: of[0] for name, of in levels.items()}
     if not both:
         raise UsageError(
             f"{sides[0]!r} and {sides[1]!r} were not measured under the same levels",
             where=where,
-            why="; ".join(map(_measured_with, sides, cells, [others, others])),
+            why="; ".join(
+                _measured_with(side, of, others) for side, of in zip(sides, cells, strict=True)
+            ),
             remedy="hold other levels; `ok` has every condition that was measured",
         )
+    several = {name: of for name, of in levels.items() if len(of) > 1}
     told = "; ".join(f"{name}: {', '.join(map(str, of))}" for name, of in several.items())
     raise UsageError(
         f"{', '.join(several)} {'is' if len(several) == 1 else 'are'} left open",

@@ -118,6 +118,11 @@ def _schema(
     return {"fields": fields, "missingValues": [""]}
 
 
+def _slug(name: str) -> str:
+    """Return a name in the characters that a data package allows."""
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower())
+
+
 @dataclass(frozen=True)
 class Campaign:
     """A campaign in a described folder, and its path from there (empty for the folder itself)."""
@@ -133,7 +138,7 @@ class Campaign:
     @property
     def name(self) -> str:
         """The prefix of its tables' names."""
-        return re.sub(r"[^a-z0-9._-]+", "-", (self.home or self.study).lower())
+        return _slug(self.home or self.study)
 
     @property
     def packed(self) -> bool:
@@ -276,7 +281,7 @@ def describe(folder: Path) -> Description:
     people = [{"title": full_name(author), "roles": ["author"]} for author in authors_of(folder)]
     package = {
         "$schema": "https://datapackage.org/profiles/2.0/datapackage.json",
-        "name": f"labkit-{re.sub('[^a-z0-9._-]+', '-', folder.resolve().name.lower())}",
+        "name": f"labkit-{_slug(folder.resolve().name)}",
         "title": title,
         "description": "\n".join(f"{one.home or one.study}: {one.counted()}" for one in campaigns),
         "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
