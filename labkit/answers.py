@@ -1,4 +1,4 @@
-"""How numbers and comparisons are told: scaled units, words with a direction, one sentence.
+"""Numbers and comparisons as text: scaled units, words with a direction, one sentence.
 
 `scaled` is the only place where a value gets its unit for a reader, and `Answer` the only one where
 a comparison becomes words: pages, tables, the command line and the API all use these.
@@ -147,7 +147,7 @@ def interval_text(
     Parameters
     ----------
     value, low, high : float
-        In `unit`; without bounds the value alone is told.
+        In `unit`; without bounds the text has the value alone.
     unit : str
         As stored; ``1`` is a ratio (`ratio_text`).
     signed : bool
@@ -271,7 +271,7 @@ def _of_word(unit: str, better: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """A comparison of two conditions, told in words.
+    """A comparison of two conditions in words.
 
     Parameters
     ----------

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 RIG = "LABKIT_RIG"
 #: What a task needs of a worker: a rig, which has one task at a time.
 RESOURCE = "rig"
-#: Times that Dask gives a block that failed to a worker again, and how often what is left after
-#: that is sent anew: a block whose workers were lost several times is not tried further by Dask.
+#: How often Dask retries a failed block, and how often blocks are submitted at most: Dask gives up
+#: a block after several workers were lost with it.
 RETRIES, ROUNDS = 1, 20
 #: Blocks that a scheduler knows of at once, or twice its workers if that is more: each takes about
 #: 8 kB of its memory.

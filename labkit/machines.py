@@ -1,4 +1,4 @@
-"""The machines of a ``rig.toml``: checked together, prepared, and freed of what was left there."""
+"""The machines of a ``rig.toml``: checked together, prepared, and cleaned of leftovers."""
 
 from __future__ import annotations
 
@@ -371,5 +371,5 @@ def shell_argv(path: Path | str, role: str, command: Sequence[str]) -> list[str]
     argv += [] if command else ["-t"]
     argv.append(f"{machine.user}@{machine.ssh}")
     words = [*(["sudo", "-n", "--"] if machine.sudo and command else []), *command]
-    # SSH passes the words on as one text, which a shell there splits anew.
+    # SSH joins the words into one text, which the shell of the host splits again.
     return [*argv, *(["--", shlex.join(words)] if words else [])]

@@ -18,7 +18,7 @@ from labkit.paths import project
 
 #: A planned condition whose trials nobody has timed yet takes so many seconds.
 UNKNOWN_SECONDS = 4.0
-#: Fewer blocks decide nothing, and more are no matter of minutes.
+#: Fewer blocks decide nothing, and more take longer than minutes.
 FEWEST, MOST = 6, 80
 
 
@@ -108,7 +108,7 @@ class Question(BaseModel):
         return numbers
 
     def decide(self, blocks: int) -> dict[str, Any]:
-        """Return what a campaign of so many blocks is told to decide."""
+        """Return the parameter `decide` of a campaign of so many blocks."""
         return {
             "looks": looks_of(blocks),
             "claims": [],

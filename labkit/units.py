@@ -316,7 +316,7 @@ def metric_of(column: str) -> tuple[Metric, str]:
     return Metric(column, ending_unit, better, factor_words(column)), ""
 
 
-#: Names of keys: those of files and programs, and not words for a reader.
+#: Names of columns and settings, such as ``quota_us``, as opposed to words.
 _KEY = re.compile(r"[A-Za-z]\w*[_.][\w.]*")
 #: Units as the end of a key.
 _ENDINGS = {"_gbit_per_s": "Gbit/s", "_mbit_per_s": "Mbit/s", "_per_s": "1/s"}

@@ -42,7 +42,7 @@ for _module in (ask, folder, machine, reports, campaigns, dataset, lab, fleet):
 
 def main(argv: list[str] | None = None) -> Any:
     """Run the command line, turning errors into a message and an exit code."""
-    # Frames and records are hardly ever in cycles: looking for these took a tenth of a command.
+    # Reference cycles are rare here, and looking for them took a tenth of the time of a command.
     gc.set_threshold(100_000, 50, 50)
     try:
         app.main(args=argv, prog_name="labkit", standalone_mode=False)

@@ -1,7 +1,6 @@
 """Archives of text files, written with equal bytes for equal contents, and read within limits.
 
-A packed campaign may come from a stranger: nothing in it may exhaust memory, and nothing is
-extracted.
+A packed campaign may be untrusted: reading it must not exhaust memory, and nothing is extracted.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ FORMAT = 1
 SUMS = "SHA256SUMS"
 #: What was decided at the planned looks of a campaign.
 LOOKS = "looks.json"
-#: Bytes of a JSON file or list of digests; a stranger's may be sparse, and fill the memory.
+#: Most bytes of a JSON file or list of digests: an untrusted sparse file could fill the memory.
 _BYTES = 32 << 20
 _Item = TypeVar("_Item")
 

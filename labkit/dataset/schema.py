@@ -1,4 +1,4 @@
-"""The JSON objects of a dataset, checked when they are read: a file may be a stranger's."""
+"""The JSON objects of a dataset, validated when they are read: files may be untrusted."""
 
 from __future__ import annotations
 

@@ -54,11 +54,11 @@ _SAMPLED = "sampled"
 _JSON = pa.json_()
 _SAMPLES = {pa.int64(), pa.int32(), pa.float64()}
 _TYPES = {pa.int64(), pa.float64(), pa.string(), _JSON}
-#: Values that a table may declare in any case, and those for each byte of its file: where no value
-#: changes, few bytes can declare billions.
+#: A table may declare this many values, and this many more for each byte of its file. Without a
+#: limit, a small file of repeated values could declare billions.
 _VALUES, _VALUES_PER_BYTE = 4_000_000, 64
-#: Bytes that a table of trials may hold once read, and those for each byte of its file: a text
-#: is stored once for all rows that repeat it. They are counted after each so many rows.
+#: A table of trials may take this many bytes of memory, and this many more for each byte of its
+#: file, which stores a repeated text once; they are counted each time so many rows were read.
 _BYTES, _BYTES_PER_BYTE, _ROWS_AT_ONCE = 2**28, 1000, 64
 #: Columns of samples.parquet that say which attempt a row is of.
 KEYS = ("trial", "attempt")
