@@ -394,8 +394,7 @@ class Dataset:
         records, parts = self._with_samples()
         if not records:
             return [], [], {name: np.empty(0, object) for name in names or []}
-        rows = [int(one["n_samples"]) for one in records]
-        return records, *read_samples(parts, rows, names, reduce)
+        return records, *read_samples(parts, records, names, reduce)
 
     @cached_property
     def _storage(self) -> TrialFolders | PackedTables:

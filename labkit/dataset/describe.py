@@ -394,7 +394,7 @@ def _samples(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
     data = campaign.data
     records = [one for one in data.records if one["status"] == "ok" and one["n_samples"]]
     for record, part in zip(records, storage_of(data.path).parts(records), strict=True):
-        check_rows(part, int(record["n_samples"]))
+        check_rows(part, record)
         path = Path(part.where).relative_to(folder).as_posix()
         tables.setdefault(tuple(kinds_of(part.types).items()), []).append(path)
     return [

@@ -305,7 +305,7 @@ def _check_folders(home: str, verified: Verified, schemas: _Schemas) -> tuple[in
         if record["n_samples"] and samples not in verified.problems:
             with _noted(verified, samples):
                 part = storage.parts([record])[0]
-                check_rows(part, int(record["n_samples"]))
+                check_rows(part, record)
                 _check_types(samples, kinds_of(part.types), schemas)
     prefix = f"{home}trials/"
     attempts, damaged = (
@@ -331,7 +331,7 @@ def _check_tables(home: str, verified: Verified, schemas: _Schemas) -> tuple[int
     if sampled and not {trials, samples} & verified.problems.keys():
         with _noted(verified, samples):
             for record, part in zip(sampled, storage.parts(sampled), strict=True):
-                check_rows(part, int(record["n_samples"]))
+                check_rows(part, record)
     with _noted(verified, f"{home}{RAW}"):
         for _ in storage.raw():
             pass
@@ -350,7 +350,7 @@ def _is_readable(storage: PackedTables, record: dict[str, Any]) -> bool:
     try:
         part = storage.parts([record])[0]
         part.read(list(part.types))
-        check_rows(part, int(record["n_samples"]))
+        check_rows(part, record)
     except DatasetError:
         return False
     return True

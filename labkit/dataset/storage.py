@@ -308,7 +308,7 @@ def directory_of(record: Mapping[str, Any]) -> str:
 
 def read_samples(
     parts: Sequence[Part],
-    expected_rows: Sequence[int],
+    records: Sequence[Record],
     columns: Sequence[str] | None,
     reduce: Callable[[NDArray[Any]], Any] | None = None,
 ) -> tuple[list[int], dict[str, NDArray[Any]]]:
@@ -319,14 +319,14 @@ def read_samples(
     """
     shared = [name for name in parts[0].types if all(name in part.types for part in parts)]
     names = shared if columns is None else list(columns)
-    for part, rows in zip(parts, expected_rows, strict=True):
+    for part, record in zip(parts, records, strict=True):
         if missing := [name for name in names if name not in part.types]:
             raise DatasetError(
                 f"{', '.join(map(repr, missing))} was not measured",
                 where=part.where,
                 remedy=suggestion(missing[0], part.types),
             )
-        check_rows(part, rows)
+        check_rows(part, record)
     counts = [part.rows for part in parts]
     types = {
         name: np.result_type(*[part.types[name].to_pandas_dtype() for part in parts])
@@ -357,13 +357,13 @@ def read_samples(
     return counts, arrays
 
 
-def check_rows(part: Part, rows: int) -> None:
+def check_rows(part: Part, record: Record) -> None:
     """Raise `DatasetError` unless an attempt has as many samples as its record says."""
-    if part.rows != rows:
+    if part.rows != record["n_samples"]:
         raise DatasetError(
             "samples of a trial are missing",
             where=part.where,
-            why=f"{part.rows} rows, but {rows} in the trial's record",
+            why=f"{part.rows} rows, but {record['n_samples']} in the trial's record",
             remedy=REST,
         )
 
@@ -426,7 +426,7 @@ def _write_samples(records: Sequence[Record], parts: Sequence[Part], path: Path)
         write_page_checksum=True,
     ) as writer:
         for record, part in zip(records, parts, strict=True):
-            check_rows(part, int(record["n_samples"]))
+            check_rows(part, record)
             table = part.read(list(part.types))
             columns = {name: table[name] for name in part.types}
             columns["trial"] = pa.array([record["trial"]] * part.rows, pa.string())
