@@ -11,7 +11,7 @@ from labkit.analysis.power import least_blocks
 from labkit.claims.ledger import plan_key
 from labkit.dataset import campaigns, load
 from labkit.errors import DatasetError
-from labkit.paths import project
+from labkit.paths import project, relative
 from labkit.units import plural
 
 #: The profiles of every study, the most thorough first.
@@ -119,10 +119,9 @@ def choose_all(studies: Iterable[str], profile: str | None = None) -> list[Chose
 def _local(study: str, here: _Plan) -> Chosen:
     """Return campaigns measured here; of those with most blocks the newest is shown."""
     _, shown = max(here.measured)
-    where = shown.relative_to(project()) if shown.is_relative_to(project()) else shown
     others = len(here.measured) - 1
     more = f" and {others} more of its plan" if others else ""
-    why = f"measured here, {where}{more}, with {_blocks(here.blocks)}"
+    why = f"measured here, {relative(shown, project())}{more}, with {_blocks(here.blocks)}"
     return Chosen(study, tuple(path for _, path in here.measured), shown, why)
 
 

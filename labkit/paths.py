@@ -43,6 +43,11 @@ def project(path: str | Path = ".") -> Path:
     return _home() / path
 
 
+def relative(path: Path, folder: Path) -> Path:
+    """Return a path relative to a folder if it is inside it, else unchanged."""
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
 def _home() -> Path:
     """Return the project's folder."""
     if named := os.environ.get(VARIABLE):

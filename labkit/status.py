@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from labkit.paths import PROGRESS
+from labkit.paths import PROGRESS, relative
 from labkit.process import boot
 
 #: States that need no action.
@@ -251,5 +251,4 @@ def duration_text(seconds: float) -> str:
 
 def short_path(path: Path) -> str:
     """Return a path, relative to the working directory if it is inside."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    return str(relative(path, Path.cwd()))

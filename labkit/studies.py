@@ -25,7 +25,7 @@ from labkit.claims.schema import Claims, load_claims
 from labkit.dataset import Dataset, campaigns, load
 from labkit.dataset.files import read_json
 from labkit.errors import LabkitError, Rebooted, RigError, UsageError, suggestion
-from labkit.paths import project
+from labkit.paths import project, relative
 from labkit.process import TERMINAL, WAIT, chosen_blocks, seconds_left
 from labkit.questions import candidate, load_questions
 from labkit.report import execution
@@ -573,11 +573,10 @@ def _page(study: Path, chosen: Chosen, folder: Path, say: Say) -> Path:
 
     say(f"analysing {chosen}")
     home = project()
-    data = chosen.shown.relative_to(home) if chosen.shown.is_relative_to(home) else chosen.shown
     return pages.build_page(
         project("notebooks/analysis") / study.name,
         folder / f"{study.stem}.html",
-        parameters={"data": str(data)},
+        parameters={"data": str(relative(chosen.shown, home))},
         title=chosen.study.replace("-", " ").capitalize(),
         note=chosen.why,
         cwd=home,

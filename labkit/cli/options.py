@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from labkit.errors import UsageError
-from labkit.paths import project
+from labkit.paths import project, relative
 from labkit.process import UNTIL, ended_as_by_ctrl_c
 from labkit.process import WAIT as VARIABLE
 from labkit.status import time_text
@@ -64,8 +64,7 @@ def rig_spec(text: str) -> str:
     """Return what `--rig` names; a rig.toml is one of the working directory."""
     if not text.endswith(".toml"):
         return text
-    path, folder = Path(text).resolve(), project().resolve()
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+    return str(relative(Path(text).resolve(), project().resolve()))
 
 
 RIG = rig_file(help="The machines of a rig.toml instead of this one.")
