@@ -13,12 +13,16 @@ from labkit.errors import UsageError, suggestion
 _INJECTED = "# Parameters\n"
 
 
-def assigned(source: str) -> set[str]:
-    """Return the names that a cell assigns at its top level."""
+def _statements(source: str) -> list[ast.stmt]:
+    """Return the statements of a cell; none where it is not Python, such as a magic."""
     try:
-        body = ast.parse(source).body
+        return ast.parse(source).body
     except SyntaxError:
-        return set()
+        return []
+
+
+def _assigned(body: list[ast.stmt]) -> set[str]:
+    """Return the names that statements assign."""
     targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
     targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]
     names = [name for target in targets for name in ast.walk(target)]
@@ -43,13 +47,14 @@ def check_values(values: Mapping[str, Any], source: str, notebook: str) -> None:
     UsageError
         It names the first wrong parameter, and what is possible.
     """
-    declared = sorted(assigned(source))
+    body = _statements(source)
+    declared = sorted(_assigned(body))
     if unknown := [name for name in values if name not in declared]:
         raise UsageError(
             f"{notebook} has no parameter {', '.join(map(repr, unknown))}",
             remedy=suggestion(unknown[0], declared),
         )
-    for node in ast.parse(source).body:
+    for node in body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             name = node.target.id
             if name in values:
@@ -110,11 +115,7 @@ def check_parameters(cells: Sequence[str]) -> None:
 
 def _constants(source: str) -> Iterator[tuple[str, Any]]:
     """Yield the names and values that a cell assigns; papermill writes constants."""
-    try:
-        body = ast.parse(source).body
-    except SyntaxError:
-        return
-    for node in body:
+    for node in _statements(source):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             yield node.targets[0].id, _value(node.value)
 
