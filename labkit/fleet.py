@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -47,6 +47,8 @@ RETRIES, ROUNDS = 1, 20
 AHEAD = 4_000
 #: Where workers keep what they measured, and where it is collected.
 FOLDER = "data/local/fleet"
+#: The names of the files that a worker may send.
+_FILE = re.compile(r"plan\.json|sessions/\d+\.json|trials/b\d+-p\d+-a\d+/[A-Za-z0-9_-][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,9 @@ def store_block(block: Block, folder: Path, study: str) -> Path:
     trials = campaign / "trials"
     parts: dict[Path, Path] = {}
     for name, data in block.files.items():
-        # The names come from another machine.
-        path = campaign / _checked(name)
+        if not _FILE.fullmatch(name):  # the names come from another machine
+            raise DatasetError(f"a worker sent a file that no campaign has: {name!r}")
+        path = campaign / name
         if path.is_relative_to(trials):
             part = trials / f".{path.parent.name}.part"
             if part not in parts:  # an earlier process may have left one that lacks files
@@ -143,15 +146,6 @@ def store_block(block: Block, folder: Path, study: str) -> Path:
             part.rename(final)
     sync(trials)
     return campaign
-
-
-_FILE = re.compile(r"plan\.json|sessions/\d+\.json|trials/b\d+-p\d+-a\d+/[A-Za-z0-9_-][\w.-]*")
-
-
-def _checked(name: str) -> PurePosixPath:
-    if not _FILE.fullmatch(name):
-        raise DatasetError(f"a worker sent a file that no campaign has: {name!r}")
-    return PurePosixPath(name)
 
 
 def slug(rig: str) -> str:
