@@ -274,7 +274,11 @@ class Selection:
     @cached_property
     def shown(self) -> pd.DataFrame:
         """The trials of the conditions that are drawn."""
-        return self.trials[self.trials[self.condition].isin(self.drawn)]
+        return self.of_drawn(self.trials)
+
+    def of_drawn(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of the conditions that are drawn."""
+        return rows[rows[self.condition].isin(self.drawn)]
 
     @property
     def sampled(self) -> bool:
@@ -360,9 +364,8 @@ def quantile_shift(selection: Selection) -> View:
         "What was chosen after looking decides nothing: the study's page does, as planned before.",
     ]
     if selection.sampled:
-        paired = paired[paired[selection.condition].isin(selection.drawn)]
         quantity = selection.choice.quantity
-        shifts = shift(paired, value=quantity, **options)
+        shifts = shift(selection.of_drawn(paired), value=quantity, **options)
         figure = plots.shift_plot(shifts, baseline=baseline, value=quantity)
         # The name of a baseline may be longer than the axis.
         axis = figure.axes[0]
@@ -402,7 +405,7 @@ def over_blocks(selection: Selection) -> View:
     else:
         sentences.append("Some numbers are 0 or below: neither drift nor odd trials are shown.")
     figure = plots.block_plot(
-        trials[trials[selection.condition].isin(selection.drawn)],
+        selection.of_drawn(trials),
         value=selection.label,
         hue=selection.condition,
         flagged="outlier" if selection.positive else None,
@@ -419,7 +422,7 @@ def mechanism(selection: Selection) -> View:
     values = {text_of(name): selection.study.numbers(name) for name in counters}
     table = selection.trials[[selection.condition, selection.label]].assign(**values)
     means = table.groupby(selection.condition, observed=True).mean().T
-    points = table[table[selection.condition].isin(selection.drawn)].dropna(subset=text_of(chosen))
+    points = selection.of_drawn(table).dropna(subset=text_of(chosen))
     looks = styles(selection.drawn)
     figure, axes = plots.canvas(1, 1, width=_SIZE[0], height=_SIZE[1])
     seaborn.scatterplot(
