@@ -23,7 +23,7 @@ pytestmark = pytest.mark.rig
 Make = Callable[..., Trial]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def both(lab: Rig) -> Iterator[Rig]:
     with lab.peer(images=[]):
         yield lab
@@ -40,6 +40,35 @@ def steered_to(lab: Rig) -> list[str]:
         for role in treatments.ENDS
         if role in lab.targets
     ]
+
+
+def test_steering_needs_a_second_host(lab: Rig, make_trial: Make) -> None:
+    assert treatments.PacketSteering().feasibility(lab, "on", {}) == "the rig has no host peer"
+    with pytest.raises(RigError, match="cannot steer packets on peer"), make_trial().steer("on"):
+        raise AssertionError
+    assert steered_to(lab) == [""]
+
+
+KILLED = """
+import os, signal, sys
+from labkit.hosts import LocalHost, Tuning
+from labkit.hosts.packet_steering import steer
+sysfs, label = sys.argv[1:]
+with Tuning(LocalHost(), label) as tuning:
+    steer(tuning, "lab0", "on", "0", sysfs=sysfs)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_restore_undoes_steering_after_a_kill(lab: Rig, label: str) -> None:
+    argv = [sys.executable, "-c", KILLED, lab.targets["sut"].sysfs, label]
+    assert subprocess.run(argv, check=False).returncode == -signal.SIGKILL
+    assert steered_to(lab) == ["0"]
+    assert [one.state for one in restore(lab.hosts["sut"], label=label)] == ["restored"]
+    assert steered_to(lab) == [""]
+
+
+# From here on the peer is there until the module ends.
 
 
 def test_received_packets_are_steered_during_a_trial(both: Rig, make_trial: Make) -> None:
@@ -100,29 +129,3 @@ def test_unsupported_steering_is_infeasible_and_an_error(both: Rig, make_trial: 
     ):
         raise AssertionError
     assert steered_to(both) == ["", ""]
-
-
-def test_steering_needs_a_second_host(lab: Rig, make_trial: Make) -> None:
-    assert treatments.PacketSteering().feasibility(lab, "on", {}) == "the rig has no host peer"
-    with pytest.raises(RigError, match="cannot steer packets on peer"), make_trial().steer("on"):
-        raise AssertionError
-    assert steered_to(lab) == [""]
-
-
-KILLED = """
-import os, signal, sys
-from labkit.hosts import LocalHost, Tuning
-from labkit.hosts.packet_steering import steer
-sysfs, label = sys.argv[1:]
-with Tuning(LocalHost(), label) as tuning:
-    steer(tuning, "lab0", "on", "0", sysfs=sysfs)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_restore_undoes_steering_after_a_kill(lab: Rig, label: str) -> None:
-    argv = [sys.executable, "-c", KILLED, lab.targets["sut"].sysfs, label]
-    assert subprocess.run(argv, check=False).returncode == -signal.SIGKILL
-    assert steered_to(lab) == ["0"]
-    assert [one.state for one in restore(lab.hosts["sut"], label=label)] == ["restored"]
-    assert steered_to(lab) == [""]
