@@ -98,6 +98,18 @@ def namespaces() -> Iterator[bool]:
                 virtual.down()
 
 
+@pytest.fixture(scope="module")
+def standing() -> Iterator[None]:
+    """Have a rig up for programs and kernels of a module, which use it as it is."""
+    with lock.locked(PATIENCE):
+        clean(say=lambda text: None)
+        if not (lock.read_state() or {}).get("ready"):
+            virtual.up(keep=True)
+    yield
+    with lock.locked(PATIENCE):
+        virtual.down()
+
+
 @pytest.hookimpl(trylast=True)  # after the fixtures of a module that was interrupted
 def pytest_sessionfinish() -> None:
     SHARED.close()

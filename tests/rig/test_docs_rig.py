@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 
 from labkit import load, project
 
-pytestmark = pytest.mark.rig
+pytestmark = [pytest.mark.rig, pytest.mark.usefixtures("standing")]
 FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

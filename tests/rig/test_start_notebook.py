@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,9 @@ from labkit.cli.lab import START
 from labkit.errors import LabkitError
 from labkit.paths import project
 from labkit.report.execution import execute
-from labkit.rig import clean, lock, virtual
 
 #: Seconds to wait for whoever else uses the machine's rig.
 PATIENCE = 900.0
-
-
-@pytest.fixture
-def standing() -> Iterator[None]:
-    """Hold a rig up for the kernels, which use it as it is."""
-    with lock.locked(PATIENCE):
-        clean()
-        if not (lock.read_state() or {}).get("ready"):
-            virtual.up(keep=True)
-    yield
-    with lock.locked(PATIENCE):
-        virtual.down()
 
 
 def run_all(folder: Path, **parameters: Any) -> str:
