@@ -103,7 +103,8 @@ def test_from_plan_to_dataset(lab: Rig, left: Left, tmp_path: Path) -> None:
     assert left() == []
 
 
-@pytest.mark.parametrize("n", [1, 3, 4])
+# Of each placement, in the second block; test_runner.py interrupts every call.
+@pytest.mark.parametrize("n", [3, 4])
 def test_an_interrupt_keeps_finished_trials_and_leaves_nothing_running(
     lab: Rig, left: Left, tmp_path: Path, n: int
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from echoes import echoes
+from tampering import assert_untampered
 
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, PlacementError
@@ -60,6 +61,7 @@ def test_trial_from_start_to_stop(
         measurement = trial.measure(load)
         assert left() != []  # `left` finds the running placement
     assert measurement.messages > 0
+    assert_untampered(trial)
     if by_tool:
         rtt = measurement.samples["rtt_ns"]
         assert 0 < len(rtt) <= MESSAGES and rtt.dtype == np.int64 and rtt.min() > 0

@@ -12,7 +12,6 @@ from tampering import CASES, CGROUP, Case, assert_untampered, run_case
 
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError
-from labkit.placement import Placement, bare, docker
 from labkit.rig.base import Rig
 from labkit.tools import sockperf
 
@@ -43,23 +42,10 @@ def test_tampering_is_seen(
     assert left() == []
 
 
-@pytest.mark.parametrize(
-    "placement",
-    [
-        *(bare(level) for level in ("clean", "rules", "chroot", "cgroup")),
-        CGROUP.limited(quota_us=5_000, period_us=10_000, shares=512),
-        docker("host"),
-    ],
-    ids=lambda placement: placement.label,
-)
-def test_without_tampering_nothing_is_said(
-    make_trial: Callable[..., Trial], placement: Placement
-) -> None:
+def test_without_tampering_nothing_is_said_of_a_quota(make_trial: Callable[..., Trial]) -> None:
+    """Of other placements, `test_placements.py` and `test_runtimes.py` assert it."""
+    placement = CGROUP.limited(quota_us=5_000, period_us=10_000, shares=512)
     trial = make_trial(placement)
     with trial.serve(sockperf.server("block"), placement) as server:
-        load = echoes(server.address, 500)
-        # Whether messages pause does not depend on the placement, and the tool sleeps before them.
-        if placement in (bare("clean"), docker("host")):
-            load = sockperf.ping_pong(server.address, messages=500, size=64, wait="block")
-        trial.measure(load)
+        trial.measure(echoes(server.address, 500))
     assert_untampered(trial)
