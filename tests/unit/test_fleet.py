@@ -282,30 +282,6 @@ def run_argv(dask: Dask, blocks: int) -> list[str]:
     return [*run, "--scheduler", dask.address, *TLS]
 
 
-def test_what_a_killed_worker_ran_ends_and_another_worker_measures_the_block(
-    dask: Dask, tmp_path: Path
-) -> None:
-    home = new_project(tmp_path)
-    start_worker(dask, home)
-    with (tmp_path / "run.log").open("wb") as log:
-        run = subprocess.Popen(run_argv(dask, 1), cwd=home, stdout=log, stderr=log)
-    worker, children = psutil.Process(dask.workers["one"].pid), []
-    for _ in range(1200):
-        children = [one for one in worker.children() if "affinity-spinning" in one.cmdline()]
-        if children or run.poll() is not None:
-            break
-        time.sleep(0.1)
-    assert children, (tmp_path / "run.log").read_text()
-    dask.kill("one")
-    gone, alive = psutil.wait_procs(children, timeout=120)
-    assert gone and not alive
-    start_worker(dask, home)
-    assert run.wait(timeout=300) == 0, (tmp_path / "run.log").read_text()
-    folder = home / fleet.FOLDER / "tiny" / f"simulated-one-{os.uname().nodename}"
-    data = load(folder / "affinity-spinning")
-    assert len(data.ok) == data.planned
-
-
 def test_nothing_of_dask_is_imported_without_a_scheduler() -> None:
     code = (
         "import sys, labkit, labkit.fleet, labkit.cli.fleet, labkit.studies\n"
@@ -318,29 +294,41 @@ def test_nothing_of_dask_is_imported_without_a_scheduler() -> None:
 def test_the_command_line_measures_a_notebooks_blocks_on_workers(
     dask: Dask, tmp_path: Path
 ) -> None:
-    """As a user does it: `labkit worker`, then `labkit run --scheduler`."""
-    home = new_project(tmp_path)
+    """As a user does it: `labkit worker`, then `labkit run --scheduler`; a worker is killed."""
+    home, here = new_project(tmp_path), os.uname().nodename
     start_worker(dask, home)
+    with (tmp_path / "run.log").open("wb") as log:
+        first = subprocess.Popen(run_argv(dask, 1), cwd=home, stdout=log, stderr=log)
+    worker, children = psutil.Process(dask.workers["one"].pid), []
+    for _ in range(1200):
+        children = [one for one in worker.children() if "affinity-spinning" in one.cmdline()]
+        if children or first.poll() is not None:
+            break
+        time.sleep(0.1)
+    assert children, (tmp_path / "run.log").read_text()
+    dask.kill("one")
+    # What it ran ends, and another worker measures the block.
+    gone, alive = psutil.wait_procs(children, timeout=120)
+    assert gone and not alive
+    start_worker(dask, home)
+    assert first.wait(timeout=300) == 0, (tmp_path / "run.log").read_text()
+    folder = home / fleet.FOLDER / "tiny" / f"simulated-one-{here}" / "affinity-spinning"
+    data = load(folder)
+    assert len(data.ok) == data.planned
+    # Another number of blocks is another campaign, which the same worker can measure too.
     run = run_argv(dask, 2)
     ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 2 and "other parameters" in ended.stderr
+    (home / fleet.FOLDER / "tiny").rename(home / "kept")
+    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr + (tmp_path / "worker.log").read_text()
-    here = os.uname().nodename
     assert "dashboard" in ended.stderr and f"simulated one {here}: 2" in ended.stderr
-    folder = home / fleet.FOLDER / "tiny" / f"simulated-one-{here}" / "affinity-spinning"
     data = load(folder)
     assert data.unmeasured and sorted({record["block"] for record in data.records}) == [1, 2]
     assert len(data.ok) == data.planned
     # Samples stay where they were drawn.
     assert not list(folder.rglob("samples.parquet"))
     assert list((home / fleet.FOLDER / "worker").rglob("samples.parquet"))
-    # Another number of blocks is another campaign, which the same worker can measure too.
-    run = run_argv(dask, 1)
-    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == 2 and "other parameters" in ended.stderr
-    (home / fleet.FOLDER / "tiny").rename(home / "kept")
-    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert len(load(folder).ok) == load(folder).planned
 
 
 def test_a_scheduler_that_is_not_there_is_said(
