@@ -56,18 +56,30 @@ class Dask:
         self.workers[rig].kill()
         self.workers[rig].wait()
 
+    def end_workers(self) -> None:
+        for rig in self.workers:
+            self.kill(rig)
+        self.workers.clear()
 
-@pytest.fixture
-def dask(tmp_path: Path) -> Iterator[Dask]:
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dask]:
     """Run a scheduler that takes encrypted connections only."""
     from distributed.security import Security
 
-    made = Security.temporary()
+    folder, made = tmp_path_factory.mktemp("scheduler"), Security.temporary()
     pairs = (made.tls_ca_file, made.tls_scheduler_cert, made.tls_scheduler_key)
     for name, text in zip(("ca", "cert", "key"), pairs, strict=True):
-        (tmp_path / f"{name}.pem").write_text(text)
-    options = ["--tls-ca-file", str(tmp_path / "ca.pem"), "--tls-cert", str(tmp_path / "cert.pem")]
-    yield from running(tmp_path, *options, "--tls-key", str(tmp_path / "key.pem"))
+        (folder / f"{name}.pem").write_text(text)
+    options = ["--tls-ca-file", str(folder / "ca.pem"), "--tls-cert", str(folder / "cert.pem")]
+    yield from running(folder, *options, "--tls-key", str(folder / "key.pem"))
+
+
+@pytest.fixture
+def dask(scheduler: Dask) -> Iterator[Dask]:
+    """Return the scheduler, which has the workers that a test starts; they end with it."""
+    yield scheduler
+    scheduler.end_workers()
 
 
 def running(folder: Path, *options: str) -> Iterator[Dask]:
@@ -80,18 +92,13 @@ def running(folder: Path, *options: str) -> Iterator[Dask]:
     argv += ["--scheduler-file", str(file), *options]
     with (folder / "scheduler.log").open("wb") as log:
         scheduler = subprocess.Popen(argv, stdout=log, stderr=log, env=environment)
-    made: Dask | None = None
     try:
         for _ in range(1200):
             if file.exists() and '"address"' in file.read_text():
                 break
             time.sleep(0.1)
-        made = Dask(json.loads(file.read_text())["address"], folder, environment, options)
-        yield made
+        yield Dask(json.loads(file.read_text())["address"], folder, environment, options)
     finally:
-        for worker in made.workers.values() if made else ():
-            worker.kill()
-            worker.wait()
         scheduler.send_signal(signal.SIGTERM)
         scheduler.wait()
 
@@ -263,11 +270,10 @@ _PEM = {"ca-file": "ca", "cert": "cert", "key": "key"}
 TLS = [text for name, file in _PEM.items() for text in (f"--tls-{name}", f"{file}.pem")]
 
 
-def new_project(tmp_path: Path) -> Path:
-    home = tmp_path / "project"
+def new_project(dask: Dask, home: Path) -> Path:
     subprocess.run([*LABKIT, "init", str(home)], check=True, capture_output=True)
     for name in _PEM.values():
-        shutil.copy(tmp_path / f"{name}.pem", home)
+        shutil.copy(dask.folder / f"{name}.pem", home)
     return home
 
 
@@ -295,7 +301,7 @@ def test_the_command_line_measures_a_notebooks_blocks_on_workers(
     dask: Dask, tmp_path: Path
 ) -> None:
     """As a user does it: `labkit worker`, then `labkit run --scheduler`; a worker is killed."""
-    home, here = new_project(tmp_path), os.uname().nodename
+    home, here = new_project(dask, tmp_path / "project"), os.uname().nodename
     start_worker(dask, home)
     with (tmp_path / "run.log").open("wb") as log:
         first = subprocess.Popen(run_argv(dask, 1), cwd=home, stdout=log, stderr=log)
