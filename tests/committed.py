@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from labkit import studies
+from labkit.claims.ledger import ledger
 from labkit.paths import project
 from labkit.report import execution
 
@@ -25,6 +28,17 @@ def published(names: Iterable[str] = ()) -> list[Path]:
     notebooks = _find(names)
     reference = project("data/reference")
     return [path for path in notebooks if (reference / studies.name_of(path)).is_dir()]
+
+
+def campaigns() -> tuple[Path, ...]:
+    """Return the reference campaign of each study."""
+    return tuple(project("data/reference") / studies.name_of(path) for path in published())
+
+
+@cache
+def ledger_of(campaigns: tuple[Path, ...]) -> pd.DataFrame:
+    """Return the ledger of campaigns that no test changes; copy it before changing it."""
+    return ledger(list(campaigns))
 
 
 def report(folder: Path, *, execute: str) -> None:

@@ -236,6 +236,17 @@ def test_names_that_do_not_exist_are_an_error_that_suggests_one() -> None:
         studies.check_profile(profile)
 
 
+@pytest.fixture
+def evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluate the claims on the same campaigns once."""
+
+    def evaluated(campaigns: list[Path], **options: Any) -> pd.DataFrame:
+        return committed.ledger_of(tuple(campaigns)).copy()
+
+    monkeypatch.setattr("labkit.claims.ledger.ledger", evaluated)
+
+
+@pytest.mark.usefixtures("evaluated_once")
 def test_a_plan_for_a_time_is_resumed_and_not_measured_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +289,7 @@ def test_a_plan_for_a_time_is_resumed_and_not_measured_twice(
     assert next(plan(new=True))[1]["new"] and next(plan(600))[1]["new"]
 
 
+@pytest.mark.usefixtures("evaluated_once")
 def test_what_is_left_of_a_budget_goes_to_further_studies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
+import committed
 import pytest
 
 from labkit import load
 from labkit.campaign.budget import SETUP, BudgetPlan, Candidate, plan_budget
-from labkit.claims.ledger import ledger
 from labkit.claims.schema import load_claims
 from labkit.paths import project
 
@@ -17,7 +17,7 @@ from labkit.paths import project
 def reference():
     claims = load_claims()
     campaigns = {name: load(project("data/reference") / name) for name in claims.studies}
-    return claims, ledger(list(campaigns.values())), campaigns
+    return claims, committed.ledger_of(committed.campaigns()), campaigns
 
 
 def planned(seconds: float, *questions: Candidate) -> BudgetPlan:
