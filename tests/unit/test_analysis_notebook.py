@@ -127,8 +127,10 @@ def test_a_single_block_over_two_sessions_still_renders(monkeypatch):
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_a_pilot_renders_and_decides_nothing(monkeypatch, blocks):
     shown, names = execute(monkeypatch, campaign(blocks, n=60), NOTEBOOK)
-    summary = summary_of(shown)
+    summary, said = summary_of(shown), words(shown)
     assert summary["reference"] and summary["blocks"] == blocks
+    assert "No trial of this campaign was captured" in said and not names["watched"]
+    assert "not what the paper measured" not in said
     verdicts = {line["verdict"] for line in summary["headlines"]}
     assert verdicts == {"undecided (pilot)", "as counted (pilot)"}
     assert set(names["against_clean"]["verdict"]) == {"undecided"}

@@ -99,8 +99,15 @@ def verdicts(table, chain):
     return rows.set_index("contrast")["verdict"].to_dict()
 
 
-def test_what_was_put_in_is_found(monkeypatch):
-    shown, names = execute(monkeypatch, campaign(5), NOTEBOOK)
+@pytest.fixture(scope="module")
+def five_blocks():
+    """Return what a page of five blocks displayed, and its names."""
+    with pytest.MonkeyPatch.context() as patch:
+        return execute(patch, campaign(5), NOTEBOOK)
+
+
+def test_what_was_put_in_is_found(five_blocks):
+    shown, names = five_blocks
     packets = names["packets"].set_index(["chain", "contrast"])
     assert packets.loc[("20", "docker nat / bare clean"), "estimate"] == pytest.approx(0.5, 0.03)
     assert set(verdicts(names["packets"], "20").values()) == {"different"}
@@ -134,8 +141,8 @@ def test_what_was_put_in_is_found(monkeypatch):
     assert said["mean latency at the offered rate, docker nat, 20 hops, 28 B"]["low"] > 1.8
 
 
-def test_the_papers_table_and_claims_stand_beside(monkeypatch):
-    _, names = execute(monkeypatch, campaign(5), NOTEBOOK)
+def test_the_papers_table_and_claims_stand_beside(five_blocks):
+    _, names = five_blocks
     table = names["shown_losses"]
     assert table.loc[("docker", "20", "28"), "paper"] == "58 to 89"
     assert table.loc[("docker", "20", "28"), "nat"].startswith(("49.", "50.", "51."))

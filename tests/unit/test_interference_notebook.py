@@ -230,8 +230,8 @@ def test_claims_conclusions_and_figures_are_there(page):
     assert sum(isinstance(one, Figure) for one in shown) == 9
 
 
-def test_cpu_time_that_nobody_named_is_shown(monkeypatch):
-    _, names = execute(monkeypatch, campaign(1), NOTEBOOK, model="")
+def test_cpu_time_that_nobody_named_is_shown(monkeypatch, page):
+    _, names, _ = page
     assert names["outside"].to_numpy() == pytest.approx(2 * 0.9 - 0.9)
     _, names = execute(monkeypatch, campaign(1, idle=0.55), NOTEBOOK, model="")
     assert names["outside"].to_numpy() == pytest.approx(0, abs=1e-9)
