@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -44,11 +45,24 @@ def test_summary_goes_from_the_notebook_into_the_page_and_the_index(tmp_path: Pa
     assert "not stated" in text
 
 
+@pytest.fixture
+def as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Build pages of notebooks as they are, without a kernel."""
+    monkeypatch.setattr(
+        "labkit.report.pages.execute",
+        lambda notebook, output, *_, **__: shutil.copy(notebook, output),
+    )
+
+
+@pytest.mark.usefixtures("as_they_are")
 @pytest.mark.parametrize(("blocks", "pilot"), [(1, True), (4, True), (5, False), (None, False)])
 def test_the_index_names_pilots(tmp_path: Path, blocks: int | None, pilot: bool) -> None:
-    mime = f"{{{SUMMARY_MIME!r}: {{'study': 'x', 'blocks': {blocks}}}}}"
-    source = f"from IPython.display import display\ndisplay({mime}, raw=True)"
-    page = build_page(write_notebook(tmp_path, source), tmp_path / "x.html", title="t")
+    notebook = write_notebook(tmp_path, "display")
+    document = nbformat.read(notebook, as_version=4)
+    data = {SUMMARY_MIME: {"study": "x", "blocks": blocks}}
+    document.cells[-1].outputs = [nbformat.v4.new_output("display_data", data)]
+    nbformat.write(document, notebook)
+    page = build_page(notebook, tmp_path / "x.html", title="t")
     text = build_index([page], tmp_path / "index.html").read_text()
     assert ("Pilots, too few blocks" in text) == pilot
     # Campaigns of other days may differ by more than the interval of one shows.
@@ -71,14 +85,18 @@ def test_an_index_without_studies_says_so(tmp_path: Path) -> None:
     assert "The rig is not stated." in text
 
 
+@pytest.mark.usefixtures("as_they_are")
 @pytest.mark.parametrize("tagged", [True, False])
 def test_tagged_cells_come_first_and_the_others_are_folded(tmp_path: Path, tagged: bool) -> None:
-    notebook = write_notebook(tmp_path, "print('how')", "print('so much')", "print('heading')")
+    texts = ("how", "so much", "heading")
+    notebook = write_notebook(tmp_path, *(f"print({text!r})" for text in texts))
+    document = nbformat.read(notebook, as_version=4)
+    for cell, text in zip(document.cells[1:], texts, strict=True):
+        cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=f"{text}\n")]
     if tagged:
-        document = nbformat.read(notebook, as_version=4)
         for cell, tag in zip(document.cells[-2:], ["answer", "notebook-only"], strict=True):
             cell.metadata["tags"] = [tag]
-        nbformat.write(document, notebook)
+    nbformat.write(document, notebook)
     page = build_page(notebook, tmp_path / "page.html", title="t")
     body = BeautifulSoup(page.read_text(), "html.parser")
     text = body.get_text()

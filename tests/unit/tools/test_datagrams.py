@@ -188,7 +188,7 @@ def test_a_hop_whose_port_is_taken_says_so(host: LocalHost) -> None:
         hop = socat.forwarder(one.getsockname()[1], "127.0.0.1", free_port())
         with started(hop.argv) as process:
             with pytest.raises(PlacementError, match="did not become ready"):
-                wait_ready(host, Started(process.pid), hop)
+                wait_ready(host, Started(process.pid), hop, seconds=0.5)
             process.wait()
 
 
