@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from echoes import echoes
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.campaign.trial import Trial
@@ -197,7 +197,6 @@ def test_load_needs_a_placement_of_the_trial(
     assert not mark.exists()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.ip_addresses().map(str), st.text(max_size=20)))
 def test_the_rig_owns_its_addresses_and_no_others(lab: Rig, address: str) -> None:
     own = {text for texts in lab.addresses.values() for text in texts} | {"198.18.1.10"}

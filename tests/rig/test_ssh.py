@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sshd import MARKS, Server, children, outlives, running
 
@@ -50,9 +50,6 @@ def host(request: pytest.FixtureRequest, server: Server) -> Iterator[Host]:
     instance.close()
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(argument=TEXT, variable=TEXT, data=TEXT)
 def test_arguments_variables_and_input_are_unchanged(
     host: Host, argument: str, variable: str, data: str

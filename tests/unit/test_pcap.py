@@ -51,7 +51,6 @@ def test_bytes_of_any_kind_and_files_are_read(kind, tmp_path):
     assert len({tuple(capture.times_ns) for capture in captures}) == 1
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     runs=st.lists(st.tuples(st.integers(14, 80), st.integers(1, 60)), max_size=12),
     single=st.sampled_from([2, 3, 7, 2048]),
@@ -325,7 +324,6 @@ def test_pairs_are_those_of_a_dict(arrivals, departures, longest, in_turn):
     assert bool(found.flags) == any(found.unmatched)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 80))
 def test_losses_duplicates_and_reordering_are_counted_and_nothing_is_mispaired(seed, n):
     rng = random.Random(seed)

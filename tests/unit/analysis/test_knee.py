@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
@@ -161,7 +161,6 @@ def test_one_block_or_no_variance_has_no_interval() -> None:
     assert "no variance" in exact.note
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.one_of(st.floats(1e-3, 1e9), st.sampled_from([1.0, 2.0]), st.just(math.nan)),

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -129,7 +129,6 @@ def test_words_keep_their_order() -> None:
     assert [one.value > 1 for one in up] == [True, True]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.floats(1e-6, 1e12), st.just(math.nan)), min_size=8, max_size=8))
 def test_whatever_was_measured_a_line_is_given_or_is_missing(values: list[float]) -> None:
     found = fit_line(over(np.array(values).reshape(2, 4)), **NAMES)

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import reduced, run, samples, trials
 
@@ -121,7 +121,6 @@ def frames(draw):
     return frame
 
 
-@settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("name", PUBLIC)
 @given(frame=frames())
 def test_a_table_or_a_clear_error(name, frame):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -73,7 +73,6 @@ def test_a_ratio_to_what_may_be_zero_is_open() -> None:
     assert found.p_within(-100, 100) > 0.05
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     above=st.lists(st.floats(0.5, 2), min_size=4, max_size=12),
     sign=st.sampled_from([-1.0, 1.0]),

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.analysis import checks, power, tables
@@ -156,7 +156,6 @@ def test_dependence_of_an_ar1_series(phi):
     assert checks.effective_size(series) == pytest.approx(n * (1 - phi) / (1 + phi), rel=0.2)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-1e9, 1e9), max_size=200))
 def test_effective_size_is_between_one_and_n(values):
     size = checks.effective_size(np.array(values))
@@ -236,7 +235,6 @@ def test_blocks_over_several_sessions_are_named():
         checks.blocks_across_sessions(again[["block"]])
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), min_size=1))
 def test_groups_are_those_of_pandas(rows):
     frame = pd.DataFrame(rows, columns=["one", "two"])

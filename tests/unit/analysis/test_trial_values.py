@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import load, plots
@@ -81,7 +81,6 @@ def agree(table, wanted, by):
         np.testing.assert_allclose(ours / scale, theirs / scale, rtol=1e-9, atol=1e-9)
 
 
-@settings(deadline=None)
 @given(trials_of)
 def test_the_fast_tables_are_those_of_pandas(trials):
     frame = packed(trials)
@@ -94,7 +93,6 @@ def test_the_fast_tables_are_those_of_pandas(trials):
         assert table["n"].sum() == len(samples) and table["n_trials"].sum() == len(frame)
 
 
-@settings(deadline=None)
 @given(trials_of)
 def test_a_trial_alone_is_numpys_to_the_last_bit(trials):
     for values, made in zip(trials, sort_all([np.array(t) for t in trials], trials), strict=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_datasets import write_campaign
 
@@ -225,7 +225,6 @@ def test_an_output_that_cannot_be_written_is_an_error(folder: Path, tmp_path: Pa
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("form", ["folder", "packed"])
 def test_an_altered_file_is_found(
     data: st.DataObject,
