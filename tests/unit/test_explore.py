@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import numpy as np
 import pytest
 from explore_campaigns import COSTS, FACTORS, FAILED, ODD, write
@@ -336,20 +332,3 @@ def test_the_widgets_follow_the_study_and_an_unreadable_one_leaves_the_others(
     assert "damaged" in box.children[1].children[0].value
     controls["study"].value = f"{tmp_path.name}/a"
     assert "placement" in _controls(box)
-
-
-def test_the_notebook_opens_it_on_the_reference(tmp_path: Path) -> None:
-    # In a process of its own: nbclient mixes up its output widgets with those of this process.
-    code = "import sys\nfrom pathlib import Path\nfrom labkit.report.execution import execute\n"
-    code += "execute(Path(sys.argv[1]), Path(sys.argv[2]), timeout=900)"
-    done = tmp_path / "out.ipynb"
-    notebook = project("notebooks/explore.ipynb")
-    subprocess.run([sys.executable, "-c", code, notebook, done], check=True, timeout=950)
-    executed = nbformat.read(done, as_version=4)
-    outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
-    assert "application/vnd.jupyter.widget-view+json" in outputs[-1]["data"]
-    state = executed.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
-    shown = json.dumps(
-        [one["state"] for one in state.values() if one["model_name"] == "OutputModel"]
-    )
-    assert "data:image/svg+xml," in shown and "alert" not in shown
