@@ -13,13 +13,14 @@ from pyarrow import compute, parquet
 
 from labkit import load, questions, studies
 from labkit.campaign.budget import rows_of
+from labkit.dataset import Dataset
 from labkit.design import condition_label
 from labkit.paths import project
 
 
-def reduce(source: Path, target: Path, labels: Collection[str]) -> Path:
+def reduce(campaign: Dataset, target: Path, labels: Collection[str]) -> Dataset:
     """Copy a packed campaign with some of its conditions only; return the copy."""
-    campaign = load(source)
+    source = campaign.path
     plan = json.loads((source / "plan.json").read_text())
     kept = [
         number
@@ -42,7 +43,7 @@ def reduce(source: Path, target: Path, labels: Collection[str]) -> Path:
                 for table in tables:
                     if len(part := table.filter(compute.is_in(table["trial"], wanted))):
                         writer.write_table(part)
-    return target
+    return load(target)
 
 
 @pytest.mark.parametrize("name", questions.load_questions())
@@ -50,11 +51,11 @@ def test_a_question_is_answered_on_its_page(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = questions.load_questions()[name][""]
-    source = project("data/reference") / question.study
-    labels = question.conditions(load(source)).keys()
-    campaign = reduce(source, tmp_path / "campaign", labels)
-    assert len(rows_of(load(campaign))) < len(rows_of(load(source)))
+    reference = load(project("data/reference") / question.study)
+    labels = question.conditions(reference).keys()
+    campaign = reduce(reference, tmp_path / "campaign", labels)
+    assert len(rows_of(campaign)) < len(rows_of(reference))
     (study,) = studies.find([question.study])
     notebook = project("notebooks/analysis") / study.name
-    shown, _ = execute(monkeypatch, load(campaign), notebook, data=str(campaign))
+    shown, _ = execute(monkeypatch, campaign, notebook, data=str(campaign.path))
     assert summary_of(shown)["answer"]["sentences"]
