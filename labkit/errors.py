@@ -137,7 +137,7 @@ class HostUnreachable(LabkitError):
 
 
 class Rebooted(LabkitError):
-    """A host has rebooted during a campaign, so the rig has to be opened again."""
+    """A host rebooted during a campaign, so the rig has to be opened again."""
 
 
 class ToolMissing(LabkitError):

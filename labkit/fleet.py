@@ -40,15 +40,18 @@ RIG = "LABKIT_RIG"
 #: What a task needs of a worker: a rig, which has one task at a time.
 RESOURCE = "rig"
 #: How often Dask retries a failed block, and how often blocks are submitted at most: Dask gives up
-#: a block after several workers were lost with it.
+#: on a block after losing several workers to it.
 RETRIES, ROUNDS = 1, 20
 #: Blocks that a scheduler knows of at once, or twice its workers if that is more: each takes about
 #: 8 kB of its memory.
 AHEAD = 4_000
 #: Where workers keep what they measured, and where it is collected.
 FOLDER = "data/local/fleet"
-#: The names of the files that a worker may send.
-_FILE = re.compile(r"plan\.json|sessions/\d+\.json|trials/b\d+-p\d+-a\d+/[A-Za-z0-9_-][\w.-]*")
+#: The names of the campaigns and files that a worker may send.
+_CAMPAIGN = re.compile(r"\w[\w.-]{0,100}", re.ASCII)
+_FILE = re.compile(
+    r"plan\.json|sessions/\d+\.json|trials/b\d+-p\d+-a\d+/[\w-][\w.-]{0,100}", re.ASCII
+)
 
 
 @dataclass(frozen=True)
@@ -119,12 +122,16 @@ def read_block(campaign: Path, number: int, *, samples: bool) -> Block:
 
 def store_block(block: Block, folder: Path, study: str) -> Path:
     """Write a block to ``<folder>/<rig>/<study>/<campaign>``; a trial is complete or absent."""
+    # Names come from another machine.
+    if not _CAMPAIGN.fullmatch(block.campaign):
+        raise DatasetError(f"a worker sent a campaign with an invalid name: {block.campaign!r}")
+    for name in block.files:
+        if not _FILE.fullmatch(name):
+            raise DatasetError(f"a worker sent a file that no campaign has: {name!r}")
     campaign = folder / slug(block.rig) / study / block.campaign
     trials = campaign / "trials"
     parts: dict[Path, Path] = {}
     for name, data in block.files.items():
-        if not _FILE.fullmatch(name):  # the names come from another machine
-            raise DatasetError(f"a worker sent a file that no campaign has: {name!r}")
         path = campaign / name
         if path.is_relative_to(trials):
             part = trials / f".{path.parent.name}.part"
@@ -144,13 +151,15 @@ def store_block(block: Block, folder: Path, study: str) -> Path:
             shutil.rmtree(part)
         else:
             part.rename(final)
-    sync(trials)
+    if parts:
+        sync(trials)
     return campaign
 
 
 def slug(rig: str) -> str:
     """Return the name of a rig as the name of a folder."""
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", Path(rig).stem if rig.endswith(".toml") else rig)
+    name = Path(rig).stem if rig.endswith(".toml") else rig
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip(".") or "rig"
 
 
 def keep_parameters(folder: Path, study: str, parameters: Mapping[str, Any]) -> None:

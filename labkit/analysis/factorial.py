@@ -105,6 +105,8 @@ def fit_factorial(
     ['affinity', 'wait', 'affinity:wait']
     """
     cells, note = _cells(frame, value, list(factors))
+    if order is not None and order < 1:
+        raise UsageError(f"order is {order}", remedy="give 1 for main effects only, or more")
     highest = min(order or len(factors), len(factors))
     terms = [
         term for size in range(1, highest + 1) for term in itertools.combinations(factors, size)

@@ -202,12 +202,7 @@ class Measured:
             raise NotMeasured(f"this campaign does not vary the {factor_words(over)}")
         numbers = self._levels[over].numbers
         levels = [set(map(float, numbers[self._of(data, cell, claim)])) for cell in cells]
-        shared = sorted(set.intersection(*levels))
-        if len(shared) < 2:
-            raise NotMeasured(
-                f"{len(shared)} level of the {factor_words(over)} was measured; it takes several"
-            )
-        return shared
+        return _several(levels, over)
 
     def _spanning(self, cells: Sequence[NDArray[np.intp]]) -> list[Any]:
         """Return the blocks in which the trials of cells ran in several sessions."""
@@ -352,8 +347,7 @@ class Combined:
 
     def levels(self, claim: Claim, over: str, cells: Sequence[Cell]) -> list[float]:
         """Return the numbers of a factor at which every cell was measured in every campaign."""
-        several = self.each(lambda campaign: campaign.levels(claim, over, cells))
-        return sorted(set(several[0]).intersection(*several[1:]))
+        return _several(self.each(lambda campaign: campaign.levels(claim, over, cells)), over)
 
     def each(self, read: Callable[[Measured], _T]) -> list[_T]:
         """Return what is read of each campaign that has it."""
@@ -366,6 +360,16 @@ class Combined:
         if not values:
             raise reasons[-1]
         return values
+
+
+def _several(levels: Sequence[Iterable[float]], over: str) -> list[float]:
+    """Return the levels of a factor that all have; raise `NotMeasured` where they are not two."""
+    shared = sorted(set.intersection(*map(set, levels)))
+    if len(shared) < 2:
+        raise NotMeasured(
+            f"{len(shared)} level of the {factor_words(over)} was measured; it takes several"
+        )
+    return shared
 
 
 @dataclass(frozen=True)

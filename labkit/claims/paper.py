@@ -6,6 +6,7 @@ import html
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from labkit.claims.schema import (
 from labkit.claims.setting import SETTINGS
 from labkit.dataset import Dataset, load
 from labkit.dataset.files import campaigns_within
-from labkit.errors import UsageError, suggestion
+from labkit.errors import DatasetError, UsageError, suggestion
 from labkit.paths import project
 from labkit.units import metric_of
 
@@ -93,7 +94,9 @@ class Paper:
         self.reasons: list[Reason] = []
         for claim in own:
             if found := self._evidence.get(claim.study):
-                self.reasons += of_campaign(claim, found.measured)
+                # Where its data cannot be read, the claim's row says so.
+                with suppress(DatasetError):
+                    self.reasons += of_campaign(claim, found.measured)
         for one in campaigns:
             if "vary" in one.plan:
                 self.reasons += of_experiment(one, self._known)

@@ -19,7 +19,7 @@ FORMAT = 1
 SUMS = "SHA256SUMS"
 #: What was decided at the planned looks of a campaign.
 LOOKS = "looks.json"
-#: Most bytes of a JSON file or list of digests: an untrusted sparse file could fill the memory.
+#: Most bytes that a JSON file or a list of digests may have: a sparse file could fill the memory.
 _BYTES = 32 << 20
 _Item = TypeVar("_Item")
 

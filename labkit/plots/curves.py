@@ -131,6 +131,8 @@ def _curve(
     cells = (
         known.groupby([over, "block"], observed=True)[value].mean().unstack("block").sort_index()
     )
+    if cells.empty:
+        return
     rows = [
         _mean_with_interval(row.dropna().to_numpy(dtype=np.float64)) for _, row in cells.iterrows()
     ]

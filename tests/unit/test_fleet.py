@@ -187,7 +187,11 @@ def test_files_of_a_worker_are_those_of_a_campaign(tmp_path: Path) -> None:
         block = Block("rig", "20260101-000000-abc", {name: b"x"})
         with pytest.raises(DatasetError, match="no campaign has"):
             store_block(block, tmp_path, STUDY)
-    assert not list(tmp_path.rglob("*.json"))
+    for campaign in ("../../x", "..", ""):
+        with pytest.raises(DatasetError, match="invalid name"):
+            store_block(Block("rig", campaign, {"plan.json": b"x"}), tmp_path, STUDY)
+    stored = store_block(Block("..", "20260101-000000-abc", {"plan.json": b"x"}), tmp_path, STUDY)
+    assert list(tmp_path.rglob("*.json")) == [stored / "plan.json"]
 
 
 def test_blocks_of_other_parameters_do_not_count(tmp_path: Path) -> None:
@@ -306,18 +310,22 @@ def test_the_command_line_measures_a_notebooks_blocks_on_workers(
     with (tmp_path / "run.log").open("wb") as log:
         first = subprocess.Popen(run_argv(dask, 1), cwd=home, stdout=log, stderr=log)
     worker, children = psutil.Process(dask.workers["one"].pid), []
-    for _ in range(1200):
-        children = [one for one in worker.children() if "affinity-spinning" in one.cmdline()]
-        if children or first.poll() is not None:
-            break
-        time.sleep(0.1)
-    assert children, (tmp_path / "run.log").read_text()
-    dask.kill("one")
-    # What it ran ends, and another worker measures the block.
-    gone, alive = psutil.wait_procs(children, timeout=120)
-    assert gone and not alive
-    start_worker(dask, home)
-    assert first.wait(timeout=300) == 0, (tmp_path / "run.log").read_text()
+    try:
+        for _ in range(1200):
+            children = [one for one in worker.children() if "affinity-spinning" in one.cmdline()]
+            if children or first.poll() is not None:
+                break
+            time.sleep(0.1)
+        assert children, (tmp_path / "run.log").read_text()
+        dask.kill("one")
+        # What it ran ends, and another worker measures the block.
+        gone, alive = psutil.wait_procs(children, timeout=120)
+        assert gone and not alive
+        start_worker(dask, home)
+        assert first.wait(timeout=300) == 0, (tmp_path / "run.log").read_text()
+    finally:
+        first.kill()
+        first.wait()
     folder = home / fleet.FOLDER / "tiny" / f"simulated-one-{here}" / "affinity-spinning"
     data = load(folder)
     assert len(data.ok) == data.planned

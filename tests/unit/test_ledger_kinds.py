@@ -225,6 +225,15 @@ def test_too_few_levels_of_a_curve_are_not_measured() -> None:
     assert row["result"] == "not measured" and "1 level of the size" in row["why"]
 
 
+def test_levels_of_a_curve_are_those_of_all_campaigns() -> None:
+    which, truth = claim("monotone", **CASES["monotone"][0]), CASES["monotone"][1]
+    low, high = campaign(truth, seed=1), campaign(truth, seed=2)
+    fail(low, lambda one: float(one["levels"]["size_b"]) > 4)
+    fail(high, lambda one: float(one["levels"]["size_b"]) < 4)
+    row = ledger([low, high], claims=claims(which)).iloc[0]
+    assert row["result"] == "not measured" and "1 level of the size" in row["why"]
+
+
 def test_a_quota_of_none_is_no_place_for_a_knee() -> None:
     sizes = ["0", "1", "2", "3", "6", "12"]
     truth = CASES["knee"][1]

@@ -116,6 +116,12 @@ def test_blocks_that_lack_a_combination_are_left_out() -> None:
     assert (simpler.n_blocks, simpler.n_trials) == (6, len(frame) - 3)
 
 
+@pytest.mark.parametrize("order", [0, -1])
+def test_an_order_without_terms_is_refused(order) -> None:
+    with pytest.raises(UsageError, match="give 1"):
+        model(experiment(), order=order)
+
+
 def test_an_empty_combination_is_named() -> None:
     frame = experiment()
     lacking = frame[~((frame["placement"] == "nat") & (frame["wait"] == "spin"))]

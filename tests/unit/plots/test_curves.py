@@ -108,6 +108,14 @@ def test_a_wide_interval_does_not_make_the_points_small() -> None:
     assert curve(draw(frame).axes[0], "here")[2].min() < low
 
 
+def test_a_curve_without_a_value_is_not_drawn() -> None:
+    frame = trials()
+    frame.loc[frame["side"] == "left", "p99"] = math.nan
+    (axis,) = draw(frame, hue="side").axes
+    assert axis.get_legend_handles_labels()[1] == ["right"]
+    assert len(draw(frame.assign(p99=math.nan)).axes[0].containers) == 0
+
+
 def test_axes_may_be_linear_as_the_number_is() -> None:
     (axis,) = draw(trials(), logarithmic=False).axes
     assert axis.get_xscale() == axis.get_yscale() == "linear"
