@@ -118,7 +118,7 @@ def ledger(
     >>> from labkit import ledger
     >>> rows = ledger("data/reference/rps")
     >>> rows.set_index("id").loc["haruna2019-rps-lowers", ["setting", "result"]].tolist()
-    ['analogue', 'undecided']
+    ['unsuitable', 'not decidable on this rig']
     """
     if not 0 < alpha < 0.5:
         raise UsageError(f"alpha={alpha!r} is not usable", remedy="0 < alpha < 0.5")

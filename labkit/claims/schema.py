@@ -139,6 +139,8 @@ class Needs(_Model):
     #: CPUs of the system under test, at least and at most.
     cores: _Count = 0
     cores_at_most: _Count = 0
+    #: CPUs that the host of the server shares with no other host of the rig, at least.
+    own_cpus: _Count = 0
     hosts: _Count = 0
     link_gbit_per_s: _Positive = 0.0
     #: Samples a trial, at least.

@@ -12,6 +12,7 @@ import pandas as pd
 from labkit.answers import percent
 from labkit.claims.schema import Cell, Claim, Needs
 from labkit.dataset import Dataset
+from labkit.placement import parse_cpus
 from labkit.units import capability_words, heading
 
 #: How near a rig and a campaign are to the paper's, the nearest first.
@@ -149,6 +150,7 @@ def _lacking(needs: Needs, claim: Claim, dataset: Dataset, samples: int | None) 
             yield f"{capability_words(name)}: {reason}"
     for what, wanted, available in (
         ("CPUs of the system under test", needs.cores, _cores(facts)),
+        ("CPUs of the server's host alone", needs.own_cpus, _own_cpus(dataset)),
         ("hosts", needs.hosts, len(rig.get("hosts", {}).keys() - {_STAND_IN})),
         ("samples a trial", needs.samples if samples is not None else 0, samples),
     ):
@@ -234,6 +236,13 @@ def _capability(name: str, dataset: Dataset) -> str:
 
 def _cores(facts: Mapping[str, Any]) -> int:
     return int(_stable(facts, "sut").get("cpu", {}).get("count") or 0)
+
+
+def _own_cpus(dataset: Dataset) -> int:
+    """Return how many CPUs the host of the server has, and no other host of the rig."""
+    if not dataset.rig.get("shared_kernel", True):
+        return _cores(dataset.facts)
+    return len(parse_cpus(str(dataset.rig.get("cpu_map", {}).get("sut", ""))))
 
 
 def _link(wanted: float, dataset: Dataset) -> str:

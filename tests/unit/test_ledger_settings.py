@@ -71,6 +71,14 @@ def rig_of(rig: dict[str, Any], facts: Any = FACTS, needs: Needs = Needs(), **mo
         ),
         (Needs(cores_at_most=2), REAL, FACTS, "at most 2 CPUs of the system under test: there"),
         (Needs(cores_at_most=2), REAL, {}, "at most 2 CPUs"),
+        (Needs(own_cpus=16), REAL, FACTS, "16 CPUs of the server's host alone: there are 8"),
+        (
+            Needs(own_cpus=2),
+            REAL | {"shared_kernel": True, "cpu_map": {"sut": "1", "all": "0-1"}},
+            FACTS,
+            "2 CPUs of the server's host alone: there are 1",
+        ),
+        (Needs(own_cpus=1), REAL | {"shared_kernel": True}, FACTS, "does not state"),
     ],
 )
 def test_what_a_rig_lacks(needs: Needs, rig: Any, facts: Any, reason: str) -> None:
@@ -84,6 +92,7 @@ def test_a_rig_that_has_all_is_the_same_setting() -> None:
     needs = Needs(
         capabilities=CAPABILITIES,
         cores=8,
+        own_cpus=8,
         hosts=2,
         link_gbit_per_s=10,
         samples=5000,

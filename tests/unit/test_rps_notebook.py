@@ -84,7 +84,9 @@ def campaign(blocks, applications=("postgresql 300/s",), places=tuple(LATENCY)[:
     refused = f"docker weave | {applications[0]} | on"
     plan |= {"infeasible": [{"condition": refused, "reason": "no Weave"}], "blocks": blocks}
     settings = {"applications": list(applications), "seconds": 2, "steer_to": "own"}
-    return Campaign(plan | {"settings": settings, "rig": rig | {"cpu_map": {"sut": "1"}}}, records)
+    return Campaign(
+        plan | {"settings": settings, "rig": rig | {"cpu_map": {"sut": "1-2"}}}, records
+    )
 
 
 def verdicts(table):
@@ -148,8 +150,8 @@ def test_failed_trials_count_and_those_that_were_not_run_do_not(monkeypatch):
     options = {"failing": {(3, "docker overlay")}, "dropped": ("docker nat", "off")}
     _, names = execute(monkeypatch, campaign(8, **options), NOTEBOOK)
     notes = names["effects"]["latency_ns_mean"].set_index("placement")["note"]
-    assert "without a value" in notes["docker overlay"]
-    assert "without a value" not in notes["docker nat"] + notes["docker host"]
+    assert "trials without a value" in notes["docker overlay"]
+    assert "trials without a value" not in notes["docker nat"] + notes["docker host"]
     gains = (
         names["more"]["latency_ns_mean", "docker nat"]
         .set_index("contrast")

@@ -278,7 +278,8 @@ def test_comparisons_count_the_looks_at_which_the_campaign_could_stop(page_of, s
     level = page_of(dropped, value="gflops").tests["alpha"]
     assert level == pytest.approx(min(2 * one for one in LEVELS))
     looked.answer(None)
-    assert "could stop after 6, 12 blocks" in words(shown) and "in place of 0.05" in words(shown)
+    assert "look at the results after 6, 12 and 24 blocks" in words(shown)
+    assert "in place of 5 %" in words(shown)
 
 
 def test_trials_of_dropped_conditions_are_not_planned(page_of, shown):
@@ -363,7 +364,7 @@ def test_infeasible_conditions_and_counters_are_shown(page_of, shown):
     assert "Infeasible on this rig" in words(shown)
     assert "Not recorded here: softirqs." in words(shown)
     counters = [one for one in shown if isinstance(one, pd.DataFrame)][-1]
-    assert list(counters["context switches of all CPUs per message"]) == ["4", "4"]
+    assert list(counters["context switches of all CPUs per operation"]) == ["4", "4"]
     assert "size 0 B" in str([one for one in shown if isinstance(one, pd.DataFrame)])
     page.conclusions([], title="x")
     found = summary_of(shown)["infeasible"]
@@ -394,11 +395,12 @@ def test_counters_that_differ_say_why_in_numbers(page_of, shown):
     page.why(trials, "placement", PLACEMENTS, [*trials.columns[2:], "rps_ipis"])
     text = words(shown)
     # Each counter at 5 %, as one family: with 5 blocks a level of 5 % / 4 would decide nothing.
-    assert "context switches of all CPUs per message: more (4.04/message, +2.00/message" in text
+    switches = "context switches of all CPUs per operation"
+    assert f"{switches}: more (4.04/operation, +2.00/operation" in text
     assert "sockets dropped: counted with docker nat only, 3.80 on average." in text
     assert text.endswith(
         "No difference is shown in: TCP segments sent again; CPU time of the server's side busy; "
-        "network softirqs of all CPUs per message."
+        "network softirqs of all CPUs per operation."
     )
 
 
@@ -410,7 +412,7 @@ def test_counters_that_differ_a_little_or_were_not_recorded_are_said_to_be_so(pa
     )
     page.why(trials, "placement", PLACEMENTS, [*trials.columns[2:]])
     text = words(shown)
-    assert "context switches of all CPUs per message: same within 50 %" in text
+    assert "context switches of all CPUs per operation: same within 50 %" in text
     assert "No difference" not in text and "Nothing that was counted" not in text
     assert "with docker nat only" not in text and "Not recorded of both: " in text
 
@@ -471,11 +473,12 @@ def test_the_verdict_of_a_headline_has_a_direction(verdict, text):
 
 def test_the_claims_of_a_page_share_their_error_with_the_papers_other_studies(shown):
     names = ["p_replicates_adjusted", "p_contradicts_adjusted", "result"]
-    rows = Page("data/reference/rps", value="latency_ns_mean").claims("haruna2019")
-    both = ledger(["data/reference/rps", "data/reference/application-networks"])
+    studies = [f"data/reference/{name}" for name in ("network-isolation", "cpu-quota")]
+    rows = Page(studies[0], value="latency_ns").claims("latency2016")
+    both = ledger([*studies, "data/reference/union-filesystem"])
     both = both[both["id"].isin(rows["id"])]
     pd.testing.assert_frame_equal(rows[names], both[names])
-    alone = ledger("data/reference/rps").set_index("id")["p_contradicts_adjusted"]
+    alone = ledger(studies[0]).set_index("id")["p_contradicts_adjusted"]
     assert (alone[rows["id"]].to_numpy() < rows["p_contradicts_adjusted"]).any()
 
 
