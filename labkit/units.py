@@ -80,10 +80,14 @@ _METRICS = (
     Metric("cpu_use", "1", "neither", "CPU time of the server, as a share of one CPU", share=True),
     Metric("nr_throttled", "1", "lower", "periods in which the server was cut off"),
     Metric("messages_per_s", "1/s", "higher", "messages per second"),
-    Metric("context_switches", "1/message", "lower", "context switches of all CPUs per message"),
-    Metric("server_switches", "1/message", "lower", "voluntary switches of the server per message"),
-    Metric("idle_exits", "1/message", "lower", "wake-ups from idle of all CPUs per message"),
-    Metric("softirqs", "1/message", "neither", "network softirqs of all CPUs per message"),
+    Metric(
+        "context_switches", "1/operation", "lower", "context switches of all CPUs per operation"
+    ),
+    Metric(
+        "server_switches", "1/operation", "lower", "voluntary switches of the server per operation"
+    ),
+    Metric("idle_exits", "1/operation", "lower", "wake-ups from idle of all CPUs per operation"),
+    Metric("softirqs", "1/operation", "neither", "network softirqs of all CPUs per operation"),
     Metric("rps_ipis", "1", "neither", "calls from CPU to CPU by packet steering"),
     Metric("steal", "1", "lower", "share of CPU time stolen by the hypervisor", share=True),
     # what forwards datagrams
@@ -194,8 +198,8 @@ KEYS = {
 COUNTERS = {
     "harness_wakeups": ("1", "wake-ups of the harness's process inside the window"),
     "windows_repeated": ("1", "windows measured again, since the CPUs were moved apart"),
-    "softirq_net_rx": ("1/message", "receiving softirqs of all CPUs per message"),
-    "softirq_net_tx": ("1/message", "sending softirqs of all CPUs per message"),
+    "softirq_net_rx": ("1/operation", "receiving softirqs of all CPUs per operation"),
+    "softirq_net_tx": ("1/operation", "sending softirqs of all CPUs per operation"),
     "migrations": ("1", "times that the workload moved to another CPU"),
     "pressure_us": ("us", "time in which some task waited for a CPU (PSI)"),
     "softnet_dropped": ("1", "packets dropped by the receive queues of the CPUs"),
@@ -343,7 +347,7 @@ def heading(key: object) -> str:
     >>> heading("quota_us"), heading("n_blocks"), heading("latency_ns_p99")
     ('quota, us', 'blocks', 'latency of a call, 99 %, ns')
     >>> heading("context_switches"), heading("docker host")
-    ('context switches of all CPUs per message', 'docker host')
+    ('context switches of all CPUs per operation', 'docker host')
     """
     text = str(key)
     known = METRICS.get(text)
@@ -353,7 +357,7 @@ def heading(key: object) -> str:
     if not words:
         unit = unit_of_name(text)
         words = text.removesuffix(_ending_of(text)).removeprefix("n_").replace("_", " ")
-    # A count has no unit, and what is counted a second or a message is said in the words.
+    # A count has no unit, and what is counted per second or per operation is said in the words.
     return words if unit in ("", "1") or unit.startswith("1/") else f"{words}, {unit}"
 
 

@@ -36,9 +36,13 @@ def campaigns() -> tuple[Path, ...]:
 
 
 @cache
-def ledger_of(campaigns: tuple[Path, ...]) -> pd.DataFrame:
-    """Return the ledger of campaigns that no test changes; copy it before changing it."""
+def _ledger_of(campaigns: tuple[Path, ...]) -> pd.DataFrame:
     return ledger(list(campaigns))
+
+
+def ledger_of(campaigns: tuple[Path, ...]) -> pd.DataFrame:
+    """Return the ledger of campaigns that no test changes, evaluated once."""
+    return _ledger_of(campaigns).copy()
 
 
 def report(folder: Path, *, execute: str) -> None:

@@ -128,6 +128,9 @@ def _averaging_notes(
 PILOT_BLOCKS = 5
 
 
+#: How the note of a pair begins that lacks a level which was not measured.
+NO_TRIAL = "no trial with "
+
 COLUMNS = (
     *("condition", "n_blocks", "value", "base"),
     *("estimate", "low", "high", "confidence", "equal_low", "equal_high", "equal_confidence"),
@@ -402,7 +405,7 @@ def contrast(
     both = base.notna() & other.notna()
     missing = tuple(base.index[~both])
     used = (base[both], other[both]) if paired else (base.dropna(), other.dropna())
-    x, y = (logs.to_numpy(dtype=np.float64) for logs in used)
+    x, y = (np.asarray(logs, dtype=np.float64) for logs in used)
     n = min(len(x), len(y))
     mean, error, df = mean_and_error(x, y, paired, size=1.0)
     change, change_error, change_df = mean_and_error(np.exp(x), np.exp(y), paired)
@@ -463,7 +466,7 @@ def _few(n: int, alpha: float, needed: int | None) -> str:
 
 
 def _spread(missing: int, error: float) -> str:
-    parts = [f"{plural(missing, 'block')} could not be compared"] if missing else []
+    parts = [f"{plural(missing, 'block')} without a value of both"] if missing else []
     if error == 0:
         parts.append("no variance between blocks: constant or coarsely rounded values")
     return "; ".join(parts)
@@ -545,7 +548,7 @@ def _cell_contrasts(
         absent = [name for name in (levels[0], level) if name in lacking]
         if absent:
             lacks = " or ".join(f"{factor}={name}" for name in absent)
-            rows[level] = {**rows[level], "blocks_missing": (), "note": f"no trial with {lacks}"}
+            rows[level] = {**rows[level], "blocks_missing": (), "note": f"{NO_TRIAL}{lacks}"}
     return {level: rows[level] for level in levels[1:]}
 
 

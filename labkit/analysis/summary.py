@@ -114,7 +114,7 @@ def mechanisms(trials: pd.DataFrame, *, by: Sequence[str], columns: Sequence[str
     Parameters
     ----------
     trials : DataFrame
-        One row a trial, counters as stored (per message where `labkit.units` says so).
+        One row a trial, counters as stored (per operation where `labkit.units` says so).
     by, columns : sequence of str
         Condition columns, and numeric counters; a counter that a rig does not have may be absent.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from labkit.analysis.compare import COLUMNS
+from labkit.analysis.compare import COLUMNS, NO_TRIAL
 from labkit.analysis.overhead import COST_COLUMNS
 from labkit.analysis.robust import CHECKED_BLOCKS, HALF_CHECKED, SURE_BLOCKS, UNCHECKED
 from labkit.analysis.trials import require_columns
@@ -143,12 +143,22 @@ def _words(axis: pd.Index[Any]) -> pd.Index[Any]:
     return axis.set_names(list(map(words, axis.names)))
 
 
+#: So many pairs that were not measured are named at most.
+_NAMED = 5
+
+
 def not_compared(table: pd.DataFrame) -> str:
     """Return in words which rows were not compared, and why, and whether some were not checked."""
     keys = _keys(table)
     rows = table[table["n_blocks"] == 0].to_dict("records")
-    texts = [f"{', '.join(str(row[name]) for name in keys)} ({row['note']})" for row in rows]
-    sentences = ["Not compared: " + "; ".join(texts) + "."] if texts else []
+    # What was not measured is counted: it may be most of what factors can be combined to.
+    absent = [str(row["note"]).startswith(NO_TRIAL) for row in rows]
+    texts = []
+    if sum(absent) > _NAMED:
+        texts = [f"{sum(absent)} pairs of which one or both were not measured"]
+        rows = [row for row, lacks in zip(rows, absent, strict=True) if not lacks]
+    texts += [f"{', '.join(str(row[name]) for name in keys)} ({row['note']})" for row in rows]
+    sentences = [f"Not compared: {'; '.join(texts)}."] if texts else []
     notes = table["note"].astype(str).str
     if notes.contains(UNCHECKED, regex=False).any():
         sentences.append(
@@ -218,7 +228,7 @@ def _row(row: Mapping[Any, Any], unit: str) -> dict[str, str]:
         note for note in str(row["note"]).split("; ") if note and not note.endswith(_STATED_ONCE)
     ]
     if row["blocks_missing"]:
-        notes.append("missing: " + ", ".join(map(str, row["blocks_missing"])))
+        notes.append(f"missing: {_runs(row['blocks_missing'])}")
     return {
         "blocks": str(row["n_blocks"]),
         "ratio": ratio_text(row["estimate"], low, high),
@@ -229,6 +239,19 @@ def _row(row: Mapping[Any, Any], unit: str) -> dict[str, str]:
         "needed": "" if pd.isna(row["needed_blocks"]) else str(row["needed_blocks"]),
         "note": "; ".join(notes),
     }
+
+
+def _runs(blocks: Iterable[Any]) -> str:
+    """Return blocks in increasing order, with the runs of numbers among them: ``2, 9 to 40``."""
+    runs: list[list[Any]] = []
+    for block in blocks:
+        last = runs[-1][-1] if runs else None
+        # Blocks may have names or dates instead.
+        if isinstance(block, int | np.integer) and last == block - 1:
+            runs[-1][1:] = [block]
+        else:
+            runs.append([block])
+    return ", ".join(" to ".join(map(str, run)) for run in runs)
 
 
 def _with_interval(values: Sequence[float], digits: int) -> str:

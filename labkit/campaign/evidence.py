@@ -222,7 +222,7 @@ _COUNTERS = {
 
 
 def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> dict[str, float]:
-    """Return what happened between two snapshots, some of it per message."""
+    """Return what happened between two snapshots, some of it per operation."""
     rates = {
         "context_switches": _change(before, after, "context_switches"),
         "server_switches": _change(before, after, "voluntary"),

@@ -122,7 +122,7 @@ class Trial:
 
     @property
     def mechanisms(self) -> dict[str, float]:
-        """The mechanisms of the measured window, per message where they are rates."""
+        """The mechanisms of the measured window, per operation where they are rates."""
         return {key: x for key, x in self.record["mechanisms"].items() if key != _REPEATED}
 
     def flag(self, *texts: str) -> None:
@@ -342,7 +342,7 @@ class Trial:
     ) -> dict[str, Measurement]:
         """Run clients at the same time in one window, on one host.
 
-        Each runs inside a placement or, for None, on the generator. Rates per message count the
+        Each runs inside a placement or, for None, on the generator. Rates per operation count the
         messages of all clients.
 
         Returns

@@ -281,7 +281,7 @@ def _evaluated(data: Cells, *parts: Part, note: str = "", also: float = 0.0) -> 
 def _paired(above: NDArray[np.float64], below: NDArray[np.float64]) -> Inference:
     """Return the ratio of two cells, paired by block: by t on logs where they have logarithms."""
     both = ~(np.isnan(above) | np.isnan(below))
-    note = _incomplete(both)
+    note = _incomplete(both, "a value of both")
     top, bottom = above[both], below[both]
     if (top > 0).all() and (bottom > 0).all():
         return block_mean(np.log(top) - np.log(bottom), scale="log", note=note)
@@ -289,9 +289,9 @@ def _paired(above: NDArray[np.float64], below: NDArray[np.float64]) -> Inference
     return block_ratio(top, bottom, note=note)
 
 
-def _incomplete(known: NDArray[np.bool_]) -> str:
+def _incomplete(known: NDArray[np.bool_], what: str) -> str:
     lost = int((~known).sum())
-    return f"{lost} of {len(known)} blocks incomplete" if lost else ""
+    return f"{lost} of {len(known)} blocks without {what}" if lost else ""
 
 
 def _contrast(case: _Case) -> Evaluation:
@@ -316,7 +316,7 @@ def _bound(case: _Case) -> Evaluation:
     data = case.values([cell])
     values = data.values[0].to_numpy(dtype=np.float64)
     known = ~np.isnan(values)
-    values, note = values[known], _incomplete(known)
+    values, note = values[known], _incomplete(known, "a value")
     if data.positive:
         estimate = block_mean(np.log(values), scale="log", note=note)
     else:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from labkit import dataset, plots
 from labkit.analysis import checks, power, tables
 from labkit.analysis.compare import PILOT_BLOCKS, contrasts, decide, factor_effect, log_table
+from labkit.analysis.estimates import join_notes
 from labkit.analysis.noise import noise_floor
 from labkit.analysis.summary import STATISTICS, mechanisms, summarise
 from labkit.analysis.tables import (
@@ -82,8 +83,11 @@ _FACTS: dict[str, tuple[str, ...]] = {
 }
 #: What a page shows of a claim; the ledger has the rest.
 _CLAIM_COLUMNS = ["claim", "published", "measured [interval]", "setting", "result", "why"]
-#: Numbers in the flags of trials: without them, flags of one kind are the same text.
-_AMOUNTS = r"[0-9.,%]+"
+#: Numbers in the flags of trials, without which flags of one kind are the same text; not those of
+#: an application's name (``nginx 1 MB: ...``).
+_AMOUNTS = r"[0-9.,%]++(?! [KM]?B:|/s:)"
+#: Up to so many failed attempts are listed one by one.
+_FAILED_ROWS = 20
 _FLOOR = ("n_blocks", "sd", "decidable_margin", "detectable_difference")
 #: Verdicts of comparisons that are decided.
 _DECIDED = ("different", "equivalent", "different within margin")
@@ -125,9 +129,9 @@ what was measured here, with the interval that the result rests on.
 `setting` compares this rig with the paper's: `same`, `analogue` (the claim can be decided, but \
 the paper's rig had more), or `unsuitable`. `result` is what the measurement says: `replicated` \
 and `contradicted` each rest on a test, corrected by Holm over the paper's claims that can be \
-decided, here and by its other studies that are measured beside this one; `undecided` is neither, \
-with the number of blocks needed; on an unsuitable rig the result is `not decidable on this rig`, \
-whatever was measured."""
+decided, here and by its other studies that are measured beside this one, and for looks: `p` is \
+compared with 0.05. `undecided` is neither, with the number of blocks needed; on an unsuitable rig \
+the result is `not decidable on this rig`, whatever was measured."""
 
 
 class Page:
@@ -532,11 +536,13 @@ class Page:
         if not self.answers:
             self.say("Not measured here, so there is no answer.")
         if len(looks := self.plan.get("looks", ())) > 1:
-            at = ", ".join(map(str, looks[:-1]))
+            at = f"{', '.join(map(str, looks[:-1]))} and {looks[-1]}"
             self.say(
-                f"This campaign could stop after {at} blocks. Comparisons count this: their level "
-                f"is {self.tests['alpha']:.2g} in place of {ALPHA}. Other intervals (of fits, "
-                "quantiles, single conditions) do not, unless a verdict rests on them."
+                f"The plan is to look at the results after {at} blocks, and to drop conditions "
+                "that no open question needs: later blocks do not have them. Comparisons allow for "
+                f"it: their level is {percent(self.tests['alpha'])} in place of {percent(ALPHA)}. "
+                "Other intervals (of fits, quantiles, single conditions) do not, unless a verdict "
+                "rests on them."
             )
 
     def compared(
@@ -771,7 +777,7 @@ class Page:
         }
         counts = {kind: texts.explode().value_counts() for kind, texts in kinds.items()}
         shown = pd.concat(counts, names=["why", "what"]).rename("occurrences").reset_index()
-        return _mark("Failures", self.failed == 0, text, shown)
+        return _mark("Failures", not self.failed and flagged.empty, text, shown)
 
     def _flagged(self, *by: str) -> pd.DataFrame:
         """Return the trials that carry a flag, once for each group of `by`, with it as `flag`."""
@@ -941,10 +947,12 @@ class Page:
             # Of a level without a condition that ran twice nothing is known.
             largest = floor.groupby(by, observed=True)["decidable_margin"].max()
             levels = order_of(paired.loc[paired[value].notna(), by])
-            decidable = {name: float(largest.get(name, math.nan)) for name in levels}
+            decidable = {
+                level_words(by, level): float(largest.get(level, math.nan)) for level in levels
+            }
             decidable = decidable or {"": math.nan}
-        finite = {str(n): margin for n, margin in decidable.items() if math.isfinite(margin)}
-        unknown = [str(name) for name in decidable if str(name) not in finite]
+        finite = {name: margin for name, margin in decidable.items() if math.isfinite(margin)}
+        unknown = [name for name in decidable if name not in finite]
         self.margins |= {f"{value}{which}, {name}": margin for name, margin in finite.items()}
         self.unknown += [
             ", ".join(filter(None, [f"{self._quantity(value)}{which}", name])) for name in unknown
@@ -999,8 +1007,8 @@ class Page:
         if any(record["n_samples"] for record in chosen.records):
             self._show_inside(chosen, by or self.factors[0])
         odd = checks.outliers(trials, value=value, condition=self.factors)
-        count = int(odd["outlier"].sum())
-        self.say(f"{count} of {len(odd)} trials are unlike the others of their condition.")
+        count, of = int(odd["outlier"].sum()), int(odd[value].notna().sum())
+        self.say(f"{count} of {of} values are unlike the others of their condition.")
 
     def _show_inside(self, campaign: dataset.Dataset, by: str) -> None:
         """Show how much the samples of a trial depend on each other, and changes inside trials."""
@@ -1016,15 +1024,20 @@ class Page:
         self.show(changes.join(states).round(3))
 
     def _show_flags(self, by: str | None) -> None:
-        """Show how many trials carry which flag, and every attempt that failed."""
+        """Show how many trials carry which flag, and the attempts that failed, or their number."""
         group = by or self.factors[0]
         flags = self._flagged(group).groupby(["flag", group], observed=True).size()
         self.show(
             flags.unstack(fill_value=0) if len(flags) else flags, empty="No trial carries a flag."
         )
         failed = self.attempts[self.attempts["status"] != "ok"]
-        columns = ["trial", "attempt", *self.factors, "status", "problems"]
-        self.show(failed[columns], empty="No attempt failed.")
+        if len(failed) > _FAILED_ROWS:
+            kinds = failed["problems"].astype("object").str.replace(_AMOUNTS, "…", regex=True)
+            of = failed.assign(problems=kinds).groupby([*self.factors, "problems"], observed=True)
+            self.show(of.size().to_frame("failed attempts"))
+        else:
+            columns = ["trial", "attempt", *self.factors, "status", "problems"]
+            self.show(failed[columns], empty="No attempt failed.")
 
     def block_plot(
         self,
@@ -1117,6 +1130,11 @@ class Page:
                 return ""
             part = part.sort_values("result", key=lambda one: one.map(RESULTS.index), kind="stable")
             shown = format_claims(part)
+            unsupported = shown["own arithmetic"] == "does not follow"
+            shown.loc[unsupported, "published"] = [
+                join_notes(text, "not all that its text says of this follows from its tables")
+                for text in shown.loc[unsupported, "published"]
+            ]
             return shown.to_html(index=False, border=0, columns=named, classes="against")
 
         from nbconvert.filters.markdown import markdown2html  # slow to import
@@ -1270,7 +1288,9 @@ def _share_text(share: float) -> str:
 def _setting_text(value: Any) -> str:
     """Return the value of a setting in words."""
     if isinstance(value, Mapping):
-        return "; ".join(f"{heading(name)}: {_setting_text(one)}" for name, one in value.items())
+        # Keys of a setting are arguments of a tool, which may have the name of a column.
+        names = {name: str(name).replace("_", " ") for name in value}
+        return "; ".join(f"{names[name]}: {_setting_text(one)}" for name, one in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_setting_text, value)) or "none"
     if isinstance(value, bool) or value is None:

@@ -30,7 +30,8 @@ class Measurement:
     metrics : mapping of str to float
         One number per trial.
     messages : int
-        Messages exchanged in the window, warm-up included: the denominator of evidence per message.
+        Messages exchanged in the window, warm-up included: what evidence per operation is
+        divided by.
     flags : tuple of str
         Validity rules that did not hold; the trial is kept and flagged.
     also : tuple of (levels, metrics)

@@ -33,16 +33,16 @@ SIZES = {
     "MiB": 1024.0**2,
     "GiB": 1024.0**3,
     "1/s": 1.0,
-    "1/message": 1.0,
+    "1/operation": 1.0,
     "B/s": 1.0,
     "kB/s": 1e3,
     "MB/s": 1e6,
     "GB/s": 1e9,
     "/s": 1.0,
-    "/message": 1.0,
+    "/operation": 1.0,
     "Gflop/s": 1.0,
 }
-STORED = ("ns", "us", "s", "1", "share", "1/s", "1/message", "Mbit/s", "B", "MB/s", "Gflop/s")
+STORED = ("ns", "us", "s", "1", "share", "1/s", "1/operation", "Mbit/s", "B", "MB/s", "Gflop/s")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ STORED = ("ns", "us", "s", "1", "share", "1/s", "1/message", "Mbit/s", "B", "MB/
         (9412.3, "Mbit/s", "9.41 Gbit/s"),
         (0.5, "Mbit/s", "500 kbit/s"),
         (12_345.6, "1/s", "12,300/s"),
-        (3.2, "1/message", "3.20/message"),
+        (3.2, "1/operation", "3.20/operation"),
         (1024, "B", "1.00 KiB"),
         (100, "B", "100 B"),
         (2.5 * 1024**3, "B", "2.50 GiB"),
@@ -205,9 +205,32 @@ def test_words_have_a_direction(changed: dict[str, Any], word: str) -> None:
         ),
         (
             {"verdict": "undecided", "ratio": 1.02, "low": 0.9, "high": 1.14, "value": 12_648.0},
-            "docker bridge against docker host: cannot tell yet: differences up to 14 % possible; "
-            "about 20 blocks would decide; median round-trip time 12.6 us, +248 ns, "
+            "docker bridge against docker host: cannot tell yet: from 10 % faster to 14 % "
+            "slower; about 20 blocks would decide; median round-trip time 12.6 us, +248 ns, "
             "1.02x [0.900, 1.14]",
+        ),
+        (
+            {"verdict": "undecided", "ratio": 1.3, "low": 0.9, "high": 2.1, "needed": None},
+            "docker bridge against docker host: cannot tell yet: from 10 % faster to 2.10x "
+            "(slower); too noisy for a number of blocks that can be planned; median round-trip "
+            "time 17.3 us, +4.90 us, 1.30x [0.900, 2.10]",
+        ),
+        (
+            {"verdict": "undecided", "ratio": 1.3, "low": 1.0, "high": 2e6, "needed": None},
+            "docker bridge against docker host: cannot tell yet: from no difference to any "
+            "factor slower; too noisy for a number of blocks that can be planned; median "
+            "round-trip time 17.3 us, +4.90 us, 1.30x [1.00, unbounded]",
+        ),
+        (
+            {**RATE, "verdict": "undecided", "ratio": 0.8, "low": 0.003, "high": 1.997},
+            "docker bridge against docker host: cannot tell yet: from 0.00300x (slower) to 2.00x "
+            "(faster); about 20 blocks would decide; throughput (as received) 17.3 Gbit/s, "
+            "+4.90 Gbit/s, 0.800x [0.00300, 2.00]",
+        ),
+        (
+            {"verdict": "undecided", "ratio": 1.3, "low": 1e-7, "high": 2e6, "needed": 5},
+            "docker bridge against docker host: cannot tell yet: any difference is possible; more "
+            "blocks may decide; median round-trip time 17.3 us, +4.90 us, 1.30x [0, unbounded]",
         ),
     ],
 )

@@ -167,7 +167,7 @@ def test_factors_that_no_cell_names_are_averaged_over_what_all_have() -> None:
     failed(found, lambda one: one["block"] < 4 and one["levels"]["wait"] == "spin")
     row = one(found)
     assert row["estimate"] == pytest.approx(2, rel=0.02) and row["n_blocks"] == 7
-    assert "3 of 10 blocks incomplete" in row["why"]
+    assert "3 of 10 blocks without a value of both" in row["why"]
     nothing = Campaign(
         found.plan,
         [
@@ -207,7 +207,7 @@ def test_what_is_left_out_is_said() -> None:
     found = campaign(higher, factors={**FACTORS, "wait": ["block", "spin"]})
     failed(found, lambda one: one["block"] < 4 and one["levels"]["wait"] == "spin")
     row = one(found, claim("bound", condition=A, high=2))
-    assert row["n_blocks"] == 7 and "3 of 10 blocks incomplete" in row["why"]
+    assert row["n_blocks"] == 7 and "3 of 10 blocks without a value" in row["why"]
     never = [
         one
         for one in campaign(higher, factors={**FACTORS, "wait": ["block", "spin"]}).records

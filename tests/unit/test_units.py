@@ -17,7 +17,7 @@ def test_cpu_time_of_both_sides_has_a_unit() -> None:
 
 def test_metrics_are_said_once_and_in_known_words() -> None:
     assert {one.better for one in METRICS.values()} == {"lower", "higher", "neither"}
-    units = {"ns", "us", "s", "1", "1/s", "1/message", "Mbit/s", "MB/s", "GB/s", "Gflop/s"}
+    units = {"ns", "us", "s", "1", "1/s", "1/operation", "Mbit/s", "MB/s", "GB/s", "Gflop/s"}
     assert {one.unit for one in METRICS.values()} == units
     assert all(name.rpartition("_ns")[1] or one.unit != "ns" for name, one in METRICS.items())
     assert METRICS["lossless_per_s"].better == "higher"

@@ -98,7 +98,7 @@ def test_missing_blocks_are_reported():
     assert table.loc["b", "blocks_missing"] == (7,)
     assert list(table["n_blocks"]) == [8, 9]
     assert "a: 1 of 10 trials without a value" in table.loc["a", "note"]
-    assert "2 blocks could not be compared" in table.loc["a", "note"]
+    assert "2 blocks without a value of both" in table.loc["a", "note"]
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])

@@ -71,6 +71,15 @@ def test_one_baseline_goes_to_the_heading_and_what_was_not_run_is_said():
     lacking = not_compared(table.iloc[1:])
     assert lacking == "Not compared: y, other / base (no trial with condition=other)."
     assert not_compared(table).startswith(lacking) and lacking not in not_compared(table.iloc[:1])
+    many = not_compared(pd.concat([table.iloc[1:]] * 6))
+    assert many == "Not compared: 6 pairs of which one or both were not measured."
+
+
+def test_blocks_that_one_side_lacks_are_named_as_runs():
+    frame = trials(np.random.default_rng(2), blocks=12).assign(cell="x")
+    frame = frame[(frame["condition"] != "other") | ~frame["block"].isin([2, 5, 6, 7, 10, 11])]
+    table = factor_effect(frame, "condition", ["base", "other"], ["cell"], value="value")
+    assert "missing: 2, 5 to 7, 10 to 11" in format_comparison(table).iloc[0]["note"]
 
 
 def test_nothing_to_show():

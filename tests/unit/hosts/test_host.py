@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.errors import CommandFailed, HostUnreachable, UsageError
+from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
 from labkit.hosts import Host, LocalHost, Result, SshHost, script
 from labkit.hosts.host import limited, ran_out_of_time
 
@@ -115,6 +115,12 @@ def test_the_result_of_a_failure() -> None:
 def test_the_command_of_a_script_is_its_arguments() -> None:
     result = Result(tuple(script("exit 1\n", "one", "a\ntext")), "here", 1, "", "", 0.0)
     assert result.command == "(script) one"
+
+
+def test_a_timeout_kills_the_process_group() -> None:
+    with pytest.raises(CommandTimeout) as caught:
+        LocalHost().run("sh", "-c", '(trap "" TERM; sleep 300) & echo $!; sleep 300', timeout=0.5)
+    assert not survives(int(caught.value.evidence["stdout"]))
 
 
 def test_a_child_outside_the_group_that_keeps_the_output_open(

@@ -137,7 +137,7 @@ def test_ladder_plot(samples):
         compared(samples), counters, margin=0.02, columns=columns, level="wait", title="the ladder"
     )
     text = words(drawn)
-    assert "(1/message)" in text and "not recorded" in text and "baseline" in text
+    assert "(1/operation)" in text and "not recorded" in text and "baseline" in text
     assert len(drawn.axes) == 4
     labels = [text.get_text() for text in drawn.axes[0].get_yticklabels()]
     assert labels[0] == "bare clean"

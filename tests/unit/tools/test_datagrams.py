@@ -189,7 +189,7 @@ def test_a_hop_whose_port_is_taken_says_so(host: LocalHost) -> None:
         with started(hop.argv) as process:
             with pytest.raises(PlacementError, match="did not become ready"):
                 wait_ready(host, Started(process.pid), hop, seconds=0.5)
-            process.wait()
+            assert process.wait(timeout=60) != 0
 
 
 LOOK = """{clock}
