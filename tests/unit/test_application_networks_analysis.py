@@ -134,7 +134,8 @@ def test_what_was_put_in_is_found(five_blocks):
     assert set(nat["verdict"]) == {"different"} and len(nat) == 4
     assert nat["estimate"].to_numpy() == pytest.approx(1 / 1.25, rel=0.02)
     late = cells_of(names["effects"]["latency"], "docker overlay / docker host")
-    assert set(late.index) == set(names["CALLS"])
+    # Most trials of nginx with 1 MB did not reach their rate.
+    assert set(late.index) == set(names["CALLS"]) - {"nginx 1 MB"}
     assert late["estimate"].to_numpy() == pytest.approx(1.8, rel=0.02)
     orders = names["analysis"].format_ranking(names["orders"]["throughput"], ["application"], ">")
     assert orders["iperf3 tcp"].startswith("docker host > docker ")
