@@ -13,6 +13,7 @@ import yaml
 
 import labkit
 import labkit.tools
+from labkit.claims.ledger import RESULTS
 from labkit.claims.schema import load_claims
 from labkit.placement import ENGINES, NETWORKS
 from labkit.report.execution import parameters_source
@@ -141,6 +142,34 @@ def findings() -> str:
         answer = data.compare(**arguments)
         rows.append((what, against, f"**{answer.word}**", answer.numbers))
     return _table(["what", "against", "answer", "value, difference, ratio"], rows)
+
+
+#: What each paper is about, for the README.
+PAPERS = {
+    "rohprimardho2015": "round trips, with CPU affinity and spinning",
+    "jha2018": "services that disturb each other",
+    "struye2017": "chains that forward packets, on Docker, LXC and rkt",
+    "latency2016": "CPU quotas, published ports, union file systems",
+    "haruna2019": "applications over container networks, packet steering",
+}
+
+
+def outcomes(rows: pd.DataFrame) -> str:
+    """Return what became of each paper's claims, as a table of Markdown.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Rows of `labkit.ledger`.
+    """
+    results = list(RESULTS)[:4]
+    counts = rows.groupby("source")["result"].value_counts().unstack(fill_value=0)
+    counts = counts.reindex(columns=results, fill_value=0)
+    lines = [
+        (f"`{key}`", about, str(counts.loc[key].sum()), *map(str, counts.loc[key]))
+        for key, about in PAPERS.items()
+    ]
+    return _table(["paper", "about", "claims", *results], lines)
 
 
 def sizes() -> str:

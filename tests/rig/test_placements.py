@@ -53,7 +53,7 @@ def test_trial_from_start_to_stop(
         assert lab.owns(server.address)
         route = lab.hosts["generator"].run("ip", "route", "get", server.address).stdout
         assert " dev lab0 " in route
-        load = echoes(server.address)
+        load = echoes(server.address, MESSAGES)
         # What the tool writes does not depend on the placement, and it sleeps before it sends.
         by_tool = placement in (bare("clean"), docker("bridge"))
         if by_tool:
