@@ -162,7 +162,7 @@ def outcomes(rows: pd.DataFrame) -> str:
     rows : DataFrame
         Rows of `labkit.ledger`.
     """
-    results = list(RESULTS)[:4]
+    results = list(RESULTS[:4])
     counts = rows.groupby("source")["result"].value_counts().unstack(fill_value=0)
     counts = counts.reindex(columns=results, fill_value=0)
     lines = [

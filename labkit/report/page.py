@@ -770,18 +770,15 @@ class Page:
             f"{plural(self.failed, 'attempt')} failed, {len(flagged)} of {self._ok} trials carry "
             "a flag of labkit's checks"
         )
-        failed = self.attempts.loc[self.attempts["status"] != "ok", "problems"].astype("object")
-        kinds: dict[str, pd.Series] = {
-            "failed": failed.str.replace(_AMOUNTS, "…", regex=True),
-            "flagged": flagged["flag"].str.split("; "),
-        }
+        failed = self.attempts.loc[self.attempts["status"] != "ok", "problems"]
+        kinds = {"failed": _without_amounts(failed), "flagged": flagged["flag"].str.split("; ")}
         counts = {kind: texts.explode().value_counts() for kind, texts in kinds.items()}
         shown = pd.concat(counts, names=["why", "what"]).rename("occurrences").reset_index()
         return _mark("Failures", not self.failed and flagged.empty, text, shown)
 
     def _flagged(self, *by: str) -> pd.DataFrame:
         """Return the trials that carry a flag, once for each group of `by`, with it as `flag`."""
-        flags = self.trials["flags"].astype("object").str.replace(_AMOUNTS, "…", regex=True)
+        flags = _without_amounts(self.trials["flags"])
         flagged = self.trials.assign(flag=flags)[flags != ""]
         # A trial has a row for each thing that it measured.
         return flagged.drop_duplicates(["block", "position", "attempt", *by])
@@ -1032,8 +1029,8 @@ class Page:
         )
         failed = self.attempts[self.attempts["status"] != "ok"]
         if len(failed) > _FAILED_ROWS:
-            kinds = failed["problems"].astype("object").str.replace(_AMOUNTS, "…", regex=True)
-            of = failed.assign(problems=kinds).groupby([*self.factors, "problems"], observed=True)
+            kinds = failed.assign(problems=_without_amounts(failed["problems"]))
+            of = kinds.groupby([*self.factors, "problems"], observed=True)
             self.show(of.size().to_frame("failed attempts"))
         else:
             columns = ["trial", "attempt", *self.factors, "status", "problems"]
@@ -1285,12 +1282,17 @@ def _share_text(share: float) -> str:
     return percent(share) if math.isfinite(share) else "unknown"
 
 
+def _without_amounts(texts: pd.Series[Any]) -> pd.Series[Any]:
+    """Return flags or problems without their numbers, so that those of one kind are equal."""
+    return texts.astype("object").str.replace(_AMOUNTS, "…", regex=True)
+
+
 def _setting_text(value: Any) -> str:
     """Return the value of a setting in words."""
     if isinstance(value, Mapping):
         # Keys of a setting are arguments of a tool, which may have the name of a column.
-        names = {name: str(name).replace("_", " ") for name in value}
-        return "; ".join(f"{names[name]}: {_setting_text(one)}" for name, one in value.items())
+        entries = ((str(name).replace("_", " "), one) for name, one in value.items())
+        return "; ".join(f"{name}: {_setting_text(one)}" for name, one in entries)
     if isinstance(value, list | tuple):
         return ", ".join(map(_setting_text, value)) or "none"
     if isinstance(value, bool) or value is None:

@@ -5,6 +5,7 @@ import json
 import IPython.display
 import matplotlib
 import nbformat
+import pytest
 from matplotlib.figure import Figure
 
 import labkit.dataset
@@ -50,6 +51,12 @@ def execute(monkeypatch, stand_in, notebook, **parameters):
         if isinstance(value, Figure):
             value.canvas.draw()
     return shown, names
+
+
+def executed(stand_in, notebook, **parameters):
+    """Run the notebook as `execute` does, for the tests of a module, and undo the patches."""
+    with pytest.MonkeyPatch.context() as patch:
+        return execute(patch, stand_in, notebook, **parameters)
 
 
 def summary_of(shown):

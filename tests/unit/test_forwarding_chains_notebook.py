@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from memory_campaigns import Campaign, record
-from notebook_pages import ANALYSES, execute, summary_of, words
+from notebook_pages import ANALYSES, execute, executed, summary_of, words
 
 NOTEBOOK = ANALYSES / "50-forwarding-chains.ipynb"
 #: Of bare metal's packets: what is let through, with one hop and with more.
@@ -102,8 +102,7 @@ def verdicts(table, chain):
 @pytest.fixture(scope="module")
 def five_blocks():
     """Return what a page of five blocks displayed, and its names."""
-    with pytest.MonkeyPatch.context() as patch:
-        return execute(patch, campaign(5), NOTEBOOK)
+    return executed(campaign(5), NOTEBOOK)
 
 
 def test_what_was_put_in_is_found(five_blocks):

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from memory_campaigns import Campaign, record
-from notebook_pages import ANALYSES, execute, summary_of, words
+from notebook_pages import ANALYSES, execute, executed, summary_of, words
 
 NOTEBOOK = ANALYSES / "40-interference.ipynb"
 SERVICES = ["linpack", "stream", "bonnie", "netperf"]
@@ -142,8 +142,7 @@ def campaign(blocks, cases=CASES, failing=(), idle=0.1, empty=(), cut=(), record
 def page(tmp_path_factory):
     """The page of a full campaign, once for the tests that look at parts of it."""
     path = tmp_path_factory.mktemp("model") / "model.csv"
-    with pytest.MonkeyPatch.context() as patch:
-        shown, names = execute(patch, campaign(8), NOTEBOOK, model=str(path))
+    shown, names = executed(campaign(8), NOTEBOOK, model=str(path))
     return shown, names, path
 
 
