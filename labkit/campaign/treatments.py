@@ -167,8 +167,8 @@ class SharedCache(Treatment):
     A hypervisor may move virtual CPUs to cores without one; all that passes between them then takes
     longer, by 1.2 to 2.5 times. At "kept" a window waits until they share it, and one in which
     they did not for a while is measured again: alone (`Trial.repeated`), or with its trial. Where
-    they do not come to share it, each window is flagged. Separate machines share none, and nothing
-    is kept there.
+    they do not come to share it, each window is flagged. Nothing is kept on separate machines,
+    which share none, and on processors other than AMD's, where it cannot be told.
     """
 
     known = (AS_FOUND, "kept")

@@ -18,7 +18,8 @@ def command(cpus: tuple[int, int], period: float = 0.0) -> list[str]:
 
     The program is ``programs/cache_line.py``: two processes of Python write in turn to a word of
     shared memory, each on its CPU. It fails where the kernel does not say that the CPUs share a
-    cache.
+    cache, and on processors other than AMD's. Those have one last-level cache a socket, and the
+    time in it depends on where two cores are: a shared cache cannot be told from none.
 
     Parameters
     ----------

@@ -307,7 +307,8 @@ class Rig:
         dict of str to float
             ``cache_line_ns``, and ``cache_line_ratio`` to the least that was read since the rig was
             opened, or earlier in the campaign. Empty where the two are separate machines or one
-            CPU, or where the kernel does not say that they share a cache.
+            CPU, where the kernel does not say that they share a cache, or where a time would not
+            tell it (`labkit.hosts.cache_line`).
         """
         argv = self.cache_line_command()
         return self.cache_line_of(self.hosts["sut"].run(*argv, check=False).stdout) if argv else {}

@@ -40,6 +40,12 @@ def numbers(text: str) -> set[int]:
     return {cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}
 
 
+def in_groups(processor: str) -> bool:
+    """Tell by /proc/cpuinfo whether cores share their last-level cache in groups (AMD's CCX)."""
+    makers = {line.split(":")[-1].strip() for line in processor.splitlines() if "vendor_id" in line}
+    return bool(makers & {"AuthenticAMD", "HygonGenuine"})
+
+
 def share_a_cache(ours: int, other: int) -> bool:
     """Tell whether the kernel says that two CPUs share a cache."""
     lists = Path(f"/sys/devices/system/cpu/cpu{ours}/cache").glob("index*/shared_cpu_list")
@@ -93,6 +99,8 @@ def main(ours: int, other: int, period: float) -> str | None:
     """Print the times in ns; return why there are none."""
     if not share_a_cache(ours, other):
         return "no shared cache"
+    if not in_groups(Path("/proc/cpuinfo").read_text()):
+        return "cores of this processor do not share caches in groups"
     chunks = _FEW if period else _CHUNKS
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     harness, parent, began = os.getppid(), os.getpid(), time.monotonic() + 0.02

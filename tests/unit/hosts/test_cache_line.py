@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
+import runpy
 import signal
 import subprocess
 import time
@@ -13,13 +15,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.hosts import LocalHost
+from labkit.hosts import LocalHost, cache_line
 from labkit.hosts.cache_line import command, timings
 from labkit.placement import LEAST_NS, least_read, parse_cpus
 from labkit.rig.base import Rig
 
+CPUINFO = Path("/proc/cpuinfo")
+PROGRAM = Path(cache_line.__file__).parent / "programs" / "cache_line.py"
 
-def said_to_share(one: int, other: int) -> bool:
+
+def timed(one: int, other: int) -> bool:
+    """Tell whether the time of a line tells whether these CPUs of this machine share a cache."""
+    if not re.search("^vendor_id.*(AuthenticAMD|HygonGenuine)$", CPUINFO.read_text(), re.MULTILINE):
+        return False
     lists = Path(f"/sys/devices/system/cpu/cpu{one}/cache").glob("index*/shared_cpu_list")
     return any({one, other} <= set(parse_cpus(path.read_text().strip())) for path in lists)
 
@@ -32,16 +40,30 @@ def test_a_cache_line_is_timed_between_cpus_that_share_a_cache() -> None:
     one, *others = sorted(os.sched_getaffinity(0))
     for other in others[:1]:
         # The CPUs may be busy with other work, so that there is no upper bound.
-        assert [ns >= 0 for ns in times_ns((one, other))] == [True] * said_to_share(one, other)
+        assert [ns >= 0 for ns in times_ns((one, other))] == [True] * timed(one, other)
     assert times_ns((one, 4095)) == [], "there is no such CPU"
+
+
+@pytest.mark.parametrize(
+    ("processor", "grouped"),
+    [
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\n", True),
+        ("processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R)\n", False),
+        ("processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n", False),
+    ],
+)
+def test_only_processors_whose_cores_share_caches_in_groups_are_timed(
+    processor: str, grouped: bool
+) -> None:
+    assert runpy.run_path(str(PROGRAM))["in_groups"](processor) == grouped
 
 
 @pytest.mark.parametrize("seconds", [0.002, 60.0])
 def test_it_is_timed_again_and_again_until_it_is_to_end(seconds: float) -> None:
     """Also between two timings, and then once more."""
     one, *others = sorted(os.sched_getaffinity(0))
-    if not any(said_to_share(one, other) for other in others[:1]):
-        pytest.skip("the kernel does not say that the first two CPUs share a cache")
+    if not any(timed(one, other) for other in others[:1]):
+        pytest.skip("not a processor of AMD with a cache that its first two CPUs share")
     timing = subprocess.Popen(command((one, others[0]), seconds), stdout=subprocess.PIPE, text=True)
     assert timing.stdout
     rows = [timing.stdout.readline() for _ in range(5 if seconds < 1 else 1)]
