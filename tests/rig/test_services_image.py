@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from labkit.campaign.trial import Trial
 from labkit.errors import ToolOutput
 from labkit.placement import docker, waiting
 from labkit.tools import bonnie, fio, linpack, netperf, repeat, stream, stress_ng, sysbench
-from labkit.tools.base import Client
+from labkit.tools.base import Client, Measurement
 from labkit.tools.repeat import Repeated
 
 pytestmark = pytest.mark.rig
@@ -51,6 +52,23 @@ def test_linpack_takes_as_many_threads_as_it_may_use_cpus(make_trial: Make) -> N
     with trial.serve(waiting("services"), docker("nat").limited(cpuset=cpu), cpus=cpu) as server:
         found = trial.measure(linpack.solve(300), inside=server)
     assert found.metrics["linpack_threads"] == 1
+
+
+def test_linpack_uses_avx_where_the_processor_has_it(make_trial: Make) -> None:
+    """An OpenBLAS that does not know a processor would take kernels without."""
+    printed = []
+
+    def keep(stdout: str, log: str) -> Measurement:
+        printed.append(stdout)
+        return linpack.parse(stdout, log)
+
+    trial = make_trial()
+    with trial.serve(waiting("services"), docker("nat")) as server:
+        trial.measure(replace(linpack.solve(300), parse=keep), inside=server)
+        flags = server.host.run("cat", "/proc/cpuinfo").stdout
+    (text,) = printed
+    assert text.startswith("linpack: dgesv of OpenBLAS")
+    assert "Prescott kernels" not in text or " avx2 " not in flags
 
 
 def test_two_tools_run_in_one_window(make_trial: Make, left: Left) -> None:
