@@ -393,8 +393,8 @@ def test_the_representation_of_a_dataset(store: Store) -> None:
     (store.path / "plan.json").write_text("{")
     assert "damaged" in repr(Dataset(store.path))
     assert "damaged" in Dataset(store.path)._repr_html_()
-    study = load(project("data/reference/affinity-spinning"))
-    assert "trials: 520 of 520 planned, 40 blocks, 37 failed" in repr(study)
+    study = load(project("data/reference/cpu-quota"))
+    assert "trials: 864 of 864 planned, 60 blocks, 31 failed" in repr(study)
 
 
 def test_one_column_may_be_a_string_and_near_names_are_suggested(store: Store) -> None:
