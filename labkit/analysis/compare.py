@@ -648,7 +648,7 @@ def ranking(
     ...     trials.query("affinity == 'split'"), "placement", ["wait"], value="rtt_ns_median"
     ... )
     >>> analysis.format_ranking(table, ["wait"])["spin"]
-    'bare clean < bare chroot ~ docker host ~ bare rules ~ bare cgroup < docker bridge'
+    'bare clean < bare rules ~ docker host ~ bare cgroup ~ bare chroot < docker bridge'
     """
     require_columns(frame, [factor, value, "block", *within])
     require_names(frame, [factor])

@@ -100,7 +100,7 @@ def fit_factorial(
     >>> names = {"factors": ["affinity", "wait"]}
     >>> model = analysis.fit_factorial(trials, value="rtt_ns_median", **names)
     >>> model.n_blocks
-    8
+    16
     >>> list(model.terms["term"])
     ['affinity', 'wait', 'affinity:wait']
     """

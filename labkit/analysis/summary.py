@@ -131,12 +131,12 @@ def mechanisms(trials: pd.DataFrame, *, by: Sequence[str], columns: Sequence[str
     >>> names = {"by": ["placement"], "columns": ["context_switches", "softirqs"]}
     >>> analysis.mechanisms(trials, **names).round(2)
            placement  n_trials  context_switches  softirqs
-    0    docker host        32              0.02       2.0
-    1    bare cgroup         8              0.01       2.0
-    2  docker bridge        16              0.02       2.0
-    3    bare chroot         8              0.01       2.0
+    0    docker host        32              0.01       2.0
+    1    bare cgroup        16              0.01       2.0
+    2  docker bridge        16              0.01       2.0
+    3    bare chroot        16              0.01       2.0
     4     bare clean        32              0.01       2.0
-    5     bare rules         8              0.02       2.0
+    5     bare rules        16              0.01       2.0
     """
     require_columns(trials, by)
     # Categories have an order of their own, which sorting keeps; other names come as they appear.

@@ -83,7 +83,7 @@ def format_comparison(
     >>> shown.loc["docker bridge", "answer"]
     'slower'
     >>> shown.loc["docker bridge", "difference [interval]"].replace(chr(160), " ")
-    '+4.47 us [+4.33, +4.60]'
+    '+2.53 us [+2.22, +2.85]'
     """
     keys = _keys(table)
     names = {name: [str(value) for value in table[name]] for name in keys}
@@ -394,7 +394,7 @@ def format_ranking(table: pd.DataFrame, within: Sequence[str], sign: str = "<") 
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
     >>> table = analysis.ranking(trials, "placement", ["wait"], value="rtt_ns_median")
     >>> analysis.format_ranking(table, ["wait"]).iloc[0]
-    'bare clean < bare chroot ~ docker host ~ bare rules ~ bare cgroup < docker bridge'
+    'bare clean < bare rules ~ docker host ~ bare cgroup ~ bare chroot < docker bridge'
     """
     orders: dict[Any, str] = {}
     for row in table[table["steps"] == 1].to_dict("records"):

@@ -289,7 +289,7 @@ class Dataset:
         'slower'
         >>> spin = campaign.compare("spin", "block", placement="docker host", affinity="split")
         >>> print(spin)  # doctest: +ELLIPSIS
-        spin is faster than block: median round-trip time 10.3 us, -44.0 us, 0.189x [0.182, ...]
+        spin is faster than block: median round-trip time 5.93 us, -50.8 us, 0.105x [0.102, ...]
         """
         from labkit.dataset.comparison import compare_conditions
 
@@ -369,7 +369,7 @@ class Dataset:
         --------
         >>> from labkit import load
         >>> load("data/reference/affinity-spinning").series("rtt_ns").shape
-        (520, 9)
+        (1600, 9)
         """
         records, counts, measured = self._measured(columns, reduce)
         keys = self._keys(records, [1] * len(counts)) | {"n": np.array(counts, dtype=np.int64)}
