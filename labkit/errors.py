@@ -166,8 +166,8 @@ class ManipulationError(PlacementError):
     """A placement or treatment is not what its label says: verification found something else."""
 
 
-class CpusApart(LabkitError):
-    """CPUs that were to share a cache did not, as the hypervisor had moved them."""
+class CpusDisturbed(LabkitError):
+    """CPUs did not share a cache, or run at full speed, as they were to: the hypervisor's doing."""
 
 
 class RigError(LabkitError):

@@ -22,6 +22,12 @@ from labkit.errors import UsageError, suggestion
 APART, LEAST_NS = 2.0, 65.0
 #: The flag of a window in which they shared none.
 CPUS_APART = "the CPUs of generator and SUT shared no cache before or after the window"
+#: A CPU is slow if the reference operation takes this many times the least that was read. On an
+#: Intel Xeon of 2023, nine of ten readings at full speed were within 1.12 times the least; where
+#: the other thread of the core was in use, opening a file took 1.6 times as long.
+SLOW = 1.25
+#: The flag of a window in which it was.
+CPU_SLOW = "the CPU was slow before, between or after the operations"
 #: The ladder of baselines, from a plain process to one that is nearly a container.
 BASELINE_LEVELS = ("clean", "rules", "chroot", "cgroup")
 #: The runtimes that start containers, that is all but ``bare``.
@@ -191,6 +197,11 @@ def apart(mechanisms: Mapping[str, float], least: float = math.nan) -> bool:
     if math.isnan(least):
         return mechanisms.get("cache_line_ratio", 0.0) > APART
     return mechanisms.get("cache_line_ns", 0.0) > APART * least
+
+
+def slow(mechanisms: Mapping[str, float], least_ns: float) -> bool:
+    """Tell whether a CPU was slow, where the reference operation takes `least_ns` otherwise."""
+    return mechanisms.get("reference_ns", 0.0) > SLOW * least_ns
 
 
 def least_read(windows: Iterable[Mapping[str, Any]]) -> float:

@@ -174,6 +174,8 @@ def account(
             mechanisms |= evidence.beside(before, after)
             record["evidence"][kernel.host.name] = {"before": before, "after": after}
     allowed = [after[_LATENCY] for _, (_, after) in snapshots if _LATENCY in after]
+    for measurement in measurements:
+        mechanisms |= measurement.mechanisms
     if allowed:  # of the machine that was allowed most
         mechanisms[_LATENCY] = float(max(allowed))
     if others:

@@ -28,7 +28,7 @@ from labkit.campaign.window import drivers
 from labkit.dataset import dropped_before, load
 from labkit.dataset.files import read_looks
 from labkit.design import Condition, Design, flatten, level_label, trial_name
-from labkit.errors import CpusApart, HostUnreachable, LabkitError, Rebooted
+from labkit.errors import CpusDisturbed, HostUnreachable, LabkitError, Rebooted
 from labkit.paths import PROGRESS
 from labkit.placement import parse_cpus
 from labkit.process import announce, seconds_left
@@ -184,7 +184,9 @@ class Runner:
             log.ended(record | trial.record, condition.label, error)
             if not error:
                 break
-            lost = self._await_hosts(label, log) or isinstance(error, (HostUnreachable, CpusApart))
+            lost = self._await_hosts(label, log) or isinstance(
+                error, (HostUnreachable, CpusDisturbed)
+            )
             losses, failures = losses + lost, failures + (not lost)
         return error
 

@@ -7,6 +7,7 @@ window. A factor or setting without a treatment is a value that only the protoco
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -14,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from labkit.campaign.background import Captured, capture_packets
-from labkit.errors import CpusApart, ManipulationError, RigError
+from labkit.errors import CpusDisturbed, ManipulationError, RigError
 from labkit.hosts import Host, LocalHost, Tuning, script
 from labkit.hosts.journal import offload
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
 from labkit.hosts.tuning import LATENCY_REQUEST, takes_latency_request
-from labkit.placement import Placement, apart, bare, docker
+from labkit.placement import CPU_SLOW, Placement, apart, bare, docker, slow
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
 from labkit.runtimes import RUNTIMES, Server
@@ -191,15 +192,58 @@ class SharedCache(Treatment):
         self._patience = max(self._patience / 2, 2.0) if moved else self._PATIENCE
 
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
-        """Raise `CpusApart` where the CPUs were moved apart in the window."""
+        """Raise `CpusDisturbed` where the CPUs were moved apart in the window."""
         if level == "kept" and self._shared and apart(mechanisms):
-            raise CpusApart(
+            raise CpusDisturbed(
                 "the hypervisor moved the CPUs of generator and SUT apart in the window",
                 why=f"a cache line takes {mechanisms['cache_line_ns']:.0f} ns there and back: they "
                 "share no cache",
                 remedy='the trial is repeated; shared_cache "as found" keeps such trials',
             )
         return []
+
+
+class CpuSpeed(Treatment):
+    """The speed of the CPU that runs file operations: "kept", or "as found".
+
+    Another guest may use the other thread of its core, which steal does not show; the CPU then runs
+    at 0.6 to 0.7 of its speed, for a tenth of a second to minutes. At "kept" a trial in which a
+    reference operation (``reference_ns``, opening and closing /dev/null) took 1.25 times the least
+    of the session or longer is repeated, after a pause. Where the CPU stays slow, trials are
+    flagged; those that came before the least are flagged when the campaign is read.
+    """
+
+    known = (AS_FOUND, "kept")
+    #: Attempts in turn that are repeated at most; half of it after each series in vain, to 1.
+    _PATIENCE = 8
+    #: Seconds of the first pause; it is doubled after each further attempt.
+    _PAUSE = 0.25
+
+    def __init__(self) -> None:
+        self._least_ns = math.inf
+        self._patience, self._slow = self._PATIENCE, 0
+
+    def ready(self, rig: Rig, level: Any) -> None:
+        """Pause after attempts at which the CPU was slow."""
+        if self._slow:
+            time.sleep(self._PAUSE * 2 ** (self._slow - 1))
+
+    def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
+        """Raise `CpusDisturbed` where the CPU was slow before, between or after the operations."""
+        self._least_ns = min(self._least_ns, mechanisms.get("reference_ns", math.inf))
+        if level != "kept" or not slow(mechanisms, self._least_ns):
+            self._patience, self._slow = self._PATIENCE, 0
+            return []
+        self._slow += 1
+        if self._slow > self._patience:
+            self._patience, self._slow = max(self._patience // 2, 1), 0
+            return [CPU_SLOW]
+        raise CpusDisturbed(
+            "the CPU was slow in the window",
+            why=f"to open and close /dev/null took {mechanisms['reference_ns']:.0f} ns, where it "
+            f"takes {self._least_ns:.0f}: another guest may have used the other thread of its core",
+            remedy='the trial is repeated; cpu_speed "as found" keeps such trials',
+        )
 
 
 def _machines(rig: Rig) -> Sequence[str]:

@@ -31,7 +31,7 @@ from labkit.campaign.treatments import (
 )
 from labkit.campaign.window import Load, Window, WindowResult, host_of, thinned
 from labkit.design import Condition
-from labkit.errors import CpusApart, UsageError
+from labkit.errors import CpusDisturbed, UsageError
 from labkit.hosts import Host, script
 from labkit.hosts.cache_line import PERIOD
 from labkit.hosts.target import Target
@@ -416,7 +416,7 @@ class Trial:
             flags = list(self.record["flags"])
             try:
                 return measure(*arguments, **options)
-            except CpusApart:
+            except CpusDisturbed:
                 self.record["flags"] = flags
                 mechanisms[_REPEATED] += 1
         return measure(*arguments, **options)

@@ -7,6 +7,7 @@ all, and a failed attempt is a row too.
 from __future__ import annotations
 
 import html
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
@@ -24,7 +25,7 @@ from labkit.dataset.schema import Plan, check
 from labkit.dataset.storage import REST, PackedTables, Part, TrialFolders, read_samples, storage_of
 from labkit.design import condition_label
 from labkit.errors import DatasetError, suggestion
-from labkit.placement import CPUS_APART, apart, least_read
+from labkit.placement import CPU_SLOW, CPUS_APART, apart, least_read, slow
 
 if TYPE_CHECKING:
     from labkit.answers import Answer
@@ -156,16 +157,22 @@ class Dataset:
         """
         rows = [row for record in self.records for row in _rows(record)]
         # The first windows had nothing lower to be compared with.
-        for row in rows:
-            late = row["status"] == "ok" and apart(row, self.nearest_ns)
-            if late and CPUS_APART not in row["flags"]:
-                row["flags"] = "; ".join(filter(None, [row["flags"], CPUS_APART]))
+        for row in (row for row in rows if row["status"] == "ok"):
+            broken = {CPUS_APART: apart(row, self.nearest_ns), CPU_SLOW: slow(row, self.fastest_ns)}
+            late = [flag for flag, holds in broken.items() if holds and flag not in row["flags"]]
+            row["flags"] = "; ".join(filter(None, [row["flags"], *late]))
         return pd.DataFrame(rows)
 
     @cached_property
     def nearest_ns(self) -> float:
         """The least time of a cache line in the whole campaign, in ns; infinite without any."""
         return least_read(record.get("mechanisms", {}) for record in self.records)
+
+    @cached_property
+    def fastest_ns(self) -> float:
+        """The least time of the operation that tells a CPU's speed, in ns; or infinity."""
+        steps = [record.get("mechanisms", {}).get("reference_ns") for record in self.records]
+        return min((float(one) for one in steps if one), default=math.inf)
 
     @property
     def ok(self) -> pd.DataFrame:
@@ -307,7 +314,7 @@ class Dataset:
         >>> first.ok["block"].unique().tolist()
         [1]
         """
-        _ = self.nearest_ns  # which a part keeps
+        _ = self.nearest_ns, self.fastest_ns  # which a part keeps
         part = copy(self)
         for name in ("trials", "levels", "sampled"):
             part.__dict__.pop(name, None)

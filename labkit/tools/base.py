@@ -37,6 +37,8 @@ class Measurement:
     also : tuple of (levels, metrics)
         Other conditions that the same trial measured, such as the other side of a pair: the levels
         in which they differ from the trial's own, and their metrics. Each becomes a row.
+    mechanisms : mapping of str to float
+        Evidence that the tool took itself, such as how fast its CPU was.
 
     Examples
     --------
@@ -50,6 +52,7 @@ class Measurement:
     messages: int = 0
     flags: tuple[str, ...] = ()
     also: tuple[tuple[Mapping[str, Any], Mapping[str, float]], ...] = ()
+    mechanisms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

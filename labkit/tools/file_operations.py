@@ -123,13 +123,17 @@ def parse(stdout: str, log: str = "") -> Measurement:
     Measurement
         ``latency_ns`` of each operation, with ``close_ns`` and ``call_ns`` (opening) or
         ``again_ns`` (the second write to the same file). Its messages are all operations that
-        were done, those of the warm-up included.
+        were done, those of the warm-up included. The mechanism ``reference_ns`` is how long it
+        took to open and close /dev/null: the longest of the times before, between and after the
+        operations.
     """
     head = _HEAD.search(stdout)
     with reading(TOOL, stdout):
         summary = json.loads(head[0]) if head else {}
         names = [str(name) for name in summary["columns"]]
         count, done = int(summary["count"]), int(summary["done"])
+        # Not in the output of earlier versions.
+        speed = {name: float(summary[name]) for name in ("reference_ns",) if name in summary}
     body, _, end = stdout[head.end() if head else 0 :].strip().rpartition("\n")
     if end.split() != ["end", str(count)]:
         raise unreadable(TOOL, f"it breaks off before the end of {count} operations", stdout)
@@ -139,4 +143,4 @@ def parse(stdout: str, log: str = "") -> Measurement:
     wrong = any((values <= 0).any() for values in samples.values())
     if wrong or any(len(values) != count for values in samples.values()):
         raise unreadable(TOOL, f"it has not {count} positive times in each column", stdout)
-    return Measurement(samples, messages=done)
+    return Measurement(samples, messages=done, mechanisms=speed)

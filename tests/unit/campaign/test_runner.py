@@ -25,7 +25,7 @@ from labkit.campaign.trial import Trial
 from labkit.campaign.window import harness_switches
 from labkit.dataset import load
 from labkit.design import Condition, make_design
-from labkit.errors import CommandFailed, CpusApart, HostUnreachable, LabkitError, Rebooted
+from labkit.errors import CommandFailed, CpusDisturbed, HostUnreachable, LabkitError, Rebooted
 from labkit.hosts import LocalHost
 from labkit.process import TERMINAL, UNTIL
 from labkit.rig.base import Rig
@@ -329,7 +329,7 @@ def test_lost_connections_are_not_counted_as_attempts(flaky: Flaky, tmp_path: Pa
 
 
 def test_a_trial_whose_cpus_were_moved_is_repeated_more_often(rig: Rig, tmp_path: Path) -> None:
-    moved = {f"c{call}": CpusApart("moved apart") for call in range(2, 8)}
+    moved = {f"c{call}": CpusDisturbed("moved apart") for call in range(2, 8)}
     found = plan_of(rig, Protocol(**moved)).run(tmp_path)
     assert len(found.ok) == 6 and found.trials["status"].tolist().count("failed") == 6
     assert found.ok.set_index("trial").loc["b01-p02", "attempt"] == 7

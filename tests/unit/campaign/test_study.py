@@ -19,16 +19,16 @@ from labkit import load
 from labkit.campaign import study as studies
 from labkit.campaign import treatments
 from labkit.campaign import trial as trials
-from labkit.campaign.runner import histogram
+from labkit.campaign.runner import LOSSES, histogram
 from labkit.campaign.study import Study, noise
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
 from labkit.dataset import campaigns
 from labkit.design import Condition
-from labkit.errors import CpusApart, ManipulationError, PlanMismatch, UsageError
+from labkit.errors import CpusDisturbed, ManipulationError, PlanMismatch, UsageError
 from labkit.hosts import LocalHost, Result
 from labkit.paths import SHIPPED, project
-from labkit.placement import bare, container, docker
+from labkit.placement import CPU_SLOW, bare, container, docker
 from labkit.rig.base import Rig
 from labkit.runtimes import Server
 from labkit.tools.base import Measurement
@@ -237,7 +237,7 @@ def test_a_window_waits_until_the_cpus_share_a_cache(clock: list[float]) -> None
     cache.ready(rig, "kept")
     assert clock[0] == pytest.approx(0.6) and rig.ratios == [1]
     assert cache.check("kept", {"cache_line_ratio": 1.2}) == cache.check("kept", {}) == []
-    with pytest.raises(CpusApart, match="moved the CPUs of generator and SUT apart") as caught:
+    with pytest.raises(CpusDisturbed, match="moved the CPUs of generator and SUT apart") as caught:
         cache.check("kept", apart)
     assert "280 ns there and back" in caught.value.why
     assert cache.check("as found", apart) == []
@@ -258,6 +258,43 @@ def test_where_cpus_do_not_come_to_share_a_cache_ever_less_is_waited(clock: list
     assert clock[0] - began == pytest.approx(120, abs=0.25), "they had come to share it"
 
 
+def at(ns: float) -> dict[str, float]:
+    return {"reference_ns": ns}
+
+
+def test_an_attempt_with_a_slow_cpu_is_repeated_after_a_pause(clock: list[float]) -> None:
+    speed = treatments.CpuSpeed()
+    assert speed.check("kept", at(12)) == speed.check("kept", {}) == []
+    assert speed.check("kept", at(10)) == speed.check("kept", at(12.5)) == []
+    assert speed.check("as found", at(16)) == []
+    for pause in (0, 0.25, 0.5, 1):
+        began = clock[0]
+        speed.ready(Moving(1), "kept")
+        assert clock[0] - began == pause
+        with pytest.raises(CpusDisturbed, match="the CPU was slow") as caught:
+            speed.check("kept", at(16))
+    assert "took 16 ns, where it takes 10" in caught.value.why
+    assert speed.check("kept", at(11)) == []
+    began = clock[0]
+    speed.ready(Moving(1), "kept")
+    assert clock[0] == began
+
+
+def test_where_a_cpu_stays_slow_ever_fewer_attempts_are_repeated(clock: list[float]) -> None:
+    speed = treatments.CpuSpeed()
+    speed.check("kept", at(10))
+    for repeated in (8, 4, 2, 1, 1):
+        for _ in range(repeated):
+            speed.ready(Moving(1), "kept")
+            with pytest.raises(CpusDisturbed):
+                speed.check("kept", at(16))
+        assert speed.check("kept", at(16)) == [CPU_SLOW]
+    assert repeated < LOSSES, "a trial is flagged before it fails"
+    assert speed.check("kept", at(10)) == []
+    with pytest.raises(CpusDisturbed):
+        speed.check("kept", at(16))
+
+
 @pytest.mark.parametrize("moved", [0, trials.WINDOW_ATTEMPTS - 1, trials.WINDOW_ATTEMPTS])
 def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved: int) -> None:
     trial, left = Trial(Moving(1), Condition(()), {}, "trial-1", {}), [moved]
@@ -267,11 +304,11 @@ def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved: int) -> Non
         trial.flag("of the window")
         if left[0]:
             left[0] -= 1
-            raise CpusApart("moved")
+            raise CpusDisturbed("moved")
         return text
 
     if moved == trials.WINDOW_ATTEMPTS:
-        with pytest.raises(CpusApart):
+        with pytest.raises(CpusDisturbed):
             trial.repeated(measure, "measured")
         return
     assert trial.repeated(measure, "measured") == "measured"

@@ -20,7 +20,7 @@ from labkit.dataset import FORMAT, Dataset, campaigns, load, read_json
 from labkit.dataset.package import pack
 from labkit.errors import DatasetError
 from labkit.paths import project
-from labkit.placement import CPUS_APART
+from labkit.placement import CPU_SLOW, CPUS_APART
 
 PLAN: dict[str, Any] = {
     "identity": {"settings": {"messages": 3}},
@@ -78,6 +78,16 @@ def test_trials_that_began_with_the_cpus_apart_are_flagged_once_a_lower_time_is_
     assert found.trials["flags"].tolist() == [CPUS_APART, "", "", f"x; {CPUS_APART}"]
     part = found.part(lambda one: one["position"] != 2)
     assert part.trials["flags"].tolist() == [CPUS_APART, "", f"x; {CPUS_APART}"]
+
+
+def test_trials_before_the_least_time_of_the_reference_are_flagged(store: Store) -> None:
+    for position, ns in enumerate((16.0, 10.0, 12.0), 1):
+        add(store, position=position, mechanisms={"reference_ns": ns})
+    add(store, position=4)
+    found = load(store.path)
+    assert found.trials["flags"].tolist() == [CPU_SLOW, "", "", ""]
+    part = found.part(lambda one: one["position"] == 1)
+    assert part.trials["flags"].tolist() == [CPU_SLOW]
 
 
 def test_a_sample_takes_its_value_and_a_few_bytes(store: Store) -> None:
