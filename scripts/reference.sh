@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Put campaigns into data/reference, and renew what shows them: notebooks and recorded outputs.
+# Put campaigns into data/reference, and renew what shows them: notebooks and recorded outputs. The
+# notebooks of all studies of a paper are executed again, as its claims are corrected together.
 #   scripts/reference.sh data/local/decide/rps/20261124-111213-0123456789ab
 # A campaign of the same study that was there before is replaced. An experiment (`vary` in its plan)
 # is put beside it, with the setting in its name. README.md has findings of the reference:
@@ -7,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ $# = 0 ]; then
-    sed -n '2,6s/^# \?//p' "$0" >&2
+    sed -n '2,7s/^# \?//p' "$0" >&2
     exit 2
 fi
 work=$(mktemp -d)
@@ -17,11 +18,11 @@ trap 'rm -rf "$work"' EXIT
 .venv/bin/labkit dataset verify data/reference
 cp -r data/reference "$work/together"
 rm "$work/together/SHA256SUMS"
-notebooks=()
+studies=()
 for campaign in "$@"; do
     study=$(basename "$(dirname "$campaign")")
     varied=$(.venv/bin/python -c 'import json, sys; print(*json.load(sys.stdin).get("vary", ()))' <"$campaign/plan.json")
-    notebooks+=(notebooks/analysis/*-"$study".ipynb)
+    studies+=("$study")
     folder=$work/together/$study${varied:+-${varied//_/-}}
     rm -rf "$folder"
     cp -r "$campaign" "$folder"
@@ -29,8 +30,23 @@ done
 .venv/bin/labkit dataset pack "$work/together" -o "$work/reference"
 rm -rf data/reference
 cp -r "$work/reference" data/reference
-.venv/bin/python -m nbconvert --execute --inplace --to notebook "${notebooks[@]}" notebooks/analysis/90-ledger.ipynb
+mapfile -t notebooks < <(
+    .venv/bin/python - "${studies[@]}" <<'END'
+import sys
+from pathlib import Path
+
+from labkit.claims.schema import load_claims
+
+claims, measured = load_claims(), set(sys.argv[1:])
+papers = {claim.source for claim in claims if claim.study in measured}
+measured |= {claim.study for claim in claims if claim.source in papers}
+for path in sorted(Path("notebooks/analysis").glob("*.ipynb")):
+    if path.stem.partition("-")[2] in measured | {"ledger"}:
+        print(path)
+END
+)
+.venv/bin/python -m nbconvert --execute --inplace --to notebook "${notebooks[@]}"
 # It ends with 1 where it changed a notebook.
-.venv/bin/python scripts/clean_notebooks.py "${notebooks[@]}" notebooks/analysis/90-ledger.ipynb || true
+.venv/bin/python scripts/clean_notebooks.py "${notebooks[@]}" || true
 .venv/bin/python tests/golden/test_golden.py
 git diff --stat -- data notebooks tests/golden

@@ -74,6 +74,7 @@ def test_each_operation_runs_in_a_verified_storage(
     with trial.serve(waiting("tested"), placement) as server:
         found = {key: trial.measure(one, inside=server) for key, one in clients.items()}
         read = server.verification
+    assert trial.record["mechanisms"]["reference_ns"] > 0
     counts = {key: len(measurement.samples["latency_ns"]) for key, measurement in found.items()}
     assert counts == {"write": 20, "fsync": 5, "top": 20, "lowest": 20, "first": 2, "ls": 3}
     assert read["data"]["type"] == stored.targets["sut"].storages[name].filesystem
