@@ -167,7 +167,7 @@ class ManipulationError(PlacementError):
 
 
 class CpusDisturbed(LabkitError):
-    """CPUs did not share a cache, or run at full speed, as they were to: the hypervisor's doing."""
+    """The CPUs were not as a treatment keeps them: they shared no cache, or were slow."""
 
 
 class RigError(LabkitError):

@@ -22,9 +22,9 @@ from labkit.errors import UsageError, suggestion
 APART, LEAST_NS = 2.0, 65.0
 #: The flag of a window in which they shared none.
 CPUS_APART = "the CPUs of generator and SUT shared no cache before or after the window"
-#: A CPU is slow if the reference operation takes this many times the least that was read. On an
-#: Intel Xeon of 2023, nine of ten readings at full speed were within 1.12 times the least; where
-#: the other thread of the core was in use, opening a file took 1.6 times as long.
+#: A CPU is slow if the reference operation takes more than this many times the least that was
+#: read. On an Intel Xeon of 2023, nine of ten readings at full speed were within 1.12 times the
+#: least; where the other thread of the core was in use, opening a file took 1.6 times as long.
 SLOW = 1.25
 #: The flag of a window in which it was.
 CPU_SLOW = "the CPU was slow before, between or after the operations"

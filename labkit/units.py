@@ -197,7 +197,7 @@ KEYS = {
 #: Unit and description of counters and times that are not among `METRICS`.
 COUNTERS = {
     "harness_wakeups": ("1", "wake-ups of the harness's process inside the window"),
-    "windows_repeated": ("1", "windows measured again, since the CPUs were moved apart"),
+    "windows_repeated": ("1", "windows measured again, since the CPUs were disturbed"),
     "softirq_net_rx": ("1/operation", "receiving softirqs of all CPUs per operation"),
     "softirq_net_tx": ("1/operation", "sending softirqs of all CPUs per operation"),
     "migrations": ("1", "times that the workload moved to another CPU"),

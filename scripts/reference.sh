@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Put campaigns into data/reference, and renew what shows them: notebooks and recorded outputs. The
-# notebooks of all studies of a paper are executed again, as its claims are corrected together.
+# notebooks of a paper's other studies are executed too: its claims share one error rate.
 #   scripts/reference.sh data/local/decide/rps/20261124-111213-0123456789ab
 # A campaign of the same study that was there before is replaced. An experiment (`vary` in its plan)
 # is put beside it, with the setting in its name. README.md has findings of the reference:
@@ -27,10 +27,7 @@ for campaign in "$@"; do
     rm -rf "$folder"
     cp -r "$campaign" "$folder"
 done
-.venv/bin/labkit dataset pack "$work/together" -o "$work/reference"
-rm -rf data/reference
-cp -r "$work/reference" data/reference
-mapfile -t notebooks < <(
+shown=$(
     .venv/bin/python - "${studies[@]}" <<'END'
 import sys
 from pathlib import Path
@@ -45,6 +42,10 @@ for path in sorted(Path("notebooks/analysis").glob("*.ipynb")):
         print(path)
 END
 )
+mapfile -t notebooks <<<"$shown"
+.venv/bin/labkit dataset pack "$work/together" -o "$work/reference"
+rm -rf data/reference
+cp -r "$work/reference" data/reference
 .venv/bin/python -m nbconvert --execute --inplace --to notebook "${notebooks[@]}"
 # It ends with 1 where it changed a notebook.
 .venv/bin/python scripts/clean_notebooks.py "${notebooks[@]}" || true

@@ -130,7 +130,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ran = terminalreporter.config.stash[RAN]
     skipped = terminalreporter.config.stash[SKIPPED]
-    # The run beside the rig's has none, and "0 ran" would read as if none had run at all.
+    # A run of other tests has none, and "0 ran" would read as if none had run at all.
     if not ran and not skipped and not REQUIRED:
         return
     terminalreporter.section("rig")

@@ -168,14 +168,14 @@ def account(
         *server, sum(one.messages for one in measurements)
     )
     mechanisms |= evidence.cpu_sides(client=(*client, cpus[0]), server=(*server, cpus[1]))
+    for measurement in measurements:
+        mechanisms |= measurement.mechanisms
     record["evidence"] = {"before": server[0], "after": server[1]}
     for kernel, (before, after) in snapshots:
         if after is not server[1]:
             mechanisms |= evidence.beside(before, after)
             record["evidence"][kernel.host.name] = {"before": before, "after": after}
     allowed = [after[_LATENCY] for _, (_, after) in snapshots if _LATENCY in after]
-    for measurement in measurements:
-        mechanisms |= measurement.mechanisms
     if allowed:  # of the machine that was allowed most
         mechanisms[_LATENCY] = float(max(allowed))
     if others:

@@ -40,8 +40,7 @@ from labkit.tools.base import Measurement
 ATTEMPTS = 2
 #: Planned trials failed in a row after which a run ends: the rig is broken.
 GIVE_UP = 5
-#: Attempts at a trial that may end with a lost connection or CPUs that were moved, besides
-#: `ATTEMPTS`.
+#: Attempts at a trial that may end with a lost connection or disturbed CPUs, besides `ATTEMPTS`.
 LOSSES = 10
 #: Seconds between two looks whether a host answers again.
 _LOOK_SECONDS = 5.0

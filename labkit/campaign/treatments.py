@@ -207,14 +207,16 @@ class CpuSpeed(Treatment):
     """The speed of the CPU that runs file operations: "kept", or "as found".
 
     Another guest may use the other thread of its core, which steal does not show; the CPU then runs
-    at 0.6 to 0.7 of its speed, for a tenth of a second to minutes. At "kept" a trial in which a
-    reference operation (``reference_ns``, opening and closing /dev/null) took 1.25 times the least
-    of the session or longer is repeated, after a pause. Where the CPU stays slow, trials are
-    flagged; those that came before the least are flagged when the campaign is read.
+    at 0.6 to 0.7 of its speed, for a tenth of a second to minutes. A trial is slow in which a
+    reference operation (``reference_ns``, opening and closing /dev/null) took more than 1.25 times
+    the shortest time read so far. At "kept" it is repeated, after a pause; where the CPU stays
+    slow, it is flagged, as at "as found". Slow trials that were measured before the shortest time
+    was read are flagged when the campaign is read.
     """
 
     known = (AS_FOUND, "kept")
-    #: Attempts in turn that are repeated at most; half of it after each series in vain, to 1.
+    #: So many slow attempts in a row are repeated at most: half as many, but at least 1, after each
+    #: time that this did not help.
     _PATIENCE = 8
     #: Seconds of the first pause; it is doubled after each further attempt.
     _PAUSE = 0.25
@@ -231,9 +233,11 @@ class CpuSpeed(Treatment):
     def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
         """Raise `CpusDisturbed` where the CPU was slow before, between or after the operations."""
         self._least_ns = min(self._least_ns, mechanisms.get("reference_ns", math.inf))
-        if level != "kept" or not slow(mechanisms, self._least_ns):
+        if not slow(mechanisms, self._least_ns):
             self._patience, self._slow = self._PATIENCE, 0
             return []
+        if level != "kept":
+            return [CPU_SLOW]
         self._slow += 1
         if self._slow > self._patience:
             self._patience, self._slow = max(self._patience // 2, 1), 0
@@ -242,7 +246,7 @@ class CpuSpeed(Treatment):
             "the CPU was slow in the window",
             why=f"to open and close /dev/null took {mechanisms['reference_ns']:.0f} ns, where it "
             f"takes {self._least_ns:.0f}: another guest may have used the other thread of its core",
-            remedy='the trial is repeated; cpu_speed "as found" keeps such trials',
+            remedy='the trial is repeated; cpu_speed "as found" flags and keeps it',
         )
 
 

@@ -401,12 +401,12 @@ class Trial:
         return measurements
 
     def repeated(self, measure: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Call a function that measures, again where the CPUs were moved apart meanwhile.
+        """Call a function that measures, again where the CPUs were disturbed meanwhile.
 
         For a trial of several windows, which otherwise are all measured again for one of them
-        (`labkit.campaign.treatments.SharedCache`). The function starts what ends with a window,
-        such as a prepared client or a capture. The column ``windows_repeated`` counts in how many
-        calls the CPUs were moved.
+        (`labkit.errors.CpusDisturbed`). The function starts what ends with a window, such as a
+        prepared client or a capture. The column ``windows_repeated`` counts in how many calls the
+        CPUs were disturbed.
         """
         mechanisms = self.record["mechanisms"]
         mechanisms.setdefault(_REPEATED, 0.0)

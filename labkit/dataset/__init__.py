@@ -157,7 +157,9 @@ class Dataset:
         """
         rows = [row for record in self.records for row in _rows(record)]
         # The first windows had nothing lower to be compared with.
-        for row in (row for row in rows if row["status"] == "ok"):
+        for row in rows:
+            if row["status"] != "ok":
+                continue
             broken = {CPUS_APART: apart(row, self.nearest_ns), CPU_SLOW: slow(row, self.fastest_ns)}
             late = [flag for flag, holds in broken.items() if holds and flag not in row["flags"]]
             row["flags"] = "; ".join(filter(None, [row["flags"], *late]))

@@ -38,7 +38,7 @@ class Measurement:
         Other conditions that the same trial measured, such as the other side of a pair: the levels
         in which they differ from the trial's own, and their metrics. Each becomes a row.
     mechanisms : mapping of str to float
-        Evidence that the tool took itself, such as how fast its CPU was.
+        Evidence that the tool took itself, such as how fast its CPU was; of one client of a window.
 
     Examples
     --------

@@ -133,7 +133,8 @@ def parse(stdout: str, log: str = "") -> Measurement:
         names = [str(name) for name in summary["columns"]]
         count, done = int(summary["count"]), int(summary["done"])
         # Not in the output of earlier versions.
-        speed = {name: float(summary[name]) for name in ("reference_ns",) if name in summary}
+        timed = "reference_ns" in summary
+        speed = {"reference_ns": float(summary["reference_ns"])} if timed else {}
     body, _, end = stdout[head.end() if head else 0 :].strip().rpartition("\n")
     if end.split() != ["end", str(count)]:
         raise unreadable(TOOL, f"it breaks off before the end of {count} operations", stdout)
