@@ -26,7 +26,10 @@ from labkit.rig import archives, images, qemu
 
 _UNSHARED = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 # The image, of which there is one on this machine, is at its place in the other's files.
+# The namespace has a copy of every mount: that of a lab would keep its loop device beyond its end.
 _BEGIN = """
+cut -d ' ' -f 2 /proc/mounts | grep '^/var/lib/labkit/' | tac |
+    while read -r mount; do umount --lazy "$mount"; done
 for folder in /run/labkit /run/netns; do mkdir -p $folder; mount -t tmpfs tmpfs $folder; done
 [ -z "$2" ] || { mkdir -p "$1/guests/${2##*/}"; mount --bind "$2" "$1/guests/${2##*/}"; }
 mkdir -p /var/lib/labkit
