@@ -217,10 +217,7 @@ COUNTERS = {
     "steal_worst": ("1", "share of its time stolen from the CPU that lost most"),
     "cache_line_ns": ("ns", "time of a cache line from generator to SUT and back, the longest"),
     "cache_line_ratio": ("1", "the same, to the least that was read in the campaign"),
-    "reference_ns": (
-        "ns",
-        "time of opening and closing /dev/null beside the operations, the longest",
-    ),
+    "reference_ns": ("ns", "longest time to open and close /dev/null, on the operations' CPU"),
     "first_hop_drops": ("1", "datagrams that the first forwarder's socket dropped"),
     "conntrack_entries": ("1", "connections tracked at the end"),
     "latency_request_us": ("us", "longest wake-up time that the machine was allowed"),

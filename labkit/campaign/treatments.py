@@ -218,7 +218,7 @@ class CpuSpeed(Treatment):
     #: So many slow attempts in a row are repeated at most: half as many, but at least 1, after each
     #: time that this did not help.
     _PATIENCE = 8
-    #: Seconds of the first pause; it is doubled after each further attempt.
+    #: Seconds before the first repetition; twice as many before each further one.
     _PAUSE = 0.25
 
     def __init__(self) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 from time import perf_counter_ns as now
 
 Columns = dict[str, list[int]]
-#: Operations of a loop that tells how fast the CPU is.
-_STEPS = 50
-#: How long one took, each time that the CPU was timed, in ns.
+#: How often /dev/null is opened in one loop, to tell how fast the CPU is.
+_OPENS = 50
+#: How long that took, each time that the CPU was timed, in ns.
 _reference_ns: list[float] = []
 
 
@@ -31,11 +31,11 @@ def time_cpu() -> None:
     times = []
     for _ in range(5):
         began = now()
-        for _ in range(_STEPS):
+        for _ in range(_OPENS):
             with open(os.devnull, "rb"):  # noqa: PTH123 - as the operation that is measured
                 pass
         times.append(now() - began)
-    _reference_ns.append(sorted(times)[2] / _STEPS)
+    _reference_ns.append(sorted(times)[2] / _OPENS)
 
 
 def write(path: str, size_b: int, count: int, warm_up: int, flush: str) -> Columns:
