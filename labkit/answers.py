@@ -33,6 +33,8 @@ _STATISTICS = {"min": "lowest", "max": "highest", "p999": "p99.9", "p9999": "p99
 _STATISTICS |= {"q0.999": "p99.9", "q0.9999": "p99.99", "std": "standard deviation of"}
 #: Figures and their tables have a micro sign.
 _TIMES = frozenset({*_FAMILIES[0], "µs"})
+#: Verdicts of conditions that are the same within the margin.
+SAME = ("equivalent", "different within margin")
 
 
 def scaled(value: float, unit: str = "1", *, signed: bool = False) -> str:
@@ -188,7 +190,8 @@ def interval_text(
 
 def percent(share: float) -> str:
     """Return a share as per cent without needless digits: ``2 %``, ``0.5 %``, ``14 %``."""
-    return f"{100 * share:.2g} %" if share < 1 else f"{scaled(100.0 * share)} %"
+    # From 99.5 on, two digits would be 1e+02.
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{scaled(100.0 * share)} %"
 
 
 def confidence_text(confidence: float) -> str:
@@ -239,7 +242,7 @@ def word_of(verdict: str, ratio: float, margin: float | None = None, unit: str =
     >>> word_of("different", 1.4), word_of("equivalent", 1.01, 0.02)
     ('more', 'same within 2 %')
     """
-    if verdict in ("equivalent", "different within margin"):
+    if verdict in SAME:
         return f"same within {'the margin' if margin is None else percent(margin)}"
     if verdict == "undecided":
         return "cannot tell yet"
@@ -498,10 +501,6 @@ class Answer:
     def _repr_html_(self) -> str:
         sentence = html.escape(self.sentence).replace(self.word, f"<b>{self.word}</b>", 1)
         return f"<p>{sentence}<br><small>{html.escape(self._basis())}</small></p>"
-
-
-#: Verdicts of conditions that are the same within the margin.
-SAME = ("equivalent", "different within margin")
 
 
 def interval_of(row: Mapping[str, Any]) -> tuple[float, float, float]:

@@ -34,6 +34,7 @@ from labkit.analysis.trials import (
     sort_samples,
     statistic_of,
 )
+from labkit.answers import percent
 from labkit.dataset import Dataset
 from labkit.dataset.files import campaigns_within
 from labkit.errors import DatasetError, LabkitError, UsageError
@@ -102,7 +103,7 @@ class Study:
 
     def __init__(self, campaign: Dataset) -> None:
         self.campaign, self.plan = campaign, campaign.plan
-        self.margin = float(self.plan.get("margin", 0.02))
+        self.margin = campaign.margin
         if campaign.ok.empty:
             problems = [str(text) for text in campaign.trials.get("problems", [])]
             raise DatasetError(
@@ -360,7 +361,7 @@ def quantile_shift(selection: Selection) -> View:
     sentences += [
         not_compared(table),
         "Ratios and differences are paired by block. Intervals and p are corrected by Holm over "
-        f"these rows, and {study.margin:.1%} either way counts as equal.",
+        f"these rows, and {percent(study.margin)} either way counts as equal.",
         "What was chosen after looking decides nothing: the study's page does, as planned before.",
     ]
     if selection.sampled:
@@ -464,8 +465,11 @@ def attempts(selection: Selection) -> View:
     table = table.join(rows[["flags", "problems"]])
     folders = rows["trial"].str.partition("/")[0] + "-a" + rows["attempt"].astype(str)
     table = table.set_index(folders.rename("folder"))
-    flagged = int((rows["flags"] != "").sum())
-    text = f"{len(table)} attempts, {int((~ok).sum())} failed, {flagged} with a flag."
+    # A trial that measured several conditions has a row for each.
+    failed, flagged = (
+        table.index[there.to_numpy()].nunique() for there in (~ok, rows["flags"] != "")
+    )
+    text = f"{table.index.nunique()} attempts, {failed} failed, {flagged} with a flag."
     if len(table) > MOST_ROWS:
         text += f" The table has the first {MOST_ROWS}: choose fewer levels to see the others."
     where = f"The record and the output of an attempt are stored under {study.campaign.path}."

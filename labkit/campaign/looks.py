@@ -24,7 +24,7 @@ from labkit.analysis.sequential import Floats, Looks, campaign_share
 from labkit.answers import Answer
 from labkit.claims.cells import Measured, NotMeasured
 from labkit.claims.estimators import evaluate
-from labkit.claims.ledger import blocks_needed, p_values, reachable
+from labkit.claims.ledger import blocks_needed, blocks_text, p_values, reachable
 from labkit.claims.schema import Claim
 from labkit.claims.setting import setting
 from labkit.dataset import Dataset, dropped_before
@@ -146,15 +146,16 @@ class Questions:
             return "decided", "contradicted"
         level = self.looks.level(alpha, total)
         blocks = blocks_needed(evaluation.deciding, level, least)
-        if blocks is not None and blocks > GIVE_UP_AT * total:
-            return "given up", f"about {blocks:,} blocks would decide, and {total} are planned"
-        return "open", "" if blocks is None else f"about {blocks:,} blocks would decide"
+        # On fewer blocks than a verdict takes, the noise is not known well enough to give up.
+        if n >= least and blocks is not None and blocks > GIVE_UP_AT * total:
+            return "given up", f"{blocks_text(blocks)} would decide, and {total} are planned"
+        return "open", "" if blocks is None else f"{blocks_text(blocks)} would decide"
 
     def _comparisons(
         self, part: Dataset, conditions: Mapping[str, Levels], level: float
     ) -> Iterator[Question]:
         """Yield each condition against its baseline, by the test of a page; they are one family."""
-        baseline, margin = part.plan.get("baseline", {}), float(part.plan.get("margin", 0.02))
+        baseline, margin = part.plan.get("baseline", {}), part.margin
         pairs = baselines_of(conditions, baseline)
         names = short_names(conditions)
         tables = log_tables(part, self.outcomes) if pairs and len(part.ok) else []
@@ -187,7 +188,6 @@ class Questions:
             )
             answer = replace(answer, needed=rows[label]["needed"])
             state = "open" if answer.verdict == "undecided" else "decided"
-            # On fewer blocks than a verdict takes, the noise is not known well enough to give up.
             if state == "open" and answer.n_blocks >= least_blocks(level):
                 most = GIVE_UP_AT * self.looks.blocks[-1]
                 if answer.needed is None or answer.needed > most:

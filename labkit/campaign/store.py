@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from labkit.dataset import FORMAT, campaigns, read_json
 from labkit.dataset.files import LOOKS, digest_of, json_text
-from labkit.dataset.storage import DIGESTS, TRIALS
+from labkit.dataset.storage import DIGESTS, TRIALS, directory_of
 from labkit.design import digest, refuse_to_mix
 from labkit.errors import LabkitError, UsageError
 
@@ -218,7 +218,7 @@ class Store:
         logs: Mapping[str, str],
     ) -> Path:
         """Store an attempt; its directory is renamed into place when all of it is on disk."""
-        name = f"{record['trial']}-a{record['attempt']}"
+        name = directory_of(record)
         folder = self.path / "trials"
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / f".{name}.part"

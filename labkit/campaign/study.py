@@ -213,7 +213,8 @@ class Study:
         if vary := decide.get("vary"):
             _check_vary(self, decide)
             study = _varying(study, vary)
-        questions = _questions(study, blocks, decide.get("looks", ()), claims)
+        looks = decide.get("looks")
+        questions = _questions(study, blocks, looks, claims) if looks else None
         for name, level in study.baseline.items():
             labels = [design.level_label(one) for one in study.factors.get(name, ())]
             if design.level_label(level) not in labels:
@@ -240,7 +241,7 @@ class Study:
             blocks,
             seed,
             earlier,
-            questions if decide.get("looks") else None,
+            questions,
             named,
             {"vary": list(vary), "reason": decide["reason"]} if vary else {},
         )
@@ -569,20 +570,17 @@ def noise(
 
 def _questions(
     study: Study, blocks: int, looks: Sequence[int], claims: Sequence[str] | None
-) -> Questions | None:
-    """Return what a campaign is to decide; None without looks and without chosen claims."""
-    if not looks and claims is None:
-        return None
-    if looks and looks[-1] != blocks:
+) -> Questions:
+    """Return what a campaign is to decide."""
+    if looks[-1] != blocks:
         raise UsageError(
             f"the last look is after {looks[-1]} blocks, and {blocks} are planned",
             remedy=f"end looks with {blocks}",
         )
     known = load_claims()
     chosen = list(known) if claims is None else [known[name] for name in claims]
-    planned = Looks(tuple(looks) or (max(3, blocks),))
     hosts = {claim.id: known.paper_hosts(claim) for claim in chosen}
-    return Questions(planned, chosen, study.outcomes, hosts)
+    return Questions(Looks(tuple(looks)), chosen, study.outcomes, hosts)
 
 
 def _source(function: Callable[..., Any]) -> str:

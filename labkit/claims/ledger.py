@@ -572,6 +572,11 @@ def blocks_needed(parts: Sequence[Part], alpha: float, least: int) -> int | None
     return max(least, *known) if len(known) == len(parts) else None
 
 
+def blocks_text(blocks: int) -> str:
+    """Return in words how many blocks would decide."""
+    return f"{'more than' if blocks >= MOST_BLOCKS else 'about'} {blocks:,} blocks"
+
+
 def _over_campaigns(part: Part) -> bool:
     """Tell whether campaigns were averaged, in place of their blocks."""
     return isinstance(part.estimate, Estimate) and part.estimate.unit == "campaign"
@@ -634,16 +639,13 @@ def _open(evaluation: Evaluation, needed: int | None, family: int, alpha: float)
         said += f" after Holm's correction over {family} claims"
     said = join_notes(said, _absent(evaluation, alpha))
     if needed is not None:
-        more = "more than" if needed >= MOST_BLOCKS else "about"
-        said += f"; {more} {needed:,} blocks would decide"
+        said += f"; {blocks_text(needed)} would decide"
     return said
 
 
 def _too_noisy(part: Part, needed: int | None, planned: int) -> str:
     """Return why no verdict on a claim is possible in the blocks that were planned."""
-    blocks = needed or MOST_BLOCKS
-    more = "more than" if blocks >= MOST_BLOCKS else "about"
-    takes = f"{more} {blocks:,} blocks, {planned:,} planned"
+    takes = f"{blocks_text(needed or MOST_BLOCKS)}, {planned:,} planned"
     if _over_campaigns(part):
         takes = "it takes more campaigns"
     return (

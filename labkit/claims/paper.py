@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from labkit.answers import interval_text, quantity, scaled, unit_of_word, word_of
 from labkit.claims.cells import NotMeasured
 from labkit.claims.estimators import evaluate
-from labkit.claims.ledger import RESULTS, TIERS, counts_text, evidence, ledger
+from labkit.claims.ledger import RESULTS, TIERS, blocks_text, counts_text, evidence, ledger
 from labkit.claims.published import TAIL, published
 from labkit.claims.reasons import Reason, of_campaign, of_experiment
 from labkit.claims.schema import (
@@ -499,11 +499,7 @@ class Paper:
         reasons: dict[str, int] = {}
 
         def numbered(*texts: str) -> str:
-            numbers = [
-                reasons.setdefault(text, len(reasons) + 1)
-                for text in texts
-                if text and text != "nan"
-            ]
+            numbers = [reasons.setdefault(text, len(reasons) + 1) for text in texts if text]
             return f" ({', '.join(map(str, numbers))})" if numbers else ""
 
         shown = []
@@ -565,7 +561,7 @@ def _samples(campaign: Dataset, column: str, cell: Cell) -> NDArray[Any]:
     names = {trial for trial in trials["trial"] if wanted <= set(sampled.get(trial, ()))}
     if not names:
         return np.array([])
-    part = campaign.part(lambda one: one.get("trial", "") in names and one["status"] == "ok")
+    part = campaign.part(lambda one: one["trial"] in names)
     series = part.series([column, *within])
     arrays = []
     for row in series.to_dict("records"):
@@ -615,7 +611,7 @@ def _printed_ratio(
         return {**own, **dict(zip(names, ends, strict=True)), "paper_low": math.nan}
     wanted = {name: _text(baseline.get(name, one[name])) for name in factors}
     # What stands for nothing at the baseline (no neighbour, no relation to it) may differ.
-    free = {name for name in factors if name not in baseline and name == "relation"}
+    free = {"relation"} - baseline.keys()
     for other in quantities:
         alike = all(_text(other[name]) == wanted[name] for name in factors if name not in free)
         kind = other["metric"] == one["metric"] and other["statistic"] == one["statistic"]
@@ -679,7 +675,7 @@ def _result(row: Mapping[Any, Any]) -> str:
     if row["result"] != "undecided":
         return str(row["result"])
     needed = row["blocks_needed"]
-    more = "" if pd.isna(needed) else f" (needs about {int(needed):,} blocks)"
+    more = "" if pd.isna(needed) else f" (needs {blocks_text(int(needed))})"
     return f"cannot tell yet{more}"
 
 

@@ -117,10 +117,10 @@ def of_experiment(campaign: Dataset, claims: Claims) -> Iterator[Reason]:
     """
     (factor,) = campaign.plan["vary"]
     first, *others = _levels(campaign, factor)
-    for claim in claims:
-        if claim.id not in campaign.plan["claims"] or not isinstance(claim, RatioClaim):
-            continue
-        measured = Measured(campaign, [claim])
+    named = campaign.plan["claims"]
+    tested = [claim for claim in claims if claim.id in named and isinstance(claim, RatioClaim)]
+    measured = Measured(campaign, tested)
+    for claim in tested:
         for level in others:
             base, other = (
                 claim.model_copy(update={"where": {**claim.where, factor: one}})

@@ -126,6 +126,11 @@ class Dataset:
         return dict(self.plan["rig"])
 
     @property
+    def margin(self) -> float:
+        """The relative difference up to which two conditions count as equal, by the plan."""
+        return float(self.plan.get("margin", 0.02))
+
+    @property
     def unmeasured(self) -> str:
         """Why its numbers are no measurements of anything; "" where they are."""
         return _UNMEASURED.get(str(self.rig.get("kind")), "")
@@ -208,7 +213,7 @@ class Dataset:
     @cached_property
     def sampled(self) -> dict[str, tuple[str, ...]]:
         """The measured columns of each successful trial with samples, by the trial's name."""
-        records, parts = self._with_samples()
+        records, parts = self.with_samples()
         return {
             record["trial"]: tuple(part.types) for record, part in zip(records, parts, strict=True)
         }
@@ -400,7 +405,7 @@ class Dataset:
         names = (
             [columns] if isinstance(columns, str) else None if columns is None else list(columns)
         )
-        records, parts = self._with_samples()
+        records, parts = self.with_samples()
         if not records:
             return [], [], {name: np.empty(0, object) for name in names or []}
         return records, *read_samples(parts, records, names, reduce)
@@ -409,7 +414,7 @@ class Dataset:
     def _storage(self) -> TrialFolders | PackedTables:
         return storage_of(self.path)
 
-    def _with_samples(self) -> tuple[list[dict[str, Any]], list[Part]]:
+    def with_samples(self) -> tuple[list[dict[str, Any]], list[Part]]:
         """Return the records of trials with samples, and these samples, not read yet."""
         records = [one for one in self.records if one["status"] == "ok" and one["n_samples"]]
         return records, self._storage.parts(records) if records else []

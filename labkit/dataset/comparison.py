@@ -66,7 +66,7 @@ def compare_conditions(
     spanned = blocks_across_sessions(chosen)
     value = statistic or column
     frame = frame[~frame["block"].isin(spanned)].assign(**{value: pd.to_numeric(frame[value])})
-    margin = float(data.plan.get("margin", 0.02)) if margin is None else margin
+    margin = data.margin if margin is None else margin
     level, looked = _level(data, frame.dropna(subset=[value]), alpha)
     names: dict[str, Any] = {"condition": factor, "baseline": sides[1]}
     table = compare(frame, value=value, margin=margin, alpha=level, **names)

@@ -39,7 +39,7 @@ from labkit.dataset.files import (
     read_sums,
     write_sums,
 )
-from labkit.dataset.storage import RAW, SAMPLES, SESSIONS, TRIALS, check_rows, storage_of
+from labkit.dataset.storage import RAW, SAMPLES, SESSIONS, TRIALS, check_rows
 from labkit.errors import DatasetError
 from labkit.units import about_column, plural, unit_of_name
 
@@ -156,7 +156,7 @@ class Campaign:
         if not records:
             return None
         began = min(record["started_ns"] / 1e9 for record in records)
-        ended = max(math.fsum([one["started_ns"] / 1e9, one["seconds"]]) for one in records)
+        ended = max(one["started_ns"] / 1e9 + one["seconds"] for one in records)
         return datetime.fromtimestamp(int(began), UTC), datetime.fromtimestamp(int(ended), UTC)
 
     def counted(self) -> str:
@@ -392,8 +392,7 @@ def _samples(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
     """Return a resource for each set of columns, with the samples of the trials that have it."""
     tables: dict[tuple[tuple[str, str], ...], list[str]] = {}
     data = campaign.data
-    records = [one for one in data.records if one["status"] == "ok" and one["n_samples"]]
-    for record, part in zip(records, storage_of(data.path).parts(records), strict=True):
+    for record, part in zip(*data.with_samples(), strict=True):
         check_rows(part, record)
         path = Path(part.where).relative_to(folder).as_posix()
         tables.setdefault(tuple(kinds_of(part.types).items()), []).append(path)

@@ -109,10 +109,17 @@ def campaigns(folder: Path | str) -> list[Path]:
     return sorted(plan.parent for plan in Path(folder).glob("*/plan.json"))
 
 
+def _by_time(path: Path) -> tuple[str, Path]:
+    return path.name, path
+
+
 def campaigns_within(folder: Path) -> list[Path]:
-    """Return every campaign directory in a folder, at any depth, and the folder itself."""
+    """Return every campaign directory in a folder, at any depth, and the folder itself.
+
+    By their names, which begin with the time; the folders of profiles that they are in do not.
+    """
     refuse_archive(folder)
-    paths = sorted(plan.parent for plan in folder.rglob("plan.json"))
+    paths = sorted((plan.parent for plan in folder.rglob("plan.json")), key=_by_time)
     if not paths:
         raise DatasetError(
             "no campaign here",

@@ -367,7 +367,7 @@ def _side(data: Dataset, value: str) -> Side:
     planned = [one["levels"] for one in data.plan.get("conditions", [])]
     seen = rows[factors].drop_duplicates().to_dict("records")
     levels = [{name: str(one[name]) for name in factors} for one in [*planned, *seen]]
-    measured = rows[factors].astype(str).agg(" | ".join, axis=1)
+    measured = [condition_label(row) for row in rows[factors].astype(str).to_dict("records")]
     baselines = {condition_label(one): condition_label(one | fixed) for one in levels}
     names = {name: base for name, base in baselines.items() if name in set(measured)}
     cells = {name: base if base in names else None for name, base in names.items()}

@@ -138,15 +138,13 @@ def ladder_plot(
     return figure
 
 
-def rig_plot(over: pd.DataFrame, each: pd.DataFrame, *, title: str = "") -> Figure:
+def rig_plot(over: pd.DataFrame, each: pd.DataFrame) -> Figure:
     """Draw effects on each rig and over rigs: a forest over rigs for each condition.
 
     Parameters
     ----------
     over, each : DataFrame
         What `labkit.dataset.rigs.over_rigs` returns.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -189,7 +187,6 @@ def rig_plot(over: pd.DataFrame, each: pd.DataFrame, *, title: str = "") -> Figu
     values = np.concatenate(shown)
     _ratio_scale(axis, values[np.isfinite(values) & (values > 0)])
     axis.set_xlabel("ratio to the baseline of the cell (1 = equal; below 1: lower)")
-    axis.set_title(title, fontsize=9)
     footnote(
         figure,
         "diamonds: mean over rigs with its interval; grey bars: where another rig would lie (95 %)",

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from labkit.answers import interval_text, quantity
+from labkit.answers import confidence_text, interval_text, quantity
 from labkit.claims.ledger import RESULTS, TIERS, totals
 from labkit.dataset import load
 from labkit.paths import project
@@ -83,7 +83,7 @@ def build_ledger(
             for name, label in FILTERS.items()
         },
         columns=COLUMNS,
-        answer=" ".join(f"{line}." for line in totals(rows)).capitalize(),
+        answer=" ".join(f"{line}." for line in totals(rows)),
         counts=counted(rows),
         headline_counts=counted(rows[rows["tier"] == "headline"]),
         results=[name for name in RESULTS if (rows["result"] == name).any()],
@@ -120,7 +120,7 @@ def _claim(
     if estimate and "[" not in estimate:
         estimate += ", no interval"
     elif estimate and math.isfinite(row["confidence"]):
-        estimate += f", {row['confidence']:.2%}"
+        estimate += f", {confidence_text(row['confidence'])}"
     about = quantity(row["metric"], row["statistic"])
     shown = {**row, "about": about, "measured": estimate or "none", "provenance": "", "page": ""}
     if estimate and row["dataset"] in datasets:

@@ -35,6 +35,7 @@ from labkit.analysis.tables import (
 )
 from labkit.analysis.trials import join_factors, order_of, sort_samples
 from labkit.answers import (
+    SAME,
     Answer,
     interval_text,
     percent,
@@ -90,7 +91,7 @@ _AMOUNTS = r"[0-9.,%]++(?! [KM]?B:|/s:)"
 _FAILED_ROWS = 20
 _FLOOR = ("n_blocks", "sd", "decidable_margin", "detectable_difference")
 #: Verdicts of comparisons that are decided.
-_DECIDED = ("different", "equivalent", "different within margin")
+_DECIDED = ("different", *SAME)
 #: Results that do not come from what was measured: more blocks would not change them.
 _UNMEASURED = ("not decidable on this rig", "not measured", "from its tables")
 _SESSIONS = """### Sessions
@@ -203,7 +204,7 @@ class Page:
         self.plan, self.rig = self.campaign.plan, self.campaign.rig
         self.factors = list(self.plan["factors"] if factors is None else factors)
         self.value = value
-        self.margin = self._planned_margin if margin is None else float(margin)
+        self.margin = self.campaign.margin if margin is None else float(margin)
         columns = [*_KEYS, *self.factors, "status", "flags", "problems"]
         attempts = self.campaign.trials
         self.attempts = attempts if len(attempts) else pd.DataFrame(columns=columns, dtype=object)
@@ -231,10 +232,6 @@ class Page:
         self.unknown: list[str] = []
         self.entries: pd.DataFrame | None = None
         self._validated = False
-
-    @property
-    def _planned_margin(self) -> float:
-        return float(self.plan.get("margin", 0.02))
 
     @property
     def series(self) -> pd.DataFrame:
@@ -648,7 +645,7 @@ class Page:
         both = {*levels} <= {*part[factor].astype("str")}
         known = [one for one in counters if both and one in part and (part[one] > 0).any()]
         if not known:
-            self.say(f"No counter was recorded of both {condition} and {baseline}.")
+            self.say(f"No counter was recorded of both {compared[1]} and {compared[0]}.")
             return
         rows, only, others, unrecorded = [], [], [], []
         for name in known:
@@ -712,7 +709,8 @@ class Page:
 
     def _noise_mark(self) -> dict[str, Any]:
         if not self.margins:
-            takes = "more blocks" if self.unknown else "conditions that ran twice a block"
+            twice = any(map(len, self.floors))
+            takes = "more blocks" if twice else "conditions that run twice in each block"
             return _mark("Noise", False, f"not known: it takes {takes}")
         floor = pd.concat(self.floors)
         worst = max(self.margins.values())
@@ -819,10 +817,10 @@ class Page:
             )
         source = "as planned" if "margin" in plan else "labkit's default"
         text = f"Margin: {percent(self.margin)}, {source}."
-        if self.margin != self._planned_margin:
+        if self.margin != self.campaign.margin:
             text = (
                 f"**Margin: {percent(self.margin)}, chosen after the plan, which has "
-                f"{percent(self._planned_margin)}.** Verdicts of equality below hold for a margin "
+                f"{percent(self.campaign.margin)}.** Verdicts of equality below hold for a margin "
                 "that was not fixed before measuring."
             )
         self.say(text)
@@ -954,7 +952,8 @@ class Page:
         self.unknown += [
             ", ".join(filter(None, [f"{self._quantity(value)}{which}", name])) for name in unknown
         ]
-        self.say(self._decidable_text(floor, value, finite, unknown))
+        if len(floor):
+            self.say(self._decidable_text(floor, value, finite, unknown))
 
     def _decidable_text(
         self, floor: pd.DataFrame, value: str, decidable: dict[str, float], unknown: list[str]

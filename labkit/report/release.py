@@ -119,12 +119,13 @@ def _campaign_text(one: Dataset) -> str:
 
 def _about(one: Dataset) -> dict[str, Any]:
     """Return what the index says of a campaign."""
-    ok = one.ok
-    started = int(ok["started_ns"].min()) // 10**9 if len(ok) else 0
+    # Not the rows of `one.ok`: a trial has one for each condition that it measured.
+    ok = [record for record in one.records if record["status"] == "ok"]
+    started = min((record["started_ns"] for record in ok), default=0) // 10**9
     return {
         "study": str(one.plan["study"]),
         "measured": datetime.fromtimestamp(started, UTC).date().isoformat() if started else "",
-        "blocks": int(ok["block"].nunique()) if len(ok) else 0,
+        "blocks": len({record["block"] for record in ok}),
         "trials": len(ok),
         "rig": str(one.rig.get("name", "")),
     }

@@ -335,7 +335,7 @@ def ladders_of(campaign: Dataset) -> list[Ladder]:
     planned = [name for name in LADDER if name in placements]
     if len(planned) < _LEAST or not any(VALUE in names for names in campaign.sampled.values()):
         return []
-    trials, margin = _trials(campaign), float(campaign.plan.get("margin", 0.02))
+    trials, margin = _trials(campaign), campaign.margin
     alpha = level_of(campaign, 0.05, trials["block"].nunique())
     ladders = []
     for levels in itertools.product(*factors.values()):

@@ -105,7 +105,7 @@ def test_every_claim_is_shown_as_it_is(page: Page, ledger: Path) -> None:
     page.goto(ledger.as_uri())
     assert _shown(page) == [row["id"] for row in ROWS]
     first = page.locator("#one-first").inner_text()
-    for words in ("What one-first says <of> bridges.", "2.50x [2.00, 3.00]", "replicated"):
+    for words in ("What one-first says <of> bridges.", "2.50x [2.00, 3.00], 95 %", "replicated"):
         assert words in first
     assert "no campaign of nets" in page.locator("#two-fourth").inner_text()
     assert page.locator("main img").evaluate("one => one.complete && one.naturalWidth > 300")

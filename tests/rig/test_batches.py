@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from labkit import load
+from labkit.paths import PROGRESS
 from labkit.paths import SHIPPED as ROOT
 from labkit.rig import lock, netns
 
 pytestmark = pytest.mark.rig
-#: Linpack alone, twice in each of two blocks: seconds.
-SMALL = {"services": "[linpack]", "cases": "['1']", "blocks": "2"}
+#: Linpack alone, twice in each of four blocks: seconds.
+SMALL = {"services": "[linpack]", "cases": "['1']", "blocks": "4"}
 #: Seconds to wait for other users of the machine's rig, and for anything else.
 PATIENCE = 900.0
 
@@ -57,6 +58,10 @@ def status(folder: Path) -> tuple[int, dict[str, Any]]:
     return found.returncode, json.loads(found.stdout)
 
 
+def done(folder: Path) -> int:
+    return sum(json.loads(path.read_text())["done"] for path in folder.rglob(PROGRESS))
+
+
 def gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
@@ -76,13 +81,20 @@ def test_a_run_without_a_terminal_is_shown_ended_and_resumed(
         )
     pid = process.pid
     folder = tmp_path / "data" / "interference"
-    wait_until(lambda: list(folder.glob("*/trials/b*")) or gone(pid))
-    code, seen = status(tmp_path)
+    wait_until(lambda: done(folder) or gone(pid))
+    # On a busy machine the campaign would end before `labkit status` has looked at it.
+    measuring = lock.current_holder()
+    assert measuring, log.read_text()
+    os.kill(measuring, signal.SIGSTOP)
+    try:
+        code, seen = status(tmp_path)
+        os.kill(pid, signal.SIGTERM)
+    finally:
+        os.kill(measuring, signal.SIGCONT)
     (one,) = seen["campaigns"]
     assert (code, one["state"], one["study"]) == (0, "running", "interference"), log.read_text()
     assert one["run"]["pid"] == seen["rig"]["used_by"] and one["done"] >= 1
     assert one["left_seconds"] > 0 and seen["rig"]["virtual"] == "yes"
-    os.kill(pid, signal.SIGTERM)
     assert process.wait(PATIENCE) == 1
     assert "labkit: interrupted; what was measured is kept" in log.read_text()
     assert "Traceback" not in log.read_text()

@@ -136,7 +136,14 @@ def test_ratios_have_their_interval(numbers: tuple[float, ...], text: str) -> No
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0.02, "2 %"), (0.005, "0.5 %"), (0.14, "14 %"), (1.7, "170 %"), (21.31, "2,130 %")],
+    [
+        (0.02, "2 %"),
+        (0.005, "0.5 %"),
+        (0.14, "14 %"),
+        (0.997, "99.7 %"),
+        (1.7, "170 %"),
+        (21.31, "2,130 %"),
+    ],
 )
 def test_per_cent_without_needless_digits(share: float, text: str) -> None:
     assert percent(share) == text

@@ -194,6 +194,18 @@ def test_a_look_decides_nothing_on_fewer_blocks_than_its_page(rig: Rig, tmp_path
     assert states["far against host"] == "decided"
 
 
+def test_a_claim_is_not_given_up_on_fewer_blocks_than_a_verdict_takes(
+    rig: Rig, tmp_path: Path, known: Claims
+) -> None:
+    campaign = plan_of(rig, Protocol(), looks=()).run(tmp_path)
+    looked = Questions(Looks((4, 20)), known, ["rate"])
+    early, late = (
+        {one["name"]: one["state"] for one in looked.take(campaign, blocks)["questions"]}
+        for blocks in (4, 20)
+    )
+    assert early["small-noisy"] == "open" and late["small-noisy"] == "given up"
+
+
 def test_a_block_that_spans_sessions_decides_nothing(rig: Rig, tmp_path: Path) -> None:
     campaign = plan_of(rig, Protocol(), looks=()).run(tmp_path)
     looked = Questions(Looks((5, 10, 20)), (), ["rate"])

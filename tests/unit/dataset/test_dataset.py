@@ -17,6 +17,7 @@ from small_datasets import edit, record, write_campaign
 import labkit
 from labkit.campaign.store import Store, write_json
 from labkit.dataset import FORMAT, Dataset, campaigns, load, read_json
+from labkit.dataset.files import campaigns_within
 from labkit.dataset.package import pack
 from labkit.errors import DatasetError
 from labkit.paths import project
@@ -35,6 +36,14 @@ FAILED = {"status": "failed", "n_samples": 0, "metrics": {}, "error": {"what": "
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store.resume_or_begin(tmp_path / "study", PLAN, new=False)
+
+
+def test_campaigns_in_folders_of_profiles_come_in_the_order_of_their_names(tmp_path: Path) -> None:
+    names = ["quick/echo/20260101", "paper/echo/20260201", "decide/echo/20260102"]
+    for name in names:
+        write_campaign(tmp_path / name, blocks=1)
+    found = [path.name for path in campaigns_within(tmp_path)]
+    assert found == ["20260101", "20260102", "20260201"]
 
 
 def add(store: Store, *, samples: tuple[int, ...] = (1, 2, 3), **more: Any) -> Path:

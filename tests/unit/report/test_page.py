@@ -234,7 +234,10 @@ def test_nothing_ran_twice_and_values_without_a_ratio(page_of, shown):
     page.validity("lost")
     text = words(shown)
     assert "No condition ran twice in a block: the noise floor is not known." in text
+    assert "more blocks" not in text
     assert "no trial has a value of this (lost)." in text
+    page.trust()
+    assert "not known: it takes conditions that run twice in each block" in str(shown)
 
 
 def test_rows_that_a_trial_measured_beside_its_own_are_conditions_too(page_of, shown):

@@ -8,9 +8,11 @@ import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
+from labkit import load
 from labkit.cli import app
 from labkit.dataset.files import SUMS, write_sums
 from labkit.errors import LabkitError, UsageError
+from labkit.paths import project
 from labkit.report import pdf, release
 
 PAGE = """<html><body><header><nav>x</nav><h1>{name}</h1></header><main id="main">
@@ -76,6 +78,12 @@ def test_a_file_beside_a_report_is_named_and_kept(tmp_path: Path) -> None:
 def test_the_command_says_how_it_is_used() -> None:
     said = CliRunner().invoke(app, ["reproduction", "--help"])
     assert said.exit_code == 0 and "without measuring" in " ".join(said.output.split())
+
+
+def test_a_trial_that_measured_several_conditions_counts_once() -> None:
+    data = load(project("data/reference/forwarding-chains"))
+    ok = [record for record in data.records if record["status"] == "ok"]
+    assert release._about(data)["trials"] == len(ok) < len(data.ok)
 
 
 def test_data_without_a_campaign_are_refused(tmp_path: Path) -> None:
