@@ -40,10 +40,10 @@ from labkit.dataset.files import campaigns_within
 from labkit.errors import DatasetError, LabkitError, UsageError
 from labkit.paths import project
 from labkit.plots import styles
-from labkit.plots.figure import count_text
+from labkit.plots.figure import count_text, scale_and_label
 from labkit.report.accessible import make_accessible
 from labkit.report.html import number, picture
-from labkit.units import KEYS, METRICS, QUANTILES, about_column
+from labkit.units import KEYS, METRICS, QUANTILES
 
 #: Classes and functions without types.
 widgets: Any = untyped_widgets
@@ -85,17 +85,9 @@ class View(NamedTuple):
     tables: Mapping[str, pd.DataFrame] = {}
 
 
-def unit_of(column: str) -> tuple[str, float]:
-    """Return the unit in which a column is shown, and the factor from its stored unit."""
-    unit = about_column(column)[0] or ("ns" if column.endswith("_ns") else "")
-    return {"ns": "µs", "1": ""}.get(unit, unit), 1e-3 if unit == "ns" else 1.0
-
-
 def text_of(column: str, statistic: str = "") -> str:
     """Return what a column holds, with its unit."""
-    text = about_column(column)[1] or column.removesuffix("_ns").replace("_", " ")
-    unit = unit_of(column)[0]
-    return text + (f", {statistic}" if statistic else "") + (f" ({unit})" if unit else "")
+    return scale_and_label(column, statistic=statistic)[1]
 
 
 class Study:
@@ -148,7 +140,7 @@ class Study:
     def numbers(self, column: str) -> pd.Series[float]:
         """Return a column of `trials` in the unit that is shown, NaN where a trial has none."""
         numbers = pd.to_numeric(self.trials[column], errors="coerce").astype(float)
-        return numbers * unit_of(column)[1]
+        return numbers * scale_and_label(column)[0]
 
     def samples(self, column: str, trials: pd.Series[Any]) -> pd.Series[Any]:
         """Return the sorted samples of trials that have them."""
@@ -196,7 +188,7 @@ class Study:
         if statistic:
             cells = self.samples(choice.quantity, rows["trial"])
             values = np.array([statistic_of(cell, statistic) for cell in cells], dtype=float)
-            numbers = pd.Series(values * unit_of(choice.quantity)[1], rows.index)
+            numbers = pd.Series(values * scale_and_label(choice.quantity)[0], rows.index)
             rows = rows.assign(**{choice.quantity: cells})
             if level := quantile_level(statistic):
                 needed = f", which takes {samples_needed(level):,} samples"
@@ -376,7 +368,7 @@ def quantile_shift(selection: Selection) -> View:
         figure = plots.interval_plot(rows, margin=study.margin, baseline=baseline)
     measured, metric = table[table["n_blocks"] > 0], selection.choice.quantity
     stored = ["difference", "difference_low", "difference_high"]
-    measured = measured.assign(**measured[stored] / unit_of(metric)[1])
+    measured = measured.assign(**measured[stored] / scale_and_label(metric)[0])
     shown = format_comparison(measured, metric=metric, margin=study.margin)
     return View(sentences, figure, {f"{label} against {baseline}": shown})
 

@@ -26,6 +26,7 @@ from labkit.analysis.estimates import (
 from labkit.analysis.robust import block_mean, block_ratio, unpaired_note, without_unchecked
 from labkit.analysis.trials import numbers, order_of, require_columns
 from labkit.errors import UsageError, suggestion
+from labkit.units import plural
 
 Floats = NDArray[np.float64]
 
@@ -98,7 +99,7 @@ def _note(sizes: pd.Series[int], values: pd.Series[float], missing: int) -> str:
     if lost := int(values.isna().sum()):
         parts.append(f"{lost} of {len(values)} trials without a value")
     if missing:
-        parts.append(f"{missing} blocks lack a level and are left out")
+        parts.append(f"left out: {plural(missing, 'block')} without every level")
     return "; ".join(parts)
 
 

@@ -367,7 +367,7 @@ def _several(levels: Sequence[Iterable[float]], over: str) -> list[float]:
     shared = sorted(set.intersection(*map(set, levels)))
     if len(shared) < 2:
         raise NotMeasured(
-            f"{len(shared)} level of the {factor_words(over)} was measured; it takes several"
+            f"{plural(len(shared), 'level')} of the {factor_words(over)} measured: it takes several"
         )
     return shared
 

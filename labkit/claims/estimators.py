@@ -39,7 +39,7 @@ from labkit.claims.schema import (
     beyond,
     words,
 )
-from labkit.units import METRICS, factor_words, level_words, unit_of_name
+from labkit.units import METRICS, factor_words, level_words, plural, unit_of_name
 
 #: The region that has every value.
 ANY: Region = (-math.inf, math.inf)
@@ -380,7 +380,8 @@ def _knee(case: _Case) -> Evaluation:
     kept = [place for place, level in enumerate(levels) if float(level) > 0]
     if len(kept) < 4:
         raise NotMeasured(
-            f"{len(kept)} levels of the {factor_words(claim.over)}, and a knee takes 4 above 0"
+            f"{plural(len(kept), 'level')} of the {factor_words(claim.over)} above 0: "
+            "a knee takes 4"
         )
     data = case.values([cells[place] for place in kept])
     label = f"the knee over the {factor_words(claim.over)}"

@@ -33,6 +33,7 @@ from labkit.dataset.files import campaigns_within
 from labkit.errors import UsageError, suggestion
 from labkit.paths import project
 from labkit.status import aligned
+from labkit.units import plural
 
 RESULTS = (
     *("replicated", "contradicted", "undecided", "not decidable on this rig"),
@@ -229,7 +230,7 @@ def evidence(datasets: Iterable[Dataset], claims: Claims) -> dict[str, Evidence]
             Combined(parts) if len(parts) > 1 else parts[0],
             join_notes(
                 f"{len(parts)} campaigns of one plan" if len(parts) > 1 else "",
-                f"{other} campaigns of another plan or rig are left out" if other else "",
+                f"left out: {plural(other, 'campaign')} of another plan or rig" if other else "",
             ),
         )
     return campaigns
@@ -288,9 +289,7 @@ def _decided(family: Sequence[_Entry], alpha: float) -> list[dict[str, Any]]:
             try:
                 level = campaign.level(alpha / max(1, size))
                 needed = blocks_needed(evaluation.deciding, level, least)
-                result, why = _decide(
-                    entry, evaluation, pair, family=size, alpha=alpha, needed=needed
-                )
+                result, why = _decide(entry, evaluation, pair, alpha=alpha, needed=needed)
                 row["blocks_needed"] = None if evaluation.limited else needed
             except Exception as error:  # as in `_entry`
                 result, why = "error", _said(error)
@@ -457,7 +456,6 @@ def _decide(
     evaluation: Evaluation,
     adjusted: tuple[float, float],
     *,
-    family: int,
     alpha: float,
     needed: int | None,
 ) -> tuple[str, str]:
@@ -493,7 +491,7 @@ def _decide(
         if more := evaluation.may_fail:
             said += f", nor {'does' if more == 1 else 'do'} {more} more"
         return "contradicted", join_notes(said, _absent(evaluation, alpha), note)
-    return "undecided", join_notes(_open(evaluation, needed, family, alpha), note)
+    return "undecided", join_notes(_open(evaluation, adjusted, needed, alpha), note)
 
 
 def region(part: Part, *, inner: bool = False) -> str:
@@ -626,17 +624,21 @@ def _outside(claim: Claim, part: Part) -> str:
 
 def _absent(evaluation: Evaluation, alpha: float) -> str:
     known = evaluation.also < alpha
-    return "" if known else f"that there is one was not shown (p {_p(evaluation.also)})"
+    return "" if known else f"that there is a knee was not shown (p {_p(evaluation.also)})"
 
 
-def _open(evaluation: Evaluation, needed: int | None, family: int, alpha: float) -> str:
+def _open(
+    evaluation: Evaluation, adjusted: tuple[float, float], needed: int | None, alpha: float
+) -> str:
     """Return why a claim is neither shown nor refuted, and what it would take."""
     part = evaluation.weakest
     said = f"{part.label}: whether {_value(part)} lies {region(part, inner=True)} is open"
     if math.isnan(part.estimate.value):
         said = f"{part.label} has no estimate"
-    elif min(evaluation.p_replicates, evaluation.p_contradicts) < alpha:
-        said += f" after Holm's correction over {family} claims"
+    elif not math.isnan(adjusted[0]) and alpha > min(
+        evaluation.p_replicates, evaluation.p_contradicts
+    ):
+        said += " after the corrections for several claims, looks and campaigns"
     said = join_notes(said, _absent(evaluation, alpha))
     if needed is not None:
         said += f"; {blocks_text(needed)} would decide"
@@ -690,7 +692,8 @@ def totals(rows: pd.DataFrame) -> list[str]:
     for tier, what in TIERS.items():
         part = rows[rows["tier"] == tier]
         if text := counts_text(part):
-            lines.append(f"{len(part)} {'claims' if alone else what}: {text}")
+            number = plural(len(part), "claim") if alone else f"{len(part)} {what}"
+            lines.append(f"{number}: {text}")
     return lines or ["0 claims"]
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from labkit.errors import DatasetError
+from labkit.units import plural
 
 #: How many mistakes an error shows; its evidence holds all of them.
 SHOWN = 10
@@ -44,7 +45,7 @@ class Mistakes:
         if self.messages:
             shown = [*self.messages[:SHOWN], *(["..."] if len(self.messages) > SHOWN else [])]
             raise DatasetError(
-                f"{self.path.name} has {len(self.messages)} mistakes",
+                f"{self.path.name} has {plural(len(self.messages), 'mistake')}",
                 where=str(self.path),
                 why="\n    ".join(shown),
                 remedy=remedy,

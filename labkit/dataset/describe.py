@@ -314,7 +314,7 @@ def refuse_changed(folder: Path) -> None:
     ]
     if changed:
         raise DatasetError(
-            f"{len(changed)} files are missing or altered since this was described",
+            f"{plural(len(changed), 'file')} missing or altered since this was described",
             where=", ".join(str(folder / name) for name in changed[:5]),
             why="a new description would hide it",
             remedy=f"labkit dataset verify {folder} lists them; if the change is intended, "

@@ -27,7 +27,7 @@ from labkit.analysis.estimates import Estimate, mean_over_blocks
 from labkit.dataset import Dataset
 from labkit.design import condition_label, difference, short_text
 from labkit.errors import UsageError
-from labkit.units import about_column
+from labkit.units import about_column, plural
 
 _SIDES = ("first", "second")
 _NUMBERS = ("estimate", "low", "high", "n_blocks")
@@ -258,7 +258,7 @@ def _of_rig(logs: NDArray[np.float64], alpha: float) -> dict[str, Any]:
 def _over(logs: Sequence[NDArray[np.float64]], margin: float) -> dict[str, Any]:
     """Return one effect over rigs, before the correction for the number of effects."""
     used = [log for log in logs if len(log) >= 2]
-    notes = [f"{len(logs) - len(used)} rigs with fewer than 2 blocks left out"]
+    notes = [f"left out: {plural(len(logs) - len(used), 'rig')} with fewer than 2 blocks"]
     notes = notes if len(used) < len(logs) else []
     mean = mean_over_blocks(np.array([log.mean() for log in used]), scale="log")
     row = {

@@ -120,7 +120,7 @@ def beside_bars(
         axis.set_ylim(bottom=0)
     figure.suptitle(title, fontsize=10)
     if hue:
-        legend(figure, axes, hue.replace("_", " "), names)
+        legend(figure, axes, hue, names)
     spread = "95 % intervals" if ratio else "standard deviations, here over blocks"
     shown = f"black bars: {spread}"
     if boxes:
@@ -280,7 +280,7 @@ def beside_curves(
         if not drawn:
             axis.text(0.5, 0.5, _ABSENT[side], ha="center", transform=axis.transAxes)
     figure.suptitle(title, fontsize=10)
-    legend(figure, axes, hue.replace("_", " "), names)
+    legend(figure, axes, hue, names)
     return figure
 
 

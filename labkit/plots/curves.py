@@ -28,6 +28,7 @@ from labkit.plots.figure import (
     scale_and_label,
     styles,
 )
+from labkit.units import level_words
 
 
 def curve_plot(
@@ -245,7 +246,7 @@ def overhead_plot(
             error_bars(above, part["_at"], *(part[column] / 1000 for column in names), **points)
             error_bars(below, part["_at"], part["estimate"], part["low"], part["high"], **points)
             _line(above, _of(_of(lines, col, panel), "contrast", name), part[over], look)
-        above.set_title("" if panel is None else f"{col}: {panel}", fontsize=9)
+        above.set_title(level_words(col, panel) if col else "", fontsize=9)
         _frame(above, below, label, margin)
     axes[0, 0].set_ylabel("added (µs)")
     axes[1, 0].set_ylabel("ratio to the baseline")

@@ -32,7 +32,7 @@ from labkit.plots.figure import (
     scale_and_label,
     styles,
 )
-from labkit.units import QUANTILES
+from labkit.units import QUANTILES, level_words
 
 #: Points of a curve.
 _POINTS = 300
@@ -188,8 +188,10 @@ def _panels(
     figure, axes = canvas(down, across, **size, **shared)
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
+    if not col:
+        return figure, axes, [(axes.flat[0], "", frame)]
     panels = [
-        (axis, f"{col}: {name}\n" if col else "", frame[frame[col] == name] if col else frame)
+        (axis, f"{level_words(col, name)}\n", frame[frame[col] == name])
         for axis, name in zip(axes.flat, names, strict=False)
     ]
     return figure, axes, panels
@@ -247,7 +249,6 @@ def block_plot(
     hue: str,
     col: str | None = None,
     flagged: str | None = None,
-    unit: str | None = None,
 ) -> Figure:
     """Draw each trial's summary over the blocks, in order of execution.
 
@@ -263,21 +264,19 @@ def block_plot(
         Columns for markers and panels.
     flagged : str, optional
         Boolean column: trials to ring.
-    unit : str, optional
-        Unit of `value` as stored, where the column's name does not say it (``"ns"``).
 
     Examples
     --------
     >>> from labkit import load, plots
     >>> trials = load("data/reference/affinity-spinning").ok
     >>> trials = trials.query("affinity == 'split' and wait == 'spin' and capture == 'off'")
-    >>> figure = plots.block_plot(trials, value="rtt_ns_median", hue="placement", unit="ns")
+    >>> figure = plots.block_plot(trials, value="rtt_ns_median", hue="placement")
     >>> figure.axes[0].get_xlabel()
     'block, in order of execution'
     """
     require_columns(trials, [value, hue, "block", *([col] if col else [])])
     style = styles(order_of(trials[hue]))
-    factor, label = scale_and_label(value, unit)
+    factor, label = scale_and_label(value)
     figure, axes, panels = _panels(trials, col, height=2.6, sharex=True)
     for number, (axis, panel, shown) in enumerate(panels):
         _strip(axis, shown, value=value, hue=hue, factor=factor, style=style)

@@ -24,7 +24,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from labkit.units import METRICS, plural
+from labkit.units import about_column, heading, plural
 
 #: Of more panels or rows than this, the text alternative names the first and the last only.
 _NAMED = 8
@@ -123,8 +123,8 @@ def alt_text(figure: drawing.Figure) -> str:
 def _rows(axis: Axes) -> list[str]:
     """Return the row labels of a panel, each with the text to its right."""
     names = [label.get_text() for label in axis.get_yticklabels()]
-    # The ticks of a logarithmic axis are mathematics, in dollar signs.
-    if not any(character.isalpha() for name in names if "$" not in name for character in name):
+    # The ticks of a logarithmic axis have letters too: 1e+06, or mathematics.
+    if axis.get_yscale() != "linear" or not any(map(str.isalpha, "".join(names))):
         return []
     notes = [text.get_text() for text in axis.texts]
     if len(notes) != len(names):
@@ -191,12 +191,13 @@ def canvas(
     return figure, axes
 
 
-def scale_and_label(value: str, unit: str | None = None) -> tuple[float, str]:
-    """Return the factor from stored to shown values, and the axis label with its unit."""
-    known = METRICS.get(value)
-    stored = unit or (known.unit if known else ("ns" if value.endswith("_ns") else ""))
+def scale_and_label(value: str, unit: str | None = None, statistic: str = "") -> tuple[float, str]:
+    """Return the factor from stored to shown values, and what a column holds with its unit."""
+    known, text = about_column(value)
+    stored = unit or known or ("ns" if value.endswith("_ns") else "")
     factor, shown = _SCALES.get(stored, (1.0, stored))
-    text = known.text if known else value.removesuffix("_ns").replace("_", " ")
+    text = text or value.removesuffix("_ns").replace("_", " ")
+    text += f", {statistic}" if statistic else ""
     return factor, f"{text} ({shown})" if shown else text
 
 
@@ -266,7 +267,7 @@ def legend(figure: Figure, axes: NDArray[Any], title: str, order: Sequence[Hasha
     }
     names = [str(name) for name in order if str(name) in named]
     options: dict[str, Any] = {"fontsize": 7, "title_fontsize": 7, "loc": "outside right upper"}
-    figure.legend([named[name] for name in names], names, title=title, **options)
+    figure.legend([named[name] for name in names], names, title=heading(title), **options)
 
 
 #: Ratios to label, the most wanted first; each of the later ones only where there is room.

@@ -65,22 +65,22 @@ _KEYS = [
 ]
 #: What the table of hosts shows: the label, and the path in a host's facts.
 _FACTS: dict[str, tuple[str, ...]] = {
-    "CPU model": ("cpu", "model"),
-    "CPU count": ("cpu", "count"),
-    "CPU smt": ("cpu", "smt"),
-    "CPU governor": ("cpu", "governor"),
-    "CPU isolated": ("cpu", "isolated"),
-    "idle driver": ("idle", "driver"),
-    "idle governor": ("idle", "governor"),
-    "kernel release": ("kernel", "release"),
-    "kernel clock source": ("kernel", "clock_source"),
-    "virtualisation detected": ("virtualisation", "detected"),
-    "virtualisation product": ("virtualisation", "product"),
+    "Processor": ("cpu", "model"),
+    "CPUs": ("cpu", "count"),
+    "Threads of a core (SMT)": ("cpu", "smt"),
+    "Frequency governor": ("cpu", "governor"),
+    "CPUs isolated at boot": ("cpu", "isolated"),
+    "Idle driver": ("idle", "driver"),
+    "Idle governor": ("idle", "governor"),
+    "Kernel": ("kernel", "release"),
+    "Clock source": ("kernel", "clock_source"),
+    "Virtualisation": ("virtualisation", "detected"),
+    "Product of the virtualisation": ("virtualisation", "product"),
     "TCP congestion control, as found": ("kernel", "sysctl", "net/ipv4/tcp_congestion_control"),
-    "engine version": ("engine", "version"),
-    "engine security": ("engine", "SecurityOptions"),
-    "engine file system": ("storage", "engine", "filesystem"),
-    "engine disk": ("storage", "engine", "disk"),
+    "Engine": ("engine", "version"),
+    "Security options of the engine": ("engine", "SecurityOptions"),
+    "File system of the engine": ("storage", "engine", "filesystem"),
+    "Disk of the engine": ("storage", "engine", "disk"),
 }
 #: What a page shows of a claim; the ledger has the rest.
 _CLAIM_COLUMNS = ["claim", "published", "measured [interval]", "setting", "result", "why"]
@@ -995,7 +995,8 @@ class Page:
         drift = checks.drift(trials, value=value, condition=self.factors)
         self.drifts.append(drift.assign(of=value))
         drifting = drift[drift["drifts"]]
-        self.say(f"{len(drifting)} of {len(drift)} conditions drift (5 %, corrected by Holm).")
+        drifts = "drifts" if len(drifting) == 1 else "drift"
+        self.say(f"{len(drifting)} of {len(drift)} conditions {drifts} (5 %, corrected by Holm).")
         if len(drifting):
             self.show(drifting.round(4))
         names = set(self.part(self.trials, within)["trial"].astype("str")) if sampled else ()
@@ -1058,10 +1059,10 @@ class Page:
             self.say(f"Nothing to draw: no trial has a value of this ({self._quantity(value)}).")
             return
         checked = checks.outliers(trials, value=value, condition=self.factors)
-        of_samples = self.metric(value) != value
-        unit = "ns" if of_samples and self.value.endswith("_ns") else None
-        options: dict[str, Any] = {"hue": hue or self.factors[0], "col": col, "unit": unit}
-        self.show(plots.block_plot(checked, value=value, flagged="outlier", **options))
+        metric = self.metric(value)
+        named = checked.assign(**{metric: checked[value]})
+        options: dict[str, Any] = {"hue": hue or self.factors[0], "col": col}
+        self.show(plots.block_plot(named, value=metric, flagged="outlier", **options))
 
     # Section: claims and conclusions
 
@@ -1091,7 +1092,7 @@ class Page:
             decided = rows["result"].isin(["replicated", "contradicted"])
             settings = rows["setting"][decided].unique()
             alike = f" Setting of those decided: {settings[0]}." if len(settings) == 1 else ""
-            self.say(f"{len(rows)} claims of {source}: {counts_text(rows)}.{alike}")
+            self.say(f"{plural(len(rows), 'claim')} of {source}: {counts_text(rows)}.{alike}")
             # The table of decided claims does not repeat what the sentence says.
             columns = [name for name in _CLAIM_COLUMNS if name != "setting" or not alike]
             shown = {"text/html": self._claims_html(rows, decided, columns, first)}
@@ -1159,8 +1160,8 @@ class Page:
         self.say(text or "Nothing was measured, so there are no conclusions.")
         if questions := self._questions():
             self.say(
-                f"This campaign was planned for {len(questions)} questions; its last look decided "
-                f"{counts['decided']} of them."
+                f"This campaign was planned for {plural(len(questions), 'question')}; its last "
+                f"look decided {counts['decided']} of them."
             )
         source = provenance(self._all)
         summary = tables.json_value(
@@ -1233,7 +1234,7 @@ class Page:
             ]
             lines.append(
                 {
-                    "text": f"{name}, {len(rows)} claims: {counts_text(rows)}",
+                    "text": f"{name}, {plural(len(rows), 'claim')}: {counts_text(rows)}",
                     "verdict": "as counted",
                     "estimate": None,
                 }

@@ -16,6 +16,7 @@ from labkit.design import digest
 from labkit.paths import project
 from labkit.report.execution import parameters_source
 from labkit.report.html import render_part
+from labkit.units import plural
 
 #: Of profiles that fit equally well, the first is named.
 _PROFILES = ("quick", "decide", "paper", "tiny")
@@ -29,7 +30,8 @@ def provenance(campaign: Dataset) -> dict[str, str]:
     version = f"labkit {plan.get('labkit', 'of an unknown version')}"
     if "measurement_version" in identity:
         version += f", measurement version {identity['measurement_version']}"
-    design = f"{plan.get('blocks')} blocks of {len(plan.get('conditions', []))} conditions"
+    conditions = plural(len(plan.get("conditions", [])), "condition")
+    design = f"{plan.get('blocks')} blocks of {conditions}"
     return {
         "Dataset": dataset,
         "Fingerprint": fingerprint(campaign),

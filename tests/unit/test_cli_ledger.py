@@ -75,7 +75,7 @@ def test_rows_are_chosen_and_written(
     given(SLOWER, FASTER, OTHER)
     path = tmp_path / "ledger.csv"
     assert run(REFERENCE, "--source", "jha2018", "--result", "replicated", "--csv", str(path)) == 0
-    assert "1 claims: 1 replicated" in capsys.readouterr().out
+    assert "1 claim: 1 replicated" in capsys.readouterr().out
     table = pd.read_csv(path)
     assert tuple(table.columns) == COLUMNS and table["id"].tolist() == [SLOWER.id]
 

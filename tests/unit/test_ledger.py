@@ -272,7 +272,7 @@ def test_campaigns_on_other_processors_are_another_rig() -> None:
     facts = {"sut": {"stable": {"cpu": cpu}}, "generator": {"stable": {"cpu": cpu}}}
     first.__dict__["sessions"] = [{"facts": facts}]
     row = one([first, last])
-    assert row["n_blocks"] == 10 and "1 campaigns of another plan or rig are left out" in row["why"]
+    assert row["n_blocks"] == 10 and "left out: 1 campaign of another plan or rig" in row["why"]
 
 
 def test_the_error_of_looks_is_spent_by_each_part() -> None:
@@ -291,7 +291,7 @@ def test_the_error_of_looks_is_spent_by_each_part() -> None:
 def test_a_campaign_of_another_plan_is_left_out_and_it_is_said() -> None:
     other = small(settings={"messages": 7})
     row = one([other, small(blocks=6)])
-    assert row["n_blocks"] == 6 and "1 campaigns of another plan or rig are left out" in row["why"]
+    assert row["n_blocks"] == 6 and "left out: 1 campaign of another plan or rig" in row["why"]
 
 
 def test_rerunning_until_it_succeeds_does_not_raise_the_error() -> None:

@@ -212,7 +212,7 @@ def test_what_decides_is_said() -> None:
 
 def test_a_place_of_a_knee_needs_a_knee() -> None:
     row = result_of("knee", campaign(lambda placement, size: 100 / size), low=0.5, high=40)
-    assert row["result"] == "undecided" and "that there is one was not shown" in row["why"]
+    assert row["result"] == "undecided" and "that there is a knee was not shown" in row["why"]
 
 
 def test_too_few_levels_of_a_curve_are_not_measured() -> None:
@@ -308,4 +308,4 @@ def test_on_the_edge_it_is_called_replicated_at_most_at_alpha(kind: str) -> None
 def test_a_knee_that_is_not_there_is_not_shown_as_one() -> None:
     row = result_of("knee", campaign(lambda placement, size: 100 / size))
     assert row["result"] == "contradicted"
-    assert "that there is one was not shown" in row["why"]
+    assert "that there is a knee was not shown" in row["why"]

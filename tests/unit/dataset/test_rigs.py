@@ -209,7 +209,7 @@ def test_a_rig_with_one_block_is_left_out_with_a_note(tmp_path: Path) -> None:
     data = [*rigs(tmp_path, [1.5, 1.5, 1.5]), campaign(tmp_path / "pilot", blocks=1, effect=9.0)]
     (row,) = over_rigs(data)[0].to_dict("records")
     assert row["n_rigs"] == 3 and "left out" in row["note"]
-    assert "1 of these: 1 rigs with fewer than 2 blocks" in "\n".join(
+    assert "1 of these: left out: 1 rig with fewer than 2 blocks" in "\n".join(
         over_lines(over_rigs(data)[0])
     )
     assert row["estimate"] == pytest.approx(1.5, rel=0.01)

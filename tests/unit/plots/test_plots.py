@@ -151,8 +151,9 @@ def test_block_plot(samples):
     text = words(drawn)
     assert "round-trip time (µs)" in text and "block, in order of execution" in text
     assert "1 failed" in text and "n = 3 blocks, 17 trials" in text
-    renamed = trials.rename(columns={"rtt_ns": "median"})
-    assert "median (µs)" in words(plots.block_plot(renamed, value="median", hue="wait", unit="ns"))
+    medians = trials.rename(columns={"rtt_ns": "rtt_ns_median"})
+    drawn = plots.block_plot(medians, value="rtt_ns_median", hue="wait")
+    assert "round-trip time, median (µs)" in words(drawn)
 
 
 @pytest.mark.parametrize("relative", [False, True])
