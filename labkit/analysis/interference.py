@@ -87,7 +87,7 @@ def interference_ratios(
     >>> found = analysis.interference_ratios(trials, metrics=metrics, **options)
     >>> limited = found.query("neighbour == 'netperf' and case == '3b'").set_index("service")
     >>> limited["verdict"].to_dict()
-    {'linpack': 'different within margin', 'netperf': 'undecided'}
+    {'linpack': 'equivalent', 'netperf': 'undecided'}
     """
     require_columns(trials, [*_KEYS[:3], "block"])
     rows: list[dict[str, Any]] = []

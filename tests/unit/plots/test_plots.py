@@ -229,7 +229,7 @@ def test_a_displayed_figure_is_an_svg_with_a_text_alternative_and_numbers(sample
     assert f"Rows: {first['condition']}: {first['estimate']:.3f}x " in alt
     assert "Panels: medians. Across: ratio to bare clean" in alt and "n = 3 blocks" in alt
     many = pd.concat([samples.assign(part=f"part {part}") for part in range(9)])
-    assert "Panels: 9, the first part: part 0 n = 3" in alt_text(
+    assert "Panels: 9, the first part 0 n = 3" in alt_text(
         plots.ecdf(many, hue="wait", col="part", trials=False)
     )
 
