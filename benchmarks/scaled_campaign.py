@@ -83,7 +83,12 @@ def figures(samples, trials, found: dict, folder: Path) -> None:
         plots.ecdf(samples, hue="wait", col="placement"),
         plots.ecdf(samples, **together),
         plots.ecdf(samples, **together, tail=True),
-        plots.block_plot(trials, value="p99", hue="wait", col="placement", unit="ns"),
+        plots.block_plot(
+            trials.rename(columns={"p99": "rtt_ns_p99"}),
+            value="rtt_ns_p99",
+            hue="wait",
+            col="placement",
+        ),
         plots.interval_plot(found["p99"], margin=0.02, baseline=base),
         plots.shift_plot(found["shift"], baseline=base),
     ]

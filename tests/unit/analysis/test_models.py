@@ -168,7 +168,7 @@ def test_blocks_that_lack_a_cell_are_reported() -> None:
     found = cost(frame)
     assert set(found.missing) == {3, 5}
     assert found.n_blocks == 6
-    assert "lack" in found.note
+    assert "left out: 1 block" in found.note
 
 
 def test_copies_of_a_cell_are_averaged() -> None:
@@ -219,7 +219,7 @@ def test_all_trials_failed_leaves_nothing() -> None:
     found = fit_line(BASE.assign(value=math.nan), **NAMES)
     assert found.n_blocks == 0
     assert math.isnan(found.slope.value)
-    assert "8 blocks lack" in found.note
+    assert "left out: 8 blocks" in found.note
 
 
 def test_next_time_is_what_power_says() -> None:
