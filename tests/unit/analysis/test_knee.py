@@ -143,9 +143,9 @@ def test_blocks_that_lack_a_level_are_reported() -> None:
     frame = curve(3300)
     frame.loc[(frame["block"] == 2) & (frame["quota"] == 2000), "value"] = math.nan
     found = fit_knee(frame, **NAMES)
-    assert found.at.n_blocks == 9 and "lack" in found.note
+    assert found.at.n_blocks == 9 and "left out" in found.note
     fewer = fit_knee(frame[frame["quota"] != 2000], **NAMES)
-    assert fewer.at.n_blocks == 10 and "lack" not in fewer.note
+    assert fewer.at.n_blocks == 10 and "left out" not in fewer.note
 
 
 def test_one_block_or_no_variance_has_no_interval() -> None:
