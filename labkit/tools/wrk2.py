@@ -138,7 +138,7 @@ def _quantiles(stdout: str, spectrum: list[tuple[str, str, str, str]]) -> dict[s
 def _carried(stdout: str) -> dict[str, float]:
     """Return what was read over the whole run, which the tool prints to three digits."""
     total = re.search(
-        r"^ *(\d+) requests in (\S+)(us|ms|s|m|h), (\S+?)([KMG]?B) read$", stdout, re.M
+        r"^ *(\d+) requests in ([\d.]+)(us|ms|s|m|h), ([\d.]+)([KMG]?B) read$", stdout, re.M
     )
     if total is None:
         raise unreadable(TOOL, "there is no total of bytes read", stdout)

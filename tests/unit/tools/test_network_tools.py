@@ -156,6 +156,12 @@ def test_wrk2_s_quantiles_are_read_as_exactly_as_they_are_printed() -> None:
     assert measurement.flags == ()
 
 
+def test_wrk2_s_run_of_less_than_a_second_is_read() -> None:
+    text = read("wrk2-1k.txt").replace("requests in 5.00s,", "requests in 999.80ms,")
+    found = RECORDINGS["wrk2"].parse(text, "").metrics["throughput_mbit_per_s"]
+    assert found == pytest.approx(17.68 * 2**20 * 8e-6 / 0.9998)
+
+
 def test_wrk2_s_rate_that_was_not_reached_is_flagged() -> None:
     measurement = RECORDINGS["wrk2"].parse(read("wrk2-1m-rate-not-reached.txt"), "")
     assert measurement.metrics["latency_ns_p999"] == 2.1e9
