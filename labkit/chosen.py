@@ -10,6 +10,7 @@ from pathlib import Path
 from labkit.analysis.power import least_blocks
 from labkit.claims.ledger import plan_key
 from labkit.dataset import campaigns, load
+from labkit.dataset.files import by_time
 from labkit.errors import DatasetError
 from labkit.paths import project, relative
 from labkit.units import plural
@@ -133,7 +134,7 @@ def _measured_here(study: str, profile: str | None) -> _Plan | None:
     folders = [local / profile] if profile else [*(local / one for one in PROFILES), local]
     paths = [path for folder in folders for path in campaigns(folder / study)]
     plans: list[_Plan] = []
-    for path in sorted(paths, key=lambda path: path.name):
+    for path in sorted(paths, key=by_time):
         campaign = load(path)
         # A campaign that was simulated or emulated never stands for one of this machine.
         if campaign.unmeasured or not any(one["status"] == "ok" for one in campaign.records):

@@ -95,7 +95,6 @@ class Study:
 
     def __init__(self, campaign: Dataset) -> None:
         self.campaign, self.plan = campaign, campaign.plan
-        self.margin = campaign.margin
         if campaign.ok.empty:
             problems = [str(text) for text in campaign.trials.get("problems", [])]
             raise DatasetError(
@@ -344,7 +343,7 @@ def quantile_shift(selection: Selection) -> View:
     options: dict[str, Any] = {
         "condition": selection.condition,
         "baseline": baseline,
-        "margin": study.margin,
+        "margin": study.campaign.margin,
     }
     table = compare(paired, value=label, **options)
     sentences = [f"{label}, against {baseline}.", *selection.sentences()]
@@ -353,7 +352,7 @@ def quantile_shift(selection: Selection) -> View:
     sentences += [
         not_compared(table),
         "Ratios and differences are paired by block. Intervals and p are corrected by Holm over "
-        f"these rows, and {percent(study.margin)} either way counts as equal.",
+        f"these rows, and {percent(study.campaign.margin)} either way counts as equal.",
         "What was chosen after looking decides nothing: the study's page does, as planned before.",
     ]
     if selection.sampled:
@@ -365,11 +364,11 @@ def quantile_shift(selection: Selection) -> View:
         axis.set_ylabel("\n".join(textwrap.wrap(axis.get_ylabel(), 48)), fontsize=9)
     else:
         rows = table[table["condition"].astype(str).isin(selection.drawn)]
-        figure = plots.interval_plot(rows, margin=study.margin, baseline=baseline)
+        figure = plots.interval_plot(rows, margin=study.campaign.margin, baseline=baseline)
     measured, metric = table[table["n_blocks"] > 0], selection.choice.quantity
     stored = ["difference", "difference_low", "difference_high"]
     measured = measured.assign(**measured[stored] / scale_and_label(metric)[0])
-    shown = format_comparison(measured, metric=metric, margin=study.margin)
+    shown = format_comparison(measured, metric=metric, margin=study.campaign.margin)
     return View(sentences, figure, {f"{label} against {baseline}": shown})
 
 

@@ -109,17 +109,15 @@ def campaigns(folder: Path | str) -> list[Path]:
     return sorted(plan.parent for plan in Path(folder).glob("*/plan.json"))
 
 
-def _by_time(path: Path) -> tuple[str, Path]:
+def by_time(path: Path) -> tuple[str, Path]:
+    """Return a key that sorts campaigns as they were begun, whichever folders they are in."""
     return path.name, path
 
 
 def campaigns_within(folder: Path) -> list[Path]:
-    """Return every campaign directory in a folder, at any depth, and the folder itself.
-
-    By their names, which begin with the time; the folders of profiles that they are in do not.
-    """
+    """Return every campaign directory in a folder, at any depth, and the folder itself."""
     refuse_archive(folder)
-    paths = sorted((plan.parent for plan in folder.rglob("plan.json")), key=_by_time)
+    paths = sorted((plan.parent for plan in folder.rglob("plan.json")), key=by_time)
     if not paths:
         raise DatasetError(
             "no campaign here",
