@@ -244,7 +244,8 @@ def _interface(parts: Mapping[str, str], name: str) -> Facts:
 
 def _engine(parts: Mapping[str, str]) -> Facts | None:
     version, info = _object(parts.get("engine_version")), _object(parts.get("engine_info"))
-    if not version or "ServerVersion" not in info:
+    # An engine that does not answer has these names too, without values.
+    if not version or not info.get("ServerVersion"):
         return None
     components = {part.get("Name"): part.get("Version") for part in version.get("Components") or []}
     names = ("Driver", "CgroupDriver", "CgroupVersion", "DefaultRuntime", "SecurityOptions")

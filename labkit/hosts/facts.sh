@@ -72,8 +72,11 @@ done
 
 if [ -n "$engine" ]; then
     section engine_version && timeout 20 docker -H "$engine" version --format '{{json .Server}}'
-    section engine_info && timeout 20 docker -H "$engine" info --format '{{json .}}'
-    storage engine "$(timeout 20 docker -H "$engine" info --format '{{.DockerRootDir}}')"
+    info=$(timeout 20 docker -H "$engine" info --format '{{json .}}')
+    section engine_info && printf '%s\n' "$info"
+    # Of the same answer: of two, one may come from an engine that is just starting.
+    root=$(printf '%s\n' "$info" | sed -n 's/.*"DockerRootDir":"\([^"]*\)".*/\1/p')
+    [ -z "$root" ] || storage engine "$root"
 fi
 [ -z "$directory" ] || storage data "$directory"
 version containerd --version

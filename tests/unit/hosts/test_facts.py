@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -276,12 +277,21 @@ def test_empty_output() -> None:
     assert "the engine does not answer" in broken["notes"]
 
 
+def test_engine_that_stops_answering() -> None:
+    # What Docker 28 prints where only the first of two commands reached its engine.
+    silent = '{"ServerVersion":"","Driver":"","CgroupDriver":"","DockerRootDir":""}'
+    facts = parse_facts(re.sub(r'\{"ServerVersion".*?"\]\}', silent, CAPTURED, flags=re.DOTALL))
+    assert facts["stable"]["engine"] is None
+    assert "the engine does not answer" in facts["notes"]
+
+
 def test_facts_of_this_machine() -> None:
     facts = collect_facts(LocalHost(), interfaces=["lo", "no-such"], engine_socket="/no/socket")
     assert facts["stable"]["kernel"]["release"]
     assert facts["stable"]["interfaces"]["lo"]["mtu"] > 0
     assert len(facts["volatile"]["boot_id"]) == 36
     assert {"no interface no-such", "the engine does not answer"} <= set(facts["notes"])
+    assert "engine" not in facts["stable"]["storage"]
     again = collect_facts(LocalHost(), interfaces=["lo", "no-such"], engine_socket="/no/socket")
     assert json.dumps(again["stable"]) == json.dumps(facts["stable"])
 
