@@ -162,7 +162,8 @@ def test_another_program_that_is_busy_is_a_flag(lab: Rig, make_trial: Make, left
         finally:
             busy.kill()
     flags = [flag for flag in trial.record["flags"] if f"(process {busy.pid})" in flag]
-    assert re.fullmatch(r"beside the trial \d+% of a CPU of \w+ was used by sh \(.*", *flags)
+    outside = r"sh \(.*\) used \d+% of a CPU of \w+, and is not part of the trial"
+    assert re.fullmatch(outside, *flags)
     assert trial.mechanisms["other_programs_cpu"] > 0.05
     assert not {"programs"} & {*trial.record["evidence"]["before"]}
     assert left() == []
