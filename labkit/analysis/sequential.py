@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,13 +222,20 @@ def _differ(campaigns: Sequence[Estimate]) -> float:
     return float(special.fdtrc(more, 1 / (3 * uneven), statistic))
 
 
+@cache
+def _nodes() -> tuple[Floats, Floats]:
+    """Return places and weights of the Gauss-Legendre rule; to find them takes longest."""
+    places, weights = np.polynomial.legendre.leggauss(_NODES)
+    return places, weights
+
+
 @lru_cache(maxsize=1024)
 def _levels(alpha: float, sizes: tuple[int, ...], most: int) -> tuple[float, ...]:
     """Return the levels of looks at partial sums of standard normal blocks."""
     # Imported where it is needed: it takes 0.1 s.
     from scipy import optimize
 
-    places, weights = np.polynomial.legendre.leggauss(_NODES)
+    places, weights = _nodes()
     # Before the first look the sum is 0 for certain.
     points, mass = np.zeros(1), np.ones(1)
     before, spent = 0, 0.0

@@ -11,9 +11,9 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 
 @pytest.mark.rig
 def test_nothing_is_lost_left_or_wrong():
-    argv = [sys.executable, str(SCRIPT), "--seed", "25", "--count", "7", "--kills", "1"]
+    argv = [sys.executable, str(SCRIPT), "--seed", "25", "--count", "4", "--kills", "1"]
     argv += ["--kinds", "kills,faults"]
     result = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-    # Of 7, those that came too late do not count.
-    assert int(result.stdout.splitlines()[-1].split(" | ")[1]) >= 3, result.stdout
+    # Of 4, those that came too late do not count.
+    assert int(result.stdout.splitlines()[-1].split(" | ")[1]) >= 2, result.stdout

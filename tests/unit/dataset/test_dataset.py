@@ -329,7 +329,7 @@ def test_both_forms_have_equal_frames(store: Store, tmp_path: Path) -> None:
         assert (second.path / name).is_file()
 
 
-@pytest.mark.parametrize("study", ["affinity-spinning", "application-networks", "interference"])
+@pytest.mark.parametrize("study", ["application-networks", "interference"])
 def test_the_reference_packed_again_is_equal(study: str, tmp_path: Path) -> None:
     data = load(project("data/reference") / study)
     again = packed(data.path, tmp_path)
