@@ -372,8 +372,9 @@ def _side(data: Dataset, value: str) -> Side:
     names = {name: base for name, base in baselines.items() if name in set(measured)}
     cells = {name: base if base in names else None for name, base in names.items()}
     frame = rows.assign(condition=pd.Categorical(measured, categories=list(cells)))
-    table = log_table(frame, value=value, condition="condition")
-    return Side(table.logs, cells)
+    if frame.empty:
+        return Side(pd.DataFrame(), {})
+    return Side(log_table(frame, value=value, condition="condition").logs, cells)
 
 
 def _row(name: str, logs: list[pd.Series[float]], margin: float, alpha: float) -> dict[str, Any]:

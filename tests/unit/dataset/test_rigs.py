@@ -108,6 +108,15 @@ def test_without_a_baseline_in_its_cell_a_condition_is_a_level(tmp_path: Path) -
     assert table["condition"].tolist()[1] == "docker bridge | spin"
 
 
+def test_a_campaign_whose_blocks_all_span_sessions_has_nothing_to_compare(tmp_path: Path) -> None:
+    first, second = campaign(tmp_path / "a"), campaign(tmp_path / "b")
+    for path in (second.path / "trials").glob("*-p02-*/trial.json"):
+        edit(path, '"session": 1', '"session": 2')
+    table = compare_datasets(first, labkit.load(second.path))
+    assert set(table["verdict"]) == {"not in both"} and set(table["second_n_blocks"]) == {0}
+    assert set(table["first_n_blocks"]) == {6}
+
+
 def test_pilots_decide_nothing_and_say_so(tmp_path: Path) -> None:
     first = campaign(tmp_path / "a", blocks=1)
     second = campaign(tmp_path / "b", blocks=1, effect=9.0)
