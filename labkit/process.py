@@ -37,6 +37,20 @@ def seconds_left() -> float:
     return float(until) - time.monotonic() if until else math.inf
 
 
+@contextmanager
+def ending_after(seconds: float) -> Iterator[None]:
+    """Let no block begin that would end after these seconds; an earlier limit stays."""
+    before = os.environ.get(UNTIL)
+    if seconds < seconds_left():
+        os.environ[UNTIL] = str(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        os.environ.pop(UNTIL, None)
+        if before is not None:
+            os.environ[UNTIL] = before
+
+
 def announce(text: str) -> None:
     """Print a line of progress, in a notebook that `labkit run` executes also to its terminal."""
     print(text, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import re
 import stat
@@ -26,7 +27,7 @@ from labkit.dataset import Dataset, campaigns, load
 from labkit.dataset.files import read_json
 from labkit.errors import LabkitError, Rebooted, RigError, UsageError, suggestion
 from labkit.paths import project, relative
-from labkit.process import TERMINAL, WAIT, chosen_blocks, seconds_left
+from labkit.process import TERMINAL, WAIT, chosen_blocks, ending_after, seconds_left
 from labkit.questions import candidate, load_questions
 from labkit.report import execution
 
@@ -41,6 +42,9 @@ LEFT_OUT = 5
 _LOOK, _SAY = 1.0, 60.0
 #: How often a study is executed where hosts reboot.
 _REBOOTS = 10
+#: A plan for a time is an estimate, and where a machine is busy, trials are repeated: after so many
+#: times that time no further block begins.
+_LATEST = 2.0
 
 
 #: What PyYAML raises for text that is not YAML, such as ``!!timestamp x`` or a thousand brackets.
@@ -327,7 +331,7 @@ def report(
     """Build every page and the index; return the index, lines to print, and failures by study.
 
     With `measure` every study is measured first: with a profile, or else what decides most in
-    `budget` seconds.
+    `budget` seconds, and for at most twice as long.
     """
     check_profile(profile)
     failures: dict[str, str] = {}
@@ -338,12 +342,13 @@ def report(
         say(f"cannot measure here: {reason}. The report shows the reference dataset.")
     if measure and not reason:
         runs = _profile_runs(profile, new) if profile else budget_runs(budget, new, say)
-        for name, parameters in runs:
-            # A study that could not be measured still has a page, of earlier data.
-            with _noting(failures, name, say):
-                (notebook,) = find([name])
-                called = profile or BRIEF
-                say(f"executed: {_measured(notebook, parameters, called=called, say=say)}")
+        with ending_after(math.inf if profile else _LATEST * budget):
+            for name, parameters in runs:
+                # A study that could not be measured still has a page, of earlier data.
+                with _noting(failures, name, say):
+                    (notebook,) = find([name])
+                    called = profile or BRIEF
+                    say(f"executed: {_measured(notebook, parameters, called=called, say=say)}")
     for study in find([]):
         name = name_of(study)
         with _noting(failures, name, say):

@@ -20,7 +20,7 @@ from labkit.paths import project
     "--budget",
     default="15m",
     show_default=True,
-    help="With --measure: time for measuring, such as 90s, 15m or 2h.",
+    help="With --measure: time for measuring, such as 90s, 15m or 2h; at most twice as long.",
 )
 @MEASURED
 @NEW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
@@ -23,6 +24,7 @@ from labkit.campaign.store import Store, write_json
 from labkit.chosen import choose
 from labkit.errors import LabkitError, Rebooted, UsageError
 from labkit.paths import PROGRESS, project
+from labkit.process import UNTIL, seconds_left
 
 
 def file(folder: Path, name: str, text: str) -> Path:
@@ -281,3 +283,31 @@ def test_what_is_left_of_a_budget_goes_to_further_studies(
     # Time that is over is not planned.
     list(late)
     assert sum(text.startswith("left out of") for text in said) == 1
+
+
+def test_a_plan_for_a_time_ends_after_twice_that_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine trials are repeated, and a plan takes longer than it was to."""
+    left: list[float] = []
+
+    def measured(*of: Any, **more: Any) -> None:
+        left.append(seconds_left())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(studies, "rig_here", lambda: ("virtual", ""))
+    monkeypatch.setattr(studies, "_measured", measured)
+    for plan in ("_profile_runs", "budget_runs"):
+        monkeypatch.setattr(studies, plan, lambda *of: iter([("rps", {})]))
+
+    def report(profile: str | None) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            studies.report(profile, tmp_path, measure=True, budget=300, say=lambda text: None)
+
+    report(None)
+    report("tiny")
+    assert 0 < left[0] <= 600 and left[1] == math.inf == seconds_left()
+    # An earlier end that was asked for stays.
+    monkeypatch.setenv(UNTIL, str(time.monotonic() + 100))
+    report(None)
+    assert 0 < left[2] <= 100 and 0 < seconds_left() <= 100
