@@ -1,7 +1,8 @@
 # labkit: `make report` measures and reports, `make test` tests. Both require only make and
 # Python 3.11 or later.
 #
-#   BUDGET=15m                 time for measuring: what decides most in it is measured
+#   BUDGET=15m                 time for measuring: what decides most in it is measured; twice as long
+#                              at most, where trials are repeated
 #   PROFILE=tiny               instead: every study, as a pilot (quick: for answers; decide: for
 #                              verdicts on the claims; paper: as the papers did)
 #   NEW=1                      start another campaign instead of resuming

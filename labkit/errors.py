@@ -136,6 +136,10 @@ class HostUnreachable(LabkitError):
         return bool(self.evidence.keys() & {"shown", "fingerprint", "known_hosts"})
 
 
+class TimeOver(LabkitError):
+    """The time for measuring is over, and planned trials are left."""
+
+
 class Rebooted(LabkitError):
     """A host rebooted during a campaign, so the rig has to be opened again."""
 

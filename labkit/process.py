@@ -1,4 +1,4 @@
-"""The boot identifier, threads, and signals handled like Ctrl-C."""
+"""The boot identifier, threads, limits of time, and signals handled like Ctrl-C."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from labkit.chosen import REFERENCE, Chosen, choose, choose_all
 from labkit.claims.schema import Claims, load_claims
 from labkit.dataset import Dataset, campaigns, load
 from labkit.dataset.files import read_json
-from labkit.errors import LabkitError, Rebooted, RigError, UsageError, suggestion
+from labkit.errors import LabkitError, Rebooted, RigError, TimeOver, UsageError, suggestion
 from labkit.paths import project, relative
 from labkit.process import TERMINAL, WAIT, chosen_blocks, ending_after, seconds_left
 from labkit.questions import candidate, load_questions
@@ -42,8 +42,8 @@ LEFT_OUT = 5
 _LOOK, _SAY = 1.0, 60.0
 #: How often a study is executed where hosts reboot.
 _REBOOTS = 10
-#: A plan for a time is an estimate, and where a machine is busy, trials are repeated: after so many
-#: times that time no further block begins.
+#: A plan for a time is an estimate, and on a busy machine trials are repeated: no block begins that
+#: would end after so many times the planned time.
 _LATEST = 2.0
 
 
@@ -119,7 +119,7 @@ def measure(
 ) -> Path:
     """Execute a study notebook, and return the executed one; `called` names the parameters."""
     if seconds_left() < 0:
-        raise LabkitError("not begun: the time is over", remedy="the same command goes on")
+        raise TimeOver("not begun: the time is over", remedy="the same command goes on")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     output = project("data/local/notebooks") / f"{stamp}-{notebook.stem}.ipynb"
     if os.environ.get(WAIT):
@@ -190,7 +190,8 @@ def check_complete(folder: Path) -> None:
         of |= {"are left": planned - len(done) - of["failed"]}
         counts = [f"{count} {what}" for what, count in of.items() if count]
         problems = {(one.get("error") or {}).get("what", "") for one in failed}
-        raise LabkitError(
+        over = not failed and seconds_left() < math.inf
+        raise (TimeOver if over else LabkitError)(
             f"of {planned} planned trials {' and '.join(counts)}",
             where=str(campaign.path),
             why="; ".join(sorted(problems))[:600],
@@ -342,13 +343,20 @@ def report(
         say(f"cannot measure here: {reason}. The report shows the reference dataset.")
     if measure and not reason:
         runs = _profile_runs(profile, new) if profile else budget_runs(budget, new, say)
+        if os.environ.get(WAIT):
+            _wait_for_rig(say)
         with ending_after(math.inf if profile else _LATEST * budget):
             for name, parameters in runs:
                 # A study that could not be measured still has a page, of earlier data.
                 with _noting(failures, name, say):
                     (notebook,) = find([name])
                     called = profile or BRIEF
-                    say(f"executed: {_measured(notebook, parameters, called=called, say=say)}")
+                    try:
+                        output = _measured(notebook, parameters, called=called, say=say)
+                    except TimeOver as error:
+                        say(f"{name}: {error}")
+                        break
+                    say(f"executed: {output}")
     for study in find([]):
         name = name_of(study)
         with _noting(failures, name, say):

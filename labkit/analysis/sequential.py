@@ -224,7 +224,7 @@ def _differ(campaigns: Sequence[Estimate]) -> float:
 
 @cache
 def _nodes() -> tuple[Floats, Floats]:
-    """Return places and weights of the Gauss-Legendre rule; to find them takes longest."""
+    """Return nodes and weights of the Gauss-Legendre rule: to compute them is the slowest step."""
     places, weights = np.polynomial.legendre.leggauss(_NODES)
     return places, weights
 

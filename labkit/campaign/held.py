@@ -434,12 +434,12 @@ def problems_of(end: End, name: str, cpus: str) -> list[str]:
     `cpus` is the CPU list that it must keep to, "" where it counts its CPUs itself (gVisor).
     """
     found = [
-        f"client {name}: {fact} was to be {end.inherited[fact]}, and was {end.own[fact]} at its end"
+        f"client {name}: {fact} was {end.own[fact]} at its end, not {end.inherited[fact]}"
         for fact in (_NICE, _CLASS)
         if end.own[fact] != end.inherited[fact]
     ]
     if cpus and not cpu_set(end.cpus) <= cpu_set(cpus):
-        found.append(f"client {name}: {_CPUS} were to be {cpus}, and were {end.cpus} at its end")
+        found.append(f"client {name}: {_CPUS} were {end.cpus} at its end, not {cpus}")
     elif cpus and end.migrations and len(cpu_set(cpus)) == 1:
         found.append(f"client {name}: it was on another CPU meanwhile")
     return found
@@ -464,7 +464,7 @@ def raise_changed(changes: Sequence[str], where: str) -> None:
         return
     more = f"; and {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
     raise ManipulationError(
-        f"the trial's setup changed in the window: {'; '.join(changes[:_LISTED])}{more}",
+        f"the trial was not as set up in the window: {'; '.join(changes[:_LISTED])}{more}",
         where=where,
         why="something other than this trial has changed it",
         remedy="the trial is discarded; leave the rig alone while it measures",

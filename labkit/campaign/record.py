@@ -182,7 +182,7 @@ def account(
         mechanisms["other_programs_cpu"] = max(sum(shares.values()) for shares in others.values())
     flags = [flag for treatment, level in treatments for flag in treatment.check(level, mechanisms)]
     flags += [
-        f"{program} used {share:.0%} of a CPU of {host}, and is not part of the trial"
+        f"{program}, which is not part of the trial, used {share:.0%} of a CPU of {host}"
         for host, shares in others.items()
         for program, share in shares.items()
         if share > _OTHERS

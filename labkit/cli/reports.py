@@ -20,7 +20,8 @@ from labkit.paths import project
     "--budget",
     default="15m",
     show_default=True,
-    help="With --measure: time for measuring, such as 90s, 15m or 2h; at most twice as long.",
+    help="With --measure: time for measuring, such as 90s, 15m or 2h. No block begins that would "
+    "end after twice as long.",
 )
 @MEASURED
 @NEW

@@ -363,6 +363,8 @@ def _side(data: Dataset, value: str) -> Side:
     factors = list(data.plan["factors"])
     rows = data.ok.dropna(subset=[value])
     rows = rows[~rows["block"].isin(blocks_across_sessions(rows))]
+    if rows.empty:
+        return Side(pd.DataFrame(), {})
     fixed = {name: str(level) for name, level in (data.plan.get("baseline") or {}).items()}
     planned = [one["levels"] for one in data.plan.get("conditions", [])]
     seen = rows[factors].drop_duplicates().to_dict("records")
@@ -372,8 +374,6 @@ def _side(data: Dataset, value: str) -> Side:
     names = {name: base for name, base in baselines.items() if name in set(measured)}
     cells = {name: base if base in names else None for name, base in names.items()}
     frame = rows.assign(condition=pd.Categorical(measured, categories=list(cells)))
-    if frame.empty:
-        return Side(pd.DataFrame(), {})
     return Side(log_table(frame, value=value, condition="condition").logs, cells)
 
 

@@ -74,7 +74,7 @@ if [ -n "$engine" ]; then
     section engine_version && timeout 20 docker -H "$engine" version --format '{{json .Server}}'
     info=$(timeout 20 docker -H "$engine" info --format '{{json .}}')
     section engine_info && printf '%s\n' "$info"
-    # Of the same answer: of two, one may come from an engine that is just starting.
+    # From the same answer: an engine that is just starting may answer the second of two commands only.
     root=$(printf '%s\n' "$info" | sed -n 's/.*"DockerRootDir":"\([^"]*\)".*/\1/p')
     [ -z "$root" ] || storage engine "$root"
 fi

@@ -48,12 +48,15 @@ _END = 0.2
 #: Bytes on the wire around a UDP payload: UDP, IP, Ethernet with its check sum, preamble and gap.
 _AROUND, _PREAMBLE_AND_GAP, _SMALLEST = 8 + 20 + 18, 20, 64
 
-# Waits until the sink's counts no longer change, for 10 s at most.
+# Waits until the sink's counts have not changed for 0.3 s, for 10 s at most: on a busy machine a
+# hop may wait for its CPU for longer than 0.1 s.
 _DRAIN = """
-tries=0 then= now=$(sockets "$1")
-while [ "$now" != "$then" ] && [ "$tries" -lt 100 ]; do
+tries=0 same=0 now=$(sockets "$1")
+while [ "$same" -lt 3 ] && [ "$tries" -lt 100 ]; do
     sleep 0.1
-    tries=$((tries + 1)) then=$now now=$(sockets "$1")
+    then=$now now=$(sockets "$1")
+    tries=$((tries + 1)) same=$((same + 1))
+    [ "$now" = "$then" ] || same=0
 done
 """
 

@@ -120,6 +120,7 @@ def test_a_host_takes_in_its_packets_on_its_own_cpu(lab: Rig, make_trial: Make) 
     assert shares["as found"] < 0.1 and shares["own"] > 0.3
 
 
+# Networks do not differ by application: one over the network of the host is enough.
 @pytest.mark.parametrize(
     ("family", "network"), [*((family, "nat") for family in FAMILIES), ("iperf3", "host")]
 )

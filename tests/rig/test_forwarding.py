@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -25,11 +25,13 @@ pytestmark = pytest.mark.rig
 FIRST, SINK, RATE = 20000, 19999, 2000
 Left = Callable[[], list[str]]
 #: Placements, and hosts of their chain: with two, hops of both are counted and captured.
-CHAINS = [(docker("nat"), 1), (docker("nat"), 2), (docker("macvlan"), 2)]
-CHAINS += [(bare("clean"), 2), (container("lxc", "nat"), 2)]
-RKT = [
-    pytest.param(container("rkt", network), 2, marks=pytest.mark.built("rkt"))
-    for network in ("nat", "macvlan")
+CHAINS = [
+    *((docker("nat"), hosts) for hosts in (1, 2)),
+    *((place, 2) for place in (bare("clean"), docker("macvlan"), container("lxc", "nat"))),
+    *(
+        pytest.param(container("rkt", network), 2, marks=pytest.mark.built("rkt"))
+        for network in ("nat", "macvlan")
+    ),
 ]
 
 
@@ -60,16 +62,27 @@ def placed(trial: Trial, stack: ExitStack, place: Placement, hosts: int, hops: i
     return [end, *chain]
 
 
-def send(trial: Trial, sink: Server, address: str) -> float:
-    """Send for a second and until nothing arrives any more; return how many datagrams."""
-    load = datagrams.send(address, rate=RATE, size=28, seconds=1, port=FIRST)
-    # On a busy machine hops still forward when the sender has ended.
-    watch = datagrams.watch(sink.address, sink.pid, 1)
-    found = trial.measure_all({"send": (load, None), "watch": (watch, None)})
-    return found["send"].metrics["sent"]
+@contextmanager
+def sender(trial: Trial, place: Placement) -> Iterator[Callable[[Server], float]]:
+    """Start a sender before its chain; yield what sends for a second, and returns how much.
+
+    It returns when nothing arrives at the sink any more: on a busy machine hops still forward when
+    the sender has ended.
+    """
+    first = trial.address(place, after=1)
+    load = datagrams.send(first, rate=RATE, size=28, seconds=1, port=FIRST)
+    with trial.prepare(load, name="load") as sending:
+
+        def send(sink: Server) -> float:
+            watch = datagrams.watch(sink.address, sink.pid, 1)
+            found = trial.measure_all({"send": (sending.ready(), None), "watch": (watch, None)})
+            assert found["watch"].metrics["packets_per_s"] > 0
+            return found["send"].metrics["sent"]
+
+        yield send
 
 
-@pytest.mark.parametrize(("place", "hosts"), [*CHAINS, *RKT], ids=str)
+@pytest.mark.parametrize(("place", "hosts"), CHAINS, ids=str)
 def test_every_datagram_is_counted_and_captured(
     watched: Rig, make_trial: Callable[..., Trial], left: Left, place: Placement, hosts: int
 ) -> None:
@@ -77,12 +90,13 @@ def test_every_datagram_is_counted_and_captured(
     assert second.feasibility(watched, hosts, {"placement": place}) is None
     trial = make_trial(place)
     with ExitStack() as stack:
+        send = stack.enter_context(sender(trial, place))
         sink, *chain = placed(trial, stack, place, hosts, 3)
         assert len({one.host.name for one in chain}) == hosts
         # Each hop was verified, not only the first.
         assert len(trial.record["verifications"]) == 3
         with trial.capture(f"udp port {FIRST} or udp port {SINK}") as captured:
-            sent = send(trial, sink, chain[0].address)
+            sent = send(sink)
         found = trial.mechanisms
         drops = sum(found[name] for name in found if name.endswith("socket_drops"))
     # The sink's socket drops what arrives; the rest was dropped at the sockets of hops.
@@ -140,8 +154,8 @@ def test_drops_of_sockets_are_read_on_each_host(watched: Rig, label: str, left: 
     rig, pinned = Rig(**fields | {"at_close": ()}), {"affinity": treatments.Pinning()}
     trial = Trial(rig, Condition(levels), {}, label, {}, treatments=pinned)
     with ExitStack() as stack:
-        sink, first, *_ = placed(trial, stack, docker("nat"), 2, 3)
-        sent = send(trial, sink, first.address)
+        send = stack.enter_context(sender(trial, docker("nat")))
+        sent = send(placed(trial, stack, docker("nat"), 2, 3)[0])
         found = trial.mechanisms
     names = ("sink_socket_drops", "socket_drops", "hop1_socket_drops", "hop2_socket_drops")
     assert sum(found[name] for name in names) == sent and found["sink_socket_drops"] > 0

@@ -162,7 +162,7 @@ def test_another_program_that_is_busy_is_a_flag(lab: Rig, make_trial: Make, left
         finally:
             busy.kill()
     flags = [flag for flag in trial.record["flags"] if f"(process {busy.pid})" in flag]
-    outside = r"sh \(.*\) used \d+% of a CPU of \w+, and is not part of the trial"
+    outside = r"sh \(.*\), which is not part of the trial, used \d+% of a CPU of \w+"
     assert re.fullmatch(outside, *flags)
     assert trial.mechanisms["other_programs_cpu"] > 0.05
     assert not {"programs"} & {*trial.record["evidence"]["before"]}

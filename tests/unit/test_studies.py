@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import tempfile
 import time
@@ -22,7 +23,7 @@ from small_datasets import record, write_campaign
 from labkit import studies
 from labkit.campaign.store import Store, write_json
 from labkit.chosen import choose
-from labkit.errors import LabkitError, Rebooted, UsageError
+from labkit.errors import LabkitError, Rebooted, TimeOver, UsageError
 from labkit.paths import PROGRESS, project
 from labkit.process import UNTIL, seconds_left
 
@@ -285,29 +286,69 @@ def test_what_is_left_of_a_budget_goes_to_further_studies(
     assert sum(text.startswith("left out of") for text in said) == 1
 
 
-def test_a_plan_for_a_time_ends_after_twice_that_time(
+def test_where_the_time_is_over_trials_that_are_left_are_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine trials are repeated, and a plan takes longer than it was to."""
+    path = write_campaign(tmp_path / "echo" / "20260101-000000-0", blocks=3)
+    write_json(path / "plan.json", small_plan() | {"order": [[0, 1]] * 5})
+    monkeypatch.setenv(UNTIL, str(time.monotonic() + 100))
+    with pytest.raises(TimeOver, match="of 10 planned trials 4 are left"):
+        studies.check_complete(tmp_path / "echo")
+    error = {"type": "LabkitError", "what": "the CPUs were moved", "why": "", "evidence": {}}
+    Store(path).add(record(4, status="failed", error=error), {}, {})
+    with pytest.raises(LabkitError, match="1 failed and 3 are left") as caught:
+        studies.check_complete(tmp_path / "echo")
+    assert not isinstance(caught.value, TimeOver)
+    monkeypatch.setenv(UNTIL, str(time.monotonic() - 1))
+    with pytest.raises(TimeOver, match="not begun"):
+        studies.measure(Path("65-rps.ipynb"), {}, called="brief", seconds=1, say=print)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the seconds that were left as each study of a report was to be measured."""
     left: list[float] = []
 
-    def measured(*of: Any, **more: Any) -> None:
+    def measure(*of: Any, **more: Any) -> None:
         left.append(seconds_left())
-        raise KeyboardInterrupt
+        raise TimeOver("of 72 planned trials 20 are left")
 
+    def find(names: list[str]) -> list[Path]:
+        if not names:
+            raise KeyboardInterrupt  # the pages would follow
+        return [Path(f"{names[0]}.ipynb")]
+
+    monkeypatch.delenv(UNTIL, raising=False)
     monkeypatch.setattr(studies, "rig_here", lambda: ("virtual", ""))
-    monkeypatch.setattr(studies, "_measured", measured)
+    monkeypatch.setattr(studies, "_measured", measure)
+    monkeypatch.setattr(studies, "find", find)
     for plan in ("_profile_runs", "budget_runs"):
-        monkeypatch.setattr(studies, plan, lambda *of: iter([("rps", {})]))
+        monkeypatch.setattr(studies, plan, lambda *of: iter([("rps", {}), ("cpu-quota", {})]))
+    return left
 
-    def report(profile: str | None) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            studies.report(profile, tmp_path, measure=True, budget=300, say=lambda text: None)
 
-    report(None)
-    report("tiny")
-    assert 0 < left[0] <= 600 and left[1] == math.inf == seconds_left()
-    # An earlier end that was asked for stays.
-    monkeypatch.setenv(UNTIL, str(time.monotonic() + 100))
-    report(None)
-    assert 0 < left[2] <= 100 and 0 < seconds_left() <= 100
+@pytest.mark.parametrize(
+    ("profile", "until", "least", "most"),
+    [(None, None, 300, 600), ("tiny", None, math.inf, math.inf), (None, 100, 0, 100)],
+    ids=["a budget", "a profile", "a budget and --stop-after"],
+)
+def test_a_report_measures_for_twice_its_budget_at_most(
+    profile: str | None,
+    until: float | None,
+    least: float,
+    most: float,
+    measured: list[float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine trials are repeated, and a plan takes longer than it was to."""
+    said: list[str] = []
+    if until:
+        monkeypatch.setenv(UNTIL, str(time.monotonic() + until))
+    before = os.environ.get(UNTIL)
+    with pytest.raises(KeyboardInterrupt):
+        studies.report(profile, tmp_path, measure=True, budget=300, say=said.append)
+    # The first study that has too little time is the last one.
+    assert len(measured) == 1 and least <= measured[0] <= most
+    assert said == ["rps: of 72 planned trials 20 are left"]
+    assert os.environ.get(UNTIL) == before
