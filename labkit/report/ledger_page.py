@@ -126,6 +126,7 @@ def _claim(
     if estimate and row["dataset"] in datasets:
         again = f"labkit ledger {row['dataset']} --source {row['source']}"
         lines = {**datasets[row["dataset"]], "Evaluated again by": again}
+        del lines["Dataset"]  # which is in the line that opens them
         pages = sorted(folder.glob(f"[0-9]*-{row['study']}.html"))
         shown |= {"provenance": provenance_html(lines), "page": pages[0].name if pages else ""}
     return shown
