@@ -122,8 +122,7 @@ def measure(
         raise TimeOver("not begun: the time is over", remedy="the same command goes on")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     output = project("data/local/notebooks") / f"{stamp}-{notebook.stem}.ipynb"
-    if os.environ.get(WAIT):
-        _wait_for_rig(say)
+    _wait_for_rig(say)
     say(f"measuring {name_of(notebook)} ({called})")
     # The kernel writes its progress to this process's standard error between trials; passing it
     # through papermill would wake this process inside windows.
@@ -153,7 +152,12 @@ def _execute(
 
 
 def _wait_for_rig(say: Say) -> None:
-    """Return when no process uses this machine's rig; say every minute how long that may take."""
+    """Return when no process uses this machine's rig, if that was asked for (`WAIT`).
+
+    Says every minute how long it may take.
+    """
+    if not os.environ.get(WAIT):
+        return
     from labkit.rig import lock
 
     said = -_SAY
@@ -343,20 +347,9 @@ def report(
         say(f"cannot measure here: {reason}. The report shows the reference dataset.")
     if measure and not reason:
         runs = _profile_runs(profile, new) if profile else budget_runs(budget, new, say)
-        if os.environ.get(WAIT):
-            _wait_for_rig(say)
+        _wait_for_rig(say)
         with ending_after(math.inf if profile else _LATEST * budget):
-            for name, parameters in runs:
-                # A study that could not be measured still has a page, of earlier data.
-                with _noting(failures, name, say):
-                    (notebook,) = find([name])
-                    called = profile or BRIEF
-                    try:
-                        output = _measured(notebook, parameters, called=called, say=say)
-                    except TimeOver as error:
-                        say(f"{name}: {error}")
-                        break
-                    say(f"executed: {output}")
+            _measure_each(runs, profile or BRIEF, failures, say)
     for study in find([]):
         name = name_of(study)
         with _noting(failures, name, say):
@@ -377,6 +370,21 @@ def report(
         for sentence in (summary.get("answer") or {}).get("sentences", [])
     ]
     return index, [*headlines, *_pilots(summaries), *map(str, chosen)], failures
+
+
+def _measure_each(
+    runs: Iterable[tuple[str, dict[str, Any]]], called: str, failures: dict[str, str], say: Say
+) -> None:
+    """Measure studies in turn until the time is over; note those that fail."""
+    for name, parameters in runs:
+        # A study that could not be measured still has a page, of earlier data.
+        with _noting(failures, name, say):
+            (notebook,) = find([name])
+            try:
+                say(f"executed: {_measured(notebook, parameters, called=called, say=say)}")
+            except TimeOver as error:
+                say(f"{name}: {error}")
+                return
 
 
 @contextlib.contextmanager

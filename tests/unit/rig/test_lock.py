@@ -62,6 +62,9 @@ def test_waiting_for_the_rig(
         user.stdin.close()
 
     studies._wait_for_rig(say)
+    assert lock.current_holder() is not None and not said  # nobody asked for it
+    monkeypatch.setenv(WAIT, "1")
+    studies._wait_for_rig(say)
     assert lock.current_holder() is None
     assert len(said) == 1 and f"process {user.pid} (" in said[0]
 
