@@ -117,8 +117,6 @@ class Runtime(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     #: Whether it publishes ports itself; otherwise the rig sets up a network for that.
     publishes_ports: ClassVar[bool] = True
-    #: Whether its containers have a network stack that is visible only from inside.
-    own_stack: ClassVar[bool] = False
 
     @classmethod
     def infeasible(cls, network: str) -> str:
@@ -126,7 +124,7 @@ class Runtime(ABC):
         return NEVER.get(network, "") or cls.impossible.get(network, "")
 
     @classmethod
-    def unusable(cls, host: Host, docker_socket: str | None) -> str:
+    def unusable(cls, host: Host) -> str:
         """Return why a host that has `program` cannot use it; "" if it can."""
         return ""
 
@@ -152,10 +150,6 @@ class Runtime(ABC):
     @abstractmethod
     def expect(self, instance: Instance, started: Started) -> Expectation:
         """Return what verification must find."""
-
-    def pinned(self, cpus: str) -> list[str]:
-        """Return the prefix that pins a command inside the placement to CPUs of the host."""
-        return ["taskset", "-c", cpus]
 
     def ready(self, target: Target, started: Started, workload: Workload) -> None:
         """Return as soon as the workload serves; raise `PlacementError` if it does not."""
@@ -253,7 +247,7 @@ def _verified(runtime: Runtime, instance: Instance, started: Started) -> dict[st
     """Return what was observed of the process; raise `ManipulationError` if it is not expected."""
     target, placement = instance.target, instance.placement
     network = target.networks.get(placement.network)
-    observed = observe(target, started.pid, started.container, network, inside=runtime.own_stack)
+    observed = observe(target, started.pid, started.container, network)
     differences = problems(runtime.expect(instance, started), observed)
     if differences:
         raise ManipulationError(
@@ -291,7 +285,7 @@ def placed(
             target.host,
             observed,
             cpus,
-            lambda argv: runtime.enter(instance, [*runtime.pinned(cpus), *argv]),
+            lambda argv: runtime.enter(instance, ["taskset", "-c", cpus, *argv]),
         )
     finally:
         try:
