@@ -330,6 +330,20 @@ def complete(texts: Iterable[str]) -> bool:
     return all("\n@@ end" in text for text in texts)
 
 
+def without_ended(before: Held, after: Held, ending: Collection[str]) -> Held:
+    """Return the first snapshot without those placements of `ending` that the second shows ended.
+
+    An ending process takes its own network along.
+    """
+    ended = [name for name in ending if after.firm.get(name, {}).get(_STATE, "ended") == "ended"]
+    firm = {
+        subject: facts
+        for subject, facts in before.firm.items()
+        if subject not in ended and not any(subject.endswith(f" {one}{OWN}") for one in ended)
+    }
+    return Held(firm, before.loose, before.counters)
+
+
 def differences(before: Held, after: Held) -> list[str]:
     """Return every difference between two snapshots, in words."""
     return [

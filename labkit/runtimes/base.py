@@ -81,6 +81,8 @@ class Server:
     enter : callable
         Takes the argument list of a command; returns the host's command that runs it inside this
         placement, on the same CPUs.
+    ends_with_client : bool
+        As of its workload.
     """
 
     address: str
@@ -90,6 +92,7 @@ class Server:
     verification: dict[str, Any]
     cpus: str
     enter: Callable[[Sequence[str]], list[str]]
+    ends_with_client: bool = False
 
     @property
     def own_address(self) -> str:
@@ -286,6 +289,7 @@ def placed(
             observed,
             cpus,
             lambda argv: runtime.enter(instance, ["taskset", "-c", cpus, *argv]),
+            workload.ends_with_client,
         )
     finally:
         try:

@@ -83,7 +83,7 @@ def _probe_image(target: Target) -> None:
 def server(*, port: int = PORT) -> Workload:
     """Return the server, for one client; it waits as that does."""
     check_integers(TOOL, port=port)
-    return Workload((TOOL, f"--port={port}"), port, "tcp", IMAGE)
+    return Workload((TOOL, f"--port={port}"), port, "tcp", IMAGE, ends_with_client=True)
 
 
 def ping_pong(
