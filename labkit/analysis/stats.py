@@ -255,8 +255,9 @@ class BlockTable:
     def _mean(
         place: NDArray[Any], values: Floats, count: NDArray[Any], shape: tuple[int, int]
     ) -> Floats:
-        total: Floats = np.bincount(place, values, minlength=len(count))
-        return np.divide(total, count).reshape(shape)
+        total = np.bincount(place, weights=values, minlength=len(count)).astype(np.float64)
+        means: Floats = (total / count).reshape(shape)
+        return means
 
     def cells(self, *cells: Cell) -> Numbers:
         """Return the numbers of cells, by block.
