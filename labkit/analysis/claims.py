@@ -26,7 +26,7 @@ import itertools
 import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,10 @@ from labkit.analysis.stats import (
     NotMeasured,
     Numbers,
     equivalence,
+    holm,
     ratio,
 )
-from labkit.data import Campaign, expand
+from labkit.data import Campaign, campaigns, expand
 from labkit.errors import DatasetError, UsageError
 from labkit.paths import project
 
@@ -57,6 +58,12 @@ LOCAL_BLOCKS = 12
 #: Margin of "no difference" where a paper gives none, and of a line's deviation and growth.
 MARGIN = 0.05
 ALPHA = 0.05
+#: Columns of the ledger.
+COLUMNS = [
+    *("id", "source", "finding", "says", "published", "estimate", "low", "high", "n_blocks"),
+    *("verdict", "marks", "needs", "why", "parts", "place", "tier", "study", "explains"),
+    *("sentence", "note", "p", "p_adjusted", "dataset"),
+]
 
 
 @dataclass(frozen=True)
@@ -349,51 +356,6 @@ def combine(verdicts: Sequence[str], most: bool) -> str:
     return "cannot tell"
 
 
-def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
-    """Return the ledger's row of a claim in one campaign.
-
-    The deciding part is the one nearest to the verdict's edge: the most clearly failing one of a
-    claim that does not hold, else the least clearly holding one.
-    """
-    row: dict[str, Any] = {"verdict": "cannot tell", "n_blocks": 0, "p": math.nan, "needs": ""}
-    try:
-        parts = evidence.parts(claim)
-    except NotMeasured as reason:
-        needs = lacking(claim, evidence.campaign)
-        return row | {
-            "needs": needs,
-            "verdict": "needs" if needs else "cannot tell",
-            "why": f"not measured: {reason}",
-            "parts": "",
-        }
-    verdict = combine([part.verdict for part in parts], claim.most)
-    failing = [part.count * part.p_fails for part in parts]
-    holding = [part.p_holds for part in parts]
-    refuted = verdict == "does not hold here"
-    deciding = parts[int(np.argmin(failing) if refuted else np.argmax(holding))]
-    low, high = deciding.estimate.interval()
-    compared = claim.to is not None or bool(claim.order)
-    texts = [part.text(claim.value, compared) for part in parts]
-    needs = lacking(claim, evidence.campaign)
-    why = texts[parts.index(deciding)]
-    if verdict == "cannot tell":
-        bounds = [bound for bound in deciding.refuting if math.isfinite(bound)]
-        blocks = max((deciding.estimate.blocks_needed(bound) for bound in bounds), default=math.nan)
-        why += "" if math.isnan(blocks) else f"; about {blocks:,.0f} blocks would tell"
-    return row | {
-        "verdict": "needs" if needs else verdict,
-        "needs": needs,
-        "estimate": deciding.estimate.value,
-        "low": low,
-        "high": high,
-        "n_blocks": min(part.estimate.n for part in parts),
-        "p": min(1.0, evidence.analyses * (min(failing) if refuted else max(holding))),
-        "part": deciding.label,
-        "parts": "; ".join(texts),
-        "why": why,
-    }
-
-
 @dataclass(frozen=True)
 class Paper:
     """Claims and findings of one paper, in the order of its file."""
@@ -454,3 +416,166 @@ def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[
         if row["study"] == one["study"] and any(where.items() <= cell.items() for cell in cells):
             found |= {name: level for name, level in one.items() if name not in ("study", "where")}
     return {**found, **row.get("needs", {})}
+
+
+def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
+    """Return the ledger's row of a claim in one campaign.
+
+    The numbers are those of the deciding part: the most clearly failing one of a claim that does
+    not hold, else the least clearly holding one.
+    """
+    needs = lacking(claim, evidence.campaign)
+    row = {
+        name: getattr(claim, name) for name in ("id", "source", "says", "place", "tier", "study")
+    }
+    row |= {"explains": claim.explains, "sentence": claim.sentence, "note": claim.note}
+    row |= {"needs": needs, "published": claim.paper, "n_blocks": 0, "p": math.nan, "parts": ""}
+    try:
+        parts = evidence.parts(claim)
+    except NotMeasured as reason:
+        verdict = "needs" if needs else "cannot tell"
+        return row | {"verdict": verdict, "why": f"not measured: {reason}", "marks": ""}
+    verdict = combine([part.verdict for part in parts], claim.most)
+    failing = [part.count * part.p_fails for part in parts]
+    holding = [part.p_holds for part in parts]
+    refuted = verdict == "does not hold here"
+    deciding = parts[int(np.nanargmin(failing) if refuted else np.nanargmax(holding))]
+    low, high = deciding.estimate.interval()
+    texts = [part.text(claim.value, claim.to is not None or bool(claim.order)) for part in parts]
+    why = texts[parts.index(deciding)]
+    if verdict == "cannot tell" and not needs:
+        bounds = [bound for bound in deciding.refuting if math.isfinite(bound)]
+        blocks = max((deciding.estimate.blocks_needed(bound) for bound in bounds), default=math.nan)
+        why += "" if math.isnan(blocks) else f"; about {blocks:,.0f} blocks would tell"
+    marks = "†" if claim.sentence else ""
+    if claim.alternative:
+        other = evaluate(_other(claim), evidence)
+        why += f"; otherwise {other['verdict']}: {other['why']}"
+        marks += "‡" if other["verdict"] != verdict else ""
+    return row | {
+        "verdict": "needs" if needs else verdict,
+        "published": claim.paper if math.isnan(deciding.size) else deciding.size,
+        "estimate": deciding.estimate.value,
+        "low": low,
+        "high": high,
+        "n_blocks": min(part.estimate.n for part in parts),
+        "p": min(1.0, evidence.analyses * (min(failing) if refuted else max(holding))),
+        "marks": marks,
+        "parts": "; ".join(texts),
+        "why": why,
+    }
+
+
+def _other(claim: Claim) -> Claim:
+    """Return the claim under its other assumption."""
+    other = claim.alternative or {}
+    return replace(
+        claim,
+        value=other.get("value", claim.value),
+        of={**claim.of, **other.get("of", {})},
+        to={**(claim.to or {}), **other.get("to", {})},
+        alternative=None,
+    )
+
+
+def ledger(*folders: Path | str) -> pd.DataFrame:
+    """Hold the claims of all papers against the campaigns in some folders.
+
+    Parameters
+    ----------
+    *folders : Path or str
+        Each with campaigns, such as ``data/reference``; of several of a study the newest counts.
+
+    Returns
+    -------
+    DataFrame
+        A row a claim and folder with a campaign of its study, in the order of the papers: ``id``,
+        ``source``, ``finding``, ``says``, ``published``, ``estimate``, ``low``, ``high`` (95 %),
+        ``n_blocks``, ``verdict``, ``marks``, ``needs``, ``why``, ``parts``, ``place``, ``tier``,
+        ``study``, ``explains``, ``sentence``, ``note``, ``p`` (times the interim analyses),
+        ``p_adjusted`` (Holm, over a paper's claims that can be decided) and ``dataset``.
+
+    Raises
+    ------
+    DatasetError
+        There is no campaign, or a file has a mistake.
+    """
+    rows = []
+    for folder in folders:
+        found = {one.study: Evidence(one) for one in campaigns(folder)}
+        for paper in load_papers():
+            named = {claim: one.id for one in paper.findings for claim in one.claims}
+            rows += [
+                {**evaluate(claim, found[claim.study]), "finding": named.get(claim.id, "")}
+                | {"dataset": str(found[claim.study].campaign.path)}
+                for claim in paper.claims
+                if claim.study in found
+            ]
+    if not rows:
+        raise DatasetError(
+            "no campaign of a claim's study",
+            where=", ".join(map(str, folders)),
+            remedy="measure one first: labkit run STUDY -P ask",
+        )
+    table = pd.DataFrame(rows)
+    family = (
+        (table["needs"] == "") & (table["explains"] == "") & (table["n_blocks"] >= LEAST_BLOCKS)
+    )
+    folder_of = table["dataset"].map(lambda path: str(Path(path).parent))
+    table["p_adjusted"] = (
+        table["p"].where(family).groupby([folder_of, table["source"]]).transform(holm)
+    )
+    decided = ~table["verdict"].isin(["cannot tell", "needs"])
+    passes = decided & (table["p_adjusted"] < ALPHA)
+    table["marks"] += passes.map({True: "•", False: ""})
+    return table[COLUMNS]
+
+
+def current(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of each claim that counts: the last folder's from 12 blocks on.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As `ledger` returns them.
+    """
+    first = rows.drop_duplicates("id")
+    enough = rows[rows["n_blocks"] >= LOCAL_BLOCKS].drop_duplicates("id", keep="last")
+    others = first[~first["id"].isin(enough["id"])]
+    return pd.concat([enough, others]).set_index("id").loc[first["id"]].reset_index()
+
+
+def findings(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the findings of the papers, each with the weakest verdict of its claims.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As `ledger` returns them. A finding is judged by the last folder's claims where all of them
+        have 12 blocks there, and else by the first folder's.
+
+    Returns
+    -------
+    DataFrame
+        A row a finding: ``id``, ``source``, ``says``, ``place``, ``verdict``, ``why`` (of the claim
+        that decides it), ``needs``, ``claims`` and ``dataset``.
+    """
+    first, latest = rows.drop_duplicates("id"), current(rows)
+    table = []
+    for paper in load_papers():
+        for finding in paper.findings:
+            wanted = list(finding.claims)
+            own = latest[latest["id"].isin(wanted)]
+            if own["dataset"].map(lambda path: Path(path).parent).nunique() > 1:
+                own = first[first["id"].isin(wanted)]
+            if not len(own):
+                continue
+            weakest = own.iloc[int(np.argmin([VERDICTS.index(one) for one in own["verdict"]]))]
+            table.append(
+                {
+                    **{name: getattr(finding, name) for name in ("id", "source", "says", "place")},
+                    **{name: weakest[name] for name in ("verdict", "why", "needs", "dataset")},
+                    "claims": ", ".join(wanted),
+                }
+            )
+    return pd.DataFrame(table)

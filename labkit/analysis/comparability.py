@@ -177,14 +177,17 @@ def _needs_weave(wanted: str, subject: Subject) -> str:
     return f"Weave Net with its data path {wanted} (here {' and '.join(found)})"
 
 
-#: Rules on thresholds of a claim, by their name in ``needs``.
-THRESHOLDS: Mapping[str, Rule] = {
+#: Rules on the rig, by their name in ``needs``.
+_OF_RIG: Mapping[str, Rule] = {
     "separate": _needs_separate,
     "cpus": _needs_cpus,
     "cpus_at_most": _needs_few_cpus,
     "own_cpus": _needs_own_cpus,
     "hosts": _needs_hosts,
     "link_gbit_per_s": _needs_link,
+}
+#: Rules on the trials of the claim.
+_OF_TRIALS: Mapping[str, Rule] = {
     "cpu_use": _needs_cpu_use,
     "carried": _needs_carried,
     "samples": _needs_samples,
@@ -247,7 +250,8 @@ def _saturated(subject: Subject) -> str:
 def lacking(claim: Claim, campaign: Campaign) -> str:
     """Return what a claim needs and a campaign does not have; "" where nothing is lacking."""
     subject = Subject(claim, campaign)
-    found = [THRESHOLDS[name](wanted, subject) for name, wanted in claim.needs.items()]
+    rules = {**_OF_RIG, **_OF_TRIALS} if len(subject.trials) else _OF_RIG
+    found = [rules[name](wanted, subject) for name, wanted in claim.needs.items() if name in rules]
     if len(subject.trials):
         found += [rule(subject) for rule in (_saturated, _full_queue, _timer, _regime)]
     return "; ".join(filter(None, found))
