@@ -42,7 +42,6 @@ from labkit.analysis.stats import (
     Cell,
     Mean,
     NotMeasured,
-    Numbers,
     equivalence,
     holm,
     ratio,
@@ -307,7 +306,7 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
     runs = _runs(claim.of, claim.along, trials)
     for run in runs:
         x = np.array([float(cell[claim.along]) for cell in run])
-        values = _values(table.cells(*run))
+        values = table.cells(*run).plain()
         if claim.line == "linear":
             slope, level = np.polyfit(x, values.T, 1)
             rest = values - np.outer(slope, x) - level[:, None]
@@ -324,7 +323,7 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
             ]
             continue
         to = claim.to or {}
-        both = _values(table.cells(*run, *({**cell, **to} for cell in run)))
+        both = table.cells(*run, *({**cell, **to} for cell in run)).plain()
         own, base = both[:, : len(run)], both[:, len(run) :]
         weight = 1 / np.exp(np.log(base).mean(axis=0))
         slope, level = np.polyfit(x, (own - base).T, 1, w=weight)
@@ -336,12 +335,6 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
         Part(label, mean, low, high, math.nan, mean.p_inside(low, high), len(parts))
         for label, mean, low, high in parts
     ]
-
-
-def _values(numbers: Numbers) -> Any:
-    """Return the values of complete blocks, not their logarithms."""
-    complete = numbers.values[~np.isnan(numbers.values).any(axis=1)]
-    return np.exp(complete) if numbers.log else complete
 
 
 def combine(verdicts: Sequence[str], most: bool) -> str:

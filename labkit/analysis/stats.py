@@ -136,8 +136,14 @@ class Mean:
         """Return the smallest margin that two equal conditions pass with a power of 80 %."""
         if math.isnan(self.error):
             return math.nan
-        tests = float(special.stdtrit(self.df, 1 - alpha) + special.stdtrit(self.df, 0.9))
-        return math.expm1(tests * self.error)
+        tests = special.stdtrit(self.df, [1 - alpha, (1 + _POWER) / 2])
+        return math.expm1(float(tests.sum()) * self.error)
+
+    def blocks_to_equate(self, margin: float, alpha: float = 0.05) -> float:
+        """Return how many blocks would make a margin decidable."""
+        tests = special.ndtri([1 - alpha, (1 + _POWER) / 2])
+        spread = self.error * math.sqrt(self.n)
+        return float(np.ceil((float(tests.sum()) * spread / math.log1p(margin)) ** 2))
 
 
 def _serial(values: Floats) -> tuple[float, float]:
@@ -183,9 +189,18 @@ class Numbers:
         """Return the weighted sum of the cells' logarithms: (1, -1) is a ratio."""
         return Mean.of(self.values @ np.asarray(weights, dtype=np.float64), log=self.log)
 
+    @property
+    def complete(self) -> Floats:
+        """Rows of the blocks that have all cells."""
+        return self.values[~np.isnan(self.values).any(axis=1)]
+
+    def plain(self) -> Floats:
+        """Return the values of complete blocks, not their logarithms."""
+        return np.exp(self.complete) if self.log else self.complete
+
     def means(self) -> list[float]:
         """Return the mean of each cell, over the blocks that have all: geometric on logarithms."""
-        complete = self.values[~np.isnan(self.values).any(axis=1)]
+        complete = self.complete
         if not len(complete):
             return [math.nan] * self.values.shape[1]
         means = complete.mean(axis=0)
@@ -318,7 +333,7 @@ def ratio(numbers: Numbers) -> Mean:
     """
     if numbers.log:
         return numbers.contrast((1.0, -1.0))
-    complete = numbers.values[~np.isnan(numbers.values).any(axis=1)]
+    complete = numbers.complete
     if not len(complete) or not (bottom := complete[:, 1].mean()):
         return Mean(len(complete), math.nan, math.nan, math.nan, log=False)
     quotient = complete[:, 0].mean() / bottom
@@ -374,7 +389,7 @@ def row(numbers: Numbers, margin: float, alpha: float) -> dict[str, Any]:
     p_value = min(1.0, 2 * min(estimate.p_above(1.0), estimate.p_below(1.0)))
     p_equivalence = equivalence(numbers, estimate, 1 / (1 + margin), 1 + margin)
     differs, equivalent = enough and p_value < alpha, enough and p_equivalence < alpha
-    needed = math.nan if differs or equivalent else estimate.blocks_needed(1.0, alpha)
+    needed = min(estimate.blocks_needed(1.0, alpha), estimate.blocks_to_equate(margin, alpha))
     return {
         "n_blocks": estimate.n,
         "value": value,
@@ -388,7 +403,7 @@ def row(numbers: Numbers, margin: float, alpha: float) -> dict[str, Any]:
         "verdict": verdict(differs, equivalent),
         "p_value": p_value,
         "p_equivalence": p_equivalence,
-        "blocks_needed": needed,
+        "blocks_needed": math.nan if differs or equivalent else needed,
         "margin_decidable": estimate.decidable_margin(alpha),
     }
 
