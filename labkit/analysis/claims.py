@@ -42,6 +42,7 @@ from labkit.analysis.stats import (
     Cell,
     Mean,
     NotMeasured,
+    added_cost,
     equivalence,
     holm,
     ratio,
@@ -323,14 +324,10 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
             ]
             continue
         to = claim.to or {}
-        both = table.cells(*run, *({**cell, **to} for cell in run)).plain()
-        own, base = both[:, : len(run)], both[:, len(run) :]
-        weight = 1 / np.exp(np.log(base).mean(axis=0))
-        slope, level = np.polyfit(x, (own - base).T, 1, w=weight)
+        offset, growth = added_cost(table.cells(*run, *({**cell, **to} for cell in run)), list(x))
         label = _label({n: v for n, v in run[0].items() if n != claim.along and n not in to})
-        growth = slope * np.ptp(x) / base.mean(axis=1)
-        parts.append((f"{label}: added at 0", Mean.of(level, log=False), 0.0, math.inf))
-        parts.append((f"{label}: growth", Mean.of(growth, log=False), -MARGIN, MARGIN))
+        parts.append((f"{label}: added at 0", offset, 0.0, math.inf))
+        parts.append((f"{label}: growth", growth, -MARGIN, MARGIN))
     return [
         Part(label, mean, low, high, math.nan, mean.p_inside(low, high), len(parts))
         for label, mean, low, high in parts
