@@ -121,7 +121,7 @@ def test_a_tool_that_is_not_here_is_refused_with_what_to_do(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     with pytest.raises(UsageError, match="can run no condition") as caught:
         plan(tool="sfnt-pingpong")
-    assert "not installed" in caught.value.why and "make papers-tools" in caught.value.why
+    assert "not installed" in caught.value.why and "no distribution packages it" in caught.value.why
     # What the tool cannot do needs it nowhere.
     assert not reasons(plan(tool="sfnt-pingpong", exchange="udp in, tcp out"))
 
