@@ -177,6 +177,16 @@ def _needs_weave(wanted: str, subject: Subject) -> str:
     return f"Weave Net with its data path {wanted} (here {' and '.join(found)})"
 
 
+def _needs_regime(wanted: Mapping[str, float], subject: Subject) -> str:
+    """Return what a claim needs whose baseline is ten times off the paper's, in some columns."""
+    for column, paper in wanted.items():
+        found = _median(subject.baselines, column, subject.campaign)
+        if found > 0 and not 1 / _REGIME <= found / paper <= _REGIME:
+            amounts = [words.amount(one, column) for one in (paper, found)]
+            return f"the paper's regime (a baseline of {amounts[0]}, here {amounts[1]})"
+    return ""
+
+
 #: Rules on the rig, by their name in ``needs``.
 _OF_RIG: Mapping[str, Rule] = {
     "separate": _needs_separate,
@@ -191,6 +201,7 @@ _OF_TRIALS: Mapping[str, Rule] = {
     "cpu_use": _needs_cpu_use,
     "carried": _needs_carried,
     "samples": _needs_samples,
+    "regime": _needs_regime,
     "weave": _needs_weave,
 }
 
@@ -227,14 +238,9 @@ def _timer(subject: Subject) -> str:
 
 
 def _regime(subject: Subject) -> str:
-    """Return what a claim needs whose baseline is ten times off the paper's."""
-    if subject.claim.absolute is None:
-        return ""
-    found = _median(subject.baselines, subject.claim.value, subject.campaign)
-    if not found > 0 or 1 / _REGIME <= found / subject.claim.absolute <= _REGIME:
-        return ""
-    amounts = [words.amount(one, subject.claim.value) for one in (subject.claim.absolute, found)]
-    return f"the paper's regime (a baseline of {amounts[0]}, here {amounts[1]})"
+    """Return what a claim needs whose own value is ten times off the paper's in the baseline."""
+    absolute = subject.claim.absolute
+    return "" if absolute is None else _needs_regime({subject.claim.value: absolute}, subject)
 
 
 def _saturated(subject: Subject) -> str:
