@@ -35,7 +35,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import words
-from labkit.analysis.comparability import lacking
+from labkit.analysis.comparability import RULES, lacking
 from labkit.analysis.stats import (
     LEAST_BLOCKS,
     BlockTable,
@@ -387,8 +387,9 @@ def _load_paper(path: Path) -> Paper:
         ids = [claim.id for claim in claims]
         wrong = [one for finding in findings for one in finding.claims if one not in ids]
         wrong += [one for one in ids if ids.count(one) > 1]
+        wrong += [name for claim in claims for name in claim.needs if name not in RULES]
         if wrong:
-            raise ValueError(f"unknown or repeated claims: {', '.join(wrong)}")
+            raise ValueError(f"unknown or repeated: {', '.join(wrong)}")
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetError(
             "a file of claims has a mistake", where=str(path), why=str(error)

@@ -188,7 +188,7 @@ def _needs_regime(wanted: Mapping[str, float], subject: Subject) -> str:
 
 
 #: Rules on the rig, by their name in ``needs``.
-_OF_RIG: Mapping[str, Rule] = {
+_OF_RIG: dict[str, Rule] = {
     "separate": _needs_separate,
     "cpus": _needs_cpus,
     "cpus_at_most": _needs_few_cpus,
@@ -197,13 +197,14 @@ _OF_RIG: Mapping[str, Rule] = {
     "link_gbit_per_s": _needs_link,
 }
 #: Rules on the trials of the claim.
-_OF_TRIALS: Mapping[str, Rule] = {
+_OF_TRIALS: dict[str, Rule] = {
     "cpu_use": _needs_cpu_use,
     "carried": _needs_carried,
     "samples": _needs_samples,
     "regime": _needs_regime,
     "weave": _needs_weave,
 }
+RULES = _OF_RIG | _OF_TRIALS
 
 
 def _full_queue(subject: Subject) -> str:
@@ -256,7 +257,7 @@ def _saturated(subject: Subject) -> str:
 def lacking(claim: Claim, campaign: Campaign) -> str:
     """Return what a claim needs and a campaign does not have; "" where nothing is lacking."""
     subject = Subject(claim, campaign)
-    rules = {**_OF_RIG, **_OF_TRIALS} if len(subject.trials) else _OF_RIG
+    rules = RULES if len(subject.trials) else _OF_RIG
     found = [rules[name](wanted, subject) for name, wanted in claim.needs.items() if name in rules]
     if len(subject.trials):
         found += [rule(subject) for rule in (_saturated, _full_queue, _timer, _regime)]
