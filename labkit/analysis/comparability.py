@@ -168,6 +168,11 @@ def _needs_samples(wanted: int, subject: Subject) -> str:
     return f"{wanted:,} samples a trial (here {found:,})" if found < wanted else ""
 
 
+def _needs_regime(wanted: float, subject: Subject) -> str:
+    """Return what a share of a fixed cost lacks, which changes with the baseline."""
+    return _regime(subject, wanted)
+
+
 def _needs_weave(wanted: str, subject: Subject) -> str:
     trials = subject.trials
     routers = trials["router"] if "router" in trials else pd.Series(dtype=str)
@@ -188,6 +193,7 @@ THRESHOLDS: Mapping[str, Rule] = {
     "cpu_use": _needs_cpu_use,
     "carried": _needs_carried,
     "samples": _needs_samples,
+    "regime": _needs_regime,
     "weave": _needs_weave,
 }
 
@@ -223,12 +229,12 @@ def _timer(subject: Subject) -> str:
     return f"a load tool with a finer timer than {tick} (here {tool})"
 
 
-def _regime(subject: Subject) -> str:
-    """Return what a claim needs whose baseline is ten times off the paper's."""
+def _regime(subject: Subject, factor: float = _REGIME) -> str:
+    """Return what a claim needs whose baseline is so many times off the paper's."""
     if subject.claim.absolute is None:
         return ""
     found = _median(subject.baselines, subject.claim.value, subject.campaign)
-    if not found > 0 or 1 / _REGIME <= found / subject.claim.absolute <= _REGIME:
+    if not found > 0 or 1 / factor <= found / subject.claim.absolute <= factor:
         return ""
     amounts = [words.amount(one, subject.claim.value) for one in (subject.claim.absolute, found)]
     return f"the paper's regime (a baseline of {amounts[0]}, here {amounts[1]})"
@@ -250,4 +256,4 @@ def lacking(claim: Claim, campaign: Campaign) -> str:
     found = [THRESHOLDS[name](wanted, subject) for name, wanted in claim.needs.items()]
     if len(subject.trials):
         found += [rule(subject) for rule in (_saturated, _full_queue, _timer, _regime)]
-    return "; ".join(filter(None, found))
+    return "; ".join(filter(None, dict.fromkeys(found)))
