@@ -168,23 +168,19 @@ def _needs_samples(wanted: int, subject: Subject) -> str:
     return f"{wanted:,} samples a trial (here {found:,})" if found < wanted else ""
 
 
-def _needs_weave(wanted: str, subject: Subject) -> str:
-    trials = subject.trials
-    routers = trials["router"] if "router" in trials else pd.Series(dtype=str)
-    found = sorted(set(routers) - {""})
-    if not found or found == [wanted]:
-        return ""
-    return f"Weave Net with its data path {wanted} (here {' and '.join(found)})"
-
-
-def _needs_regime(wanted: Mapping[str, float], subject: Subject) -> str:
-    """Return what a claim needs whose baseline is ten times off the paper's, in some columns."""
+def _needs_regime(wanted: Mapping[str, float], subject: Subject, times: float = _REGIME) -> str:
+    """Return what a claim needs whose baseline is many times off the paper's, in some columns."""
     for column, paper in wanted.items():
         found = _median(subject.baselines, column, subject.campaign)
-        if found > 0 and not 1 / _REGIME <= found / paper <= _REGIME:
+        if found > 0 and not 1 / times <= found / paper <= times:
             amounts = [words.amount(one, column) for one in (paper, found)]
             return f"the paper's regime (a baseline of {amounts[0]}, here {amounts[1]})"
     return ""
+
+
+def _needs_regime_times(wanted: float, subject: Subject) -> str:
+    """Return what a share of a fixed time needs, which the length of the baseline decides."""
+    return _needs_regime({subject.claim.value: subject.claim.absolute or 0.0}, subject, wanted)
 
 
 #: Rules on the rig, by their name in ``needs``.
@@ -202,6 +198,7 @@ _OF_TRIALS: dict[str, Rule] = {
     "carried": _needs_carried,
     "samples": _needs_samples,
     "regime": _needs_regime,
+    "regime_times": _needs_regime_times,
     "weave": _needs_weave,
 }
 RULES = _OF_RIG | _OF_TRIALS
@@ -261,4 +258,4 @@ def lacking(claim: Claim, campaign: Campaign) -> str:
     found = [rules[name](wanted, subject) for name, wanted in claim.needs.items() if name in rules]
     if len(subject.trials):
         found += [rule(subject) for rule in (_saturated, _full_queue, _timer, _regime)]
-    return "; ".join(filter(None, found))
+    return "; ".join(filter(None, dict.fromkeys(found)))
