@@ -183,6 +183,15 @@ def _needs_regime_times(wanted: float, subject: Subject) -> str:
     return _needs_regime({subject.claim.value: subject.claim.absolute or 0.0}, subject, wanted)
 
 
+def _needs_weave(wanted: str, subject: Subject) -> str:
+    trials = subject.trials
+    routers = trials["router"] if "router" in trials else pd.Series(dtype=str)
+    found = sorted(set(routers) - {""})
+    if not found or found == [wanted]:
+        return ""
+    return f"Weave Net with its data path {wanted} (here {' and '.join(found)})"
+
+
 #: Rules on the rig, by their name in ``needs``.
 _OF_RIG: dict[str, Rule] = {
     "separate": _needs_separate,
