@@ -25,6 +25,7 @@ from labkit.analysis.claims import current, ledger
 from labkit.analysis.html import html_table
 from labkit.analysis.papers import side_by_side
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
+from labkit.columns import column as about
 from labkit.data import Campaign, load, select
 from labkit.errors import UsageError, suggestion
 
@@ -97,7 +98,7 @@ class Comparison:
         return "\n".join(Answers(self._rows(), self.factor, self.by).sentences)
 
     def _rows(self) -> tuple[Mapping[str, Any], ...]:
-        return tuple(self.table.to_dict("records"))
+        return _records(self.table)
 
     def _repr_html_(self) -> str:
         rows = []
@@ -124,7 +125,7 @@ class Comparison:
         baselines = self.table["to"].map(lambda level: words.level(self.factor, level)).unique()
         against = f" against {baselines[0]}" if len(baselines) == 1 else ""
         margin = words.percent(float(self.table["margin"].iloc[0])) if len(self.table) else ""
-        text = words.column(self.metric).text
+        text = about(self.metric).text
         return f"{text[:1].upper()}{text[1:]}{against}; margin {margin}"
 
     def _select(self, levels: Sequence[Any], by: Mapping[str, Any]) -> pd.DataFrame:
@@ -139,8 +140,7 @@ class Comparison:
 
     def answer(self, *levels: Any, **by: Any) -> Answers:
         """Return a sentence for each of some levels, or for all."""
-        rows = tuple(self._select(levels, by).to_dict("records"))
-        return Answers(rows, self.factor, self.by)
+        return Answers(_records(self._select(levels, by)), self.factor, self.by)
 
     def why(self, level: Any, *counters: str, **by: Any) -> Table:
         """Return counters of a level and of its baseline: where they differ may be the reason.
@@ -167,7 +167,7 @@ class Comparison:
             )
             rows.append(
                 {
-                    "counter": words.column(counter).text,
+                    "counter": about(counter).text,
                     words.level(self.factor, row["condition"]): words.amount(here, counter),
                     words.level(self.factor, row["to"]): words.amount(there, counter),
                     "ratio": words.ratio(here / there) if there else "",
@@ -449,7 +449,7 @@ class Results:
                     "generator at its limit": words.percent(float(part.ok["saturated"].mean())),
                 }
             )
-        return Table(pd.DataFrame(rows), f"Validity of the {words.column(column).text}")
+        return Table(pd.DataFrame(rows), f"Validity of the {about(column).text}")
 
     def _noise(self, column: str) -> dict[str, str]:
         """Return the ratio of repeats and the margin that it decides, of the noisiest condition."""
@@ -457,7 +457,7 @@ class Results:
         table = BlockTable(self.trials, column, [*factors, "repeat"])
         twice = self.trials.loc[self.trials["repeat"] == 2, factors].drop_duplicates()
         found = []
-        for cell in twice.to_dict("records"):
+        for cell in _records(twice):
             try:
                 found.append(stats.ratio(table.cells({**cell, "repeat": 2}, {**cell, "repeat": 1})))
             except NotMeasured:
@@ -499,7 +499,7 @@ class Results:
             shown = {words.heading(name): words.level(name, one) for name, one in group.items()}
             for name in names:
                 value = part[name].median() if name in part else math.nan
-                shown[words.column(name).text] = words.amount(value, name)
+                shown[about(name).text] = words.amount(value, name)
             rows.append(shown)
         return Table(pd.DataFrame(rows), "Medians of trials")
 
@@ -536,7 +536,7 @@ class Results:
             low, high = (words.percent(one) for one in growth.interval())
             shown["growth, of the baseline"] = f"{words.percent(growth.value)} [{low}, {high}]"
             rows.append(shown)
-        caption = f"Added {words.column(column).text} over {words.column(over).text}, against {to}"
+        caption = f"Added {about(column).text} over {about(over).text}, against {to}"
         return Table(pd.DataFrame(rows), caption)
 
     def published(self, paper: str, *tables: str) -> Table:
@@ -603,7 +603,7 @@ class Results:
             "sentences": sentences,
             "rows": rows,
         }
-        display({ANSWER: bundle, "text/plain": "\n".join(sentences)}, raw=True)
+        display({ANSWER: bundle, "text/plain": "\n".join(sentences)}, raw=True)  # type: ignore[no-untyped-call]
 
 
 #: Columns of a comparison that have no number where nothing was measured.
@@ -611,6 +611,13 @@ _NUMBERS = (
     *("value", "baseline", "difference", "estimate", "low", "high", "p_value", "p_equivalence"),
     *("blocks_needed", "margin_decidable"),
 )
+
+
+def _records(frame: pd.DataFrame) -> tuple[dict[str, Any], ...]:
+    """Return the rows of a frame."""
+    return tuple(
+        {str(name): value for name, value in row.items()} for row in frame.to_dict("records")
+    )
 
 
 def _names(names: str | Sequence[str]) -> list[str]:
