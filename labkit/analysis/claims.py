@@ -1,9 +1,10 @@
 """Claims of the papers, held against campaigns: the ledger.
 
 A claim is a row of ``data/claims/<paper>.toml``: a value at some levels (``of``), compared with a
-baseline (``to``), and a region or a size that it is said to have. A list of levels makes parts, and
-each has to be as said. `evaluate` gives each part an estimate with a 95 % interval, and the first
-line that matches is its verdict:
+baseline (``to``), and a region or a size that it is said to have. The file's table ``default`` has
+the fields that most rows share. A list of levels makes parts, and each has to be as said.
+`evaluate` gives each part an estimate with a 95 % interval, and the first line that matches is its
+verdict:
 
 ============= ===================================== ======================================
 verdict       a region (above, below, within, order) a size p, on the log scale
@@ -375,10 +376,10 @@ def load_papers(*sources: str) -> list[Paper]:
 def _load_paper(path: Path) -> Paper:
     try:
         data = tomllib.loads(path.read_text())
+        rows = [{**data.get("default", {}), **row} for row in data["claim"]]
         needs = data.get("needs", [])
         claims = [
-            Claim(**{**row, "source": path.stem, "needs": _needs(row, needs)})
-            for row in data["claim"]
+            Claim(**{**row, "source": path.stem, "needs": _needs(row, needs)}) for row in rows
         ]
         findings = [
             Finding(**{**row, "source": path.stem, "claims": tuple(row["claims"])})

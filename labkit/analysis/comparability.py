@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _SATURATED_SHARE = 0.1
 #: Packets that a forwarder may lose before its latency is that of a full queue.
 _QUEUE_LOSS = 0.01
+#: Share of the packets from which a condition carries all that it is offered.
+_CARRIES_ALL = 0.99
 #: Factor by which an absolute value may differ from the paper's.
 _REGIME = 10.0
 #: Times by which load tools over-report a latency, in ns: wrk2 by up to a tick of its event loop
@@ -163,6 +165,23 @@ def _needs_carried(wanted: float, subject: Subject) -> str:
     return f"a CPU that forwards the rate of the link (here the baseline carries {carried:.0%})"
 
 
+def _needs_offered(wanted: Mapping[str, float], subject: Subject) -> str:
+    """Return what a condition needs that carries all that it is offered, if the paper offers more.
+
+    The rates of the paper are packets a second, by payload.
+    """
+    trials, factors = subject.trials, subject.campaign.factors
+    for payload, rate in wanted.items():
+        rows = trials[trials["payload_b"] == int(payload)]
+        columns = ["offered_per_s", "sent_per_s", "packets_per_s"]
+        found = rows[columns].groupby([rows[name] for name in factors]).median()
+        carries_all = found["packets_per_s"] >= _CARRIES_ALL * found["sent_per_s"]
+        fewer = found.loc[carries_all & (found["offered_per_s"] < rate), "offered_per_s"]
+        if len(fewer):
+            return f"{rate:,.0f} packets offered a second (here {fewer.min():,.0f}, all carried)"
+    return ""
+
+
 def _needs_samples(wanted: int, subject: Subject) -> str:
     found = int(subject.trials["n_samples"].min())
     return f"{wanted:,} samples a trial (here {found:,})" if found < wanted else ""
@@ -205,6 +224,7 @@ _OF_RIG: dict[str, Rule] = {
 _OF_TRIALS: dict[str, Rule] = {
     "cpu_use": _needs_cpu_use,
     "carried": _needs_carried,
+    "offered": _needs_offered,
     "samples": _needs_samples,
     "regime": _needs_regime,
     "regime_times": _needs_regime_times,
