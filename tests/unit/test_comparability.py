@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from labkit.analysis.claims import load_papers
-from labkit.analysis.comparability import THRESHOLDS, Subject
+from labkit.analysis.comparability import RULES, Subject
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ def test_a_lower_rate_decides_only_where_it_is_more_than_can_be_carried(
         offered_per_s=offered, sent_per_s=offered, packets_per_s=carried * offered
     )
     campaign = SimpleNamespace(ok=trials, factors=dict.fromkeys(rows[0]))
-    needs = THRESHOLDS["offered"](claim.needs["offered"], Subject(claim, campaign))
+    needs = RULES["offered"](claim.needs["offered"], Subject(claim, campaign))
     assert (needs == "") == decidable
