@@ -335,9 +335,14 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
     ]
 
 
+def _needed(parts: int, most: bool) -> int:
+    """Return how many parts have to be as said."""
+    return parts // 2 + 1 if most else parts
+
+
 def combine(verdicts: Sequence[str], most: bool) -> str:
     """Return the verdict of a claim from those of its parts."""
-    needed = len(verdicts) // 2 + 1 if most else len(verdicts)
+    needed = _needed(len(verdicts), most)
     if verdicts.count("does not hold here") > len(verdicts) - needed:
         return "does not hold here"
     if verdicts.count("holds") >= needed:
@@ -414,7 +419,7 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
     """Return the ledger's row of a claim in one campaign.
 
     The numbers are those of the deciding part: the most clearly failing one of a claim that does
-    not hold, else the least clearly holding one.
+    not hold, else the least clearly holding one, but for those that may fail.
     """
     needs = lacking(claim, evidence.campaign)
     row = {
@@ -428,10 +433,12 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
         verdict = "needs" if needs else "cannot tell"
         return row | {"verdict": verdict, "why": f"not measured: {reason}", "marks": ""}
     verdict = combine([part.verdict for part in parts], claim.most)
-    failing = [part.count * part.p_fails for part in parts]
-    holding = [part.p_holds for part in parts]
+    may_fail = len(parts) - _needed(len(parts), claim.most)
+    failing = sorted(parts, key=lambda part: part.p_fails)
+    holding = sorted(parts, key=lambda part: part.p_holds, reverse=True)
     refuted = verdict == "does not hold here"
-    deciding = parts[int(np.nanargmin(failing) if refuted else np.nanargmax(holding))]
+    deciding = (failing if refuted else holding)[may_fail]
+    p_value = deciding.count * deciding.p_fails if refuted else deciding.p_holds
     low, high = deciding.estimate.interval()
     texts = [part.text(claim.value, claim.to is not None or bool(claim.order)) for part in parts]
     why = texts[parts.index(deciding)]
@@ -451,7 +458,7 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
         "low": low,
         "high": high,
         "n_blocks": min(part.estimate.n for part in parts),
-        "p": min(1.0, evidence.analyses * (min(failing) if refuted else max(holding))),
+        "p": min(1.0, evidence.analyses * p_value),
         "marks": marks,
         "parts": "; ".join(texts),
         "why": why,

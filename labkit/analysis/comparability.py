@@ -89,7 +89,7 @@ class Subject:
     claim: Claim
     campaign: Campaign
 
-    def _trials(self, cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    def select(self, cells: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         """Return the successful trials of some cells."""
         trials = self.campaign.ok
         mask = np.zeros(len(trials), dtype=bool)
@@ -101,13 +101,13 @@ class Subject:
     @cached_property
     def baselines(self) -> pd.DataFrame:
         """Successful trials of the baselines, or of the cells of a claim without any."""
-        return self._trials({**cell, **(self.claim.to or {})} for cell in expand(self.claim.of))
+        return self.select({**cell, **(self.claim.to or {})} for cell in expand(self.claim.of))
 
     @cached_property
     def trials(self) -> pd.DataFrame:
         """Successful trials of all conditions of the claim."""
         cells = expand(self.claim.of)
-        return self._trials([*cells, *({**cell, **(self.claim.to or {})} for cell in cells)])
+        return self.select([*cells, *({**cell, **(self.claim.to or {})} for cell in cells)])
 
 
 Rule = Callable[[Any, Subject], str]
@@ -146,11 +146,13 @@ def _needs_link(wanted: float, subject: Subject) -> str:
 
 def _needs_cpu_use(wanted: tuple[float, float], subject: Subject) -> str:
     low, high = wanted
-    trials = subject.baselines
-    quiet = trials[trials["quota_us"] == 0] if "quota_us" in trials else trials
-    quiet = quiet if len(quiet) else trials
-    use = quiet["cpu_ns"] / (quiet["elapsed_ns"] + quiet["warmup_ns"])
-    found = _median(quiet.assign(use=use), "use", subject.campaign)
+    # Whatever the quota: the most that the server uses is what it would use without one.
+    cells = expand(subject.claim.of)
+    trials = subject.select(
+        {name: level for name, level in cell.items() if name != "quota_us"} for cell in cells
+    )
+    use = trials["cpu_ns"] / (trials["elapsed_ns"] + trials["warmup_ns"])
+    found = _median(trials.assign(use=use), "use", subject.campaign)
     if low <= found <= high:
         return ""
     return f"a server that uses {low:.0%} to {high:.0%} of a CPU (here {found:.0%})"
