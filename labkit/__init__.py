@@ -15,7 +15,8 @@ from labkit.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from labkit import analysis, claims, pcap
-    from labkit.analysis.compare import compare
+    from labkit.analysis.results import results
+    from labkit.analysis.stats import compare
     from labkit.campaign import treatments
     from labkit.campaign.study import Plan, Study
     from labkit.claims.ledger import ledger
@@ -38,12 +39,13 @@ _HOMES = {
     "Study": "labkit.campaign.study",
     "bare": "labkit.placement",
     "check_parameters": "labkit.parameters",
-    "compare": "labkit.analysis.compare",
+    "compare": "labkit.analysis.stats",
     "container": "labkit.placement",
     "docker": "labkit.placement",
     "ledger": "labkit.claims.ledger",
     "load": "labkit.dataset.collection",
     "project": "labkit.paths",
+    "results": "labkit.analysis.results",
 }
 #: The public names that are modules.
 _MODULES = {
@@ -74,6 +76,7 @@ __all__ = [
     "load",
     "pcap",
     "project",
+    "results",
     "treatments",
 ]
 

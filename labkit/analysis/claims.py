@@ -1,9 +1,10 @@
 """Claims of the papers, held against campaigns: the ledger.
 
 A claim is a row of ``data/claims/<paper>.toml``: a value at some levels (``of``), compared with a
-baseline (``to``), and a region or a size that it is said to have. A list of levels makes parts, and
-each has to be as said. `evaluate` gives each part an estimate with a 95 % interval, and the first
-line that matches is its verdict:
+baseline (``to``), and a region or a size that it is said to have. The file's table ``default`` has
+the fields that most rows share. A list of levels makes parts, and each has to be as said.
+`evaluate` gives each part an estimate with a 95 % interval, and the first line that matches is its
+verdict:
 
 ============= ===================================== ======================================
 verdict       a region (above, below, within, order) a size p, on the log scale
@@ -35,13 +36,14 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import words
-from labkit.analysis.comparability import lacking
+from labkit.analysis.comparability import RULES, lacking
 from labkit.analysis.stats import (
     LEAST_BLOCKS,
     BlockTable,
     Cell,
     Mean,
     NotMeasured,
+    added_cost,
     equivalence,
     holm,
     ratio,
@@ -323,14 +325,10 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
             ]
             continue
         to = claim.to or {}
-        both = table.cells(*run, *({**cell, **to} for cell in run)).plain()
-        own, base = both[:, : len(run)], both[:, len(run) :]
-        weight = 1 / np.exp(np.log(base).mean(axis=0))
-        slope, level = np.polyfit(x, (own - base).T, 1, w=weight)
+        offset, growth = added_cost(table.cells(*run, *({**cell, **to} for cell in run)), list(x))
         label = _label({n: v for n, v in run[0].items() if n != claim.along and n not in to})
-        growth = slope * np.ptp(x) / base.mean(axis=1)
-        parts.append((f"{label}: added at 0", Mean.of(level, log=False), 0.0, math.inf))
-        parts.append((f"{label}: growth", Mean.of(growth, log=False), -MARGIN, MARGIN))
+        parts.append((f"{label}: added at 0", offset, 0.0, math.inf))
+        parts.append((f"{label}: growth", growth, -MARGIN, MARGIN))
     return [
         Part(label, mean, low, high, math.nan, mean.p_inside(low, high), len(parts))
         for label, mean, low, high in parts
@@ -378,10 +376,10 @@ def load_papers(*sources: str) -> list[Paper]:
 def _load_paper(path: Path) -> Paper:
     try:
         data = tomllib.loads(path.read_text())
+        rows = [{**data.get("default", {}), **row} for row in data["claim"]]
         needs = data.get("needs", [])
         claims = [
-            Claim(**{**row, "source": path.stem, "needs": _needs(row, needs)})
-            for row in data["claim"]
+            Claim(**{**row, "source": path.stem, "needs": _needs(row, needs)}) for row in rows
         ]
         findings = [
             Finding(**{**row, "source": path.stem, "claims": tuple(row["claims"])})
@@ -390,8 +388,9 @@ def _load_paper(path: Path) -> Paper:
         ids = [claim.id for claim in claims]
         wrong = [one for finding in findings for one in finding.claims if one not in ids]
         wrong += [one for one in ids if ids.count(one) > 1]
+        wrong += [name for claim in claims for name in claim.needs if name not in RULES]
         if wrong:
-            raise ValueError(f"unknown or repeated claims: {', '.join(wrong)}")
+            raise ValueError(f"unknown or repeated: {', '.join(wrong)}")
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetError(
             "a file of claims has a mistake", where=str(path), why=str(error)

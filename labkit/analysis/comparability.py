@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _SATURATED_SHARE = 0.1
 #: Packets that a forwarder may lose before its latency is that of a full queue.
 _QUEUE_LOSS = 0.01
+#: Share of the packets from which a condition carries all that it is offered.
+_CARRIES_ALL = 0.99
 #: Factor by which an absolute value may differ from the paper's.
 _REGIME = 10.0
 #: Times by which load tools over-report a latency, in ns: wrk2 by up to a tick of its event loop
@@ -163,9 +165,41 @@ def _needs_carried(wanted: float, subject: Subject) -> str:
     return f"a CPU that forwards the rate of the link (here the baseline carries {carried:.0%})"
 
 
+def _needs_offered(wanted: Mapping[str, float], subject: Subject) -> str:
+    """Return what a condition needs that carries all that it is offered, if the paper offers more.
+
+    The rates of the paper are packets a second, by payload.
+    """
+    trials, factors = subject.trials, subject.campaign.factors
+    for payload, rate in wanted.items():
+        rows = trials[trials["payload_b"] == int(payload)]
+        columns = ["offered_per_s", "sent_per_s", "packets_per_s"]
+        found = rows[columns].groupby([rows[name] for name in factors]).median()
+        carries_all = found["packets_per_s"] >= _CARRIES_ALL * found["sent_per_s"]
+        fewer = found.loc[carries_all & (found["offered_per_s"] < rate), "offered_per_s"]
+        if len(fewer):
+            return f"{rate:,.0f} packets offered a second (here {fewer.min():,.0f}, all carried)"
+    return ""
+
+
 def _needs_samples(wanted: int, subject: Subject) -> str:
     found = int(subject.trials["n_samples"].min())
     return f"{wanted:,} samples a trial (here {found:,})" if found < wanted else ""
+
+
+def _needs_regime(wanted: Mapping[str, float], subject: Subject, times: float = _REGIME) -> str:
+    """Return what a claim needs whose baseline is many times off the paper's, in some columns."""
+    for column, paper in wanted.items():
+        found = _median(subject.baselines, column, subject.campaign)
+        if found > 0 and not 1 / times <= found / paper <= times:
+            amounts = [words.amount(one, column) for one in (paper, found)]
+            return f"the paper's regime (a baseline of {amounts[0]}, here {amounts[1]})"
+    return ""
+
+
+def _needs_regime_times(wanted: float, subject: Subject) -> str:
+    """Return what a share of a fixed time needs, which the length of the baseline decides."""
+    return _needs_regime({subject.claim.value: subject.claim.absolute or 0.0}, subject, wanted)
 
 
 def _needs_weave(wanted: str, subject: Subject) -> str:
@@ -178,7 +212,7 @@ def _needs_weave(wanted: str, subject: Subject) -> str:
 
 
 #: Rules on the rig, by their name in ``needs``.
-_OF_RIG: Mapping[str, Rule] = {
+_OF_RIG: dict[str, Rule] = {
     "separate": _needs_separate,
     "cpus": _needs_cpus,
     "cpus_at_most": _needs_few_cpus,
@@ -187,12 +221,16 @@ _OF_RIG: Mapping[str, Rule] = {
     "link_gbit_per_s": _needs_link,
 }
 #: Rules on the trials of the claim.
-_OF_TRIALS: Mapping[str, Rule] = {
+_OF_TRIALS: dict[str, Rule] = {
     "cpu_use": _needs_cpu_use,
     "carried": _needs_carried,
+    "offered": _needs_offered,
     "samples": _needs_samples,
+    "regime": _needs_regime,
+    "regime_times": _needs_regime_times,
     "weave": _needs_weave,
 }
+RULES = _OF_RIG | _OF_TRIALS
 
 
 def _full_queue(subject: Subject) -> str:
@@ -227,14 +265,9 @@ def _timer(subject: Subject) -> str:
 
 
 def _regime(subject: Subject) -> str:
-    """Return what a claim needs whose baseline is ten times off the paper's."""
-    if subject.claim.absolute is None:
-        return ""
-    found = _median(subject.baselines, subject.claim.value, subject.campaign)
-    if not found > 0 or 1 / _REGIME <= found / subject.claim.absolute <= _REGIME:
-        return ""
-    amounts = [words.amount(one, subject.claim.value) for one in (subject.claim.absolute, found)]
-    return f"the paper's regime (a baseline of {amounts[0]}, here {amounts[1]})"
+    """Return what a claim needs whose own value is ten times off the paper's in the baseline."""
+    absolute = subject.claim.absolute
+    return "" if absolute is None else _needs_regime({subject.claim.value: absolute}, subject)
 
 
 def _saturated(subject: Subject) -> str:
@@ -250,8 +283,8 @@ def _saturated(subject: Subject) -> str:
 def lacking(claim: Claim, campaign: Campaign) -> str:
     """Return what a claim needs and a campaign does not have; "" where nothing is lacking."""
     subject = Subject(claim, campaign)
-    rules = {**_OF_RIG, **_OF_TRIALS} if len(subject.trials) else _OF_RIG
+    rules = RULES if len(subject.trials) else _OF_RIG
     found = [rules[name](wanted, subject) for name, wanted in claim.needs.items() if name in rules]
     if len(subject.trials):
         found += [rule(subject) for rule in (_saturated, _full_queue, _timer, _regime)]
-    return "; ".join(filter(None, found))
+    return "; ".join(filter(None, dict.fromkeys(found)))
