@@ -1,8 +1,7 @@
 """Figures of results as SVG with text as text, each with an alt text.
 
-The ink is ``currentColor``: a page's own where it has the figure inline, and else a grey that reads
-on white and on black. A ``table`` is that of a `Comparison`, with ``metric`` and ``margin``;
-``factor`` is that of its ``condition``, or "" if conditions are in words already.
+The ink is ``currentColor`` where a page has a figure inline, and else a grey that reads on white
+and on black. A ``table`` is that of a `Comparison`; ``factor`` is that of its ``condition``, or "".
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ import seaborn as sns
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
-from scipy import stats
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from labkit.analysis import words
+from labkit.analysis.stats import Mean
 from labkit.columns import column
 
 #: Inches and characters of a figure, which fits a page of 390 px.
-_WIDTH, _LINE = 4.0, 60
+_WIDTH, _LINE = 3.7, 60
 _INK = "#7d7d7d"
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
 #: Colours that read on white and on black.
@@ -44,7 +43,6 @@ _STYLE: Any = {
     "svg.hashsalt": "labkit",
 }
 _styled = mpl.rc_context(_STYLE)
-_PLAIN = "{x:,.10g}"
 
 
 class Figure(MatplotlibFigure):
@@ -58,10 +56,9 @@ class Figure(MatplotlibFigure):
         file = StringIO()
         undated = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         self.savefig(file, format="svg", metadata=undated)
-        text = file.getvalue().replace(_INK, "currentColor")
-        label = f'<svg role="img" aria-label="{escape(self.alt)}" '
-        text = text[text.index("<svg ") :].replace("<svg ", label, 1)
-        return text.replace("<defs>", f"<style>svg:root {{color: {_INK}}}</style><defs>", 1)
+        text = file.getvalue().replace(_INK, "currentColor").partition("<svg ")[2]
+        text = text.replace("<defs>", f"<style>svg:root {{color: {_INK}}}</style><defs>", 1)
+        return f'<svg role="img" aria-label="{escape(self.alt)}" {text}'
 
     def _ipython_display_(self) -> None:
         show: Any = display
@@ -81,17 +78,17 @@ def _log_axis(axes: Axes, which: str, low: float, high: float) -> None:
     axes.set(**{f"{which}scale": "log", f"{which}lim": (low, high)})
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(nice if decades > 0.7 else MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axis.set(minor_locator=NullLocator(), major_formatter=_PLAIN)
+    axis.set(minor_locator=NullLocator(), major_formatter="{x:,.10g}")
 
 
 @_styled
 def forest(table: pd.DataFrame, factor: str | Sequence[str] = "", by: Sequence[str] = ()) -> Figure:
-    """Draw ratios with their intervals; filled: shown, hollow: cannot tell, band: the margin."""
+    """Draw ratios (intervals up to a factor of 5); hollow: cannot tell, band: the margin."""
     figure = Figure(layout="constrained")
     axes = figure.subplots()
+    across = axes.get_yaxis_transform()
     known = table[table["verdict"] != "not measured"]
     band = 1 + table["margin"].max()
-    # Intervals are cut at a factor of 5.
     low = np.nanmin([known["low"].clip(known["estimate"] / 5).min(), 1 / band]) / 1.02
     high = np.nanmax([known["high"].clip(upper=known["estimate"] * 5).max(), band]) * 1.02
     baselines = list(dict.fromkeys(words.level(factor, level) for level in table["to"]))
@@ -102,7 +99,7 @@ def forest(table: pd.DataFrame, factor: str | Sequence[str] = "", by: Sequence[s
         label += f" against {words.level(factor, record['to'])}" if len(baselines) > 1 else ""
         rows.append(f"{label}: {texts['ratio']} {texts['verdict']}".replace("  ", " "))
         for text in textwrap.wrap(rows[-1], _LINE):
-            axes.text(0, line, text, transform=axes.get_yaxis_transform(), va="center")
+            axes.text(0, line, text, va="center", transform=across).set_in_layout(False)
             line += 1
         if verdict != "not measured":
             color = _PALETTE[0] if verdict.startswith("differs") else _INK
@@ -116,12 +113,11 @@ def forest(table: pd.DataFrame, factor: str | Sequence[str] = "", by: Sequence[s
     _log_axis(axes, "x", low, high)
     metric = table["metric"].iloc[0] if table["metric"].nunique() == 1 else ""
     counts = known["n_blocks"].agg(["min", "max"]).fillna(0).astype(int).astype(str).unique()
-    label = f"{column(metric).text} ratio{f' to {baselines[0]}' if len(baselines) == 1 else ''}"
-    label = f"{label}, n = {' to '.join(counts)} blocks".strip()
+    baseline = f" to {baselines[0]}" if len(baselines) == 1 else ""
+    label = f"{column(metric).text} ratio{baseline}, n = {' to '.join(counts)} blocks".strip()
     figure.alt = f"{label}: {'; '.join(rows)}."
-    label = textwrap.fill(label, _LINE)
-    label += f"\n← {words.word(0.5, metric)}    {words.word(2, metric)} →"
-    axes.set(yticks=[], ylim=(line, 0), xlabel=label)
+    sides = f"← {words.word(0.5, metric)} · {words.word(2, metric)} →"
+    axes.set(yticks=[], ylim=(line, 0), xlabel=f"{textwrap.fill(label, _LINE)}\n{sides}")
     axes.spines["left"].set_visible(False)
     figure.set_size_inches(_WIDTH, 0.175 * (line + 4.5))
     return figure
@@ -143,8 +139,8 @@ def _curves(
         sns.lineplot(part, x=x, y=y, hue=hue, style=hue, ax=axes, **look)
         axes.set(title=words.level(col or "", panel), xlabel=labels[0], ylabel=labels[1])
         axes.label_outer()
-        axes.grid(color=_INK, alpha=0.3)
-        axes.yaxis.set_major_formatter(_PLAIN)
+        axes.grid(color=_INK, alpha=0.2)
+        axes.yaxis.set_major_formatter("{x:,.10g}")
         handles, _ = axes.get_legend_handles_labels()
         axes.get_legend().remove()
     columns = max(1, _LINE // (max(map(len, order)) + 10))
@@ -170,26 +166,23 @@ def tail(samples: pd.DataFrame, value: str, hue: str, col: str | None = None) ->
     figure = _curves(frame, value, "beyond", hue, col, labels, estimator=None, sort=False)
     low, high = frame[value].clip(lower=factor).min() / 1.02, frame[value].max() * 1.02
     _log_axis(figure.axes[0], "x", low, high)
+    ticks = [tick for tick in (0.5, *(10.0**-nines for nines in range(1, 10))) if tick >= least]
     figure.axes[0].set(yscale="log", ylim=(0.99, least))
-    axis = figure.axes[0].yaxis
-    axis.set_major_locator(FixedLocator([0.5, *(10.0**-nines for nines in range(1, 10))]))
-    axis.set_major_formatter(lambda beyond, _: f"{100 * (1 - beyond):.10g}")
-    axis.set_minor_locator(NullLocator())
+    figure.axes[0].set_yticks(ticks, [f"{100 * (1 - tick):.10g}" for tick in ticks])
+    figure.axes[0].yaxis.set_minor_locator(NullLocator())
     return figure
 
 
-def _interval(values: pd.Series[float]) -> tuple[float, float]:
-    """Return the 95 % t interval of the geometric mean of values above 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(values)
-        bounds = stats.t.interval(0.95, len(values) - 1, np.mean(logs), stats.sem(logs))
-    return math.exp(bounds[0]), math.exp(bounds[1])
+def _mean(values: pd.Series[float]) -> Mean:
+    """Return the mean as comparisons have it: of logarithms where all values are above 0."""
+    positive = bool((values > 0).all())
+    return Mean.of(np.log(values) if positive else values, log=positive)
 
 
 def _blocks(trials: pd.DataFrame, value: str, *keys: str | None) -> tuple[pd.DataFrame, str, str]:
     """Return one number a block in a readable unit, with its heading and the counts."""
     groups = trials.groupby(["block", *filter(None, keys)], observed=True)[value]
-    table = groups.agg(stats.gmean).dropna().reset_index()
+    table = groups.agg(lambda values: _mean(values).value).dropna().reset_index()
     factor, unit = words.scale(table[value].median(), value)
     table[value] *= factor
     return table, words.heading(value, unit), f"n = {table['block'].nunique()} blocks"
@@ -199,8 +192,7 @@ def _blocks(trials: pd.DataFrame, value: str, *keys: str | None) -> tuple[pd.Dat
 def over_blocks(trials: pd.DataFrame, value: str, hue: str, col: str | None = None) -> Figure:
     """Draw a value over the blocks, which shows drift."""
     table, heading, counts = _blocks(trials, value, hue, col)
-    labels = ("block", heading, counts)
-    figure = _curves(table, "block", value, hue, col, labels, errorbar=None, linewidth=1)
+    figure = _curves(table, "block", value, hue, col, ("block", heading, counts), errorbar=None)
     figure.axes[0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
     return figure
 
@@ -209,11 +201,11 @@ def over_blocks(trials: pd.DataFrame, value: str, hue: str, col: str | None = No
 def curve(trials: pd.DataFrame, value: str, over: str, hue: str, col: str | None = None) -> Figure:
     """Draw the mean over blocks with its 95 % interval, over the levels of a factor."""
     table, heading, counts = _blocks(trials, value, over, hue, col)
-    numeric = pd.api.types.is_numeric_dtype(table[over])
-    if not numeric:
+    if not (numeric := pd.api.types.is_numeric_dtype(table[over])):
         table[over] = table[over].map(lambda level: textwrap.fill(str(level), 7))
     labels = (words.heading(over), heading, f"{counts}, 95 % intervals")
-    look = {"estimator": stats.gmean, "errorbar": _interval, "err_style": "bars", "markers": True}
+    look = {"estimator": lambda values: _mean(values).value, "err_style": "bars", "markers": True}
+    look["errorbar"] = lambda values: _mean(values).interval()
     figure = _curves(table, over, value, hue, col, labels, **look)
     figure.axes[0].set_ylim(bottom=min(0, table[value].min()))
     for which, name in (("x", over), ("y", value)) if numeric else (("y", value),):
@@ -236,8 +228,7 @@ def bars(table: pd.DataFrame, rows: str, parts: str, value: str) -> Figure:
     for bar in list[Any](axes.containers):
         texts = [f"{one:.3g}" if one > 0.1 * axes.dataLim.xmax else "" for one in bar.datavalues]
         axes.bar_label(bar, texts, label_type="center", color="black")
-    axes.set(ylabel="", xlabel=words.heading(value, unit))
-    axes.invert_yaxis()
+    axes.set(ylabel="", xlabel=words.heading(value, unit), ylim=(len(wide) - 0.5, -0.5))
     figure.legend(loc="outside lower center", ncols=2)
     rounded = wide.map("{:.3g}".format)
     texts = [f"{name} {', '.join(rounded.columns + ' ' + row)}" for name, row in rounded.iterrows()]
@@ -247,10 +238,7 @@ def bars(table: pd.DataFrame, rows: str, parts: str, value: str) -> Figure:
 
 @_styled
 def grid(table: pd.DataFrame, rows: str, cols: str, factor: str | Sequence[str] = "") -> Figure:
-    """Draw ratios as a heat map, coloured where a difference is shown.
-
-    `rows` and `cols` are ``condition`` or other columns of the table.
-    """
+    """Draw ratios as a heat map, coloured where shown; `rows`, `cols`: ``condition`` or others."""
     shown = table["verdict"].str.startswith("differs")
     tidy = pd.DataFrame({"shade": np.log(table["estimate"].where(shown, 1.0).astype(float))})
     for side, name in (("row", rows), ("column", cols)):
@@ -264,7 +252,7 @@ def grid(table: pd.DataFrame, rows: str, cols: str, factor: str | Sequence[str] 
     size = (1.2 + 0.95 * shades.shape[1], 0.6 + 0.6 * len(shades))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    sns.heatmap(shades, annot=labels, fmt="", cmap="vlag", center=0, cbar=False, ax=axes, lw=1)
+    sns.heatmap(shades, annot=labels, fmt="", cmap="vlag", center=0, cbar=False, ax=axes)
     axes.set(xlabel="", ylabel="")
     axes.tick_params(length=0, rotation=0)
     texts = "; ".join(tidy[["row", "column", "text"]].agg(" ".join, axis=1)).replace("\n", " ")

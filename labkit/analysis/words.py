@@ -124,7 +124,7 @@ def row(result: Mapping[Any, Any]) -> dict[str, str]:
         "baseline": amount(result["baseline"], metric),
         "difference": amount(result["difference"], metric, signed=True),
         "ratio": ratio(result["estimate"], result["low"], result["high"]),
-        "verdict": words.get(verdict, verdict) + (" •" if result["p_adjusted"] < 0.05 else ""),
+        "verdict": words.get(verdict, verdict) + ("\u00a0•" if result["p_adjusted"] < 0.05 else ""),
         "blocks": f"{result['n_blocks']:,.0f}",
     }
 
