@@ -360,14 +360,12 @@ class Results:
             row = stats.row(table.cells(*cells), margin, 0.05)
         except NotMeasured as error:
             reason = self._reason(cells, str(error))
-            numbers = dict.fromkeys(_NUMBERS, math.nan)
-            no = {"differs": False, "equivalent": False, "verdict": "not measured"}
-            return {**numbers, **no, "n_blocks": 0, "reason": reason} if reason else {}
+            return stats.unmeasured(reason) if reason else {}
         limited = [select(self.ok, cell)["saturated"].mean() for cell in cells]
         if max(limited) > _SATURATED:
             row |= {"differs": False, "equivalent": False, "verdict": "cannot tell"}
-            return row | {"reason": "the load generator was the limit"}
-        return row | {"reason": ""}
+            row["reason"] = "the load generator was the limit"
+        return row
 
     def _reason(self, cells: Sequence[Mapping[str, Any]], error: str) -> str:
         """Return why cells have no number; "" where one was never planned."""
@@ -541,12 +539,37 @@ class Results:
 
     def published(self, paper: str, *tables: str) -> Table:
         """Return tables of a paper next to the same quantities here."""
-        frame = side_by_side(self.campaign, paper, tables)
-        return Table(frame, f"{paper}, {', '.join(tables)}, and here")
+        rows = []
+        for row in _records(side_by_side(self.campaign, paper, tables)):
+            unit, here, ratios = row["column"], "", ["", ""]
+            if row["n_blocks"] > 0:
+                here = words.amount(row["here"], unit, row["low"], row["high"])
+            for place, name in enumerate(("paper_ratio", "ratio")):
+                if not math.isnan(row[name]):
+                    ratios[place] = words.ratio(row[name], row[f"{name}_low"], row[f"{name}_high"])
+                elif not math.isnan(row[f"{name}_low"]):
+                    ends = (words.ratio(row[f"{name}_{end}"]) for end in ("low", "high"))
+                    ratios[place] = " to ".join(ends)
+            rows.append(
+                {
+                    "table": row["table"],
+                    "quantity": row["quantity"],
+                    "condition": row["condition"],
+                    "paper": _printed(row),
+                    "here [95 % interval]": here or f"not measured: {row['reason']}",
+                    "ratio, paper": ratios[0],
+                    "ratio, here": ratios[1],
+                }
+            )
+        return Table(pd.DataFrame(rows), f"{paper} and here: {', '.join(tables)}")
 
     def claims(self, paper: str) -> Table:
         """Return the verdicts on the claims of a paper about this study."""
-        rows = current(pd.read_csv(self.rows, keep_default_na=False) if self.rows else self._ledger)
+        rows = current(
+            pd.read_csv(self.rows, keep_default_na=False, dtype={"place": str})
+            if self.rows
+            else self._ledger
+        )
         return claims_table(
             rows[(rows["source"] == paper) & (rows["study"] == self.campaign.study)]
         )
@@ -606,11 +629,13 @@ class Results:
         display({ANSWER: bundle, "text/plain": "\n".join(sentences)}, raw=True)  # type: ignore[no-untyped-call]
 
 
-#: Columns of a comparison that have no number where nothing was measured.
-_NUMBERS = (
-    *("value", "baseline", "difference", "estimate", "low", "high", "p_value", "p_equivalence"),
-    *("blocks_needed", "margin_decidable"),
-)
+def _printed(row: Mapping[str, Any]) -> str:
+    """Return a printed number with its unit and standard deviation, or a printed range."""
+    unit = row["paper_unit"].removeprefix("1")
+    if math.isnan(row["paper"]):
+        return f"{row['paper_low']:g} to {row['paper_high']:g} {unit}".strip()
+    spread = "" if math.isnan(row["paper_sd"]) else f" \N{PLUS-MINUS SIGN} {row['paper_sd']:g}"
+    return f"{row['paper']:g}{spread} {unit}".strip()
 
 
 def _records(frame: pd.DataFrame) -> tuple[dict[str, Any], ...]:

@@ -431,7 +431,16 @@ def row(numbers: Numbers, margin: float, alpha: float) -> dict[str, Any]:
         "p_equivalence": p_equivalence,
         "blocks_needed": math.nan if differs or equivalent else needed,
         "margin_decidable": estimate.decidable_margin(alpha),
+        "reason": "",
     }
+
+
+def unmeasured(reason: str) -> dict[str, Any]:
+    """Return the row of a cell without a number."""
+    numbers = ["value", "baseline", "difference", "estimate", "low", "high", "p_value"]
+    numbers += ["p_equivalence", "blocks_needed", "margin_decidable"]
+    verdicts = {"differs": False, "equivalent": False, "verdict": "not measured"}
+    return {**dict.fromkeys(numbers, math.nan), **verdicts, "n_blocks": 0, "reason": reason}
 
 
 def compare(
@@ -465,7 +474,8 @@ def compare(
         A row a condition: ``condition``, ``n_blocks``, ``value`` and ``baseline`` (geometric means
         in the unit of the value), ``difference``, ``estimate`` (the ratio) with ``low`` and
         ``high``, ``differs``, ``equivalent``, ``verdict``, ``p_value``, ``p_adjusted`` (Holm, over
-        the rows), ``p_equivalence`` (two one-sided tests), ``blocks_needed``, ``margin_decidable``.
+        the rows), ``p_equivalence`` (two one-sided tests), ``blocks_needed``, ``margin_decidable``
+        and ``reason``, why a condition was not measured.
 
     Raises
     ------
@@ -493,8 +503,12 @@ def compare(
         raise UsageError(f"unknown baseline: {baseline!r}", remedy=suggestion(baseline, levels))
     rows = []
     for level in levels:
-        if level != baseline:
+        if level == baseline:
+            continue
+        try:
             numbers = table.cells({condition: level}, {condition: baseline})
             rows.append({"condition": level, **row(numbers, margin, alpha)})
+        except NotMeasured as error:
+            rows.append({"condition": level, **unmeasured(str(error))})
     result = pd.DataFrame(rows)
     return result.assign(p_adjusted=holm(result["p_value"])) if len(result) else result
