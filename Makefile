@@ -1,15 +1,13 @@
 # labkit: `make report` measures and reports, `make test` tests. Both require only make and
 # Python 3.11 or later.
 #
-#   BUDGET=15m                 time for measuring: what decides most in it is measured; twice as long
-#                              at most, where trials are repeated
-#   PROFILE=tiny               instead: every study, as a pilot (quick: for answers; decide: for
-#                              verdicts on the claims; paper: as the papers did)
+#   PROFILE=ask                every study: its headlines in minutes (tiny: a pilot; quick: for
+#                              answers; decide: for verdicts on the claims; paper: as the papers did)
 #   NEW=1                      start another campaign instead of resuming
 #   LABKIT_NO_APT=1            list missing host tools, do not install them
 #   PYTHON=python3.12          the interpreter of the environment
 
-BUDGET ?= 15m
+PROFILE ?= ask
 BIN := .venv/bin
 LOCK := scripts/uv.sh pip compile pyproject.toml --universal --fork-strategy fewest --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --quiet
@@ -25,8 +23,7 @@ help: ## List the targets
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo '  make report BUDGET=1h            more time for measuring (15m by default), more verdicts'
-	@echo '  make report PROFILE=quick        every study, in about two hours'
+	@echo '  make report PROFILE=quick        more conditions of every study, in about two hours'
 	@echo '  make report PROFILE=paper NEW=1  another profile, another campaign'
 
 setup: ## Create .venv from the lock; as root on Debian or Ubuntu also install host tools
@@ -37,7 +34,7 @@ setup-test:
 	$(INSTALL_DOCS)
 
 report: setup ## Measure the studies, analyse them, write reports/index.html
-	$(BIN)/labkit report --measure --budget $(BUDGET) $(if $(PROFILE),--profile $(PROFILE)) $(if $(NEW),--new)
+	$(BIN)/labkit report --measure --profile $(PROFILE) $(if $(NEW),--new)
 
 reproduction: setup ## Write reports/release, the papers beside data/reference, without measuring
 	$(BIN)/labkit reproduction

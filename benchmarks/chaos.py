@@ -532,8 +532,10 @@ def finished(folder: Path) -> dict[str, str]:
     """Return a digest of every finished trial."""
     digests = {}
     for path in sorted(folder.glob("*/*/trials/b*/trial.json")):
-        if json.loads(path.read_text())["status"] == "ok":
-            content = b"".join(file.read_bytes() for file in sorted(path.parent.iterdir()))
+        if json.loads(path.read_text())["rows"][0]["status"] == "ok":
+            samples = path.parents[2] / "samples.parquet" / f"{path.parent.name}.parquet"
+            files = [*sorted(path.parent.iterdir()), *([samples] if samples.exists() else [])]
+            content = b"".join(file.read_bytes() for file in files)
             digests[path.parent.name] = hashlib.sha256(content).hexdigest()
     return digests
 
@@ -596,7 +598,7 @@ class Campaign:
     def _check_samples(self, path: Path) -> None:
         import labkit
 
-        counts = labkit.load(path).samples()
+        counts = labkit.load(path).samples("rtt_ns")
         every = counts.groupby("trial")["rtt_ns"].agg(["size", "sum"])
         bad = every[(every["size"] != SAMPLES) | (every["sum"] != SAMPLES * (SAMPLES + 1) // 2)]
         self.row.wrong += [f"samples of {name} are wrong" for name in bad.index]
@@ -635,9 +637,11 @@ def count_alarms(campaign: Campaign) -> None:
     """Count the attempts at trials that nothing was done to; each must be as its label says."""
     for path in sorted(campaign.data.glob("*/*/trials/*/trial.json")):
         record = json.loads(path.read_text())
+        row = record["rows"][0]
         campaign.row.untampered += 1
-        said = [flag for flag in record["flags"] if "pause" in flag or "impossible" in flag]
-        if record["status"] != "ok" or said:
+        flags = row["flags"].split("; ")
+        said = [flag for flag in flags if "pause" in flag or "impossible" in flag]
+        if row["status"] != "ok" or said:
             why = said or [record["error"]["what"], record["error"]["why"]]
             campaign.row.wrong.append(f"false alarm in {path.parent.name}: {why}")
 
@@ -678,13 +682,15 @@ def run_window(campaign: Campaign, case: Case, draw: random.Random) -> None:
     over.touch()
     for path in sorted(campaign.data.glob("*/*/trials/*-a1/trial.json")):
         record = json.loads(path.read_text())
+        row = record["rows"][0]
         # What else runs on the machine is not what was changed.
-        flags = [flag for flag in record["flags"] if "which is not part of the trial" not in flag]
-        if record["status"] == "ok" and not flags:
+        found = filter(None, row["flags"].split("; "))
+        flags = [flag for flag in found if "which is not part of the trial" not in flag]
+        if row["status"] == "ok" and not flags:
             campaign.row.wrong.append(f"{path.parent.name}: ok, without a flag")
-        elif record["status"] == "ok" or record["error"]["type"] == "AssertionError":
+        elif row["status"] == "ok" or record["error"]["type"] == "AssertionError":
             what = flags or record["error"]["what"]
-            campaign.row.missed = int(record["status"] != "ok")
+            campaign.row.missed = int(row["status"] != "ok")
             campaign.row.name += f" ({what})"[:300] if campaign.row.missed else ""
     campaign.resume()
 

@@ -30,7 +30,7 @@ import psutil
 from distributed import Client, LocalCluster, as_completed
 
 from labkit import Study, fleet
-from labkit.dataset import campaigns, load
+from labkit.data import campaigns
 from labkit.design import Condition
 from labkit.process import BLOCKS
 from labkit.rig.simulated import Model, SimulatedRig
@@ -112,10 +112,12 @@ def _whole(folder: Path, blocks: int) -> bool:
     rigs: dict[int, set[str]] = {}
     trials: Counter[tuple[int, str]] = Counter()
     for rig in folder.iterdir():
-        for path in campaigns(rig / STUDY):
-            for record in load(path).records:
-                rigs.setdefault(record["block"], set()).add(rig.name)
-                trials[record["block"], record["trial"]] += 1
+        for campaign in campaigns(rig / STUDY):
+            for block, trial in zip(
+                campaign.trials["block"], campaign.trials["trial"], strict=True
+            ):
+                rigs.setdefault(block, set()).add(rig.name)
+                trials[block, trial] += 1
     lost = sorted(set(range(1, blocks + 1)) - set(rigs))
     mixed = [block for block, of in rigs.items() if len(of) > 1]
     twice = [trial for trial, count in trials.items() if count > 1]

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from labkit import Rig, bare, compare, docker
 from labkit.analysis.power import decidable_margin
-from labkit.campaign.runner import off_the_sut
+from labkit.campaign.runner import pinned_to_harness
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.rig import engine, netns
@@ -90,7 +90,7 @@ def by_labkit(
 def pairs(lab: Rig, count: int, folder: Path) -> pd.DataFrame:
     """Measure every condition both ways, `count` times, in an order that is drawn."""
     draw, rows, runtimes = random.Random(2015), [], {}
-    with off_the_sut(lab), tqdm(total=2 * count * len(CONDITIONS), unit="trial") as bar:
+    with pinned_to_harness(lab), tqdm(total=2 * count * len(CONDITIONS), unit="trial") as bar:
         for block in range(count):
             for placement, wait in draw.sample(CONDITIONS, len(CONDITIONS)):
                 for way in draw.sample(["by hand", "labkit"], 2):

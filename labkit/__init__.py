@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from labkit.campaign import treatments
     from labkit.campaign.study import Plan, Study
     from labkit.claims.ledger import ledger
-    from labkit.dataset.collection import load
+    from labkit.data import load
     from labkit.errors import LabkitError
     from labkit.parameters import check_parameters
     from labkit.paths import project
@@ -43,7 +43,7 @@ _HOMES = {
     "container": "labkit.placement",
     "docker": "labkit.placement",
     "ledger": "labkit.claims.ledger",
-    "load": "labkit.dataset.collection",
+    "load": "labkit.data",
     "project": "labkit.paths",
     "results": "labkit.analysis.results",
 }

@@ -16,7 +16,7 @@ from labkit.paths import project, relative
 from labkit.units import plural
 
 #: The profiles of every study, the most thorough first.
-PROFILES = ("paper", "decide", "quick", "brief", "tiny")
+PROFILES = ("paper", "decide", "quick", "ask", "tiny")
 #: In place of a profile: only the reference dataset counts.
 REFERENCE = "reference"
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labkit.errors import DatasetError, UsageError, suggestion
@@ -214,9 +216,14 @@ class Campaign:
             raise UsageError(
                 "no trial has samples", where=str(self.path), remedy="use statistics in `trials`"
             )
+        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
         try:
             found = pd.read_parquet(
-                path, columns=[*keys, *columns], filters=[("trial", "in", set(wanted["trial"]))]
+                path,
+                columns=[*keys, *columns],
+                filters=[("trial", "in", set(wanted["trial"]))],
+                # Trials differ in their columns.
+                schema=pa.unify_schemas([pq.read_schema(one) for one in files]),
             )
         except (KeyError, ValueError) as error:
             raise UsageError(

@@ -1,7 +1,7 @@
 """The design of a campaign: conditions, the order of seeded blocks, and the plan's identity.
 
 A randomised complete block design: each block contains every feasible condition once, in an order
-drawn from the seed. A few conditions run twice in each block (A/A replicates), so that every report
+drawn from the seed. A few conditions run twice in each block (A/A repeats), so that every report
 can show the rig's noise. Conditions that are compared with each other can be kept together within a
 block, since a machine's state changes over the minutes that a block takes.
 """
@@ -25,24 +25,25 @@ Levels = Mapping[str, Any]
 class Condition:
     """One combination of levels: pairs of factor and level, in the order of the factors.
 
-    ``replicate`` is 1, or 2 for the A/A replicate.
+    ``repeat`` is 1, or 2 for the A/A repeat.
     """
 
     levels: tuple[tuple[str, Any], ...]
-    replicate: int = 1
+    repeat: int = 1
 
     def __getitem__(self, factor: str) -> Any:
         return dict(self.levels)[factor]
 
     @property
     def label(self) -> str:
-        """The levels as text, the same for both replicates."""
+        """The levels as text, the same for both repeats."""
         return condition_label(dict(self.levels))
 
     @property
     def key(self) -> str:
-        """The unique name in a plan."""
-        return self.label + (f" (replicate {self.replicate})" if self.replicate > 1 else "")
+        """The unique name in a plan, from which the order of its trials is drawn."""
+        # The word of stored plans, whose order is drawn again from it.
+        return self.label + (f" (replicate {self.repeat})" if self.repeat > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -121,14 +122,14 @@ def make_design(
     blocks: int,
     seed: int,
     keep: Callable[[Levels], bool] | None = None,
-    replicates: Sequence[Levels] = (),
+    twice: Sequence[Levels] = (),
     infeasible: Callable[[Levels], str | None] | None = None,
     together: Sequence[str] = (),
 ) -> Design:
     """Return the randomised complete block design of the factors.
 
-    `keep` selects combinations, `replicates` those with an A/A replicate, and `infeasible` returns
-    the reason why the rig cannot run a combination, or None. Conditions with the same levels of the
+    `keep` selects combinations, `twice` those with an A/A repeat, and `infeasible` returns the
+    reason why the rig cannot run a combination, or None. Conditions with the same levels of the
     factors in `together` follow each other within a block; the order of these groups is drawn too.
     """
     if not isinstance(blocks, int) or blocks < 1:
@@ -143,8 +144,8 @@ def make_design(
             excluded.append(Infeasible(condition.label, reason))
             continue
         feasible.append(condition)
-        if any(_matches(condition, part) for part in replicates):
-            feasible.append(Condition(condition.levels, replicate=2))
+        if any(_matches(condition, part) for part in twice):
+            feasible.append(Condition(condition.levels, repeat=2))
     if not feasible:
         reasons = "; ".join(sorted({condition.reason for condition in excluded}))
         raise UsageError("this rig can run no condition of the study", why=reasons)

@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,8 +25,8 @@ from uuid import uuid4
 
 import yaml
 
-from labkit.campaign.store import sync
-from labkit.dataset import campaigns, load
+from labkit.campaign.store import newest, write
+from labkit.data import campaigns, load
 from labkit.errors import DatasetError, LabkitError, PlanMismatch
 from labkit.paths import project
 from labkit.process import BLOCKS
@@ -50,7 +49,9 @@ FOLDER = "data/local/fleet"
 #: The names of the campaigns and files that a worker may send.
 _CAMPAIGN = re.compile(r"\w[\w.-]{0,100}", re.ASCII)
 _FILE = re.compile(
-    r"plan\.json|sessions/\d+\.json|trials/b\d+-p\d+-a\d+/[\w-][\w.-]{0,100}", re.ASCII
+    r"(plan|sessions)\.json|samples\.parquet/b\d+-p\d+-a\d+\.parquet"
+    r"|trials/b\d+-p\d+-a\d+/[\w-][\w.-]{0,100}",
+    re.ASCII,
 )
 
 
@@ -104,20 +105,22 @@ def notebook_block(
         raise LabkitError(
             f"block {number} of {study} failed on rig {rig}", why=ended.stderr.strip()[-1500:]
         )
-    block = read_block(campaigns(data / study)[-1], number, samples=samples)
+    block = read_block(newest(data / study) or data / study, number, samples=samples)
     # Files of one rig may be copied to describe another.
     return replace(block, rig=f"{block.rig} {os.uname().nodename}")
 
 
 def read_block(campaign: Path, number: int, *, samples: bool) -> Block:
     """Return the files of one block of a campaign, and those that belong to every block."""
-    record = load(campaign)
-    paths = [campaign / "plan.json", *(campaign / "sessions").glob("*.json")]
-    trials = (campaign / "trials").glob(f"b{number:02d}-*")
-    for trial in trials:
-        paths += [path for path in trial.iterdir() if samples or path.name == "trial.json"]
+    paths = [campaign / "plan.json", campaign / "sessions.json"]
+    trials = f"trials/b{number:02d}-*"
+    if samples:
+        paths += campaign.glob(f"samples.parquet/b{number:02d}-*")
+        paths += campaign.glob(f"{trials}/*.*")
+    else:
+        paths += campaign.glob(f"{trials}/trial.json")
     files = {str(path.relative_to(campaign)): path.read_bytes() for path in sorted(paths)}
-    return Block(str(record.rig["name"]), campaign.name, files)
+    return Block(str(load(campaign).rig["name"]), campaign.name, files)
 
 
 def store_block(block: Block, folder: Path, study: str) -> Path:
@@ -129,30 +132,12 @@ def store_block(block: Block, folder: Path, study: str) -> Path:
         if not _FILE.fullmatch(name):
             raise DatasetError(f"a worker sent a file that no campaign has: {name!r}")
     campaign = folder / slug(block.rig) / study / block.campaign
-    trials = campaign / "trials"
-    parts: dict[Path, Path] = {}
-    for name, data in block.files.items():
-        path = campaign / name
-        if path.is_relative_to(trials):
-            part = trials / f".{path.parent.name}.part"
-            if part not in parts:  # an earlier process may have left one that lacks files
-                shutil.rmtree(part, ignore_errors=True)
-            parts[part] = path.parent
-            path = part / path.name
-        elif path.exists():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_bytes(data)
-        sync(temporary)
-        temporary.rename(path)
-    for part, final in parts.items():
-        if final.exists():
-            shutil.rmtree(part)
-        else:
-            part.rename(final)
-    if parts:
-        sync(trials)
+    # A trial is there when its trial.json is.
+    for name in sorted(block.files, key=lambda name: name.endswith("/trial.json")):
+        path, content = campaign / name, block.files[name]
+        # Sessions are added to; blocks may come out of order.
+        if not path.exists() or path.stat().st_size < len(content):
+            write(path, content)
     return campaign
 
 
@@ -189,8 +174,10 @@ def measured_blocks(folder: Path, study: str) -> set[int]:
     done: set[int] = set()
     rigs = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     for rig in sorted(rigs):
-        for path in campaigns(rig / study):
-            done |= load(path).complete_blocks
+        for campaign in campaigns(rig / study):
+            ok = campaign.ok.drop_duplicates(["block", "position"])
+            counts = ok.groupby("block").size()
+            done |= {block for block, n in campaign.planned.items() if counts.get(block, 0) >= n}
     return done
 
 

@@ -25,7 +25,7 @@ BLOCKS = "LABKIT_BLOCKS"
 UNTIL = "LABKIT_UNTIL"
 
 
-def chosen_blocks() -> frozenset[int] | None:
+def selected_blocks() -> frozenset[int] | None:
     """Return the only blocks that this process is to measure; None for all."""
     text = os.environ.get(BLOCKS)
     return frozenset(map(int, text.split(","))) if text else None
@@ -35,20 +35,6 @@ def seconds_left() -> float:
     """Return the seconds until the last block is to end, infinite without a limit."""
     until = os.environ.get(UNTIL)
     return float(until) - time.monotonic() if until else math.inf
-
-
-@contextmanager
-def ending_after(seconds: float) -> Iterator[None]:
-    """Let no block begin that would end after these seconds; an earlier limit stays."""
-    before = os.environ.get(UNTIL)
-    if seconds < seconds_left():
-        os.environ[UNTIL] = str(time.monotonic() + seconds)
-    try:
-        yield
-    finally:
-        os.environ.pop(UNTIL, None)
-        if before is not None:
-            os.environ[UNTIL] = before
 
 
 def announce(text: str) -> None:

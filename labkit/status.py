@@ -1,6 +1,6 @@
 """The state of campaigns, from the progress files that runs write.
 
-Only one small file of each campaign is read, so that looking does not disturb a measurement: no
+Only one small file of each campaign is read, so that this does not disturb a measurement: no
 host or engine is asked, and nothing is written or locked.
 """
 
@@ -116,7 +116,7 @@ class Campaign:
         return record
 
 
-def look(folders: Iterable[Path], *, every: bool = False) -> list[Campaign]:
+def find(folders: Iterable[Path], *, every: bool = False) -> list[Campaign]:
     """Return the newest campaign of each study and all running ones, in folders at any depth.
 
     `every` adds the older campaigns.

@@ -14,37 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 
 from labkit import status
 from labkit.analysis.power import least_blocks
-from labkit.campaign.budget import plan_budget
-from labkit.campaign.store import write_json
+from labkit.campaign.store import newest
 from labkit.chosen import REFERENCE, Chosen, choose, choose_all
-from labkit.claims.schema import Claims, load_claims
-from labkit.dataset import Dataset, campaigns, load
-from labkit.dataset.files import read_json
+from labkit.claims.schema import load_claims
+from labkit.data import Campaign, load
 from labkit.errors import LabkitError, Rebooted, RigError, TimeOver, UsageError, suggestion
 from labkit.paths import project, relative
-from labkit.process import TERMINAL, WAIT, chosen_blocks, ending_after, seconds_left
-from labkit.questions import candidate, load_questions
+from labkit.process import TERMINAL, WAIT, seconds_left, selected_blocks
 from labkit.report import execution
 
 Say = Callable[[str], None]
-#: The folder of campaigns that were planned for a time.
-BRIEF = "brief"
-#: Numbers of blocks in which a question may be asked.
-QUESTION_BLOCKS = (6, 12, 24)
-#: Claims that are named as left out.
-LEFT_OUT = 5
-#: Seconds between two looks at the rig of one who waits for it, and between two lines about it.
-_LOOK, _SAY = 1.0, 60.0
+#: The profile of `labkit ask`, and of a report that measures.
+ASK = "ask"
+#: Seconds between two questions whether the rig is free, and between two lines about it.
+_PAUSE, _SAY = 1.0, 60.0
 #: How often a study is executed where hosts reboot.
 _REBOOTS = 10
-#: A plan for a time is an estimate, and on a busy machine trials are repeated: no block begins that
-#: would end after so many times the planned time.
-_LATEST = 2.0
 
 
 #: What PyYAML raises for text that is not YAML, such as ``!!timestamp x`` or a thousand brackets.
@@ -94,7 +83,7 @@ def _profiles(stem: str = "*") -> list[str]:
 
 def check_profile(profile: str | None) -> None:
     """Raise `UsageError` for a profile that no study has."""
-    known = [*_profiles(), BRIEF, REFERENCE]
+    known = [*_profiles(), REFERENCE]
     if profile is not None and profile not in known:
         raise UsageError(f"no profile {profile!r}", remedy=suggestion(profile, known))
 
@@ -164,11 +153,11 @@ def _wait_for_rig(say: Say) -> None:
     while (user := lock.current_holder()) is not None:
         if time.monotonic() - said >= _SAY:
             said, now = time.monotonic(), time.time_ns()
-            left = [one.left(now) for one in status.look([project("data/local")])]
+            left = [one.left(now) for one in status.find([project("data/local")])]
             longest = max((seconds for seconds in left if seconds is not None), default=None)
             rest = "" if longest is None else f", about {status.duration_text(longest)} left"
             say(f"waiting for the rig, which {lock.describe_process(user)} uses{rest}")
-        time.sleep(_LOOK)
+        time.sleep(_PAUSE)
 
 
 def _append_to_stderr() -> None:
@@ -178,29 +167,39 @@ def _append_to_stderr() -> None:
             fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_APPEND)
 
 
+def newest_campaign(folder: Path) -> Campaign:
+    """Return the newest campaign in a study's folder; raise `DatasetError` without one."""
+    return load(newest(folder) or folder)
+
+
 def check_complete(folder: Path) -> None:
     """Raise `LabkitError` if planned trials of the newest campaign in a folder did not succeed."""
-    campaign, only = load(folder), chosen_blocks()
+    campaign, only = newest_campaign(folder), selected_blocks()
     planned = sum(
-        count
-        for block, count in enumerate(campaign.planned_by_block, start=1)
-        if only is None or block in only
+        count for block, count in campaign.planned.items() if only is None or block in only
     )
-    records = [one for one in campaign.records if only is None or one["block"] in only]
-    done = {one["trial"] for one in records if one["status"] == "ok"}
-    failed = [one for one in records if one["trial"] not in done]
-    if len(done) < planned:
-        of = {"failed": len({one["trial"] for one in failed})}
-        of |= {"are left": planned - len(done) - of["failed"]}
-        counts = [f"{count} {what}" for what, count in of.items() if count]
-        problems = {(one.get("error") or {}).get("what", "") for one in failed}
-        over = not failed and seconds_left() < math.inf
-        raise (TimeOver if over else LabkitError)(
-            f"of {planned} planned trials {' and '.join(counts)}",
-            where=str(campaign.path),
-            why="; ".join(sorted(problems))[:600],
-            remedy="the same command goes on with them; measured trials are kept",
-        )
+    attempts = campaign.trials[~campaign.trials["trial"].str.contains("/", regex=False)]
+    if only is not None:
+        attempts = attempts[attempts["block"].isin(only)]
+    done = attempts.loc[attempts["status"] == "ok", "trial"].nunique()
+    if done == planned:
+        return
+    failed = attempts.groupby("trial").filter(lambda rows: (rows["status"] != "ok").all())
+    numbers = {"failed": failed["trial"].nunique()}
+    numbers["are left"] = planned - done - numbers["failed"]
+    counts = [f"{count} {words}" for words, count in numbers.items() if count]
+    over = failed.empty and seconds_left() < math.inf
+    raise (TimeOver if over else LabkitError)(
+        f"of {planned} planned trials {' and '.join(counts)}",
+        where=str(campaign.path),
+        why="; ".join(sorted(set(failed["problem"])))[:600],
+        remedy="the same command goes on with them; measured trials are kept",
+    )
+
+
+def answers(folder: Path) -> list[str]:
+    """Return the comparisons of the newest campaign in a study's folder, a line each."""
+    return [f"measured: {newest_campaign(folder).path}"]
 
 
 @dataclass(frozen=True)
@@ -315,7 +314,7 @@ def run_table(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[str]:
         outcome = outcomes[number]
         result, took = "failed" if outcome.error else "ok", status.duration_text(outcome.seconds)
         counts = ("-", "-", took, "-")
-        for campaign in status.look([run.folder]):
+        for campaign in status.find([run.folder]):
             if outcome.error and (campaign.ended_ns or 0) < outcome.began_ns:
                 continue  # an earlier campaign: this run failed before its first trial
             trials = f"{campaign.done}/{campaign.planned}"
@@ -329,14 +328,12 @@ def report(
     folder: Path,
     *,
     measure: bool = False,
-    budget: float = 0.0,
     new: bool = False,
     say: Say,
 ) -> tuple[Path, list[str], dict[str, str]]:
     """Build every page and the index; return the index, lines to print, and failures by study.
 
-    With `measure` every study is measured first: with a profile, or else what decides most in
-    `budget` seconds, and for at most twice as long.
+    With `measure` every study is measured first, with a profile or else with `ASK`.
     """
     check_profile(profile)
     failures: dict[str, str] = {}
@@ -346,10 +343,7 @@ def report(
     if reason:
         say(f"cannot measure here: {reason}. The report shows the reference dataset.")
     if measure and not reason:
-        runs = _profile_runs(profile, new) if profile else budget_runs(budget, new, say)
-        _wait_for_rig(say)
-        with ending_after(math.inf if profile else _LATEST * budget):
-            _measure_each(runs, profile or BRIEF, failures, say)
+        _measure_each(profile or ASK, new, failures, say)
     for study in find([]):
         name = name_of(study)
         with _noting(failures, name, say):
@@ -372,18 +366,17 @@ def report(
     return index, [*headlines, *_pilots(summaries), *map(str, chosen)], failures
 
 
-def _measure_each(
-    runs: Iterable[tuple[str, dict[str, Any]]], called: str, failures: dict[str, str], say: Say
-) -> None:
-    """Measure studies in turn until the time is over; note those that fail."""
-    for name, parameters in runs:
+def _measure_each(profile: str, new: bool, failures: dict[str, str], say: Say) -> None:
+    """Measure every study in turn until the time is over; note those that fail."""
+    for notebook in find([]):
         # A study that could not be measured still has a page, of earlier data.
-        with _noting(failures, name, say):
-            (notebook,) = find([name])
+        with _noting(failures, name_of(notebook), say):
+            parameters = profile_of(notebook, profile) | {"rig": "auto", "new": new}
             try:
-                say(f"executed: {_measured(notebook, parameters, called=called, say=say)}")
+                output = measure(notebook, parameters, called=profile, seconds=24 * 3600, say=say)
+                say(f"executed: {output}")
             except TimeOver as error:
-                say(f"{name}: {error}")
+                say(f"{name_of(notebook)}: {error}")
                 return
 
 
@@ -448,145 +441,6 @@ def rig_here() -> tuple[str, str]:
         return auto(), ""
     except RigError as error:
         return "", error.why
-
-
-def _measured(notebook: Path, parameters: Mapping[str, Any], *, called: str, say: Say) -> Path:
-    return measure(notebook, parameters, called=called, seconds=24 * 3600, say=say)
-
-
-def _profile_runs(profile: str, new: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every study, with its parameters in a profile."""
-    for study in find([]):
-        yield name_of(study), profile_of(study, profile) | {"rig": "auto", "new": new}
-
-
-def budget_runs(seconds: float, new: bool, say: Say) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the studies that decide most in a time, the shortest first, with their parameters.
-
-    What they take is known from the campaigns that count, or from the reference dataset. The plan
-    is said before anything is measured, with what is left out and how long that would take. Time
-    that is left, since something was decided early, goes to a plan of further studies.
-
-    The plan is kept. For the same time, unless `new`, what was interrupted is resumed, and nothing
-    is yielded where all of it was measured.
-    """
-    from labkit.claims.ledger import ledger
-
-    end = time.monotonic() + seconds
-    path = project("data/local") / BRIEF / "runs.json"
-    runs = {} if new else _kept_runs(path, seconds)
-    left = [name for name, run in runs.items() if not _is_measured(name, run)]
-    if runs and not left:
-        say(
-            f"what decides most in {status.duration_text(seconds)} was measured; another budget, "
-            "or --new (make report NEW=1), measures more"
-        )
-        return
-    for name in left:
-        say(f"{name}: resumed")
-        yield name, _parameters_of(name, runs[name])
-    claims = load_claims()
-    counted = choose_all(map(name_of, find([])))
-    rows = ledger([path for one in counted for path in one.campaigns], claims=claims)
-    earlier = {one.study: load(one.shown) for one in counted if one.study not in runs}
-    while (rest := end - time.monotonic()) > 0:
-        planned = _planned(rest, claims, rows, earlier, say)
-        if not planned:
-            break
-        for name, parameters in planned.items():
-            before = len(campaigns(folder_of(name, parameters)))
-            runs[name] = {"parameters": parameters, "before": before}
-        write_json(path, {"seconds": seconds, "runs": runs})
-        for name in planned:
-            yield name, _parameters_of(name, runs[name])
-            del earlier[name]
-
-
-def _kept_runs(path: Path, seconds: float) -> dict[str, dict[str, Any]]:
-    """Return what was planned for a time: parameters and number of earlier campaigns, by study."""
-    kept = read_json(path) if path.is_file() else {}
-    runs: dict[str, dict[str, Any]] = kept["runs"] if kept.get("seconds") == seconds else {}
-    return runs
-
-
-def _has_begun(name: str, run: Mapping[str, Any]) -> bool:
-    return len(campaigns(folder_of(name, run["parameters"]))) > int(run["before"])
-
-
-def _is_measured(name: str, run: Mapping[str, Any]) -> bool:
-    if not _has_begun(name, run):
-        return False
-    try:
-        check_complete(folder_of(name, run["parameters"]))
-    except LabkitError:
-        return False
-    return True
-
-
-def _parameters_of(name: str, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that begin the campaign of a planned run, or resume it."""
-    return {**run["parameters"], "new": not _has_begun(name, run)}
-
-
-def _planned(
-    seconds: float,
-    claims: Claims,
-    rows: pd.DataFrame,
-    earlier: Mapping[str, Dataset],
-    say: Say,
-) -> dict[str, dict[str, Any]]:
-    """Return the parameters of the studies to measure in a time, of those with a campaign."""
-    questions = {
-        question.study: question
-        for question in (tools[""] for tools in load_questions(rig_here()[0]).values())
-        if question.study in earlier
-    }
-    plan = plan_budget(
-        seconds,
-        [claim for claim in claims if claim.study in earlier],
-        rows,
-        earlier,
-        [
-            candidate(one, earlier[one.study], blocks)
-            for one in questions.values()
-            for blocks in QUESTION_BLOCKS
-        ],
-    )
-    known = {claim.id for claim in claims}
-    runs = {}
-    for study in plan.studies:
-        (notebook,) = find([study.study])
-        names = list(dict.fromkeys(one.name for one in study.candidates))
-        say(f"{study.study}: about {status.duration_text(study.seconds)} for {', '.join(names)}")
-        question = questions.get(study.study)
-        asked = question is not None and question.title in names
-        decide: dict[str, Any] = {"looks": study.looks}
-        parameters: dict[str, Any] = {}
-        if question and asked:
-            decide = question.decide(study.blocks)
-            # A question's parameters leave out conditions that claims may need.
-            parameters = {} if known.intersection(names) else question.parameters
-        decide["claims"] = [name for name in plan.names if name in known]
-        runs[study.study] = {
-            **profile_of(notebook, "quick"),
-            **parameters,
-            "blocks": study.blocks,
-            "decide": decide,
-            "data": str(Path("data/local") / BRIEF),
-            "earlier": str(earlier[study.study].path),
-            "rig": "auto",
-        }
-    more = [
-        f"{one.name} (about {status.duration_text(one.seconds)})"
-        for one in plan.left_out[:LEFT_OUT]
-    ]
-    rest = len(plan.left_out) - len(more)
-    if more:
-        say(
-            f"left out of {status.duration_text(seconds)}: {', '.join(more)}"
-            + (f", and {rest} that take longer" if rest > 0 else "")
-        )
-    return runs
 
 
 def _page(study: Path, chosen: Chosen, folder: Path, say: Say) -> Path:

@@ -21,7 +21,7 @@ import tqdm.auto
 from labkit.campaign.store import write_json
 from labkit.design import Condition, Design, trial_name
 from labkit.paths import PROGRESS
-from labkit.process import announce, open_progress
+from labkit.process import open_progress
 from labkit.rig import Rig
 from labkit.status import process_identity
 from labkit.version import VERSION
@@ -42,18 +42,14 @@ class RunLog:
         self._outcomes = dict(outcomes)
         ended = (one.stat().st_mtime_ns for one in (path / "trials").glob("b*"))
         self._ended_ns = max(ended, default=None)
-        #: Trials of conditions that a look has dropped.
-        self._dropped: set[str] = set()
-        #: Questions of which it was said how they ended.
-        self._answered: set[str] = set()
-        #: What `labkit status` shows of the current run; None between runs.
+        #: The current run, as `labkit status` shows it; None between runs.
         self._run: dict[str, Any] | None = None
         self._trial = ""
         self._waiting = False
 
     @property
     def _planned(self) -> int:
-        return len(self._design) - len(self._dropped)
+        return len(self._design)
 
     @property
     def _done(self) -> int:
@@ -135,18 +131,18 @@ class RunLog:
         }
         self.write_progress()
 
-    def ended(self, record: Mapping[str, Any], label: str, error: Exception | None) -> None:
+    def ended(self, row: Mapping[str, Any], label: str, error: Exception | None) -> None:
         """Log how an attempt ended, after it was stored."""
-        what, seconds = f"{record['trial']} attempt {record['attempt']}", record["seconds"]
-        flags = f"; flags: {', '.join(record['flags'])}" if record.get("flags") else ""
-        self._outcomes[record["trial"]] = error is None
+        what, seconds = f"{row['trial']} attempt {row['attempt']}", row["seconds"]
+        flags = f"; flags: {row['flags']}" if row["flags"] else ""
+        self._outcomes[row["trial"]] = error is None
         self._ended_ns = time.time_ns()
         if error is None:
-            LOG.info("%s ok: %.1f s, %d samples%s", what, seconds, record["n_samples"], flags)
+            LOG.info("%s ok: %.1f s, %d samples%s", what, seconds, row["n_samples"], flags)
             return
         LOG.warning("%s failed after %.1f s: %s", what, seconds, _line(error))
         if not self._bar.lines:
-            self._bar.note(f"{record['trial']} ({label}) failed: {error}", bad=True)
+            self._bar.note(f"{row['trial']} ({label}) failed: {error}", bad=True)
 
     def waits(self, roles: Sequence[str], left: float) -> None:
         """Show that hosts do not answer, and how long they are still waited for."""
@@ -160,29 +156,6 @@ class RunLog:
         """Log that all hosts answer again."""
         LOG.info("all hosts answer again")
         self._waiting = False
-
-    def looked(self, look: Mapping[str, Any]) -> None:
-        """Log what a look decided."""
-        questions = look["questions"]
-        states = [question["state"] for question in questions]
-        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-        LOG.info("look after %d blocks: %s", look["blocks"], counts or "no questions")
-        for question in questions:
-            if question["state"] == "open" or question["name"] in self._answered:
-                continue
-            self._answered.add(question["name"])
-            text = f"{question['name']}: {question['state']}: {question['result']}"
-            LOG.info("  %s", text)
-            if self._run is None:  # before the first trial: an interrupted run did not take it
-                announce(text)
-            elif not self._bar.lines:
-                self._bar.note(text)
-
-    def drop(self, trials: set[str]) -> None:
-        """Leave trials out of what is planned."""
-        self._dropped |= trials
-        if self._run is not None:
-            self._bar.shorten(self._planned)
 
     def over(self) -> None:
         """Count a planned trial, successful or not."""
@@ -211,10 +184,7 @@ class RunLog:
             "done": self._done,
             "failed": len(failed),
             "blocks": len(sizes),
-            "whole": sum(
-                all(name in self._dropped or self._outcomes.get(name) for name in block)
-                for block in names
-            ),
+            "whole": sum(all(self._outcomes.get(name) for name in block) for block in names),
             "ended_ns": self._ended_ns,
             "run": self._run,
             "cpus": self._rig.cpu_map.get("harness", "") if self._rig.shared_kernel else "",
@@ -273,11 +243,6 @@ class ProgressBar:
     def after(self) -> None:
         """Count a trial that is done."""
         self._bar.update(1)
-
-    def shorten(self, total: int) -> None:
-        """Set the number of planned trials."""
-        self._bar.total = total
-        self._bar.refresh()
 
     def left(self) -> float | None:
         """Return the seconds that are left, or None before the first trial has ended."""

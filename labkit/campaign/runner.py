@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import html
-import math
+import json
 import os
-import textwrap
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,20 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from labkit.analysis.trials import statistics_of
-from labkit.campaign.looks import Questions
 from labkit.campaign.record import failure
+from labkit.campaign.rows import make_rows
 from labkit.campaign.run_log import RunLog
 from labkit.campaign.store import Store
-from labkit.campaign.treatments import Treatment
+from labkit.campaign.treatments import CpuSpeed, Treatment
 from labkit.campaign.trial import Trial
 from labkit.campaign.window import drivers
-from labkit.dataset import dropped_before, load
-from labkit.dataset.files import read_looks
-from labkit.design import Condition, Design, flatten, level_label, trial_name
+from labkit.design import Condition, Design, trial_name
 from labkit.errors import CpusDisturbed, HostUnreachable, LabkitError, Rebooted
-from labkit.paths import PROGRESS
-from labkit.placement import parse_cpus
+from labkit.placement import least_read, parse_cpus
 from labkit.process import announce, seconds_left
 from labkit.rig import Rig
 from labkit.runtimes import Runtime
@@ -42,10 +37,10 @@ ATTEMPTS = 2
 GIVE_UP = 5
 #: Attempts at a trial that may end with a lost connection or disturbed CPUs, besides `ATTEMPTS`.
 LOSSES = 10
-#: Seconds between two looks whether a host answers again.
-_LOOK_SECONDS = 5.0
-#: Lines of a tool's output that `OneTrial` shows, and bins of its histogram.
-_HEAD, _BINS = 12, 12
+#: Seconds between two questions whether a host answers again.
+_PAUSE_SECONDS = 5.0
+#: Entries of a trial's record that are in its rows.
+_IN_ROWS = ("flags", "mechanisms")
 
 
 @dataclass
@@ -58,7 +53,6 @@ class Runner:
     protocol: Callable[[Trial], Measurement]
     settings: Mapping[str, Any]
     treatments: Mapping[str, Treatment]
-    questions: Questions | None = None
     #: The only blocks to run; None for all.
     blocks: frozenset[int] | None = None
     _runtimes: dict[str, Runtime] = field(default_factory=dict)
@@ -68,7 +62,7 @@ class Runner:
     def run(self, store: Store, facts: Mapping[str, Any]) -> None:
         """Run every trial of the plan that has not succeeded yet."""
         attempts = store.attempts()
-        outcomes = {name: "ok" in statuses for name, statuses in attempts.items()}
+        outcomes = {row["trial"]: row["status"] == "ok" for row in attempts}
         log = RunLog(self.study, self.rig, self.design, store.path, outcomes)
         todo = deque(
             (block, position, condition)
@@ -76,111 +70,89 @@ class Runner:
             if not outcomes.get(trial_name(block, position))
             and (self.blocks is None or block in self.blocks)
         )
-        self._look(store, log, todo)
         if not todo:
-            # A run of some blocks takes no looks, so it does not know which trials were dropped.
-            if self.blocks is None or not (store.path / PROGRESS).exists():
-                log.complete()
+            log.complete()
             return
-        boots = {str(one.get("volatile", {}).get("boot_id", "")) for one in facts.values()}
-        session = store.session(facts, " ".join(sorted(boots)))
         self._boots = {
             role: boot
             for role, one in facts.items()
             if (boot := str(one.get("volatile", {}).get("boot_id") or ""))
         }
-        # A session that begins with the CPUs apart has nothing else to compare them with.
-        self.rig.nearest_ns = min(self.rig.nearest_ns, load(store.path).nearest_ns)
+        session = store.session(facts, " ".join(sorted(set(self._boots.values()))))
+        self._compare_with(attempts)
         failed, longest, began = 0, 0.0, time.monotonic()
-        with log.begin(session), off_the_sut(self.rig):
+        with log.begin(session), pinned_to_harness(self.rig):
             while todo:
                 block, position, condition = todo.popleft()
                 name = trial_name(block, position)
-                planned = {"trial": name, "block": block, "position": position, "session": session}
-                error = self._run_planned(store, condition, planned, log)
+                keys = {"trial": name, "block": block, "position": position, "session": session}
+                error = self._run_planned(store, condition, keys, log)
                 failed = failed + 1 if error else 0
                 log.over()
-                if not todo or todo[0][0] != block:
-                    self._look(store, log, todo)
+                if todo and todo[0][0] != block:
                     longest, began = max(longest, time.monotonic() - began), time.monotonic()
                     # A block in two sessions is in no paired comparison.
-                    if todo and seconds_left() < longest:
+                    if seconds_left() < longest:
                         announce(f"stopped after block {block}: the next would take too long")
                         return
                 if failed >= GIVE_UP:
                     raise LabkitError(
                         f"{failed} planned trials failed one after the other",
                         where=str(store.path),
-                        why="; ".join(_said(error)),
+                        why="; ".join(_reasons(error)),
                         remedy="see the trials' records there; `labkit doctor` checks the machine",
                     )
 
-    def _look(self, store: Store, log: RunLog, todo: deque[tuple[int, int, Condition]]) -> None:
-        """Take the looks that are due before the next trial, and drop what they drop from `todo`.
+    def _compare_with(self, attempts: Sequence[Mapping[str, Any]]) -> None:
+        """Let a session tell disturbed CPUs by the least times of the whole campaign.
 
-        A look is taken once, also when the campaign was interrupted at it.
+        One that begins with disturbed CPUs has nothing else to compare them with.
         """
-        if self.questions is None:
-            return
-        looks = read_looks(store.path)
-        at = {look["blocks"] for look in looks}
-        done = todo[0][0] - 1 if todo else len(self.design.order)
-        for blocks in [n for n in self.questions.looks.blocks if n <= done and n not in at]:
-            looks.append(self.questions.take(load(store.path), blocks))
-            store.write_looks(looks)
-            log.looked(looks[-1])
-        left = [trial for trial in todo if trial[2].label not in dropped_before(looks, trial[0])]
-        if len(left) < len(todo):
-            log.drop(
-                {trial_name(*trial[:2]) for trial in todo} - {trial_name(*t[:2]) for t in left}
-            )
-            todo.clear()
-            todo.extend(left)
+        self.rig.nearest_ns = min(self.rig.nearest_ns, least_read(attempts))
+        times = [row["reference_ns"] for row in attempts if "reference_ns" in row]
+        for treatment in self.treatments.values():
+            if isinstance(treatment, CpuSpeed):
+                treatment.least_ns = min([treatment.least_ns, *times])
 
     def _run_planned(
-        self, store: Store, condition: Condition, planned: dict[str, Any], log: RunLog
+        self, store: Store, condition: Condition, keys: Mapping[str, Any], log: RunLog
     ) -> Exception | None:
         """Run a planned trial until an attempt succeeds; return the last attempt's error."""
         error: Exception | None = None
-        attempt = store.last_attempt(planned["trial"])
+        attempt = store.last_attempt(keys["trial"])
         failures = losses = 0
         while failures < ATTEMPTS and losses < LOSSES:
             attempt += 1
-            log.begins(planned["trial"], planned["block"], attempt, condition)
-            record = {
-                **planned,
-                "attempt": attempt,
-                "levels": {name: level_label(level) for name, level in condition.levels},
-                "replicate": condition.replicate,
-                "started_ns": time.time_ns(),
-            }
-            label = f"trial-{os.getpid()}-{planned['trial']}-a{attempt}"
+            log.begins(keys["trial"], keys["block"], attempt, condition)
+            label = f"trial-{os.getpid()}-{keys['trial']}-a{attempt}"
             trial = Trial(
                 self.rig,
                 condition,
                 self.settings,
                 label,
                 self._runtimes,
-                planned["block"],
+                keys["block"],
                 self.treatments,
             )
-            began = time.monotonic()
-            protocol = self.rig.protocol(self.protocol, condition, planned["block"])
-            measurement, error = run_protocol(protocol, trial)
-            record |= {"seconds": time.monotonic() - began, "status": "failed" if error else "ok"}
-            record["error"] = failure(error) if error else None
-            result = measurement or Measurement({})
-            record["n_samples"] = max(map(len, result.samples.values()), default=0)
-            record["metrics"] = metrics_of(result)
+            started_ns, began = time.time_ns(), time.monotonic()
+            protocol = self.rig.protocol(self.protocol, condition, keys["block"])
+            result, error = run_protocol(protocol, trial)
+            why = failure(error) if error else None
+            outcome = {
+                "status": "failed" if error else "ok",
+                "problem": why["what"] if why else "",
+                "started_ns": started_ns,
+                "seconds": time.monotonic() - began,
+            }
+            measurement = result or Measurement({})
             flags = trial.record["flags"]  # of the windows; a protocol may add others
             flags += [f"afterwards {text}" for text in self._mend(error)]
-            flags += [flag for flag in result.flags if flag not in flags]
-            record["also"] = [
-                {"levels": {n: level_label(x) for n, x in levels.items()}, "metrics": dict(metrics)}
-                for levels, metrics in result.also
-            ]
-            store.add(record | trial.record, result.samples, trial.logs)
-            log.ended(record | trial.record, condition.label, error)
+            flags += [flag for flag in measurement.flags if flag not in flags]
+            numbered = {**keys, "attempt": attempt}
+            rows = make_rows(numbered, condition, outcome, trial.record, measurement)
+            record = {name: x for name, x in trial.record.items() if name not in _IN_ROWS}
+            store.add(rows, {"error": why, **record}, measurement.samples, trial.logs)
+            log.ended(rows[0], condition.label, error)
             if not error:
                 break
             lost = self._await_hosts(label, log) or isinstance(
@@ -232,7 +204,7 @@ class Runner:
                     )
                 raise error
             log.waits(list(silent), left)
-            time.sleep(min(_LOOK_SECONDS, left))
+            time.sleep(min(_PAUSE_SECONDS, left))
         return waited
 
     def _check_boots(self) -> None:
@@ -282,17 +254,8 @@ def _wrong_result(measurement: Any) -> LabkitError | None:
     return None
 
 
-def metrics_of(measurement: Measurement) -> dict[str, float]:
-    """Return the tool's numbers, with median and p99 of each column that has enough samples."""
-    metrics = dict(measurement.metrics)
-    for name, values in measurement.samples.items():
-        statistics = statistics_of(values, ["median", "p99"])
-        metrics |= {f"{name}_{key}": x for key, x in statistics.items() if not math.isnan(x)}
-    return metrics
-
-
 @contextmanager
-def off_the_sut(rig: Rig) -> Iterator[None]:
+def pinned_to_harness(rig: Rig) -> Iterator[None]:
     """Pin this process, and those that drive it, to the harness's CPUs on a shared machine."""
     if not rig.shared_kernel:
         yield
@@ -319,16 +282,16 @@ def _pin(pid: int, cpus: set[int]) -> None:
 
 @dataclass(frozen=True)
 class OneTrial:
-    """One trial, run by `Study.try_one`; display it to see all that it did.
+    """One trial, run by `Study.try_one`; display it to see its record.
 
     Parameters
     ----------
     condition : str
         Its label.
     measurement : Measurement
-        What its protocol returned.
+        The result of its protocol.
     record : mapping
-        As a campaign would store it: commands, verification, mechanisms, flags.
+        As a campaign would store it: rows, commands, verification, evidence.
     logs : mapping of str to str
         The output of everything that ran, by file name.
     """
@@ -338,65 +301,16 @@ class OneTrial:
     record: Mapping[str, Any]
     logs: Mapping[str, str]
 
-    def sections(self) -> dict[str, str]:
-        """Return the text of each section by its title."""
-        verification = flatten(self.record.get("verification", {}))
-        texts = {
-            "commands": "\n".join(" ".join(argv) for argv in self.record["commands"]),
-            "verification": "\n".join(
-                f"{name}: {value}"
-                for name, value in verification.items()
-                if value not in ("", None, [], {})
-            ),
-            **{f"output {name}": _head(text) for name, text in sorted(self.logs.items()) if text},
-            "metrics": "\n".join(f"{k}: {x:.6g}" for k, x in metrics_of(self.measurement).items()),
-            # Those of the measurement are in the record already, unless the trial had no window.
-            "flags": "\n".join(dict.fromkeys([*self.record["flags"], *self.measurement.flags])),
-        }
-        texts |= {
-            f"samples of {name}": histogram(values)
-            for name, values in self.measurement.samples.items()
-        }
-        return {title: text for title, text in texts.items() if text}
-
     def __str__(self) -> str:
-        parts = [
-            f"{title}\n{textwrap.indent(text, '    ')}" for title, text in self.sections().items()
-        ]
-        return "\n\n".join([self.condition, *parts])
+        return json.dumps({**self.record, "logs": self.logs}, indent=1, default=str)
 
     def _repr_html_(self) -> str:
-        parts = [
-            f"<details{' open' if title != 'verification' else ''}><summary>{html.escape(title)}"
-            f"</summary><pre>{html.escape(text)}</pre></details>"
-            for title, text in self.sections().items()
-        ]
-        return f"<p><b>{html.escape(self.condition)}</b></p>{''.join(parts)}"
+        label, text = html.escape(self.condition), html.escape(str(self))
+        return f"<details><summary>{label}</summary><pre>{text}</pre></details>"
 
 
-def _head(text: str) -> str:
-    lines = text.strip().splitlines()
-    more = [f"... and {len(lines) - _HEAD} lines more"] if len(lines) > _HEAD else []
-    return "\n".join([*lines[:_HEAD], *more])
-
-
-def histogram(values: Sequence[int] | np.ndarray[Any, Any]) -> str:
-    """Return a histogram in text, whose last row counts samples above the 99th percentile."""
-    values = np.asarray(values)
-    if not len(values):
-        return "no samples"
-    high = np.quantile(values, 0.99)
-    counts, edges = np.histogram(values[values <= high], bins=_BINS)
-    rows = [(f"{edge:.6g}", int(count)) for edge, count in zip(edges, counts, strict=False)]
-    above = int((values > high).sum())
-    rows += [(f"> {high:.6g}", above)] if above else []
-    width, most = max(len(text) for text, _ in rows), max(count for _, count in rows)
-    lines = [f"{text:>{width}} {'#' * round(40 * n / most):<40} {n}" for text, n in rows]
-    return "\n".join([f"{len(values)} samples; from", *(line.rstrip() for line in lines)])
-
-
-def _said(error: Exception | None) -> list[str]:
-    """Return what went wrong, and why as far as it is known."""
+def _reasons(error: Exception | None) -> list[str]:
+    """Return an error's text, and its cause as far as it is known."""
     if isinstance(error, LabkitError):
         return [text for text in (error.what, error.why) if text]
     return [str(error)]

@@ -1,15 +1,21 @@
-"""Writing a campaign, with every file and trial complete or absent whenever the process dies."""
+"""Writing a campaign, with every file complete or absent whenever the process dies.
+
+The files are those of `labkit.data`. An attempt at a trial is there when its ``trial.json`` is,
+which is written last.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +24,16 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-from labkit.dataset import FORMAT, campaigns, read_json
-from labkit.dataset.files import LOOKS, digest_of, json_text
-from labkit.dataset.storage import DIGESTS, TRIALS, directory_of
+from labkit.data import FORMAT, load
 from labkit.design import digest, refuse_to_mix
 from labkit.errors import LabkitError, UsageError
 
 #: How a campaign's name begins; names sort as campaigns were begun.
 _TIME = "%Y%m%d-%H%M%S"
+#: Seconds without a trial after which another session begins.
+PAUSE = 1800
+#: Locked by the process that writes to a folder; it names that process.
+_LOCK = ".lock"
 
 
 def sync(path: Path) -> None:
@@ -37,14 +45,20 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically, with the format's version and the digest of its contents."""
+def write(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json_text({"format": FORMAT, **data}, _plain))
+    temporary.write_bytes(content)
     sync(temporary)
     temporary.rename(path)
     sync(path.parent)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically, with the format's version."""
+    text = json.dumps({"format": FORMAT, **data}, indent=1, default=_plain)
+    write(path, f"{text}\n".encode())
 
 
 def _plain(value: Any) -> Any:
@@ -53,46 +67,41 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON data")
 
 
-def write_samples(path: Path, columns: Mapping[str, NDArray[np.int64]]) -> None:
-    """Write integer columns as deltas, which compress well."""
+def write_samples(
+    path: Path, trial: str, attempt: int, columns: Mapping[str, NDArray[np.int64]]
+) -> None:
+    """Write an attempt's samples atomically, as deltas, which compress well."""
+    count = max(map(len, columns.values()))
     table = pa.table(
-        {name: values.astype(np.int64, casting="safe") for name, values in columns.items()}
+        {
+            "trial": pa.array([trial] * count, pa.string()),
+            "attempt": pa.array([attempt] * count, pa.int32()),
+            **columns,
+        }
     )
+    buffer = BytesIO()
     parquet.write_table(
         table,
-        path,
+        buffer,
         compression="zstd",
-        use_dictionary=False,
-        column_encoding=dict.fromkeys(columns, "DELTA_BINARY_PACKED"),
+        use_dictionary=["trial"],
+        column_encoding=dict.fromkeys(["attempt", *columns], "DELTA_BINARY_PACKED"),
     )
+    write(path, buffer.getvalue())
 
 
-def _refuse_packed(path: Path) -> None:
-    """Raise `UsageError` where a campaign is stored as tables, which cannot grow."""
-    if (path / TRIALS).is_file():
-        raise UsageError(
-            "a packed campaign cannot be continued",
-            where=str(path),
-            remedy="measure into another folder (--into), or begin another campaign (--new)",
-        )
+def newest(folder: Path) -> Path | None:
+    """Return the newest campaign in a study's folder, or None."""
+    return max((plan.parent for plan in folder.glob("*/plan.json")), default=None)
 
 
-def _stamp(paths: Sequence[Path]) -> str:
-    """Return the time as the name of a campaign that is the newest, whatever the clock says."""
+def _stamp(last: Path | None) -> str:
+    """Return the time as the name of a campaign after another, whatever the clock says."""
     now = datetime.now()
-    for path in paths:
+    if last is not None:
         with contextlib.suppress(ValueError):  # a folder that somebody named otherwise
-            last = datetime.strptime(path.name[:15], _TIME)
-            now = max(now, last + timedelta(seconds=1))
+            now = max(now, datetime.strptime(last.name[:15], _TIME) + timedelta(seconds=1))
     return now.strftime(_TIME)
-
-
-#: Seconds without a trial after which another session begins.
-PAUSE = 1800
-
-
-#: Locked by the process that writes to a folder; it names that process.
-_LOCK = ".lock"
 
 
 @contextlib.contextmanager
@@ -148,45 +157,47 @@ class Store:
         for torn in folder.glob("*/.plan.json.tmp"):  # killed before it was a campaign
             if [path.name for path in torn.parent.iterdir()] == [torn.name]:
                 shutil.rmtree(torn.parent)
-        paths = campaigns(folder)
-        if paths and not new:
-            stored = read_json(paths[-1] / "plan.json")
-            refuse_to_mix(stored["identity"], plan["identity"], str(paths[-1]))
-            _refuse_packed(paths[-1])
-            return cls(paths[-1])
-        store = cls(folder / f"{_stamp(paths)}-{digest(plan['identity'])}")
+        last = newest(folder)
+        if last and not new:
+            refuse_to_mix(load(last).plan["identity"], plan["identity"], str(last))
+            if (last / "trials.parquet").is_file():
+                raise UsageError(
+                    "a packed campaign cannot be continued",
+                    where=str(last),
+                    remedy="measure into another folder (--into), or begin another (--new)",
+                )
+            return cls(last)
+        store = cls(folder / f"{_stamp(last)}-{digest(plan['identity'])}")
         write_json(store.path / "plan.json", plan)
         return store
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Keep other processes, also of other machines, from writing to the campaign.
 
-        The files of interrupted writes are removed first.
+        The files of interrupted attempts are removed first.
         """
         with _locked(self.path / _LOCK, wait=False):
             self.sweep()
             yield
 
     def sweep(self) -> None:
-        """Remove the files of interrupted writes."""
-        for path in [*self.path.rglob(".*.tmp"), *self.path.rglob(".*.part")]:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
+        """Remove the files of interrupted writes and attempts."""
+        for path in self.path.rglob(".*.tmp"):
+            path.unlink()
+        stored = {path.parent.name for path in self.path.glob("trials/*/trial.json")}
+        for path in self.path.glob("samples.parquet/*"):
+            if path.stem not in stored:
                 path.unlink()
+        for path in self.path.glob("trials/*"):
+            if path.name not in stored:
+                shutil.rmtree(path)
 
-    def write_looks(self, looks: Sequence[Mapping[str, Any]]) -> None:
-        """Store the looks that were taken."""
-        write_json(self.path / LOOKS, {"looks": looks})
-
-    def attempts(self) -> dict[str, list[str]]:
-        """Return the status of every attempt, by trial, in the order of the attempts."""
-        records = [read_json(path) for path in self.path.glob("trials/b*-p*-a*/trial.json")]
-        statuses: dict[str, list[str]] = {}
-        for record in sorted(records, key=lambda one: (one["trial"], one["attempt"])):
-            statuses.setdefault(record["trial"], []).append(record["status"])
-        return statuses
+    def attempts(self) -> list[dict[str, Any]]:
+        """Return the first row of every attempt, in the order of trials and attempts."""
+        paths = self.path.glob("trials/*/trial.json")
+        rows = [json.loads(path.read_text())["rows"][0] for path in paths]
+        return sorted(rows, key=lambda row: (row["trial"], row["attempt"]))
 
     def last_attempt(self, trial: str) -> int:
         """Return the number of the last attempt at a trial, or 0."""
@@ -198,42 +209,36 @@ class Store:
 
         A boot, or a pause of more than `PAUSE` seconds, begins another session.
         """
-        folder = self.path / "sessions"
-        numbers = sorted(int(path.stem) for path in folder.glob("[0-9]*.json"))
-        trials = [path.stat().st_mtime for path in (self.path / "trials").glob("b*")]
-        paused = bool(trials) and time.time() - max(trials) > PAUSE
-        last = read_json(folder / f"{numbers[-1]:02d}.json")["boot"] if numbers else None
-        if last == boot and not paused:
-            return numbers[-1]
-        number = numbers[-1] + 1 if numbers else 1
+        sessions = load(self.path).sessions
+        ends = [path.stat().st_mtime for path in self.path.glob("trials/*")]
+        paused = bool(ends) and time.time() - max(ends) > PAUSE
+        if sessions and sessions[-1]["boot"] == boot and not paused:
+            return int(sessions[-1]["session"])
+        number = len(sessions) + 1
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        record = {"session": number, "boot": boot, "began": began, "facts": facts}
-        write_json(folder / f"{number:02d}.json", record)
+        session = {"session": number, "boot": boot, "began": began, "facts": facts}
+        write_json(self.path / "sessions.json", {"sessions": [*sessions, session]})
         return number
 
     def add(
         self,
+        rows: Sequence[Mapping[str, Any]],
         record: Mapping[str, Any],
         samples: Mapping[str, NDArray[np.int64]],
         logs: Mapping[str, str],
-    ) -> Path:
-        """Store an attempt; its directory is renamed into place when all of it is on disk."""
-        name = directory_of(record)
-        folder = self.path / "trials"
+    ) -> None:
+        """Store an attempt: its rows, its record, its samples, and the output of its programs."""
+        trial, attempt = rows[0]["trial"], rows[0]["attempt"]
+        name = f"{trial}-a{attempt}"
+        folder = self.path / "trials" / name
         folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f".{name}.part"
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir()
-        if samples:
-            write_samples(part / "samples.parquet", samples)
         for log, text in logs.items():
             if text:
-                (part / log).write_text(text)
-        digests = {path.name: digest_of(path) for path in sorted(part.iterdir())}
-        write_json(part / "trial.json", {**record, DIGESTS: digests})
-        for path in part.iterdir():
-            sync(path)
-        final = folder / name
-        part.rename(final)
-        sync(folder)
-        return final
+                (folder / log).write_text(text)
+                sync(folder / log)
+        if samples:
+            path = self.path / "samples.parquet" / f"{name}.parquet"
+            write_samples(path, trial, attempt, samples)
+        write_json(folder / "trial.json", {"rows": rows, **record})
+        sync(folder.parent)
+        sync(self.path)

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import html
 import inspect
 import itertools
-import math
 import os
+import textwrap
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import pandas as pd
-
-from labkit import dataset, design
-from labkit.analysis.power import decidable_margin
-from labkit.analysis.sequential import Looks
-from labkit.campaign.looks import Questions, measured_rows, needs
-from labkit.campaign.runner import OneTrial, Runner, off_the_sut, run_protocol
+from labkit import data, design
+from labkit.campaign.rows import make_rows
+from labkit.campaign.runner import OneTrial, Runner, pinned_to_harness, run_protocol
 from labkit.campaign.store import Store
 from labkit.campaign.treatments import Treatment
 from labkit.campaign.trial import Trial
-from labkit.claims.schema import load_claims
 from labkit.design import Condition
-from labkit.errors import DatasetError, UsageError, suggestion
+from labkit.errors import UsageError, suggestion
 from labkit.paths import project
 from labkit.placement import Placement
-from labkit.process import chosen_blocks
+from labkit.process import selected_blocks
 from labkit.rig import Rig
 from labkit.tools.base import Measurement
 from labkit.version import MEASUREMENT_VERSION, VERSION
@@ -53,7 +50,7 @@ class Study:
         What all trials have in common.
     baseline : mapping
         Levels of the condition that the others are compared with.
-    replicates : sequence of mapping
+    twice : sequence of mapping
         Conditions that run twice in each block (A/A), for the noise floor.
     keep : callable, optional
         Takes a combination of levels; returns whether it belongs to the study.
@@ -66,8 +63,8 @@ class Study:
     treatments : mapping of str to Treatment
         Treatments by the name of their factor or setting (`labkit.treatments`).
     outcomes : sequence of str
-        Columns of `Dataset.trials`, such as ``rtt_ns_median``: what the study was made to compare,
-        fixed with the plan. Their noise decides which margin a plan expects to decide.
+        Columns of `labkit.data.Campaign.trials`, such as ``rtt_ns_median``: what the study was made
+        to compare, fixed with the plan.
     together : sequence of str
         Factors: conditions with the same levels of them follow each other within a block, so that
         little time passes between what is compared.
@@ -88,7 +85,7 @@ class Study:
     factors: Mapping[str, Sequence[Any]]
     settings: Mapping[str, Any] = field(default_factory=dict)
     baseline: Levels = field(default_factory=dict)
-    replicates: Sequence[Levels] = ()
+    twice: Sequence[Levels] = ()
     keep: Callable[[Levels], bool] | None = None
     tools: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     margin: float = 0.02
@@ -166,11 +163,14 @@ class Study:
             {},
             treatments=self.treatments,
         )
-        with off_the_sut(rig):
+        outcome: dict[str, Any] = {"status": "ok", "problem": "", "started_ns": time.time_ns()}
+        with pinned_to_harness(rig):
             measurement, error = run_protocol(rig.protocol(self.protocol, condition, 1), trial)
         if measurement is None:
             raise error or UsageError("the trial returned nothing")
-        return OneTrial(condition.label, measurement, trial.record, trial.logs)
+        outcome["seconds"] = (time.time_ns() - outcome["started_ns"]) / 1e9
+        rows = make_rows({"trial": "try"}, condition, outcome, trial.record, measurement)
+        return OneTrial(condition.label, measurement, {"rows": rows, **trial.record}, trial.logs)
 
     def plan(
         self,
@@ -178,9 +178,7 @@ class Study:
         *,
         blocks: int,
         seed: int,
-        earlier: Path | str | None = None,
         infeasible: Callable[[Levels], str | None] | None = None,
-        decide: Mapping[str, Any] = MappingProxyType({}),
     ) -> Plan:
         """Fix conditions, order and identity on a rig, before anything runs.
 
@@ -190,147 +188,28 @@ class Study:
             Where it will run; conditions that it cannot run are left out, with the reason.
         blocks, seed : int
             Number of blocks, and the seed of their order.
-        earlier : path, optional
-            A campaign from whose noise the smallest decidable margin is estimated.
         infeasible : callable, optional
             Takes a combination of levels; returns why the study cannot measure it, or None.
-        decide : mapping
-            What the campaign is to decide, and when; it is part of the plan. ``looks``: numbers of
-            blocks after which conditions that no open question needs are dropped, the last one
-            `blocks`. ``claims``: ids of the published claims that are to be decided, of this study
-            and of others (all claims when omitted). ``only``: mappings of levels. Where claims or
-            levels are named, only conditions that the claims need, or that have all levels of one
-            mapping, are measured. ``baseline`` and ``outcomes``: in place of the study's.
-            ``vary``: levels of a setting, which becomes a factor, to test ``reason``: why the
-            claims may not come out as published (`labkit.claims.reasons`). Its first level is the
-            one that the study otherwise has.
         """
-        if unknown := [name for name in decide if name not in DECIDE]:
-            raise UsageError(
-                f"unknown in decide: {', '.join(unknown)}", remedy=suggestion(unknown[0], DECIDE)
-            )
-        study, claims = self._narrowed(decide, earlier), decide.get("claims")
-        if vary := decide.get("vary"):
-            _check_vary(self, decide)
-            study = _varying(study, vary)
-        looks = decide.get("looks")
-        questions = _questions(study, blocks, looks, claims) if looks else None
-        for name, level in study.baseline.items():
-            labels = [design.level_label(one) for one in study.factors.get(name, ())]
+        for name, level in self.baseline.items():
+            labels = [design.level_label(one) for one in self.factors.get(name, ())]
             if design.level_label(level) not in labels:
                 raise UsageError(
                     f"the baseline {name}={level} is not a level of the study",
                     remedy=suggestion(design.level_label(level), labels),
                 )
         ordered = design.make_design(
-            study.factors,
+            self.factors,
             blocks=blocks,
             seed=seed,
-            keep=study.keep,
-            replicates=study.replicates,
+            keep=self.keep,
+            twice=self.twice,
             infeasible=lambda levels: (
-                study.infeasible(rig, levels) or (infeasible and infeasible(levels))
+                self.infeasible(rig, levels) or (infeasible and infeasible(levels))
             ),
-            together=study.together,
+            together=self.together,
         )
-        named = None if claims is None else tuple(claims)
-        return Plan(
-            study,
-            rig,
-            ordered,
-            blocks,
-            seed,
-            earlier,
-            questions,
-            named,
-            {"vary": list(vary), "reason": decide["reason"]} if vary else {},
-        )
-
-    def _narrowed(self, decide: Mapping[str, Any], earlier: Path | str | None) -> Study:
-        """Return the study with a part of its conditions, another baseline, or other outcomes."""
-        study = replace(self, outcomes=decide.get("outcomes", self.outcomes))
-        if baseline := decide.get("baseline"):
-            # Without a condition that runs twice a page would have no noise floor.
-            study = replace(study, baseline=baseline, replicates=[baseline])
-        only, claims = [_labels(part) for part in decide.get("only", ())], decide.get("claims")
-        if not only and not claims:
-            return study
-        for name, level in {item for part in only for item in part.items()}:
-            levels = [design.level_label(one) for one in self.factors.get(name, ())]
-            if level not in levels:
-                raise UsageError(
-                    f"decide: {name} has no level {level!r}",
-                    remedy=suggestion(level, levels) if levels else suggestion(name, self.factors),
-                )
-        keep, needed = self.keep or (lambda levels: True), self._needed(claims or (), earlier)
-
-        def kept(levels: Levels) -> bool:
-            own = _labels(levels)
-            selected = any(part.items() <= own.items() for part in only)
-            return keep(levels) and (selected or design.condition_label(own) in needed)
-
-        return replace(study, keep=kept)
-
-    def _needed(self, claims: Sequence[str], earlier: Path | str | None) -> set[str]:
-        """Return the labels of the conditions that claims need."""
-        known = load_claims()
-        about = [known[name] for name in claims if known[name].study == self.name]
-        combinations = [
-            dict(zip(self.factors, levels, strict=True))
-            for levels in itertools.product(*self.factors.values())
-        ]
-        kept = [_labels(levels) for levels in combinations if not self.keep or self.keep(levels)]
-        rows = measured_rows(kept, _known(earlier))
-        return {label for claim in about for label in needs(claim, rows)}
-
-
-#: What a plan can be told to decide.
-DECIDE = ("looks", "claims", "only", "baseline", "outcomes", "vary", "reason")
-
-
-def _check_vary(study: Study, decide: Mapping[str, Any]) -> None:
-    """Raise `UsageError` unless an experiment on a reason is complete."""
-    vary = decide["vary"]
-    if unknown := [name for name in vary if name not in study.settings]:
-        raise UsageError(
-            f"decide: {study.name} has no setting {unknown[0]!r} to vary",
-            remedy=suggestion(unknown[0], study.settings),
-        )
-    if len(vary) != 1 or any(len(levels) < 2 for levels in vary.values()):
-        raise UsageError(
-            "decide: vary takes one setting with two levels or more",
-            remedy="write for example vary: {congestion_control: [bbr, cubic]}",
-        )
-    if not (decide.get("claims") and decide.get("reason")) or decide.get("looks"):
-        raise UsageError(
-            "decide: vary goes with claims and a reason, and without looks",
-            remedy="name the claims, and say in `reason` why they may not come out as published",
-        )
-
-
-def _varying(study: Study, vary: Mapping[str, Sequence[Any]]) -> Study:
-    """Return a study of which settings are factors."""
-    keep = study.keep or (lambda levels: True)
-    return replace(
-        study,
-        factors={**study.factors, **vary},
-        settings={name: value for name, value in study.settings.items() if name not in vary},
-        keep=lambda levels: keep({name: levels[name] for name in study.factors}),
-    )
-
-
-def _labels(levels: Levels) -> dict[str, str]:
-    return {name: design.level_label(level) for name, level in levels.items()}
-
-
-def _known(earlier: Path | str | None) -> list[dataset.Dataset]:
-    """Return an earlier campaign of the study, if there is one."""
-    if earlier is None:
-        return []
-    try:
-        return [dataset.load(project(earlier))]
-    except DatasetError:
-        return []
+        return Plan(self, rig, ordered, blocks, seed)
 
 
 @dataclass(frozen=True)
@@ -348,7 +227,6 @@ class Plan:
     >>> print(plan)  # doctest: +ELLIPSIS
     sizes: 2 conditions x 5 blocks = 10 trials on rig empty
     expected duration: 1.0 min
-    smallest decidable margin: not known before a pilot (no earlier campaign was named)
     block 1: ...
     """
 
@@ -357,12 +235,6 @@ class Plan:
     design: design.Design
     blocks: int
     seed: int
-    earlier: Path | str | None = None
-    questions: Questions | None = None
-    #: Ids of the claims that the campaign is to decide; None for all.
-    claims: tuple[str, ...] | None = None
-    #: Of an experiment on a reason: ``vary``, the settings that are factors, and ``reason``.
-    experiment: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -374,7 +246,6 @@ class Plan:
         """What must be equal for a campaign to be resumed."""
         stable = {role: facts.get("stable", {}) for role, facts in self.facts.items()}
         return {
-            **self._stopping,
             "study": self.study.name,
             "settings": design.canonical(self.study.settings),
             "margin": self.study.margin,
@@ -382,7 +253,7 @@ class Plan:
             "seed": self.seed,
             "conditions": [condition.key for condition in self.design.conditions],
             "order": [list(block) for block in self.design.order],
-            "protocol": _source(self.study.protocol),
+            "protocol": code_digest(self.study.protocol),
             "measurement_version": MEASUREMENT_VERSION,
             "images": self.rig.images(),
             "tools": self._tools(),
@@ -396,13 +267,6 @@ class Plan:
             "hosts": design.canonical(stable),
         }
 
-    @property
-    def _stopping(self) -> dict[str, Any]:
-        """When the campaign looks, and which claims it is to decide or test; empty without."""
-        looks = {"looks": list(self.questions.looks.blocks)} if self.questions else {}
-        claims = {} if self.claims is None else {"claims": list(self.claims)}
-        return {**looks, **claims, **self.experiment}
-
     def _tools(self) -> dict[str, str]:
         roles = [role for role in ("generator", "clean") if role in self.rig.hosts]
         return {
@@ -414,7 +278,6 @@ class Plan:
     def as_record(self) -> dict[str, Any]:
         """Return the plan as ``plan.json`` holds it."""
         return {
-            **self._stopping,
             "study": self.study.name,
             "identity": self.identity,
             "labkit": VERSION,
@@ -432,7 +295,7 @@ class Plan:
             "conditions": [
                 {
                     "levels": {name: design.level_label(x) for name, x in condition.levels},
-                    "replicate": condition.replicate,
+                    "repeat": condition.repeat,
                 }
                 for condition in self.design.conditions
             ],
@@ -441,8 +304,8 @@ class Plan:
             "rig": self.rig.describe(),
         }
 
-    def run(self, into: Path | str, *, new: bool = False) -> dataset.Dataset:
-        """Run the trials of the plan that were not measured yet, and return the dataset.
+    def run(self, into: Path | str, *, new: bool = False) -> data.Campaign:
+        """Run the trials of the plan that were not measured yet, and return the campaign.
 
         Parameters
         ----------
@@ -459,49 +322,33 @@ class Plan:
             Another process, here or on another machine, measures that campaign.
         """
         store = Store.resume_or_begin(project(into) / self.study.name, self.as_record(), new=new)
-        study, only = self.study, chosen_blocks()
         runner = Runner(
-            study.name,
+            self.study.name,
             self.rig,
             self.design,
-            study.protocol,
-            study.settings,
-            study.treatments,
-            # A part of the blocks is no look at all of them.
-            self.questions if only is None else None,
-            only,
+            self.study.protocol,
+            self.study.settings,
+            self.study.treatments,
+            selected_blocks(),
         )
-        with store.held():
+        with store.locked():
             runner.run(store, self.facts)
-        return dataset.load(store.path)
+        return data.load(store.path)
 
-    def estimate(self) -> Estimate:
-        """Return the expected duration, and the smallest margin that can be decided."""
+    @property
+    def seconds(self) -> float:
+        """The expected duration."""
         window = self.study.seconds or (lambda levels: 5.0)
         windows = [window(dict(condition.levels)) for _, _, condition in self.design.trials()]
-        seconds = sum(windows) + OVERHEAD * len(windows)
-        if self.earlier is None:
-            return Estimate(seconds, None, "no earlier campaign was named")
-        if not self.study.outcomes:
-            return Estimate(seconds, None, "the study declares no outcomes")
-        try:
-            earlier = dataset.load(project(self.earlier))
-        except DatasetError as error:
-            return Estimate(seconds, None, error.what)
-        noisiest = noise(earlier.ok, list(self.study.factors), self.study.outcomes)
-        if noisiest is None:
-            return Estimate(seconds, None, "the earlier campaign has too few A/A replicates")
-        outcome, sd = noisiest
-        margin = decidable_margin(sd, self.blocks) if self.blocks >= 2 else None
-        return Estimate(seconds, margin, f"campaign {earlier.path.name}", outcome)
+        return sum(windows) + OVERHEAD * len(windows)
 
     def __str__(self) -> str:
-        estimate = self.estimate()
+        minutes = self.seconds / 60
+        duration = f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
         counts = f"{len(self.design.conditions)} conditions x {self.blocks} blocks"
         lines = [
             f"{self.study.name}: {counts} = {len(self.design)} trials on rig {self.rig.name}",
-            f"expected duration: {estimate.duration_text}",
-            f"smallest decidable margin: {estimate.margin_text}",
+            f"expected duration: {duration}",
             *([] if self.blocks >= 5 else ["fewer than 5 blocks: this is a pilot"]),
             *(f"infeasible: {one.condition}: {one.reason}" for one in self.design.infeasible),
         ]
@@ -524,67 +371,11 @@ class Plan:
 OVERHEAD = 0.8
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Duration in seconds; smallest decidable margin (a ratio minus 1), its source and column."""
+def code_digest(function: Callable[..., Any]) -> str:
+    """Return a digest of a protocol and of the functions of its module that it calls.
 
-    seconds: float
-    margin: float | None
-    source: str
-    outcome: str = ""
-
-    @property
-    def duration_text(self) -> str:
-        """The duration with its unit."""
-        minutes = self.seconds / 60
-        return f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
-
-    @property
-    def margin_text(self) -> str:
-        """The margin with its power and source."""
-        if self.margin is None:
-            return f"not known before a pilot ({self.source})"
-        return f"{self.margin:.1%} on {self.outcome} (80 % power; from {self.source})"
-
-
-def noise(
-    trials: pd.DataFrame, factors: Sequence[str], outcomes: Sequence[str]
-) -> tuple[str, float] | None:
-    """Return the noisiest outcome and its noise: the SD of the log ratio of A/A replicates.
-
-    The noise of an outcome is that of its noisiest condition. A condition needs 3 pairs of
-    replicates; None where no condition has them.
+    Comments and layout are no part of it.
     """
-    if not {"replicate", "block", *factors} <= set(trials.columns):
-        return None
-    spreads: dict[str, float] = {}
-    for column in [name for name in outcomes if name in trials.columns]:
-        wide = trials.pivot_table(index=[*factors, "block"], columns="replicate", values=column)
-        if {1, 2} <= set(wide.columns):
-            ratios = (wide[1] / wide[2]).dropna()
-            ratios = ratios[(ratios > 0) & (ratios < math.inf)].map(math.log)
-            groups = [group for _, group in ratios.groupby(level=list(factors)) if len(group) >= 3]
-            spreads |= {column: float(max(group.std(ddof=1) for group in groups))} if groups else {}
-    return max(spreads.items(), key=lambda item: item[1], default=None)
-
-
-def _questions(
-    study: Study, blocks: int, looks: Sequence[int], claims: Sequence[str] | None
-) -> Questions:
-    """Return what a campaign is to decide."""
-    if looks[-1] != blocks:
-        raise UsageError(
-            f"the last look is after {looks[-1]} blocks, and {blocks} are planned",
-            remedy=f"end looks with {blocks}",
-        )
-    known = load_claims()
-    chosen = list(known) if claims is None else [known[name] for name in claims]
-    hosts = {claim.id: known.paper_hosts(claim) for claim in chosen}
-    return Questions(Looks(tuple(looks)), chosen, study.outcomes, hosts)
-
-
-def _source(function: Callable[..., Any]) -> str:
-    """Return the source of a protocol and of the functions of its module that it calls."""
     functions = [function]
     for caller in functions:  # grows while it is iterated
         inner = inspect.unwrap(caller)
@@ -597,10 +388,12 @@ def _source(function: Callable[..., Any]) -> str:
             and called not in functions
         ]
     try:
-        return "\n".join(map(inspect.getsource, functions))
-    except (OSError, TypeError):
+        sources = [textwrap.dedent(inspect.getsource(one)) for one in functions]
+        code = "\n".join(ast.dump(ast.parse(source)) for source in sources)
+    except (OSError, TypeError, SyntaxError):
         raise UsageError(
             f"the source of {function!r} cannot be read",
             why="a plan's identity includes the code of the protocol and of what it calls",
             remedy="define it with def, in the notebook or in a file",
         ) from None
+    return hashlib.sha256(code.encode()).hexdigest()[:16]

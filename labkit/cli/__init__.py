@@ -18,7 +18,7 @@ from labkit.version import VERSION
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`labkit report --measure` measures what can be decided in 15 minutes. "
+    epilog="`labkit report --measure` measures the headlines of every study in half an hour. "
     "`labkit COMMAND --help` has examples.",
 )
 @click.version_option(VERSION, prog_name="labkit")

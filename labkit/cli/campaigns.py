@@ -22,7 +22,7 @@ from labkit.paths import project
 from labkit.placement import parse_cpus
 from labkit.process import UNTIL
 
-#: The shortest interval of `status --watch` in seconds, as looking costs CPU time.
+#: The shortest interval of `status --watch` in seconds, as it costs CPU time.
 LEAST_WATCH = 5.0
 
 
@@ -160,7 +160,7 @@ def status(folders: tuple[Path, ...], every: bool, as_json: bool, watch: float |
     os.nice(19)
     paths = [folder.resolve() for folder in folders] or [project("data/local")]
     while True:
-        campaigns, now = progress.look(paths, every=every), time.time_ns()
+        campaigns, now = progress.find(paths, every=every), time.time_ns()
         running = [campaign for campaign in campaigns if campaign.state == "running"]
         _leave_sut(running)
         if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any
 
 import click
 
-from labkit.errors import UsageError
 from labkit.paths import project, relative
 from labkit.process import UNTIL, ended_as_by_ctrl_c
 from labkit.process import WAIT as VARIABLE
@@ -23,16 +21,16 @@ PROFILE = click.option(
     "-P",
     default="quick",
     show_default=True,
-    help="tiny (a pilot of minutes), quick (two hours), decide (hours), paper (weeks), or an "
-    "experiment of one study (notebooks/profiles).",
+    help="tiny (a pilot of minutes), ask (headlines, minutes), quick (two hours), decide (hours), "
+    "paper (weeks), or why (an experiment on a reason; notebooks/profiles).",
 )
 MEASURED = click.option(
     "--profile",
     "-P",
     default=None,
-    help="Show campaigns of this profile (tiny, quick, decide, paper, or brief: what make report "
-    "measures without a profile), or the reference. By default the plan with most complete blocks "
-    "counts, and the reference where these are too few for a verdict.",
+    help="Show campaigns of this profile (tiny, ask, quick, decide, paper), or the reference. By "
+    "default the plan with most complete blocks counts, and the reference where these are too few "
+    "for a verdict.",
 )
 WAIT = click.option(
     "--wait",
@@ -80,20 +78,3 @@ def interruptible() -> None:
     """Make SIGTERM and SIGHUP end this command as Ctrl-C does."""
     stops = ended_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
     click.get_current_context().with_resource(stops)
-
-
-_UNITS = {"s": 1, "m": 60, "h": 3600}
-
-
-def seconds_of(text: str) -> float:
-    """Return a duration such as ``90s``, ``15m`` or ``2h`` in seconds; a number is minutes.
-
-    Raises
-    ------
-    UsageError
-        It is no duration above 0.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if not match or not float(match[1]):
-        raise UsageError(f"invalid duration: {text!r}", remedy="such as 90s, 15m or 2h")
-    return float(match[1]) * _UNITS[match[2] or "m"]

@@ -6,22 +6,15 @@ from pathlib import Path
 
 import click
 
-from labkit.cli.options import MEASURED, NEW, WAIT, interruptible, say, seconds_of
+from labkit.cli.options import MEASURED, NEW, WAIT, interruptible, say
 from labkit.paths import project
 
 
-@click.command(epilog="Examples: labkit report | labkit report --measure --budget 30m")
+@click.command(epilog="Examples: labkit report | labkit report --measure --profile quick")
 @click.option(
     "--measure",
     is_flag=True,
-    help="Measure first: what decides most in the budget, or every study with --profile.",
-)
-@click.option(
-    "--budget",
-    default="15m",
-    show_default=True,
-    help="With --measure: time for measuring, such as 90s, 15m or 2h. No block begins that would "
-    "end after twice as long.",
+    help="Measure every study first, with the profile given or else `ask`: about half an hour.",
 )
 @MEASURED
 @NEW
@@ -34,7 +27,7 @@ from labkit.paths import project
     type=click.Path(path_type=Path),
     help="Folder of the pages.",
 )
-def report(measure: bool, budget: str, profile: str | None, new: bool, output: Path) -> None:
+def report(measure: bool, profile: str | None, new: bool, output: Path) -> None:
     """Choose the campaigns that count, analyse them, and write the pages and their index.
 
     A study is shown with the reference dataset where what was measured here decides nothing.
@@ -49,7 +42,6 @@ def report(measure: bool, budget: str, profile: str | None, new: bool, output: P
         profile,
         project(output),
         measure=measure,
-        budget=seconds_of(budget),
         new=new,
         say=say,
     )

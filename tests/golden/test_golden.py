@@ -1,4 +1,4 @@
-"""Golden outputs: ledger, frames, command lines and plans for recorded inputs.
+"""Golden outputs: ledger, command lines and plans for recorded inputs.
 
 ``python tests/golden/test_golden.py`` writes the expected files again, from the package as it is.
 """
@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import linecache
-import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -93,7 +91,7 @@ def life(
             yield name, [*host.commands, *prefixed]
 
 
-# The ledger and the frames of data/reference.
+# The ledger of data/reference.
 
 
 def campaigns() -> list[Path]:
@@ -106,66 +104,6 @@ def ledger(every: bool = False) -> str:
     rows = labkit.ledger(campaigns())
     text = rows.to_csv(index=False, lineterminator="\n", float_format="%.12g")
     return text.replace(f"{ROOT}/", "")
-
-
-def frames(every: bool = False) -> dict[str, Any]:
-    """Return type and digest of every column of the frames of the reference dataset."""
-    studies: dict[str, Any] = {}
-    for path in campaigns():
-        data = labkit.load(path)
-        samples = data.samples()
-        tables = {"trials": data.trials, "samples": samples, "series": data.series()}
-        if every:
-            tables |= {"ok": data.ok, "samples of one metric": data.samples(measured(samples)[:1])}
-        studies[path.name] = {name: columns_of(frame) for name, frame in tables.items()}
-    return studies
-
-
-def measured(samples: pd.DataFrame) -> list[str]:
-    """Return the columns of samples that come after the keys of their trial."""
-    return list(samples.columns[list(samples.columns).index("replicate") + 1 :])
-
-
-def columns_of(frame: pd.DataFrame) -> dict[str, str]:
-    """Return the type and the digest of each column, in order, and what the index is."""
-    index = f"{type(frame.index).__name__} of {len(frame)}"
-    return {"(index)": index} | {
-        str(name): f"{type_of(frame[name])}, {digest(frame[name])}" for name in frame.columns
-    }
-
-
-def type_of(column: pd.Series) -> str:
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return f"category of {len(column.cat.categories)}, ordered={column.cat.ordered}"
-    return str(column.dtype)
-
-
-def digest(column: pd.Series) -> str:
-    """Return a digest of the values, of floating-point ones rounded to 12 significant digits."""
-    hashed = hashlib.sha256()
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        hashed.update(column.cat.codes.to_numpy().astype("<i8").tobytes())
-        hashed.update(text_of(list(column.cat.categories)).encode())
-    elif column.dtype.kind in "iu":
-        hashed.update(column.to_numpy().astype("<i8").tobytes())
-    else:
-        for value in column:
-            if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
-                hashed.update(value.astype("<i8").tobytes())
-            else:
-                hashed.update(text_of(value).encode())
-    return hashed.hexdigest()[:16]
-
-
-def text_of(value: Any) -> str:
-    """Return a value as text that does not depend on how it is kept in memory."""
-    if isinstance(value, np.ndarray | list | tuple):
-        return "[" + ",".join(map(text_of, value)) + "]"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{text_of(value[key])}" for key in sorted(value)) + "}"
-    if isinstance(value, float | np.floating):
-        return "nan" if math.isnan(value) else f"{value:.12g}"
-    return repr(value.item() if isinstance(value, np.generic) else value) + "\n"
 
 
 # The commands that start, enter and end a placement; nothing is started.
@@ -482,7 +420,6 @@ def rounded(text: str) -> str:
 
 FILES: dict[str, Callable[..., Any]] = {
     "ledger.csv": ledger,
-    "frames.json": frames,
     "arguments.json": arguments,
     "plans.json": plans,
 }
@@ -538,12 +475,19 @@ def test_the_profiles_decide_take_a_day_at_most_where_everything_was_built(
     for notebook in sorted((ROOT / "notebooks" / "studies").glob("[0-9]*.ipynb")):
         if (ROOT / "notebooks" / "profiles" / f"{notebook.stem}.decide.yaml").exists():
             plan = plan_of(notebook, "decide", rig)
-            assert plan.questions.looks.blocks[0] >= 6 and plan.claims is None
-            seconds += plan.estimate().seconds
+            seconds += plan.seconds
             conditions += [condition.label for condition in plan.design.conditions]
     assert 18 * 3600 < seconds < 24 * 3600
     text = "\n".join(conditions)
     assert all(name in text for name in ("rkt host | 1 | 20", "docker weave", "lxc nat | 2 | 21"))
+
+
+def test_the_profiles_ask_have_a_few_conditions_and_enough_blocks() -> None:
+    for notebook in sorted((ROOT / "notebooks" / "studies").glob("[0-9]*.ipynb")):
+        if reference_of(notebook).is_dir():
+            plan = plan_of(notebook, "ask", recorded_rig(labkit.load(reference_of(notebook))))
+            assert plan.blocks >= 6 and len(plan.design.conditions) <= 8, notebook.stem
+            assert plan.seconds < 6 * 60 and not plan.design.infeasible, notebook.stem
 
 
 @pytest.mark.parametrize("column", ["why", "setting_why"])

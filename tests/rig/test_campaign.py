@@ -15,7 +15,7 @@ import pytest
 from labkit import Study, load
 from labkit.campaign import runner
 from labkit.campaign.trial import Trial
-from labkit.dataset import Dataset
+from labkit.data import Campaign
 from labkit.errors import LabkitError, PlanMismatch
 from labkit.hosts import LocalHost
 from labkit.paths import PROGRESS
@@ -68,13 +68,19 @@ def study(
     return Study("tiny", protocol, {"placement": placements}, {"messages": messages}, **more)
 
 
-def once_each(found: Dataset, planned: int) -> None:
+def once_each(found: Campaign, planned: int) -> None:
     """Check that each planned trial has succeeded exactly once."""
     ok = found.ok["trial"].tolist()
     assert len(ok) == len(set(ok)) == planned == sum(map(len, found.plan["order"]))
 
 
-def files(found: Dataset) -> dict[str, bytes]:
+def records(found: Campaign) -> list[dict[str, Any]]:
+    """Return the record of every attempt in the order of the plan, with its folder."""
+    paths = sorted(found.path.glob("trials/*/trial.json"))
+    return [json.loads(path.read_text()) | {"folder": path.parent} for path in paths]
+
+
+def files(found: Campaign) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in found.path.rglob("*") if path.is_file()}
 
 
@@ -82,16 +88,16 @@ def test_from_plan_to_dataset(lab: Rig, left: Left, tmp_path: Path) -> None:
     plan = study().plan(lab, blocks=2, seed=7)
     found = plan.run(into=tmp_path)
     once_each(found, 4)
-    assert [record["trial"] for record in found.records] == sorted(found.ok["trial"])
-    assert found.samples()["value_ns"].tolist() == [1, 2, 3, 4] * 4
-    for record in found.records:
+    assert found.trials["trial"].tolist() == sorted(found.ok["trial"])
+    assert found.samples("value_ns")["value_ns"].tolist() == [1, 2, 3, 4] * 4
+    assert set(found.ok["value_ns_median"]) == {2.5} and not found.ok["saturated"].any()
+    assert set(found.ok["server_last_cpu"]) == {float(lab.cpu_map["sut"])}
+    for record in records(found):
         assert record["verification"]["status"]["Cpus_allowed_list"] == lab.cpu_map["sut"]
-        assert record["mechanisms"]["server_last_cpu"] == float(lab.cpu_map["sut"])
         assert record["evidence"]["before"]["clock_ns"] < record["evidence"]["after"]["clock_ns"]
         assert record["commands"][0][:2] == ["sockperf", "server"]
         assert record["commands"][1][:2] == ["sh", "-c"]
-        assert record["metrics"]["value_ns_median"] == 2.5
-        folder = found.path / "trials" / record["directory"]
+        folder = record["folder"]
         assert "sockperf" in (folder / "server.log").read_text()
         assert (folder / "tool.out").read_text() == "1\n2\n3\n4\n"
         assert (folder / "tool.err").read_text() == "out\n"
@@ -115,7 +121,7 @@ def test_an_interrupt_keeps_finished_trials_and_leaves_nothing_running(
     assert left() == []
     stored = load(tmp_path / "tiny")
     before = files(stored)
-    assert [record["status"] for record in stored.records] == ["ok"] * (n - 1)
+    assert stored.trials["status"].tolist() == ["ok"] * (n - 1)
     found = study().plan(lab, blocks=2, seed=7).run(into=tmp_path)
     once_each(found, 4)
     assert len(found.trials) == 4 and len(found.sessions) == 1
@@ -140,7 +146,7 @@ def test_an_interrupt_inside_the_window_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         plan.run(into=tmp_path)
     assert left() == []
-    assert load(tmp_path / "tiny").records == []
+    assert load(tmp_path / "tiny").trials.empty
 
 
 def test_a_failed_trial_is_a_row_and_is_attempted_again(
@@ -154,10 +160,10 @@ def test_a_failed_trial_is_a_row_and_is_attempted_again(
     once_each(found, 2)
     assert found.trials["status"].tolist() == ["ok", "failed", "ok"]
     assert found.trials["attempt"].tolist() == [1, 1, 2]
-    failed = found.records[1]
+    (failed,) = (one for one in records(found) if one["error"])
     assert failed["error"]["type"] == "RuntimeError" and failed["error"]["what"] == "by chance"
     assert failed["verification"]["cmdline"].startswith("sockperf server")
-    assert found.trials["problems"].tolist() == ["", "by chance", ""]
+    assert found.trials["problem"].tolist() == ["", "by chance", ""]
     assert left() == []
 
 
@@ -169,20 +175,19 @@ def test_a_run_on_a_broken_rig_ends_and_keeps_every_attempt(
     with pytest.raises(LabkitError, match="2 planned trials failed one after the other"):
         plan.run(into=tmp_path)
     found = load(tmp_path / "tiny")
-    assert len(found.records) == runner.GIVE_UP * runner.ATTEMPTS
-    assert len(found.ok) == 0 and len(found.samples()) == 0
-    for record in found.records:
-        folder = found.path / "trials" / record["directory"]
+    assert len(found.trials) == runner.GIVE_UP * runner.ATTEMPTS
+    assert len(found.ok) == 0 and not (found.path / "samples.parquet").exists()
+    for record in records(found):
+        folder = record["folder"]
         assert record["error"]["type"] == "CommandFailed"
         assert record["error"]["evidence"]["status"] == 3
         assert (folder / "tool.out").read_text() == "half\n"
         assert (folder / "tool.err").read_text() == "broken\n"
-        assert not (folder / "samples.parquet").exists()
     # The next run continues the numbers of the attempts, and keeps all rows.
     with pytest.raises(LabkitError, match="failed one after the other"):
         plan.run(into=tmp_path)
     again = load(tmp_path / "tiny")
-    assert max(record["attempt"] for record in again.records) == 2 * runner.ATTEMPTS
+    assert again.trials["attempt"].max() == 2 * runner.ATTEMPTS
     assert left() == []
 
 
@@ -193,9 +198,9 @@ def test_an_engine_that_dies_is_started_again_and_the_campaign_goes_on(
     before = int(pid_file.read_text())
     AT[1] = lambda: os.kill(before, signal.SIGKILL)
     plan = study(placements=[docker("host"), docker("bridge")]).plan(lab, blocks=1, seed=7)
-    records = plan.run(into=tmp_path).records
-    assert [record["status"] for record in records] == ["failed", "ok", "ok"]
-    assert any("docker had died, and was started again" in x for x in records[0]["flags"])
+    trials = plan.run(into=tmp_path).trials
+    assert trials["status"].tolist() == ["failed", "ok", "ok"]
+    assert "docker had died, and was started again" in trials["flags"].iloc[0]
     assert int(pid_file.read_text()) != before
     assert left() == []
 
@@ -233,16 +238,16 @@ def test_a_placement_that_fails_its_verification_is_a_failed_row(
     plan = study(placements=[docker("bridge")]).plan(lab, blocks=1, seed=7)
     found = plan.run(into=tmp_path)
     assert CALLS == []  # the protocol never had the server
-    assert [record["status"] for record in found.records] == ["failed"] * runner.ATTEMPTS
-    for record in found.records:
+    assert found.trials["status"].tolist() == ["failed"] * runner.ATTEMPTS
+    assert found.trials["n_samples"].tolist() == [0] * runner.ATTEMPTS
+    for record in records(found):
         error = record["error"]
         assert error["type"] == "ManipulationError"
         assert "it is in the host network namespace" in error["what"]
         verification = error["evidence"]["verification"]
         assert verification["namespaces"]["net"] == verification["host_namespaces"]["net"]
-        assert record["n_samples"] == 0 and record["metrics"] == {}
-        folder = found.path / "trials" / record["directory"]
-        assert sorted(path.name for path in folder.iterdir()) == ["server.log", "trial.json"]
+        names = sorted(path.name for path in record["folder"].iterdir())
+        assert names == ["server.log", "trial.json"]
     assert left() == []
 
 
@@ -259,7 +264,7 @@ def test_other_settings_need_a_new_campaign(lab: Rig, tmp_path: Path) -> None:
     assert str(first.path) in str(caught.value)
     second = other.run(into=tmp_path, new=True)
     assert second.path != first.path and files(first) == before
-    assert second.samples()["value_ns"].tolist() == [1, 2, 3, 4, 5]
+    assert second.samples("value_ns")["value_ns"].tolist() == [1, 2, 3, 4, 5]
     assert load(tmp_path / "tiny").path == second.path
     # Only the newest campaign can be resumed.
     assert other.run(into=tmp_path).path == second.path
@@ -280,6 +285,5 @@ def test_the_stored_plan_equals_the_plan(lab: Rig, tmp_path: Path) -> None:
         lab, blocks=1, seed=7
     )
     stored = json.loads(next(plan.run(into=tmp_path).path.glob("plan.json")).read_text())
-    assert len(stored.pop("sha256")) == 64
-    assert stored == json.loads(json.dumps({"format": 1, **plan.as_record()}))
+    assert stored == json.loads(json.dumps({"format": 2, **plan.as_record()}))
     assert set(stored["identity"]["tools"]) == {"sockperf on clean", "sockperf on generator"}

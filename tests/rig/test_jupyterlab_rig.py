@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.rig, pytest.mark.browser]
 STUDY = "studies/40-interference.ipynb"
 #: Linpack alone, twice in each of four blocks: two seconds a trial. As found, since a trial that
 #: fails for CPUs without a shared cache is a complaint.
-SMALL: dict[str, Any] = {"services": ["linpack"], "cases": ["1"], "blocks": 4, "earlier": "none"}
+SMALL: dict[str, Any] = {"services": ["linpack"], "cases": ["1"], "blocks": 4}
 SMALL |= {"shared_cache": "as found"}
 #: Seconds to wait for a few trials.
 PATIENCE = 300.0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from own_machines import LABKIT, Machines, machines, state
 
-from labkit.dataset import load
+from labkit.data import load
 from labkit.hosts import LocalHost
 from labkit.paths import PROGRESS
 from labkit.rig import engine
@@ -83,7 +83,7 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
     until(data, 2, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    killed = [record["trial"] for record in load(data / "affinity-spinning").records]
+    killed = load(data / "affinity-spinning").trials["trial"].tolist()
     left = state()
     assert left["networks"] != before["networks"]
     shown = own.labkit("rig", "status", "--rig", str(own.path))
@@ -108,10 +108,9 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
     assert process.returncode == 0, said
     assert "host sut has rebooted; the rig is opened again" in said
     campaign = load(data / "affinity-spinning")
-    measured = [record["trial"] for record in campaign.records if record["status"] == "ok"]
-    assert len(measured) == len(set(measured)) == campaign.planned
+    assert len(campaign.ok) == campaign.ok["trial"].nunique() == sum(campaign.planned.values())
     # What was measured before the kill is still there, byte by byte the first rows.
-    assert [record["trial"] for record in campaign.records][: len(killed)] == killed
+    assert campaign.trials["trial"].tolist()[: len(killed)] == killed
     assert len({session["boot"] for session in campaign.sessions}) == 2
     assert state() == before
 

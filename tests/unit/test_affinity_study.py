@@ -40,7 +40,7 @@ def test_what_is_captured_is_a_condition_of_its_own() -> None:
     assert list(found.study.factors) == [*BASE, "capture"] and not found.design.infeasible
     on = [one for one in found.design.conditions if one["capture"] == "on"]
     assert {str(one["placement"]) for one in on} == {"bare clean", "docker host", "docker bridge"}
-    assert {(one["affinity"], one["wait"], one.replicate) for one in on} == {("split", "spin", 1)}
+    assert {(one["affinity"], one["wait"], one.repeat) for one in on} == {("split", "spin", 1)}
     without = plan(cells={"ladder": ["spin"], "capture": []})
     assert list(without.study.factors["capture"]) == ["off"]
     assert len(without.design.conditions) == 22 == len(found.design.conditions) - len(on)
@@ -85,6 +85,9 @@ def test_several_exchanges_or_sizes_are_factors_and_one_is_a_setting() -> None:
     assert "size" not in found.settings and "exchange" not in found.settings
     assert set(found.tools) == {"sockperf", "python3"}
     assert set(plan(exchange="udp in, tcp out").study.tools) == {"python3"}
+    filters = plan(seccomp=["default", "unconfined"]).study
+    assert "seccomp" in filters.factors and "seccomp" not in filters.settings
+    assert one.settings["seccomp"] == "default"
 
 
 def test_networks_that_cannot_be_are_refused_with_their_reason() -> None:
@@ -141,9 +144,10 @@ def test_a_parameter_without_a_meaning_is_an_error(wrong: dict[str, Any]) -> Non
         declared(NAME, **wrong)
 
 
-@pytest.mark.parametrize("profile", ["tiny", "quick", "decide", "paper"])
+@pytest.mark.parametrize("profile", ["tiny", "ask", "quick", "decide", "paper", "why"])
 def test_profiles_are_parameters_of_the_notebook(profile: str) -> None:
     path = project("notebooks/profiles") / f"10-affinity-spinning.{profile}.yaml"
     names = declared(NAME, **yaml.safe_load(path.read_text()))
-    assert "capture" in names["study"].factors and names["replicates"]
-    assert (len(names["cells"]["capture"]) == 1) == (profile == "tiny")
+    assert "capture" in names["study"].factors and names["twice"]
+    captured = {"tiny": 1, "ask": 0, "why": 2}
+    assert len(names["cells"]["capture"]) == captured.get(profile, 3)

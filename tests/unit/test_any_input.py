@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from small_datasets import write_campaign
 
 import labkit
-from labkit import pcap, questions
+from labkit import pcap
 from labkit.campaign import evidence
 from labkit.claims.published import TAIL, published
 from labkit.claims.schema import load_claims
@@ -40,7 +40,7 @@ from labkit.report.execution import parameters_source
 from labkit.rig.kernel_probe import parse_missing_networks
 from labkit.rig.rigfile import EXAMPLE, read_rigfile
 from labkit.runtimes import observed
-from labkit.status import look
+from labkit.status import find
 
 CAPTURED = Path(__file__).parents[1] / "captured"
 
@@ -80,10 +80,7 @@ def test_facts(data: st.DataObject) -> None:
     survives(lambda: parse_facts(changed))
 
 
-RIG, CLAIMS, QUESTIONS = (
-    (SHIPPED / name).read_text("utf-8")
-    for name in (EXAMPLE, "data/claims.toml", "notebooks/questions.toml")
-)
+RIG, CLAIMS = ((SHIPPED / name).read_text("utf-8") for name in (EXAMPLE, "data/claims.toml"))
 
 
 @pytest.fixture(scope="module")
@@ -107,17 +104,6 @@ def test_claims(data: st.DataObject, folder: Path) -> None:
     entry = data.draw(st.sampled_from(entries[1:]))
     text = f"{entries[0]}\n[[claim]]{data.draw(damaged(entry))}"
     survives(lambda: load_claims(written(folder / "claims.toml", text)))
-
-
-@given(data=st.data())
-def test_questions(data: st.DataObject, folder: Path) -> None:
-    text = data.draw(damaged(QUESTIONS))
-    path = folder / "project" / "notebooks" / "questions.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(questions, "project", lambda name=".": folder / "project" / name)
-        written(path, text)
-        survives(questions.load_questions)
 
 
 @given(data=st.data())
@@ -200,7 +186,7 @@ def test_json_of_campaigns(data: st.DataObject, measured: Path, folder: Path) ->
                 content = data.draw(odd_json(content))
             path.write_text(json.dumps(content))
     survives(lambda: use(campaign))
-    look([folder])
+    find([folder])
 
 
 @given(data=st.data())

@@ -1,4 +1,4 @@
-"""The design: complete blocks, seeded order, A/A replicates, infeasible conditions, identity."""
+"""The design: complete blocks, seeded order, A/A repeats, infeasible conditions, identity."""
 
 import itertools
 from collections import Counter
@@ -50,7 +50,7 @@ def test_blocks_and_seeds_give_different_orders():
 def test_conditions_with_equal_levels_are_kept_together(together, blocks, seed):
     factors = {"x": ["a", "b", "c"], "y": [1, 2], "z": ["p", "q", "r"]}
     plan = design.make_design(
-        factors, blocks=blocks, seed=seed, replicates=[{"x": "a"}], together=together
+        factors, blocks=blocks, seed=seed, twice=[{"x": "a"}], together=together
     )
     for block in plan.order:
         assert sorted(block) == list(range(len(plan.conditions)))
@@ -74,11 +74,11 @@ def test_positions_are_balanced_over_many_blocks():
     assert all(abs(count - 1000) < 78 for count in firsts.values())
 
 
-def test_replicated_conditions_appear_twice():
-    plan = design.make_design(FACTORS, blocks=1, seed=1, replicates=[{"placement": bare()}])
+def test_repeated_conditions_appear_twice():
+    plan = design.make_design(FACTORS, blocks=1, seed=1, twice=[{"placement": bare()}])
     counts = Counter(condition.label for condition in plan.conditions)
     assert counts["bare clean | spin"] == 2 and counts["docker host | spin"] == 1
-    assert sorted(condition.replicate for condition in plan.conditions) == [1, 1, 1, 1, 2, 2]
+    assert sorted(condition.repeat for condition in plan.conditions) == [1, 1, 1, 1, 2, 2]
     assert len({condition.key for condition in plan.conditions}) == len(plan.conditions)
 
 
@@ -115,9 +115,9 @@ def test_levels_must_be_distinct(factors):
         design.make_design(factors, blocks=1, seed=1)
 
 
-def test_unknown_factor_of_a_replicate():
+def test_unknown_factor_of_a_repeat():
     with pytest.raises(UsageError, match="plaec"):
-        design.make_design(FACTORS, blocks=1, seed=1, replicates=[{"plaec": "x"}])
+        design.make_design(FACTORS, blocks=1, seed=1, twice=[{"plaec": "x"}])
 
 
 json_values = st.recursive(

@@ -22,10 +22,8 @@ import psutil
 import pytest
 from fleet_tasks import STUDY, failing_block, simulated_block, study
 
-from labkit import chosen, fleet, ledger
-from labkit.chosen import NothingMeasured
-from labkit.dataset import Dataset, campaigns, load
-from labkit.dataset.rigs import over_rigs
+from labkit import fleet, ledger
+from labkit.data import campaigns, load
 from labkit.errors import DatasetError, LabkitError, PlanMismatch, UsageError
 from labkit.fleet import Block, measure, measured_blocks, store_block
 from labkit.process import BLOCKS as BLOCKS_VARIABLE
@@ -112,26 +110,24 @@ def client(dask: Dask) -> Any:
     return Client(dask.address, timeout="60s", security=tls(files))
 
 
-def check_blocks(folder: Path, blocks: int) -> list[Dataset]:
+def check_blocks(folder: Path, blocks: int) -> None:
     """Assert that every block is there once, whole, of one rig, with that rig's numbers."""
-    data = [load(path) for rig in sorted(folder.iterdir()) for path in campaigns(rig / STUDY)]
+    data = campaigns(folder)
+    conditions = {
+        (*map(str, dict(condition.levels).values()), condition.repeat): condition
+        for condition in study().plan(SimulatedRig.named(), blocks=1, seed=1).design.conditions
+    }
     by_block: dict[int, set[str]] = {}
     for one in data:
-        conditions = {
-            (condition.label, condition.replicate): condition
-            for condition in study().plan(SimulatedRig.named(), blocks=1, seed=1).design.conditions
-        }
-        for record in one.records:
-            by_block.setdefault(record["block"], set()).add(one.rig["name"])
-            label = " | ".join(record["levels"].values())
-            condition = conditions[label, record["replicate"]]
-            drawn = Model(samples=50).draw(one.rig["name"], condition, record["block"])
-            median = float(np.median(drawn.samples["rtt_ns"]))
-            assert record["metrics"]["rtt_ns_median"] == median
+        for row in one.trials.to_dict("records"):
+            by_block.setdefault(row["block"], set()).add(one.rig["name"])
+            condition = conditions[row["placement"], row["wait"], row["repeat"]]
+            drawn = Model(samples=50).draw(one.rig["name"], condition, row["block"])
+            assert row["rtt_ns_median"] == float(np.median(drawn.samples["rtt_ns"]))
     assert sorted(by_block) == list(range(1, blocks + 1))
     assert all(len(rigs) == 1 for rigs in by_block.values())
-    assert sum(len(one.records) for one in data) == TRIALS * blocks
-    return data
+    assert sum(len(one.trials) for one in data) == TRIALS * blocks
+    assert len({one.rig["name"] for one in data}) >= 2
 
 
 def test_blocks_of_killed_workers_are_measured_once_by_others(
@@ -164,10 +160,7 @@ def test_blocks_of_killed_workers_are_measured_once_by_others(
         # What is there already is not measured again.
         again = measure(connection, task, range(1, BLOCKS + 1), folder=folder, study=STUDY)
     assert again == [] and kills
-    data = check_blocks(folder, BLOCKS)
-    over_all, each = over_rigs(data)
-    assert (over_all["n_rigs"] >= 2).all()
-    assert each["n_blocks"].sum() == BLOCKS * (TRIALS - 1)
+    check_blocks(folder, BLOCKS)
 
 
 def test_a_block_that_fails_everywhere_is_an_error_with_its_reason(
@@ -214,31 +207,27 @@ def test_a_block_is_whole_or_measured_again(tmp_path: Path, monkeypatch) -> None
     block = simulated_block(2, str(tmp_path / "own"), 3, 0.0)
     store_block(block, tmp_path / "all", STUDY)
     assert measured_blocks(tmp_path / "all", STUDY) == {2}
-    torn = next((tmp_path / "all").rglob("b02-p03-*"))
-    (torn / "trial.json").unlink()
-    torn.rmdir()
+    torn = next((tmp_path / "all").rglob("b02-p03-*/trial.json"))
+    torn.unlink()
     assert measured_blocks(tmp_path / "all", STUDY) == set()
-    # An earlier process that was killed has left a part without its record.
-    part = torn.with_name(f".{torn.name}.part")
-    other = torn.with_name(".b03-p01-a1.part")
-    for folder in (part, other):
-        folder.mkdir()
-        (folder / "samples.parquet").write_bytes(b"")
     store_block(block, tmp_path / "all", STUDY)
     assert measured_blocks(tmp_path / "all", STUDY) == {2}
-    assert not part.exists() and not (torn.parent / "b03-p01-a1").exists()
 
 
-def test_a_simulated_campaign_says_so_and_decides_nothing(tmp_path: Path, monkeypatch) -> None:
+def test_sessions_of_later_blocks_are_added(tmp_path: Path) -> None:
+    long, short = ({"sessions.json": b"x" * n} for n in (9, 4))
+    for files in (short, long, short):
+        stored = store_block(Block("rig", "20260101-000000-abc", files), tmp_path, STUDY)
+        kept = (stored / "sessions.json").read_bytes()
+    assert kept == long["sessions.json"]
+
+
+def test_a_simulated_campaign_says_so(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.delenv(BLOCKS_VARIABLE, raising=False)
     with Rig.open("simulated:class", say=lambda text: None) as rig:
         data = study().plan(rig, blocks=6, seed=1).run(tmp_path)
-    assert data.unmeasured and data.rig["caveats"] == [CAVEAT]
+    assert data.rig["kind"] == "simulated" and data.rig["caveats"] == [CAVEAT]
     assert len(data.ok) == 36
-    monkeypatch.setattr(chosen, "project", lambda *parts: tmp_path.joinpath(*parts))
-    shutil.copytree(data.path.parent, tmp_path / "data" / "local" / STUDY)
-    with pytest.raises(NothingMeasured):
-        chosen.choose(STUDY)
 
 
 def test_a_study_that_needs_hosts_is_refused_on_a_simulated_rig() -> None:
@@ -328,7 +317,7 @@ def test_the_command_line_measures_a_notebooks_blocks_on_workers(
         first.wait()
     folder = home / fleet.FOLDER / "tiny" / f"simulated-one-{here}" / "affinity-spinning"
     data = load(folder)
-    assert len(data.ok) == data.planned
+    assert len(data.ok) == sum(data.planned.values())
     # Another number of blocks is another campaign, which the same worker can measure too.
     run = run_argv(dask, 2)
     ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
@@ -338,11 +327,11 @@ def test_the_command_line_measures_a_notebooks_blocks_on_workers(
     assert ended.returncode == 0, ended.stderr + (tmp_path / "worker.log").read_text()
     assert "dashboard" in ended.stderr and f"simulated one {here}: 2" in ended.stderr
     data = load(folder)
-    assert data.unmeasured and sorted({record["block"] for record in data.records}) == [1, 2]
-    assert len(data.ok) == data.planned
+    assert sorted(set(data.trials["block"])) == [1, 2]
+    assert len(data.ok) == sum(data.planned.values())
     # Samples stay where they were drawn.
-    assert not list(folder.rglob("samples.parquet"))
-    assert list((home / fleet.FOLDER / "worker").rglob("samples.parquet"))
+    assert not list(folder.rglob("*.parquet"))
+    assert list((home / fleet.FOLDER / "worker").rglob("*.parquet"))
 
 
 def test_a_scheduler_that_is_not_there_is_said(

@@ -218,12 +218,12 @@ def test_the_profiles_plan_every_placement_with_and_without(profile, conditions)
         blocks=1,
         seed=1,
         keep=study.keep,
-        replicates=study.replicates,
+        twice=study.twice,
         infeasible=lambda _: None,
     )
     assert len(made.conditions) == conditions
     assert {dict(one.levels)["rps"] for one in made.conditions} >= {"off", "on"}
-    copies = [dict(one.levels) for one in made.conditions if one.replicate == 2]
+    copies = [dict(one.levels) for one in made.conditions if one.repeat == 2]
     assert [(one["placement"].label, one["rps"]) for one in copies] == [
         ("docker host", "off"),
         ("docker overlay", "on"),

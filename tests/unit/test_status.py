@@ -69,7 +69,7 @@ class Scripted:
             self.asked()
 
     def look(self) -> status.Campaign:
-        (found,) = status.look([self.folder])
+        (found,) = status.find([self.folder])
         return found
 
 
@@ -119,8 +119,9 @@ def test_every_state_of_a_campaign(tmp_path: Path) -> None:
     found = campaign.look()
     assert counts(found) == ("failed", 3, 1, 1, 4) and not found.good and not found.problems
     assert found.run is None
-    records = [json.loads(path.read_text()) for path in found.path.rglob("trial.json")]
-    last = max(one["started_ns"] + round(one["seconds"] * 1e9) for one in records)
+    paths = found.path.rglob("trial.json")
+    rows = [json.loads(path.read_text())["rows"][0] for path in paths]
+    last = max(one["started_ns"] + round(one["seconds"] * 1e9) for one in rows)
     assert found.ended_ns == pytest.approx(last, abs=60e9)
 
 
@@ -147,7 +148,7 @@ def run_of(**more: Any) -> dict[str, Any]:
 )
 def test_a_campaign_without_a_process(tmp_path: Path, done: int, failed: int, state: str) -> None:
     write(tmp_path / "s" / "1", planned=2, done=done, failed=failed)
-    (found,) = status.look([tmp_path])
+    (found,) = status.find([tmp_path])
     assert counts(found) == (state, done, failed, done // 2, 2)
     assert found.good == (state == "finished") and found.problems == ()
 
@@ -158,17 +159,17 @@ def test_the_newest_and_the_running_campaigns_are_shown(tmp_path: Path) -> None:
     write(old, planned=2, done=1, run=run_of(started=1.0))
     write(running, planned=2, done=1, run=run_of())
     write(new, planned=1, done=1)
-    assert [one.path for one in status.look([tmp_path])] == [running, new]
-    states = [one.state for one in status.look([tmp_path], every=True)]
+    assert [one.path for one in status.find([tmp_path])] == [running, new]
+    states = [one.state for one in status.find([tmp_path], every=True)]
     assert states == ["dead", "running", "finished"]
-    assert status.look([new, new]) == status.look([new])
-    assert status.look([tmp_path / "none"]) == []
+    assert status.find([new, new]) == status.find([new])
+    assert status.find([tmp_path / "none"]) == []
 
 
 def test_a_campaign_of_another_machine(tmp_path: Path) -> None:
     run = run_of(host="far", trial="b01-p02")
     write(tmp_path / "s" / "1", planned=2, done=1, run=run)
-    (found,) = status.look([tmp_path])
+    (found,) = status.find([tmp_path])
     assert counts(found) == ("elsewhere", 1, 0, 0, 2) and found.good
     assert "process" in status.lines([found], 0)[3] and " on far " in status.lines([found], 0)[3]
 
@@ -193,7 +194,7 @@ def test_a_damaged_progress_file_is_shown(tmp_path: Path, text: str) -> None:
     write(tmp_path / "s" / "1", planned=1, done=1)
     broken = write(tmp_path / "t" / "1", planned=1, done=1)
     (broken / PROGRESS).write_text(text)
-    good, bad = status.look([tmp_path])
+    good, bad = status.find([tmp_path])
     assert good.good and (bad.state, bad.study) == ("unreadable", "t") and not bad.good
     assert re.match(r"t: 1: ", status.lines([good, bad], 0)[-1])
 
@@ -201,11 +202,11 @@ def test_a_damaged_progress_file_is_shown(tmp_path: Path, text: str) -> None:
 def test_a_campaign_without_a_progress_file_is_unknown(tmp_path: Path) -> None:
     path = write(tmp_path / "s" / "1", planned=1, done=1)
     (path / PROGRESS).unlink()
-    (found,) = status.look([tmp_path])
+    (found,) = status.find([tmp_path])
     assert (found.state, found.study, found.good) == ("unknown", "s", True)
     assert status.lines([found], 0)[1].split()[:5] == ["unknown", "s", "-", "0", "-"]
     (path / "plan.json").write_text("{")
-    assert [one.state for one in status.look([tmp_path])] == ["unreadable"]
+    assert [one.state for one in status.find([tmp_path])] == ["unreadable"]
 
 
 def command(*argv: object) -> subprocess.CompletedProcess[str]:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import os
-import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import committed
 import nbformat
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_datasets import plan as small_plan
-from small_datasets import record, write_campaign
 
 from labkit import studies
 from labkit.campaign.store import Store, write_json
-from labkit.chosen import choose
 from labkit.errors import LabkitError, Rebooted, TimeOver, UsageError
 from labkit.paths import PROGRESS, project
-from labkit.process import UNTIL, seconds_left
+from labkit.process import BLOCKS, UNTIL
 
 
 def file(folder: Path, name: str, text: str) -> Path:
@@ -66,21 +57,49 @@ def test_a_study_is_executed_again_where_a_host_has_rebooted(
         studies._execute(tmp_path / "a.ipynb", tmp_path / "b.ipynb", given, 60, said.append)
 
 
+def row(block: int, position: int, attempt: int = 1, problem: str = "") -> dict[str, Any]:
+    status = "failed" if problem else "ok"
+    keys = {"trial": f"b{block:02d}-p{position:02d}", "attempt": attempt, "block": block}
+    keys |= {"position": position, "session": 1, "repeat": 1}
+    return keys | {"n": "ab"[position - 1], "status": status, "problem": problem}
+
+
+def campaign(folder: Path, *, blocks: int, planned: int) -> Store:
+    """Write a campaign of two conditions, of whose planned blocks the first are measured."""
+    store = Store(folder / "20260101-000000-0")
+    plan = {"study": folder.name, "settings": {}, "factors": {"n": ["a", "b"]}}
+    plan["conditions"] = [{"levels": {"n": name}, "repeat": 1} for name in "ab"]
+    write_json(store.path / "plan.json", plan | {"order": [[0, 1]] * planned})
+    for block in range(1, blocks + 1):
+        for position in (1, 2):
+            store.add([row(block, position)], {}, {}, {})
+    return store
+
+
 def test_what_is_left_of_a_campaign_has_not_failed(tmp_path: Path) -> None:
     """An attempt that failed before one that did not is no failed trial."""
-    path = write_campaign(tmp_path / "echo" / "20260101-000000-0", blocks=3)
-    write_json(path / "plan.json", small_plan() | {"order": [[0, 1]] * 3})
-    studies.check_complete(tmp_path / "echo")
-    write_json(path / "plan.json", small_plan() | {"order": [[0, 1]] * 5})
-    error = {"type": "LabkitError", "what": "the CPUs were moved", "why": "", "evidence": {}}
-    Store(path).add(record(1, attempt=2, status="failed", error=error), {}, {})
+    campaign(tmp_path / "whole", blocks=3, planned=3)
+    studies.check_complete(tmp_path / "whole")
+    store = campaign(tmp_path / "echo", blocks=3, planned=5)
+    store.add([row(1, 1, attempt=2, problem="the CPUs were moved")], {}, {}, {})
     with pytest.raises(LabkitError) as caught:
         studies.check_complete(tmp_path / "echo")
     assert caught.value.what == "of 10 planned trials 4 are left" and caught.value.why == ""
-    Store(path).add(record(4, status="failed", error=error), {}, {})
+    store.add([row(4, 1, problem="the CPUs were moved")], {}, {}, {})
     with pytest.raises(LabkitError, match="of 10 planned trials 1 failed and 3 are left") as caught:
         studies.check_complete(tmp_path / "echo")
     assert caught.value.why == "the CPUs were moved"
+
+
+def test_only_the_blocks_that_were_asked_for_have_to_be_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign(tmp_path / "echo", blocks=2, planned=4)
+    monkeypatch.setenv(BLOCKS, "1,2")
+    studies.check_complete(tmp_path / "echo")
+    monkeypatch.setenv(BLOCKS, "2,3")
+    with pytest.raises(LabkitError, match="of 4 planned trials 2 are left"):
+        studies.check_complete(tmp_path / "echo")
 
 
 def test_a_file_replaces_parameters_of_the_profile(tmp_path: Path) -> None:
@@ -162,11 +181,10 @@ def test_a_failed_run_does_not_end_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(studies, "project", lambda path=".": tmp_path / path)
-    campaign = write_campaign(tmp_path / "data" / "good" / "1", study="good", blocks=2)
-    write_json(campaign / "plan.json", small_plan("good") | {"order": [[0, 1], [1, 0]]})
+    path = campaign(tmp_path / "data" / "good", blocks=2, planned=2).path
     progress = {"study": "good", "planned": 4, "done": 4, "failed": 0, "blocks": 2, "whole": 2}
     progress |= {"ended_ns": time.time_ns(), "run": None, "cpus": ""}
-    write_json(campaign / PROGRESS, progress)
+    write_json(path / PROGRESS, progress)
     data = {"data": str(tmp_path / "data")}
     runs = [
         studies.Run(notebook(tmp_path, "bad", "raise ValueError('on purpose')"), "a", data),
@@ -184,7 +202,7 @@ def test_a_failed_run_does_not_end_the_others(
         ["good", "b", "ok", "4/4", "0"],
         ["never", "c", "not", "measured", "-"],
     ]
-    assert rows[2][-1] == str(campaign)
+    assert rows[2][-1] == str(path)
 
 
 @pytest.mark.parametrize("name", ["10", "affinity-spinning", "10-affinity-spinning"])
@@ -201,154 +219,45 @@ def test_names_that_do_not_exist_are_an_error_that_suggests_one() -> None:
     with pytest.raises(UsageError, match="no profile 'quik'") as caught:
         studies.profile_of(studies.find(["rps"])[0], "quik")
     assert "did you mean 'quick'?" in caught.value.remedy
-    for profile in (None, "reference", "tiny", "brief"):
+    for profile in (None, "reference", "tiny", "ask", "why"):
         studies.check_profile(profile)
-
-
-@pytest.fixture
-def evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluate the claims on the same campaigns once."""
-
-    def evaluated(campaigns: list[Path], **options: Any) -> pd.DataFrame:
-        assert not options.keys() - {"claims"}
-        return committed.ledger_of(tuple(campaigns))
-
-    monkeypatch.setattr("labkit.claims.ledger.ledger", evaluated)
-
-
-@pytest.mark.usefixtures("evaluated_once")
-def test_a_plan_for_a_time_is_resumed_and_not_measured_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(studies, "BRIEF", str(tmp_path))
-    monkeypatch.setattr(studies.time, "monotonic", lambda: 0.0)
-    few = [choose(name) for name in ("affinity-spinning", "cpu-quota", "network-isolation")]
-    monkeypatch.setattr(studies, "choose_all", lambda names: few)
-
-    def plan(seconds: float = 720, new: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
-        return studies.budget_runs(seconds, new, said.append)
-
-    def begun(name: str) -> Path:
-        folder = tmp_path / name / "20260101T000000.000000Z-0123456789ab"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def measured(name: str) -> None:
-        folder = tmp_path / name / "20260101T000001.000000Z-0123456789ab"
-        folder.parent.mkdir(exist_ok=True)
-        folder.symlink_to(project("data/reference/rps"))  # a complete one
-
-    first = plan()
-    done, parameters = next(first)
-    assert parameters["new"]
-    measured(done)
-    name, parameters = next(first)
-    first.close()
-    # Interrupted before its campaign had begun, and then within it.
-    assert next(plan()) == (name, parameters) and parameters["new"]
-    shutil.copy(project("data/reference") / name / "plan.json", begun(name))
-    assert next(plan()) == (name, parameters | {"new": False})
-    left = [name for name, _ in plan()]
-    assert done not in left and left[0] == name and len(left) == len(set(left))
-    shutil.rmtree(begun(name))
-    for one in left:
-        measured(one)
-    assert list(plan()) == []
-    assert said[-1].startswith("what decides most in 12 min was measured; another budget, or --new")
-    assert next(plan(new=True))[1]["new"] and next(plan(600))[1]["new"]
-
-
-@pytest.mark.usefixtures("evaluated_once")
-def test_what_is_left_of_a_budget_goes_to_further_studies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    now = 0.0
-    monkeypatch.setattr(studies, "BRIEF", str(tmp_path))
-    monkeypatch.setattr(studies.time, "monotonic", lambda: now)
-    runs = []
-    for name, parameters in studies.budget_runs(720, False, said.append):
-        runs.append(name)
-        assert parameters["decide"]["looks"][-1] == parameters["blocks"]
-        now += 60  # much less than was planned
-    plans = [i for i, text in enumerate(said) if text.startswith("left out of ")]
-    assert said[plans[0]].startswith("left out of 12 min") and len(plans) > 1
-    # One line for each study of the first plan comes before what it leaves out.
-    assert len(runs) > plans[0] and len(runs) == len(set(runs))
-    assert list(studies.budget_runs(20, False, said.append)) == []
-    del said[:]
-    late = studies.budget_runs(100, False, said.append)
-    next(late)
-    now += 1000
-    # Time that is over is not planned.
-    list(late)
-    assert sum(text.startswith("left out of") for text in said) == 1
 
 
 def test_where_the_time_is_over_trials_that_are_left_are_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_campaign(tmp_path / "echo" / "20260101-000000-0", blocks=3)
-    write_json(path / "plan.json", small_plan() | {"order": [[0, 1]] * 5})
+    store = campaign(tmp_path / "echo", blocks=3, planned=5)
     monkeypatch.setenv(UNTIL, str(time.monotonic() + 100))
     with pytest.raises(TimeOver, match="of 10 planned trials 4 are left"):
         studies.check_complete(tmp_path / "echo")
-    error = {"type": "LabkitError", "what": "the CPUs were moved", "why": "", "evidence": {}}
-    Store(path).add(record(4, status="failed", error=error), {}, {})
+    store.add([row(4, 1, problem="the CPUs were moved")], {}, {}, {})
     with pytest.raises(LabkitError, match="1 failed and 3 are left") as caught:
         studies.check_complete(tmp_path / "echo")
     assert not isinstance(caught.value, TimeOver)
     monkeypatch.setenv(UNTIL, str(time.monotonic() - 1))
     with pytest.raises(TimeOver, match="not begun"):
-        studies.measure(Path("65-rps.ipynb"), {}, called="brief", seconds=1, say=print)
+        studies.measure(Path("65-rps.ipynb"), {}, called="ask", seconds=1, say=print)
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the seconds that were left as each study of a report was to be measured."""
-    left: list[float] = []
-
-    def measure(*of: Any, **more: Any) -> None:
-        left.append(seconds_left())
-        raise TimeOver("of 72 planned trials 20 are left")
-
-    def find(names: list[str]) -> list[Path]:
-        if not names:
-            raise KeyboardInterrupt  # the pages would follow
-        return [Path(f"{names[0]}.ipynb")]
-
-    monkeypatch.delenv(UNTIL, raising=False)
-    monkeypatch.setattr(studies, "rig_here", lambda: ("virtual", ""))
-    monkeypatch.setattr(studies, "_measured", measure)
-    monkeypatch.setattr(studies, "find", find)
-    for plan in ("_profile_runs", "budget_runs"):
-        monkeypatch.setattr(studies, plan, lambda *of: iter([("rps", {}), ("cpu-quota", {})]))
-    return left
-
-
-@pytest.mark.parametrize(
-    ("profile", "until", "least", "most"),
-    [(None, None, 300, 600), ("tiny", None, math.inf, math.inf), (None, 100, 0, 100)],
-    ids=["a budget", "a profile", "a budget and --stop-after"],
-)
-def test_a_report_measures_for_twice_its_budget_at_most(
-    profile: str | None,
-    until: float | None,
-    least: float,
-    most: float,
-    measured: list[float],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_report_measures_each_study_until_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine trials are repeated, and a plan takes longer than it was to."""
+    called: list[tuple[str, Any]] = []
     said: list[str] = []
-    if until:
-        monkeypatch.setenv(UNTIL, str(time.monotonic() + until))
-    before = os.environ.get(UNTIL)
-    with pytest.raises(KeyboardInterrupt):
-        studies.report(profile, tmp_path, measure=True, budget=300, say=said.append)
-    # The first study that has too little time is the last one.
-    assert len(measured) == 1 and least <= measured[0] <= most
-    assert said == ["rps: of 72 planned trials 20 are left"]
-    assert os.environ.get(UNTIL) == before
+
+    def measure(notebook: Path, parameters: dict[str, Any], **more: Any) -> Path:
+        called.append((notebook.stem, parameters["data"]))
+        if len(called) == 1:
+            raise LabkitError("no trial succeeded")
+        if len(called) == 3:
+            raise TimeOver("of 72 planned trials 20 are left")
+        return notebook
+
+    monkeypatch.setattr(studies, "rig_here", lambda: ("virtual", ""))
+    monkeypatch.setattr(studies, "measure", measure)
+    failures: dict[str, str] = {}
+    studies._measure_each("ask", False, failures, said.append)
+    assert [name for name, _ in called] == [path.stem for path in studies.find([])][:3]
+    assert {data for _, data in called} == {"data/local/ask"}
+    assert failures == {"affinity-spinning": "no trial succeeded"}
+    assert said[-1] == "network-isolation: of 72 planned trials 20 are left"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import linecache
+import math
 import os
 import re
 import termios
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,18 +22,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.campaign import runner
-from labkit.campaign.study import Plan, Study
-from labkit.campaign.study import _source as source_of
+from labkit.campaign.study import Plan, Study, code_digest
+from labkit.campaign.treatments import CpuSpeed
 from labkit.campaign.trial import Trial
 from labkit.campaign.window import harness_switches
-from labkit.dataset import load
+from labkit.data import Campaign, load
 from labkit.design import Condition, make_design
 from labkit.errors import CommandFailed, CpusDisturbed, HostUnreachable, LabkitError, Rebooted
 from labkit.hosts import LocalHost
 from labkit.process import TERMINAL, UNTIL
 from labkit.rig.base import Rig
 from labkit.runtimes import Server
-from labkit.status import look
+from labkit.status import find
 from labkit.tools.base import Measurement
 from labkit.version import VERSION
 
@@ -62,6 +65,11 @@ def plan_of(
     return Plan(study, rig, make_design(study.factors, blocks=blocks, seed=1), blocks, 1)
 
 
+def records(found: Campaign) -> list[dict[str, Any]]:
+    """Return the record of every attempt in the order of the plan."""
+    return [json.loads(p.read_text()) for p in sorted(found.path.glob("trials/*/trial.json"))]
+
+
 class Protocol:
     """A protocol whose calls have scripted outcomes: ``c2=error``; else a sample, the level."""
 
@@ -82,7 +90,7 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scripted protocol has no source of its own."""
     from labkit.campaign import study
 
-    monkeypatch.setattr(study, "_source", lambda function: type(function).__name__)
+    monkeypatch.setattr(study, "code_digest", lambda function: type(function).__name__)
 
 
 def test_every_planned_trial_runs_once_in_the_order_of_the_plan(rig: Rig, tmp_path: Path) -> None:
@@ -91,25 +99,26 @@ def test_every_planned_trial_runs_once_in_the_order_of_the_plan(rig: Rig, tmp_pa
     found = plan.run(tmp_path)
     wanted = [condition["n"] for _, _, condition in plan.design.trials()]
     assert protocol.seen == wanted
-    assert found.samples()["value_ns"].tolist() == wanted
-    assert found.trials["n"].astype(int).tolist() == wanted
+    assert found.samples("value_ns")["value_ns"].tolist() == wanted
+    assert found.trials["n"].tolist() == wanted
     assert found.trials["value_ns_median"].tolist() == wanted
     plan.run(tmp_path)
     assert len(protocol.seen) == 6
 
 
-def test_a_resumed_campaign_goes_on_with_the_least_time_of_a_cache_line(
-    rig: Rig, tmp_path: Path
-) -> None:
-    plan = plan_of(rig, Protocol(c3=KeyboardInterrupt()))
+def test_a_resumed_campaign_goes_on_with_the_least_times(rig: Rig, tmp_path: Path) -> None:
+    plan, speed = plan_of(rig, Protocol(c3=KeyboardInterrupt())), CpuSpeed()
+    settings, treatments = {"cpu_speed": "kept"}, {"cpu_speed": speed}
+    plan = replace(plan, study=replace(plan.study, settings=settings, treatments=treatments))
     with pytest.raises(KeyboardInterrupt):
         plan.run(tmp_path)
     first = next(tmp_path.rglob("b01-p01-a1/trial.json"))
-    line = {"cache_line_ns": 160.0, "cache_line_ratio": 2.0}
-    first.write_text(json.dumps(json.loads(first.read_text()) | {"mechanisms": line}))
+    record = json.loads(first.read_text())
+    record["rows"][0] |= {"cache_line_ns": 160.0, "cache_line_ratio": 2.0, "reference_ns": 7.0}
+    first.write_text(json.dumps(record))
     rig.nearest_ns = 200.0
     plan.run(tmp_path)
-    assert rig.nearest_ns == 80.0
+    assert (rig.nearest_ns, speed.least_ns) == (80.0, 7.0)
 
 
 @given(n=st.integers(1, 6))
@@ -143,13 +152,6 @@ def test_a_piece_ends_with_a_block_and_the_next_goes_on(
     assert found.trials.groupby("block")["session"].nunique().eq(1).all()
 
 
-def test_metrics_have_no_p99_of_fewer_than_100_samples() -> None:
-    assert runner.metrics_of(measurement(*range(1, 100))) == {"words": 1.0, "value_ns_median": 50}
-    metrics = runner.metrics_of(measurement(*range(1, 102)))
-    assert metrics["value_ns_median"] == 51 and metrics["value_ns_p99"] == 100
-    assert runner.metrics_of(measurement()) == {"words": 1.0}
-
-
 def test_a_second_boot_is_a_second_session(rig: Rig, tmp_path: Path) -> None:
     protocol = Protocol(c3=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
@@ -175,9 +177,11 @@ def test_a_protocol_error_is_a_failed_row(rig: Rig, tmp_path: Path, outcome: Any
     found = plan_of(rig, Protocol(c2=outcome)).run(tmp_path)
     assert found.trials["status"].tolist() == ["ok", "failed", *["ok"] * 5]
     assert found.trials["trial"].tolist()[1] == found.trials["trial"].tolist()[2]
-    failed = found.records[1]
-    assert failed["error"]["what"] and failed["n_samples"] == 0 and failed["metrics"] == {}
-    assert not (found.path / "trials" / failed["directory"] / "samples.parquet").exists()
+    failed = found.trials.iloc[1]
+    assert failed["problem"] and failed["n_samples"] == 0 and math.isnan(failed["value_ns_median"])
+    (stored,) = (one for one in records(found) if one["error"])
+    assert stored["error"]["what"] == failed["problem"]
+    assert len(list((found.path / "samples.parquet").iterdir())) == 6
 
 
 def log_of(campaign: Path, number: int) -> list[tuple[str, str, str]]:
@@ -200,7 +204,7 @@ def test_a_run_ends_after_five_planned_trials_failed_in_a_row(rig: Rig, tmp_path
     assert [level for _, level, _ in lines].count("WARNING") == bad
     assert lines[-2][1] == "ERROR"
     assert lines[-2][2].startswith("gave up: 5 planned trials failed one after the other; where: ")
-    assert [one.state for one in look([tmp_path])] == ["stopped"]
+    assert [one.state for one in find([tmp_path])] == ["stopped"]
     # The next run attempts all of them again, and continues their numbering.
     found = plan_of(rig, protocol).run(tmp_path)
     assert found.trials["attempt"].max() == runner.ATTEMPTS + 1
@@ -218,7 +222,7 @@ def test_every_run_writes_a_log(rig: Rig, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         plan.run(tmp_path)
     campaign = load(tmp_path / "tiny").path
-    assert [one.state for one in look([tmp_path])] == ["stopped"]
+    assert [one.state for one in find([tmp_path])] == ["stopped"]
     lines = log_of(campaign, 1)
     times = [datetime.fromisoformat(time) for time, _, _ in lines]
     assert began - timedelta(milliseconds=1) <= times[0] and times == sorted(times)
@@ -242,7 +246,7 @@ def test_every_run_writes_a_log(rig: Rig, tmp_path: Path) -> None:
     plan.run(tmp_path)
     assert log_of(campaign, 1) == lines
     assert log_of(campaign, 2)[-1][2].startswith("end: 6 of 6 trials measured")
-    assert [one.state for one in look([tmp_path])] == ["finished"]
+    assert [one.state for one in find([tmp_path])] == ["finished"]
     plan.run(tmp_path)  # nothing is left to do, and nothing is told
     assert len(list((campaign / "logs").iterdir())) == 2
 
@@ -295,7 +299,7 @@ def unreachable() -> HostUnreachable:
 
 @pytest.fixture
 def flaky(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Flaky:
-    monkeypatch.setattr(runner, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "_PAUSE_SECONDS", 0.0)
     return Flaky("flaky", "virtual", {}, {}, {}, rig.cpu_map, shared_kernel=True)
 
 
@@ -303,7 +307,7 @@ def test_a_host_that_does_not_answer_is_waited_for(flaky: Flaky, tmp_path: Path)
     flaky.left, flaky.patience = 3, 60.0
     found = plan_of(flaky, Protocol(c2=unreachable())).run(tmp_path)
     assert found.trials["status"].tolist() == ["ok", "failed", "ok", "ok", "ok", "ok", "ok"]
-    assert found.records[1]["error"]["where"] == "host sut"
+    assert records(found)[1]["error"]["where"] == "host sut"
     assert flaky.removed == [f"trial-{os.getpid()}-b01-p02-a1"]
     (log,) = (found.path / "logs").glob("*.log")
     assert log.read_text().count("host sut does not answer") == 1
@@ -385,7 +389,7 @@ def test_what_was_read_back_of_every_placement_is_kept(rig: Rig) -> None:
 
 def test_the_harness_leaves_the_sut_during_a_run(rig: Rig) -> None:
     before = os.sched_getaffinity(0)
-    with pytest.raises(KeyboardInterrupt), runner.off_the_sut(rig):
+    with pytest.raises(KeyboardInterrupt), runner.pinned_to_harness(rig):
         assert os.sched_getaffinity(0) == {int(rig.cpu_map["harness"])}
         raise KeyboardInterrupt
     assert os.sched_getaffinity(0) == before
@@ -394,7 +398,7 @@ def test_the_harness_leaves_the_sut_during_a_run(rig: Rig) -> None:
 def test_the_harness_can_have_a_range_of_cpus(rig: Rig) -> None:
     before = os.sched_getaffinity(0)
     rig.cpu_map = {**rig.cpu_map, "harness": f"0-{max(before)}"}
-    with runner.off_the_sut(rig):
+    with runner.pinned_to_harness(rig):
         assert os.sched_getaffinity(0) == before
 
 
@@ -414,17 +418,15 @@ def test_every_wake_up_of_the_harness_is_counted() -> None:
     assert harness_switches() >= before + 20
 
 
-def helper_of_protocol() -> int:
-    """Return one, as a function of a notebook that its protocol calls."""
-    return 1
+def test_the_identity_has_the_code_of_functions_that_the_protocol_calls(tmp_path: Path) -> None:
+    def digest_of(text: str) -> str:
+        names: dict[str, Any] = {}
+        linecache.cache["cell"] = (len(text), None, text.splitlines(keepends=True), "cell")
+        exec(compile(text, "cell", "exec"), names)
+        return code_digest(names["protocol"])
 
-
-def protocol_with_helper(trial: Any) -> Any:
-    return trial, helper_of_protocol()
-
-
-def test_the_identity_has_the_source_of_functions_that_the_protocol_calls() -> None:
-    found = source_of(protocol_with_helper)
-    assert "def protocol_with_helper" in found and "as a function of a notebook" in found
-    assert found.count("def helper_of_protocol") == 1
-    assert "class Trial" not in found
+    text = "def helper():\n    return 1\n\ndef protocol(trial):\n    return helper()\n"
+    found = digest_of(text)
+    assert digest_of(f"# A comment.\n{text.replace('return 1', 'return 1  # one')}") == found
+    assert digest_of(text.replace("return 1", "return 2")) != found
+    assert digest_of(f"def other():\n    return 2\n\n{text}") == found

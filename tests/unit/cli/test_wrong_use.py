@@ -10,15 +10,16 @@ from labkit import cli
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("run", "--profile", "nope"), "one of decide, paper, quick, seccomp, tiny"),
+        (("run", "--profile", "nope"), "one of ask, decide, paper, quick, tiny, why"),
         (("run", "nosuch"), "one of affinity-spinning"),
-        (("run", "-P", "tiny", "-p", "nosuch", "1"), "one of blocks, captured, cells"),
+        (("run", "-P", "tiny", "-p", "nosuch", "1"), "one of affinities, blocks, captured, cells"),
         (("run", "-p", "blocks"), "requires 2 arguments"),
         (("run", "-f", "none.yaml"), "does not exist"),
         (("run", "cpu-quota", "rps", "-P", "tiny", "-p", "calls", "9"), "65-rps.ipynb has no"),
         (("status", "none"), "does not exist"),
         (("status", "--watch", "0.1"), "not in the range"),
         (("rig", "shell", "nosuch"), "one of generator, sut, clean"),
+        (("ask", "nosuch"), "one of affinity-spinning"),
         (("nosuch",), "No such command"),
         (("rig", "up", "--nosuch"), "No such option"),
     ],

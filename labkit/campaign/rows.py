@@ -1,0 +1,110 @@
+"""The rows of an attempt at a trial, as `labkit.data` reads them: one for each condition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from labkit.data import statistics
+from labkit.design import Condition, level_label
+from labkit.tools.base import Measurement
+from labkit.tools.parsing import NOT_REACHED
+
+#: A load generator that used more of its CPUs than this may be the bottleneck, and so may one that
+#: did not reach this share of the rate that was asked of it, and is flagged for that.
+SATURATED, REACHED = 0.9, 0.95
+#: So may one that waited for its own CPU for more than this share of the time.
+WAITED = 0.05
+#: The columns of a window with a capture, at the rate that is offered.
+_LOADED = "loaded_"
+#: Columns of samples that are points in time, or their distance from the schedule.
+_TIMES = ("start_ns", "end_ns", "lateness_ns")
+
+
+def make_rows(
+    keys: Mapping[str, Any],
+    condition: Condition,
+    outcome: Mapping[str, Any],
+    record: Mapping[str, Any],
+    measurement: Measurement,
+) -> list[dict[str, Any]]:
+    """Return the row of a trial's condition, then those of others that the trial measured.
+
+    Parameters
+    ----------
+    keys : mapping
+        ``trial``, ``attempt``, ``block``, ``position``, ``session``.
+    condition : Condition
+        The planned condition.
+    outcome : mapping
+        ``status``, ``problem``, ``started_ns``, ``seconds``.
+    record : mapping
+        The trial's record: its flags, counters and verifications.
+    measurement : Measurement
+        The result of the protocol.
+    """
+    levels = {name: level_label(level) for name, level in condition.levels}
+    durations = {
+        name: values
+        for name, values in measurement.samples.items()
+        if name.endswith("_ns") and name not in _TIMES
+    }
+    own = dict(measurement.metrics)
+    for name, values in durations.items():
+        own |= statistics(name, values)
+    rows = []
+    for number, (other, metrics) in enumerate([({}, own), *measurement.also]):
+        changed = {name: level_label(level) for name, level in other.items()}
+        found = {**record["mechanisms"], **metrics}
+        numbers = {name: value for name, value in found.items() if value is not None}
+        flags = "; ".join(record["flags"])
+        row = {
+            **keys,
+            "trial": f"{keys['trial']}/{number}" if number else keys["trial"],
+            "repeat": condition.repeat,
+            **levels,
+            **changed,
+            "status": outcome["status"],
+            "problem": outcome["problem"],
+            "flags": flags,
+            "n_samples": max(map(len, measurement.samples.values()), default=0),
+            "started_ns": outcome["started_ns"],
+            "seconds": outcome["seconds"],
+            "saturated": saturated(numbers, flags),
+        }
+        if f"{_LOADED}sent_per_s" in numbers:
+            row[f"{_LOADED}saturated"] = saturated(numbers, flags, _LOADED)
+        if router := _router(record):
+            row["router"] = router
+        rows.append(row | numbers)
+    return rows
+
+
+def saturated(numbers: Mapping[str, float], flags: str, prefix: str = "") -> bool:
+    """Return whether the load generator, and not the server, may have set the value of a window.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+        Counters and metrics of the trial.
+    flags : str
+        Its flags. A tool knows how few a load with random intervals may send by chance.
+    prefix : str
+        Of the columns of another window of the trial than the first.
+    """
+    sent = numbers.get(f"{prefix}sent_per_s", numbers.get("sent_per_s", math.nan))
+    offered = numbers.get("offered_per_s", math.nan)
+    reached = numbers.get("reached", sent / offered if offered else math.nan)
+    return bool(
+        numbers.get("tool_cpu", 0.0) > SATURATED
+        or numbers.get("client_delay", 0.0) > WAITED
+        or (reached < REACHED and NOT_REACHED in flags)
+    )
+
+
+def _router(record: Mapping[str, Any]) -> str:
+    """Return the data path of a network's routers, such as Weave's, as verified."""
+    verified = [record.get("verification", {}), *record.get("verifications", {}).values()]
+    paths = {path for one in verified for path in one.get("router", {}).values()}
+    return " and ".join(sorted(paths))

@@ -1,0 +1,29 @@
+"""The command `ask`: the profile `ask` of a study is measured, and its answers are printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from labkit import studies
+from labkit.cli import app
+from labkit.paths import project
+
+
+def test_a_study_is_measured_with_its_profile_and_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[tuple[str, Any]] = []
+
+    def measure(notebook: Path, parameters: dict[str, Any], **more: Any) -> Path:
+        measured.append((notebook.stem, parameters))
+        return notebook
+
+    monkeypatch.setattr(studies, "measure", measure)
+    monkeypatch.setattr(studies, "answers", lambda folder: [str(folder)])
+    found = CliRunner().invoke(app, ["ask", "cpu-quota", "--new"])
+    assert found.stdout == f"{project('data/local/ask/cpu-quota')}\n"
+    ((name, parameters),) = measured
+    assert name == "20-cpu-quota" and parameters["cells"] == "quotas"
+    assert (parameters["rig"], parameters["new"]) == ("auto", True)
