@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from labkit import status
+from labkit import notebooks, status
 from labkit.analysis.power import least_blocks
 from labkit.campaign.budget import plan_budget
 from labkit.campaign.store import write_json
@@ -29,7 +29,6 @@ from labkit.errors import LabkitError, Rebooted, RigError, TimeOver, UsageError,
 from labkit.paths import project, relative
 from labkit.process import TERMINAL, WAIT, chosen_blocks, ending_after, seconds_left
 from labkit.questions import candidate, load_questions
-from labkit.report import execution
 
 Say = Callable[[str], None]
 #: The folder of campaigns that were planned for a time.
@@ -142,7 +141,7 @@ def _execute(
     """Execute a study notebook, again where a host has rebooted: the campaign goes on then."""
     for left in reversed(range(_REBOOTS)):
         try:
-            execution.execute(notebook, output, parameters, timeout=seconds, cwd=project())
+            notebooks.execute(notebook, output, parameters, timeout=seconds, cwd=project())
             return
         except Rebooted as error:
             if not left:
@@ -253,7 +252,7 @@ def plan_runs(
         ]
         for called, variant in variants or [(profile, {})]:
             runs.append(Run(notebook, called, {**base, **variant, **parameters}))
-            execution.check_parameters(notebook, runs[-1].parameters)
+            notebooks.check(notebook, runs[-1].parameters)
             _check_rig(str(runs[-1].parameters.get("rig", "auto")))
     folders = [run.folder for run in runs]
     for folder in folders:
