@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from labkit.claims.ledger import ledger
     from labkit.data import load
     from labkit.errors import LabkitError
-    from labkit.parameters import check_parameters
+    from labkit.notebooks import check_parameters
     from labkit.paths import project
     from labkit.placement import Placement, bare, container, docker
     from labkit.report.page import Page
@@ -38,7 +38,7 @@ _HOMES = {
     "Rig": "labkit.rig",
     "Study": "labkit.campaign.study",
     "bare": "labkit.placement",
-    "check_parameters": "labkit.parameters",
+    "check_parameters": "labkit.notebooks",
     "compare": "labkit.analysis.stats",
     "container": "labkit.placement",
     "docker": "labkit.placement",

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from labkit import status
+from labkit import notebooks, status
 from labkit.analysis.power import least_blocks
 from labkit.campaign.store import newest
 from labkit.chosen import REFERENCE, Chosen, choose, choose_all
@@ -25,7 +25,6 @@ from labkit.data import Campaign, load
 from labkit.errors import LabkitError, Rebooted, RigError, TimeOver, UsageError, suggestion
 from labkit.paths import project, relative
 from labkit.process import TERMINAL, WAIT, seconds_left, selected_blocks
-from labkit.report import execution
 
 Say = Callable[[str], None]
 #: The profile of `labkit ask`, and of a report that measures.
@@ -131,7 +130,7 @@ def _execute(
     """Execute a study notebook, again where a host has rebooted: the campaign goes on then."""
     for left in reversed(range(_REBOOTS)):
         try:
-            execution.execute(notebook, output, parameters, timeout=seconds, cwd=project())
+            notebooks.execute(notebook, output, parameters, timeout=seconds, cwd=project())
             return
         except Rebooted as error:
             if not left:
@@ -252,7 +251,7 @@ def plan_runs(
         ]
         for called, variant in variants or [(profile, {})]:
             runs.append(Run(notebook, called, {**base, **variant, **parameters}))
-            execution.check_parameters(notebook, runs[-1].parameters)
+            notebooks.check(notebook, runs[-1].parameters)
             _check_rig(str(runs[-1].parameters.get("rig", "auto")))
     folders = [run.folder for run in runs]
     for folder in folders:

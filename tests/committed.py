@@ -15,10 +15,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from labkit import studies
+from labkit import notebooks, studies
 from labkit.claims.ledger import ledger
 from labkit.paths import project
-from labkit.report import execution
 
 _find = studies.find
 
@@ -50,7 +49,7 @@ def report(folder: Path, *, execute: str) -> None:
 
     def executed(notebook: Path, output: Path, *more: Any, **options: Any) -> Path:
         if notebook.stem == execute:
-            return execution.execute(notebook, output, *more, **options)
+            return notebooks.execute(notebook, output, *more, **options)
         return Path(shutil.copy(notebook, output))
 
     messages: list[str] = []

@@ -46,7 +46,7 @@ class Table:
         return f"{self.caption}\n{self.frame.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        return html_table(self.frame, self.caption)
+        return html_table(self.frame, self.caption).text
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +119,7 @@ class Comparison:
         frame = pd.DataFrame(rows)
         if len(frame) and frame["against"].nunique() == 1:
             frame = frame.drop(columns="against")
-        return html_table(frame, self._caption())
+        return html_table(frame, self._caption()).text
 
     def _caption(self) -> str:
         baselines = self.table["to"].map(lambda level: words.level(self.factor, level)).unique()
@@ -391,7 +391,8 @@ class Results:
                 )
 
     def _repr_html_(self) -> str:
-        return html_table(pd.DataFrame(self._about(), columns=["", "of this campaign"]), self.title)
+        frame = pd.DataFrame(self._about(), columns=["", "of this campaign"])
+        return html_table(frame, self.title).text
 
     def __repr__(self) -> str:
         return "\n".join([self.title, *(f"{name}: {text}" for name, text in self._about())])

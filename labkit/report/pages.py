@@ -17,10 +17,10 @@ from markupsafe import Markup
 from labkit.analysis.power import least_blocks
 from labkit.claims.ledger import RESULTS
 from labkit.errors import LabkitError
+from labkit.notebooks import execute
 from labkit.paths import SHIPPED
 from labkit.report import cells, forest
 from labkit.report.accessible import make_accessible
-from labkit.report.execution import execute
 from labkit.report.html import SUMMARY_MIME, paper_pages, render, render_part, write
 
 #: A row of the glossary.
@@ -64,14 +64,12 @@ def build_page(
         try:
             execute(notebook, executed, parameters, cwd=cwd)
         except LabkitError as error:
-            if not error.evidence.get("notebook"):
+            scratched = executed.with_name(f"{output.stem}.failed.ipynb")
+            if not scratched.exists():
                 raise
-            failed.write_bytes(Path(error.evidence["notebook"]).read_bytes())
-            scratched = error.evidence["notebook"]
-            error.evidence["notebook"] = str(failed)
-            error.where = error.where.replace(scratched, str(failed))
-            error.remedy = error.remedy.replace(scratched, f"{output} shows it, and {failed}")
-            text = error.evidence["error"]
+            failed.write_bytes(scratched.read_bytes())
+            error.where = error.where.replace(str(scratched), str(failed))
+            text = error.why or error.what
             write(output, _render_page(failed, parameters, title, note, error=text, **frame))
             raise
         failed.unlink(missing_ok=True)

@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from labkit.dataset import Dataset
 from labkit.design import digest
+from labkit.notebooks import parameters_source
 from labkit.paths import project
-from labkit.report.execution import parameters_source
 from labkit.report.html import render_part
 from labkit.units import plural
 

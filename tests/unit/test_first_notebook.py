@@ -12,8 +12,8 @@ import pytest
 from labkit import doctor
 from labkit.cli.lab import START
 from labkit.doctor import Check
+from labkit.notebooks import execute
 from labkit.paths import project
-from labkit.report.execution import execute
 from labkit.rig import virtual
 
 NOTEBOOK = project(START)
