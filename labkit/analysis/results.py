@@ -26,9 +26,9 @@ from labkit.analysis.claims import current, ledger
 from labkit.analysis.html import html_table
 from labkit.analysis.papers import side_by_side
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
-from labkit.units import column as about
 from labkit.data import Campaign, load, select
 from labkit.errors import UsageError, suggestion
+from labkit.units import column as about
 
 #: MIME type of an answer, by which the index collects those of all pages.
 ANSWER = "application/vnd.labkit.answer+json"
