@@ -4,7 +4,6 @@
 #   PROFILE=ask                every study: its headlines in minutes (tiny: a pilot; quick: for
 #                              answers; decide: for verdicts on the claims; paper: as the papers did)
 #   NEW=1                      start another campaign instead of resuming
-#   SOURCES=DIR                papers-tools: a folder of snapshots instead of the internet
 #   LABKIT_NO_APT=1            list missing host tools, do not install them
 #   PYTHON=python3.12          the interpreter of the environment
 
@@ -17,8 +16,7 @@ HELD = $$(sed -n 's/^\([^ =]*\)==.*/--no-emit-package \1/p' requirements.lock)
 INSTALL_DOCS := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements-docs.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test report reproduction test docs bench simulate chaos lint lock clean papers-tools \
-	papers-tools-clean
+.PHONY: help setup setup-test report reproduction test docs bench simulate chaos lint lock clean
 
 help: ## List the targets
 	@echo 'labkit: a lab for measuring container performance'
@@ -66,12 +64,6 @@ lint: setup ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-
-papers-tools: setup ## As root: build rkt, Weave and the papers' load tools from source (minutes)
-	@SOURCES="$(SOURCES)" scripts/papers-tools.sh
-
-papers-tools-clean: ## Remove them
-	@scripts/papers-tools.sh --clean
 
 lock: setup ## Resolve pyproject.toml into requirements.lock and requirements-docs.lock
 	$(LOCK) --extra test --extra fleet --extra setup -o requirements.lock.new

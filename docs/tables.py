@@ -15,8 +15,8 @@ import labkit
 import labkit.tools
 from labkit.claims.ledger import RESULTS
 from labkit.claims.schema import load_claims
+from labkit.notebooks import parameters_source
 from labkit.placement import ENGINES, NETWORKS
-from labkit.report.execution import parameters_source
 from labkit.rig import rigfile
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.networks import EXTERNAL

@@ -13,6 +13,7 @@ A campaign is a folder with these files; ``labkit dataset pack`` makes the packe
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -163,7 +164,7 @@ class Campaign:
         frame = frame.assign(**constant)
         return frame.sort_values(["block", "position", "attempt", "trial"], ignore_index=True)
 
-    @property
+    @cached_property
     def ok(self) -> pd.DataFrame:
         """Successful rows of `trials`: at most one attempt of each planned trial."""
         return self.trials[self.trials["status"] == "ok"]
@@ -247,6 +248,14 @@ def select(frame: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:
         wanted = list(level) if isinstance(level, list | tuple | set) else [level]
         frame = frame[frame[name].isin(wanted)]
     return frame
+
+
+def expand(of: Any) -> list[dict[str, Any]]:
+    """Return the cells that a mapping with lists stands for, or those of several mappings."""
+    if isinstance(of, list):
+        return [cell for one in of for cell in expand(one)]
+    levels = [level if isinstance(level, list) else [level] for level in of.values()]
+    return [dict(zip(of, one, strict=True)) for one in itertools.product(*levels)]
 
 
 def load(path: Path | str) -> Campaign:

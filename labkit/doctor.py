@@ -16,13 +16,14 @@ import numpy as np
 import psutil
 
 from labkit import runtimes, studies
-from labkit.chosen import REFERENCE
 from labkit.hosts import LocalHost, collect_facts
 from labkit.placement import DRIVERS, ENGINES, MOUNTS, NETWORKS
 from labkit.rig import Rig, engine, guests, kernel_probe, storage, virtual
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.networks import NEVER
 
+#: In place of a rig: nothing can be measured here, and the reference is shown.
+REFERENCE = "reference"
 Say = Callable[[str], None]
 
 
@@ -54,7 +55,7 @@ def check_machine() -> list[Check]:
         _storages(),
         _engines(),
         _networks(),
-        _papers_tools(),
+        _unpackaged(),
         *_cpus(),
         *_kernel(),
         _seccomp(_read("/proc/sys/kernel/seccomp/actions_avail"), _read("/proc/self/status")),
@@ -122,11 +123,10 @@ NETAVARK = Path("/usr/lib/podman/netavark")
 
 
 def _engines() -> Check:
-    unavailable = runtimes.unavailable(LocalHost(), None)
+    unavailable = runtimes.unavailable(LocalHost())
     missing = {name.partition(":")[2]: reason for name, reason in unavailable.items()}
     if kernel_probe.find_tool("dockerd") is None:
-        reason = "dockerd is not on this machine; its package is docker.io"
-        missing |= dict.fromkeys(("docker", "gvisor"), reason)
+        missing["docker"] = "dockerd is not on this machine; its package is docker.io"
     if "podman" not in missing and not NETAVARK.exists():
         missing["podman"] = "it has no networks without netavark, which is a separate package"
     packages = [RUNTIMES[name].package for name in missing if RUNTIMES[name].package]
@@ -146,22 +146,16 @@ def _networks() -> Check:
     return _choices(title, names, missing, ok=not set(missing) - {"weave"}, remedy=remedy)
 
 
-#: The papers' own tools, as programs, and how they are called.
-PAPERS_TOOLS = {
-    "sfnt-pingpong": "sfnt-pingpong",
-    "memtier_benchmark": "memtier_benchmark",
-    "wrk2": "wrk2",
-    "weaver": "Weave Net",
-    "rkt": "rkt",
-}
+#: Programs of the papers that no distribution packages.
+UNPACKAGED_PROGRAMS = ("sfnt-pingpong", "memtier_benchmark", "wrk2", "weaver", "rkt")
 
 
-def _papers_tools() -> Check:
-    missing = [name for tool, name in PAPERS_TOOLS.items() if kernel_probe.find_tool(tool) is None]
-    there = ", ".join(name for name in PAPERS_TOOLS.values() if name not in missing) or "none"
+def _unpackaged() -> Check:
+    missing = [name for name in UNPACKAGED_PROGRAMS if kernel_probe.find_tool(name) is None]
+    there = ", ".join(name for name in UNPACKAGED_PROGRAMS if name not in missing) or "none"
     found = there + (f" (not {', '.join(missing)})" if missing else "")
-    remedy = "make papers-tools builds them, from the internet or SOURCES=DIR"
-    return Check("systems and tools of the papers", not missing, found, remedy)
+    remedy = "no distribution packages them; studies use other tools, and leave rkt and Weave out"
+    return Check("programs of the papers", not missing, found, remedy)
 
 
 def _choices(

@@ -10,7 +10,7 @@ from typing import Any
 #: Names that a remedy lists; of more it says how many there are.
 _LISTED = 40
 #: The remedy where a program is missing that no distribution packages.
-BUILT = "make papers-tools builds it"
+UNPACKAGED = "no distribution packages it: build it as its project says, and put it on PATH"
 
 
 def suggestion(given: object, known: Iterable[object]) -> str:

@@ -78,6 +78,8 @@ class Workload:
         The name of its image.
     second_protocol : {"", "udp", "tcp"}
         A transport that it uses later on the same port, if any.
+    ends_with_client : bool
+        Whether it ends when its client does; its placement is then compared up to the window only.
     """
 
     argv: tuple[str, ...]
@@ -85,6 +87,7 @@ class Workload:
     protocol: str = "udp"
     image: str = "net"
     second_protocol: str = ""
+    ends_with_client: bool = False
 
     @property
     def protocols(self) -> tuple[str, ...]:

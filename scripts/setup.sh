@@ -7,8 +7,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/host-tools.sh
 source scripts/host-tools.sh
-# shellcheck source=scripts/gvisor.sh
-source scripts/gvisor.sh
 
 stamp=.venv/.labkit-setup
 
@@ -100,6 +98,3 @@ setup_python() {
 
 setup_python
 setup_host_tools "$@"
-setup_runsc "$@"
-# What `make papers-tools` of another clone has built is in this one's images too.
-if [ "$(id -u)" = 0 ] && [ -d /var/lib/labkit/papers-tools ]; then scripts/papers-tools.sh --link; fi

@@ -1,7 +1,7 @@
 """What every test run shares: when rig and browser tests can run, and what is said at the end.
 
 ``LABKIT_REQUIRE_RIG=1`` (set by ``.ci/run`` where a rig can be had) makes a skipped rig test, or a
-run without any, a failure, except for tests of programs that were built (``pytest.mark.built``).
+run without any, a failure, except where a program that no distribution packages is not on PATH.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-from labkit.paths import project
-from labkit.tools.base import UNPACKAGED
 
 # A shell without job control starts background jobs with SIGINT ignored, and children inherit that;
 # some tests send it.
@@ -77,12 +74,6 @@ def _engine_version() -> str:
     return text.stdout.removeprefix("Docker version ").split(",")[0].strip() or "(unknown)"
 
 
-def _built(program: str) -> bool:
-    """Tell whether hosts have a program of `make papers-tools`, and images, if it goes there."""
-    local = project("containers/apps/local") / program
-    return bool(shutil.which(program, path=SBIN)) and (program not in UNPACKAGED or local.exists())
-
-
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[RAN] = []
     config.stash[SKIPPED] = {}
@@ -94,11 +85,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if reason:
         for item in on_rig:
             item.add_marker(pytest.mark.skip(reason=reason))
-    for item in on_rig:
-        needs = [name for mark in item.iter_markers("built") for name in mark.args]
-        if missing := [name for name in needs if not _built(name)]:
-            text = f"{', '.join(missing)} not built (make papers-tools)"
-            item.add_marker(pytest.mark.skip(reason=text))
     in_browser = [item for item in items if item.get_closest_marker("browser")]
     if in_browser and shutil.which("chromium") is None:
         for item in in_browser:
@@ -113,7 +99,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         item.config.stash[SKIPPED][item.nodeid] = reason
-        if REQUIRED and item.get_closest_marker("built") is None:
+        if REQUIRED and not reason.endswith("is not on PATH"):
             report.outcome = "failed"
             report.longrepr = f"LABKIT_REQUIRE_RIG is set, and this rig test did not run: {reason}"
     elif report.when == "call":

@@ -257,7 +257,6 @@ def _read_processes(
         if thread == pid:
             held.firm[name] = facts | {_PROCESS: f"{pid}, {started}"}
         else:
-            # gVisor stops threads that it controls.
             kept = {key: facts[key] for key in (_NICE, _CLASS, _CPUS) if key in facts}
             held.loose[f"{name}, thread {thread} {started}"] = kept
 
@@ -329,6 +328,20 @@ def _links(text: str, queues: str) -> Iterator[tuple[str, dict[str, str]]]:
 def complete(texts: Iterable[str]) -> bool:
     """Tell whether all snapshots were taken to their end."""
     return all("\n@@ end" in text for text in texts)
+
+
+def without_ended(before: Held, after: Held, ending: Collection[str]) -> Held:
+    """Return the first snapshot without those placements of `ending` that the second shows ended.
+
+    An ending process takes its own network along.
+    """
+    ended = [name for name in ending if after.firm.get(name, {}).get(_STATE, "ended") == "ended"]
+    firm = {
+        subject: facts
+        for subject, facts in before.firm.items()
+        if subject not in ended and not any(subject.endswith(f" {one}{OWN}") for one in ended)
+    }
+    return Held(firm, before.loose, before.counters)
 
 
 def differences(before: Held, after: Held) -> list[str]:
@@ -429,18 +442,15 @@ def take_end(stderr: str) -> tuple[str, End | None]:
 
 
 def problems_of(end: End, name: str, cpus: str) -> list[str]:
-    """Return what was wrong with a client that should have had the class of its shell.
-
-    `cpus` is the CPU list that it must keep to, "" where it counts its CPUs itself (gVisor).
-    """
+    """Return what was wrong with a client that should have kept to CPUs and its shell's class."""
     found = [
         f"client {name}: {fact} was {end.own[fact]} at its end, not {end.inherited[fact]}"
         for fact in (_NICE, _CLASS)
         if end.own[fact] != end.inherited[fact]
     ]
-    if cpus and not cpu_set(end.cpus) <= cpu_set(cpus):
+    if not cpu_set(end.cpus) <= cpu_set(cpus):
         found.append(f"client {name}: {_CPUS} were {end.cpus} at its end, not {cpus}")
-    elif cpus and end.migrations and len(cpu_set(cpus)) == 1:
+    elif end.migrations and len(cpu_set(cpus)) == 1:
         found.append(f"client {name}: it was on another CPU meanwhile")
     return found
 

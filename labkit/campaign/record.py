@@ -128,7 +128,8 @@ def check_held(
             for name, server in servers.items()
             for change in held.since(server.verification, name, before)
         ]
-        changes += held.differences(before, after)
+        ending = [name for name, server in servers.items() if server.ends_with_client]
+        changes += held.differences(held.without_ended(before, after, ending), after)
         held.raise_changed(changes, f"host {kernel.host.name}")
         found[kernel.host.name] = after.record()
     return found

@@ -23,7 +23,7 @@ from labkit.hosts.tuning import LATENCY_REQUEST, takes_latency_request
 from labkit.placement import CPU_SLOW, Placement, apart, bare, docker, slow
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
-from labkit.runtimes import RUNTIMES, Server
+from labkit.runtimes import Server
 
 #: The level of a treatment that leaves the host as it is.
 AS_FOUND = "as found"
@@ -274,11 +274,6 @@ class CongestionControl(Treatment):
         """Return why an end cannot have the algorithm, or None."""
         if level == AS_FOUND:
             return None
-        for one in levels.values():
-            if isinstance(one, Placement) and RUNTIMES[one.runtime].own_stack:
-                return (
-                    f"{one.runtime} has a TCP of its own, which the kernel's setting does not reach"
-                )
         for role, host in rig.hosts.items():
             known = _controls(host)
             if level not in known:

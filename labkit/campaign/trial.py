@@ -533,9 +533,7 @@ class Trial:
             )
         # What enters the placement runs on the harness's CPUs; the command is pinned inside.
         command = ["taskset", "-c", self._outside(), *inside.enter(held.guarded(argv))]
-        own_count = any(RUNTIMES[placement.runtime].own_stack for placement in placements)
-        cpus = "" if own_count else inside.cpus
-        return Load(name, client, command, inside.enter(show), cpus)
+        return Load(name, client, command, inside.enter(show), inside.cpus)
 
     def _on_generator(self, client: Client, argv: Sequence[str]) -> list[str]:
         real_time = ["chrt", "--fifo", str(client.fifo)] if client.fifo else []

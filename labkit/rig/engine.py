@@ -83,8 +83,6 @@ def start_daemon(
     # Otherwise a process would relay what one container sends to a port that its own host publishes
     # for another, and a chain of such ports would measure that instead of address translation.
     argv += ["--userland-proxy=false"]
-    if runsc := shutil.which("runsc"):
-        argv += ["--add-runtime", f"runsc={runsc}"]
     job = daemon_job(local, name)
     start_job(local, [*argv, *options], directory=job.directory, label=label)
     started = {"argv": [*argv, *options], "label": label}

@@ -379,7 +379,7 @@ class InventoryRig(Rig):
             links=inventory_checks.links(machines, facts),
             caveats=inventory_checks.caveats(inventory, kernels, facts),
             missing=inventory_checks.missing(inventory, kernels, facts, answers)
-            | runtimes.unavailable(sut.host, sut.engine)
+            | runtimes.unavailable(sut.host)
             | inventory_checks.missing_networks(inventory, answers["generator"].get("user"))
             | without
             | storage.missing_without_daemons(driver, difference),

@@ -228,7 +228,6 @@ class VirtualRig(Rig):
         with ThreadPoolExecutor(len(netns.PORTS)) as pool:
             hosts = dict(zip(netns.PORTS, pool.map(netns.connect, netns.PORTS), strict=True))
         cpus = cpu_map()
-        engine_host = hosts["sut"], engine.SOCKET
         return cls(
             name=str(spec),
             kind="virtual",
@@ -260,7 +259,7 @@ class VirtualRig(Rig):
             ),
             missing=_missing(cpus)
             | kernel_probe.missing_networks(hosts["sut"])
-            | runtimes.unavailable(*engine_host),
+            | runtimes.unavailable(hosts["sut"]),
             possible_networks=networks.VIRTUAL,
         )
 

@@ -38,7 +38,7 @@ RUNTIMES: dict[str, type[Runtime]] = {
 }
 
 
-def unavailable(host: Host, docker_socket: str | None) -> dict[str, str]:
+def unavailable(host: Host) -> dict[str, str]:
     """Return the capabilities ``runtime:NAME`` that a host lacks, with the reason.
 
     Docker is not among them: whether it runs is the rig's own capability ``docker``.
@@ -55,6 +55,6 @@ def unavailable(host: Host, docker_socket: str | None) -> dict[str, str]:
         if runtime.program in absent:
             remedy = runtime.source or f"its package is {runtime.package}"
             reasons[f"runtime:{name}"] = f"{runtime.program} is not on the host; {remedy}"
-        elif reason := runtime.unusable(host, docker_socket):
+        elif reason := runtime.unusable(host):
             reasons[f"runtime:{name}"] = reason
     return reasons

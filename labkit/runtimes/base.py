@@ -81,6 +81,8 @@ class Server:
     enter : callable
         Takes the argument list of a command; returns the host's command that runs it inside this
         placement, on the same CPUs.
+    ends_with_client : bool
+        As of its workload.
     """
 
     address: str
@@ -90,6 +92,7 @@ class Server:
     verification: dict[str, Any]
     cpus: str
     enter: Callable[[Sequence[str]], list[str]]
+    ends_with_client: bool = False
 
     @property
     def own_address(self) -> str:
@@ -117,8 +120,6 @@ class Runtime(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     #: Whether it publishes ports itself; otherwise the rig sets up a network for that.
     publishes_ports: ClassVar[bool] = True
-    #: Whether its containers have a network stack that is visible only from inside.
-    own_stack: ClassVar[bool] = False
 
     @classmethod
     def infeasible(cls, network: str) -> str:
@@ -126,7 +127,7 @@ class Runtime(ABC):
         return NEVER.get(network, "") or cls.impossible.get(network, "")
 
     @classmethod
-    def unusable(cls, host: Host, docker_socket: str | None) -> str:
+    def unusable(cls, host: Host) -> str:
         """Return why a host that has `program` cannot use it; "" if it can."""
         return ""
 
@@ -152,10 +153,6 @@ class Runtime(ABC):
     @abstractmethod
     def expect(self, instance: Instance, started: Started) -> Expectation:
         """Return what verification must find."""
-
-    def pinned(self, cpus: str) -> list[str]:
-        """Return the prefix that pins a command inside the placement to CPUs of the host."""
-        return ["taskset", "-c", cpus]
 
     def ready(self, target: Target, started: Started, workload: Workload) -> None:
         """Return as soon as the workload serves; raise `PlacementError` if it does not."""
@@ -253,7 +250,7 @@ def _verified(runtime: Runtime, instance: Instance, started: Started) -> dict[st
     """Return what was observed of the process; raise `ManipulationError` if it is not expected."""
     target, placement = instance.target, instance.placement
     network = target.networks.get(placement.network)
-    observed = observe(target, started.pid, started.container, network, inside=runtime.own_stack)
+    observed = observe(target, started.pid, started.container, network)
     differences = problems(runtime.expect(instance, started), observed)
     if differences:
         raise ManipulationError(
@@ -291,7 +288,8 @@ def placed(
             target.host,
             observed,
             cpus,
-            lambda argv: runtime.enter(instance, [*runtime.pinned(cpus), *argv]),
+            lambda argv: runtime.enter(instance, ["taskset", "-c", cpus, *argv]),
+            workload.ends_with_client,
         )
     finally:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.errors import BUILT, PlacementError
+from labkit.errors import UNPACKAGED, PlacementError
 from labkit.hosts.target import Network, Target
 from labkit.placement import Placement, Workload
 
@@ -14,7 +14,7 @@ NEVER = {
     "container": "it is the network of another container: measure that one",
 }
 #: What a network needs that no distribution packages.
-EXTERNAL = {"weave": f"Weave Net's router, weaver, is packaged nowhere any more; {BUILT}"}
+EXTERNAL = {"weave": f"Weave Net's router, weaver, is not on the host; {UNPACKAGED}"}
 
 
 def no_swarm(reason: str) -> dict[str, str]:

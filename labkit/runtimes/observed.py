@@ -11,8 +11,17 @@ from labkit.hosts import json_rows, script
 from labkit.hosts.target import Network, Target
 from labkit.runtimes.storage import DATA
 
-#: Shell functions: the processes of a container's control group, and the CPUs of their threads.
-GROUP = """
+#: For bash: print the connections of a router of Weave Net, which answers over HTTP.
+ASK_ROUTER = """
+exec 3<>"/dev/tcp/${1%:*}/${1#*:}"
+printf 'GET /status/connections HTTP/1.0\\r\\n\\r\\n' >&3
+exec cat <&3
+"""
+
+# Each section of the output begins with "@@ name". Files that the kernel does not have are left
+# out; a rule that needs them reports a problem. `members` prints the processes of a container's
+# control group, `allowed` the CPUs of their threads.
+OBSERVE = """
 members() {
     while IFS=: read -r id names path; do
         for base in "/sys/fs/cgroup/$names" /sys/fs/cgroup; do
@@ -24,20 +33,6 @@ allowed() {
     for one in $(members "$1" "$2"); do cat "/proc/$one/task/"*/status || true; done 2>/dev/null |
         awk '/^Cpus_allowed_list:/ { print $2 }' | sort -u
 }
-"""
-
-#: For bash: print the connections of a router of Weave Net, which answers over HTTP.
-ASK_ROUTER = """
-exec 3<>"/dev/tcp/${1%:*}/${1#*:}"
-printf 'GET /status/connections HTTP/1.0\\r\\n\\r\\n' >&3
-exec cat <&3
-"""
-
-# Each section of the output begins with "@@ name". Files that the kernel does not have are left
-# out; a rule that needs them reports a problem.
-OBSERVE = (
-    GROUP
-    + """
 pid=$1
 show() { [ -r "$2" ] && { echo "@@ $1"; cat "$2"; echo; } || true; }
 link() { echo "@@ $1"; readlink "$2" || true; }
@@ -74,13 +69,9 @@ echo "@@ links"; $enter ip -d -j link show || true
 if [ -n "$2" ]; then
     echo "@@ group"; allowed "$pid" "$2"
     echo "@@ inspect"; docker inspect "$2" || true
-    # Where the engine has a network stack of its own, addresses are seen from inside only.
-    [ -z "$4" ] || enter="docker exec $2"
 fi
 echo "@@ addresses"; $enter ip -j addr show || true
-# An engine with a network stack of its own (gVisor) does not say.
-congestion=/proc/sys/net/ipv4/tcp_congestion_control
-[ -n "$4" ] || { echo "@@ congestion"; $enter cat "$congestion" || true; }
+echo "@@ congestion"; $enter cat /proc/sys/net/ipv4/tcp_congestion_control || true
 # Both back ends: either may hold the engine's rules. Reading the old one loads no table.
 rules='nft list ruleset; iptables-legacy-save -c'
 echo "@@ host.ruleset"; sh -c "$rules" 2>/dev/null || true
@@ -89,9 +80,8 @@ for sandbox in ${3:+"$3"/*}; do
     echo "@@ sandbox.${sandbox##*/}"; nsenter --net="$sandbox" ip -d -j link show || true
     echo "@@ forwarding.${sandbox##*/}"; nsenter --net="$sandbox" bridge -j fdb show || true
 done 2>/dev/null
-[ -z "$5" ] || { echo "@@ router"; bash -c "$6" bash "$5" 2>/dev/null || true; }
+[ -z "$4" ] || { echo "@@ router"; bash -c "$5" bash "$4" 2>/dev/null || true; }
 """
-)
 
 
 #: The fields of an interface that the rules need; the others could identify the host.
@@ -115,18 +105,15 @@ def observe(
     pid: int,
     container: str = "",
     network: Network | None = None,
-    *,
-    inside: bool = False,
 ) -> dict[str, Any]:
     """Return a process's namespaces, control group, limits, links, addresses, rules and mounts.
 
     `container` is a part of its control group's path, `network` the placement's, if it has one of
-    its own. With `inside`, addresses are read by a command in the container.
+    its own.
     """
     env = {"DOCKER_HOST": target.engine} if target.engine else None
     hidden, router = (network.sandboxes, network.router) if network else ("", "")
-    own = "inside" if inside else ""
-    argv = script(OBSERVE, str(pid), container, hidden, own, router, ASK_ROUTER)
+    argv = script(OBSERVE, str(pid), container, hidden, router, ASK_ROUTER)
     result = target.host.run(*argv, env=env, timeout=30)
     return parse(result.stdout)
 

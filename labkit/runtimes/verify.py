@@ -42,8 +42,6 @@ class Expectation:
     engine_process: str = ""
     #: The OCI runtime that the engine reports.
     runtime: str = ""
-    #: Whether the process is not the workload's, so that its control group's CPUs are checked too.
-    group: bool = False
     #: The host's bridge of its interface, and the port by which the bridge reaches other hosts.
     bridge: str = ""
     port: str = ""
@@ -90,8 +88,6 @@ def _affinity(expected: Expectation, observed: Observed) -> Iterator[str]:
         if not same:
             yield f"it may run on CPUs {cpus}, not {expected.cpus}"
             return
-    if expected.group and not observed.get("group_cpus"):
-        yield "the CPUs of its workload could not be read"
 
 
 def _scheduling(expected: Expectation, observed: Observed) -> Iterator[str]:

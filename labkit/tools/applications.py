@@ -191,7 +191,7 @@ def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
     ----------
     tools : mapping of str to str
         A tool of `TOOLS` by family, or several, as in ``"wrk2 or h2load"``: the first one that is
-        packaged, or was built for the image (``make papers-tools``).
+        packaged, or is in ``containers/apps/local``.
 
     Examples
     --------

@@ -159,12 +159,12 @@ def python(program: str, *args: str, **options: object) -> tuple[str, ...]:
     return (PYTHON, "-c", text, *args, *pairs)
 
 
-#: Programs that no distribution packages, of which images get what `make papers-tools` built.
+#: Programs that no distribution packages, of which images get what is in ``containers/apps/local``.
 UNPACKAGED = ("sfnt-pingpong", "memtier_benchmark", "wrk2")
 
 
 def first_built(text: str, known: tuple[str, ...]) -> str:
-    """Return the first tool of a text such as ``"wrk2 or h2load"`` that is packaged or was built.
+    """Return the first tool of a text such as ``"wrk2 or h2load"`` that is packaged or there.
 
     Where there is none, it is the last.
     """
@@ -175,7 +175,7 @@ def first_built(text: str, known: tuple[str, ...]) -> str:
     there = (name for name in names if name not in UNPACKAGED or os.access(local / name, os.X_OK))
     chosen = next(there, names[-1])
     if chosen != names[0]:
-        announce(f"{names[0]} was not built (make papers-tools): {chosen} takes its place")
+        announce(f"{names[0]} is not in containers/apps/local: {chosen} takes its place")
     return chosen
 
 

@@ -1,9 +1,8 @@
 """memtier_benchmark on memcached: the paper's load, with latencies of SETs and GETs apart.
 
-No distribution packages it (``make papers-tools``). It is a closed loop: each
-connection sends again once it is answered, and a server that stalls delays the operations that
-would have noticed it (coordinated omission). Its quantiles come from a histogram, whose steps are
-8 us below 2 ms, and wider above.
+No distribution packages it. It is a closed loop: each connection sends again once it is answered,
+and a server that stalls delays the operations that would have noticed it (coordinated omission).
+Its quantiles come from a histogram, whose steps are 8 us below 2 ms, and wider above.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import json
 from functools import partial
 
-from labkit.errors import BUILT
+from labkit.errors import UNPACKAGED
 from labkit.hosts import Host, script
 from labkit.tools.base import (
     Client,
@@ -45,7 +44,7 @@ exec "$@"
 def probe(host: Host) -> str:
     """Return the tool's version on the host."""
     pattern = r"memtier_benchmark (\S+(?: sha=\w+)?)"
-    return version(host, (TOOL, "--version"), pattern, remedy=BUILT)
+    return version(host, (TOOL, "--version"), pattern, remedy=UNPACKAGED)
 
 
 def closed_loop(

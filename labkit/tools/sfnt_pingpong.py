@@ -1,12 +1,10 @@
 """sfnt-pingpong: ping-pong over UDP or TCP with the time of every round trip.
 
-The tool of the first study's paper, which no distribution packages (``make papers-tools``). It
-differs from sockperf in two ways. It exchanges exactly the requested number of messages; and its
-server takes one client, with the options that the client sends it. (It would end with it: by the
-patch in ``scripts/papers-tools`` it sleeps then, so that the end of a window can be verified.)
-Client and server exchange messages on ports that the kernel assigns and at the server's own
-address, which they agree on over another connection: behind a published port (``nat``) no client
-reaches it.
+The tool of the first study's paper, which no distribution packages. It differs from sockperf in two
+ways. It exchanges exactly the requested number of messages; and its server takes one client, with
+the options that the client sends it, and ends with it. Client and server exchange messages on ports
+that the kernel assigns and at the server's own address, which they agree on over another
+connection: behind a published port (``nat``) no client reaches it.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from labkit.errors import BUILT, ToolMissing, UsageError
+from labkit.errors import UNPACKAGED, ToolMissing, UsageError
 from labkit.hosts import Host
 from labkit.hosts.target import Target
 from labkit.placement import Workload
@@ -26,6 +24,7 @@ TOOL = "sfnt-pingpong"
 PORT = 2048
 #: The image that has it where its user has built it.
 IMAGE = "apps"
+_INTO_IMAGE = f"{UNPACKAGED}, and into containers/apps/local"
 PROTOCOLS = ("udp", "tcp")
 #: How both ends wait for a message, in the words of `labkit.tools.sockperf`.
 WAITS = ("block", "spin")
@@ -43,7 +42,7 @@ _COLUMNS = ("size", "mean", "min", "median", "max", "percentile", "stddev", "ite
 
 def probe(host: Host) -> str:
     """Return the tool's version on the host."""
-    return version(host, (TOOL, "--version"), r"version: (\S+)", remedy=BUILT)
+    return version(host, (TOOL, "--version"), r"version: (\S+)", remedy=UNPACKAGED)
 
 
 def lacking(targets: Mapping[str, Target]) -> dict[str, str]:
@@ -77,14 +76,14 @@ def _probe_image(target: Target) -> None:
         if result.status == 0:
             return
     raise ToolMissing(
-        f"{TOOL} is not in the image {IMAGE}", where=f"host {target.host.name}", remedy=BUILT
+        f"{TOOL} is not in the image {IMAGE}", where=f"host {target.host.name}", remedy=_INTO_IMAGE
     )
 
 
 def server(*, port: int = PORT) -> Workload:
     """Return the server, for one client; it waits as that does."""
     check_integers(TOOL, port=port)
-    return Workload((TOOL, f"--port={port}"), port, "tcp", IMAGE)
+    return Workload((TOOL, f"--port={port}"), port, "tcp", IMAGE, ends_with_client=True)
 
 
 def ping_pong(

@@ -1,11 +1,11 @@
 """wrk2: requests over HTTP/1.1 at a constant rate, as quantiles of latencies from when due.
 
-The paper's tool, which no distribution packages (``make papers-tools``). Its source makes it as
-``wrk``; Debian's ``wrk`` is another tool, without a rate. Its latencies
-count from when a request was due by the schedule of its connection, so that a server that stalls
-delays the requests that it kept waiting. It prints a histogram and no single request. Within a
-thread its connections begin 5 ms apart, which matters for the rate of a short run; and it discards
-what it measured in its first ten seconds, its calibration, unless the run is shorter than that.
+The paper's tool, which no distribution packages. Its source makes it as ``wrk``; Debian's ``wrk``
+is another tool, without a rate. Its latencies count from when a request was due by the schedule of
+its connection, so that a server that stalls delays the requests that it kept waiting. It prints a
+histogram and no single request. Within a thread its connections begin 5 ms apart, which matters for
+the rate of a short run; and it discards what it measured in its first ten seconds, its calibration,
+unless the run is shorter than that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from labkit.errors import BUILT, UsageError
+from labkit.errors import UNPACKAGED, UsageError
 from labkit.hosts import Host
 from labkit.tools.base import Client, Measurement, check_integers, metered, own_cpu, saturated
 from labkit.tools.nginx import url
@@ -38,7 +38,7 @@ _BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 def probe(host: Host) -> str:
     """Return wrk2's version on the host."""
     pattern = r"wrk (\S+)[^\n]*\n(?s:.*)--rate"
-    return version(host, (TOOL, "-v"), pattern, remedy=BUILT)
+    return version(host, (TOOL, "-v"), pattern, remedy=UNPACKAGED)
 
 
 def constant_rate(

@@ -76,7 +76,7 @@ def life(
     instance = Instance(target, placement, workload, cpus, label)
     steps: dict[str, Callable[[], Any]] = {
         "start": lambda: engine.start(instance),
-        "enter": lambda: engine.enter(instance, [*engine.pinned(cpus), "true", "a b"]),
+        "enter": lambda: engine.enter(instance, ["taskset", "-c", cpus, "true", "a b"]),
         "come and go": lambda: engine.churn(instance),
         "stop": lambda: engine.stop(target, label),
     }
@@ -171,8 +171,6 @@ NETS = {
     for number, name in enumerate(NETWORKS, start=10)
     if name not in ("host", "none", "container")
 }
-#: Engines whose containers can have a storage.
-STORING = ("docker", "gvisor")
 STORES = {
     name: Storage(
         name,
@@ -199,7 +197,7 @@ def placements(every: bool) -> Iterator[tuple[Placement, str, str]]:
     for engine in ENGINES:
         for number, network in enumerate(possible(engine)):
             complete = every or number == 0
-            for storage in ["", *STORES] if complete and engine in STORING else [""]:
+            for storage in ["", *STORES] if complete and engine == "docker" else [""]:
                 for limits in LIMITS.values():
                     plain = not storage and not limits.set()
                     if every or plain or (complete and not (storage and limits.set())):

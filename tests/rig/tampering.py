@@ -160,7 +160,7 @@ CASES = [
             lambda scene: tool("taskset", "-apc", other_cpu(scene), str(scene.server.pid)),
             r"server: allowed CPUs was \S+, is \S+",
         )
-        for place in (bare(), CGROUP, docker("host"), docker("nat"), container("gvisor", "nat"))
+        for place in (bare(), CGROUP, docker("host"), docker("nat"))
     ),
     Case(
         "quota removed",

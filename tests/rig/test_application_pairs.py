@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import needs
 
 from labkit.campaign.evidence import KINDS
 from labkit.campaign.treatments import ENDS
@@ -61,7 +62,7 @@ def busy(trial: Trial, cpus: str) -> float:
     return used / sum(spent.values())
 
 
-@pytest.mark.built("weaver")
+@needs("weaver")
 def test_weave_net_between_two_engines(lab: Rig, make_trial: Make, left: Left) -> None:
     def interfaces() -> dict[str, list[list[str]]]:
         # Name and address: whether a bridge of another test has a carrier is not this one's.
@@ -151,7 +152,7 @@ def test_every_application_is_measured(
 @pytest.mark.parametrize(
     ("name", "tool"),
     [
-        pytest.param(name, tool, marks=pytest.mark.built(tool))
+        pytest.param(name, tool, marks=needs(tool))
         for name, tool in {"memcached text": "memtier_benchmark", "nginx 1 KB": "wrk2"}.items()
     ],
 )

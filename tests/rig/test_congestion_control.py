@@ -93,5 +93,3 @@ def test_what_the_kernel_lacks_is_infeasible(lab: Rig, level: str) -> None:
     treatment = treatments.CongestionControl()
     assert treatment.feasibility(lab, level, {}) is None
     assert "no TCP congestion control 'tahoe'" in str(treatment.feasibility(lab, "tahoe", {}))
-    gvisor = {"placement": Placement("gvisor", "bridge")}
-    assert "a TCP of its own" in str(treatment.feasibility(lab, level, gvisor))

@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 from notebook_studies import declared
+from programs import needs
 
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
@@ -83,7 +84,7 @@ def once(
     return trial, names["ping"](trial)
 
 
-@pytest.mark.built("sfnt-pingpong")
+@needs("sfnt-pingpong")
 @pytest.mark.parametrize("place", [bare("clean"), docker("bridge")], ids=str)
 def test_the_paper_s_own_tool(watched: Rig, label: str, left: Left, place: Placement) -> None:
     trial, measurement = measured(watched, label, place, capture="on", tool="sfnt-pingpong")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
+from programs import needs
 
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
@@ -29,7 +30,7 @@ CHAINS = [
     *((docker("nat"), hosts) for hosts in (1, 2)),
     *((place, 2) for place in (bare("clean"), docker("macvlan"), container("lxc", "nat"))),
     *(
-        pytest.param(container("rkt", network), 2, marks=pytest.mark.built("rkt"))
+        pytest.param(container("rkt", network), 2, marks=needs("rkt"))
         for network in ("nat", "macvlan")
     ),
 ]
@@ -109,7 +110,7 @@ def test_every_datagram_is_counted_and_captured(
     assert left() == []
 
 
-@pytest.mark.built("rkt")
+@needs("rkt")
 def test_twenty_pods_of_rkt_start_at_once(
     watched: Rig, make_trial: Callable[..., Trial], left: Left
 ) -> None:

@@ -158,8 +158,8 @@ def test_a_network_that_is_not_in_the_file_is_infeasible(
             assert set(plain.targets["sut"].networks) <= {"bridge"}
     finally:
         plain.close()
-    built = shutil.which("weaver")  # by make papers-tools
-    why = "no key weave in its table" if built else "weaver, is packaged nowhere"
+    there = shutil.which("weaver")
+    why = "no key weave in its table" if there else "weaver, is not on the host"
     assert why in (rig.infeasible(docker("weave")) or "")
     assert treatments.SecondHost(at="both").feasibility(rig, "both", {}), "no peer was asked for"
 

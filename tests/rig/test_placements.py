@@ -308,7 +308,7 @@ def test_a_server_that_does_not_become_ready(
     assert left() == []
 
 
-@pytest.mark.parametrize("engine", ["podman", "lxc", "nspawn"])
+@pytest.mark.parametrize("engine", ["podman", "lxc"])
 def test_files_written_by_a_container_are_removed(
     lab: Rig, make_trial: Callable[..., Trial], left: Left, engine: str
 ) -> None:

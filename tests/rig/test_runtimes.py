@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 from echoes import echoes
+from programs import needs
 from tampering import assert_untampered
 
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, PlacementError, RigError
-from labkit.hosts import script
 from labkit.hosts.target import Target
 from labkit.placement import ENGINES as ALL_ENGINES
 from labkit.placement import Limits, Placement, Workload, container
@@ -34,7 +34,7 @@ from labkit.tools.base import Client, Measurement
 pytestmark = pytest.mark.rig
 #: Those that a package installs; rkt has none.
 ENGINES = tuple(name for name in ALL_ENGINES if name != "rkt")
-RKT = pytest.param("rkt", marks=pytest.mark.built("rkt"))
+RKT = pytest.param("rkt", marks=needs("rkt"))
 CREATED = ("macvlan", "routed", "nat", "vxlan", "overlay", "encrypted")
 #: Placements that need no network made for them; `test_placements.py` has their trials.
 ELSEWHERE = [container("docker", network) for network in ("host", "bridge", "nat")]
@@ -45,7 +45,7 @@ PAIRS = [
     if not RUNTIMES[engine].infeasible(network) and container(engine, network) not in ELSEWHERE
 ]
 PAIRS += [
-    pytest.param(container("rkt", network), marks=pytest.mark.built("rkt"))
+    pytest.param(container("rkt", network), marks=needs("rkt"))
     for network in ("host", "bridge", "nat", "macvlan")
 ]
 LIMITS = Limits("1", 512, 10_000, 5_000, 200_000_000)
@@ -112,7 +112,7 @@ def test_trial_on_each_engine_and_network(
         assert_untampered(trial)
     if placement.runtime in ENGINES:
         assert "sockperf" in trial.logs["server.log"]
-    assert trial.record["verification"]["cmdline"] or placement.runtime == "gvisor"
+    assert trial.record["verification"]["cmdline"]
     assert not Path(f"/proc/{server.pid}").is_dir()
     assert left() == []
 
@@ -174,13 +174,7 @@ BROKEN = [
     ("lxc", "macvlan", "bridge", "no macvlan interface"),
     ("lxc", "bridge", "host", "it is in the host network namespace"),
     ("lxc", "vxlan", "bridge", "not enslaved to labvx0"),
-    ("nspawn", "macvlan", "bridge", "no macvlan interface"),
-    pytest.param("rkt", "nat", "host", "in the host network", marks=pytest.mark.built("rkt")),
-    ("gvisor", "macvlan", "bridge", "no macvlan interface"),
-    ("gvisor", "bridge", "macvlan", "not enslaved to labbr0"),
-    ("gvisor", "vxlan", "routed", "not enslaved to labvx0"),
-    ("gvisor", "overlay", "bridge", "not on the bridge of a VXLAN tunnel"),
-    ("gvisor", "nat", "routed", "no NAT rule leads"),
+    pytest.param("rkt", "nat", "host", "in the host network", marks=needs("rkt")),
 ]
 
 
@@ -207,27 +201,6 @@ def test_a_wrong_network_is_rejected(
     assert left() == []
 
 
-@pytest.mark.parametrize(("label", "really"), [("gvisor", "docker"), ("docker", "gvisor")])
-def test_another_oci_runtime_is_rejected(
-    networked: Rig, make_trial: Callable[..., Trial], label: str, really: str
-) -> None:
-    placement = container(label, "nat")
-    trial = make_trial(placement)
-    if infeasible(networked, trial, container("gvisor", "nat")):
-        return
-    kind, runs = RUNTIMES[label], RUNTIMES[really]()
-
-    class Wrong(kind):  # type: ignore[misc, valid-type]
-        start, ready = runs.start, runs.ready
-
-    trial._runtimes[label] = Wrong()
-    with (
-        pytest.raises(ManipulationError, match=f"it is run by {runs.oci}"),
-        trial.serve(sockperf.server("block"), placement),
-    ):
-        pass
-
-
 def bypass_tunnel(target: Target, started: Started) -> None:
     target.host.run("ip", "link", "set", "lab1", "master", "labvx0")
 
@@ -236,11 +209,6 @@ def unpublish(target: Target, started: Started) -> None:
     # As for what a killed campaign has left.
     assert withdraw(target.host, "trial-other") == []
     assert withdraw(target.host, "trial-")
-
-
-def unpin(target: Target, started: Started) -> None:
-    text = 'taskset --cpu-list --pid 0,1 "$(pgrep --parent "$1" | head -n 1)"'
-    target.host.run(*script(text, str(started.pid)))
 
 
 def misdirect(target: Target, started: Started) -> None:
@@ -262,9 +230,8 @@ def misdirect(target: Target, started: Started) -> None:
             "does not lead to 198.18.0.2",
         ),
         ("lxc", "nat", unpublish, ("true",), "no NAT rule leads"),
-        ("gvisor", "nat", unpin, ("true",), "it may run on CPUs"),
     ],
-    ids=["past the tunnel", "astray", "unpublished", "unpinned"],
+    ids=["past the tunnel", "astray", "unpublished"],
 )
 def test_later_changes_are_rejected(
     networked: Rig,

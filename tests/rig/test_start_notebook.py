@@ -12,8 +12,8 @@ import pytest
 from labkit import load
 from labkit.cli.lab import START
 from labkit.errors import LabkitError
+from labkit.notebooks import execute
 from labkit.paths import project
-from labkit.report.execution import execute
 
 #: Seconds to wait for whoever else uses the machine's rig.
 PATIENCE = 900.0

@@ -34,9 +34,9 @@ from labkit.hosts import json_rows
 from labkit.hosts.facts import parse_facts
 from labkit.hosts.journal import Entry, _line, parse_journal
 from labkit.hosts.packet_steering import parse_queues
+from labkit.notebooks import parameters_source
 from labkit.paths import SHIPPED
 from labkit.placement import parse_cpus
-from labkit.report.execution import parameters_source
 from labkit.rig.kernel_probe import parse_missing_networks
 from labkit.rig.rigfile import EXAMPLE, read_rigfile
 from labkit.runtimes import observed

@@ -45,7 +45,7 @@ def test_a_study_is_executed_again_where_a_host_has_rebooted(
         if len(seen) < 3:
             raise Rebooted("host sut has rebooted")
 
-    monkeypatch.setattr(studies.execution, "execute", execute)
+    monkeypatch.setattr(studies.notebooks, "execute", execute)
     given = {"blocks": 2, "new": True}
     studies._execute(tmp_path / "a.ipynb", tmp_path / "b.ipynb", given, 60, said.append)
     # The campaign is resumed, not begun anew.
@@ -127,8 +127,7 @@ def test_a_file_replaces_parameters_of_the_profile(tmp_path: Path) -> None:
     [
         ({"a.yaml": "seed: 1", "b.yaml": "mesages: 1"}, {}, "no parameter 'mesages'"),
         ({"a.yaml": "seed: 1"}, {"mesages": 1}, "no parameter 'mesages'"),
-        ({}, {"blocks": "two"}, "blocks of 10-affinity-spinning.ipynb cannot be 'two'"),
-        ({}, {"blocks": -1}, "cannot be -1"),
+        ({}, {"seed": "two"}, "seed of 10-affinity-spinning.ipynb cannot be 'two'"),
         ({}, {"rig": "virtal"}, "no rig called 'virtal'.*\n.*did you mean 'virtual'"),
         ({}, {"rig": "nosuch.toml"}, "nosuch.toml"),
         ({"a.yaml": "seed: 1", "b.yaml": "seed: 2"}, {"data": "data/x"}, "go to one folder"),

@@ -14,6 +14,8 @@ from labkit.runtimes.base import Instance, Runtime, Started
 from labkit.runtimes.storage import data_options, data_source, release
 from labkit.runtimes.verify import Expectation
 
+#: The OCI runtime that starts containers.
+OCI_RUNTIME = "runc"
 #: Prefix of every container's name; the rest is its label.
 PREFIX = "labkit-"
 
@@ -56,8 +58,6 @@ class Docker(Runtime):
     needs = ("docker",)
     #: The name of the process that holds its containers.
     holder: ClassVar[str] = "containerd-shim"
-    #: The OCI runtime that starts them.
-    oci: ClassVar[str] = "runc"
 
     def start(self, instance: Instance) -> Started:
         """Run the container detached."""
@@ -116,7 +116,7 @@ class Docker(Runtime):
             image=image.digest,
             limits=placement.limits,
             engine_process=self.holder,
-            runtime=self.oci,
+            runtime=OCI_RUNTIME,
             driver=storage.driver if storage else "",
             filesystem=storage.filesystem if storage else "",
             source=data_source(storage, image, "") if storage else "",
@@ -136,7 +136,7 @@ class Docker(Runtime):
         """Return options, image and command of ``docker run``."""
         target, placement, workload = instance.target, instance.placement, instance.workload
         image = target.images[workload.image]
-        options = ["--runtime", self.oci, "--label", f"labkit={instance.label}"]
+        options = ["--runtime", OCI_RUNTIME, "--label", f"labkit={instance.label}"]
         options += ["--cgroup-parent", target.cgroup_parent]
         options += self._network(target, placement, workload) + limit_options(placement.limits)
         if placement.limits.reads_per_s:
@@ -146,7 +146,7 @@ class Docker(Runtime):
             options += ["--security-opt", "seccomp=unconfined"]
         options += data_options(target, image, instance.label)
         # The affinity is set inside, in the same way as for a process without an engine.
-        return [*options, image.reference, *self.pinned(instance.cpus), *workload.argv]
+        return [*options, image.reference, "taskset", "-c", instance.cpus, *workload.argv]
 
     @staticmethod
     def _network(target: Target, placement: Placement, workload: Workload) -> list[str]:

@@ -1,4 +1,8 @@
-"""Pods of rkt, whose development ended in 2020, with systemd of the host as their first stage."""
+"""Pods of rkt, whose development ended in 2020, with systemd of the host as their first stage.
+
+As its project left it, rkt mounts unused controllers of version 1 as new hierarchies of the whole
+machine where control groups of versions 1 and 2 are mixed (data/README.md: the local changes).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from labkit.errors import BUILT
+from labkit.errors import UNPACKAGED
 from labkit.hosts import Host, script
 from labkit.hosts.target import Network, Target
 from labkit.runtimes import networks
@@ -73,7 +77,7 @@ class Rkt(DaemonlessRuntime):
         "rkt has no network of its own between hosts; Swarm's are Docker's"
     )
     program = "rkt"
-    source = f"packaged nowhere any more; {BUILT}"
+    source = UNPACKAGED
     holder = "systemd-nspawn"
 
     def __init__(self) -> None:
@@ -82,7 +86,7 @@ class Rkt(DaemonlessRuntime):
         self._stores: dict[str, tuple[str, str, str]] = {}
 
     @classmethod
-    def unusable(cls, host: Host, docker_socket: str | None) -> str:
+    def unusable(cls, host: Host) -> str:
         """Return why it cannot start pods: it runs them by systemd-nspawn."""
         found = host.run("sh", "-c", "command -v systemd-nspawn", check=False).status == 0
         missing = "systemd-nspawn, which rkt runs pods by, is not on the host"

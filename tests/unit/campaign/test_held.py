@@ -96,6 +96,22 @@ def test_a_process_that_has_ended_is_named(sleeper: int) -> None:
     assert change.startswith(f"server is gone ({sleeper}, started at tick ")
 
 
+def test_a_server_that_ends_with_its_client_is_compared_up_to_its_end(sleeper: int) -> None:
+    before = held.parse(snapshot(str(sleeper)))
+    before.firm.update(
+        {"network server.net": {"rules": ""}, "eth0 of server.net": {"carrier": "yes"}}
+    )
+    assert held.without_ended(before, before, ["server"]) == before
+    os.kill(sleeper, signal.SIGKILL)
+    for reap in (lambda: None, lambda: os.waitpid(sleeper, 0)):
+        reap()
+        text = snapshot(str(sleeper))
+        after = held.parse(text)
+        assert held.complete([text]) and evidence.parse(text)
+        assert differences(held.without_ended(before, after, ["server"]), after) == []
+        assert differences(held.without_ended(before, after, ["other"]), after) != []
+
+
 def test_threads_and_children_may_come_and_go_but_not_change() -> None:
     argv = ["sh", "-c", "sleep 600 & echo $!; read -r line; wait; read -r line"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

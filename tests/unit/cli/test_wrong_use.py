@@ -12,7 +12,7 @@ from labkit import cli
     [
         (("run", "--profile", "nope"), "one of ask, decide, paper, quick, tiny, why"),
         (("run", "nosuch"), "one of affinity-spinning"),
-        (("run", "-P", "tiny", "-p", "nosuch", "1"), "one of affinities, blocks, captured, cells"),
+        (("run", "-P", "tiny", "-p", "nosuch", "1"), "one of rig, blocks, messages"),
         (("run", "-p", "blocks"), "requires 2 arguments"),
         (("run", "-f", "none.yaml"), "does not exist"),
         (("run", "cpu-quota", "rps", "-P", "tiny", "-p", "calls", "9"), "65-rps.ipynb has no"),
@@ -31,7 +31,9 @@ def test_wrong_use_is_exit_code_2_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("labkit.report.execution._run", lambda *_: pytest.fail("a notebook ran"))
+    monkeypatch.setattr(
+        "papermill.execute_notebook", lambda *_, **__: pytest.fail("a notebook ran")
+    )
     with pytest.raises(SystemExit) as stop:
         cli.main(list(argv))
     assert stop.value.code == 2

@@ -1,7 +1,6 @@
 """The verification rules, on observations recorded from real placements.
 
-``tests/captured/verification-*``: kernel 6.18, control groups v1 (hybrid), Docker 20.10, nft,
-gVisor of February 2025.
+``tests/captured/verification-*``: kernel 6.18, control groups v1 (hybrid), Docker 20.10, nft.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from labkit.errors import ToolOutput, UsageError
 from labkit.hosts import LocalHost, Result
 from labkit.hosts.target import Image, Target
-from labkit.placement import Limits, bare, container, cpu_set, docker, weight
+from labkit.placement import Limits, bare, cpu_set, docker, weight
 from labkit.rig.engine import LAYER2
 from labkit.runtimes import RUNTIMES, Instance, observed
 from labkit.runtimes.base import Started
@@ -30,13 +29,11 @@ LIMITS = Limits("1", 512, 10_000, 2_000, 64 << 20)
 PLACEMENTS = {
     **{f"bare-{level}": bare(level) for level in ("clean", "rules", "chroot", "cgroup")},
     **{f"docker-{network}": docker(network) for network in ("host", "bridge", "nat")},
-    **{f"gvisor-{network}": container("gvisor", network) for network in ("bridge", "nat")},
     "bare-cgroup-limits": bare("cgroup", LIMITS),
     "docker-bridge-limits": docker("bridge", LIMITS),
 }
 BARE = [name for name in PLACEMENTS if name.startswith("bare")]
 DOCKER = [name for name in PLACEMENTS if name.startswith("docker")]
-GVISOR = [name for name in PLACEMENTS if name.startswith("gvisor")]
 Change = Callable[[dict[str, Any]], Any]
 GROUPED = [*(name for name in BARE if "cgroup" in name), *DOCKER]
 LIMITED = [name for name in PLACEMENTS if name.endswith("limits")]
@@ -138,7 +135,7 @@ CASES = [
     (DOCKER, put("status", "Seccomp", value="0"), "without a seccomp filter"),
     (DOCKER, put("inspect", "image", value="sha256:0"), "its image is sha256:0"),
     (DOCKER, put("inspect", value={}), "its image is None"),
-    (DOCKER, put("inspect", "runtime", value="runsc"), "it is run by runsc, not by runc"),
+    (DOCKER, put("inspect", "runtime", value="crun"), "it is run by crun, not by runc"),
     (DOCKER, ruleset(""), "the engine's firewall rules are missing"),
     *[(GROUPED, outside(name), name) for name in ("cpu", "cpuset", "memory", "pids", "freezer")],
     (GROUPED, put("limits", "cpu.cfs_quota_us", value="5000"), "CPU quota"),
@@ -162,11 +159,7 @@ CASES += [
     (BRIDGED, put("links", value=[]), "its interface is not enslaved to labbr0"),
     # A veth whose other end is in a third namespace, where its number is that of the lab interface.
     (BRIDGED, link("links", "eth0", link_index=3), "its interface is not enslaved to labbr0"),
-    (GVISOR, put("group_cpus", value=["0-1", "1"]), "it may run on CPUs 0-1, not 1"),
-    (GVISOR, put("group_cpus", value=[]), "the CPUs of its workload could not be read"),
-    (GVISOR, put("inspect", "runtime", value="runc"), "it is run by runc, not by runsc"),
-    (["gvisor-bridge"], put("addresses", "eth0", value=[]), "address is not 198.18.1.10"),
-    (["gvisor-nat"], put("addresses", "eth0", value=[]), "no NAT rule leads from 198.18.0.3"),
+    (DOCKER, put("group_cpus", value=["0-1", "1"]), "it may run on CPUs 0-1, not 1"),
     (NAT, text("host_ruleset", "dport 11111", "dport 11112"), "no NAT rule leads from 198.18.0.3"),
     (NAT, text("host_ruleset", "to 198.19.0.2:", "to 198.19.0.3:"), "no NAT rule leads"),
     (NAT, text("host_ruleset", "ip daddr 198.18.0.3 ", "ip daddr 198.18.0.33 "), "no NAT rule"),

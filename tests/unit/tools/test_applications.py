@@ -210,7 +210,7 @@ def test_what_memcached_s_connections_carry_is_counted(protocol: str, size: int)
     assert memcached.carried(protocol, size) == sent
 
 
-def test_the_papers_tools_are_taken_where_they_were_built(
+def test_the_papers_loads_are_taken_where_they_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "wrk2").touch(mode=0o755)
@@ -229,7 +229,7 @@ def test_the_papers_tools_are_taken_where_they_were_built(
         with_tools({"iperf3": "iperf3"})
 
 
-def test_the_papers_tools_say_what_the_others_do() -> None:
+def test_the_papers_loads_say_what_the_others_do() -> None:
     # One that was asked for by name alone is taken, and missed by its probe.
     found = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
     cached = found["memcached text"]

@@ -120,7 +120,7 @@ def test_where_it_is_not_is_told_with_what_to_do(
     targets = {role: Target(LocalHost(role), ADDRESS) for role in ("generator", "sut")}
     found = sfnt.lacking(targets)
     assert list(found) == ["generator", "sut", "image"]
-    assert "host generator" in found["generator"] and "make papers-tools" in found["image"]
+    assert "host generator" in found["generator"] and "containers/apps/local" in found["image"]
     tool = tmp_path / "sfnt-pingpong"
     tool.write_text("#!/bin/sh\necho '# version: 1.5.0'\n")
     tool.chmod(0o755)

@@ -1,0 +1,580 @@
+"""Claims of the papers, held against campaigns: the ledger.
+
+A claim is a row of ``data/claims/<paper>.toml``: a value at some levels (``of``), compared with a
+baseline (``to``), and a region or a size that it is said to have. The file's table ``default`` has
+the fields that most rows share. A list of levels makes parts, and each has to be as said.
+`evaluate` gives each part an estimate with a 95 % interval, and the first line that matches is its
+verdict:
+
+============= ===================================== ======================================
+verdict       a region (above, below, within, order) a size p, on the log scale
+============= ===================================== ======================================
+does not hold the interval lies outside of it       all of it keeps less than half of p
+holds         the interval lies inside; between two on p's side of 1, the estimate between
+              bounds by two one-sided tests at 5 %  half and twice p
+other size    --                                    on p's side of 1
+cannot tell   else, and with fewer than 5 blocks
+============= ===================================== ======================================
+
+Of k parts one that does not hold at 1 - 0.05/k refutes the claim; with ``most`` more than half of
+them have to be as said. Before all that a rule of `labkit.analysis.comparability` may say what the
+claim needs that this rig or setting does not have.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import words
+from labkit.analysis.comparability import RULES, lacking
+from labkit.analysis.stats import (
+    LEAST_BLOCKS,
+    BlockTable,
+    Cell,
+    Mean,
+    NotMeasured,
+    added_cost,
+    equivalence,
+    holm,
+    ratio,
+)
+from labkit.data import Campaign, campaigns, expand
+from labkit.errors import DatasetError, UsageError
+from labkit.paths import project
+
+#: Verdicts, the weakest of a finding's claims first.
+VERDICTS = ("does not hold here", "cannot tell", "needs", "holds, other size", "holds")
+#: Blocks of all its claims from which a finding is judged by a campaign measured here.
+LOCAL_BLOCKS = 12
+#: Margin of "no difference" where a paper gives none, and of a line's deviation and growth.
+MARGIN = 0.05
+ALPHA = 0.05
+#: Columns of the ledger.
+COLUMNS = [
+    *("id", "source", "finding", "says", "published", "estimate", "low", "high", "n_blocks"),
+    *("verdict", "marks", "needs", "why", "parts", "place", "tier", "study", "explains"),
+    *("sentence", "note", "p", "p_adjusted", "dataset"),
+]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published statement on the ratio of two cells of a study, or on the value of one.
+
+    Parameters
+    ----------
+    id, source, says, place, study : str
+        Identifier, paper, the statement, where the paper has it, the study that measures it.
+    value : str
+        Column of `Campaign.trials`.
+    of : mapping, or list of mappings
+        Levels by factor; each combination of levels in lists is a part.
+    to, than : mapping
+        Levels that replace those of `of`: the baseline, and the pair of which the ratio is
+        compared with that of the first pair.
+    order : {"", "rising", "falling"}
+        Each step along the levels of the factor `along` goes that way.
+    line : {"", "linear", "fixed"}
+        Inside blocks the value is a straight line over the numbers of `along`; or its difference to
+        that of `to` is an offset, which does not grow by more than 5 % of the baseline.
+    above, below, within : float or pair of float
+        The region; one-sided bounds are the smallest effect that counts.
+    size : float or list of float
+        The published ratio, of all parts or of each.
+    paper : float
+        The published number, where the claim does not ask for it.
+    absolute : float
+        The published value of the baseline, in the unit of `value`: another regime is not compared.
+    sentence : str
+        What the paper's sentence says, where its own table has `size` instead (†).
+    alternative : mapping
+        ``value``, ``of``, ``to`` of another assumption on the baseline, shown too (‡).
+    explains : str
+        Identifier of the claim that this one is a possible reason for.
+    needs : mapping
+        What the rig or setting must have (`labkit.analysis.comparability`).
+    """
+
+    id: str
+    source: str
+    says: str
+    place: str
+    study: str
+    value: str
+    of: Any
+    to: Cell | None = None
+    than: Cell | None = None
+    order: str = ""
+    along: str = ""
+    line: str = ""
+    above: float | None = None
+    below: float | None = None
+    within: tuple[float, float] | None = None
+    size: Any = None
+    most: bool = False
+    tier: str = "result"
+    paper: float | None = None
+    absolute: float | None = None
+    sentence: str = ""
+    alternative: Mapping[str, Any] | None = None
+    explains: str = ""
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def region(self) -> tuple[float, float]:
+        """Bounds of the region, infinite where there is none."""
+        if self.order:
+            return (1.0, math.inf) if self.order == "rising" else (-math.inf, 1.0)
+        if self.within:
+            return self.within[0], self.within[1]
+        low = -math.inf if self.above is None else self.above
+        return low, math.inf if self.below is None else self.below
+
+    def parts(self, trials: pd.DataFrame) -> Iterator[tuple[str, list[Cell], list[float]]]:
+        """Yield label, cells and weights of their logarithms, of each part."""
+        if self.order:
+            for run in _runs(self.of, self.along, trials):
+                for before, after in itertools.pairwise(run):
+                    yield _label(after, before), [after, before], [1.0, -1.0]
+            return
+        for cell in expand(self.of):
+            cells: list[Cell] = [cell]
+            weights = [1.0]
+            if self.to is not None:
+                cells, weights = [cell, {**cell, **self.to}], [1.0, -1.0]
+            label = _label(*cells)
+            if self.than is not None:
+                cells = [*cells, *({**one, **self.than} for one in cells)]
+                weights = [*weights, *(-weight for weight in weights)]
+                label = f"{label}, to that at {_label(self.than)}"
+            yield label, cells, weights
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A result that a paper is cited for, which rests on some of its claims."""
+
+    id: str
+    source: str
+    says: str
+    place: str
+    claims: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a claim: its estimate, what is asked of it, and the verdict."""
+
+    label: str
+    estimate: Mean
+    low: float
+    high: float
+    size: float
+    p_inside: float
+    count: int
+
+    @property
+    def refuting(self) -> tuple[float, float]:
+        """Region that the interval has to leave: for a size what keeps half of its effect."""
+        if math.isnan(self.size):
+            return self.low, self.high
+        half = math.sqrt(self.size)
+        return (half, math.inf) if self.size > 1 else (-math.inf, half)
+
+    @property
+    def share(self) -> float:
+        """Effect as a share of the published one, on the log scale."""
+        if math.isnan(self.size) or not self.estimate.value > 0:
+            return math.nan
+        return math.log(self.estimate.value) / math.log(self.size)
+
+    @property
+    def p_fails(self) -> float:
+        """Two-sided p-value that the part is not as said."""
+        low, high = self.refuting
+        outside = [self.estimate.p_below(low)] if math.isfinite(low) else []
+        outside += [self.estimate.p_above(high)] if math.isfinite(high) else []
+        return min(1.0, 2 * float(np.min(outside)))
+
+    @property
+    def p_holds(self) -> float:
+        """Two-sided p-value that the part is as said, or that of two one-sided tests."""
+        if not math.isnan(self.size):
+            right = self.estimate.p_above if self.size > 1 else self.estimate.p_below
+            return min(1.0, 2 * right(1.0))
+        one_sided = math.isinf(self.low) or math.isinf(self.high)
+        return min(1.0, (1 + one_sided) * self.p_inside)
+
+    @property
+    def verdict(self) -> str:
+        """Verdict of the part."""
+        if self.estimate.n < LEAST_BLOCKS or math.isnan(self.p_holds):
+            return "cannot tell"
+        if self.count * self.p_fails < ALPHA:
+            return "does not hold here"
+        if self.p_holds < ALPHA:
+            other_size = not math.isnan(self.size) and not 0.5 <= self.share <= 2
+            return "holds, other size" if other_size else "holds"
+        return "cannot tell"
+
+    def text(self, column: str, compared: bool) -> str:
+        """Return label, estimate and interval in words."""
+        low, high = self.estimate.interval()
+        if compared:
+            shown = words.ratio(self.estimate.value, low, high)
+        else:
+            shown = words.amount(self.estimate.value, column, low, high)
+        times = f", {self.share:.2g} of the paper's effect" if not math.isnan(self.share) else ""
+        return f"{self.label}: {shown}{times}"
+
+
+def _runs(of: Any, along: str, trials: pd.DataFrame) -> list[list[Cell]]:
+    """Return the cells along one factor, at each combination of the levels of the others."""
+    others = {name: level for name, level in of.items() if name != along}
+    levels = of[along]
+    if levels == "all":
+        mask = np.logical_and.reduce([trials[name] == level for name, level in others.items()])
+        levels = sorted(trials.loc[mask, along].unique())
+    return [[{**other, along: level} for level in levels] for other in expand(others)]
+
+
+def _label(cell: Cell, baseline: Cell | None = None) -> str:
+    """Return the levels of a cell, and those of its baseline that differ."""
+    own = [
+        words.level(name, level)
+        for name, level in cell.items()
+        if baseline is None or baseline.get(name) != level
+    ]
+    if baseline is None:
+        return ", ".join(own)
+    other = [words.level(n, level) for n, level in baseline.items() if cell.get(n) != level]
+    return f"{', '.join(own)} against {', '.join(other)}"
+
+
+class Evidence:
+    """A campaign with its tables of blocks, read once for all claims."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self.campaign = campaign
+        self._tables: dict[str, BlockTable] = {}
+
+    @cached_property
+    def analyses(self) -> int:
+        """Number of interim analyses that the plan took, which its p-values pay for."""
+        return len(self.campaign.plan.get("looks") or [1])
+
+    def table(self, value: str) -> BlockTable:
+        """Return the numbers of a column, by block and condition."""
+        if value not in self._tables:
+            trials, factors = self.campaign.trials, list(self.campaign.factors)
+            constant = [name for name in self.campaign.settings if name in trials]
+            if value not in trials:
+                raise NotMeasured(f"no trial has {value}")
+            self._tables[value] = BlockTable(trials, value, factors, constant)
+        return self._tables[value]
+
+    def parts(self, claim: Claim) -> list[Part]:
+        """Return the parts of a claim with their estimates."""
+        table = self.table(claim.value)
+        if claim.line:
+            return _line(claim, table, self.campaign.trials)
+        found = list(claim.parts(self.campaign.trials))
+        sizes = claim.size if isinstance(claim.size, list) else [claim.size] * len(found)
+        low, high = claim.region
+        parts = []
+        for (label, cells, weights), size in zip(found, sizes, strict=True):
+            numbers = table.cells(*cells)
+            estimate = ratio(numbers) if weights == [1.0, -1.0] else numbers.contrast(weights)
+            inside = equivalence(numbers, estimate, low, high)
+            published = math.nan if size is None else float(size)
+            parts.append(Part(label, estimate, low, high, published, inside, len(found)))
+        return parts
+
+
+def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
+    """Return the parts of a claim on a straight line, fitted inside each block."""
+    parts: list[tuple[str, Mean, float, float]] = []
+    runs = _runs(claim.of, claim.along, trials)
+    for run in runs:
+        x = np.array([float(cell[claim.along]) for cell in run])
+        values = table.cells(*run).plain()
+        if claim.line == "linear":
+            slope, level = np.polyfit(x, values.T, 1)
+            rest = values - np.outer(slope, x) - level[:, None]
+            shares = rest / (slope * np.ptp(x))[:, None]
+            parts.append(("slope", Mean.of(slope, log=False), 0.0, math.inf))
+            parts += [
+                (
+                    f"deviation at {at:g}, share of the rise",
+                    Mean.of(one, log=False),
+                    -MARGIN,
+                    MARGIN,
+                )
+                for at, one in zip(x, shares.T, strict=True)
+            ]
+            continue
+        to = claim.to or {}
+        offset, growth = added_cost(table.cells(*run, *({**cell, **to} for cell in run)), list(x))
+        label = _label({n: v for n, v in run[0].items() if n != claim.along and n not in to})
+        parts.append((f"{label}: added at 0", offset, 0.0, math.inf))
+        parts.append((f"{label}: growth", growth, -MARGIN, MARGIN))
+    return [
+        Part(label, mean, low, high, math.nan, mean.p_inside(low, high), len(parts))
+        for label, mean, low, high in parts
+    ]
+
+
+def _needed(parts: int, most: bool) -> int:
+    """Return how many parts have to be as said."""
+    return parts // 2 + 1 if most else parts
+
+
+def combine(verdicts: Sequence[str], most: bool) -> str:
+    """Return the verdict of a claim from those of its parts."""
+    needed = _needed(len(verdicts), most)
+    if verdicts.count("does not hold here") > len(verdicts) - needed:
+        return "does not hold here"
+    if verdicts.count("holds") >= needed:
+        return "holds"
+    if verdicts.count("holds") + verdicts.count("holds, other size") >= needed:
+        return "holds, other size"
+    return "cannot tell"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Claims and findings of one paper, in the order of its file."""
+
+    source: str
+    claims: tuple[Claim, ...]
+    findings: tuple[Finding, ...]
+
+
+def load_papers(*sources: str) -> list[Paper]:
+    """Return the claims of some papers, or of all in ``data/claims``.
+
+    Raises
+    ------
+    UsageError
+        There is no such paper.
+    DatasetError
+        A file has a mistake.
+    """
+    paths = sorted((project("data") / "claims").glob("*.toml"))
+    known = {path.stem: path for path in paths}
+    if unknown := [source for source in sources if source not in known]:
+        raise UsageError(f"no claims of {', '.join(unknown)}", remedy=", ".join(known))
+    return [_load_paper(known[source]) for source in sources or known]
+
+
+def _load_paper(path: Path) -> Paper:
+    try:
+        data = tomllib.loads(path.read_text())
+        rows = [{**data.get("default", {}), **row} for row in data["claim"]]
+        needs = data.get("needs", [])
+        claims = [
+            Claim(**{**row, "source": path.stem, "needs": _needs(row, needs)}) for row in rows
+        ]
+        findings = [
+            Finding(**{**row, "source": path.stem, "claims": tuple(row["claims"])})
+            for row in data.get("finding", [])
+        ]
+        ids = [claim.id for claim in claims]
+        wrong = [one for finding in findings for one in finding.claims if one not in ids]
+        wrong += [one for one in ids if ids.count(one) > 1]
+        wrong += [name for claim in claims for name in claim.needs if name not in RULES]
+        if wrong:
+            raise ValueError(f"unknown or repeated: {', '.join(wrong)}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise DatasetError(
+            "a file of claims has a mistake", where=str(path), why=str(error)
+        ) from None
+    return Paper(path.stem, tuple(claims), tuple(findings))
+
+
+def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a claim needs: its own, and that of all claims at some levels of a study."""
+    found: dict[str, Any] = {}
+    for one in shared:
+        where = one.get("where", {})
+        cells = [{**cell, **(row.get("to") or {})} for cell in expand(row["of"])]
+        cells += expand(row["of"])
+        if row["study"] == one["study"] and any(where.items() <= cell.items() for cell in cells):
+            found |= {name: level for name, level in one.items() if name not in ("study", "where")}
+    return {**found, **row.get("needs", {})}
+
+
+def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
+    """Return the ledger's row of a claim in one campaign.
+
+    The numbers are those of the deciding part: the most clearly failing one of a claim that does
+    not hold, else the least clearly holding one, but for those that may fail.
+    """
+    needs = lacking(claim, evidence.campaign)
+    row = {
+        name: getattr(claim, name) for name in ("id", "source", "says", "place", "tier", "study")
+    }
+    row |= {"explains": claim.explains, "sentence": claim.sentence, "note": claim.note}
+    row |= {"needs": needs, "published": claim.paper, "n_blocks": 0, "p": math.nan, "parts": ""}
+    try:
+        parts = evidence.parts(claim)
+    except NotMeasured as reason:
+        verdict = "needs" if needs else "cannot tell"
+        return row | {"verdict": verdict, "why": f"not measured: {reason}", "marks": ""}
+    verdict = combine([part.verdict for part in parts], claim.most)
+    may_fail = len(parts) - _needed(len(parts), claim.most)
+    failing = sorted(parts, key=lambda part: part.p_fails)
+    holding = sorted(parts, key=lambda part: part.p_holds, reverse=True)
+    refuted = verdict == "does not hold here"
+    deciding = (failing if refuted else holding)[may_fail]
+    p_value = deciding.count * deciding.p_fails if refuted else deciding.p_holds
+    low, high = deciding.estimate.interval()
+    texts = [part.text(claim.value, claim.to is not None or bool(claim.order)) for part in parts]
+    why = texts[parts.index(deciding)]
+    if verdict == "cannot tell" and not needs:
+        bounds = [bound for bound in deciding.refuting if math.isfinite(bound)]
+        blocks = max((deciding.estimate.blocks_needed(bound) for bound in bounds), default=math.nan)
+        why += "" if math.isnan(blocks) else f"; about {blocks:,.0f} blocks would tell"
+    marks = "†" if claim.sentence else ""
+    if claim.alternative:
+        other = evaluate(_other(claim), evidence)
+        why += f"; otherwise {other['verdict']}: {other['why']}"
+        marks += "‡" if other["verdict"] != verdict else ""
+    return row | {
+        "verdict": "needs" if needs else verdict,
+        "published": claim.paper if math.isnan(deciding.size) else deciding.size,
+        "estimate": deciding.estimate.value,
+        "low": low,
+        "high": high,
+        "n_blocks": min(part.estimate.n for part in parts),
+        "p": min(1.0, evidence.analyses * p_value),
+        "marks": marks,
+        "parts": "; ".join(texts),
+        "why": why,
+    }
+
+
+def _other(claim: Claim) -> Claim:
+    """Return the claim under its other assumption."""
+    other = claim.alternative or {}
+    return replace(
+        claim,
+        value=other.get("value", claim.value),
+        of={**claim.of, **other.get("of", {})},
+        to={**(claim.to or {}), **other.get("to", {})},
+        alternative=None,
+    )
+
+
+def ledger(*folders: Path | str) -> pd.DataFrame:
+    """Hold the claims of all papers against the campaigns in some folders.
+
+    Parameters
+    ----------
+    *folders : Path or str
+        Each with campaigns, such as ``data/reference``; of several of a study the newest counts.
+
+    Returns
+    -------
+    DataFrame
+        A row a claim and folder with a campaign of its study, in the order of the papers: ``id``,
+        ``source``, ``finding``, ``says``, ``published``, ``estimate``, ``low``, ``high`` (95 %),
+        ``n_blocks``, ``verdict``, ``marks``, ``needs``, ``why``, ``parts``, ``place``, ``tier``,
+        ``study``, ``explains``, ``sentence``, ``note``, ``p`` (times the interim analyses),
+        ``p_adjusted`` (Holm, over a paper's claims that can be decided) and ``dataset``.
+
+    Raises
+    ------
+    DatasetError
+        There is no campaign, or a file has a mistake.
+    """
+    rows = []
+    for folder in folders:
+        found = {one.study: Evidence(one) for one in campaigns(folder)}
+        for paper in load_papers():
+            named = {claim: one.id for one in paper.findings for claim in one.claims}
+            rows += [
+                {**evaluate(claim, found[claim.study]), "finding": named.get(claim.id, "")}
+                | {"dataset": str(found[claim.study].campaign.path)}
+                for claim in paper.claims
+                if claim.study in found
+            ]
+    if not rows:
+        raise DatasetError(
+            "no campaign of a claim's study",
+            where=", ".join(map(str, folders)),
+            remedy="measure one first: labkit run STUDY -P ask",
+        )
+    table = pd.DataFrame(rows)
+    family = (
+        (table["needs"] == "") & (table["explains"] == "") & (table["n_blocks"] >= LEAST_BLOCKS)
+    )
+    folder_of = table["dataset"].map(lambda path: str(Path(path).parent))
+    table["p_adjusted"] = (
+        table["p"].where(family).groupby([folder_of, table["source"]]).transform(holm)
+    )
+    decided = ~table["verdict"].isin(["cannot tell", "needs"])
+    passes = decided & (table["p_adjusted"] < ALPHA)
+    table["marks"] += passes.map({True: "•", False: ""})
+    return table[COLUMNS]
+
+
+def current(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of each claim that counts: the last folder's from 12 blocks on.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As `ledger` returns them.
+    """
+    first = rows.drop_duplicates("id")
+    enough = rows[rows["n_blocks"] >= LOCAL_BLOCKS].drop_duplicates("id", keep="last")
+    others = first[~first["id"].isin(enough["id"])]
+    return pd.concat([enough, others]).set_index("id").loc[first["id"]].reset_index()
+
+
+def findings(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the findings of the papers, each with the weakest verdict of its claims.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As `ledger` returns them. A finding is judged by the last folder's claims where all of them
+        have 12 blocks there, and else by the first folder's.
+
+    Returns
+    -------
+    DataFrame
+        A row a finding: ``id``, ``source``, ``says``, ``place``, ``verdict``, ``why`` (of the claim
+        that decides it), ``needs``, ``claims`` and ``dataset``.
+    """
+    first, latest = rows.drop_duplicates("id"), current(rows)
+    table = []
+    for paper in load_papers():
+        for finding in paper.findings:
+            wanted = list(finding.claims)
+            own = latest[latest["id"].isin(wanted)]
+            if own["dataset"].map(lambda path: Path(path).parent).nunique() > 1:
+                own = first[first["id"].isin(wanted)]
+            if not len(own):
+                continue
+            weakest = own.iloc[int(np.argmin([VERDICTS.index(one) for one in own["verdict"]]))]
+            table.append(
+                {
+                    **{name: getattr(finding, name) for name in ("id", "source", "says", "place")},
+                    **{name: weakest[name] for name in ("verdict", "why", "needs", "dataset")},
+                    "claims": ", ".join(wanted),
+                }
+            )
+    return pd.DataFrame(table)

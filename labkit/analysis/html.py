@@ -1,0 +1,81 @@
+"""Tables and verdicts as accessible HTML, with every text escaped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+#: Characters from which on a column of text has a width of its own.
+_LONG = 30
+#: Class of each verdict in the stylesheet, in the order of bars.
+VERDICTS = {
+    "holds": "holds",
+    "holds, other size": "other-size",
+    "does not hold here": "not",
+    "cannot tell": "cannot",
+    "needs": "needs",
+}
+
+
+@dataclass(frozen=True)
+class Html:
+    """HTML that a notebook displays, and that a table does not escape."""
+
+    text: str
+
+    def _repr_html_(self) -> str:
+        return self.text
+
+
+def html(value: Any) -> str:
+    """Return a value as HTML: its text, escaped, unless it is `Html`; nothing for NaN."""
+    if isinstance(value, Html):
+        return value.text
+    return "" if value is None or value != value else escape(str(value))
+
+
+def html_table(frame: pd.DataFrame, caption: str, classes: str = "") -> Html:
+    """Show a frame as a table that scrolls in a box of its own.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Cells are texts, numbers in their final form, or `Html`; the first column names a row. An
+        index called ``id`` gives anchors.
+    caption : str
+        Name of the table, also for screen readers.
+    classes : str
+        Classes of the table in the stylesheet.
+    """
+    kinds = []
+    for name in frame:
+        long = frame[name].map(html).str.len().max() > _LONG
+        number = pd.api.types.is_numeric_dtype(frame[name])
+        kinds.append(' class="number"' if number else ' class="text"' if long else "")
+    head = [f'<th scope="col"{kinds[at]}>{html(name)}</th>' for at, name in enumerate(frame)]
+    rows = []
+    for key, *values in frame.itertuples():
+        cells = [f"<td{kinds[at]}>{html(value)}</td>" for at, value in enumerate(values)]
+        cells[0] = f'<th scope="row"{kinds[0]}>{html(values[0])}</th>'
+        anchor = f' id="{html(key)}"' if frame.index.name == "id" else ""
+        rows.append(f"<tr{anchor}>{''.join(cells)}</tr>\n")
+    name = html(caption)
+    return Html(
+        f'<div class="wide" tabindex="0" role="group" aria-label="{name}"><table class="{classes}">'
+        f"<caption><span>{name}</span></caption>\n<thead><tr>{''.join(head)}</tr></thead>\n"
+        f"<tbody>\n{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def noted(text: Any, *notes: Any) -> Html:
+    """Show a text with notes in small print below."""
+    small = [f"<br><small>{shown}</small>" for note in notes if (shown := html(note))]
+    return Html(html(text) + "".join(small))
+
+
+def verdict(word: str, *notes: Any) -> Html:
+    """Show a verdict with its colour, and notes below."""
+    return noted(Html(f'<span class="verdict {VERDICTS[word]}">{word}</span>'), *notes)

@@ -1,0 +1,129 @@
+"""Tables of the index and of the ledger: answers, findings, claims, printed numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis import words
+from labkit.analysis.html import VERDICTS, Html, html, html_table, noted, verdict
+from labkit.analysis.stats import LEAST_BLOCKS
+from labkit.paths import project
+
+#: Verdicts in the sentence that counts the findings.
+_COUNTED = {
+    "holds": "hold here",
+    "holds, other size": "hold with another size",
+    "does not hold here": "do not hold here",
+    "cannot tell": "cannot be told yet",
+    "needs": "need what this rig or setting does not have",
+}
+Answers = Sequence[Mapping[str, Any]]
+
+
+def findings_sentence(findings: pd.DataFrame) -> Html:
+    """Count the findings by verdict, in a sentence."""
+    counts = findings["verdict"].value_counts()
+    parts = [f"{counts[word]} {text}" for word, text in _COUNTED.items() if word in counts]
+    papers = f"{len(findings)} findings of {findings['source'].nunique()} papers"
+    return Html(f'<p class="lead">Of {papers}, {", ".join(parts)}.</p>')
+
+
+def warnings(answers: Answers) -> Html:
+    """Warn of numbers of another machine, of pilots, and of pages that failed."""
+    known = [one for one in answers if "error" not in one]
+    affected = {
+        "Not measured on this machine, but by the reference campaign": [
+            one["study"] for one in known if one["source"] != "here"
+        ],
+        f"Pilots of fewer than {LEAST_BLOCKS} blocks, which decide nothing": [
+            one["study"] for one in known if one["blocks"] < LEAST_BLOCKS
+        ],
+    }
+    texts = [
+        f"{text}: {'all studies' if len(names) == len(known) else ', '.join(names)}."
+        for text, names in affected.items()
+        if names
+    ]
+    texts += [f"{one['page']} failed: {one['error']}" for one in answers if "error" in one]
+    return Html("\n".join(f'<p class="alarm">{html(text)}</p>' for text in texts))
+
+
+def answers_table(answers: Answers) -> Html:
+    """Show each study with its first answer and a link to its page."""
+    columns = ["Question", "Answer", "Ratio [95 % interval]", "Blocks", "Measured"]
+    rows = []
+    for one in answers:
+        question = Html(f'<a href="{html(one["page"])}">{html(one["title"])}</a>')
+        if "error" in one:
+            rows.append((question, "this page failed", "", "", ""))
+            continue
+        first = one["rows"][0]
+        ratio = words.ratio(first["estimate"], first["low"], first["high"])
+        measured = "here" if one["source"] == "here" else "reference"
+        rows.append((question, one["sentences"][0], ratio, one["blocks"], measured))
+    return html_table(pd.DataFrame(rows, columns=columns), "The studies and their first answers")
+
+
+def verdict_bars(claims: pd.DataFrame) -> Html:
+    """Show the numbers of each paper's claims by verdict, as a bar."""
+    rows = []
+    for source, own in claims.groupby("source", sort=False):
+        counts = own["verdict"].value_counts()
+        parts = [
+            f'<span class="{kind}" style="flex-grow:{counts[word]}" title="{word}">{counts[word]}'
+            f'<span class="unseen"> {word}</span></span> '
+            for word, kind in VERDICTS.items()
+            if word in counts
+        ]
+        paper = Html(f'<a href="90-ledger.html#{html(source)}">{html(source)}</a>')
+        rows.append((paper, Html(f'<div class="bar">{"".join(parts)}</div>'), len(own)))
+    table = pd.DataFrame(rows, columns=["Paper", "Verdicts", "Claims"])
+    key = "".join(f'<span class="{kind}">{word}</span>' for word, kind in VERDICTS.items())
+    shown = html_table(table, "The papers' claims by verdict", classes="bars")
+    return Html(f'<p class="key">{key}</p>\n{shown.text}')
+
+
+def findings_table(findings: pd.DataFrame) -> Html:
+    """Show findings with their verdicts and the reasons."""
+    rows = [
+        (
+            noted(one["says"], f"{one['source']}, {one['place']}"),
+            verdict(one["verdict"]),
+            noted(one["why"], f"rests on {one['claims']}; {one['dataset']}"),
+        )
+        for one in findings.to_dict("records")
+    ]
+    table = pd.DataFrame(rows, columns=["Finding", "Verdict", "Why"])
+    return html_table(table, "Findings that the papers are cited for")
+
+
+def claims_table(claims: pd.DataFrame, caption: str) -> Html:
+    """Show rows of the ledger; each has its identifier as its anchor."""
+    rows = [
+        (
+            noted(one["says"], f"{one['place']}; {one['tier']}; {one['id']}"),
+            one["published"],
+            noted(one["why"], f"{one['n_blocks']:.0f} blocks; {one['dataset']}"),
+            verdict(one["verdict"], one["marks"], one["needs"]),
+        )
+        for one in claims.to_dict("records")
+    ]
+    index = pd.Index(claims["id"], name="id")
+    table = pd.DataFrame(rows, index, ["Claim", "Published", "Measured", "Verdict"])
+    return html_table(table, caption)
+
+
+def paper(ledger: pd.DataFrame, source: str) -> Html:
+    """Show the section of a paper: its claims, and the numbers that its tables print."""
+    claims = claims_table(ledger[ledger["source"] == source], f"Claims of {source}")
+    printed = pd.read_csv(project(f"data/published/{source}.csv"), dtype=str, keep_default_na=False)
+    printed = printed[printed["item"].str.startswith("Table")]
+    printed = printed[["label", "statistic", "value", "unit", "item"]]
+    numbers = html_table(printed.rename(columns=str.capitalize), f"Numbers printed by {source}")
+    return Html(
+        f'<h2 id="{html(source)}">{html(source)}</h2>\n{claims.text}\n'
+        f"<details><summary>Its tables, as printed</summary>{numbers.text}</details>"
+    )

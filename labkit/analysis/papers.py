@@ -1,0 +1,141 @@
+"""Tables of the papers, each printed number next to the same quantity of a campaign.
+
+``data/published/<paper>.csv`` has the printed numbers. A ``[[table]]`` of ``<paper>.toml`` maps
+``items`` (tables or sections) to a ``study``: ``values`` names a column for each printed metric,
+``levels`` has our conditions by factor and printed level, ``where`` those of factors that the paper
+does not vary, ``only`` restricts printed columns, and ``baseline`` is the condition, as printed,
+that ratios are to. ``ratio`` has intercept and slope of such a ratio over the printed number;
+counts become shares with ``share_of``, a setting.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tomllib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis import stats, words
+from labkit.analysis.claims import Evidence
+from labkit.units import column
+from labkit.data import Campaign
+from labkit.errors import UsageError, suggestion
+from labkit.paths import project
+
+__all__ = ["published", "side_by_side"]
+
+_PAPER = ("paper", "paper_low", "paper_high", "paper_sd")
+_RATIOS = ("paper_ratio", "paper_ratio_low", "paper_ratio_high")
+_HERE = ("here", "low", "high", "n_blocks", "ratio", "ratio_low", "ratio_high", "reason")
+
+
+def published(paper: str) -> pd.DataFrame:
+    """Return every number that a paper prints: its factors, then ``item`` to ``n``."""
+    path = project(f"data/published/{paper}.csv")
+    if not path.is_file():
+        known = [one.stem for one in sorted(path.parent.glob("*.toml"))]
+        raise UsageError(f"no tables of {paper!r}", remedy=suggestion(paper, known))
+    return pd.read_csv(path, na_values=[""], keep_default_na=False)
+
+
+def side_by_side(campaign: Campaign, paper: str, tables: Sequence[str] = ()) -> pd.DataFrame:
+    """Return printed numbers next to a campaign's, of some tables or of all that it repeats.
+
+    Returns
+    -------
+    DataFrame
+        A row a printed quantity and condition here: ``table, quantity, condition``; ``paper`` (or
+        ``paper_low`` and ``paper_high``) and ``paper_sd`` in ``paper_unit``; ``here`` with its 95 %
+        interval ``low, high`` in the unit of ``column``, and ``n_blocks``; the ratios to the
+        baseline, ``paper_ratio`` (or ``_low`` and ``_high``) and ``ratio`` with its interval;
+        ``reason``, why it was not measured.
+
+    Raises
+    ------
+    UsageError
+        There is no such paper or table, or none of the campaign's study.
+    """
+    printed = published(paper)
+    entries = tomllib.loads(project(f"data/published/{paper}.toml").read_text())["table"]
+    entries = [entry for entry in entries if entry["study"] == campaign.study]
+    known = list(dict.fromkeys(item for entry in entries for item in entry["items"]))
+    if not known or not set(tables) <= set(known):
+        what = f"{campaign.study} does not repeat {', '.join(tables) or 'a table'} of {paper}"
+        raise UsageError(what, remedy=f"it repeats {', '.join(known) or 'none'}")
+    evidence = Evidence(campaign)
+    printed = printed[printed["item"].isin(tables or known)]
+    rows = [row for entry in entries for row in _rows(evidence, printed, entry)]
+    columns = ["table", "quantity", "condition", "column", *_PAPER, "paper_unit"]
+    return pd.DataFrame(rows, columns=[*columns, *_RATIOS, *_HERE])
+
+
+def _rows(evidence: Evidence, table: pd.DataFrame, entry: Any) -> Iterator[dict[Any, Any]]:
+    """Yield the rows of one entry of the mapping."""
+    only = {"item": entry["items"], "metric": list(entry["values"]), **entry.get("only", {})}
+    for name, texts in only.items():
+        table = table[table[name].isin(texts)]
+    factors = [name for name in table if name in evidence.campaign.factors]
+    for row in _quantities(table, factors, entry).to_dict("records"):
+        levels = {name: row[name] for name in factors if pd.notna(row[name])}
+        to = {**levels, **entry.get("baseline", {})}
+        name = entry["values"][row["metric"]].format(statistic=row["statistic"])
+        for cell in _cells(levels, entry):
+            cells = [cell] if to == levels else [cell, _cells(to, entry)[0]]
+            condition = ", ".join(words.level(factor, level) for factor, level in cell.items())
+            about = {"quantity": column(name).text, "condition": condition, "column": name}
+            yield {**row, **about, **_here(evidence, name, cells, entry)}
+
+
+def _quantities(table: pd.DataFrame, factors: list[str], entry: Any) -> pd.DataFrame:
+    """Return a row a printed quantity: a number with its standard deviation, or a range."""
+    if "share_of" in entry:
+        table = table.assign(value=table["value"] / table["n"])
+    rows = []
+    for key, group in table.groupby(["item", *factors, "metric", "unit"], sort=False, dropna=False):
+        values = dict(zip(group["statistic"], group["value"], strict=True))
+        # The deviation of a mean belongs to it; that of single samples is a quantity.
+        spread = values.pop("std", math.nan) if "mean" in values else math.nan
+        ends = values.pop("low", math.nan), values.pop("high", math.nan)
+        rows += [[*key, *one, *ends, spread] for one in (values or {"": math.nan}).items()]
+    about = ["table", *factors, "metric", "paper_unit", "statistic"]
+    found = pd.DataFrame(rows, columns=[*about, *_PAPER])
+    baseline = pd.Series(entry.get("baseline", {}), dtype=object)
+    if "ratio" in entry:
+        intercept, slope = entry["ratio"]
+        bounds = ["paper_low", "paper_high"][:: 1 if slope > 0 else -1]
+        found[[*_RATIOS]] = intercept + slope * found[["paper", *bounds]]
+    elif len(baseline):
+        alike = (found[baseline.index] == baseline).all(axis=1)
+        same = [name for name in about if name not in baseline]
+        bases = found[same].merge(found.loc[alike, [*same, "paper"]], on=same, how="left")
+        found["paper_ratio"] = (found["paper"] / bases["paper"]).mask(alike)
+    return found
+
+
+def _cells(levels: stats.Cell, entry: Any) -> list[dict[str, Any]]:
+    """Return the conditions of a campaign that a printed one stands for."""
+    known = entry.get("levels", {})
+    choices = [known.get(name, {}).get(one, [{name: one}]) for name, one in levels.items()]
+    products = itertools.product(*choices)
+    return [{name: part[name] for part in parts for name in part} for parts in products]
+
+
+def _here(evidence: Evidence, name: str, cells: Sequence[stats.Cell], entry: Any) -> dict[str, Any]:
+    """Return the numbers of a condition here, as far as it was measured, and its ratio."""
+    campaign, row = evidence.campaign, dict[str, Any]()
+    at, *to = ({**entry.get("where", {}), **cell} for cell in cells)
+    per = float(campaign.settings[entry["share_of"]]) if "share_of" in entry else 1.0
+    try:
+        mean = evidence.table(name).cells(at).contrast([1.0])
+        low, high = mean.interval()
+        row |= {"here": mean.value / per, "low": low / per, "high": high / per, "n_blocks": mean.n}
+        if to:
+            ratio = stats.ratio(evidence.table(name).cells(at, *to))
+            low, high = ratio.interval()
+            row |= {"ratio": ratio.value, "ratio_low": low, "ratio_high": high}
+    except stats.NotMeasured as reason:
+        row["reason"] = str(reason)
+    return row

@@ -1,0 +1,514 @@
+"""Statistics of trials: one number a block, paired log ratios, intervals and tests.
+
+The trial is the unit of replication and a block pairs conditions. A condition has one number a
+block: the mean logarithm over its repeats, and over the levels of factors that a comparison does
+not name. A ratio is the mean difference of two logarithms over the blocks that have both, with
+Student's interval, whose error allows for serial correlation. Equivalence is shown by two one-sided
+tests (Schuirmann 1987), and families are corrected by Holm (1979).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from labkit.errors import UsageError, suggestion
+
+__all__ = ["LEAST_BLOCKS", "BlockTable", "Mean", "Numbers", "compare", "holm"]
+
+Floats = NDArray[np.float64]
+Cell = Mapping[str, Any]
+#: Blocks that a verdict takes: the one-sided sign test of fewer cannot reach 5 % (1 / 2**4 is 6 %).
+LEAST_BLOCKS = 5
+#: Blocks from which serial correlation is estimated, and the level of the test for it.
+_SERIAL_BLOCKS, _SERIAL_LEVEL = 10, 0.1
+#: Largest correlation of neighbouring blocks, and the fewest degrees of freedom that it leaves: an
+#: estimate from a dozen blocks is too noisy for fewer.
+_SERIAL_MOST, _LEAST_DF = 0.95, 4.0
+#: Power at which blocks are planned.
+_POWER = 0.8
+
+
+class NotMeasured(Exception):
+    """A condition that has no value in a campaign; the message says why."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Mean over blocks, on the scale of logarithms or plainly, with its standard error.
+
+    Parameters
+    ----------
+    n : int
+        Number of blocks.
+    centre, error, df : float
+        Mean, standard error and degrees of freedom; NaN where there are too few blocks.
+    log : bool
+        Whether the numbers are logarithms, so that values and bounds are ratios.
+    """
+
+    n: int
+    centre: float
+    error: float
+    df: float
+    log: bool = True
+
+    @classmethod
+    def of(cls, numbers: ArrayLike, *, log: bool = True) -> Mean:
+        """Return the mean of one number a block, in the order of the blocks; NaN are left out.
+
+        With ten blocks or more the error and the degrees of freedom allow for a correlation of
+        neighbouring blocks, where von Neumann's ratio (1941) finds one: its lag-1 estimate, of a
+        first-order autoregression, gives the effective number of blocks (Bayley and Hammersley
+        1946).
+        """
+        values = np.asarray(numbers, dtype=np.float64)
+        values = values[~np.isnan(values)]
+        n = len(values)
+        if n < 2:
+            return cls(n, float(values.mean()) if n else math.nan, math.nan, math.nan, log)
+        centre, spread = float(values.mean()), float(values.std(ddof=1))
+        if spread < 1e-12 * max(1.0, abs(centre)):
+            return cls(n, centre, 0.0, n - 1.0, log)
+        error, df = spread / math.sqrt(n), n - 1.0
+        if n >= _SERIAL_BLOCKS:
+            serial_error, serial_df = _serial(values)
+            if serial_error > error:
+                error, df = serial_error, serial_df
+        return cls(n, centre, error, df, log)
+
+    @property
+    def value(self) -> float:
+        """Estimate: a ratio or geometric mean on the log scale."""
+        return math.exp(self.centre) if self.log else self.centre
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Return the confidence interval of `value`."""
+        if math.isnan(self.error):
+            return math.nan, math.nan
+        half = float(special.stdtrit(self.df, (1 + level) / 2)) * self.error if self.error else 0.0
+        low, high = self.centre - half, self.centre + half
+        return (math.exp(low), math.exp(high)) if self.log else (low, high)
+
+    def p_above(self, bound: float) -> float:
+        """Return the one-sided p-value that shows `value` to lie above a bound."""
+        if self.log and bound <= 0:
+            return 0.0
+        distance = self.centre - (math.log(bound) if self.log else bound)
+        if not self.error > 0:
+            return math.nan if math.isnan(self.error) else float(distance <= 0)
+        return float(special.stdtr(self.df, -distance / self.error))
+
+    def p_below(self, bound: float) -> float:
+        """Return the one-sided p-value that shows `value` to lie below a bound."""
+        if math.isinf(bound):
+            return 0.0
+        if not self.error > 0:
+            return 1.0 - self.p_above(bound)
+        return 1.0 if self.log and bound <= 0 else 1.0 - self.p_above(bound)
+
+    def p_inside(self, low: float, high: float) -> float:
+        """Return the p-value of two one-sided tests that `value` lies between two bounds."""
+        below_low = 0.0 if math.isinf(low) else self.p_above(low)
+        return float(np.maximum(below_low, self.p_below(high)))
+
+    def blocks_needed(self, bound: float, alpha: float = 0.05) -> float:
+        """Return how many blocks would tell `value` from a bound, with a power of 80 %.
+
+        The normal approximation with the correction of Guenther (1981) for Student's quantile.
+        """
+        distance = self.centre - (math.log(bound) if self.log else bound)
+        if not self.error > 0 or not distance:
+            return math.nan
+        normal = float(special.ndtri(1 - alpha / 2))
+        effect = abs(distance) / (self.error * math.sqrt(self.n))
+        needed = ((normal + float(special.ndtri(_POWER))) / effect) ** 2 + normal**2 / 2
+        return float(max(LEAST_BLOCKS, math.ceil(needed)))
+
+    def decidable_margin(self, alpha: float = 0.05) -> float:
+        """Return the smallest margin that two equal conditions pass with a power of 80 %."""
+        if math.isnan(self.error):
+            return math.nan
+        tests = special.stdtrit(self.df, [1 - alpha, (1 + _POWER) / 2])
+        return math.expm1(float(tests.sum()) * self.error)
+
+    def blocks_to_equate(self, margin: float, alpha: float = 0.05) -> float:
+        """Return how many blocks would make a margin decidable."""
+        tests = special.ndtri([1 - alpha, (1 + _POWER) / 2])
+        spread = self.error * math.sqrt(self.n)
+        return float(np.ceil((float(tests.sum()) * spread / math.log1p(margin)) ** 2))
+
+
+def _serial(values: Floats) -> tuple[float, float]:
+    """Return the standard error and degrees of freedom under a correlation, or (0, 0)."""
+    n = len(values)
+    centred = values - values.mean()
+    square = float(centred @ centred)
+    # Von Neumann's ratio lies between 0 and 4 with mean 2: near enough a beta variable.
+    ratio = float(np.sum(np.diff(values) ** 2)) / square
+    shape = ((n * n - 1) / (n - 2) - 1) / 2
+    if special.betainc(shape, shape, min(ratio / 4, 1.0)) >= _SERIAL_LEVEL:
+        return 0.0, 0.0
+    raw = float(centred[1:] @ centred[:-1]) / square
+    lag1 = float(np.clip(raw + (1 + 4 * max(raw, 0.0)) / n, 0.0, _SERIAL_MOST))
+    lags = np.arange(1, n)
+    inflation = 1 + 2 * float(np.sum((1 - lags / n) * lag1**lags))
+    variance = square / max(n - inflation, (n - 1) / n)
+    return math.sqrt(variance * inflation / n), max(n / inflation - 1, _LEAST_DF)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers of some cells by block.
+
+    Parameters
+    ----------
+    blocks : ndarray of shape (b,)
+        Numbers of the blocks.
+    values : ndarray of shape (b, k)
+        A column a cell: logarithms, or the values themselves where one is 0. NaN without a value.
+    log : bool
+        Whether they are logarithms.
+    lost : tuple of int
+        Blocks in which a cell was tried and never succeeded, by cell.
+    """
+
+    blocks: NDArray[Any]
+    values: Floats
+    log: bool
+    lost: tuple[int, ...]
+
+    def contrast(self, weights: Sequence[float]) -> Mean:
+        """Return the weighted sum of the cells' logarithms: (1, -1) is a ratio."""
+        return Mean.of(self.values @ np.asarray(weights, dtype=np.float64), log=self.log)
+
+    @property
+    def complete(self) -> Floats:
+        """Rows of the blocks that have all cells."""
+        return self.values[~np.isnan(self.values).any(axis=1)]
+
+    def plain(self) -> Floats:
+        """Return the values of complete blocks, not their logarithms."""
+        return np.exp(self.complete) if self.log else self.complete
+
+    def means(self) -> list[float]:
+        """Return the mean of each cell, over the blocks that have all: geometric on logarithms."""
+        complete = self.complete
+        if not len(complete):
+            return [math.nan] * self.values.shape[1]
+        means = complete.mean(axis=0)
+        return [float(mean) for mean in (np.exp(means) if self.log else means)]
+
+
+class BlockTable:
+    """Trials of a campaign as one number a block and condition.
+
+    Parameters
+    ----------
+    trials : DataFrame
+        A row an attempt: ``block``, the factors, the value; optionally ``status`` and ``session``.
+    value : str
+        The column to reduce.
+    factors : sequence of str
+        Columns that together name a condition.
+    constant : sequence of str
+        Columns with one value, which cells may name too.
+
+    Raises
+    ------
+    UsageError
+        There is no such column.
+    """
+
+    def __init__(
+        self,
+        trials: pd.DataFrame,
+        value: str,
+        factors: Sequence[str],
+        constant: Sequence[str] = (),
+    ) -> None:
+        for name in (value, "block", *factors):
+            if name not in trials:
+                raise UsageError(
+                    f"no column called {name!r}", remedy=suggestion(name, list(trials))
+                )
+        self.value, self.factors = value, tuple(factors)
+        keys = trials[[*factors]].astype(object)
+        codes, _ = pd.factorize(pd.MultiIndex.from_frame(keys)) if len(keys) else (np.array([]), 0)
+        first = np.unique(codes, return_index=True)[1]
+        self.conditions = trials.iloc[first][[*factors, *constant]].reset_index(drop=True)
+        self.blocks, rows = np.unique(trials["block"].to_numpy(), return_inverse=True)
+        shape = len(self.blocks), len(self.conditions)
+        number = pd.to_numeric(trials[value], errors="coerce").to_numpy(dtype=np.float64)
+        ok = ~np.isnan(number)
+        if "status" in trials:
+            ok &= (trials["status"] == "ok").to_numpy()
+        place = rows * shape[1] + codes
+        count = np.bincount(place[ok], minlength=math.prod(shape))
+        tried = np.bincount(place, minlength=math.prod(shape))
+        self._positive = bool((number[ok] > 0).all())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            self._plain = self._mean(place[ok], number[ok], count, shape)
+            self._logs = self._mean(place[ok], np.log(number[ok]), count, shape)
+        self._lost = ((tried > 0) & (count == 0)).reshape(shape)
+        self._first = np.full(math.prod(shape), np.inf)
+        self._last = np.full(math.prod(shape), -np.inf)
+        if "session" in trials:
+            session = trials["session"].to_numpy(dtype=np.float64)
+            np.minimum.at(self._first, place[ok], session[ok])
+            np.maximum.at(self._last, place[ok], session[ok])
+        self._first, self._last = self._first.reshape(shape), self._last.reshape(shape)
+
+    @staticmethod
+    def _mean(
+        place: NDArray[Any], values: Floats, count: NDArray[Any], shape: tuple[int, int]
+    ) -> Floats:
+        total = np.bincount(place, weights=values, minlength=len(count)).astype(np.float64)
+        means: Floats = (total / count).reshape(shape)
+        return means
+
+    def cells(self, *cells: Cell) -> Numbers:
+        """Return the numbers of cells, by block.
+
+        Factors that no cell names are averaged over the levels at which all cells were measured; a
+        block that lacks one of them has no number, and neither has one in which the cells were
+        measured in several sessions.
+
+        Raises
+        ------
+        NotMeasured
+            A cell has no trial, or no value.
+        UsageError
+            A cell names a column that is not a factor.
+        """
+        columns = [self._columns(cell) for cell in cells]
+        free = [name for name in self.factors if not any(name in cell for cell in cells)]
+        if free:
+            levels = list(map(tuple, self.conditions[free].astype(object).to_numpy()))
+            shared = set.intersection(*({levels[one] for one in column} for column in columns))
+            columns = [[one for one in column if levels[one] in shared] for column in columns]
+            if not shared:
+                raise NotMeasured(f"no level of {', '.join(free)} is shared by the conditions")
+        used = sorted({one for column in columns for one in column})
+        split = self._first[:, used].min(axis=1) < self._last[:, used].max(axis=1)
+        log = self._positive or bool((np.nan_to_num(self._plain[:, used], nan=1.0) > 0).all())
+        table = self._logs if log else self._plain
+        values = np.column_stack([table[:, column].mean(axis=1) for column in columns])
+        values[split] = np.nan
+        lost = tuple(int(self._lost[:, column].any(axis=1).sum()) for column in columns)
+        return Numbers(self.blocks, values, log, lost)
+
+    def _columns(self, cell: Cell) -> list[int]:
+        """Return the conditions of a cell that have a value."""
+        mask = np.ones(len(self.conditions), dtype=bool)
+        for name, level in cell.items():
+            if name not in self.conditions:
+                raise UsageError(
+                    f"no factor called {name!r}", remedy=suggestion(name, self.conditions.columns)
+                )
+            mask &= (self.conditions[name] == level).to_numpy()
+        label = ", ".join(str(level) for level in cell.values())
+        if not mask.any():
+            raise NotMeasured(f"{label}: not in this campaign")
+        found = [
+            int(one) for one in np.flatnonzero(mask) if not np.isnan(self._plain[:, one]).all()
+        ]
+        if not found:
+            raise NotMeasured(f"{label}: no trial has a value")
+        return found
+
+
+def ratio(numbers: Numbers) -> Mean:
+    """Return the ratio of the first cell to the second, inside blocks.
+
+    Where a value is 0 there are no logarithms: the ratio of the means then, with the error of the
+    linearised quotient (Fieller 1954, for denominators far from 0).
+    """
+    if numbers.log:
+        return numbers.contrast((1.0, -1.0))
+    complete = numbers.complete
+    if not len(complete) or not (bottom := complete[:, 1].mean()):
+        return Mean(len(complete), math.nan, math.nan, math.nan, log=False)
+    quotient = complete[:, 0].mean() / bottom
+    residual = Mean.of((complete[:, 0] - quotient * complete[:, 1]) / bottom, log=False)
+    return Mean(residual.n, float(quotient), residual.error, residual.df, log=False)
+
+
+def equivalence(numbers: Numbers, estimate: Mean, low: float, high: float) -> float:
+    """Return the p-value that a ratio lies within bounds, allowing for trials that failed.
+
+    Blocks that one side lost more often than the other count as lying at twice the distance of the
+    bound: a condition that fails may be one that is slow.
+    """
+    shown = estimate.p_inside(low, high)
+    extra = abs(numbers.lost[0] - numbers.lost[-1])
+    if not extra or not numbers.log or not shown < 0.5:
+        return shown
+    bound = math.log(high) if math.isfinite(high) else -math.log(low)
+    logs = numbers.values[:, 0] - numbers.values[:, -1]
+    missing = [math.copysign(2 * bound, estimate.centre)] * extra
+    return max(shown, Mean.of([*logs[~np.isnan(logs)], *missing]).p_inside(low, high))
+
+
+def added_cost(numbers: Numbers, sizes: Sequence[float]) -> tuple[Mean, Mean]:
+    """Return what one condition adds to another along a size: at 0, and its growth.
+
+    A line is fitted to the differences inside each block, weighted by the inverse square of the
+    baseline.
+
+    Parameters
+    ----------
+    numbers : Numbers
+        The condition at each of the sizes, then the baseline at each.
+    sizes : sequence of float
+        Rising.
+
+    Returns
+    -------
+    tuple of Mean
+        The offset in the unit of the values, and the growth from the first to the last size as a
+        share of the mean baseline.
+    """
+    own, base = np.hsplit(numbers.plain(), 2)
+    weight = 1 / np.exp(np.log(base).mean(axis=0))
+    slope, offset = np.polyfit(sizes, (own - base).T, 1, w=weight)
+    growth = slope * (sizes[-1] - sizes[0]) / base.mean(axis=1)
+    return Mean.of(offset, log=False), Mean.of(growth, log=False)
+
+
+def holm(p_values: ArrayLike) -> Floats:
+    """Return p-values adjusted for their family (Holm 1979); NaN are not in the family."""
+    p = np.asarray(p_values, dtype=np.float64)
+    adjusted = np.full(len(p), np.nan)
+    order = np.argsort(p)[: int((~np.isnan(p)).sum())]
+    steps = p[order] * np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return adjusted
+
+
+def verdict(differs: bool, equivalent: bool) -> str:
+    """Return the verdict of a comparison in a word."""
+    if differs and equivalent:
+        return "differs within margin"
+    if differs or equivalent:
+        return "differs" if differs else "equivalent"
+    return "cannot tell"
+
+
+def row(numbers: Numbers, margin: float, alpha: float) -> dict[str, Any]:
+    """Return the comparison of a cell with a baseline, as a row of `compare`.
+
+    ``value`` and ``baseline`` are over the same blocks as the ratio, so that there is one
+    difference: ``value / baseline`` is ``estimate``.
+    """
+    estimate = ratio(numbers)
+    value, baseline = numbers.means()
+    low, high = estimate.interval(1 - alpha)
+    enough = estimate.n >= LEAST_BLOCKS
+    p_value = min(1.0, 2 * min(estimate.p_above(1.0), estimate.p_below(1.0)))
+    p_equivalence = equivalence(numbers, estimate, 1 / (1 + margin), 1 + margin)
+    differs, equivalent = enough and p_value < alpha, enough and p_equivalence < alpha
+    needed = min(estimate.blocks_needed(1.0, alpha), estimate.blocks_to_equate(margin, alpha))
+    return {
+        "n_blocks": estimate.n,
+        "value": value,
+        "baseline": baseline,
+        "difference": value - baseline,
+        "estimate": estimate.value,
+        "low": low,
+        "high": high,
+        "differs": bool(differs),
+        "equivalent": bool(equivalent),
+        "verdict": verdict(differs, equivalent),
+        "p_value": p_value,
+        "p_equivalence": p_equivalence,
+        "blocks_needed": math.nan if differs or equivalent else needed,
+        "margin_decidable": estimate.decidable_margin(alpha),
+        "reason": "",
+    }
+
+
+def unmeasured(reason: str) -> dict[str, Any]:
+    """Return the row of a cell without a number."""
+    numbers = ["value", "baseline", "difference", "estimate", "low", "high", "p_value"]
+    numbers += ["p_equivalence", "blocks_needed", "margin_decidable"]
+    verdicts = {"differs": False, "equivalent": False, "verdict": "not measured"}
+    return {**dict.fromkeys(numbers, math.nan), **verdicts, "n_blocks": 0, "reason": reason}
+
+
+def compare(
+    frame: pd.DataFrame,
+    *,
+    value: str,
+    condition: str,
+    baseline: Hashable,
+    margin: float = 0.02,
+    alpha: float = 0.05,
+) -> pd.DataFrame:
+    """Compare each condition with a baseline, inside blocks.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A row a trial: ``block``, the condition and the value, and optionally ``status`` (rows that
+        are not ``ok`` are failed trials) and ``session``.
+    value, condition : str
+        Columns.
+    baseline : hashable
+        The level of `condition` to compare with.
+    margin : float
+        Relative difference up to which two conditions count as equal.
+    alpha : float
+        Level of the tests; the interval has 1 - `alpha`.
+
+    Returns
+    -------
+    DataFrame
+        A row a condition: ``condition``, ``n_blocks``, ``value`` and ``baseline`` (geometric means
+        in the unit of the value), ``difference``, ``estimate`` (the ratio) with ``low`` and
+        ``high``, ``differs``, ``equivalent``, ``verdict``, ``p_value``, ``p_adjusted`` (Holm, over
+        the rows), ``p_equivalence`` (two one-sided tests), ``blocks_needed``, ``margin_decidable``
+        and ``reason``, why a condition was not measured.
+
+    Raises
+    ------
+    UsageError
+        A column or the baseline is unknown, or `margin` or `alpha` is not a share.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> times = [10.0, 10.1, 9.9, 10.2, 10.0, 20.1, 20.0, 20.2, 19.9, 20.3]
+    >>> frame = pd.DataFrame({"block": [1, 2, 3, 4, 5] * 2, "ns": times})
+    >>> frame["place"] = ["bare"] * 5 + ["docker"] * 5
+    >>> table = compare(frame, value="ns", condition="place", baseline="bare")
+    >>> table[["condition", "verdict"]].to_dict("records")
+    [{'condition': 'docker', 'verdict': 'differs'}]
+    """
+    if not 0 < margin < math.inf or not 0 < alpha < 0.5:
+        raise UsageError(
+            f"invalid margin or alpha: margin={margin!r}, alpha={alpha!r}",
+            remedy="margin > 0 (0.02 for 2 %) and 0 < alpha < 0.5",
+        )
+    table = BlockTable(frame, value, [condition])
+    levels = list(table.conditions[condition])
+    if baseline not in levels:
+        raise UsageError(f"unknown baseline: {baseline!r}", remedy=suggestion(baseline, levels))
+    rows = []
+    for level in levels:
+        if level == baseline:
+            continue
+        try:
+            numbers = table.cells({condition: level}, {condition: baseline})
+            rows.append({"condition": level, **row(numbers, margin, alpha)})
+        except NotMeasured as error:
+            rows.append({"condition": level, **unmeasured(str(error))})
+    result = pd.DataFrame(rows)
+    return result.assign(p_adjusted=holm(result["p_value"])) if len(result) else result

@@ -1,0 +1,131 @@
+"""Notebooks executed by papermill: parameters checked first, a time limit, failures kept."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit import errors
+from labkit.errors import LabkitError, UsageError, suggestion
+
+#: Seconds that an interrupted notebook has to clean up.
+GRACE = 60
+#: Types that an annotation names before a bracket; others take any value.
+_TYPES: dict[str, Any] = {"int": int, "float": int | float, "str": str, "bool": bool}
+_TYPES |= {"list": list, "dict": dict}
+
+
+def parameters_source(notebook: Path) -> str:
+    """Source of a notebook's parameters cell; raises `UsageError` if it is no notebook."""
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        tagged = (cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
+        return "".join(next(tagged, {"source": ""})["source"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(f"cannot read the notebook {notebook}", why=repr(error)) from error
+
+
+def check(notebook: Path, parameters: Mapping[str, Any]) -> None:
+    """Raise `UsageError` where a notebook has no such parameter, or one of another type."""
+    _check(notebook.name, parameters_source(notebook), parameters)
+
+
+def check_parameters(cells: Sequence[str]) -> None:
+    """Check what papermill injected by itself, in the sources that ran: IPython's ``In``."""
+    for declared, injected in itertools.pairwise(["", *cells]):
+        if injected.startswith("# Parameters\n"):
+            values: dict[str, Any] = {}
+            exec(injected, {}, values)  # constants, which this kernel has run already
+            _check("the notebook", declared, values)
+
+
+def _check(notebook: str, source: str, values: Mapping[str, Any]) -> None:
+    types: dict[str, str] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.AnnAssign):
+            types[ast.unparse(node.target)] = ast.unparse(node.annotation)
+        elif isinstance(node, ast.Assign):
+            types |= {ast.unparse(target): "" for target in node.targets}
+    for name, value in values.items():
+        if name not in types:
+            what = f"{notebook} has no parameter {name!r}"
+            raise UsageError(what, remedy=suggestion(name, types))
+        kind = types[name].partition("[")[0]
+        number = not isinstance(value, bool) or kind not in ("int", "float")
+        if not (number and isinstance(value, _TYPES.get(kind, object))):
+            what = f"the parameter {name} of {notebook} cannot be {value!r}"
+            raise UsageError(what, remedy=f"write it as {types[name]}")
+
+
+def execute(
+    notebook: Path,
+    output: Path,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    timeout: float = 3600.0,
+    cwd: Path | None = None,
+) -> Path:
+    """Execute a notebook in a kernel of this environment, and keep it as `output`.
+
+    An interrupt and the time limit (in s) interrupt the cell, which can still clean up. A notebook
+    that fails is kept as ``<output>.failed.ipynb``; an error of labkit is raised as itself.
+    """
+    parameters = dict(parameters or {})
+    check(notebook, parameters)
+    import papermill  # slow to import
+    from traitlets.config import Config
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = output.with_name(f".{output.stem}.unfinished.ipynb")
+    failed = output.with_name(f"{output.stem}.failed.ipynb")
+    end, late = time.monotonic() + timeout, f"the notebook took longer than {timeout:g} s"
+    try:
+        papermill.execute_notebook(
+            notebook,
+            unfinished,
+            parameters,
+            kernel_name="python3",
+            language="python",
+            progress_bar=False,
+            cwd=cwd or notebook.parent,
+            config=Config(
+                KernelManager={"transport_encryption": "auto", "shutdown_wait_time": GRACE}
+            ),
+            # A kernel that takes the rig down when its client has gone would print a traceback.
+            extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
+            timeout_func=lambda cell: max(1, int(end - time.monotonic())),
+            interrupt_on_timeout=True,
+            iopub_timeout=GRACE,
+            error_on_timeout={"ename": "TimeoutError", "evalue": late, "traceback": [late]},
+        )
+    except BaseException as error:
+        if unfinished.exists():
+            unfinished.replace(failed)
+        name, text = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
+        if name in ("Interrupted", "KeyboardInterrupt"):
+            # A cell that times out is interrupted, too; papermill counts whole seconds.
+            if time.monotonic() < end - 1:
+                raise KeyboardInterrupt from error
+            name, text = "TimeoutError", late
+        place = failed if failed.exists() else notebook
+        cell = f", cell [{error.exec_count}]" if hasattr(error, "exec_count") else ""
+        raise _failure(name, str(text), f"{place}{cell}") from error
+    unfinished.replace(output)
+    failed.unlink(missing_ok=True)
+    return output
+
+
+def _failure(name: str, text: str, where: str) -> LabkitError:
+    """Error of a cell: its own if that is one of labkit, which has where, why and remedy."""
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, LabkitError)):
+        return LabkitError("a notebook failed", where=where, why=f"{name}: {text}")
+    own: dict[str, Any] = LabkitError.fields(text)
+    return kind(**own | {"where": "; ".join(filter(None, [own.get("where"), where]))})
