@@ -148,12 +148,16 @@ class Claim:
                 for before, after in itertools.pairwise(run):
                     yield _label(after, before), [after, before], [1.0, -1.0]
             return
-        for cell in expand(self.of):
+        every = expand(self.of)
+        varied = [name for name in every[0] if len({one.get(name) for one in every}) > 1]
+        for cell in every:
             cells: list[Cell] = [cell]
             weights = [1.0]
+            label = _label(cell)
             if self.to is not None:
                 cells, weights = [cell, {**cell, **self.to}], [1.0, -1.0]
-            label = _label(*cells)
+                where = {n: cell[n] for n in varied if n in cell and n not in self.to}
+                label = _label(*cells) + (f" ({_label(where)})" if where else "")
             if self.than is not None:
                 cells = [*cells, *({**one, **self.than} for one in cells)]
                 weights = [*weights, *(-weight for weight in weights)]
@@ -231,7 +235,10 @@ class Part:
     def text(self, column: str, compared: bool) -> str:
         """Return label, estimate and interval in words."""
         low, high = self.estimate.interval()
-        if compared:
+        if self.low == -MARGIN:  # a share of the rise or of the baseline, of a line
+            texts = [words.percent(one) for one in (self.estimate.value, low, high)]
+            shown = f"{texts[0]} [{texts[1]}, {texts[2]}]"
+        elif compared:
             shown = words.ratio(self.estimate.value, low, high)
         else:
             shown = words.amount(self.estimate.value, column, low, high)
@@ -316,7 +323,7 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
             parts.append(("slope", Mean.of(slope, log=False), 0.0, math.inf))
             parts += [
                 (
-                    f"deviation at {at:g}, share of the rise",
+                    f"deviation at {at:g}, of the rise",
                     Mean.of(one, log=False),
                     -MARGIN,
                     MARGIN,
@@ -328,7 +335,7 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
         offset, growth = added_cost(table.cells(*run, *({**cell, **to} for cell in run)), list(x))
         label = _label({n: v for n, v in run[0].items() if n != claim.along and n not in to})
         parts.append((f"{label}: added at 0", offset, 0.0, math.inf))
-        parts.append((f"{label}: growth", growth, -MARGIN, MARGIN))
+        parts.append((f"{label}: growth, of the baseline", growth, -MARGIN, MARGIN))
     return [
         Part(label, mean, low, high, math.nan, mean.p_inside(low, high), len(parts))
         for label, mean, low, high in parts
@@ -440,7 +447,8 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
     deciding = (failing if refuted else holding)[may_fail]
     p_value = deciding.count * deciding.p_fails if refuted else deciding.p_holds
     low, high = deciding.estimate.interval()
-    texts = [part.text(claim.value, claim.to is not None or bool(claim.order)) for part in parts]
+    compared = bool(claim.order or (claim.to and not claim.line))
+    texts = [part.text(claim.value, compared) for part in parts]
     why = texts[parts.index(deciding)]
     if verdict == "cannot tell" and not needs:
         bounds = [bound for bound in deciding.refuting if math.isfinite(bound)]
