@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import yaml
 
-from labkit.columns import column
 from labkit.data import Campaign, campaigns
 from labkit.errors import DatasetError
 from labkit.paths import SHIPPED
+from labkit.units import column
 
 __all__ = ["cite", "describe", "pack", "verify"]
 
@@ -175,8 +175,9 @@ def _crate(folder: Path, table: pd.DataFrame, title: str) -> dict[str, Any]:
     crate.datePublished = table["measured"].str[-10:].max()
     path = folder / "CITATION.cff"
     authors = yaml.safe_load(path.read_text())["authors"] if path.is_file() else []
-    names = [_name(author) for author in authors]
-    crate.creator = [crate.add(Person(crate, f"#{name}", {"name": name})) for name in names]
+    for name in map(_name, authors):
+        person = Person(crate, f"#{name.replace(' ', '-')}", {"name": name})
+        crate.root_dataset.append_to("author", crate.add(person))
     for about in table.astype(str).to_dict("records"):
         text = ", ".join(f"{name}: {value}" for name, value in about.items())
         data = crate.add_dataset(dest_path=f"{about['folder']}/", properties={"description": text})

@@ -79,7 +79,7 @@ def test_standard_tools_read_the_description(packed):
     assert {"rtt_ns", "rtt_ns_median", "size_b"} <= {field["name"] for field in fields}
     assert next(one for one in fields if one["name"] == "rtt_ns_median")["unit"] == "ns"
     crate = ROCrate(packed)
-    assert [person["name"] for person in crate.creator] == ["Doe, Jane"]
+    assert [author["name"] for author in crate.root_dataset["author"]] == ["Doe, Jane"]
     actions = crate.get_by_type("CreateAction")
     assert {action["result"].id for action in actions} == {"one/", "two/"}
     assert {action["instrument"].type for action in actions} == {"SoftwareApplication"}
