@@ -19,6 +19,7 @@ from labkit.cli.dataset import compare_datasets as compare_command
 from labkit.cli.dataset import verify as verify_command
 from labkit.data import campaigns, load
 from labkit.errors import DatasetError, UsageError
+from labkit.paths import project
 
 CITATION = "title: Made\ntype: dataset\nauthors: [{family-names: Doe, given-names: Jane}]\n"
 FACTORS = {"placement": ["bare clean", "docker host"], "size_b": ["1", "64"]}
@@ -123,6 +124,10 @@ def test_tables_that_do_not_follow_their_schema_are_found(packed, old, new):
     sums = subprocess.run(["sha256sum", *names], cwd=packed, check=True, capture_output=True)
     (packed / "SHA256SUMS").write_bytes(sums.stdout)
     assert any("trials.parquet" in problem for problem in verify(packed))
+
+
+def test_the_reference_is_as_described():
+    assert verify(project("data/reference")) == []
 
 
 def test_nothing_to_describe_is_an_error(local):
