@@ -166,6 +166,22 @@ def test_a_folder_shows_the_campaigns_that_are_in_it(project: Path) -> None:
     assert sources == ["data/local/ask/x/one", "data/local/ask/y/one"]
 
 
+def test_the_ledger_prints_findings_and_writes_the_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pd.DataFrame(
+        {"source": ["jha2018", "rohprimardho2015"], "verdict": "holds", "says": "s"}
+    )
+    monkeypatch.setattr(claims, "ledger", lambda data: rows, raising=False)
+    monkeypatch.setattr(claims, "findings", lambda ledger: ledger, raising=False)
+    cli.main(["ledger", "--paper", "jha2018", "--csv", str(tmp_path / "l.csv")])
+    assert capsys.readouterr().out.startswith("holds               s (jha2018)\n\n")
+    assert list(pd.read_csv(tmp_path / "l.csv")["source"]) == ["jha2018"]
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["ledger", "--paper", "nosuch"])
+    assert caught.value.code == 2
+
+
 def test_the_index_and_the_ledger_escape_and_count() -> None:
     row = {"id": "i", "source": "jha2018", "says": HOSTILE, "place": "p", "tier": "result"}
     row |= {"published": 1.2, "n_blocks": 9, "marks": "•", "needs": "n", "why": HOSTILE}
