@@ -20,8 +20,8 @@ from labkit.version import VERSION
 ANSWER = "application/vnd.labkit.answer+json"
 #: Complete blocks from which on a campaign measured here is shown instead of the reference.
 ENOUGH_BLOCKS = 6
-#: Tags of cells that a page leaves out; papermill's own repeat the error of a cell.
-_HIDDEN = {"hide", "papermill-error-cell-tag"}
+#: Tags of cells that a page leaves out: defaults of parameters, and a cell's error repeated.
+_HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 
 
 def page(executed: Path, output: Path, *, note: str = "") -> None:
