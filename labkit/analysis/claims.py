@@ -48,9 +48,9 @@ from labkit.analysis.stats import (
     holm,
     ratio,
 )
-from labkit.data import Campaign, campaigns, expand
+from labkit.data import Campaign, by_study, expand
 from labkit.errors import DatasetError, UsageError
-from labkit.paths import project
+from labkit.paths import project, relative
 
 #: Verdicts, the weakest of a finding's claims first.
 VERDICTS = ("does not hold here", "cannot tell", "needs", "holds, other size", "holds")
@@ -63,7 +63,7 @@ ALPHA = 0.05
 COLUMNS = [
     *("id", "source", "finding", "says", "published", "estimate", "low", "high", "n_blocks"),
     *("verdict", "marks", "needs", "why", "parts", "place", "tier", "study", "explains"),
-    *("sentence", "note", "p", "p_adjusted", "dataset"),
+    *("sentence", "note", "p", "p_adjusted", "folder", "dataset"),
 ]
 
 
@@ -491,7 +491,8 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     Parameters
     ----------
     *folders : Path or str
-        Each with campaigns, such as ``data/reference``; of several of a study the newest counts.
+        Each with campaigns; by default the reference and what was measured here. Of several
+        campaigns of a study the one with most complete blocks counts.
 
     Returns
     -------
@@ -500,7 +501,7 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
         ``source``, ``finding``, ``says``, ``published``, ``estimate``, ``low``, ``high`` (95 %),
         ``n_blocks``, ``verdict``, ``marks``, ``needs``, ``why``, ``parts``, ``place``, ``tier``,
         ``study``, ``explains``, ``sentence``, ``note``, ``p`` (times the interim analyses),
-        ``p_adjusted`` (Holm, over a paper's claims that can be decided) and ``dataset``.
+        ``p_adjusted`` (Holm, over a paper's claims that can be decided), ``folder``, ``dataset``.
 
     Raises
     ------
@@ -508,13 +509,17 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
         There is no campaign, or a file has a mistake.
     """
     rows = []
-    for folder in folders:
-        found = {one.study: Evidence(one) for one in campaigns(folder)}
+    for folder in folders or (project("data/reference"), project("data/local")):
+        found = {study: Evidence(one) for study, one in by_study(folder).items()}
         for paper in load_papers():
             named = {claim: one.id for one in paper.findings for claim in one.claims}
             rows += [
-                {**evaluate(claim, found[claim.study]), "finding": named.get(claim.id, "")}
-                | {"dataset": str(found[claim.study].campaign.path)}
+                {
+                    **evaluate(claim, found[claim.study]),
+                    "finding": named.get(claim.id, ""),
+                    "folder": str(relative(Path(folder), project())),
+                    "dataset": str(relative(found[claim.study].campaign.path, project())),
+                }
                 for claim in paper.claims
                 if claim.study in found
             ]
@@ -525,15 +530,11 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
             remedy="measure one first: labkit run STUDY -P ask",
         )
     table = pd.DataFrame(rows)
-    family = (
-        (table["needs"] == "") & (table["explains"] == "") & (table["n_blocks"] >= LEAST_BLOCKS)
+    family = table["p"].where(
+        table["needs"].eq("") & table["explains"].eq("") & table["n_blocks"].ge(LEAST_BLOCKS)
     )
-    folder_of = table["dataset"].map(lambda path: str(Path(path).parent))
-    table["p_adjusted"] = (
-        table["p"].where(family).groupby([folder_of, table["source"]]).transform(holm)
-    )
-    decided = ~table["verdict"].isin(["cannot tell", "needs"])
-    passes = decided & (table["p_adjusted"] < ALPHA)
+    table["p_adjusted"] = family.groupby([table["folder"], table["source"]]).transform(holm)
+    passes = (table["p_adjusted"] < ALPHA) & ~table["verdict"].isin(["cannot tell", "needs"])
     table["marks"] += passes.map({True: "•", False: ""})
     return table[COLUMNS]
 
@@ -573,7 +574,7 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
         for finding in paper.findings:
             wanted = list(finding.claims)
             own = latest[latest["id"].isin(wanted)]
-            if own["dataset"].map(lambda path: Path(path).parent).nunique() > 1:
+            if own["folder"].nunique() > 1:
                 own = first[first["id"].isin(wanted)]
             if not len(own):
                 continue

@@ -118,7 +118,7 @@ def describe(folder: Path) -> pd.DataFrame:
     _write(folder / "datapackage.json", {**package, "resources": resources})
     _write(folder / "ro-crate-metadata.json", _crate(folder, table, title))
     rows: list[list[str]] = [
-        list(table),
+        list(map(str, table.columns)),
         ["---"] * len(table.columns),
         *table.astype(str).to_numpy().tolist(),
     ]

@@ -297,7 +297,7 @@ def paper(tmp_path, monkeypatch):
     """A project with the claims of one paper; returns a function that writes its file anew."""
     path = tmp_path / "data" / "claims" / "made.toml"
     path.parent.mkdir(parents=True)
-    monkeypatch.setattr(claims, "project", lambda name: tmp_path / name)
+    monkeypatch.setattr(claims, "project", lambda name="": tmp_path / name)
     path.write_text(FILE)
     return path
 
