@@ -117,11 +117,8 @@ def describe(folder: Path) -> pd.DataFrame:
     package = {"name": "labkit-data", "title": title, "licenses": [{"path": _LICENCE}]}
     _write(folder / "datapackage.json", {**package, "resources": resources})
     _write(folder / "ro-crate-metadata.json", _crate(folder, table, title))
-    rows: list[list[str]] = [
-        list(map(str, table.columns)),
-        ["---"] * len(table.columns),
-        *table.astype(str).to_numpy().tolist(),
-    ]
+    cells = table.astype(str).to_numpy().tolist()
+    rows = [[*map(str, table)], ["---"] * len(table.columns), *cells]
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     notes = (folder / "notes.md").read_text() if (folder / "notes.md").is_file() else ""
     text = _README.format(title=title, table=lines, licence=_LICENCE, notes=notes)
