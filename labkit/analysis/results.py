@@ -625,7 +625,7 @@ class Results:
         sentences = [sentence for one in answers for sentence in one.sentences]
         bundle = {
             "study": self.campaign.study,
-            "data": str(self.campaign.path),
+            "source": "reference" if "reference" in self.campaign.path.parts else "here",
             "blocks": self.campaign.complete_blocks,
             "trials": len(self.campaign.ok),
             "rig": self.campaign.rig["name"],

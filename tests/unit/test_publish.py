@@ -113,9 +113,9 @@ def campaign(folder: Path, study: str, blocks: int) -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with three studies, of which one fails, and with index and ledger."""
     monkeypatch.setenv("LABKIT_PROJECT", str(tmp_path))
-    monkeypatch.setattr(claims, "ledger", lambda data: pd.DataFrame({"id": ["a"]}), raising=False)
+    monkeypatch.setattr(claims, "ledger", lambda *folders: pd.DataFrame({"id": ["a"]}))
     (tmp_path / "data" / "reference").mkdir(parents=True)
-    (tmp_path / "data" / "claims.toml").touch()
+    write(tmp_path / "notebooks/00-start.ipynb")
     tag = {"tags": ["parameters"]}
     answer = f'display({{"{ANSWER}": {{"source": data}}, "text/plain": ""}}, raw=True)'
     for name, source in {"10-x": answer, "20-y": answer, "30-z": "1 / 0", "40-none": "1"}.items():
@@ -172,8 +172,8 @@ def test_the_ledger_prints_findings_and_writes_the_claims(
     rows = pd.DataFrame(
         {"source": ["jha2018", "rohprimardho2015"], "verdict": "holds", "says": "s"}
     )
-    monkeypatch.setattr(claims, "ledger", lambda data: rows, raising=False)
-    monkeypatch.setattr(claims, "findings", lambda ledger: ledger, raising=False)
+    monkeypatch.setattr(claims, "ledger", lambda *folders: rows)
+    monkeypatch.setattr(claims, "findings", lambda ledger: ledger)
     cli.main(["ledger", "--paper", "jha2018", "--csv", str(tmp_path / "l.csv")])
     assert capsys.readouterr().out.startswith("holds               s (jha2018)\n\n")
     assert list(pd.read_csv(tmp_path / "l.csv")["source"]) == ["jha2018"]
