@@ -175,9 +175,9 @@ class Comparison:
             )
         return Table(pd.DataFrame(rows), "Counters of the same trials, medians over blocks")
 
-    def plot(self) -> plots.Figure:
-        """Return the ratios with their intervals as a figure."""
-        return plots.forest(self.table, self.factor, self.by)
+    def plot(self, *levels: Any, **by: Any) -> plots.Figure:
+        """Return the ratios of some levels, or of all, with their intervals as a figure."""
+        return plots.forest(self._select(levels, by), self.factor, self.by)
 
     def grid(self, rows: str, cols: str) -> plots.Figure:
         """Return the ratios as a heat map."""
@@ -210,7 +210,7 @@ class Results:
     rows: str = ""
 
     def where(self, **levels: Any) -> Results:
-        """Return the results at some levels; a list names several of a factor."""
+        """Return the results at some levels; a list has several of a factor, in their order."""
         return Results(self.campaign, {**self.levels, **levels}, self.rows)
 
     @cached_property
@@ -225,9 +225,11 @@ class Results:
 
     @cached_property
     def factors(self) -> dict[str, list[Any]]:
-        """Measured levels of each factor: those of the plan in its order, then further ones."""
+        """Measured levels of each factor, in the order of `where`, or of the plan, then others."""
         found = {}
         for name, planned in self.campaign.factors.items():
+            asked = self.levels.get(name)
+            planned = asked if isinstance(asked, list) else planned
             measured = list(self.trials[name].unique())
             infeasible = [one[name] for one, _ in self._infeasible]
             known = [level for level in planned if level in measured or level in infeasible]
@@ -364,6 +366,7 @@ class Results:
         limited = [select(self.ok, cell)["saturated"].mean() for cell in cells]
         if max(limited) > _SATURATED:
             row |= {"differs": False, "equivalent": False, "verdict": "cannot tell"}
+            row["p_value"] = math.nan
             row["reason"] = "the load generator was the limit"
         return row
 
@@ -609,11 +612,8 @@ class Results:
     def summary(self, *answers: Answers) -> None:
         """Display the answers of a page for the index, which collects them."""
         rows = [
-            {
-                **row,
-                "condition": words.level(one.factor, row["condition"]),
-                "to": words.level(one.factor, row["to"]),
-            }
+            {name: None if value != value else value for name, value in row.items()}
+            | {name: words.level(one.factor, row[name]) for name in ("condition", "to")}
             for one in answers
             for row in one.rows
         ]
