@@ -256,5 +256,6 @@ def grid(table: pd.DataFrame, rows: str, cols: str, factor: str | Sequence[str] 
     axes.set(xlabel="", ylabel="")
     axes.tick_params(length=0, rotation=0)
     texts = "; ".join(tidy[["row", "column", "text"]].agg(" ".join, axis=1)).replace("\n", " ")
-    figure.alt = f"{column(table['metric'].iloc[0]).text}, ratios: {texts}."
+    metrics = ", ".join(column(name).text for name in table["metric"].unique())
+    figure.alt = f"{metrics}, ratios: {texts}."
     return figure
