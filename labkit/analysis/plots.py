@@ -27,7 +27,7 @@ from labkit.analysis.stats import Mean
 from labkit.columns import column
 
 #: Inches and characters of a figure, which fits a page of 390 px.
-_WIDTH, _LINE = 3.7, 60
+_WIDTH, _LINE = 3.7, 58
 _INK = "#7d7d7d"
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
 #: Colours that read on white and on black.
