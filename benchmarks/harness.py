@@ -21,7 +21,6 @@ import pandas as pd
 from tqdm import tqdm
 
 from labkit import Rig, bare, compare, docker
-from labkit.analysis.power import decidable_margin
 from labkit.campaign.runner import pinned_to_harness
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
@@ -121,15 +120,13 @@ def show(frame: pd.DataFrame) -> None:
         options = {"condition": "way", "baseline": "by hand"}
         medians = compare(rows, value="median_ns", **options).iloc[0]
         seconds = compare(rows, value="seconds", **options).iloc[0]
-        wide = np.log(rows.pivot(index="block", columns="way", values="median_ns"))
-        sd = float((wide["labkit"] - wide["by hand"]).std(ddof=1))
         ours = rows[rows.way == "labkit"]
-        print(f"\n{condition}: {len(wide)} pairs")
+        print(f"\n{condition}: {medians.n_blocks} pairs")
         print(
             f"  median round trip, labkit / by hand: {medians.estimate:.4f} "
             f"[{medians.low:.4f}, {medians.high:.4f}]: {medians.verdict}"
         )
-        print(f"  smallest margin these pairs decide: {decidable_margin(sd, len(wide)):.1%}")
+        print(f"  smallest margin these pairs decide: {medians.margin_decidable:.1%}")
         print(
             f"  wake-ups of the harness in a window of {ours.window.median():.1f} s: "
             f"median {ours.wakeups.median():.0f}, largest {ours.wakeups.max():.0f}"

@@ -1,9 +1,8 @@
 """labkit: a lab for measuring container performance.
 
-A notebook declares a `Study`, opens a `Rig`, shows the plan and runs it; `load` reads the dataset,
-`Page` and `analysis` make a page of it. Names are imported when they are first used: a command that
-needs no statistics does not wait. The start page and the explorer have a module each,
-`labkit.doctor` and `labkit.explore`.
+A notebook declares a `Study`, opens a `Rig`, shows the plan and runs it; `results` reads the
+campaign and compares its conditions, `ledger` holds published claims against campaigns. Names are
+imported when they are first used: a command that needs no statistics does not wait.
 """
 
 from __future__ import annotations
@@ -14,25 +13,23 @@ from typing import TYPE_CHECKING
 from labkit.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from labkit import analysis, claims, pcap
+    from labkit import pcap
+    from labkit.analysis.claims import ledger
     from labkit.analysis.results import results
     from labkit.analysis.stats import compare
     from labkit.campaign import treatments
     from labkit.campaign.study import Plan, Study
-    from labkit.claims.ledger import ledger
     from labkit.data import load
     from labkit.errors import LabkitError
     from labkit.notebooks import check_parameters
     from labkit.paths import project
     from labkit.placement import Placement, bare, container, docker
-    from labkit.report.page import Page
     from labkit.rig import Rig
     from labkit.rig import layers as layered_images
 
 #: The module of each public name.
 _HOMES = {
     "LabkitError": "labkit.errors",
-    "Page": "labkit.report.page",
     "Placement": "labkit.placement",
     "Plan": "labkit.campaign.study",
     "Rig": "labkit.rig",
@@ -42,15 +39,13 @@ _HOMES = {
     "compare": "labkit.analysis.stats",
     "container": "labkit.placement",
     "docker": "labkit.placement",
-    "ledger": "labkit.claims.ledger",
+    "ledger": "labkit.analysis.claims",
     "load": "labkit.data",
     "project": "labkit.paths",
     "results": "labkit.analysis.results",
 }
 #: The public names that are modules.
 _MODULES = {
-    "analysis": "labkit.analysis",
-    "claims": "labkit.claims",
     "layered_images": "labkit.rig.layers",
     "pcap": "labkit.pcap",
     "treatments": "labkit.campaign.treatments",
@@ -58,16 +53,13 @@ _MODULES = {
 
 __all__ = [
     "LabkitError",
-    "Page",
     "Placement",
     "Plan",
     "Rig",
     "Study",
     "__version__",
-    "analysis",
     "bare",
     "check_parameters",
-    "claims",
     "compare",
     "container",
     "docker",

@@ -16,13 +16,14 @@ import numpy as np
 import psutil
 
 from labkit import runtimes, studies
-from labkit.chosen import REFERENCE
 from labkit.hosts import LocalHost, collect_facts
 from labkit.placement import DRIVERS, ENGINES, MOUNTS, NETWORKS
 from labkit.rig import Rig, engine, guests, kernel_probe, storage, virtual
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.networks import NEVER
 
+#: In place of a rig: nothing can be measured here, and the reference is shown.
+REFERENCE = "reference"
 Say = Callable[[str], None]
 
 

@@ -17,13 +17,10 @@ from typing import Any
 import yaml
 
 from labkit import notebooks, status
-from labkit.analysis.power import least_blocks
 from labkit.campaign.store import newest
-from labkit.chosen import REFERENCE, Chosen, choose, choose_all
-from labkit.claims.schema import load_claims
 from labkit.data import Campaign, load
 from labkit.errors import LabkitError, Rebooted, RigError, TimeOver, UsageError, suggestion
-from labkit.paths import project, relative
+from labkit.paths import project
 from labkit.process import TERMINAL, WAIT, seconds_left, selected_blocks
 
 Say = Callable[[str], None]
@@ -82,7 +79,7 @@ def _profiles(stem: str = "*") -> list[str]:
 
 def check_profile(profile: str | None) -> None:
     """Raise `UsageError` for a profile that no study has."""
-    known = [*_profiles(), REFERENCE]
+    known = _profiles()
     if profile is not None and profile not in known:
         raise UsageError(f"no profile {profile!r}", remedy=suggestion(profile, known))
 
@@ -322,116 +319,6 @@ def run_table(runs: Sequence[Run], outcomes: Sequence[Outcome]) -> list[str]:
     return status.aligned(rows)
 
 
-def report(
-    profile: str | None,
-    folder: Path,
-    *,
-    measure: bool = False,
-    new: bool = False,
-    say: Say,
-) -> tuple[Path, list[str], dict[str, str]]:
-    """Build every page and the index; return the index, lines to print, and failures by study.
-
-    With `measure` every study is measured first, with a profile or else with `ASK`.
-    """
-    check_profile(profile)
-    failures: dict[str, str] = {}
-    chosen: list[Chosen] = []
-    built: dict[Path, Path] = {}
-    reason = rig_here()[1] if measure else ""
-    if reason:
-        say(f"cannot measure here: {reason}. The report shows the reference dataset.")
-    if measure and not reason:
-        _measure_each(profile or ASK, new, failures, say)
-    for study in find([]):
-        name = name_of(study)
-        with _noting(failures, name, say):
-            # Once: pages, index and ledger are of the same campaigns.
-            chosen.append(choose(name, profile))
-            page = _page(study, chosen[-1], folder, say)
-            built[page] = chosen[-1].shown
-    from labkit.report import pages, rig_page  # nbformat takes seconds to import
-
-    ledger = _ledger(folder, chosen, failures, say)
-    pages.build_glossary(folder / "glossary.html")
-    rig_page.build_rig(built, folder / "rig.html", ledger=ledger)
-    index = pages.build_index(list(built), folder / "index.html", failures=failures, ledger=ledger)
-    summaries = [pages.read_summary(page) for page in built]
-    headlines = [
-        sentence + (" (from the reference dataset)" if REFERENCE in path.parts else "")
-        for summary, path in zip(summaries, built.values(), strict=True)
-        for sentence in (summary.get("answer") or {}).get("sentences", [])
-    ]
-    return index, [*headlines, *_pilots(summaries), *map(str, chosen)], failures
-
-
-def _measure_each(profile: str, new: bool, failures: dict[str, str], say: Say) -> None:
-    """Measure every study in turn until the time is over; note those that fail."""
-    for notebook in find([]):
-        # A study that could not be measured still has a page, of earlier data.
-        with _noting(failures, name_of(notebook), say):
-            parameters = profile_of(notebook, profile) | {"rig": "auto", "new": new}
-            try:
-                output = measure(notebook, parameters, called=profile, seconds=24 * 3600, say=say)
-                say(f"executed: {output}")
-            except TimeOver as error:
-                say(f"{name_of(notebook)}: {error}")
-                return
-
-
-@contextlib.contextmanager
-def _noting(failures: dict[str, str], name: str, say: Say) -> Iterator[None]:
-    """Note an error of labkit as a study's failure."""
-    try:
-        yield
-    except LabkitError as error:
-        failures[name] = str(error)
-        say(f"{name} failed: {error}")
-
-
-def _pilots(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return lines that name the pilots and the command for enough blocks."""
-    names = [str(one["study"]) for one in summaries if int(one.get("blocks") or 0) < least_blocks()]
-    if not names:
-        return []
-    return [
-        f"pilots, too few blocks for any verdict: {', '.join(names)}",
-        "for verdicts: labkit report --measure --profile quick, or one study: "
-        f"labkit run {names[0]} --profile quick, then labkit report",
-    ]
-
-
-def datasets(profile: str | None) -> list[Chosen]:
-    """Return the campaigns that count of every study with a claim."""
-    check_profile(profile)
-    return choose_all(load_claims().studies, profile)
-
-
-def _ledger(
-    folder: Path, chosen: Sequence[Chosen], failures: dict[str, str], say: Say
-) -> dict[str, dict[str, int]]:
-    """Write the ledger's page; return the number of claims by source and result."""
-    from labkit.claims.ledger import ledger
-    from labkit.claims.stated import disagreements, recompute
-    from labkit.report import ledger_page
-
-    say("evaluating the claims")
-    claims = load_claims()
-    paths = [path for one in chosen if one.study in claims.studies for path in one.campaigns]
-    rows = ledger(paths, claims=claims)
-    ledger_page.build_ledger(
-        rows,
-        recompute(),
-        disagreements(),
-        folder / "ledger.html",
-        campaigns=[str(one) for one in chosen],
-    )
-    if wrong := list(rows.loc[rows["result"] == "error", "id"]):
-        failures["ledger"] = f"claims whose evaluation failed: {', '.join(wrong)}"
-        say(f"ledger: {failures['ledger']}")
-    return ledger_page.counted(rows)
-
-
 def rig_here() -> tuple[str, str]:
     """Return the rig that this user can have on this machine, or why there is none."""
     from labkit.rig import auto
@@ -440,18 +327,3 @@ def rig_here() -> tuple[str, str]:
         return auto(), ""
     except RigError as error:
         return "", error.why
-
-
-def _page(study: Path, chosen: Chosen, folder: Path, say: Say) -> Path:
-    from labkit.report import pages
-
-    say(f"analysing {chosen}")
-    home = project()
-    return pages.build_page(
-        project("notebooks/analysis") / study.name,
-        folder / f"{study.stem}.html",
-        parameters={"data": str(relative(chosen.shown, home))},
-        title=chosen.study.replace("-", " ").capitalize(),
-        note=chosen.why,
-        cwd=home,
-    )

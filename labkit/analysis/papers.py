@@ -20,7 +20,7 @@ import pandas as pd
 
 from labkit.analysis import stats, words
 from labkit.analysis.claims import Evidence
-from labkit.columns import column
+from labkit.units import column
 from labkit.data import Campaign
 from labkit.errors import UsageError, suggestion
 from labkit.paths import project

@@ -24,7 +24,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from labkit.analysis import words
 from labkit.analysis.stats import Mean
-from labkit.columns import column
+from labkit.units import column
 
 #: Inches and characters of a figure, which fits a page of 390 px.
 _WIDTH, _LINE = 3.7, 58

@@ -26,7 +26,7 @@ from labkit.analysis.claims import current, ledger
 from labkit.analysis.html import html_table
 from labkit.analysis.papers import side_by_side
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
-from labkit.columns import column as about
+from labkit.units import column as about
 from labkit.data import Campaign, load, select
 from labkit.errors import UsageError, suggestion
 

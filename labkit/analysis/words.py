@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labkit.columns import column
+from labkit.units import column
 
 #: Units of one quantity with their sizes, the smallest first.
 _TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.analysis import words
-from labkit.columns import COLUMNS, column
+from labkit.units import COLUMNS, column
 
 ROW = {
     "condition": "docker bridge",
