@@ -26,9 +26,10 @@ from labkit.analysis.claims import current, ledger
 from labkit.analysis.html import html_table
 from labkit.analysis.papers import side_by_side
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
-from labkit.units import column as about
 from labkit.data import Campaign, load, select
 from labkit.errors import UsageError, suggestion
+from labkit.paths import project
+from labkit.units import column as about
 
 #: MIME type of an answer, by which the index collects those of all pages.
 ANSWER = "application/vnd.labkit.answer+json"
@@ -118,14 +119,14 @@ class Comparison:
                 }
             )
         frame = pd.DataFrame(rows)
-        if len(frame) and frame["against"].nunique() == 1:
+        if frame["against"].nunique() == 1:
             frame = frame.drop(columns="against")
         return html_table(frame, self._caption()).text
 
     def _caption(self) -> str:
         baselines = self.table["to"].map(lambda level: words.level(self.factor, level)).unique()
         against = f" against {baselines[0]}" if len(baselines) == 1 else ""
-        margin = words.percent(float(self.table["margin"].iloc[0])) if len(self.table) else ""
+        margin = words.percent(float(self.table["margin"].iloc[0]))
         text = about(self.metric).text
         return f"{text[:1].upper()}{text[1:]}{against}; margin {margin}"
 
@@ -348,10 +349,11 @@ class Results:
                 shown = [one[0] if isinstance(factor, str) else one for one in (level, baseline)]
                 if row:
                     rows.append({**cells[0], "condition": shown[0], "to": shown[1], **row})
-        frame = pd.DataFrame(rows)
-        if len(frame):
-            frame["metric"], frame["margin"] = column, margin
-            frame["p_adjusted"] = holm(frame["p_value"])
+        if not rows:
+            why = f"no two levels of {', '.join(names)} were planned under the same conditions"
+            raise UsageError("there is nothing to compare", where=self.title, why=why)
+        frame = pd.DataFrame(rows).assign(metric=column, margin=margin)
+        frame["p_adjusted"] = holm(frame["p_value"])
         key = factor if isinstance(factor, str) else names
         return Comparison(frame, self, key, by, column)
 
@@ -671,7 +673,8 @@ def results(path: Path | str, *, ledger: str = "") -> Results:
     Parameters
     ----------
     path : Path or str
-        The folder of a campaign, or of a study's campaigns: then its newest one.
+        The folder of a campaign, or of a study's campaigns: then its newest one. A relative path
+        starts at the project's folder, as JupyterLab starts in the notebook's.
     ledger : str
         The CSV of a ledger that was computed before; "" to compute it where claims are shown.
 
@@ -689,4 +692,4 @@ def results(path: Path | str, *, ledger: str = "") -> Results:
     ... # doctest: +ELLIPSIS
     docker host ...
     """
-    return Results(load(path), {}, ledger)
+    return Results(load(project(path)), {}, ledger)

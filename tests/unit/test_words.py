@@ -117,7 +117,7 @@ def test_directions_follow_the_better_one() -> None:
 def test_levels_and_headings() -> None:
     assert words.level("placement", "docker host") == "docker host"
     assert words.level("quota_us", 1000.0) == words.level("quota_us", "1000") == "quota 1000 us"
-    assert words.level(["affinity", "rps"], ("split", "on")) == "split, rps on"
+    assert words.level(["affinity", "steering"], ("split", "on")) == "split, steering on"
     assert words.heading("rtt_ns_median", "us") == "median round-trip time (us)"
     assert words.heading("n_blocks") == "blocks"
 
