@@ -24,8 +24,8 @@ ENOUGH_BLOCKS = 6
 _HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 
 
-def page(executed: Path, output: Path, *, note: str = "") -> None:
-    """Write an executed notebook as one HTML file that loads nothing; same notebook, same bytes.
+def page(executed: Path, output: Path, *, note: str = "") -> str:
+    """Write an executed notebook as one HTML file that loads nothing, and return its title.
 
     Parameters
     ----------
@@ -45,13 +45,15 @@ def page(executed: Path, output: Path, *, note: str = "") -> None:
     if note:
         cells.insert(1, nbformat.v4.new_markdown_cell(f'<p class="note">{html(note)}</p>'))
     document.cells = cells
-    about = {"title": heading.splitlines()[0].lstrip("# "), "page": output.name, "version": VERSION}
+    title = heading.splitlines()[0].lstrip("# ")
+    about = {"title": title, "page": output.name, "version": VERSION}
     templates = str(Path(__file__).parent / "templates")
     exporter = HTMLExporter(template_name="labkit", extra_template_basedirs=[templates])
     text, _ = exporter.from_notebook_node(document, about)
     unfinished = output.with_name(f".{output.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(output)
+    return title
 
 
 def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -121,7 +123,7 @@ def _build(
         if failed.exists():
             page(failed, output, note=note)
         return [{**about, "error": str(error)}]
-    page(executed, output, note=note)
+    about["title"] = page(executed, output, note=note)
     cells = json.loads(executed.read_text(encoding="utf-8"))["cells"]
     outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
     return [{**about, **data[ANSWER]} for data in outputs if ANSWER in data]

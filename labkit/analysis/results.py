@@ -28,7 +28,7 @@ from labkit.analysis.papers import side_by_side
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
 from labkit.data import Campaign, load, select
 from labkit.errors import UsageError, suggestion
-from labkit.paths import project
+from labkit.paths import project, relative
 from labkit.units import column as about
 
 #: MIME type of an answer, by which the index collects those of all pages.
@@ -406,7 +406,7 @@ class Results:
     @property
     def title(self) -> str:
         """Study and folder."""
-        return f"{self.campaign.study} ({self.campaign.path})"
+        return f"{self.campaign.study} ({relative(self.campaign.path, project())})"
 
     def _about(self) -> list[tuple[str, str]]:
         """Return size, rig, engine, dates and limits of the campaign."""
@@ -627,7 +627,7 @@ class Results:
             "source": "reference" if "reference" in self.campaign.path.parts else "here",
             "blocks": self.campaign.complete_blocks,
             "trials": len(self.campaign.ok),
-            "rig": ", ".join(facts[name] for name in ("processors", "kernel", "engine")),
+            "rig": ", ".join(facts[name] for name in ("processors", "engine")),
             "sentences": sentences,
             "rows": json.loads(pd.DataFrame(rows).to_json(orient="records")),
         }
