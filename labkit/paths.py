@@ -10,7 +10,7 @@ from labkit.errors import UsageError
 #: The environment variable that names the project's folder; `labkit --project` sets it.
 VARIABLE = "LABKIT_PROJECT"
 #: The file that a project's folder is known by.
-MARK = "data/claims.toml"
+MARK = "notebooks/00-start.ipynb"
 #: The file of a campaign that says how far it is, and which process runs it.
 PROGRESS = ".progress.json"
 

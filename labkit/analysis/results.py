@@ -425,7 +425,7 @@ class Results:
             ("measured", " to ".join(map(str, sorted({days.min(), days.max()})))),
             ("rig", f"{campaign.rig['name']}: {'; '.join(campaign.rig['caveats'])}"),
             ("processors", f"{processor.get('count')} x {processor.get('model')}"),
-            ("kernel", f"{stable.get('kernel', {}).get('release')}, control groups {groups}"),
+            ("kernel", f"Linux {stable.get('kernel', {}).get('release')}, control groups {groups}"),
             ("engine", f"Docker {engine.get('version')}" if engine else "none"),
             ("margin", words.percent(campaign.margin)),
             ("settings", ", ".join(plain)),
@@ -621,12 +621,13 @@ class Results:
             for row in one.rows
         ]
         sentences = [sentence for one in answers for sentence in one.sentences]
+        facts = dict(self._about())
         bundle = {
             "study": self.campaign.study,
-            "data": str(self.campaign.path),
+            "source": "reference" if "reference" in self.campaign.path.parts else "here",
             "blocks": self.campaign.complete_blocks,
             "trials": len(self.campaign.ok),
-            "rig": self.campaign.rig["name"],
+            "rig": ", ".join(facts[name] for name in ("processors", "kernel", "engine")),
             "sentences": sentences,
             "rows": json.loads(pd.DataFrame(rows).to_json(orient="records")),
         }

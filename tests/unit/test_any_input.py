@@ -19,16 +19,16 @@ import pytest
 from damaged import ODD, damaged, odd_json, survives
 from hypothesis import given
 from hypothesis import strategies as st
-from small_datasets import write_campaign
-
-import labkit
-from labkit import pcap
-from labkit.campaign import evidence
 from labkit.claims.published import TAIL, published
 from labkit.claims.schema import load_claims
 from labkit.dataset.describe import describe
 from labkit.dataset.files import SUMS, parse_json, read_sums
 from labkit.dataset.package import pack, verify
+from small_datasets import write_campaign
+
+import labkit
+from labkit import pcap
+from labkit.campaign import evidence
 from labkit.errors import LabkitError
 from labkit.hosts import json_rows
 from labkit.hosts.facts import parse_facts

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 #: What a notebook may import of labkit.
-PUBLIC = {"labkit", "labkit.tools", "labkit.plots"}
+PUBLIC = {"labkit", "labkit.analysis", "labkit.plots", "labkit.tools"}
 
 
 def _name(path: Path) -> str:

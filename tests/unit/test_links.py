@@ -10,7 +10,6 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 
-import labkit
 from labkit.paths import project
 
 ROOT = project(".")
@@ -90,15 +89,3 @@ def test_files_named_in_texts_exist() -> None:
     made = re.compile(r"local|_build|NAME|KEY|SHA256|prime-numbers")
     assert len(named) > 20
     assert [name for name in named if not (ROOT / name).exists() and not made.search(name)] == []
-
-
-def test_the_table_of_the_reference_dataset() -> None:
-    text = (ROOT / "data" / "reference" / "README.md").read_text(encoding="utf-8")
-    pattern = r"^\| `([\w-]+)` \| .* \| (\d+) attempts at trials in \d+ blocks \((\d+) failed"
-    rows = re.findall(pattern, text, re.MULTILINE)
-    counts = {}
-    for study in (ROOT / "data" / "reference").glob("*/plan.json"):
-        attempts = labkit.load(study.parent).records
-        failed = sum(one["status"] != "ok" for one in attempts)
-        counts[study.parent.name] = (len(attempts), failed)
-    assert {name: (int(trials), int(failed)) for name, trials, failed in rows} == counts

@@ -81,7 +81,7 @@ def test_any_name_is_a_column(name: str) -> None:
         (0.1534, "loss", "15.3 %"),
         (37, "retransmits", "37"),
         (102_400, "size_b", "100 KiB"),
-        (math.nan, "rtt_ns", "unknown ns"),
+        (math.nan, "rtt_ns", ""),
     ],
 )
 def test_amounts_have_a_readable_unit(value: float, name: str, text: str) -> None:
@@ -116,8 +116,12 @@ def test_directions_follow_the_better_one() -> None:
 
 def test_levels_and_headings() -> None:
     assert words.level("placement", "docker host") == "docker host"
+    assert words.level("case", "3a") == "in two containers"
     assert words.level("quota_us", 1000.0) == words.level("quota_us", "1000") == "quota 1000 us"
     assert words.level(["affinity", "steering"], ("split", "on")) == "split, steering on"
+    assert words.level(["quota_us", "loop"], (0, "open")) == "no quota, open loop"
+    sizes = ["size 0 B", "size 1500 B", "size 100 KiB", "size 64 MiB"]
+    assert [words.level("size_b", size) for size in (0, 1500, 102400, 2**26)] == sizes
     assert words.heading("rtt_ns_median", "us") == "median round-trip time (us)"
     assert words.heading("n_blocks") == "blocks"
 
@@ -130,6 +134,7 @@ def test_levels_and_headings() -> None:
         ({"verdict": "equivalent"}, "docker bridge equals bare cgroup within 2 %"),
         ({"verdict": "cannot tell", "blocks_needed": 39.2}, "16 blocks (about 40 would tell)"),
         ({"verdict": "cannot tell"}, "cannot tell whether docker bridge differs"),
+        ({"verdict": "cannot tell", "reason": "the load was"}, "16 blocks; the load was"),
     ],
 )
 def test_sentences_have_the_direction_and_every_number(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from labkit.claims.setting import setting
 from labkit.dataset import Dataset
+
 from labkit.errors import RigError, UsageError
 from labkit.rig import GuestRig, InventoryRig, Rig, guests, kind_of, lock, netns, qemu
 from labkit.rig.qemu import Guest

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from labkit.claims.schema import load_claims
 from recordings import ADDRESS, read
 
 from labkit.campaign import record
-from labkit.claims.schema import load_claims
 from labkit.errors import ManipulationError, ToolOutput, UsageError
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Target

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from labkit.claims.schema import load_claims
 from recordings import ADDRESS, RECORDINGS, read
 
-from labkit.claims.schema import load_claims
 from labkit.errors import ToolOutput
 from labkit.tools import bonnie, fio, linpack, netperf, stream, stress_ng, sysbench
 
