@@ -621,13 +621,8 @@ class Results:
             for row in one.rows
         ]
         sentences = [sentence for one in answers for sentence in one.sentences]
-        facts = dict(self._about())
         bundle = {
             "study": self.campaign.study,
-            "source": "reference" if "reference" in self.campaign.path.parts else "here",
-            "blocks": self.campaign.complete_blocks,
-            "trials": len(self.campaign.ok),
-            "rig": ", ".join(facts[name] for name in ("processors", "engine")),
             "sentences": sentences,
             "rows": json.loads(pd.DataFrame(rows).to_json(orient="records")),
         }
