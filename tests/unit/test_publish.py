@@ -120,7 +120,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LABKIT_PROJECT", str(tmp_path))
     monkeypatch.setattr(claims, "ledger", lambda *folders: pd.DataFrame({"in": map(str, folders)}))
     (tmp_path / "data" / "reference").mkdir(parents=True)
-    (tmp_path / "data" / "claims.toml").touch()
+    write(tmp_path / "notebooks/00-start.ipynb")
     tag = {"tags": ["parameters"]}
     answer = f'display({{"{ANSWER}": {{"data": data}}, "text/plain": ""}}, raw=True)'
     for name, source in {"10-x": answer, "20-y": answer, "30-z": "1 / 0", "40-none": "1"}.items():
