@@ -20,10 +20,10 @@ import pandas as pd
 
 from labkit.analysis import stats, words
 from labkit.analysis.claims import Evidence
-from labkit.units import column
 from labkit.data import Campaign
 from labkit.errors import UsageError, suggestion
 from labkit.paths import project
+from labkit.units import column
 
 __all__ = ["published", "side_by_side"]
 

@@ -27,7 +27,7 @@ from labkit.analysis.stats import Mean
 from labkit.units import column
 
 #: Inches and characters of a figure, which fits a page of 390 px.
-_WIDTH, _LINE = 3.7, 60
+_WIDTH, _LINE = 3.7, 58
 _INK = "#7d7d7d"
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
 #: Colours that read on white and on black.
@@ -256,5 +256,6 @@ def grid(table: pd.DataFrame, rows: str, cols: str, factor: str | Sequence[str] 
     axes.set(xlabel="", ylabel="")
     axes.tick_params(length=0, rotation=0)
     texts = "; ".join(tidy[["row", "column", "text"]].agg(" ".join, axis=1)).replace("\n", " ")
-    figure.alt = f"{column(table['metric'].iloc[0]).text}, ratios: {texts}."
+    metrics = ", ".join(column(name).text for name in table["metric"].unique())
+    figure.alt = f"{metrics}, ratios: {texts}."
     return figure

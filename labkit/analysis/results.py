@@ -8,6 +8,7 @@ reason.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +26,9 @@ from labkit.analysis.claims import current, ledger
 from labkit.analysis.html import html_table
 from labkit.analysis.papers import side_by_side
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
-from labkit.units import column as about
 from labkit.data import Campaign, load, select
 from labkit.errors import UsageError, suggestion
+from labkit.units import column as about
 
 #: MIME type of an answer, by which the index collects those of all pages.
 ANSWER = "application/vnd.labkit.answer+json"
@@ -344,7 +345,7 @@ class Results:
                 row = self._row(table, cells, margin)
                 shown = [one[0] if isinstance(factor, str) else one for one in (level, baseline)]
                 if row:
-                    rows.append({**group, "condition": shown[0], "to": shown[1], **row})
+                    rows.append({**cells[0], "condition": shown[0], "to": shown[1], **row})
         frame = pd.DataFrame(rows)
         if len(frame):
             frame["metric"], frame["margin"] = column, margin
@@ -625,7 +626,7 @@ class Results:
             "trials": len(self.campaign.ok),
             "rig": self.campaign.rig["name"],
             "sentences": sentences,
-            "rows": rows,
+            "rows": json.loads(pd.DataFrame(rows).to_json(orient="records")),
         }
         display({ANSWER: bundle, "text/plain": "\n".join(sentences)}, raw=True)  # type: ignore[no-untyped-call]
 

@@ -90,10 +90,12 @@ def heading(name: str, unit: str | None = None) -> str:
 
 
 def level(factor: str | Sequence[str], value: Any) -> str:
-    """Return a level: a name by itself, a number or a switch after its factor (``rps on``)."""
+    """Return a level: its words in columns.csv, a name by itself, or a number after its factor."""
     if not isinstance(factor, str):
         return ", ".join(level(one, part) for one, part in zip(factor, value, strict=True))
     text = f"{value:.10g}" if isinstance(value, float) else str(value)
+    if (named := column(f"{factor}={text}")).kind == "key":
+        return named.text
     known = column(factor)
     if text[:1].isdecimal():
         return f"{known.text} {text} {known.unit.removeprefix('1')}".strip()
@@ -119,6 +121,8 @@ def row(result: Mapping[Any, Any]) -> dict[str, str]:
     direction = word(result["estimate"], metric)
     words = {"differs": direction, "equivalent": f"same within {within}"}
     words["differs within margin"] = f"{direction}, within {within}"
+    if verdict == "cannot tell" and result["reason"]:
+        verdict = f"{verdict}: {result['reason']}"
     return {
         "value": amount(result["value"], metric),
         "baseline": amount(result["baseline"], metric),
@@ -143,7 +147,9 @@ def sentence(result: Mapping[Any, Any], factor: str | Sequence[str], by: Sequenc
         "equivalent": f"{subject} equals {baseline} within {within}",
     }.get(verdict, f"cannot tell whether {subject} differs from {baseline}")
     blocks = f"{texts['blocks']} block{'' if result['n_blocks'] == 1 else 's'}"
-    if verdict == "cannot tell" and result["blocks_needed"] > result["n_blocks"]:
+    if verdict == "cannot tell" and result["reason"]:
+        blocks += f"; {result['reason']}"
+    elif verdict == "cannot tell" and result["blocks_needed"] > result["n_blocks"]:
         blocks += f" (about {math.ceil(result['blocks_needed']):,} would tell)"
     values = f"{texts['value']} against {texts['baseline']}, {texts['difference']}"
     return f"{opening}: {column(result['metric']).text} {values}, {texts['ratio']}, {blocks}"

@@ -72,11 +72,10 @@ def make_rows(
             "started_ns": outcome["started_ns"],
             "seconds": outcome["seconds"],
             "saturated": saturated(numbers, flags),
+            "router": _router(record),
         }
-        if f"{_LOADED}sent_per_s" in numbers:
+        if any(name.startswith(_LOADED) for name in numbers):
             row[f"{_LOADED}saturated"] = saturated(numbers, flags, _LOADED)
-        if router := _router(record):
-            row["router"] = router
         rows.append(row | numbers)
     return rows
 

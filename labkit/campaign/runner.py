@@ -148,7 +148,7 @@ class Runner:
             flags = trial.record["flags"]  # of the windows; a protocol may add others
             flags += [f"afterwards {text}" for text in self._mend(error)]
             flags += [flag for flag in measurement.flags if flag not in flags]
-            numbered = {**keys, "attempt": attempt}
+            numbered = {"trial": keys["trial"], "attempt": attempt, **keys}
             rows = make_rows(numbered, condition, outcome, trial.record, measurement)
             record = {name: x for name, x in trial.record.items() if name not in _IN_ROWS}
             store.add(rows, {"error": why, **record}, measurement.samples, trial.logs)

@@ -116,6 +116,7 @@ def test_directions_follow_the_better_one() -> None:
 
 def test_levels_and_headings() -> None:
     assert words.level("placement", "docker host") == "docker host"
+    assert words.level("case", "3a") == "in two containers"
     assert words.level("quota_us", 1000.0) == words.level("quota_us", "1000") == "quota 1000 us"
     assert words.level(["affinity", "rps"], ("split", "on")) == "split, rps on"
     assert words.heading("rtt_ns_median", "us") == "median round-trip time (us)"
@@ -130,6 +131,7 @@ def test_levels_and_headings() -> None:
         ({"verdict": "equivalent"}, "docker bridge equals bare cgroup within 2 %"),
         ({"verdict": "cannot tell", "blocks_needed": 39.2}, "16 blocks (about 40 would tell)"),
         ({"verdict": "cannot tell"}, "cannot tell whether docker bridge differs"),
+        ({"verdict": "cannot tell", "reason": "the load was"}, "16 blocks; the load was"),
     ],
 )
 def test_sentences_have_the_direction_and_every_number(

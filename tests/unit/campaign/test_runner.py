@@ -26,7 +26,7 @@ from labkit.campaign.study import Plan, Study, code_digest
 from labkit.campaign.treatments import CpuSpeed
 from labkit.campaign.trial import Trial
 from labkit.campaign.window import harness_switches
-from labkit.data import Campaign, load
+from labkit.data import KEYS, Campaign, load
 from labkit.design import Condition, make_design
 from labkit.errors import CommandFailed, CpusDisturbed, HostUnreachable, LabkitError, Rebooted
 from labkit.hosts import LocalHost
@@ -102,6 +102,7 @@ def test_every_planned_trial_runs_once_in_the_order_of_the_plan(rig: Rig, tmp_pa
     assert found.samples("value_ns")["value_ns"].tolist() == wanted
     assert found.trials["n"].tolist() == wanted
     assert found.trials["value_ns_median"].tolist() == wanted
+    assert list(found.trials)[:6] == list(KEYS)
     plan.run(tmp_path)
     assert len(protocol.seen) == 6
 
