@@ -177,4 +177,4 @@ def test_intervals_and_p_values_agree(seed, effect):
     assert (low > 1) == (2 * estimate.p_above(1.0) < 0.05)
     assert (high < 1) == (2 * estimate.p_below(1.0) < 0.05)
     inner = estimate.interval(0.90)
-    assert (estimate.p_inside(0.9, 1.1) < 0.05) == (0.9 < inner[0] and inner[1] < 1.1)
+    assert (estimate.p_inside(0.9, 1.1) < 0.05) == (inner[0] > 0.9 and inner[1] < 1.1)
