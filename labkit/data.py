@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from labkit.errors import DatasetError, UsageError, suggestion
 
-__all__ = ["FORMAT", "SAMPLE_STATISTICS", "Campaign", "campaigns", "load", "statistics"]
+__all__ = ["FORMAT", "SAMPLE_STATISTICS", "Campaign", "by_study", "campaigns", "load", "statistics"]
 
 #: Version of the files; another one is refused.
 FORMAT = 2
@@ -313,6 +313,18 @@ def campaigns(folder: Path | str) -> list[Campaign]:
     """Return every campaign in a folder, at any depth, in the order in which they were begun."""
     paths = sorted(Path(folder).rglob("plan.json"), key=lambda plan: (plan.parent.name, plan))
     return [Campaign(plan.parent, _read_json(plan)) for plan in paths]
+
+
+def by_study(folder: Path | str) -> dict[str, Campaign]:
+    """Return the campaign of each study in a folder that has most complete blocks.
+
+    Of equal ones it is the newest.
+    """
+    best: dict[str, Campaign] = {}
+    for one in campaigns(folder):
+        if one.complete_blocks >= getattr(best.get(one.study), "complete_blocks", 0):
+            best[one.study] = one
+    return best
 
 
 def _numbers(levels: Iterable[Any]) -> list[Any]:

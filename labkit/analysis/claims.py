@@ -48,9 +48,9 @@ from labkit.analysis.stats import (
     holm,
     ratio,
 )
-from labkit.data import Campaign, campaigns, expand
+from labkit.data import Campaign, by_study, expand
 from labkit.errors import DatasetError, UsageError
-from labkit.paths import project
+from labkit.paths import project, relative
 
 #: Verdicts, the weakest of a finding's claims first.
 VERDICTS = ("does not hold here", "cannot tell", "needs", "holds, other size", "holds")
@@ -63,7 +63,7 @@ ALPHA = 0.05
 COLUMNS = [
     *("id", "source", "finding", "says", "published", "estimate", "low", "high", "n_blocks"),
     *("verdict", "marks", "needs", "why", "parts", "place", "tier", "study", "explains"),
-    *("sentence", "note", "p", "p_adjusted", "dataset"),
+    *("sentence", "note", "p", "p_adjusted", "folder", "dataset"),
 ]
 
 
@@ -148,12 +148,16 @@ class Claim:
                 for before, after in itertools.pairwise(run):
                     yield _label(after, before), [after, before], [1.0, -1.0]
             return
-        for cell in expand(self.of):
+        every = expand(self.of)
+        varied = [name for name in every[0] if len({one.get(name) for one in every}) > 1]
+        for cell in every:
             cells: list[Cell] = [cell]
             weights = [1.0]
+            label = _label(cell)
             if self.to is not None:
                 cells, weights = [cell, {**cell, **self.to}], [1.0, -1.0]
-            label = _label(*cells)
+                where = {n: cell[n] for n in varied if n in cell and n not in self.to}
+                label = _label(*cells) + (f" ({_label(where)})" if where else "")
             if self.than is not None:
                 cells = [*cells, *({**one, **self.than} for one in cells)]
                 weights = [*weights, *(-weight for weight in weights)]
@@ -231,7 +235,10 @@ class Part:
     def text(self, column: str, compared: bool) -> str:
         """Return label, estimate and interval in words."""
         low, high = self.estimate.interval()
-        if compared:
+        if self.low == -MARGIN:  # a share of the rise or of the baseline, of a line
+            texts = [words.percent(one) for one in (self.estimate.value, low, high)]
+            shown = f"{texts[0]} [{texts[1]}, {texts[2]}]"
+        elif compared:
             shown = words.ratio(self.estimate.value, low, high)
         else:
             shown = words.amount(self.estimate.value, column, low, high)
@@ -316,7 +323,7 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
             parts.append(("slope", Mean.of(slope, log=False), 0.0, math.inf))
             parts += [
                 (
-                    f"deviation at {at:g}, share of the rise",
+                    f"deviation at {at:g}, of the rise",
                     Mean.of(one, log=False),
                     -MARGIN,
                     MARGIN,
@@ -328,7 +335,7 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
         offset, growth = added_cost(table.cells(*run, *({**cell, **to} for cell in run)), list(x))
         label = _label({n: v for n, v in run[0].items() if n != claim.along and n not in to})
         parts.append((f"{label}: added at 0", offset, 0.0, math.inf))
-        parts.append((f"{label}: growth", growth, -MARGIN, MARGIN))
+        parts.append((f"{label}: growth, of the baseline", growth, -MARGIN, MARGIN))
     return [
         Part(label, mean, low, high, math.nan, mean.p_inside(low, high), len(parts))
         for label, mean, low, high in parts
@@ -440,7 +447,8 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
     deciding = (failing if refuted else holding)[may_fail]
     p_value = deciding.count * deciding.p_fails if refuted else deciding.p_holds
     low, high = deciding.estimate.interval()
-    texts = [part.text(claim.value, claim.to is not None or bool(claim.order)) for part in parts]
+    compared = bool(claim.order or (claim.to and not claim.line))
+    texts = [part.text(claim.value, compared) for part in parts]
     why = texts[parts.index(deciding)]
     if verdict == "cannot tell" and not needs:
         bounds = [bound for bound in deciding.refuting if math.isfinite(bound)]
@@ -483,7 +491,8 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     Parameters
     ----------
     *folders : Path or str
-        Each with campaigns, such as ``data/reference``; of several of a study the newest counts.
+        Each with campaigns; by default the reference and what was measured here. Of several
+        campaigns of a study the one with most complete blocks counts.
 
     Returns
     -------
@@ -492,7 +501,7 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
         ``source``, ``finding``, ``says``, ``published``, ``estimate``, ``low``, ``high`` (95 %),
         ``n_blocks``, ``verdict``, ``marks``, ``needs``, ``why``, ``parts``, ``place``, ``tier``,
         ``study``, ``explains``, ``sentence``, ``note``, ``p`` (times the interim analyses),
-        ``p_adjusted`` (Holm, over a paper's claims that can be decided) and ``dataset``.
+        ``p_adjusted`` (Holm, over a paper's claims that can be decided), ``folder``, ``dataset``.
 
     Raises
     ------
@@ -500,13 +509,17 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
         There is no campaign, or a file has a mistake.
     """
     rows = []
-    for folder in folders:
-        found = {one.study: Evidence(one) for one in campaigns(folder)}
+    for folder in folders or (project("data/reference"), project("data/local")):
+        found = {study: Evidence(one) for study, one in by_study(folder).items()}
         for paper in load_papers():
             named = {claim: one.id for one in paper.findings for claim in one.claims}
             rows += [
-                {**evaluate(claim, found[claim.study]), "finding": named.get(claim.id, "")}
-                | {"dataset": str(found[claim.study].campaign.path)}
+                {
+                    **evaluate(claim, found[claim.study]),
+                    "finding": named.get(claim.id, ""),
+                    "folder": str(relative(Path(folder), project())),
+                    "dataset": str(relative(found[claim.study].campaign.path, project())),
+                }
                 for claim in paper.claims
                 if claim.study in found
             ]
@@ -517,15 +530,11 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
             remedy="measure one first: labkit run STUDY -P ask",
         )
     table = pd.DataFrame(rows)
-    family = (
-        (table["needs"] == "") & (table["explains"] == "") & (table["n_blocks"] >= LEAST_BLOCKS)
+    family = table["p"].where(
+        table["needs"].eq("") & table["explains"].eq("") & table["n_blocks"].ge(LEAST_BLOCKS)
     )
-    folder_of = table["dataset"].map(lambda path: str(Path(path).parent))
-    table["p_adjusted"] = (
-        table["p"].where(family).groupby([folder_of, table["source"]]).transform(holm)
-    )
-    decided = ~table["verdict"].isin(["cannot tell", "needs"])
-    passes = decided & (table["p_adjusted"] < ALPHA)
+    table["p_adjusted"] = family.groupby([table["folder"], table["source"]]).transform(holm)
+    passes = (table["p_adjusted"] < ALPHA) & ~table["verdict"].isin(["cannot tell", "needs"])
     table["marks"] += passes.map({True: "•", False: ""})
     return table[COLUMNS]
 
@@ -565,7 +574,7 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
         for finding in paper.findings:
             wanted = list(finding.claims)
             own = latest[latest["id"].isin(wanted)]
-            if own["dataset"].map(lambda path: Path(path).parent).nunique() > 1:
+            if own["folder"].nunique() > 1:
                 own = first[first["id"].isin(wanted)]
             if not len(own):
                 continue

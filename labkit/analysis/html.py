@@ -52,7 +52,8 @@ def html_table(frame: pd.DataFrame, caption: str, classes: str = "") -> Html:
     """
     kinds = []
     for name in frame:
-        long = frame[name].map(html).str.len().max() > _LONG
+        texts = frame[name].map(html).str.replace("<[^>]*>", "", regex=True)
+        long = texts.str.len().max() > _LONG
         number = pd.api.types.is_numeric_dtype(frame[name])
         kinds.append(' class="number"' if number else ' class="text"' if long else "")
     head = [f'<th scope="col"{kinds[at]}>{html(name)}</th>' for at, name in enumerate(frame)]

@@ -23,48 +23,51 @@ _COUNTED = {
 Answers = Sequence[Mapping[str, Any]]
 
 
-def findings_sentence(findings: pd.DataFrame) -> Html:
-    """Count the findings by verdict, in a sentence."""
+def opening(findings: pd.DataFrame, answers: Answers) -> Html:
+    """Count the findings by verdict; warn of numbers of another machine, pilots and failed pages.
+
+    Parameters
+    ----------
+    findings : DataFrame
+        As `labkit.analysis.claims.findings` returns it.
+    answers : sequence of mapping
+        What the pages handed to the index: ``page``, ``title``, ``study``, ``source`` (here or
+        reference), ``blocks``, ``sentences``, ``rows`` and ``rig`` (in words), or ``error``.
+    """
     counts = findings["verdict"].value_counts()
     parts = [f"{counts[word]} {text}" for word, text in _COUNTED.items() if word in counts]
     papers = f"{len(findings)} findings of {findings['source'].nunique()} papers"
-    return Html(f'<p class="lead">Of {papers}, {", ".join(parts)}.</p>')
-
-
-def warnings(answers: Answers) -> Html:
-    """Warn of numbers of another machine, of pilots, and of pages that failed."""
+    lines = [f'<p class="lead">Of {papers}, {", ".join(parts)}.</p>']
     known = [one for one in answers if "error" not in one]
-    affected = {
-        "Not measured on this machine, but by the reference campaign": [
-            one["study"] for one in known if one["source"] != "here"
-        ],
-        f"Pilots of fewer than {LEAST_BLOCKS} blocks, which decide nothing": [
-            one["study"] for one in known if one["blocks"] < LEAST_BLOCKS
-        ],
-    }
-    texts = [
-        f"{text}: {'all studies' if len(names) == len(known) else ', '.join(names)}."
-        for text, names in affected.items()
-        if names
-    ]
-    texts += [f"{one['page']} failed: {one['error']}" for one in answers if "error" in one]
-    return Html("\n".join(f'<p class="alarm">{html(text)}</p>' for text in texts))
+    elsewhere = [one["study"] for one in known if one["source"] != "here"]
+    pilots = [one["study"] for one in known if one["blocks"] < LEAST_BLOCKS]
+    texts = [f"{one['page']} failed: {one['error']}" for one in answers if "error" in one]
+    for text, names in {
+        "Not measured on this machine, but by the reference campaign": elsewhere,
+        f"Pilots of fewer than {LEAST_BLOCKS} blocks, which decide nothing": pilots,
+    }.items():
+        studies = "all studies" if len(names) == len(known) else ", ".join(names)
+        texts += [f"{text}: {studies}."] if names else []
+    lines += [f'<p class="alarm">{html(text)}</p>' for text in texts]
+    rigs = ", ".join(dict.fromkeys(one["rig"] for one in known))
+    return Html("\n".join([*lines, f'<p class="note">Rig: {html(rigs)}.</p>']))
 
 
 def answers_table(answers: Answers) -> Html:
     """Show each study with its first answer and a link to its page."""
-    columns = ["Question", "Answer", "Ratio [95 % interval]", "Blocks", "Measured"]
+    columns = ["Question", "Answer", "Ratio [95 % interval]", "Measured"]
     rows = []
     for one in answers:
         question = Html(f'<a href="{html(one["page"])}">{html(one["title"])}</a>')
         if "error" in one:
-            rows.append((question, "this page failed", "", "", ""))
+            rows.append((question, "this page failed", "", ""))
             continue
         first = one["rows"][0]
         ratio = words.ratio(first["estimate"], first["low"], first["high"])
-        measured = "here" if one["source"] == "here" else "reference"
-        rows.append((question, one["sentences"][0], ratio, one["blocks"], measured))
-    return html_table(pd.DataFrame(rows, columns=columns), "The studies and their first answers")
+        measured = f"{one['source']}, {one['blocks']} blocks"
+        rows.append((question, one["sentences"][0], ratio, measured))
+    table = pd.DataFrame(rows, columns=columns)
+    return html_table(table, "The studies and their first answers", classes="stacked")
 
 
 def verdict_bars(claims: pd.DataFrame) -> Html:
@@ -97,7 +100,7 @@ def findings_table(findings: pd.DataFrame) -> Html:
         for one in findings.to_dict("records")
     ]
     table = pd.DataFrame(rows, columns=["Finding", "Verdict", "Why"])
-    return html_table(table, "Findings that the papers are cited for")
+    return html_table(table, "Findings that the papers are cited for", classes="stacked")
 
 
 def claims_table(claims: pd.DataFrame, caption: str) -> Html:
@@ -113,7 +116,7 @@ def claims_table(claims: pd.DataFrame, caption: str) -> Html:
     ]
     index = pd.Index(claims["id"], name="id")
     table = pd.DataFrame(rows, index, ["Claim", "Published", "Measured", "Verdict"])
-    return html_table(table, caption)
+    return html_table(table, caption, classes="stacked")
 
 
 def paper(ledger: pd.DataFrame, source: str) -> Html:

@@ -98,7 +98,7 @@ def forest(table: pd.DataFrame, factor: str | Sequence[str] = "", by: Sequence[s
         label = words.label(record, factor, by)
         label += f" against {words.level(factor, record['to'])}" if len(baselines) > 1 else ""
         rows.append(f"{label}: {texts['ratio']} {texts['verdict']}".replace("  ", " "))
-        for text in textwrap.wrap(rows[-1], _LINE):
+        for text in textwrap.wrap(rows[-1].replace(" •", "\u00a0•"), _LINE):
             axes.text(0, line, text, va="center", transform=across).set_in_layout(False)
             line += 1
         if verdict != "not measured":
@@ -201,16 +201,19 @@ def over_blocks(trials: pd.DataFrame, value: str, hue: str, col: str | None = No
 def curve(trials: pd.DataFrame, value: str, over: str, hue: str, col: str | None = None) -> Figure:
     """Draw the mean over blocks with its 95 % interval, over the levels of a factor."""
     table, heading, counts = _blocks(trials, value, over, hue, col)
+    table = table.sort_values([over, "block"])  # seaborn would sort the values of each point
     if not (numeric := pd.api.types.is_numeric_dtype(table[over])):
         table[over] = table[over].map(lambda level: textwrap.fill(str(level), 7))
     labels = (words.heading(over), heading, f"{counts}, 95 % intervals")
     look = {"estimator": lambda values: _mean(values).value, "err_style": "bars", "markers": True}
-    look["errorbar"] = lambda values: _mean(values).interval()
+    look |= {"errorbar": lambda values: _mean(values).interval(), "sort": False}
     figure = _curves(table, over, value, hue, col, labels, **look)
     figure.axes[0].set_ylim(bottom=min(0, table[value].min()))
+    if numeric:
+        figure.axes[0].xaxis.set_major_formatter("{x:,.10g}")
     for which, name in (("x", over), ("y", value)) if numeric else (("y", value),):
         low, high = table[name].min(), table[name].max()
-        if high > 20 * low > 0:
+        if high > 50 * low > 0:
             _log_axis(figure.axes[0], which, low / 1.2, high * 1.2)
     return figure
 

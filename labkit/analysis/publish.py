@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.analysis.html import html
-from labkit.data import Campaign, campaigns
+from labkit.data import Campaign, by_study
 from labkit.errors import DatasetError, LabkitError
 from labkit.notebooks import execute
 from labkit.paths import project, relative
@@ -20,8 +20,8 @@ from labkit.version import VERSION
 ANSWER = "application/vnd.labkit.answer+json"
 #: Complete blocks from which on a campaign measured here is shown instead of the reference.
 ENOUGH_BLOCKS = 6
-#: Tags of cells that a page leaves out; papermill's own repeat the error of a cell.
-_HIDDEN = {"hide", "papermill-error-cell-tag"}
+#: Tags of cells that a page leaves out: defaults of parameters, and a cell's error repeated.
+_HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 
 
 def page(executed: Path, output: Path, *, note: str = "") -> None:
@@ -83,7 +83,7 @@ def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> li
     say("evaluating the claims")
     folder.mkdir(parents=True, exist_ok=True)
     ledger, handed = folder / "ledger.csv", folder / "answers.json"
-    claims.ledger(data).to_csv(ledger, index=False, lineterminator="\n")
+    claims.ledger(*filter(None, [data])).to_csv(ledger, index=False, lineterminator="\n")
     given = {"ledger": str(relative(ledger, home))}
     jobs = [(notebooks / "90-ledger.ipynb", given, "")]
     for notebook, campaign in studies:
@@ -129,14 +129,10 @@ def _build(
 
 def _studies(data: Path | None) -> Iterator[tuple[Path, Campaign]]:
     """Yield the analysis notebook of each study with the campaign that its page shows."""
-    local = campaigns(data or project("data/local"))
-    reference: list[Campaign] = []
+    shown = by_study(data or project("data/local"))
     if data is None:
-        local = [one for one in local if one.complete_blocks >= ENOUGH_BLOCKS]
-        reference = campaigns(project("data/reference"))
+        shown = {study: one for study, one in shown.items() if one.complete_blocks >= ENOUGH_BLOCKS}
+        shown = by_study(project("data/reference")) | shown
     for notebook in sorted(project("notebooks/analysis").glob("[0-9]*.ipynb")):
-        study = notebook.stem.partition("-")[2]
-        own = [one for one in local if one.study == study]
-        own = own or [one for one in reference if one.study == study]
-        if own:
-            yield notebook, max(own, key=lambda one: (one.complete_blocks, one.path.name))
+        if campaign := shown.get(notebook.stem.partition("-")[2]):
+            yield notebook, campaign

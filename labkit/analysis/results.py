@@ -618,6 +618,10 @@ class Results:
             for one in answers
             for row in one.rows
         ]
+        for row in rows:  # JSON has no other numbers
+            row |= {
+                n: None for n, v in row.items() if isinstance(v, float) and not math.isfinite(v)
+            }
         sentences = [sentence for one in answers for sentence in one.sentences]
         bundle = {
             "study": self.campaign.study,

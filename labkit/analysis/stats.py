@@ -91,51 +91,49 @@ class Mean:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return the confidence interval of `value`."""
-        if math.isnan(self.error):
-            return math.nan, math.nan
-        half = float(special.stdtrit(self.df, (1 + level) / 2)) * self.error if self.error else 0.0
+        half = float(special.stdtrit(self.df, (1 + level) / 2)) * self.error
         low, high = self.centre - half, self.centre + half
         return (math.exp(low), math.exp(high)) if self.log else (low, high)
 
+    def _distance(self, bound: float) -> float:
+        """Return how far a bound lies above the mean, on its scale."""
+        if self.log:
+            bound = math.log(bound) if bound > 0 else -math.inf
+        return bound - self.centre
+
     def p_above(self, bound: float) -> float:
         """Return the one-sided p-value that shows `value` to lie above a bound."""
-        if self.log and bound <= 0:
-            return 0.0
-        distance = self.centre - (math.log(bound) if self.log else bound)
-        if not self.error > 0:
-            return math.nan if math.isnan(self.error) else float(distance <= 0)
-        return float(special.stdtr(self.df, -distance / self.error))
+        distance = self._distance(bound)
+        if self.error == 0:
+            return float(distance >= 0)
+        return float(special.stdtr(self.df, distance / self.error))
 
     def p_below(self, bound: float) -> float:
         """Return the one-sided p-value that shows `value` to lie below a bound."""
-        if math.isinf(bound):
-            return 0.0
-        if not self.error > 0:
-            return 1.0 - self.p_above(bound)
-        return 1.0 if self.log and bound <= 0 else 1.0 - self.p_above(bound)
+        distance = self._distance(bound)
+        if self.error == 0:
+            return float(distance <= 0)
+        return float(special.stdtr(self.df, -distance / self.error))
 
     def p_inside(self, low: float, high: float) -> float:
         """Return the p-value of two one-sided tests that `value` lies between two bounds."""
-        below_low = 0.0 if math.isinf(low) else self.p_above(low)
-        return float(np.maximum(below_low, self.p_below(high)))
+        return float(np.maximum(self.p_above(low), self.p_below(high)))
 
     def blocks_needed(self, bound: float, alpha: float = 0.05) -> float:
         """Return how many blocks would tell `value` from a bound, with a power of 80 %.
 
         The normal approximation with the correction of Guenther (1981) for Student's quantile.
         """
-        distance = self.centre - (math.log(bound) if self.log else bound)
+        distance = abs(self._distance(bound))
         if not self.error > 0 or not distance:
             return math.nan
         normal = float(special.ndtri(1 - alpha / 2))
-        effect = abs(distance) / (self.error * math.sqrt(self.n))
+        effect = distance / (self.error * math.sqrt(self.n))
         needed = ((normal + float(special.ndtri(_POWER))) / effect) ** 2 + normal**2 / 2
         return float(max(LEAST_BLOCKS, math.ceil(needed)))
 
     def decidable_margin(self, alpha: float = 0.05) -> float:
         """Return the smallest margin that two equal conditions pass with a power of 80 %."""
-        if math.isnan(self.error):
-            return math.nan
         tests = special.stdtrit(self.df, [1 - alpha, (1 + _POWER) / 2])
         return math.expm1(float(tests.sum()) * self.error)
 
@@ -170,8 +168,6 @@ class Numbers:
 
     Parameters
     ----------
-    blocks : ndarray of shape (b,)
-        Numbers of the blocks.
     values : ndarray of shape (b, k)
         A column a cell: logarithms, or the values themselves where one is 0. NaN without a value.
     log : bool
@@ -180,7 +176,6 @@ class Numbers:
         Blocks in which a cell was tried and never succeeded, by cell.
     """
 
-    blocks: NDArray[Any]
     values: Floats
     log: bool
     lost: tuple[int, ...]
@@ -201,9 +196,7 @@ class Numbers:
     def means(self) -> list[float]:
         """Return the mean of each cell, over the blocks that have all: geometric on logarithms."""
         complete = self.complete
-        if not len(complete):
-            return [math.nan] * self.values.shape[1]
-        means = complete.mean(axis=0)
+        means = complete.mean(axis=0) if len(complete) else np.full(self.values.shape[1], math.nan)
         return [float(mean) for mean in (np.exp(means) if self.log else means)]
 
 
@@ -239,40 +232,24 @@ class BlockTable:
                 raise UsageError(
                     f"no column called {name!r}", remedy=suggestion(name, list(trials))
                 )
-        self.value, self.factors = value, tuple(factors)
-        keys = trials[[*factors]].astype(object)
-        codes, _ = pd.factorize(pd.MultiIndex.from_frame(keys)) if len(keys) else (np.array([]), 0)
-        first = np.unique(codes, return_index=True)[1]
-        self.conditions = trials.iloc[first][[*factors, *constant]].reset_index(drop=True)
-        self.blocks, rows = np.unique(trials["block"].to_numpy(), return_inverse=True)
-        shape = len(self.blocks), len(self.conditions)
-        number = pd.to_numeric(trials[value], errors="coerce").to_numpy(dtype=np.float64)
-        ok = ~np.isnan(number)
+        self.factors = tuple(factors)
+        codes = trials.groupby(list(factors), dropna=False, sort=False).ngroup()
+        self.conditions = trials.loc[~codes.duplicated(), [*factors, *constant]]
+        number = pd.to_numeric(trials[value], errors="coerce")
         if "status" in trials:
-            ok &= (trials["status"] == "ok").to_numpy()
-        place = rows * shape[1] + codes
-        count = np.bincount(place[ok], minlength=math.prod(shape))
-        tried = np.bincount(place, minlength=math.prod(shape))
-        self._positive = bool((number[ok] > 0).all())
+            number = number.where(trials["status"] == "ok")
+        self._positive = not (number <= 0).any()
         with np.errstate(invalid="ignore", divide="ignore"):
-            self._plain = self._mean(place[ok], number[ok], count, shape)
-            self._logs = self._mean(place[ok], np.log(number[ok]), count, shape)
-        self._lost = ((tried > 0) & (count == 0)).reshape(shape)
-        self._first = np.full(math.prod(shape), np.inf)
-        self._last = np.full(math.prod(shape), -np.inf)
-        if "session" in trials:
-            session = trials["session"].to_numpy(dtype=np.float64)
-            np.minimum.at(self._first, place[ok], session[ok])
-            np.maximum.at(self._last, place[ok], session[ok])
-        self._first, self._last = self._first.reshape(shape), self._last.reshape(shape)
-
-    @staticmethod
-    def _mean(
-        place: NDArray[Any], values: Floats, count: NDArray[Any], shape: tuple[int, int]
-    ) -> Floats:
-        total = np.bincount(place, weights=values, minlength=len(count)).astype(np.float64)
-        means: Floats = (total / count).reshape(shape)
-        return means
+            columns = {"plain": number, "logs": np.log(number)}
+        columns["session"] = trials.get("session", number).where(number.notna())
+        groups = pd.DataFrame(columns).groupby([trials["block"], codes])
+        means = groups.mean()
+        self._plain, self._logs = (means[name].unstack().to_numpy() for name in ("plain", "logs"))
+        self._lost = means["plain"].isna().unstack(fill_value=False).to_numpy()
+        sessions = groups["session"]
+        self._first, self._last = (
+            one.unstack().to_numpy() for one in (sessions.min(), sessions.max())
+        )
 
     def cells(self, *cells: Cell) -> Numbers:
         """Return the numbers of cells, by block.
@@ -288,41 +265,39 @@ class BlockTable:
         UsageError
             A cell names a column that is not a factor.
         """
-        columns = [self._columns(cell) for cell in cells]
+        masks = [self._matches(cell) for cell in cells]
         free = [name for name in self.factors if not any(name in cell for cell in cells)]
         if free:
-            levels = list(map(tuple, self.conditions[free].astype(object).to_numpy()))
-            shared = set.intersection(*({levels[one] for one in column} for column in columns))
-            columns = [[one for one in column if levels[one] in shared] for column in columns]
-            if not shared:
+            levels = pd.MultiIndex.from_frame(self.conditions[free].astype(object))
+            for mask in list(masks):
+                masks = [one & levels.isin(levels[mask]) for one in masks]
+            if not any(masks[0]):
                 raise NotMeasured(f"no level of {', '.join(free)} is shared by the conditions")
-        used = sorted({one for column in columns for one in column})
-        split = self._first[:, used].min(axis=1) < self._last[:, used].max(axis=1)
-        log = self._positive or bool((np.nan_to_num(self._plain[:, used], nan=1.0) > 0).all())
+        used = np.logical_or.reduce(masks)
+        log = self._positive or not (self._plain[:, used] <= 0).any()
         table = self._logs if log else self._plain
-        values = np.column_stack([table[:, column].mean(axis=1) for column in columns])
-        values[split] = np.nan
-        lost = tuple(int(self._lost[:, column].any(axis=1).sum()) for column in columns)
-        return Numbers(self.blocks, values, log, lost)
+        values = np.column_stack([table[:, mask].mean(axis=1) for mask in masks])
+        first, last = self._first[:, used], self._last[:, used]
+        values[np.fmin.reduce(first, axis=1) < np.fmax.reduce(last, axis=1)] = np.nan
+        lost = tuple(int(self._lost[:, mask].any(axis=1).sum()) for mask in masks)
+        return Numbers(values, log, lost)
 
-    def _columns(self, cell: Cell) -> list[int]:
-        """Return the conditions of a cell that have a value."""
-        mask = np.ones(len(self.conditions), dtype=bool)
+    def _matches(self, cell: Cell) -> NDArray[np.bool_]:
+        """Return which conditions are of a cell and have a value."""
+        matches = np.ones(len(self.conditions), dtype=bool)
         for name, level in cell.items():
             if name not in self.conditions:
                 raise UsageError(
                     f"no factor called {name!r}", remedy=suggestion(name, self.conditions.columns)
                 )
-            mask &= (self.conditions[name] == level).to_numpy()
+            matches &= (self.conditions[name] == level).to_numpy()
         label = ", ".join(str(level) for level in cell.values())
-        if not mask.any():
+        if not matches.any():
             raise NotMeasured(f"{label}: not in this campaign")
-        found = [
-            int(one) for one in np.flatnonzero(mask) if not np.isnan(self._plain[:, one]).all()
-        ]
-        if not found:
+        matches &= ~np.isnan(self._plain).all(axis=0)
+        if not matches.any():
             raise NotMeasured(f"{label}: no trial has a value")
-        return found
+        return matches
 
 
 def ratio(numbers: Numbers) -> Mean:

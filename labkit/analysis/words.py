@@ -42,6 +42,8 @@ def amount(
     value: float, name: str, low: float = math.nan, high: float = math.nan, *, signed: bool = False
 ) -> str:
     """Return a column's value, or a signed difference: ``5.93 us``, ``+2.12 us [+1.93, +2.31]``."""
+    if math.isnan(value):
+        return ""
     finite = [abs(one) for one in (value, low, high) if math.isfinite(one)]
     factor, unit = scale(max(finite, default=0.0), name)
     texts = [number(factor * one, signed=signed) for one in (value, low, high)]
@@ -97,6 +99,10 @@ def level(factor: str | Sequence[str], value: Any) -> str:
     if (named := column(f"{factor}={text}")).kind == "key":
         return named.text
     known = column(factor)
+    if known.unit == "B" and not isinstance(value, str):
+        whole = [unit for unit, size in _BYTES.items() if value >= size and value % size == 0]
+        unit = [known.unit, *whole][-1]
+        return f"{known.text} {value / _BYTES[unit]:.10g} {unit}"
     if text[:1].isdecimal():
         return f"{known.text} {text} {known.unit.removeprefix('1')}".strip()
     return f"{known.text} {text}" if text in ("on", "off", "yes", "no", "none") else text

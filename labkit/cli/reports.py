@@ -1,4 +1,4 @@
-"""Commands that analyse campaigns: the report, the papers and the ledger."""
+"""Commands that analyse campaigns: the report and the ledger."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from pathlib import Path
 
 import click
 
-from labkit.cli.options import MEASURED, NEW, WAIT, interruptible, say
+from labkit.cli.options import NEW, WAIT, interruptible, say
 from labkit.paths import project
 
+DATA = click.argument("data", required=False, type=click.Path(exists=True, path_type=Path))
 
-@click.command(epilog="Examples: labkit report | labkit report --measure --profile quick")
+
+@click.command(epilog="Examples: labkit report data/reference | labkit report --measure -P quick")
+@click.option("--measure", is_flag=True, help="Measure every study first.")
 @click.option(
-    "--measure",
-    is_flag=True,
-    help="Measure every study first, with the profile given or else `ask`: about half an hour.",
+    "--profile",
+    "-P",
+    default="ask",
+    show_default=True,
+    help="With --measure: ask (half an hour), quick (hours), decide or paper (weeks).",
 )
-@MEASURED
 @NEW
 @WAIT
 @click.option(
@@ -27,112 +31,62 @@ from labkit.paths import project
     type=click.Path(path_type=Path),
     help="Folder of the pages.",
 )
-def report(measure: bool, profile: str | None, new: bool, output: Path) -> None:
-    """Choose the campaigns that count, analyse them, and write the pages and their index.
+@DATA
+def report(measure: bool, profile: str, new: bool, output: Path, data: Path | None) -> None:
+    """Analyse the campaigns in DATA, and write a page a study, the ledger and the index.
 
-    A study is shown with the reference dataset where what was measured here decides nothing.
-    Prints the headlines, which campaigns count and why, and the path of the index.
+    Without DATA a study is shown as measured here if 6 blocks or more are complete, else with the
+    reference. Prints the answers and the path of the index.
 
     Exit codes: 0 every page was built; 1 a study or a page failed; 2 wrong use.
     """
     interruptible()
     from labkit import studies
+    from labkit.analysis import publish
 
-    index, headlines, failures = studies.report(
-        profile,
-        project(output),
-        measure=measure,
-        new=new,
-        say=say,
-    )
-    for line in headlines:
-        click.echo(line)
-    click.echo(f"report: {index}")
+    failures = []
+    reason = studies.rig_here()[1] if measure else ""
+    if reason:
+        say(f"cannot measure here: {reason}")
+    elif measure:
+        runs = studies.plan_runs([], profile, [], {"new": new})
+        outcomes = studies.measure_all(runs, seconds=24 * 3600, say=say)
+        failures = [f"{one.run.study} failed: {one.error}" for one in outcomes if one.error]
+    folder = project(output)
+    for answer in publish.report(folder, data, say=say):
+        if "error" in answer:
+            failures.append(f"{answer['page']} failed: {answer['error']}")
+        for sentence in answer.get("sentences", []):
+            click.echo(sentence + (" (reference)" if answer["source"] != "here" else ""))
+    for failure in failures:
+        say(failure)
+    click.echo(f"report: {folder / 'index.html'}")
     if failures:
         raise SystemExit(1)
 
 
-@click.command(
-    epilog="Examples: labkit ledger | labkit ledger --source jha2018 --result contradicted | "
-    "labkit ledger data/reference/affinity-spinning --csv ledger.csv"
-)
-@click.argument("datasets", nargs=-1, type=click.Path(path_type=Path))
-@MEASURED
-@click.option("--source", multiple=True, metavar="KEY", help="Show only claims of this paper.")
-@click.option("--result", multiple=True, metavar="WORDS", help="Show only claims with this result.")
-@click.option("--csv", type=click.Path(path_type=Path), help="Also write these rows to a file.")
-@click.option(
-    "--arithmetic",
-    is_flag=True,
-    help="Also list numbers of the papers that their own tables do not give.",
-)
-def ledger(
-    datasets: tuple[Path, ...],
-    profile: str | None,
-    source: tuple[str, ...],
-    result: tuple[str, ...],
-    csv: Path | None,
-    arithmetic: bool,
-) -> None:
-    """Evaluate every published claim on DATASETS, and print the results.
+@click.command(epilog="Examples: labkit ledger --paper struye2017 | labkit ledger --csv ledger.csv")
+@DATA
+@click.option("--paper", multiple=True, metavar="KEY", help="Only of this paper.")
+@click.option("--csv", type=click.Path(path_type=Path), help="Write the claims to a file.")
+def ledger(data: Path | None, paper: tuple[str, ...], csv: Path | None) -> None:
+    """Evaluate the papers' claims on the campaigns in DATA; print the findings.
 
-    Without DATASETS, the campaigns that count for each study are taken; the last lines say which,
-    and why.
-
-    Exit codes: 0 every claim was evaluated; 1 the evaluation of one failed; 2 wrong use.
+    Without DATA a finding is judged by the reference, or by a campaign measured here once that has
+    12 blocks of all its claims.
     """
-    from labkit import studies
-    from labkit.claims import ledger as claim_ledger
-    from labkit.claims.schema import load_claims
+    import pandas as pd
 
-    chosen = [] if datasets else studies.datasets(profile)
-    paths = datasets or [path for one in chosen for path in one.campaigns]
-    claims = load_claims()
-    rows = claim_ledger.ledger(paths, claims=claims)
-    shown = claim_ledger.select_rows(rows, source, result)
-    lines = claim_ledger.format_rows(shown)
-    if arithmetic:
-        lines += claim_ledger.format_arithmetic(source or claims.sources)
-    counted = [one for one in chosen if one.study in set(shown["study"])]
-    lines += ["", *map(str, counted)] if counted else []
-    click.echo("\n".join(lines))
+    from labkit.analysis import claims
+
+    sources = [one.source for one in claims.load_papers(*paper)]
+    rows = claims.ledger(*filter(None, [data]))
+    rows = rows[rows["source"].isin(sources)]
     if csv is not None:
-        shown.to_csv(csv, index=False, lineterminator="\n")
-    if (rows["result"] == "error").any():
-        raise SystemExit(1)
+        rows.to_csv(csv, index=False, lineterminator="\n")
+    for finding in claims.findings(rows).to_dict("records"):
+        click.echo(f"{finding['verdict']:18}  {finding['says']} ({finding['source']})")
+    click.echo(f"\nclaims:\n{pd.crosstab(rows['verdict'], rows['source'])}")
 
 
-@click.command(epilog="Examples: labkit reproduction | labkit reproduction -o /tmp/report")
-@click.option(
-    "--data",
-    default="data/reference",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Folder of the campaigns, described by labkit dataset describe.",
-)
-@click.option(
-    "--output",
-    "-o",
-    default="reports/release",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="Folder of the report; an earlier report in it is replaced.",
-)
-def reproduction(data: Path, output: Path) -> None:
-    """Write the report of the five papers beside what was measured, without measuring.
-
-    A page a paper, the ledger, all of it as one PDF (with Chromium), citations, and the digest of
-    every file. With SOURCE_DATE_EPOCH the same data give the same bytes.
-
-    Exit codes: 0 all was written; 1 a page failed, or there is no PDF; 2 wrong use.
-    """
-    interruptible()
-    from labkit.report.release import build_release
-
-    index, missing = build_release(project(output), project(data), say=say)
-    click.echo("\n".join([*missing, f"report: {index}"]))
-    if missing:
-        raise SystemExit(1)
-
-
-COMMANDS = (report, reproduction, ledger)
+COMMANDS = (report, ledger)

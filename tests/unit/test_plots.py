@@ -12,6 +12,7 @@ import pytest
 from matplotlib.text import Text
 
 from labkit.analysis import plots
+from labkit.analysis.stats import Mean
 
 Drawn = Callable[[plots.Figure], list[Text]]
 GENERATOR = np.random.default_rng(7)
@@ -126,3 +127,12 @@ def test_equal_data_give_equal_bytes_without_a_date() -> None:
         first, second = draw().svg(), draw().svg()
         assert first == second and first.startswith("<svg ")
         assert "date" not in first.lower() and "currentColor" in first
+
+
+def test_a_curve_has_the_intervals_of_comparisons() -> None:
+    frame = trials().query("wait == 'spin' and size_b == 100")
+    figure = plots.curve(frame, "rtt_ns_median", "size_b", "placement")
+    drawn = [bar.get_segments()[0][:, 1] for bar in figure.axes[0].collections]
+    logs = np.log(frame.loc[frame["placement"] == "docker host", "rtt_ns_median"] / 1000)
+    wanted = Mean.of(logs).interval()
+    assert any(np.allclose(ends, wanted) for ends in drawn)

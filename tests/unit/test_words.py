@@ -81,7 +81,7 @@ def test_any_name_is_a_column(name: str) -> None:
         (0.1534, "loss", "15.3 %"),
         (37, "retransmits", "37"),
         (102_400, "size_b", "100 KiB"),
-        (math.nan, "rtt_ns", "unknown ns"),
+        (math.nan, "rtt_ns", ""),
     ],
 )
 def test_amounts_have_a_readable_unit(value: float, name: str, text: str) -> None:
@@ -119,6 +119,9 @@ def test_levels_and_headings() -> None:
     assert words.level("case", "3a") == "in two containers"
     assert words.level("quota_us", 1000.0) == words.level("quota_us", "1000") == "quota 1000 us"
     assert words.level(["affinity", "rps"], ("split", "on")) == "split, rps on"
+    assert words.level(["quota_us", "loop"], (0, "open")) == "no quota, open loop"
+    sizes = ["size 0 B", "size 1500 B", "size 100 KiB", "size 64 MiB"]
+    assert [words.level("size_b", size) for size in (0, 1500, 102400, 2**26)] == sizes
     assert words.heading("rtt_ns_median", "us") == "median round-trip time (us)"
     assert words.heading("n_blocks") == "blocks"
 

@@ -1,0 +1,73 @@
+"""Comparison of two campaigns of one study: another rig, another day, another version."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import words
+from labkit.analysis.stats import LEAST_BLOCKS, BlockTable, Cell, Mean, holm, ratio
+from labkit.data import Campaign
+from labkit.errors import UsageError
+
+__all__ = ["compare_datasets"]
+
+
+def compare_datasets(
+    first: Campaign, second: Campaign, *, value: str = "", margin: float = 0.02
+) -> pd.DataFrame:
+    """Compare the conditions of two campaigns of one study, whose blocks are independent.
+
+    Returns
+    -------
+    DataFrame
+        A row a condition that both have: its ratio to the plan's baseline, or the value of a
+        baseline, in ``first``, ``second`` and, with random effects, ``both``; ``ratio`` of second
+        to first with its 95 % interval ``low, high`` (Welch); ``differs``: shown to lie beyond the
+        margin, corrected by Holm. The value is by default the plan's first outcome.
+
+    Raises
+    ------
+    UsageError
+        They are of different studies, lack the value, or have no condition in common.
+    """
+    from statsmodels.stats.meta_analysis import combine_effects
+
+    if first.study != second.study:
+        raise UsageError(f"campaigns of different studies: {first.study}, {second.study}")
+    value = value or first.plan["outcomes"][0]
+    tables = [BlockTable(one.trials, value, list(one.factors)) for one in (first, second)]
+    others: Any = tables[1].conditions.to_dict("records")
+    cells: Any = [cell for cell in tables[0].conditions.to_dict("records") if cell in others]
+    baseline = first.plan["baseline"].items()
+    rows = []
+    for cell in cells:
+        to = {**cell, **{name: type(cell[name])(level) for name, level in baseline}}
+        one, other = (_estimate(table, cell, to if to in cells else cell) for table in tables)
+        if min(one.n, other.n) < LEAST_BLOCKS or not (one.log and other.log):
+            continue
+        variances = np.maximum([one.error, other.error], 1e-9) ** 2
+        df = variances.sum() ** 2 / (variances**2 / [one.df, other.df]).sum()
+        error = math.sqrt(variances.sum())
+        change = Mean(min(one.n, other.n), other.centre - one.centre, error, df)
+        with np.errstate(divide="ignore"):  # of equal effects
+            both = combine_effects(np.array([one.centre, other.centre]), variances)
+        row: dict[str, Any] = {
+            "condition": ", ".join(words.level(n, level) for n, level in cell.items())
+        }
+        row |= {"first": one.value, "second": other.value, "both": math.exp(both.mean_effect_re)}
+        row |= dict(zip(("ratio", "low", "high"), [change.value, *change.interval()], strict=True))
+        row["p"] = 2 * min(change.p_above(1 + margin), change.p_below(1 / (1 + margin)))
+        rows.append(row)
+    if not rows:
+        raise UsageError(f"no condition of {first.study} with {value} in five blocks of both")
+    table = pd.DataFrame(rows)
+    return table.assign(differs=holm(table.pop("p")) < 0.05)
+
+
+def _estimate(table: BlockTable, cell: Cell, to: Cell) -> Mean:
+    """Return the ratio of a condition to its baseline, or the value of the baseline."""
+    return table.cells(cell).contrast([1.0]) if to == cell else ratio(table.cells(cell, to))
