@@ -9,8 +9,8 @@ from labkit.errors import UsageError
 
 #: The environment variable that names the project's folder; `labkit --project` sets it.
 VARIABLE = "LABKIT_PROJECT"
-#: The folder that a project's folder is known by.
-MARK = "data/claims"
+#: The file that a project's folder is known by.
+MARK = "notebooks/00-start.ipynb"
 #: The file of a campaign that says how far it is, and which process runs it.
 PROGRESS = ".progress.json"
 
@@ -51,7 +51,7 @@ def relative(path: Path, folder: Path) -> Path:
 def _home() -> Path:
     """Return the project's folder."""
     if named := os.environ.get(VARIABLE):
-        if (folder := Path(named).resolve()).joinpath(MARK).exists():
+        if (folder := Path(named).resolve()).joinpath(MARK).is_file():
             return folder
         raise UsageError(
             "the project's folder is not one of labkit",
@@ -61,8 +61,8 @@ def _home() -> Path:
         )
     here = Path.cwd()
     for folder in (here, *here.parents):
-        # Path.exists raises where the user may not look.
-        if os.path.exists(folder / MARK):  # noqa: PTH110
+        # Path.is_file raises where the user may not look.
+        if os.path.isfile(folder / MARK):  # noqa: PTH113
             return folder
     if PACKAGED is None:
         return SHIPPED

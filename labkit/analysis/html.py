@@ -56,7 +56,10 @@ def html_table(frame: pd.DataFrame, caption: str, classes: str = "") -> Html:
         long = texts.str.len().max() > _LONG
         number = pd.api.types.is_numeric_dtype(frame[name])
         kinds.append(' class="number"' if number else ' class="text"' if long else "")
-    head = [f'<th scope="col"{kinds[at]}>{html(name)}</th>' for at, name in enumerate(frame)]
+    head = [
+        f'<th scope="col"{kinds[at]}>{html(name)}</th>' if name else "<td></td>"
+        for at, name in enumerate(frame)
+    ]
     rows = []
     for key, *values in frame.itertuples():
         cells = [f"<td{kinds[at]}>{html(value)}</td>" for at, value in enumerate(values)]

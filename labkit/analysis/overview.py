@@ -32,7 +32,7 @@ def opening(findings: pd.DataFrame, answers: Answers) -> Html:
         As `labkit.analysis.claims.findings` returns it.
     answers : sequence of mapping
         What the pages handed to the index: ``page``, ``title``, ``study``, ``source`` (here or
-        reference), ``blocks``, ``sentences``, ``rows`` and ``rig`` (in words), or ``error``.
+        reference), ``blocks``, ``rig``, ``measured``, ``sentences`` and ``rows``, or ``error``.
     """
     counts = findings["verdict"].value_counts()
     parts = [f"{counts[word]} {text}" for word, text in _COUNTED.items() if word in counts]
@@ -49,8 +49,11 @@ def opening(findings: pd.DataFrame, answers: Answers) -> Html:
         studies = "all studies" if len(names) == len(known) else ", ".join(names)
         texts += [f"{text}: {studies}."] if names else []
     lines += [f'<p class="alarm">{html(text)}</p>' for text in texts]
-    rigs = ", ".join(dict.fromkeys(one["rig"] for one in known))
-    return Html("\n".join([*lines, f'<p class="note">Rig: {html(rigs)}.</p>']))
+    rigs = "; ".join(dict.fromkeys(one["rig"] for one in known))
+    dates = sorted(one["measured"] for one in known) or [""]
+    period = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
+    lines.append(f'<p class="note">Rig: {html(rigs)}; measured {html(period)}.</p>')
+    return Html("\n".join(lines))
 
 
 def answers_table(answers: Answers) -> Html:
@@ -64,14 +67,14 @@ def answers_table(answers: Answers) -> Html:
             continue
         first = one["rows"][0]
         ratio = words.ratio(first["estimate"], first["low"], first["high"])
-        measured = f"{one['source']}, {one['blocks']} blocks"
+        measured = f"{one['source']}, {first['n_blocks']:.0f} blocks"
         rows.append((question, one["sentences"][0], ratio, measured))
     table = pd.DataFrame(rows, columns=columns)
     return html_table(table, "The studies and their first answers", classes="stacked")
 
 
 def verdict_bars(claims: pd.DataFrame) -> Html:
-    """Show the numbers of each paper's claims by verdict, as a bar."""
+    """Show the numbers of each paper's claims by verdict, as a bar; `claims` has a row a claim."""
     rows = []
     for source, own in claims.groupby("source", sort=False):
         counts = own["verdict"].value_counts()
@@ -94,7 +97,7 @@ def findings_table(findings: pd.DataFrame) -> Html:
     rows = [
         (
             noted(one["says"], f"{one['source']}, {one['place']}"),
-            verdict(one["verdict"]),
+            verdict(one["verdict"], one["needs"]),
             noted(one["why"], f"rests on {one['claims']}; {one['dataset']}"),
         )
         for one in findings.to_dict("records")
@@ -107,7 +110,7 @@ def claims_table(claims: pd.DataFrame, caption: str) -> Html:
     """Show rows of the ledger; each has its identifier as its anchor."""
     rows = [
         (
-            noted(one["says"], f"{one['place']}; {one['tier']}; {one['id']}"),
+            noted(one["says"], f"{one['place']}; {one['tier']}; {one['id']}", one["sentence"]),
             one["published"],
             noted(one["why"], f"{one['n_blocks']:.0f} blocks; {one['dataset']}"),
             verdict(one["verdict"], one["marks"], one["needs"]),

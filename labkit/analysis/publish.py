@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from labkit.analysis.html import html
 from labkit.data import Campaign, by_study
-from labkit.errors import DatasetError, LabkitError
+from labkit.errors import LabkitError
 from labkit.notebooks import execute
 from labkit.paths import project, relative
 from labkit.version import VERSION
@@ -24,15 +25,15 @@ ENOUGH_BLOCKS = 6
 _HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 
 
-def page(executed: Path, output: Path, *, note: str = "") -> None:
-    """Write an executed notebook as one HTML file that loads nothing; same notebook, same bytes.
+def page(executed: Path, output: Path, *, note: str = "") -> str:
+    """Write an executed notebook as one HTML file that loads nothing, and return its title.
 
     Parameters
     ----------
     executed : Path
         The notebook. Its first heading is the page's title, cells tagged ``hide`` are left out.
     output : Path
-        The HTML file, which is replaced at once or not at all.
+        The HTML file, replaced at once or not at all; the same notebook gives the same bytes.
     note : str
         Shown below the title.
     """
@@ -45,13 +46,15 @@ def page(executed: Path, output: Path, *, note: str = "") -> None:
     if note:
         cells.insert(1, nbformat.v4.new_markdown_cell(f'<p class="note">{html(note)}</p>'))
     document.cells = cells
-    about = {"title": heading.splitlines()[0].lstrip("# "), "page": output.name, "version": VERSION}
+    title = heading.splitlines()[0].lstrip("# ")
+    about = {"title": title, "page": output.name, "version": VERSION}
     templates = str(Path(__file__).parent / "templates")
     exporter = HTMLExporter(template_name="labkit", extra_template_basedirs=[templates])
     text, _ = exporter.from_notebook_node(document, about)
     unfinished = output.with_name(f".{output.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(output)
+    return title
 
 
 def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -77,62 +80,81 @@ def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> li
     from labkit.analysis import claims
 
     home, folder = project(), folder.absolute()
-    notebooks, studies = home / "notebooks", list(_studies(data))
-    if not studies:
-        raise DatasetError("no campaign of a study", where=str(data), remedy="labkit report")
-    say("evaluating the claims")
+    folders = [Path("data/reference"), Path("data/local")]
+    if data is not None:
+        folders = [relative(data.absolute(), home)]
     folder.mkdir(parents=True, exist_ok=True)
     ledger, handed = folder / "ledger.csv", folder / "answers.json"
-    claims.ledger(*filter(None, [data])).to_csv(ledger, index=False, lineterminator="\n")
     given = {"ledger": str(relative(ledger, home))}
-    jobs = [(notebooks / "90-ledger.ipynb", given, "")]
-    for notebook, campaign in studies:
-        path = relative(campaign.path.absolute(), home)
-        where = "The reference" if path.is_relative_to("data/reference") else "Measured here"
-        note = f"{where}: {path}, {campaign.complete_blocks} blocks."
-        jobs.append((notebook, {**given, "data": str(path)}, note))
-    # The kernels of two notebooks fill two cores; all threads have one working directory.
+    # Paths are those from the project's folder; threads have one working directory.
     with contextlib.chdir(home), ThreadPoolExecutor(2) as pool:
         try:
-            futures = [pool.submit(_build, folder, *job) for job in jobs]
-            done = tqdm(as_completed(futures), total=len(jobs), unit="page", disable=None)
-            answers = [answer for future in done for answer in future.result()]
+            say("evaluating the claims")
+            claims.ledger(*folders).to_csv(ledger, index=False, lineterminator="\n")
+            jobs = [pool.submit(_build, folder, Path("notebooks/90-ledger.ipynb"), given)]
+            for notebook, campaign in _studies(folders):
+                about = _about(campaign)
+                own = {**given, "data": str(campaign.path)}
+                jobs.append(pool.submit(_build, folder, notebook, own, about))
+            done = tqdm(as_completed(jobs), total=len(jobs), unit="page", disable=None)
+            answers = [answer for job in done for answer in job.result()]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
         answers.sort(key=lambda one: str(one["page"]))
         handed.write_text(json.dumps(answers, indent=1, sort_keys=True))
         given["answers"] = str(relative(handed, home))
-        answers += _build(folder, notebooks / "00-summary.ipynb", given, "", name="index.html")
-    return answers
+        index = Path("notebooks/00-summary.ipynb")
+        return answers + _build(folder, index, given, name="index.html")
+
+
+def _studies(folders: list[Path]) -> Iterator[tuple[Path, Campaign]]:
+    """Yield the analysis notebook of each study with the campaign that its page shows.
+
+    The last folder with a campaign of enough blocks counts, and else the first with any.
+    """
+    shown, *later = [by_study(folder) for folder in folders]
+    for found in later:
+        shown |= {
+            study: one for study, one in found.items() if one.complete_blocks >= ENOUGH_BLOCKS
+        }
+    for notebook in sorted(Path("notebooks/analysis").glob("[0-9]*.ipynb")):
+        if campaign := shown.get(notebook.stem.partition("-")[2]):
+            yield notebook, campaign
+
+
+def _about(campaign: Campaign) -> dict[str, Any]:
+    """Where a page's numbers come from, for the page and the index."""
+    here = not campaign.path.is_relative_to("data/reference")
+    kernel = ", one kernel" if campaign.rig.get("shared_kernel") else ""
+    return {
+        "source": "here" if here else "reference",
+        "blocks": campaign.complete_blocks,
+        "rig": f"{campaign.rig['name']}{kernel}",
+        "measured": campaign.sessions[0]["began"][:10] if campaign.sessions else "",
+        "note": f"{'Measured here' if here else 'The reference'}: {campaign.path}.",
+    }
 
 
 def _build(
-    folder: Path, notebook: Path, parameters: dict[str, str], note: str, name: str = ""
+    folder: Path,
+    notebook: Path,
+    parameters: Mapping[str, str],
+    about: Mapping[str, Any] = MappingProxyType({}),
+    name: str = "",
 ) -> list[dict[str, Any]]:
     """Execute a notebook, write its page, and return what the index takes of it."""
     output = folder / (name or f"{notebook.stem}.html")
     executed = folder / "notebooks" / notebook.name
-    about = {"page": output.name, "title": notebook.stem}
+    note = about.get("note", "")
     try:
         execute(notebook, executed, parameters, cwd=project())
     except LabkitError as error:
         failed = executed.with_name(f"{executed.stem}.failed.ipynb")
-        if failed.exists():
-            page(failed, output, note=note)
-        return [{**about, "error": str(error)}]
-    page(executed, output, note=note)
+        title = page(failed, output, note=note) if failed.exists() else notebook.stem
+        return [{"page": output.name, "title": title, "error": str(error)}]
+    title = page(executed, output, note=note)
     cells = json.loads(executed.read_text(encoding="utf-8"))["cells"]
     outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
-    return [{**about, **data[ANSWER]} for data in outputs if ANSWER in data]
-
-
-def _studies(data: Path | None) -> Iterator[tuple[Path, Campaign]]:
-    """Yield the analysis notebook of each study with the campaign that its page shows."""
-    shown = by_study(data or project("data/local"))
-    if data is None:
-        shown = {study: one for study, one in shown.items() if one.complete_blocks >= ENOUGH_BLOCKS}
-        shown = by_study(project("data/reference")) | shown
-    for notebook in sorted(project("notebooks/analysis").glob("[0-9]*.ipynb")):
-        if campaign := shown.get(notebook.stem.partition("-")[2]):
-            yield notebook, campaign
+    answers = [data[ANSWER] for data in outputs if ANSWER in data]
+    return [{**answer, **about, "page": output.name, "title": title} for answer in answers]

@@ -28,6 +28,7 @@ from labkit.analysis.papers import side_by_side
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
 from labkit.data import Campaign, load, select
 from labkit.errors import UsageError, suggestion
+from labkit.paths import project, relative
 from labkit.units import column as about
 
 #: MIME type of an answer, by which the index collects those of all pages.
@@ -118,14 +119,14 @@ class Comparison:
                 }
             )
         frame = pd.DataFrame(rows)
-        if len(frame) and frame["against"].nunique() == 1:
+        if frame["against"].nunique() == 1:
             frame = frame.drop(columns="against")
         return html_table(frame, self._caption()).text
 
     def _caption(self) -> str:
         baselines = self.table["to"].map(lambda level: words.level(self.factor, level)).unique()
         against = f" against {baselines[0]}" if len(baselines) == 1 else ""
-        margin = words.percent(float(self.table["margin"].iloc[0])) if len(self.table) else ""
+        margin = words.percent(float(self.table["margin"].iloc[0]))
         text = about(self.metric).text
         return f"{text[:1].upper()}{text[1:]}{against}; margin {margin}"
 
@@ -176,9 +177,9 @@ class Comparison:
             )
         return Table(pd.DataFrame(rows), "Counters of the same trials, medians over blocks")
 
-    def plot(self) -> plots.Figure:
-        """Return the ratios with their intervals as a figure."""
-        return plots.forest(self.table, self.factor, self.by)
+    def plot(self, *levels: Any, **by: Any) -> plots.Figure:
+        """Return the ratios of some levels, or of all, with their intervals as a figure."""
+        return plots.forest(self._select(levels, by), self.factor, self.by)
 
     def grid(self, rows: str, cols: str) -> plots.Figure:
         """Return the ratios as a heat map."""
@@ -211,7 +212,7 @@ class Results:
     rows: str = ""
 
     def where(self, **levels: Any) -> Results:
-        """Return the results at some levels; a list names several of a factor."""
+        """Return the results at some levels; a list has several of a factor, in their order."""
         return Results(self.campaign, {**self.levels, **levels}, self.rows)
 
     @cached_property
@@ -226,9 +227,11 @@ class Results:
 
     @cached_property
     def factors(self) -> dict[str, list[Any]]:
-        """Measured levels of each factor: those of the plan in its order, then further ones."""
+        """Measured levels of each factor, in the order of `where`, or of the plan, then others."""
         found = {}
         for name, planned in self.campaign.factors.items():
+            asked = self.levels.get(name)
+            planned = asked if isinstance(asked, list) else planned
             measured = list(self.trials[name].unique())
             infeasible = [one[name] for one, _ in self._infeasible]
             known = [level for level in planned if level in measured or level in infeasible]
@@ -346,10 +349,11 @@ class Results:
                 shown = [one[0] if isinstance(factor, str) else one for one in (level, baseline)]
                 if row:
                     rows.append({**cells[0], "condition": shown[0], "to": shown[1], **row})
-        frame = pd.DataFrame(rows)
-        if len(frame):
-            frame["metric"], frame["margin"] = column, margin
-            frame["p_adjusted"] = holm(frame["p_value"])
+        if not rows:
+            why = f"no two levels of {', '.join(names)} were planned under the same conditions"
+            raise UsageError("there is nothing to compare", where=self.title, why=why)
+        frame = pd.DataFrame(rows).assign(metric=column, margin=margin)
+        frame["p_adjusted"] = holm(frame["p_value"])
         key = factor if isinstance(factor, str) else names
         return Comparison(frame, self, key, by, column)
 
@@ -365,6 +369,7 @@ class Results:
         limited = [select(self.ok, cell)["saturated"].mean() for cell in cells]
         if max(limited) > _SATURATED:
             row |= {"differs": False, "equivalent": False, "verdict": "cannot tell"}
+            row["p_value"] = math.nan
             row["reason"] = "the load generator was the limit"
         return row
 
@@ -401,7 +406,7 @@ class Results:
     @property
     def title(self) -> str:
         """Study and folder."""
-        return f"{self.campaign.study} ({self.campaign.path})"
+        return f"{self.campaign.study} ({relative(self.campaign.path, project())})"
 
     def _about(self) -> list[tuple[str, str]]:
         """Return size, rig, engine, dates and limits of the campaign."""
@@ -420,7 +425,7 @@ class Results:
             ("measured", " to ".join(map(str, sorted({days.min(), days.max()})))),
             ("rig", f"{campaign.rig['name']}: {'; '.join(campaign.rig['caveats'])}"),
             ("processors", f"{processor.get('count')} x {processor.get('model')}"),
-            ("kernel", f"{stable.get('kernel', {}).get('release')}, control groups {groups}"),
+            ("kernel", f"Linux {stable.get('kernel', {}).get('release')}, control groups {groups}"),
             ("engine", f"Docker {engine.get('version')}" if engine else "none"),
             ("margin", words.percent(campaign.margin)),
             ("settings", ", ".join(plain)),
@@ -610,25 +615,14 @@ class Results:
     def summary(self, *answers: Answers) -> None:
         """Display the answers of a page for the index, which collects them."""
         rows = [
-            {
-                **row,
-                "condition": words.level(one.factor, row["condition"]),
-                "to": words.level(one.factor, row["to"]),
-            }
+            {name: None if value != value else value for name, value in row.items()}
+            | {name: words.level(one.factor, row[name]) for name in ("condition", "to")}
             for one in answers
             for row in one.rows
         ]
-        for row in rows:  # JSON has no other numbers
-            row |= {
-                n: None for n, v in row.items() if isinstance(v, float) and not math.isfinite(v)
-            }
         sentences = [sentence for one in answers for sentence in one.sentences]
         bundle = {
             "study": self.campaign.study,
-            "data": str(self.campaign.path),
-            "blocks": self.campaign.complete_blocks,
-            "trials": len(self.campaign.ok),
-            "rig": self.campaign.rig["name"],
             "sentences": sentences,
             "rows": json.loads(pd.DataFrame(rows).to_json(orient="records")),
         }
@@ -675,7 +669,8 @@ def results(path: Path | str, *, ledger: str = "") -> Results:
     Parameters
     ----------
     path : Path or str
-        The folder of a campaign, or of a study's campaigns: then its newest one.
+        The folder of a campaign, or of a study's campaigns: then its newest one. A relative path
+        starts at the project's folder, as JupyterLab starts in the notebook's.
     ledger : str
         The CSV of a ledger that was computed before; "" to compute it where claims are shown.
 
@@ -693,4 +688,4 @@ def results(path: Path | str, *, ledger: str = "") -> Results:
     ... # doctest: +ELLIPSIS
     cannot tell whether docker host differs from bare cgroup: ...
     """
-    return Results(load(path), {}, ledger)
+    return Results(load(project(path)), {}, ledger)

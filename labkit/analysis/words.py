@@ -127,8 +127,8 @@ def row(result: Mapping[Any, Any]) -> dict[str, str]:
     direction = word(result["estimate"], metric)
     words = {"differs": direction, "equivalent": f"same within {within}"}
     words["differs within margin"] = f"{direction}, within {within}"
-    if verdict == "cannot tell" and result["reason"]:
-        verdict = f"{verdict}: {result['reason']}"
+    if result["reason"]:
+        words[verdict] = f"{verdict}: {result['reason']}"
     return {
         "value": amount(result["value"], metric),
         "baseline": amount(result["baseline"], metric),
@@ -153,7 +153,7 @@ def sentence(result: Mapping[Any, Any], factor: str | Sequence[str], by: Sequenc
         "equivalent": f"{subject} equals {baseline} within {within}",
     }.get(verdict, f"cannot tell whether {subject} differs from {baseline}")
     blocks = f"{texts['blocks']} block{'' if result['n_blocks'] == 1 else 's'}"
-    if verdict == "cannot tell" and result["reason"]:
+    if result["reason"]:
         blocks += f"; {result['reason']}"
     elif verdict == "cannot tell" and result["blocks_needed"] > result["n_blocks"]:
         blocks += f" (about {math.ceil(result['blocks_needed']):,} would tell)"

@@ -24,14 +24,6 @@ PROFILE = click.option(
     help="tiny (a pilot of minutes), ask (headlines, minutes), quick (two hours), decide (hours), "
     "paper (weeks), or why (an experiment on a reason; notebooks/profiles).",
 )
-MEASURED = click.option(
-    "--profile",
-    "-P",
-    default=None,
-    help="Show campaigns of this profile (tiny, ask, quick, decide, paper), or the reference. By "
-    "default the plan with most complete blocks counts, and the reference where these are too few "
-    "for a verdict.",
-)
 WAIT = click.option(
     "--wait",
     is_flag=True,

@@ -80,7 +80,8 @@ def ledger(data: Path | None, paper: tuple[str, ...], csv: Path | None) -> None:
     from labkit.analysis import claims
 
     sources = [one.source for one in claims.load_papers(*paper)]
-    rows = claims.ledger(*filter(None, [data]))
+    folders = [data] if data else [project("data/reference"), project("data/local")]
+    rows = claims.ledger(*folders)
     rows = rows[rows["source"].isin(sources)]
     if csv is not None:
         rows.to_csv(csv, index=False, lineterminator="\n")

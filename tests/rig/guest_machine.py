@@ -71,7 +71,7 @@ def project(folder: Path) -> Path:
     """Make a project whose only image of containers is that for networks."""
     for name in (
         "notebooks",
-        "data/claims.toml",
+        "data/claims",
         "data/published",
         "data/reference",
         "containers/net",

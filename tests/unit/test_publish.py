@@ -19,6 +19,7 @@ from labkit.analysis.html import VERDICTS, Html, html_table
 from labkit.analysis.publish import ANSWER, page, report
 
 HOSTILE = "<script src=https://evil.example/x.js></script><img src=x onerror=alert(1)>"
+TEXT = st.text(st.characters(exclude_categories=["C", "Z"]))
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"><text>5 us</text></svg>'
 
 
@@ -90,19 +91,23 @@ def test_the_same_notebook_gives_the_same_bytes(tmp_path: Path) -> None:
     assert texts[0] == texts[1] and not list(tmp_path.glob(".*"))
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["C", "Z"])), min_size=1), st.text())
+@given(st.lists(TEXT, min_size=1), TEXT)
 def test_every_text_of_a_table_is_shown_as_it_is(texts: list[str], caption: str) -> None:
     frame = pd.DataFrame({"name": texts, "number": 1.5, "own": [Html("<b>x</b>")] * len(texts)})
     soup = BeautifulSoup(html_table(frame, caption).text, "html.parser")
     assert [row.th.get_text() for row in soup.tbody.find_all("tr")] == texts
     assert len(soup.tbody.find_all("b")) == len(texts) == len(soup.find_all("td", class_="number"))
-    assert soup.caption.get_text() == caption.replace("\r\n", "\n").replace("\r", "\n")
+    assert soup.caption.get_text() == caption
 
 
 def campaign(folder: Path, study: str, blocks: int) -> None:
     folder.mkdir(parents=True)
     plan = {"format": 2, "study": study, "factors": {"at": ["a"]}, "settings": {}, "margin": 0.02}
-    plan |= {"conditions": [{"levels": {"at": "a"}}], "order": [[0]] * blocks}
+    plan |= {
+        "rig": {"name": "virtual"},
+        "conditions": [{"levels": {"at": "a"}}],
+        "order": [[0]] * blocks,
+    }
     (folder / "plan.json").write_text(json.dumps(plan))
     trials = {"trial": [f"b{one}" for one in range(blocks)], "block": range(1, blocks + 1)}
     trials |= {"attempt": 1, "position": 1, "at": "a", "status": "ok"}
@@ -113,11 +118,11 @@ def campaign(folder: Path, study: str, blocks: int) -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with three studies, of which one fails, and with index and ledger."""
     monkeypatch.setenv("LABKIT_PROJECT", str(tmp_path))
-    monkeypatch.setattr(claims, "ledger", lambda data: pd.DataFrame({"id": ["a"]}), raising=False)
+    monkeypatch.setattr(claims, "ledger", lambda *folders: pd.DataFrame({"in": map(str, folders)}))
     (tmp_path / "data" / "reference").mkdir(parents=True)
-    (tmp_path / "data" / "claims.toml").touch()
+    write(tmp_path / "notebooks/00-start.ipynb")
     tag = {"tags": ["parameters"]}
-    answer = f'display({{"{ANSWER}": {{"source": data}}, "text/plain": ""}}, raw=True)'
+    answer = f'display({{"{ANSWER}": {{"data": data}}, "text/plain": ""}}, raw=True)'
     for name, source in {"10-x": answer, "20-y": answer, "30-z": "1 / 0", "40-none": "1"}.items():
         write(
             tmp_path / f"notebooks/analysis/{name}.ipynb",
@@ -146,7 +151,7 @@ def test_every_study_has_a_page_of_the_campaign_that_counts(project: Path) -> No
         cli.main(["report", "--output", str(out)])
     assert caught.value.code == 1
     answers = json.loads((out / "answers.json").read_text())
-    assert {one["page"]: one.get("source") for one in answers} == {
+    assert {one["page"]: one.get("data") for one in answers} == {
         "10-x.html": "data/local/quick/x/one",
         "20-y.html": "data/reference/y",
         "30-z.html": None,
@@ -154,7 +159,8 @@ def test_every_study_has_a_page_of_the_campaign_that_counts(project: Path) -> No
     pages = {"10-x.html", "20-y.html", "30-z.html", "90-ledger.html", "index.html"}
     names = {path.name for path in out.iterdir()}
     assert names == pages | {"ledger.csv", "answers.json", "notebooks"}
-    assert "quick/x/one, 7 blocks" in (out / "10-x.html").read_text()
+    assert [one.get("source") for one in answers] == ["here", "reference", None]
+    assert "Measured here: data/local/quick/x/one" in (out / "10-x.html").read_text()
     assert "ZeroDivisionError" in (out / "30-z.html").read_text()
     index = (out / "index.html").read_text()
     assert "data/local/quick/x/one" in index and "ZeroDivisionError" in index
@@ -162,8 +168,8 @@ def test_every_study_has_a_page_of_the_campaign_that_counts(project: Path) -> No
 
 def test_a_folder_shows_the_campaigns_that_are_in_it(project: Path) -> None:
     answers = report(project / "out", project / "data/local/ask", say=lambda text: None)
-    sources = [one["source"] for one in answers]
-    assert sources == ["data/local/ask/x/one", "data/local/ask/y/one"]
+    assert [one["data"] for one in answers] == ["data/local/ask/x/one", "data/local/ask/y/one"]
+    assert (project / "out/ledger.csv").read_text() == "in\ndata/local/ask\n"
 
 
 def test_the_ledger_prints_findings_and_writes_the_claims(
@@ -172,8 +178,8 @@ def test_the_ledger_prints_findings_and_writes_the_claims(
     rows = pd.DataFrame(
         {"source": ["jha2018", "rohprimardho2015"], "verdict": "holds", "says": "s"}
     )
-    monkeypatch.setattr(claims, "ledger", lambda data: rows, raising=False)
-    monkeypatch.setattr(claims, "findings", lambda ledger: ledger, raising=False)
+    monkeypatch.setattr(claims, "ledger", lambda *folders: rows)
+    monkeypatch.setattr(claims, "findings", lambda ledger: ledger)
     cli.main(["ledger", "--paper", "jha2018", "--csv", str(tmp_path / "l.csv")])
     assert capsys.readouterr().out.startswith("holds               s (jha2018)\n\n")
     assert list(pd.read_csv(tmp_path / "l.csv")["source"]) == ["jha2018"]
@@ -185,14 +191,11 @@ def test_the_ledger_prints_findings_and_writes_the_claims(
 def test_the_index_and_the_ledger_escape_and_count() -> None:
     row = {"id": "i", "source": "jha2018", "says": HOSTILE, "place": "p", "tier": "result"}
     row |= {"published": 1.2, "n_blocks": 9, "marks": "•", "needs": "n", "why": HOSTILE}
-    row |= {"dataset": HOSTILE, "claims": "i"}
+    row |= {"dataset": HOSTILE, "claims": "i", "sentence": HOSTILE}
     rows = pd.DataFrame([{**row, "verdict": word} for word in VERDICTS])
     answer = {"page": "p.html", "title": HOSTILE, "study": "s", "source": "reference", "blocks": 3}
-    answer |= {
-        "sentences": [HOSTILE],
-        "rows": [{"estimate": 1.2, "low": 1.1, "high": 1.3}],
-        "rig": HOSTILE,
-    }
+    answer |= {"sentences": [HOSTILE], "rig": HOSTILE, "measured": ""}
+    answer["rows"] = [{"estimate": 1.2, "low": 1.1, "high": 1.3, "n_blocks": 5.0}]
     answers = [answer, {"page": "q.html", "title": "q", "error": HOSTILE}]
     parts = [
         overview.opening(rows, answers),

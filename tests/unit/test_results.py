@@ -1,5 +1,7 @@
 """Results of a campaign: comparisons, what they show of what was not measured, tables."""
 
+import json
+
 import pandas as pd
 import pytest
 from made_up import write
@@ -93,6 +95,7 @@ def test_a_factor_that_is_left_open_is_refused(folder):
     [
         lambda r: r.compare("plaec", to="bare"),
         lambda r: r.compare("place", to="bear"),
+        lambda r: r.compare("wait", to="block", by="place"),
         lambda r: r.compare("place", to="bare", of="rtt_ns_p95"),
         lambda r: r.compare("place", to="bare").answer("dokcer"),
         lambda r: r.compare("place", to="bare").answer("docker", wiat="spin"),
@@ -175,3 +178,18 @@ def test_claims_are_read_from_a_ledger_that_was_written_before(folder, tmp_path)
     table = results(folder, ledger=str(path)).claims("p")
     assert len(table.frame) == 1
     assert "&lt;i&gt;costs" in table._repr_html_()
+
+
+def test_a_list_of_levels_is_their_order_and_a_figure_shows_some(folder):
+    parts = results(folder).where(place=["docker", "bare"])
+    assert parts.factors["place"] == ["docker", "bare"]
+    cost = parts.compare("place", to="bare", by="wait")
+    assert "spin" not in cost.plot("docker", wait="block").alt and "spin" in cost.plot().alt
+
+
+def test_the_bundle_of_answers_is_json(folder, monkeypatch):
+    shown = []
+    monkeypatch.setattr("labkit.analysis.results.display", lambda data, raw: shown.append(data))
+    r = results(folder).where(wait="block")
+    r.summary(r.compare("place", to="bare").answer("podman"))
+    assert json.dumps(shown[0], allow_nan=False, default=float)

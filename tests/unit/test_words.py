@@ -118,7 +118,7 @@ def test_levels_and_headings() -> None:
     assert words.level("placement", "docker host") == "docker host"
     assert words.level("case", "3a") == "in two containers"
     assert words.level("quota_us", 1000.0) == words.level("quota_us", "1000") == "quota 1000 us"
-    assert words.level(["affinity", "rps"], ("split", "on")) == "split, rps on"
+    assert words.level(["affinity", "steering"], ("split", "on")) == "split, steering on"
     assert words.level(["quota_us", "loop"], (0, "open")) == "no quota, open loop"
     sizes = ["size 0 B", "size 1500 B", "size 100 KiB", "size 64 MiB"]
     assert [words.level("size_b", size) for size in (0, 1500, 102400, 2**26)] == sizes
