@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from labkit.version import VERSION
 
-# Cells of the pages import tables.py and labkit from this tree, and call labkit as a shell would.
-HERE = Path(__file__).parent
+# Cells of the pages import labkit from this tree.
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH")])
+    filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
 )
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 project = "labkit"
 author = copyright = "The labkit contributors"
@@ -25,7 +22,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "method-rates.md", "simulation.md"]
 
 # Pages with a kernel are executed at each build: an output that is typed may be wrong.
 nb_execution_mode = "force"
@@ -33,8 +30,6 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_execution_show_tb = True
 nb_merge_streams = True
-# A figure brings its numbers as CSV, which pages of labkit link and these do not.
-suppress_warnings = ["mystnb.unknown_mime_type"]
 nb_render_markdown_format = "myst"
 myst_enable_extensions = ["colon_fence"]
 # Anchors as GitHub makes them, so that links work there too.

@@ -13,9 +13,10 @@ A campaign is a folder with these files; ``labkit dataset pack`` makes the packe
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,7 @@ FORMAT = 2
 #: Samples of a trial that a quantile needs, so that one is expected beyond it.
 _QUANTILES = {"p95": (0.95, 20), "p99": (0.99, 100), "p999": (0.999, 1000)}
 SAMPLE_STATISTICS = ("mean", "median", "min", "max", "std", *_QUANTILES)
+_RESTORE = "restore it from a copy, or measure again with --new"
 #: Columns that a trial's row has before its factors.
 KEYS = ("trial", "attempt", "block", "position", "session", "repeat")
 
@@ -140,7 +142,8 @@ class Campaign:
         """
         table = self.path / "trials.parquet"
         if table.is_file():
-            frame = pd.read_parquet(table)
+            with _readable(table):
+                frame = pd.read_parquet(table)
         else:
             records = [_read_json(one) for one in self.path.glob("trials/*/trial.json")]
             frame = pd.DataFrame([row for record in records for row in record["rows"]])
@@ -155,14 +158,17 @@ class Campaign:
                     remedy="restore plan.json from a copy",
                 )
             if all(isinstance(level, int | float) for level in levels):
-                frame[name] = pd.to_numeric(frame[name])
+                with _readable(self.path):
+                    frame[name] = pd.to_numeric(frame[name])
         constant = {
             name: value
             for name, value in self.settings.items()
             if isinstance(value, str | int | float) and name not in frame
         }
-        frame = frame.assign(**constant)
-        return frame.sort_values(["block", "position", "attempt", "trial"], ignore_index=True)
+        with _readable(self.path):
+            return frame.assign(**constant).sort_values(
+                ["block", "position", "attempt", "trial"], ignore_index=True
+            )
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -217,18 +223,22 @@ class Campaign:
                 "no trial has samples", where=str(self.path), remedy="use statistics in `trials`"
             )
         files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-        try:
+        with _readable(path):
+            # Trials differ in their columns.
+            schema = pa.unify_schemas([pq.read_schema(one) for one in files])
+        if missing := [name for name in columns if name not in schema.names]:
+            raise UsageError(
+                f"{', '.join(missing)} was not measured",
+                where=str(path),
+                remedy=suggestion(missing[0], schema.names),
+            )
+        with _readable(path):
             found = pd.read_parquet(
                 path,
                 columns=[*keys, *columns],
                 filters=[("trial", "in", set(wanted["trial"]))],
-                # Trials differ in their columns.
-                schema=pa.unify_schemas([pq.read_schema(one) for one in files]),
+                schema=schema,
             )
-        except (KeyError, ValueError) as error:
-            raise UsageError(
-                f"{', '.join(columns)} was not measured", where=str(path), why=str(error)
-            ) from None
         about = wanted[[*keys, "block", *self.factors]]
         merged = about.merge(found.dropna(), on=keys)
         return merged.drop(columns="attempt")
@@ -326,22 +336,38 @@ def _numbers(levels: Iterable[Any]) -> list[Any]:
         return texts
 
 
+class _Document(dict[str, Any]):
+    """Content of a JSON file; a key that it does not have is an error that names the file."""
+
+    def __init__(self, content: Mapping[str, Any], path: Path) -> None:
+        super().__init__(content)
+        self.path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise DatasetError(
+            f"a file of a campaign has no {key!r}", where=str(self.path), remedy=_RESTORE
+        )
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     """Return a JSON file of this format."""
-    try:
-        data = json.loads(path.read_text())
-        found = data["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    with _readable(path):
+        data = _Document(json.loads(path.read_text()), path)
+    if data["format"] != FORMAT:
         raise DatasetError(
-            "a file of a campaign cannot be read",
-            where=str(path),
-            why=str(error),
-            remedy="restore it from a copy, or measure again with --new",
-        ) from None
-    if found != FORMAT:
-        raise DatasetError(
-            f"a campaign of format {found}, and this labkit reads {FORMAT}",
+            f"a campaign of format {data['format']}, and this labkit reads {FORMAT}",
             where=str(path),
             remedy="read it with the labkit that measured it, or measure again with --new",
         )
-    return dict(data)
+    return data
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise `DatasetError` with the path where reading fails."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise DatasetError(
+            "a campaign cannot be read", where=str(path), why=str(error), remedy=_RESTORE
+        ) from None

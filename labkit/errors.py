@@ -57,10 +57,10 @@ class LabkitError(Exception):
     --------
     >>> from labkit import LabkitError, load
     >>> try:
-    ...     load("data/reference/rps").raw("b99-p01")
+    ...     load("data/reference/rps").samples("sizes")
     ... except LabkitError as error:
     ...     print(error.what)
-    no such trial
+    sizes was not measured
     """
 
     exit_code = 1

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,16 +52,6 @@ def _no_rig_because() -> str:
     if tried.returncode != 0:
         return f"no network namespaces here: {tried.stderr.strip()}"
     return ""
-
-
-@pytest.fixture(scope="session")
-def reference_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the report of the reference dataset."""
-    import committed
-
-    folder = tmp_path_factory.mktemp("reports")
-    committed.report(folder, execute="65-rps")
-    return folder
 
 
 def _engine_version() -> str:

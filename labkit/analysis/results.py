@@ -686,6 +686,6 @@ def results(path: Path | str, *, ledger: str = "") -> Results:
     >>> tuned = r.where(capture="off", affinity="split", wait="spin")
     >>> tuned.compare("placement", to="bare cgroup", of="rtt_ns_p99").answer("docker host")
     ... # doctest: +ELLIPSIS
-    docker host ...
+    cannot tell whether docker host differs from bare cgroup: ...
     """
     return Results(load(project(path)), {}, ledger)

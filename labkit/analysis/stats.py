@@ -467,10 +467,10 @@ def compare(
     >>> table[["condition", "verdict"]].to_dict("records")
     [{'condition': 'docker', 'verdict': 'differs'}]
     """
-    if not 0 < margin < math.inf or not 0 < alpha < 0.5:
+    if not 0 < margin < 1 or not 0 < alpha < 0.5:
         raise UsageError(
             f"invalid margin or alpha: margin={margin!r}, alpha={alpha!r}",
-            remedy="margin > 0 (0.02 for 2 %) and 0 < alpha < 0.5",
+            remedy="0 < margin < 1 (0.02 for 2 %) and 0 < alpha < 0.5",
         )
     table = BlockTable(frame, value, [condition])
     levels = list(table.conditions[condition])

@@ -19,22 +19,6 @@ def _code(page: str) -> list[str]:
     return FENCED.findall(project(f"docs/{page}").read_text(encoding="utf-8"))
 
 
-#: Run after the cells of the tutorial.
-CHECKS = """
-assert one.measurement.metrics["sysbench_cpu_events_per_s"] > 0
-assert answer.n_blocks == 5 and answer.ratio > 0
-assert list(floor["placement"]) == ["bare chroot"]
-"""
-
-
-def test_the_tutorials_comparison(tmp_path: Path) -> None:
-    cells = [
-        code.replace('"data/local"', repr(str(tmp_path)))
-        for code in _code("tutorial/own-comparison.md")
-    ]
-    _execute(*cells, CHECKS)
-
-
 def test_the_study_of_the_howto_measures_and_analyses(tmp_path: Path) -> None:
     parameters, protocol, where, analysis = _code("howto/study.md")
     folder = tmp_path / "data"

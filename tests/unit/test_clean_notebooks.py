@@ -6,7 +6,6 @@ import runpy
 from pathlib import Path
 
 import nbformat
-import pytest
 
 MAIN = runpy.run_path(str(Path(__file__).resolve().parents[2] / "scripts" / "clean_notebooks.py"))
 
@@ -33,14 +32,3 @@ def test_studies_lose_outputs_and_analyses_keep_them(tmp_path: Path) -> None:
         assert "papermill" not in path.read_text()
         assert bool(cell.outputs) == (path is analysis)
     assert MAIN["main"]([str(study), str(analysis)]) == 0
-
-
-ANALYSES = sorted((Path(__file__).resolve().parents[2] / "notebooks" / "analysis").glob("*.ipynb"))
-
-
-@pytest.mark.parametrize("path", ANALYSES, ids=lambda path: path.name)
-def test_no_committed_analysis_prints_a_warning(path: Path) -> None:
-    """A warning names the process that printed it: the next execution differs."""
-    cells = nbformat.read(path, as_version=4).cells
-    outputs = [one for cell in cells for one in cell.get("outputs", [])]
-    assert [one.text for one in outputs if one.get("name") == "stderr"] == []

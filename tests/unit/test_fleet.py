@@ -22,7 +22,7 @@ import psutil
 import pytest
 from fleet_tasks import STUDY, failing_block, simulated_block, study
 
-from labkit import fleet, ledger
+from labkit import fleet
 from labkit.data import campaigns, load
 from labkit.errors import DatasetError, LabkitError, PlanMismatch, UsageError
 from labkit.fleet import Block, measure, measured_blocks, store_block
@@ -237,19 +237,6 @@ def test_a_study_that_needs_hosts_is_refused_on_a_simulated_rig() -> None:
     with pytest.raises(UsageError, match="no host for storage"), rig.storage({"volume": ["apps"]}):
         pass
     assert sfnt_pingpong.lacking(rig.targets) == {}
-
-
-def test_claims_are_not_decidable_on_a_simulated_rig(tmp_path: Path) -> None:
-    copied = tmp_path / "rps"
-    shutil.copytree("data/reference/rps", copied)
-    plan = json.loads((copied / "plan.json").read_text())
-    plan["rig"]["kind"] = "simulated"
-    plan.pop("sha256", None)
-    (copied / "plan.json").write_text(json.dumps(plan))
-    rows = ledger(copied)
-    rows = rows[rows["setting"] != ""]
-    assert len(rows) and set(rows["setting"]) == {"unsuitable"}
-    assert not {"replicated", "contradicted"} & set(rows["result"])
 
 
 def test_two_names_are_two_rigs_and_one_name_is_one() -> None:

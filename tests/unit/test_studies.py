@@ -218,7 +218,7 @@ def test_names_that_do_not_exist_are_an_error_that_suggests_one() -> None:
     with pytest.raises(UsageError, match="no profile 'quik'") as caught:
         studies.profile_of(studies.find(["rps"])[0], "quik")
     assert "did you mean 'quick'?" in caught.value.remedy
-    for profile in (None, "reference", "tiny", "ask", "why"):
+    for profile in (None, "tiny", "ask", "why"):
         studies.check_profile(profile)
 
 
@@ -236,27 +236,3 @@ def test_where_the_time_is_over_trials_that_are_left_are_no_failure(
     monkeypatch.setenv(UNTIL, str(time.monotonic() - 1))
     with pytest.raises(TimeOver, match="not begun"):
         studies.measure(Path("65-rps.ipynb"), {}, called="ask", seconds=1, say=print)
-
-
-def test_a_report_measures_each_study_until_the_time_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called: list[tuple[str, Any]] = []
-    said: list[str] = []
-
-    def measure(notebook: Path, parameters: dict[str, Any], **more: Any) -> Path:
-        called.append((notebook.stem, parameters["data"]))
-        if len(called) == 1:
-            raise LabkitError("no trial succeeded")
-        if len(called) == 3:
-            raise TimeOver("of 72 planned trials 20 are left")
-        return notebook
-
-    monkeypatch.setattr(studies, "rig_here", lambda: ("virtual", ""))
-    monkeypatch.setattr(studies, "measure", measure)
-    failures: dict[str, str] = {}
-    studies._measure_each("ask", False, failures, said.append)
-    assert [name for name, _ in called] == [path.stem for path in studies.find([])][:3]
-    assert {data for _, data in called} == {"data/local/ask"}
-    assert failures == {"affinity-spinning": "no trial succeeded"}
-    assert said[-1] == "network-isolation: of 72 planned trials 20 are left"

@@ -73,7 +73,7 @@ def test_the_wheel_carries_a_project_and_nothing_of_this_machine(installed: Path
         if any(name == part or name.startswith(f"{part}/") for part in parts)
     }
     # Of files that git does not have yet there may be some in a clone that is worked on.
-    assert carried >= wanted - {"containers/apps/local/.gitignore"} and MARK in carried
+    assert carried >= wanted - {"containers/apps/local/.gitignore"}
     assert not [name for name in carried if "data/local" in name or "checkpoints" in name]
 
 
@@ -88,16 +88,15 @@ def test_an_installed_labkit_works_in_a_folder_of_its_own(installed: Path, tmp_p
     folder = tmp_path / "lab"
     # One study is enough: its page, the ledger and the index.
     for notebook in folder.glob("notebooks/*/[1-9]*.ipynb"):
-        if "rps" not in notebook.name:
+        if "rps" not in notebook.name and "ledger" not in notebook.name:
             notebook.unlink()
     for campaign in (folder / "data/reference").iterdir():
         if campaign.is_dir() and campaign.name != "rps":
             shutil.rmtree(campaign)
     report = labkit(installed, folder / "notebooks", "report")
     assert report.returncode == 0, report.stderr
-    assert "rps: reference, because nothing was measured here" in report.stdout
     pages = {path.name for path in (folder / "reports").glob("*.html")}
-    assert pages == {"65-rps.html", "index.html", "ledger.html", "rig.html", "glossary.html"}
+    assert pages == {"65-rps.html", "90-ledger.html", "index.html"}
     assert "data/reference/rps" in (folder / "reports" / "65-rps.html").read_text()
     refused = labkit(installed, folder, "run", "65", "-p", "blocks", "two")
     assert refused.returncode == 2 and "cannot be 'two'" in refused.stderr

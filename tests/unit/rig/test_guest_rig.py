@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from labkit.claims.setting import setting
-from labkit.dataset import Dataset
 
 from labkit.errors import RigError, UsageError
 from labkit.rig import GuestRig, InventoryRig, Rig, guests, kind_of, lock, netns, qemu
@@ -168,10 +166,3 @@ def test_caveats_say_what_is_shared() -> None:
     shared = guests.caveats(one, [], emulated=True)
     assert shared[0] == guests.EMULATED_CAVEAT and shared[0].startswith("emulated: timings mean")
     assert "share the host's CPUs" in shared[3] and "no CPU left for the harness" in shared[4]
-
-
-def test_emulated_guests_decide_no_claim() -> None:
-    data = Dataset.__new__(Dataset)
-    object.__setattr__(data, "plan", {"rig": {"kind": guests.EMULATED}})
-    assert data.unmeasured == "the guests were emulated, and their timings mean nothing"
-    assert setting(None, data, None, {})[0] == "unsuitable"  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def test_waiting_for_the_rig(
     user: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(studies, "project", lambda path=".": tmp_path / path)
-    monkeypatch.setattr(studies, "_LOOK", 0.05)
+    monkeypatch.setattr(studies, "_PAUSE", 0.05)
     said: list[str] = []
 
     def say(text: str) -> None:

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from labkit.claims.schema import load_claims
 from recordings import ADDRESS, RECORDINGS, read
 
 from labkit.errors import ToolOutput
@@ -107,11 +106,3 @@ def test_commands_have_their_sizes():
 def test_repeated_output_has_linpack_s_form():
     first = json.loads(read("repeat-linpack.txt").splitlines()[0])
     assert "gflops" in linpack.parse(first["stdout"]).metrics
-
-
-def test_the_services_have_every_metric_of_the_claims():
-    claimed = {claim.metric for claim in load_claims() if claim.study == "interference"}
-    measured = {
-        name for tool in ("linpack", "stream", "bonnie", "netperf") for name in metrics(tool)
-    }
-    assert claimed and claimed <= measured
