@@ -241,14 +241,14 @@ class BlockTable:
         self._positive = not (number <= 0).any()
         with np.errstate(invalid="ignore", divide="ignore"):
             columns = {"plain": number, "logs": np.log(number)}
-        columns["session"] = trials.get("session", number).where(number.notna())
+        sessions = trials["session"] if "session" in trials else pd.Series(1, trials.index)
+        columns["session"] = sessions.where(number.notna())
         groups = pd.DataFrame(columns).groupby([trials["block"], codes])
         means = groups.mean()
         self._plain, self._logs = (means[name].unstack().to_numpy() for name in ("plain", "logs"))
         self._lost = means["plain"].isna().unstack(fill_value=False).to_numpy()
-        sessions = groups["session"]
         self._first, self._last = (
-            one.unstack().to_numpy() for one in (sessions.min(), sessions.max())
+            one.unstack().to_numpy() for one in (groups["session"].min(), groups["session"].max())
         )
 
     def cells(self, *cells: Cell) -> Numbers:

@@ -28,7 +28,6 @@ def test_the_nearest_folder_upwards_then_the_clone(
     monkeypatch.chdir(tmp_path)
     assert project("data") == clone / "data"
     outer, inner = made(tmp_path / "outer"), made(tmp_path / "outer" / "inner")
-    (inner / "notebooks").mkdir()
     monkeypatch.chdir(inner / "notebooks")
     assert project("data/local") == inner / "data/local"
     assert project(tmp_path) == tmp_path

@@ -20,7 +20,7 @@ import pytest
 
 from labkit import cli
 from labkit.cli.lab import COPIES, START, command, copy_notebooks
-from labkit.paths import MARK, project
+from labkit.paths import project
 
 SCREEN = {"DISPLAY": ":0"}
 
@@ -113,8 +113,6 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     env |= {"JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "spaces"), "HOME": str(tmp_path)}
     home = tmp_path / "clone"
     (home / ".git").mkdir(parents=True)
-    (home / MARK).parent.mkdir()
-    (home / MARK).touch()
     shutil.copytree(project("notebooks"), home / "notebooks")
     argv = [sys.executable, "-m", "labkit.cli", "--project", str(home), "lab"]
     with subprocess.Popen(
