@@ -193,11 +193,6 @@ def check_complete(folder: Path) -> None:
     )
 
 
-def answers(folder: Path) -> list[str]:
-    """Return the comparisons of the newest campaign in a study's folder, a line each."""
-    return [f"measured: {newest_campaign(folder).path}"]
-
-
 @dataclass(frozen=True)
 class Run:
     """A campaign to measure: a study's notebook with its parameters.

@@ -301,6 +301,8 @@ class Evidence:
         if claim.line:
             return _line(claim, table, self.campaign.trials)
         found = list(claim.parts(self.campaign.trials))
+        if not found:
+            raise NotMeasured(f"fewer than two levels of {claim.along}")
         sizes = claim.size if isinstance(claim.size, list) else [claim.size] * len(found)
         low, high = claim.region
         parts = []
@@ -320,6 +322,8 @@ def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
     runs = _runs(claim.of, claim.along, trials)
     for run in runs:
         x = np.array([float(cell[claim.along]) for cell in run])
+        if len(x) < 3:
+            raise NotMeasured(f"fewer than three levels of {claim.along}")
         values = table.cells(*run).plain()
         if claim.line == "linear":
             slope, level = np.polyfit(x, values.T, 1)

@@ -108,6 +108,23 @@ def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> li
         return answers + _build(folder, index, given, name="index.html")
 
 
+def study_page(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
+    """Build the page of a campaign's study, and return its answers.
+
+    Raises
+    ------
+    LabkitError
+        The notebook failed.
+    """
+    (notebook,) = project("notebooks/analysis").glob(f"*-{campaign.study}.ipynb")
+    own = {"data": str(campaign.path.absolute())}
+    answers = _build(folder, notebook, own, _about(campaign))
+    for answer in answers:
+        if "error" in answer:
+            raise LabkitError(f"the page of {campaign.study} failed", why=answer["error"])
+    return answers
+
+
 def _studies(folders: list[Path]) -> Iterator[tuple[Path, Campaign]]:
     """Yield the analysis notebook of each study with the campaign that its page shows.
 

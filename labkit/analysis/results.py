@@ -129,12 +129,12 @@ class Comparison:
         table = select(self.table, by)
         if not levels:
             return table
-        known = list(table["condition"])
-        parts = []
+        known, parts = list(table["condition"]), []
+        at = {name: " and ".join(map(str, np.atleast_1d(one))) for name, one in by.items()}
         for level in levels:
             parts.append(table[[one == level for one in known]])
             if level not in known:
-                row = {**dict.fromkeys(self.by, ""), **by, "condition": level, **self.shared}
+                row = {**dict.fromkeys(self.by, ""), **at, "condition": level, **self.shared}
                 reason = f"not in this campaign, which has {', '.join(map(str, known)) or 'none'}"
                 parts.append(pd.DataFrame([row | stats.unmeasured(reason)]))
         return pd.concat([part for part in parts if len(part)], ignore_index=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from labkit.cli.options import NEW, WAIT, interruptible, rig_spec, say
+from labkit.paths import project
 
 
 @click.command(epilog="Examples: labkit ask affinity-spinning | labkit ask cpu-quota --new")
 @click.argument("study")
-@click.option("--rig", default="auto", show_default=True, help="auto, virtual, kvm, or a rig.toml.")
+@click.option("--rig", default="auto", show_default=True, help="auto, virtual, or a rig.toml.")
 @NEW
 @WAIT
 def ask(study: str, rig: str, new: bool) -> None:
@@ -26,7 +27,15 @@ def ask(study: str, rig: str, new: bool) -> None:
     interruptible()
     (run,) = studies.plan_runs([study], studies.ASK, [], {"rig": rig_spec(rig), "new": new})
     studies.measure(run.notebook, run.parameters, called=run.called, seconds=24 * 3600, say=say)
-    click.echo("\n".join(studies.answers(run.folder)))
+    from labkit.analysis import publish
+
+    say("analysing")
+    campaign = studies.newest_campaign(run.folder)
+    for answer in publish.study_page(project("reports"), campaign):
+        for row, sentence in zip(answer["rows"], answer["sentences"], strict=True):
+            if row["verdict"] != "not measured":
+                click.echo(sentence)
+        click.echo(f"page: {project('reports') / answer['page']}")
 
 
 COMMANDS = (ask,)

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from labkit import studies
+from labkit.analysis import publish
 from labkit.cli import app
 from labkit.paths import project
 
@@ -21,9 +22,12 @@ def test_a_study_is_measured_with_its_profile_and_answered(monkeypatch: pytest.M
         return notebook
 
     monkeypatch.setattr(studies, "measure", measure)
-    monkeypatch.setattr(studies, "answers", lambda folder: [str(folder)])
+    row = {"verdict": "differs"}
+    page = {"page": "p.html", "rows": [row, {"verdict": "not measured"}], "sentences": ["a", "b"]}
+    monkeypatch.setattr(studies, "newest_campaign", lambda folder: folder)
+    monkeypatch.setattr(publish, "study_page", lambda folder, campaign: [page])
     found = CliRunner().invoke(app, ["ask", "cpu-quota", "--new"])
-    assert found.stdout == f"{project('data/local/ask/cpu-quota')}\n"
+    assert found.stdout == f"a\npage: {project('reports/p.html')}\n"
     ((name, parameters),) = measured
     assert name == "20-cpu-quota" and parameters["cells"] == "quotas"
     assert (parameters["rig"], parameters["new"]) == ("auto", True)
