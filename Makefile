@@ -54,7 +54,7 @@ bench: setup ## Measure the overhead of the harness, and how the analysis scales
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/harness.py
 
-simulate: setup ## Simulate experiments: false positives, power, coverage (quick: ARGS=--quick)
+simulate: setup ## Simulate claims: how often a word is wrong (quick: ARGS=--quick)
 	$(BIN)/python benchmarks/simulate.py $(ARGS)
 
 chaos: setup ## Kill and break campaigns, as root (ARGS="--minutes 8 --seed 3 --append FILE")

@@ -22,7 +22,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
 ]
-exclude_patterns = ["_build", "method-rates.md", "simulation.md"]
+exclude_patterns = ["_build", "method-rates.md"]
 
 # Pages with a kernel are executed at each build: an output that is typed may be wrong.
 nb_execution_mode = "force"

@@ -19,20 +19,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from IPython.display import display
-from scipy import stats as scipy_stats
+from scipy.stats import linregress
 
 from labkit.analysis import plots, stats, words
 from labkit.analysis.claims import current, ledger
-from labkit.analysis.html import html_table
+from labkit.analysis.html import Html, html_table
 from labkit.analysis.papers import side_by_side
+from labkit.analysis.publish import ANSWER
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
 from labkit.data import Campaign, load, select
 from labkit.errors import UsageError, suggestion
 from labkit.paths import project, relative
 from labkit.units import column as about
 
-#: MIME type of an answer, by which the index collects those of all pages.
-ANSWER = "application/vnd.labkit.answer+json"
+Names = str | Sequence[str]
 #: Share of a condition's trials that a saturated load generator may have limited.
 _SATURATED = 0.1
 
@@ -56,8 +56,8 @@ class Answers:
     """Sentences on some rows of a comparison, which display themselves."""
 
     rows: tuple[Mapping[str, Any], ...]
-    factor: str | Sequence[str]
-    by: Sequence[str]
+    factor: str | list[str]
+    by: list[str]
 
     @property
     def sentences(self) -> list[str]:
@@ -78,71 +78,70 @@ class Comparison:
     Parameters
     ----------
     table : DataFrame
-        A row a condition, as `labkit.compare` returns it, after the columns of `by`; with ``to``,
-        ``metric``, ``margin`` and ``reason``, why a row was not measured.
+        A row a condition, as `labkit.compare` returns it, after the columns of its levels; with
+        ``to``, ``metric`` and ``margin``.
     results : Results
         Where it comes from.
     factor : str or list of str
         What is compared.
     by : list of str
         Columns at each combination of which it is compared.
-    metric : str
-        Column that is compared.
+    shared : mapping
+        ``to``, ``metric`` and ``margin`` of all rows.
     """
 
     table: pd.DataFrame
     results: Results
     factor: str | list[str]
     by: list[str]
-    metric: str
+    shared: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        return "\n".join(Answers(self._rows(), self.factor, self.by).sentences)
-
-    def _rows(self) -> tuple[Mapping[str, Any], ...]:
-        return _records(self.table)
+        return repr(self.answer())
 
     def _repr_html_(self) -> str:
         rows = []
-        for row in self._rows():
+        for row in _records(self.table):
             texts = words.row(row)
             rows.append(
                 {
-                    **{words.heading(name): words.level(name, row[name]) for name in self.by},
+                    **_shown({name: row[name] for name in self.by}),
                     "condition": words.level(self.factor, row["condition"]),
                     "against": words.level(self.factor, row["to"]),
-                    "value": texts.get("value", ""),
-                    "difference": texts.get("difference", ""),
-                    "ratio [95 % interval]": texts.get("ratio", ""),
+                    "value": texts["value"],
+                    "difference": texts["difference"],
+                    "ratio [95 % interval]": texts["ratio"],
                     "verdict": texts["verdict"],
-                    "blocks": texts.get("blocks", ""),
+                    "blocks": texts["blocks"],
                 }
             )
         frame = pd.DataFrame(rows)
-        if frame["against"].nunique() == 1:
-            frame = frame.drop(columns="against")
-        return html_table(frame, self._caption()).text
-
-    def _caption(self) -> str:
-        baselines = self.table["to"].map(lambda level: words.level(self.factor, level)).unique()
+        baselines = list(frame.get("against", pd.Series(dtype=str)).unique())
         against = f" against {baselines[0]}" if len(baselines) == 1 else ""
-        margin = words.percent(float(self.table["margin"].iloc[0]))
-        text = about(self.metric).text
-        return f"{text[:1].upper()}{text[1:]}{against}; margin {margin}"
+        margin = words.percent(self.shared["margin"])
+        text = about(self.shared["metric"]).text
+        caption = f"{text[:1].upper()}{text[1:]}{against}; margin {margin}"
+        shown = frame.drop(columns="against") if against else frame
+        return html_table(shown, caption if len(frame) else f"{caption}: not measured").text
 
-    def _select(self, levels: Sequence[Any], by: Mapping[str, Any]) -> pd.DataFrame:
-        """Return the rows of some levels, in their order."""
+    def _rows(self, levels: Sequence[Any], by: Mapping[str, Any]) -> pd.DataFrame:
+        """Return the rows of some levels, in their order; those not measured say so."""
         table = select(self.table, by)
+        if not levels:
+            return table
         known = list(table["condition"])
+        parts = []
         for level in levels:
+            parts.append(table[[one == level for one in known]])
             if level not in known:
-                raise UsageError(f"no condition {level!r}", remedy=suggestion(level, known))
-        parts = [table[[one == level for one in known]] for level in levels]
-        return pd.concat(parts) if parts else table
+                row = {**dict.fromkeys(self.by, ""), **by, "condition": level, **self.shared}
+                reason = f"not in this campaign, which has {', '.join(map(str, known)) or 'none'}"
+                parts.append(pd.DataFrame([row | stats.unmeasured(reason)]))
+        return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
     def answer(self, *levels: Any, **by: Any) -> Answers:
         """Return a sentence for each of some levels, or for all."""
-        return Answers(_records(self._select(levels, by)), self.factor, self.by)
+        return Answers(_records(self._rows(levels, by)), self.factor, self.by)
 
     def why(self, level: Any, *counters: str, **by: Any) -> Table:
         """Return counters of a level and of its baseline: where they differ may be the reason.
@@ -156,41 +155,34 @@ class Comparison:
         **by
             Levels of the columns of `by`.
         """
-        row = self._select([level], by).iloc[0]
+        row, trials = _records(self._rows([level], by))[0], self.results.ok
+        names = _names(self.factor)
+        sides = [(one,) if names == [self.factor] else one for one in (row["condition"], row["to"])]
         at = {name: row[name] for name in self.by}
-        cells = [{**at, **_cell(self.factor, one)} for one in (row["condition"], row["to"])]
+        parts = [select(trials, {**at, **dict(zip(names, one, strict=True))}) for one in sides]
         rows = []
         for counter in counters:
             here, there = (
-                select(self.results.ok, cell).groupby("block")[counter].mean().median()
-                if counter in self.results.ok
-                else math.nan
-                for cell in cells
+                part.groupby("block")[counter].mean().median() if counter in part else math.nan
+                for part in parts
             )
             rows.append(
                 {
                     "counter": about(counter).text,
                     words.level(self.factor, row["condition"]): words.amount(here, counter),
                     words.level(self.factor, row["to"]): words.amount(there, counter),
-                    "ratio": words.ratio(here / there) if there else "",
+                    "ratio": words.ratio(here / there) if there and here else "",
                 }
             )
         return Table(pd.DataFrame(rows), "Counters of the same trials, medians over blocks")
 
-    def plot(self, *levels: Any, **by: Any) -> plots.Figure:
+    def plot(self, *levels: Any, **by: Any) -> plots.Figure | Html:
         """Return the ratios of some levels, or of all, with their intervals as a figure."""
-        return plots.forest(self._select(levels, by), self.factor, self.by)
+        return plots.forest(self._rows(levels, by), self.factor, self.by)
 
-    def grid(self, rows: str, cols: str) -> plots.Figure:
+    def grid(self, rows: str, cols: str) -> plots.Figure | Html:
         """Return the ratios as a heat map."""
         return plots.grid(self.table, rows, cols, self.factor)
-
-
-def _cell(factor: str | Sequence[str], level: Any) -> dict[str, Any]:
-    """Return the levels of a condition, of one factor or several."""
-    if isinstance(factor, str):
-        return {factor: level}
-    return dict(zip(factor, level, strict=True))
 
 
 @dataclass(frozen=True, repr=False)
@@ -220,7 +212,7 @@ class Results:
         """Attempts, failed ones included: a row each."""
         return select(self.campaign.trials, self.levels)
 
-    @property
+    @cached_property
     def ok(self) -> pd.DataFrame:
         """Successful trials."""
         return self.trials[self.trials["status"] == "ok"]
@@ -231,60 +223,60 @@ class Results:
         found = {}
         for name, planned in self.campaign.factors.items():
             asked = self.levels.get(name)
-            planned = asked if isinstance(asked, list) else planned
-            measured = list(self.trials[name].unique())
-            infeasible = [one[name] for one, _ in self._infeasible]
-            known = [level for level in planned if level in measured or level in infeasible]
-            found[name] = known + [level for level in measured if level not in known]
+            order = asked if isinstance(asked, list) else planned
+            here = list(self.trials[name].unique()) + [cell[name] for cell, _ in self._infeasible]
+            found[name] = [one for one in dict.fromkeys([*order, *here]) if one in here]
         return found
 
     @cached_property
     def _infeasible(self) -> list[tuple[dict[str, Any], str]]:
         """Conditions that the rig could not run, with the reason."""
-        factors = self.campaign.factors
-        found = []
+        cells, factors = [], self.campaign.factors
         for entry in self.campaign.plan["infeasible"]:
             texts = entry["condition"].split(" | ")
             cell = {
                 name: next((level for level in levels if str(level) == text), text)
                 for (name, levels), text in zip(factors.items(), texts, strict=True)
             }
-            wanted = (np.atleast_1d(np.array(self.levels.get(n, v))) for n, v in cell.items())
-            if all(v in list(w) for v, w in zip(cell.values(), wanted, strict=True)):
-                found.append((cell, str(entry["reason"])))
-        return found
-
-    def _table(self, column: str) -> BlockTable:
-        return BlockTable(self.trials, column, list(self.campaign.factors))
+            cells.append({**cell, "reason": entry["reason"]})
+        wanted = {name: level for name, level in self.levels.items() if name in factors}
+        kept = _records(select(pd.DataFrame(cells), wanted)) if cells else ()
+        return [({name: one[name] for name in factors}, one["reason"]) for one in kept]
 
     def _column(self, of: str | None) -> str:
         """Return a column, by default the plan's first outcome; ``rtt_ns.p99`` names one too."""
-        outcomes = self.campaign.plan.get("outcomes") or [""]
-        column = (of or outcomes[0]).replace(".", "_")
-        if column not in self.trials:
-            raise UsageError(
-                f"no trial has {column!r}", remedy=suggestion(column, list(self.trials))
-            )
+        column = (of or (self.campaign.plan.get("outcomes") or [""])[0]).replace(".", "_")
+        if column not in self.trials and about(column).kind == "other":
+            raise UsageError(f"no column {column!r}", remedy=suggestion(column, list(self.trials)))
         return column
 
-    def _groups(self, by: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield each measured combination of levels of some factors, in the order of the plan."""
-        for name in by:
+    def _table(self, column: str) -> BlockTable:
+        trials = self.trials if column in self.trials else self.trials.assign(**{column: math.nan})
+        return BlockTable(trials, column, list(self.campaign.factors))
+
+    def _combinations(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return the planned combinations of levels of some factors, in the order of the plan."""
+        for name in names:
             if name not in self.factors:
                 raise UsageError(
                     f"no factor called {name!r}", remedy=suggestion(name, self.factors)
                 )
-        measured = set(map(tuple, self.trials[[*by]].astype(object).to_numpy())) if by else {()}
-        for levels in itertools.product(*(self.factors[name] for name in by)):
-            if levels in measured:
-                yield dict(zip(by, levels, strict=True))
+        found = set(self.trials[[*names]].astype(object).itertuples(index=False, name=None))
+        found |= {tuple(cell[name] for name in names) for cell, _ in self._infeasible}
+        products = itertools.product(*(self.factors[name] for name in names))
+        return [levels for levels in products if levels in found]
+
+    def _groups(self, by: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield the planned combinations of levels of some factors, one without any."""
+        for levels in self._combinations(by) if by else [()]:
+            yield dict(zip(by, levels, strict=True))
 
     def compare(
         self,
-        factor: str | Sequence[str],
+        factor: Names,
         to: Any,
         *,
-        by: str | Sequence[str] = (),
+        by: Names = (),
         of: str | None = None,
         margin: float | None = None,
     ) -> Comparison:
@@ -306,84 +298,76 @@ class Results:
         Raises
         ------
         UsageError
-            A name or the baseline is unknown, or a factor is left open: conditions that differ in
-            more than one respect are never pooled.
+            A factor or column is unknown, or a factor is left open: conditions that differ in more
+            than one respect are never pooled. A level that the campaign lacks is no error: its rows
+            say that it was not measured.
         """
-        names, groups = _names(factor), _names(by)
-        levels = [tuple(one.values()) for one in self._groups(names)]
-        infeasible = [tuple(cell[name] for name in names) for cell, _ in self._infeasible]
-        levels += [one for one in dict.fromkeys(infeasible) if one not in levels]
         baseline = (to,) if isinstance(factor, str) else tuple(to)
-        if baseline not in levels:
-            known = [one[0] if isinstance(factor, str) else one for one in levels]
-            raise UsageError(f"unknown baseline: {to!r}", remedy=suggestion(to, known))
+        levels = self._combinations(_names(factor))
         pairs = [(one, baseline) for one in levels if one != baseline]
-        return self._compared(factor, pairs, groups, self._column(of), margin)
+        return self._compared(factor, to, pairs, _names(by), self._column(of), margin)
 
-    def ladder(
-        self, factor: str, *, by: str | Sequence[str] = (), of: str | None = None
-    ) -> Comparison:
+    def ladder(self, factor: str, *, by: Names = (), of: str | None = None) -> Comparison:
         """Compare each level of a factor with the one before it, in the order of the plan."""
         levels = [(one,) for one in self.factors[factor]]
         pairs = [(after, before) for before, after in itertools.pairwise(levels)]
-        return self._compared(factor, pairs, _names(by), self._column(of), None)
+        return self._compared(factor, "", pairs, _names(by), self._column(of), None)
 
     def _compared(
         self,
-        factor: str | Sequence[str],
+        factor: Names,
+        to: Any,
         pairs: Sequence[tuple[tuple[Any, ...], tuple[Any, ...]]],
         by: list[str],
         column: str,
         margin: float | None,
     ) -> Comparison:
-        names = _names(factor)
+        names, rows = _names(factor), []
         self._refuse_open([*names, *by])
-        margin = self.campaign.margin if margin is None else margin
-        table, rows = self._table(column), []
-        for group in self._groups(by):
-            for level, baseline in pairs:
-                cells = [
-                    {**group, **dict(zip(names, one, strict=True))} for one in (level, baseline)
-                ]
-                row = self._row(table, cells, margin)
-                shown = [one[0] if isinstance(factor, str) else one for one in (level, baseline)]
-                if row:
-                    rows.append({**cells[0], "condition": shown[0], "to": shown[1], **row})
-        if not rows:
-            why = f"no two levels of {', '.join(names)} were planned under the same conditions"
-            raise UsageError("there is nothing to compare", where=self.title, why=why)
-        frame = pd.DataFrame(rows).assign(metric=column, margin=margin)
+        shared = {"to": to, "metric": column}
+        shared["margin"] = self.campaign.margin if margin is None else margin
+        table = self._table(column) if pairs else None
+        for group, pair in itertools.product(self._groups(by), pairs):
+            cells = [{**group, **dict(zip(names, one, strict=True))} for one in pair]
+            row = self._row(table, cells, names, shared["margin"]) if table else {}
+            shown = pair if isinstance(factor, list | tuple) else [one[0] for one in pair]
+            if row:
+                rows.append({**cells[0], **shared, "condition": shown[0], "to": shown[1], **row})
+        columns = [*names, *by, *shared, "condition", *stats.unmeasured("")]
+        frame = pd.DataFrame(rows, columns=None if rows else list(dict.fromkeys(columns)))
         frame["p_adjusted"] = holm(frame["p_value"])
-        key = factor if isinstance(factor, str) else names
-        return Comparison(frame, self, key, by, column)
+        return Comparison(frame, self, factor if isinstance(factor, str) else names, by, shared)
 
     def _row(
-        self, table: BlockTable, cells: Sequence[Mapping[str, Any]], margin: float
+        self,
+        table: BlockTable,
+        cells: Sequence[dict[str, Any]],
+        names: Sequence[str],
+        margin: float,
     ) -> dict[str, Any]:
         """Return the comparison of two cells, or why there is none; {} if none was planned."""
         try:
             row = stats.row(table.cells(*cells), margin, 0.05)
         except NotMeasured as error:
-            reason = self._reason(cells, str(error))
-            return stats.unmeasured(reason) if reason else {}
-        limited = [select(self.ok, cell)["saturated"].mean() for cell in cells]
-        if max(limited) > _SATURATED:
+            reasons = [self._reason(cell) for cell in cells]
+            baseline = {name: cells[1][name] for name in names}
+            if reasons[0] != "" and not len(select(self.trials, baseline)):
+                reasons[1] = reasons[1] or str(error)
+            said = [reason for reason in reasons if reason]
+            return stats.unmeasured("; ".join(said) or str(error)) if "" not in reasons else {}
+        if max(select(self.ok, cell)["saturated"].mean() for cell in cells) > _SATURATED:
             row |= {"differs": False, "equivalent": False, "verdict": "cannot tell"}
-            row["p_value"] = math.nan
-            row["reason"] = "the load generator was the limit"
+            row |= {"p_value": math.nan, "reason": "the load generator was the limit"}
         return row
 
-    def _reason(self, cells: Sequence[Mapping[str, Any]], error: str) -> str:
-        """Return why cells have no number; "" where one was never planned."""
-        reasons = []
-        for cell in cells:
-            infeasible = [why for one, why in self._infeasible if cell.items() <= one.items()]
-            attempts = select(self.trials, cell)
-            if not len(attempts):
-                reasons.append(infeasible[0] if infeasible else "")
-            elif not (attempts["status"] == "ok").any():
-                reasons.append(f"{len(attempts)} attempts failed: {attempts['problem'].iloc[0]}")
-        return error if not reasons else "; ".join(reasons) if all(reasons) else ""
+    def _reason(self, cell: Mapping[str, Any]) -> str | None:
+        """Return why a cell has no trial: "" if it was never planned, None if it has trials."""
+        attempts = select(self.trials, cell)
+        if (attempts["status"] == "ok").any():
+            return None
+        if len(attempts):
+            return f"{len(attempts)} attempts failed: {attempts['problem'].iloc[0]}"
+        return next((why for one, why in self._infeasible if cell.items() <= one.items()), "")
 
     def _refuse_open(self, named: Sequence[str]) -> None:
         """Raise `UsageError` where conditions differ in a factor that is not named."""
@@ -397,8 +381,7 @@ class Results:
                 )
 
     def _repr_html_(self) -> str:
-        frame = pd.DataFrame(self._about(), columns=["", "of this campaign"])
-        return html_table(frame, self.title).text
+        return html_table(pd.DataFrame(self._about(), columns=["", "of all"]), self.title).text
 
     def __repr__(self) -> str:
         return "\n".join([self.title, *(f"{name}: {text}" for name, text in self._about())])
@@ -406,7 +389,7 @@ class Results:
     @property
     def title(self) -> str:
         """Study and folder."""
-        return f"{self.campaign.study} ({relative(self.campaign.path, project())})"
+        return f"{self.campaign.study} ({relative(self.campaign.path.absolute(), project())})"
 
     def _about(self) -> list[tuple[str, str]]:
         """Return size, rig, engine, dates and limits of the campaign."""
@@ -432,24 +415,28 @@ class Results:
             *(("infeasible", f"{', '.join(those)}: {why}") for why, those in infeasible.items()),
         ]
 
-    def validity(self, by: str | Sequence[str] = (), *, of: str | None = None) -> Table:
+    def validity(self, by: Names = (), *, of: str | None = None) -> Table:
         """Return noise, drift, failures and flags, as one table.
 
         Repeats are conditions that run twice in each block (A/A): their ratio should be 1, and its
         interval gives the smallest margin that these blocks decide (80 % power). Drift is the trend
         of a condition's logarithm over the blocks.
         """
-        column, groups = self._column(of), _names(by)
-        rows = []
-        for group in self._groups(groups):
+        column, rows = self._column(of), []
+        for group in self._groups(_names(by)):
             part = Results(self.campaign, {**self.levels, **group})
+            if not len(part.ok):
+                continue
+            places = [
+                len(one.drop_duplicates(["block", "position"])) for one in (part.trials, part.ok)
+            ]
             rows.append(
                 {
-                    **{words.heading(name): words.level(name, one) for name, one in group.items()},
+                    **_shown(group),
                     **part._noise(column),
                     "drift": part._drift(column),
-                    "failed attempts": f"{int((part.trials['status'] != 'ok').sum())}",
-                    "lost trials": f"{part._lost()}",
+                    "failed attempts": f"{len(part.trials) - len(part.ok)}",
+                    "lost trials": f"{places[0] - places[1]}",
                     "flagged": words.percent(float((part.ok["flags"] != "").mean())),
                     "generator at its limit": words.percent(float(part.ok["saturated"].mean())),
                 }
@@ -458,89 +445,73 @@ class Results:
 
     def _noise(self, column: str) -> dict[str, str]:
         """Return the ratio of repeats and the margin that it decides, of the noisiest condition."""
-        factors = list(self.campaign.factors)
-        table = BlockTable(self.trials, column, [*factors, "repeat"])
+        factors, found = list(self.campaign.factors), []
         twice = self.trials.loc[self.trials["repeat"] == 2, factors].drop_duplicates()
-        found = []
-        for cell in _records(twice):
-            try:
-                found.append(stats.ratio(table.cells({**cell, "repeat": 2}, {**cell, "repeat": 1})))
-            except NotMeasured:
-                continue
+        if len(twice) and column in self.trials:
+            table = BlockTable(self.trials, column, [*factors, "repeat"])
+            for cell in _records(twice):
+                try:
+                    numbers = table.cells({**cell, "repeat": 2}, {**cell, "repeat": 1})
+                    found.append(stats.ratio(numbers))
+                except NotMeasured:
+                    continue
         if not found:
             return {"ratio of repeats": "nothing ran twice", "decidable margin": ""}
         noisiest = max(found, key=Mean.decidable_margin)
-        low, high = noisiest.interval()
         return {
-            "ratio of repeats": words.ratio(noisiest.value, low, high),
+            "ratio of repeats": words.ratio(noisiest.value, *noisiest.interval()),
             "decidable margin": words.percent(noisiest.decidable_margin()),
         }
 
     def _drift(self, column: str) -> str:
         """Return how many conditions drift (5 %, Holm), and the largest trend."""
-        factors = list(self.campaign.factors)
         trends, p_values = [], []
-        for _, part in self.ok.dropna(subset=[column]).groupby(factors):
-            positive = part[part[column] > 0]
-            if positive["block"].nunique() >= stats.LEAST_BLOCKS:
-                fit = scipy_stats.linregress(positive["block"], np.log(positive[column]))
-                trends.append(math.expm1(fit.slope * np.ptp(positive["block"])))
+        trials = self.ok[self.ok[column] > 0] if column in self.ok else self.ok[:0]
+        for _, part in trials.groupby(list(self.campaign.factors)):
+            if part["block"].nunique() >= stats.LEAST_BLOCKS:
+                fit = linregress(part["block"], np.log(part[column]))
+                trends.append(math.expm1(fit.slope * np.ptp(part["block"])))
                 p_values.append(fit.pvalue)
         drifting = [one for one, p in zip(trends, holm(p_values), strict=True) if p < 0.05]
         largest = f", up to {max(drifting, key=abs):+.0%}" if drifting else ""
         return f"{len(drifting)} of {len(trends)} conditions{largest}"
 
-    def _lost(self) -> int:
-        """Return how many planned trials never succeeded."""
-        planned = self.trials[["block", "position"]].drop_duplicates()
-        return len(planned) - len(self.ok[["block", "position"]].drop_duplicates())
-
-    def counters(self, *names: str, by: str | Sequence[str]) -> Table:
+    def counters(self, *names: str, by: Names) -> Table:
         """Return columns of the trials as medians, a row a combination of levels."""
-        groups = _names(by)
         rows = []
-        for group in self._groups(groups):
+        for group in self._groups(_names(by)):
             part = select(self.ok, group)
-            shown = {words.heading(name): words.level(name, one) for name, one in group.items()}
-            for name in names:
-                value = part[name].median() if name in part else math.nan
-                shown[about(name).text] = words.amount(value, name)
-            rows.append(shown)
+            medians = {name: part[name].median() if name in part else math.nan for name in names}
+            texts = {about(name).text: words.amount(one, name) for name, one in medians.items()}
+            rows += [{**_shown(group), **texts}] if len(part) else []
         return Table(pd.DataFrame(rows), "Medians of trials")
 
     def line(
-        self,
-        over: str,
-        factor: str,
-        to: Any,
-        *,
-        by: str | Sequence[str] = (),
-        of: str | None = None,
+        self, over: str, factor: str, to: Any, *, by: Names = (), of: str | None = None
     ) -> Table:
-        """Return what a level adds to the baseline, as an offset and a slope over a factor.
+        """Return what each level adds to the baseline, as an offset and a growth over a factor.
 
-        A line is fitted to the differences inside each block, weighted by the inverse square of the
-        baseline; both ends have the 95 % interval of their mean over blocks.
+        See `labkit.analysis.stats.added_cost`; intervals have 95 %.
         """
-        column, groups = self._column(of), _names(by)
+        column, groups, rows = self._column(of), _names(by), []
         self._refuse_open([over, factor, *groups])
-        table, rows = self._table(column), []
-        others = [level for level in self.factors[factor] if level != to]
-        for group, level in itertools.product(self._groups(groups), others):
-            sizes = [
-                set(select(self.ok, {**group, factor: one})[over].unique()) for one in (level, to)
-            ]
+        for group, level in itertools.product(self._groups(groups), self.factors[factor]):
+            pair = [{**group, factor: one} for one in (level, to)]
+            sizes = [set(select(self.ok, cell)[over].unique()) for cell in pair]
             at = sorted(sizes[0] & sizes[1])
-            if len(at) < 3:
+            if level == to or len(at) < 3:
                 continue
-            shown = {words.heading(name): words.level(name, one) for name, one in group.items()}
-            shown["condition"] = words.level(factor, level)
-            cells = [{**group, factor: one, over: size} for one in (level, to) for size in at]
-            offset, growth = stats.added_cost(table.cells(*cells), at)
-            shown["added at 0"] = words.amount(offset.value, column, *offset.interval())
+            cells = [{**cell, over: size} for cell in pair for size in at]
+            offset, growth = stats.added_cost(self._table(column).cells(*cells), at)
             low, high = (words.percent(one) for one in growth.interval())
-            shown["growth, of the baseline"] = f"{words.percent(growth.value)} [{low}, {high}]"
-            rows.append(shown)
+            rows.append(
+                {
+                    **_shown(group),
+                    "condition": words.level(factor, level),
+                    "added at 0": words.amount(offset.value, column, *offset.interval()),
+                    "growth, of the baseline": f"{words.percent(growth.value)} [{low}, {high}]",
+                }
+            )
         caption = f"Added {about(column).text} over {about(over).text}, against {to}"
         return Table(pd.DataFrame(rows), caption)
 
@@ -548,85 +519,84 @@ class Results:
         """Return tables of a paper next to the same quantities here."""
         rows = []
         for row in _records(side_by_side(self.campaign, paper, tables)):
-            unit, here, ratios = row["column"], "", ["", ""]
+            unit, here = row["column"], f"not measured: {row['reason']}"
             if row["n_blocks"] > 0:
                 here = words.amount(row["here"], unit, row["low"], row["high"])
-            for place, name in enumerate(("paper_ratio", "ratio")):
-                if not math.isnan(row[name]):
-                    ratios[place] = words.ratio(row[name], row[f"{name}_low"], row[f"{name}_high"])
-                elif not math.isnan(row[f"{name}_low"]):
-                    ends = (words.ratio(row[f"{name}_{end}"]) for end in ("low", "high"))
-                    ratios[place] = " to ".join(ends)
             rows.append(
                 {
                     "table": row["table"],
                     "quantity": row["quantity"],
                     "condition": row["condition"],
                     "paper": _printed(row),
-                    "here [95 % interval]": here or f"not measured: {row['reason']}",
-                    "ratio, paper": ratios[0],
-                    "ratio, here": ratios[1],
+                    "here [95 % interval]": here,
+                    "ratio, paper": _ratio(row, "paper_ratio"),
+                    "ratio, here": _ratio(row, "ratio"),
                 }
             )
         return Table(pd.DataFrame(rows), f"{paper} and here: {', '.join(tables)}")
 
     def claims(self, paper: str) -> Table:
         """Return the verdicts on the claims of a paper about this study."""
-        rows = current(
-            pd.read_csv(self.rows, keep_default_na=False, dtype={"place": str})
-            if self.rows
-            else self._ledger
-        )
-        return claims_table(
-            rows[(rows["source"] == paper) & (rows["study"] == self.campaign.study)]
-        )
+        read = {"keep_default_na": False, "dtype": {"place": str}}
+        known = pd.read_csv(project(self.rows), **read) if self.rows else self._ledger
+        rows = current(known).query("source == @paper and study == @self.campaign.study")
+        shown = {
+            "claim": rows["says"] + " (" + rows["place"] + ")",
+            "verdict": rows["verdict"] + " " + rows["marks"],
+            "here [95 % interval]": rows["parts"],
+            "why": rows["needs"].where(rows["needs"] != "", rows["why"]),
+            "blocks": rows["n_blocks"],
+        }
+        return Table(pd.DataFrame(shown), f"Claims of {paper} on this study")
 
     @cached_property
     def _ledger(self) -> pd.DataFrame:
         return ledger(self.campaign.path.parent)
 
-    def tail(self, hue: str, col: str | None = None, *, of: str = "rtt_ns") -> plots.Figure:
+    def tail(self, hue: str, col: str | None = None, *, of: str = "rtt_ns") -> plots.Figure | Html:
         """Return the distribution of samples up to its tail, as a figure."""
-        samples = self.campaign.samples(of, **self.levels)
-        return plots.tail(self._ordered(samples), of, hue, col)
+        return plots.tail(self.campaign.samples(of, **self.levels), of, hue, col)
 
     def over_blocks(
         self, hue: str, col: str | None = None, *, of: str | None = None
-    ) -> plots.Figure:
+    ) -> plots.Figure | Html:
         """Return the value of every block, as a figure."""
-        return plots.over_blocks(self._ordered(self.ok), self._column(of), hue, col)
+        column = self._column(of)
+        return plots.over_blocks(self._ordered(column), column, hue, col)
 
     def curve(
         self, over: str, hue: str, col: str | None = None, *, of: str | None = None
-    ) -> plots.Figure:
+    ) -> plots.Figure | Html:
         """Return means over blocks along a factor, as a figure."""
-        return plots.curve(self._ordered(self.ok), self._column(of), over, hue, col)
+        column = self._column(of)
+        return plots.curve(self._ordered(column), column, over, hue, col)
 
-    def _ordered(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return a frame whose factors of text are in the order of the plan."""
+    def _ordered(self, column: str) -> pd.DataFrame:
+        """Return trials with a value, whose factors of text are in the order of the plan."""
+        frame = self.ok.dropna(subset=[column]) if column in self.ok else self.ok[:0]
+        text = {name: one for name, one in self.factors.items() if frame[name].dtype == "str"}
         return frame.assign(
-            **{
-                name: pd.Categorical(frame[name], levels)
-                for name, levels in self.factors.items()
-                if not pd.api.types.is_numeric_dtype(frame[name])
-            }
+            **{name: pd.Categorical(frame[name], one) for name, one in text.items()}
         )
 
     def summary(self, *answers: Answers) -> None:
         """Display the answers of a page for the index, which collects them."""
-        rows = [
-            {name: None if value != value else value for name, value in row.items()}
-            | {name: words.level(one.factor, row[name]) for name in ("condition", "to")}
-            for one in answers
-            for row in one.rows
-        ]
+        rows = []
+        for one in answers:
+            ends = [
+                {n: words.level(one.factor, row[n]) for n in ("condition", "to")}
+                for row in one.rows
+            ]
+            rows += [{**row, **end} for row, end in zip(one.rows, ends, strict=True)]
         sentences = [sentence for one in answers for sentence in one.sentences]
-        bundle = {
-            "study": self.campaign.study,
-            "sentences": sentences,
-            "rows": json.loads(pd.DataFrame(rows).to_json(orient="records")),
-        }
+        plain = json.loads(pd.DataFrame(rows).to_json(orient="records"))  # JSON has no NaN
+        bundle = {"study": self.campaign.study, "sentences": sentences, "rows": plain}
         display({ANSWER: bundle, "text/plain": "\n".join(sentences)}, raw=True)  # type: ignore[no-untyped-call]
+
+
+def _shown(levels: Mapping[str, Any]) -> dict[str, str]:
+    """Return levels in words, by their headings."""
+    return {words.heading(name): words.level(name, level) for name, level in levels.items()}
 
 
 def _printed(row: Mapping[str, Any]) -> str:
@@ -634,33 +604,27 @@ def _printed(row: Mapping[str, Any]) -> str:
     unit = row["paper_unit"].removeprefix("1")
     if math.isnan(row["paper"]):
         return f"{row['paper_low']:g} to {row['paper_high']:g} {unit}".strip()
-    spread = "" if math.isnan(row["paper_sd"]) else f" \N{PLUS-MINUS SIGN} {row['paper_sd']:g}"
+    spread = "" if math.isnan(row["paper_sd"]) else f" ± {row['paper_sd']:g}"
     return f"{row['paper']:g}{spread} {unit}".strip()
+
+
+def _ratio(row: Mapping[str, Any], name: str) -> str:
+    """Return a ratio with its interval, a printed range, or nothing."""
+    value, low, high = (row[one] for one in (name, f"{name}_low", f"{name}_high"))
+    if not math.isnan(value):
+        return words.ratio(value, low, high)
+    return "" if math.isnan(low) else f"{words.ratio(low)} to {words.ratio(high)}"
 
 
 def _records(frame: pd.DataFrame) -> tuple[dict[str, Any], ...]:
     """Return the rows of a frame."""
     return tuple(
-        {str(name): value for name, value in row.items()} for row in frame.to_dict("records")
+        {str(key): value for key, value in row.items()} for row in frame.to_dict("records")
     )
 
 
-def _names(names: str | Sequence[str]) -> list[str]:
+def _names(names: Names) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
-
-
-def claims_table(rows: pd.DataFrame) -> Table:
-    """Return rows of the ledger in words."""
-    shown = pd.DataFrame(
-        {
-            "claim": rows["says"] + " (" + rows["place"] + ")",
-            "verdict": rows["verdict"] + " " + rows["marks"],
-            "here [95 % interval]": rows["parts"],
-            "why": rows["needs"].where(rows["needs"] != "", rows["why"]),
-            "blocks": rows["n_blocks"],
-        }
-    )
-    return Table(shown, "Claims of the paper")
 
 
 def results(path: Path | str, *, ledger: str = "") -> Results:
@@ -684,8 +648,8 @@ def results(path: Path | str, *, ledger: str = "") -> Results:
     >>> from labkit import results
     >>> r = results("data/reference/affinity-spinning")
     >>> tuned = r.where(capture="off", affinity="split", wait="spin")
-    >>> tuned.compare("placement", to="bare cgroup", of="rtt_ns_p99").answer("docker host")
+    >>> tuned.compare("placement", to="docker host", of="rtt_ns_p99").answer("docker bridge")
     ... # doctest: +ELLIPSIS
-    cannot tell whether docker host differs from bare cgroup: ...
+    docker bridge is slower than docker host: p99 round-trip time ...
     """
     return Results(load(project(path)), {}, ledger)
