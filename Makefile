@@ -16,7 +16,7 @@ HELD = $$(sed -n 's/^\([^ =]*\)==.*/--no-emit-package \1/p' requirements.lock)
 INSTALL_DOCS := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements-docs.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test report reproduction test docs bench simulate chaos lint lock clean
+.PHONY: help setup setup-test report test docs bench simulate chaos lint lock clean
 
 help: ## List the targets
 	@echo 'labkit: a lab for measuring container performance'
@@ -36,9 +36,6 @@ setup-test:
 report: setup ## Measure the studies, analyse them, write reports/index.html
 	$(BIN)/labkit report --measure --profile $(PROFILE) $(if $(NEW),--new)
 
-reproduction: setup ## Write reports/release, the papers beside data/reference, without measuring
-	$(BIN)/labkit reproduction
-
 test: setup-test ## Run every test, also on real engines and in a browser
 	$(BIN)/labkit clean
 	scripts/test.sh
@@ -48,10 +45,7 @@ docs: setup ## Build the documentation: docs/_build/html/index.html
 	$(BIN)/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build/html
 	@echo docs/_build/html/index.html
 
-bench: setup ## Measure the overhead of the harness, and how the analysis scales
-	$(BIN)/python benchmarks/scale.py
-	$(BIN)/python benchmarks/explore.py
-	$(BIN)/python benchmarks/capture.py
+bench: setup ## Measure the overhead of the harness
 	$(BIN)/python benchmarks/harness.py
 
 simulate: setup ## Simulate claims: how often a word is wrong (quick: ARGS=--quick)
