@@ -162,12 +162,12 @@ def judge(kind: str, shape: Shape, numbers: Sequence[Numbers]) -> tuple[str, flo
         found = row(numbers[0], COMPARED, ALPHA)
         return found["verdict"], shape.analyses * found["p_value"], [(found["low"], found["high"])]
     (low, high), parts = BOUNDS.get(kind, (1.0, math.inf)), []
+    may_fail = (len(numbers) - 1) // 2 if shape.most else 0
     for one, size in zip(numbers, shape.sizes, strict=True):
         mean = ratio(one)
         inside = equivalence(one, mean, low, high)
-        parts.append(Part("", mean, low, high, size, inside, len(numbers)))
+        parts.append(Part("", mean, low, high, size, inside, len(numbers), may_fail))
     word = combine([part.verdict for part in parts], shape.most)
-    may_fail = (len(parts) - 1) // 2 if shape.most else 0
     failing = sorted(part.count * part.p_fails for part in parts)[may_fail]
     holding = sorted(part.p_holds for part in parts)[-1 - may_fail]
     p = shape.analyses * (failing if word == FAILS else holding)

@@ -216,8 +216,7 @@ class Campaign:
             A column was not measured.
         """
         path = self.path / "samples.parquet"
-        wanted = select(self.ok, levels)
-        keys = ["trial", "attempt"]
+        trials = select(self.ok, levels).drop_duplicates("trial").set_index("trial")
         if not path.exists():
             raise UsageError(
                 "no trial has samples", where=str(self.path), remedy="use statistics in `trials`"
@@ -232,16 +231,21 @@ class Campaign:
                 where=str(path),
                 remedy=suggestion(missing[0], schema.names),
             )
+        wanted = [("trial", "in", {"", *trials.index})]
         with _readable(path):
             found = pd.read_parquet(
-                path,
-                columns=[*keys, *columns],
-                filters=[("trial", "in", set(wanted["trial"]))],
-                schema=schema,
-            )
-        about = wanted[[*keys, "block", *self.factors]]
-        merged = about.merge(found.dropna(), on=keys)
-        return merged.drop(columns="attempt")
+                path, columns=["trial", *columns], filters=wanted, schema=schema
+            ).dropna()
+        # Millions of rows: what all samples of a trial share is a category.
+        found["trial"] = found["trial"].astype("category")
+        rows = trials.index.get_indexer(found["trial"].cat.categories)
+        rows = rows[found["trial"].cat.codes]
+        for place, name in enumerate(["block", *self.factors], start=1):
+            known = self.factors.get(name, [])
+            order = known + [level for level in trials[name].unique() if level not in known]
+            levels_of = pd.Series(pd.Categorical(trials[name], order).take(rows), found.index)
+            found.insert(place, name, levels_of)
+        return found
 
 
 def select(frame: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,7 +67,8 @@ def answers_table(answers: Answers) -> Html:
             rows.append((question, "this page failed", "", ""))
             continue
         first = one["rows"][0]
-        ratio = words.ratio(first["estimate"], first["low"], first["high"])
+        ends = [math.nan if one is None else one for one in (first["low"], first["high"])]
+        ratio = "" if first["estimate"] is None else words.ratio(first["estimate"], *ends)
         measured = f"{one['source']}, {first['n_blocks']:.0f} blocks"
         rows.append((question, one["sentences"][0], ratio, measured))
     table = pd.DataFrame(rows, columns=columns)

@@ -6,9 +6,10 @@ and on black. A ``table`` is that of a `Comparison`; ``factor`` is that of its `
 
 from __future__ import annotations
 
+import functools
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from io import StringIO
 from typing import Any
@@ -23,6 +24,7 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from labkit.analysis import words
+from labkit.analysis.html import Html
 from labkit.analysis.stats import Mean
 from labkit.units import column
 
@@ -42,7 +44,6 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "labkit",
 }
-_styled = mpl.rc_context(_STYLE)
 
 
 class Figure(MatplotlibFigure):
@@ -50,7 +51,7 @@ class Figure(MatplotlibFigure):
 
     alt = ""
 
-    @_styled
+    @mpl.rc_context(_STYLE)
     def svg(self) -> str:
         """Return the figure as SVG; the same text for the same figure."""
         file = StringIO()
@@ -81,7 +82,20 @@ def _log_axis(axes: Axes, which: str, low: float, high: float) -> None:
     axis.set(minor_locator=NullLocator(), major_formatter="{x:,.10g}")
 
 
-@_styled
+def _drawn(draw: Callable[..., Figure]) -> Callable[..., Figure | Html]:
+    """Draw in the style; of an empty frame say that nothing was measured."""
+
+    @functools.wraps(draw)
+    def drawn(frame: pd.DataFrame, *names: Any, **options: Any) -> Figure | Html:
+        if not len(frame):
+            return Html("<p>Nothing of this was measured.</p>")
+        with mpl.rc_context(_STYLE):
+            return draw(frame, *names, **options)
+
+    return drawn
+
+
+@_drawn
 def forest(table: pd.DataFrame, factor: str | Sequence[str] = "", by: Sequence[str] = ()) -> Figure:
     """Draw ratios (intervals up to a factor of 5); hollow: cannot tell, band: the margin."""
     figure = Figure(layout="constrained")
@@ -150,7 +164,7 @@ def _curves(
     return figure
 
 
-@_styled
+@_drawn
 def tail(samples: pd.DataFrame, value: str, hue: str, col: str | None = None) -> Figure:
     """Draw quantiles of samples, up to the one that leaves ten samples of each line beyond it."""
     keys = [hue, col] if col else [hue]
@@ -188,7 +202,7 @@ def _blocks(trials: pd.DataFrame, value: str, *keys: str | None) -> tuple[pd.Dat
     return table, words.heading(value, unit), f"n = {table['block'].nunique()} blocks"
 
 
-@_styled
+@_drawn
 def over_blocks(trials: pd.DataFrame, value: str, hue: str, col: str | None = None) -> Figure:
     """Draw a value over the blocks, which shows drift."""
     table, heading, counts = _blocks(trials, value, hue, col)
@@ -197,7 +211,7 @@ def over_blocks(trials: pd.DataFrame, value: str, hue: str, col: str | None = No
     return figure
 
 
-@_styled
+@_drawn
 def curve(trials: pd.DataFrame, value: str, over: str, hue: str, col: str | None = None) -> Figure:
     """Draw the mean over blocks with its 95 % interval, over the levels of a factor."""
     table, heading, counts = _blocks(trials, value, over, hue, col)
@@ -218,28 +232,7 @@ def curve(trials: pd.DataFrame, value: str, over: str, hue: str, col: str | None
     return figure
 
 
-@_styled
-def bars(table: pd.DataFrame, rows: str, parts: str, value: str) -> Figure:
-    """Draw a stacked bar for each level of `rows`, of the sums of `value` in `parts`."""
-    factor, unit = words.scale(table[value].max(), value)
-    wide = factor * table.pivot_table(value, rows, parts, "sum", 0, observed=True, sort=False)
-    wide = wide.rename(lambda level: words.level(rows, level))
-    wide = wide.rename(columns=lambda level: words.level(parts, level))
-    figure = Figure(figsize=(_WIDTH, 0.3 * len(wide) + 1.4), layout="constrained")
-    axes = figure.subplots()
-    wide.plot.barh(stacked=True, ax=axes, color=_PALETTE, legend=False, width=0.7)
-    for bar in list[Any](axes.containers):
-        texts = [f"{one:.3g}" if one > 0.1 * axes.dataLim.xmax else "" for one in bar.datavalues]
-        axes.bar_label(bar, texts, label_type="center", color="black")
-    axes.set(ylabel="", xlabel=words.heading(value, unit), ylim=(len(wide) - 0.5, -0.5))
-    figure.legend(loc="outside lower center", ncols=2)
-    rounded = wide.map("{:.3g}".format)
-    texts = [f"{name} {', '.join(rounded.columns + ' ' + row)}" for name, row in rounded.iterrows()]
-    figure.alt = f"{axes.get_xlabel()}: {'; '.join(texts)}."
-    return figure
-
-
-@_styled
+@_drawn
 def grid(table: pd.DataFrame, rows: str, cols: str, factor: str | Sequence[str] = "") -> Figure:
     """Draw ratios as a heat map, coloured where shown; `rows`, `cols`: ``condition`` or others."""
     shown = table["verdict"].str.startswith("differs")

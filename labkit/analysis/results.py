@@ -22,7 +22,7 @@ from IPython.display import display
 from scipy.stats import linregress
 
 from labkit.analysis import plots, stats, words
-from labkit.analysis.claims import current, ledger
+from labkit.analysis.claims import current, ledger, read_ledger
 from labkit.analysis.html import Html, html_table
 from labkit.analysis.papers import side_by_side
 from labkit.analysis.publish import ANSWER
@@ -171,7 +171,7 @@ class Comparison:
                     "counter": about(counter).text,
                     words.level(self.factor, row["condition"]): words.amount(here, counter),
                     words.level(self.factor, row["to"]): words.amount(there, counter),
-                    "ratio": words.ratio(here / there) if there and here else "",
+                    "ratio": words.ratio(here / there) if here > 0 and there > 0 else "",
                 }
             )
         return Table(pd.DataFrame(rows), "Counters of the same trials, medians over blocks")
@@ -537,8 +537,7 @@ class Results:
 
     def claims(self, paper: str) -> Table:
         """Return the verdicts on the claims of a paper about this study."""
-        read = {"keep_default_na": False, "dtype": {"place": str}}
-        known = pd.read_csv(project(self.rows), **read) if self.rows else self._ledger
+        known = read_ledger(project(self.rows)) if self.rows else self._ledger
         rows = current(known).query("source == @paper and study == @self.campaign.study")
         shown = {
             "claim": rows["says"] + " (" + rows["place"] + ")",

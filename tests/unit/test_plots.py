@@ -59,7 +59,6 @@ FIGURES = {
     "over_blocks": lambda: plots.over_blocks(trials(), "rtt_ns_median", "placement", "wait"),
     "curve": lambda: plots.curve(trials(), "rtt_ns_median", "size_b", "placement", "wait"),
     "levels": lambda: plots.curve(trials(), "rtt_ns_median", "placement", "wait"),
-    "bars": lambda: plots.bars(TABLE.dropna(), "condition", "verdict", "n_blocks"),
     "grid": lambda: plots.grid(TABLE, "condition", "size_b", "placement"),
 }
 

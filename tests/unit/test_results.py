@@ -94,10 +94,7 @@ def test_a_factor_that_is_left_open_is_refused(folder):
     "call",
     [
         lambda r: r.compare("plaec", to="bare"),
-        lambda r: r.compare("place", to="bear"),
-        lambda r: r.compare("wait", to="block", by="place"),
-        lambda r: r.compare("place", to="bare", of="rtt_ns_p95"),
-        lambda r: r.compare("place", to="bare").answer("dokcer"),
+        lambda r: r.compare("place", to="bare", of="rtt_nanoseconds"),
         lambda r: r.compare("place", to="bare").answer("docker", wiat="spin"),
         lambda r: r.where(wiat="spin").trials,
     ],
@@ -105,6 +102,44 @@ def test_a_factor_that_is_left_open_is_refused(folder):
 def test_unknown_names_are_refused(folder, call):
     with pytest.raises(UsageError):
         call(results(folder).where(wait="block"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda r: r.compare("place", to="bear"),
+        lambda r: r.compare("place", to="bare").answer("dokcer"),
+        lambda r: r.compare("place", to="bare", of="latency_ns_p99"),
+        lambda r: r.where(place="dokcer").compare("place", to="bare"),
+        lambda r: r.compare("place", to="bear").plot(),
+        lambda r: (
+            r.where(place="dokcer").compare(["place", "wait"], to=("a", "b")).grid("place", "wait")
+        ),
+        lambda r: r.where(place="dokcer").over_blocks(hue="place"),
+        lambda r: r.where(place="dokcer").curve("wait", "place"),
+        lambda r: r.where(place="dokcer").tail("place"),
+    ],
+)
+def test_levels_and_columns_that_a_campaign_lacks_are_not_measured(folder, call):
+    shown = call(results(folder).where(wait="block"))
+    page = next(
+        getattr(shown, name)()
+        for name in ("_repr_html_", "_repr_markdown_")
+        if hasattr(shown, name)
+    )
+    assert "measured" in page
+
+
+def test_a_page_of_a_smaller_campaign_shows_what_there_is(folder):
+    whole = results(folder)
+    missing = whole.where(place="lxc")
+    assert len(missing.validity(by="wait").frame) == 0
+    assert len(missing.counters("switches", by="wait").frame) == 0
+    cost = whole.where(wait="block").compare("place", to="bare")
+    sentences = cost.answer("docker", "rkt").sentences
+    assert "slower" in sentences[0]
+    assert "not measured" in sentences[1]
+    assert cost.why("rkt", "switches").frame["ratio"].item() == ""
 
 
 def test_a_saturated_load_generator_decides_nothing(folder):
