@@ -45,10 +45,7 @@ docs: setup ## Build the documentation: docs/_build/html/index.html
 	$(BIN)/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build/html
 	@echo docs/_build/html/index.html
 
-bench: setup ## Measure the overhead of the harness, and how the analysis scales
-	$(BIN)/python benchmarks/scale.py
-	$(BIN)/python benchmarks/explore.py
-	$(BIN)/python benchmarks/capture.py
+bench: setup ## Measure the overhead of the harness
 	$(BIN)/python benchmarks/harness.py
 
 simulate: setup ## Simulate claims: how often a word is wrong (quick: ARGS=--quick)

@@ -102,6 +102,12 @@ class Study:
                 where=f"study {self.name}",
                 remedy=suggestion(unknown[0], sorted(names)),
             )
+        if not 0 < self.margin < 1:
+            raise UsageError(
+                f"the margin is {self.margin}",
+                where=f"study {self.name}",
+                remedy="a share above 0 and below 1, such as 0.02 for 2 %",
+            )
 
     def infeasible(self, rig: Rig, levels: Levels) -> str | None:
         """Return why a rig cannot run these placements and treatments, or None.

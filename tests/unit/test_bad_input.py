@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from made_up import write
 
-from labkit import compare, load
+from labkit import Study, compare, load
 from labkit.errors import DatasetError, UsageError
 
 
@@ -123,3 +123,5 @@ def test_a_margin_in_per_cent_is_refused(margin):
     frame = pd.DataFrame({"block": [1, 2] * 2, "at": list("aabb"), "ns": [1.0, 1.1, 3.0, 3.1]})
     with pytest.raises(UsageError, match="margin"):
         compare(frame, value="ns", condition="at", baseline="a", margin=margin)
+    with pytest.raises(UsageError, match="margin"):
+        Study("made-up", print, {"at": ["a", "b"]}, margin=margin)
