@@ -284,6 +284,9 @@ def _saturated(subject: Subject) -> str:
 
 def lacking(claim: Claim, campaign: Campaign) -> str:
     """Return what a claim needs and a campaign does not have; "" where nothing is lacking."""
+    kind = campaign.rig.get("kind")
+    if kind in ("simulated", "emulated"):
+        return f"a rig that measures (here a {kind} one)"
     subject = Subject(claim, campaign)
     rules = RULES if len(subject.trials) else _OF_RIG
     found = [rules[name](wanted, subject) for name, wanted in claim.needs.items() if name in rules]
