@@ -30,14 +30,12 @@ from numpy.typing import NDArray
 
 from labkit.errors import DatasetError, UsageError, suggestion
 
-__all__ = ["FORMAT", "SAMPLE_STATISTICS", "Campaign", "by_study", "campaigns", "load", "statistics"]
-
 #: Version of the files; another one is refused.
 FORMAT = 2
 #: Samples of a trial that a quantile needs, so that one is expected beyond it.
 _QUANTILES = {"p95": (0.95, 20), "p99": (0.99, 100), "p999": (0.999, 1000)}
-SAMPLE_STATISTICS = ("mean", "median", "min", "max", "std", *_QUANTILES)
 _RESTORE = "restore it from a copy, or measure again with --new"
+_ORDER = ["block", "position", "attempt", "trial"]
 #: Columns that a trial's row has before its factors.
 KEYS = ("trial", "attempt", "block", "position", "session", "repeat")
 
@@ -65,12 +63,8 @@ def statistics(name: str, samples: NDArray[Any]) -> dict[str, float]:
     if not len(samples):
         return {}
     values = np.asarray(samples, dtype=np.float64)
-    found = {
-        "mean": values.mean(),
-        "median": np.median(values),
-        "min": values.min(),
-        "max": values.max(),
-    }
+    found = {"mean": values.mean(), "median": np.median(values)}
+    found |= {"min": values.min(), "max": values.max()}
     if len(values) > 1:
         found["std"] = values.std(ddof=1)
     for quantile, (level, needed) in _QUANTILES.items():
@@ -133,6 +127,16 @@ class Campaign:
         """Facts of each host in the last session, by role."""
         return dict(self.sessions[-1]["facts"]) if self.sessions else {}
 
+    @property
+    def rows(self) -> pd.DataFrame:
+        """Rows of `trials` as they are stored."""
+        table = self.path / "trials.parquet"
+        if table.is_file():
+            with _readable(table):
+                return pd.read_parquet(table)
+        records = [_read_json(one) for one in self.path.glob("trials/*/trial.json")]
+        return pd.DataFrame([row for record in records for row in record["rows"]])
+
     @cached_property
     def trials(self) -> pd.DataFrame:
         """Attempts in the order of the plan, failed ones included.
@@ -140,35 +144,18 @@ class Campaign:
         A trial that measured several conditions has a row for each; the second ends in ``/1``.
         Scalar settings are columns too.
         """
-        table = self.path / "trials.parquet"
-        if table.is_file():
-            with _readable(table):
-                frame = pd.read_parquet(table)
-        else:
-            records = [_read_json(one) for one in self.path.glob("trials/*/trial.json")]
-            frame = pd.DataFrame([row for record in records for row in record["rows"]])
+        frame = self.rows
         if not len(frame):
             columns = [*KEYS, *self.factors, "status", "problem", "flags", "n_samples", "saturated"]
             frame = pd.DataFrame(columns=columns)
-        for name, levels in self.factors.items():
-            if name not in frame:
-                raise DatasetError(
-                    f"no trial has a level of the factor {name!r}, which the plan has",
-                    where=str(self.path),
-                    remedy="restore plan.json from a copy",
-                )
-            if all(isinstance(level, int | float) for level in levels):
-                with _readable(self.path):
-                    frame[name] = pd.to_numeric(frame[name])
-        constant = {
-            name: value
-            for name, value in self.settings.items()
-            if isinstance(value, str | int | float) and name not in frame
-        }
         with _readable(self.path):
-            return frame.assign(**constant).sort_values(
-                ["block", "position", "attempt", "trial"], ignore_index=True
-            )
+            for name, levels in self.factors.items():
+                texts = frame[name]
+                numeric = all(isinstance(level, int | float) for level in levels)
+                frame[name] = pd.to_numeric(texts) if numeric else texts
+            frame = frame.sort_values(_ORDER, ignore_index=True)
+        scalars = {n: one for n, one in self.settings.items() if isinstance(one, str | int | float)}
+        return frame.assign(**{n: one for n, one in scalars.items() if n not in frame})
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -217,35 +204,36 @@ class Campaign:
         """
         path = self.path / "samples.parquet"
         trials = select(self.ok, levels).drop_duplicates("trial").set_index("trial")
-        if not path.exists():
-            raise UsageError(
-                "no trial has samples", where=str(self.path), remedy="use statistics in `trials`"
-            )
-        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        files = [path] if path.is_file() else sorted(path.glob("*.parquet"))
         with _readable(path):
             # Trials differ in their columns.
-            schema = pa.unify_schemas([pq.read_schema(one) for one in files])
+            schema = pa.unify_schemas([pa.schema([]), *map(pq.read_schema, files)])
         if missing := [name for name in columns if name not in schema.names]:
-            raise UsageError(
-                f"{', '.join(missing)} was not measured",
-                where=str(path),
-                remedy=suggestion(missing[0], schema.names),
-            )
+            remedy = suggestion(missing[0], schema.names)
+            raise UsageError(f"{missing[0]} was not measured", where=str(path), remedy=remedy)
         wanted = [("trial", "in", {"", *trials.index})]
         with _readable(path):
             found = pd.read_parquet(
                 path, columns=["trial", *columns], filters=wanted, schema=schema
-            ).dropna()
+            )
+        found = found.dropna()
         # Millions of rows: what all samples of a trial share is a category.
         found["trial"] = found["trial"].astype("category")
         rows = trials.index.get_indexer(found["trial"].cat.categories)
         rows = rows[found["trial"].cat.codes]
         for place, name in enumerate(["block", *self.factors], start=1):
-            known = self.factors.get(name, [])
-            order = known + [level for level in trials[name].unique() if level not in known]
-            levels_of = pd.Series(pd.Categorical(trials[name], order).take(rows), found.index)
-            found.insert(place, name, levels_of)
+            order = dict.fromkeys([*self.factors.get(name, []), *trials[name].unique()])
+            level = pd.Categorical(trials[name], list(order)).take(rows)
+            found.insert(place, name, pd.Series(level, found.index))
         return found
+
+
+def refuse_unknown(what: str, given: Iterable[Any], known: Iterable[Any]) -> None:
+    """Raise `UsageError` for the first name that is not a known one."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise UsageError(f"no {what} called {name!r}", remedy=suggestion(name, names))
 
 
 def select(frame: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:
@@ -256,9 +244,8 @@ def select(frame: pd.DataFrame, levels: Mapping[str, Any]) -> pd.DataFrame:
     UsageError
         There is no such column.
     """
+    refuse_unknown("column", levels, frame)
     for name, level in levels.items():
-        if name not in frame:
-            raise UsageError(f"no column called {name!r}", remedy=suggestion(name, list(frame)))
         wanted = list(level) if isinstance(level, list | tuple | set) else [level]
         frame = frame[frame[name].isin(wanted)]
     return frame
@@ -294,23 +281,16 @@ def load(path: Path | str) -> Campaign:
     folder = Path(path)
     if (folder / "plan.json").is_file():
         return Campaign(folder, _read_json(folder / "plan.json"))
-    if folder.is_file():
-        raise DatasetError(
-            "a campaign is read from a folder, and this is a file",
-            where=str(folder),
-            remedy=f"unpack it: tar -xf {folder}; then give the folder",
-        )
     found = campaigns(folder)
-    studies = sorted({one.study for one in found})
-    if len(studies) != 1:
-        raise DatasetError(
-            "campaigns of several studies are here" if studies else "no campaign here",
-            where=str(folder),
-            remedy=f"name one of {', '.join(str(one.path) for one in found)}"
-            if studies
-            else "measure one first: labkit run STUDY -P ask",
-        )
-    return found[-1]
+    if len({one.study for one in found}) == 1:
+        return found[-1]
+    what, remedy = "no campaign here", "measure one first: labkit run STUDY -P ask"
+    if folder.is_file():
+        what, remedy = "this is a file, and a campaign a folder", f"unpack it: tar -xf {folder}"
+    elif found:
+        what = "campaigns of several studies are here"
+        remedy = f"name one of {', '.join(str(one.path) for one in found)}"
+    raise DatasetError(what, where=str(folder), remedy=remedy)
 
 
 def campaigns(folder: Path | str) -> list[Campaign]:
@@ -343,26 +323,22 @@ def _numbers(levels: Iterable[Any]) -> list[Any]:
 class _Document(dict[str, Any]):
     """Content of a JSON file; a key that it does not have is an error that names the file."""
 
-    def __init__(self, content: Mapping[str, Any], path: Path) -> None:
-        super().__init__(content)
-        self.path = path
+    path: Path
 
     def __missing__(self, key: str) -> Any:
-        raise DatasetError(
-            f"a file of a campaign has no {key!r}", where=str(self.path), remedy=_RESTORE
-        )
+        what = f"a file of a campaign has no {key!r}"
+        raise DatasetError(what, where=str(self.path), remedy=_RESTORE)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """Return a JSON file of this format."""
     with _readable(path):
-        data = _Document(json.loads(path.read_text()), path)
+        data = _Document(json.loads(path.read_text()))
+        data.path = path
     if data["format"] != FORMAT:
-        raise DatasetError(
-            f"a campaign of format {data['format']}, and this labkit reads {FORMAT}",
-            where=str(path),
-            remedy="read it with the labkit that measured it, or measure again with --new",
-        )
+        what = f"a campaign of format {data['format']}, and this labkit reads {FORMAT}"
+        remedy = "read it with the labkit that measured it, or measure again with --new"
+        raise DatasetError(what, where=str(path), remedy=remedy)
     return data
 
 

@@ -19,9 +19,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from labkit.errors import UsageError, suggestion
-
-__all__ = ["LEAST_BLOCKS", "BlockTable", "Mean", "Numbers", "compare", "holm"]
+from labkit.data import refuse_unknown
+from labkit.errors import UsageError
 
 Floats = NDArray[np.float64]
 Cell = Mapping[str, Any]
@@ -74,14 +73,12 @@ class Mean:
         n = len(values)
         if n < 2:
             return cls(n, float(values.mean()) if n else math.nan, math.nan, math.nan, log)
-        centre, spread = float(values.mean()), float(values.std(ddof=1))
-        if spread < 1e-12 * max(1.0, abs(centre)):
-            return cls(n, centre, 0.0, n - 1.0, log)
-        error, df = spread / math.sqrt(n), n - 1.0
+        centre, error, df = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(n), n - 1.0
+        if error * math.sqrt(n) < 1e-12 * max(1.0, abs(centre)):
+            return cls(n, centre, 0.0, df, log)
         if n >= _SERIAL_BLOCKS:
-            serial_error, serial_df = _serial(values)
-            if serial_error > error:
-                error, df = serial_error, serial_df
+            # The larger error counts, with its degrees of freedom.
+            error, df = max((error, df), _serial(values), key=lambda one: one[0])
         return cls(n, centre, error, df, log)
 
     @property
@@ -103,17 +100,17 @@ class Mean:
 
     def p_above(self, bound: float) -> float:
         """Return the one-sided p-value that shows `value` to lie above a bound."""
-        distance = self._distance(bound)
-        if self.error == 0:
-            return float(distance >= 0)
-        return float(special.stdtr(self.df, distance / self.error))
+        return self._p(self._distance(bound))
 
     def p_below(self, bound: float) -> float:
         """Return the one-sided p-value that shows `value` to lie below a bound."""
-        distance = self._distance(bound)
+        return self._p(-self._distance(bound))
+
+    def _p(self, distance: float) -> float:
+        """Return the p-value of a distance from a bound; below 0 is the side to be shown."""
         if self.error == 0:
-            return float(distance <= 0)
-        return float(special.stdtr(self.df, -distance / self.error))
+            return float(distance >= 0)
+        return float(special.stdtr(self.df, distance / self.error))
 
     def p_inside(self, low: float, high: float) -> float:
         """Return the p-value of two one-sided tests that `value` lies between two bounds."""
@@ -195,9 +192,7 @@ class Numbers:
 
     def means(self) -> list[float]:
         """Return the mean of each cell, over the blocks that have all: geometric on logarithms."""
-        complete = self.complete
-        means = complete.mean(axis=0) if len(complete) else np.full(self.values.shape[1], math.nan)
-        return [float(mean) for mean in (np.exp(means) if self.log else means)]
+        return [Mean.of(cell, log=self.log).value for cell in self.complete.T]
 
 
 class BlockTable:
@@ -227,11 +222,7 @@ class BlockTable:
         factors: Sequence[str],
         constant: Sequence[str] = (),
     ) -> None:
-        for name in (value, "block", *factors):
-            if name not in trials:
-                raise UsageError(
-                    f"no column called {name!r}", remedy=suggestion(name, list(trials))
-                )
+        refuse_unknown("column", (value, "block", *factors), trials)
         self.factors = tuple(factors)
         codes = trials.groupby(list(factors), dropna=False, sort=False).ngroup()
         self.conditions = trials.loc[~codes.duplicated(), [*factors, *constant]]
@@ -284,12 +275,9 @@ class BlockTable:
 
     def _matches(self, cell: Cell) -> NDArray[np.bool_]:
         """Return which conditions are of a cell and have a value."""
+        refuse_unknown("factor", cell, self.conditions)
         matches = np.ones(len(self.conditions), dtype=bool)
         for name, level in cell.items():
-            if name not in self.conditions:
-                raise UsageError(
-                    f"no factor called {name!r}", remedy=suggestion(name, self.conditions.columns)
-                )
             matches &= (self.conditions[name] == level).to_numpy()
         label = ", ".join(str(level) for level in cell.values())
         if not matches.any():
@@ -368,13 +356,9 @@ def holm(p_values: ArrayLike) -> Floats:
     return adjusted
 
 
-def verdict(differs: bool, equivalent: bool) -> str:
-    """Return the verdict of a comparison in a word."""
-    if differs and equivalent:
-        return "differs within margin"
-    if differs or equivalent:
-        return "differs" if differs else "equivalent"
-    return "cannot tell"
+#: Verdict of a comparison, by whether it differs and whether it is equivalent.
+_VERDICTS = {(True, True): "differs within margin", (False, False): "cannot tell"}
+_VERDICTS |= {(True, False): "differs", (False, True): "equivalent"}
 
 
 def row(numbers: Numbers, margin: float, alpha: float) -> dict[str, Any]:
@@ -386,10 +370,10 @@ def row(numbers: Numbers, margin: float, alpha: float) -> dict[str, Any]:
     estimate = ratio(numbers)
     value, baseline = numbers.means()
     low, high = estimate.interval(1 - alpha)
-    enough = estimate.n >= LEAST_BLOCKS
     p_value = min(1.0, 2 * min(estimate.p_above(1.0), estimate.p_below(1.0)))
     p_equivalence = equivalence(numbers, estimate, 1 / (1 + margin), 1 + margin)
-    differs, equivalent = enough and p_value < alpha, enough and p_equivalence < alpha
+    tests = (p_value, p_equivalence)
+    differs, equivalent = (estimate.n >= LEAST_BLOCKS and bool(p < alpha) for p in tests)
     needed = min(estimate.blocks_needed(1.0, alpha), estimate.blocks_to_equate(margin, alpha))
     return {
         "n_blocks": estimate.n,
@@ -399,9 +383,9 @@ def row(numbers: Numbers, margin: float, alpha: float) -> dict[str, Any]:
         "estimate": estimate.value,
         "low": low,
         "high": high,
-        "differs": bool(differs),
-        "equivalent": bool(equivalent),
-        "verdict": verdict(differs, equivalent),
+        "differs": differs,
+        "equivalent": equivalent,
+        "verdict": _VERDICTS[differs, equivalent],
         "p_value": p_value,
         "p_equivalence": p_equivalence,
         "blocks_needed": math.nan if differs or equivalent else needed,
@@ -412,10 +396,8 @@ def row(numbers: Numbers, margin: float, alpha: float) -> dict[str, Any]:
 
 def unmeasured(reason: str) -> dict[str, Any]:
     """Return the row of a cell without a number."""
-    numbers = ["value", "baseline", "difference", "estimate", "low", "high", "p_value"]
-    numbers += ["p_equivalence", "blocks_needed", "margin_decidable"]
-    verdicts = {"differs": False, "equivalent": False, "verdict": "not measured"}
-    return {**dict.fromkeys(numbers, math.nan), **verdicts, "n_blocks": 0, "reason": reason}
+    nothing = row(Numbers(np.empty((0, 2)), log=True, lost=(0, 0)), margin=0.02, alpha=0.05)
+    return nothing | {"verdict": "not measured", "p_value": math.nan, "reason": reason}
 
 
 def compare(
@@ -474,8 +456,7 @@ def compare(
         )
     table = BlockTable(frame, value, [condition])
     levels = list(table.conditions[condition])
-    if baseline not in levels:
-        raise UsageError(f"unknown baseline: {baseline!r}", remedy=suggestion(baseline, levels))
+    refuse_unknown("baseline", [baseline], levels)
     rows = []
     for level in levels:
         if level == baseline:
