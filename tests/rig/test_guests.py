@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from guest_machine import Machine, machine
-from labkit.dataset import load
+from labkit import load
 
 from labkit.rig.guests import EMULATED_CAVEAT, unusable
 
