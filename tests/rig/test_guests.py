@@ -10,10 +10,6 @@ from pathlib import Path
 
 import pytest
 from guest_machine import Machine, machine
-<<<<<<< HEAD
-=======
-from labkit import load
->>>>>>> reader
 
 from labkit.data import load
 from labkit.rig.guests import EMULATED_CAVEAT, unusable
