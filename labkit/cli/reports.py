@@ -87,7 +87,9 @@ def ledger(data: Path | None, paper: tuple[str, ...], csv: Path | None) -> None:
         rows.to_csv(csv, index=False, lineterminator="\n")
     for finding in claims.findings(rows).to_dict("records"):
         click.echo(f"{finding['verdict']:18}  {finding['says']} ({finding['source']})")
-    click.echo(f"\nclaims:\n{pd.crosstab(rows['verdict'], rows['source'])}")
+        click.echo(f"{'':18}  {finding['needs'] or finding['why']}")
+    counts = pd.crosstab(rows["verdict"], rows["source"], rownames=[""], colnames=["claims"])
+    click.echo(f"\n{counts.to_string()}")
 
 
 COMMANDS = (report, ledger)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from guest_machine import Machine, machine
-from labkit.dataset import load
 
+from labkit.data import load
 from labkit.rig.guests import EMULATED_CAVEAT, unusable
 
 pytestmark = [

@@ -32,7 +32,7 @@ GIVEN = {
 #: conda-forge's name where it differs from PyPI's.
 CONDA_NAMES = {"matplotlib": "matplotlib-base"}
 #: Only the type checker, some tests and the lock itself use these: pip brings them.
-PIP_ONLY = {"playwright", "axe-playwright-python", "roc-validator", "rocrate", "uv", "editables"}
+PIP_ONLY = {"playwright", "axe-playwright-python", "rocrate", "uv", "editables"}
 #: The environment, and what the documentation needs besides.
 LOCKS = ("requirements.lock", "requirements-docs.lock")
 

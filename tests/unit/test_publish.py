@@ -177,11 +177,11 @@ def test_the_ledger_prints_findings_and_writes_the_claims(
 ) -> None:
     rows = pd.DataFrame(
         {"source": ["jha2018", "rohprimardho2015"], "verdict": "holds", "says": "s"}
-    )
+    ).assign(needs="", why="w")
     monkeypatch.setattr(claims, "ledger", lambda *folders: rows)
     monkeypatch.setattr(claims, "findings", lambda ledger: ledger)
     cli.main(["ledger", "--paper", "jha2018", "--csv", str(tmp_path / "l.csv")])
-    assert capsys.readouterr().out.startswith("holds               s (jha2018)\n\n")
+    assert capsys.readouterr().out.startswith(f"holds{' ' * 15}s (jha2018)\n{' ' * 20}w\n\n")
     assert list(pd.read_csv(tmp_path / "l.csv")["source"]) == ["jha2018"]
     with pytest.raises(SystemExit) as caught:
         cli.main(["ledger", "--paper", "nosuch"])
