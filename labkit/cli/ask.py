@@ -16,8 +16,9 @@ from labkit.paths import project
 def ask(study: str, rig: str, new: bool) -> None:
     """Measure a few conditions of STUDY in about two minutes, and print how they compare.
 
-    The conditions are those of the study's profile `ask`. After Ctrl-C the same command measures
-    the rest; once all is measured it prints the answers again.
+    STUDY is one of notebooks/studies, such as affinity-spinning, cpu-quota or rps. The conditions
+    are those of its profile `ask`. After Ctrl-C the same command measures the rest; once all is
+    measured it prints the answers again.
 
     Exit codes: 0 everything was measured, whatever the answer; 1 the measurement failed or was
     interrupted; 2 wrong use.

@@ -67,7 +67,7 @@ def report(measure: bool, profile: str, new: bool, output: Path, data: Path | No
 
 @click.command(epilog="Examples: labkit ledger --paper struye2017 | labkit ledger --csv ledger.csv")
 @DATA
-@click.option("--paper", multiple=True, metavar="KEY", help="Only of this paper.")
+@click.option("--paper", multiple=True, metavar="KEY", help="Only of this paper, such as jha2018.")
 @click.option("--csv", type=click.Path(path_type=Path), help="Write the claims to a file.")
 def ledger(data: Path | None, paper: tuple[str, ...], csv: Path | None) -> None:
     """Evaluate the papers' claims on the campaigns in DATA; print the findings.
