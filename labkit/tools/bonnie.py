@@ -23,8 +23,6 @@ COLUMNS = {
     "seeks_per_s": (19, 1.0),
 }
 _FORMAT, _WIDTH = "1.98", 22
-#: In the image `services`: Debian's source with two constants changed, for runs of seconds.
-SHORT = "bonnie++-short"
 #: Bytes per second that any disk reaches, for the expected duration.
 _SLOWEST = 20e6
 
@@ -34,7 +32,7 @@ def probe(host: Host) -> str:
     return version(host, ("bonnie++",), r"Version:? +(\d\S*)")
 
 
-def disk(megabytes: int, *, chunk: int = 8192, short: bool = False) -> Client:
+def disk(megabytes: int, *, chunk: int = 8192) -> Client:
     """Return the client that runs the four phases once, as root.
 
     Parameters
@@ -43,16 +41,12 @@ def disk(megabytes: int, *, chunk: int = 8192, short: bool = False) -> Client:
         Size of the file in MiB.
     chunk : int
         Bytes of one read or write, also of those after a seek: a power of two.
-    short : bool
-        Run `SHORT`, for which a phase must take a tenth of a second, and not half of one, and
-        which does not sleep for three seconds before its seeks.
     """
     check_integers("bonnie++", megabytes=megabytes)
     check_integers("bonnie++", least=256, chunk=chunk)
     if chunk & (chunk - 1):
         raise UsageError(f"bonnie++: chunk={chunk}: must be a power of two")
-    program = SHORT if short else "bonnie++"
-    argv: tuple[str, ...] = (program, "-q", "-d", "/scratch", "-u", "root", "-m", "labkit")
+    argv: tuple[str, ...] = ("bonnie++", "-q", "-d", "/scratch", "-u", "root", "-m", "labkit")
     # Blocks only (-f), no small files (-n 0); the rule for the size is the caller's (-r 0).
     argv += ("-f", "-n", "0", "-r", "0", "-s", f"{megabytes}:{chunk}")
     return Client(argv, "", 10 + 5 * megabytes * 2**20 / _SLOWEST, parse)

@@ -61,7 +61,7 @@ def test_only_containers_with_bonnie_have_a_limit_of_read_requests(study):
 
 def test_bonnie_beside_what_needs_much_memory_is_flagged_in_one_container_only(study):
     (flag,) = study["cached"](trial_of(study, "2"), ["stream", "bonnie"])
-    assert flag.endswith("reading may be cached") and "file of 320" in flag
+    assert flag.endswith("reading may be cached") and "file of 1536" in flag
     for case, names in (("3a", ["stream", "bonnie"]), ("2", ["stream", "netperf"])):
         assert study["cached"](trial_of(study, case), names) == ()
 

@@ -93,7 +93,6 @@ def test_commands_have_their_sizes():
     assert stream.kernels(1000, times=10).argv == ("stream", "1000", "10")
     assert "-s 1280:131072" in " ".join(bonnie.disk(1280, chunk=131_072).argv)
     assert bonnie.disk(64).argv[0] == "bonnie++"
-    assert bonnie.disk(64, short=True).argv[0] == bonnie.SHORT
     client = netperf.tcp_stream(ADDRESS, seconds=2, port=12866)
     assert client.target == ADDRESS and "-p 12866" in " ".join(client.argv)
     assert netperf.server(port=12866).protocol == "tcp"
