@@ -25,8 +25,6 @@ from labkit.errors import UsageError, suggestion
 from labkit.paths import project
 from labkit.units import column
 
-__all__ = ["published", "side_by_side"]
-
 _PAPER = ("paper", "paper_low", "paper_high", "paper_sd")
 _RATIOS = ("paper_ratio", "paper_ratio_low", "paper_ratio_high")
 _HERE = ("here", "low", "high", "n_blocks", "ratio", "ratio_low", "ratio_high", "reason")
