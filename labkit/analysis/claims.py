@@ -263,9 +263,7 @@ def _label(cell: Cell, baseline: Cell | None = None) -> str:
     """Return the levels of a cell, and those of its baseline that differ."""
     sides = [(cell, baseline or {}), *([(baseline, cell)] if baseline else [])]
     texts = [
-        ", ".join(
-            words.level(name, level) for name, level in own.items() if other.get(name) != level
-        )
+        ", ".join(words.level(n, level) for n, level in own.items() if other.get(n) != level)
         for own, other in sides
     ]
     return " against ".join(texts)
@@ -409,7 +407,7 @@ def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[
     found: dict[str, Any] = {}
     for one in shared:
         where = one.get("where", {})
-        others = ({}, row.get("to") or {})
+        others: list[Any] = [{}, row.get("to", {})]
         cells = [{**cell, **other} for cell in expand(row["of"]) for other in others]
         if row["study"] == one["study"] and any(where.items() <= cell.items() for cell in cells):
             found |= {name: level for name, level in one.items() if name not in ("study", "where")}
