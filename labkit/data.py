@@ -35,7 +35,8 @@ FORMAT = 2
 #: Samples of a trial that a quantile needs, so that one is expected beyond it.
 _QUANTILES = {"p95": (0.95, 20), "p99": (0.99, 100), "p999": (0.999, 1000)}
 _RESTORE = "restore it from a copy, or measure again with --new"
-_ORDER = ["block", "position", "attempt", "trial"]
+#: Columns that a table of trials is sorted by.
+ORDER = ["block", "position", "attempt", "trial"]
 #: Columns that a trial's row has before its factors.
 KEYS = ("trial", "attempt", "block", "position", "session", "repeat")
 
@@ -153,7 +154,7 @@ class Campaign:
                 texts = frame[name]
                 numeric = all(isinstance(level, int | float) for level in levels)
                 frame[name] = pd.to_numeric(texts) if numeric else texts
-            frame = frame.sort_values(_ORDER, ignore_index=True)
+            frame = frame.sort_values(ORDER, ignore_index=True)
         scalars = {n: one for n, one in self.settings.items() if isinstance(one, str | int | float)}
         return frame.assign(**{n: one for n, one in scalars.items() if n not in frame})
 

@@ -173,7 +173,7 @@ class Finding:
     source: str
     says: str
     place: str
-    claims: tuple[str, ...]
+    claims: list[str]
 
 
 @dataclass(frozen=True)
@@ -240,8 +240,7 @@ class Part:
         """Return label, estimate and interval in words."""
         low, high = self.estimate.interval()
         if self.low == -MARGIN:  # a share of the rise or of the baseline, of a line
-            texts = [words.percent(one) for one in (self.estimate.value, low, high)]
-            shown = f"{texts[0]} [{texts[1]}, {texts[2]}]"
+            shown = words.share(self.estimate.value, low, high)
         elif compared:
             shown = words.ratio(self.estimate.value, low, high)
         else:
@@ -262,15 +261,12 @@ def _runs(of: Any, along: str, trials: pd.DataFrame) -> list[list[Cell]]:
 
 def _label(cell: Cell, baseline: Cell | None = None) -> str:
     """Return the levels of a cell, and those of its baseline that differ."""
-    own = [
-        words.level(name, level)
-        for name, level in cell.items()
-        if baseline is None or baseline.get(name) != level
+    sides = [(cell, baseline or {}), *([(baseline, cell)] if baseline else [])]
+    texts = [
+        ", ".join(words.level(n, level) for n, level in own.items() if other.get(n) != level)
+        for own, other in sides
     ]
-    if baseline is None:
-        return ", ".join(own)
-    other = [words.level(n, level) for n, level in baseline.items() if cell.get(n) != level]
-    return f"{', '.join(own)} against {', '.join(other)}"
+    return " against ".join(texts)
 
 
 class Evidence:
@@ -319,26 +315,18 @@ class Evidence:
 def _line(claim: Claim, table: BlockTable, trials: pd.DataFrame) -> list[Part]:
     """Return the parts of a claim on a straight line, fitted inside each block."""
     parts: list[tuple[str, Mean, float, float]] = []
-    runs = _runs(claim.of, claim.along, trials)
-    for run in runs:
+    for run in _runs(claim.of, claim.along, trials):
         x = np.array([float(cell[claim.along]) for cell in run])
         if len(x) < 3:
             raise NotMeasured(f"fewer than three levels of {claim.along}")
-        values = table.cells(*run).plain()
         if claim.line == "linear":
+            values = table.cells(*run).plain()
             slope, level = np.polyfit(x, values.T, 1)
-            rest = values - np.outer(slope, x) - level[:, None]
-            shares = rest / (slope * np.ptp(x))[:, None]
+            shares = (values - np.outer(slope, x) - level[:, None]) / (slope * np.ptp(x))[:, None]
             parts.append(("slope", Mean.of(slope, log=False), 0.0, math.inf))
-            parts += [
-                (
-                    f"deviation at {at:g}, of the rise",
-                    Mean.of(one, log=False),
-                    -MARGIN,
-                    MARGIN,
-                )
-                for at, one in zip(x, shares.T, strict=True)
-            ]
+            for at, one in zip(x, shares.T, strict=True):
+                label = f"deviation at {at:g}, of the rise"
+                parts.append((label, Mean.of(one, log=False), -MARGIN, MARGIN))
             continue
         to = claim.to or {}
         offset, growth = added_cost(table.cells(*run, *({**cell, **to} for cell in run)), list(x))
@@ -370,11 +358,11 @@ def combine(verdicts: Sequence[str], most: bool) -> str:
 
 @dataclass(frozen=True)
 class Paper:
-    """Claims and findings of one paper, in the order of its file."""
+    """A paper's claims and findings, in the order of its file."""
 
     source: str
-    claims: tuple[Claim, ...]
-    findings: tuple[Finding, ...]
+    claims: list[Claim]
+    findings: list[Finding]
 
 
 def load_papers(*sources: str) -> list[Paper]:
@@ -399,13 +387,9 @@ def _load_paper(path: Path) -> Paper:
         data = tomllib.loads(path.read_text())
         rows = [{**data.get("default", {}), **row} for row in data["claim"]]
         needs = data.get("needs", [])
-        claims = [
-            Claim(**{**row, "source": path.stem, "needs": _needs(row, needs)}) for row in rows
-        ]
-        findings = [
-            Finding(**{**row, "source": path.stem, "claims": tuple(row["claims"])})
-            for row in data.get("finding", [])
-        ]
+        source = path.stem
+        claims = [Claim(**{**row, "source": source, "needs": _needs(row, needs)}) for row in rows]
+        findings = [Finding(**row, source=source) for row in data.get("finding", [])]
         ids = [claim.id for claim in claims]
         wrong = [one for finding in findings for one in finding.claims if one not in ids]
         wrong += [one for one in ids if ids.count(one) > 1]
@@ -413,10 +397,9 @@ def _load_paper(path: Path) -> Paper:
         if wrong:
             raise ValueError(f"unknown or repeated: {', '.join(wrong)}")
     except (KeyError, TypeError, ValueError) as error:
-        raise DatasetError(
-            "a file of claims has a mistake", where=str(path), why=str(error)
-        ) from None
-    return Paper(path.stem, tuple(claims), tuple(findings))
+        what = "a file of claims has a mistake"
+        raise DatasetError(what, where=str(path), why=str(error)) from None
+    return Paper(source, claims, findings)
 
 
 def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -424,8 +407,8 @@ def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[
     found: dict[str, Any] = {}
     for one in shared:
         where = one.get("where", {})
-        cells = [{**cell, **(row.get("to") or {})} for cell in expand(row["of"])]
-        cells += expand(row["of"])
+        others: list[Any] = [{}, row.get("to", {})]
+        cells = [{**cell, **other} for cell in expand(row["of"]) for other in others]
         if row["study"] == one["study"] and any(where.items() <= cell.items() for cell in cells):
             found |= {name: level for name, level in one.items() if name not in ("study", "where")}
     return {**found, **row.get("needs", {})}
@@ -438,10 +421,7 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
     not hold, else the least clearly holding one, but for those that may fail.
     """
     needs = lacking(claim, evidence.campaign)
-    row = {
-        name: getattr(claim, name) for name in ("id", "source", "says", "place", "tier", "study")
-    }
-    row |= {"explains": claim.explains, "sentence": claim.sentence, "note": claim.note}
+    row = {name: getattr(claim, name) for name in COLUMNS if hasattr(claim, name)}
     row |= {"needs": needs, "published": claim.paper, "n_blocks": 0, "p": math.nan, "parts": ""}
     try:
         parts = evidence.parts(claim)
@@ -465,7 +445,10 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
         why += "" if math.isnan(blocks) else f"; about {blocks:,.0f} blocks would tell"
     marks = "†" if claim.sentence else ""
     if claim.alternative:
-        other = evaluate(_other(claim), evidence)
+        changed = {"to": claim.to or {}, "of": claim.of, "value": claim.value}
+        for name, new in claim.alternative.items():
+            changed[name] = new if name == "value" else {**changed[name], **new}
+        other = evaluate(replace(claim, alternative=None, **changed), evidence)
         why += f"; otherwise {other['verdict']}: {other['why']}"
         marks += "‡" if other["verdict"] != verdict else ""
     return row | {
@@ -480,18 +463,6 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
         "parts": "; ".join(texts),
         "why": why,
     }
-
-
-def _other(claim: Claim) -> Claim:
-    """Return the claim under its other assumption."""
-    other = claim.alternative or {}
-    return replace(
-        claim,
-        value=other.get("value", claim.value),
-        of={**claim.of, **other.get("of", {})},
-        to={**(claim.to or {}), **other.get("to", {})},
-        alternative=None,
-    )
 
 
 def ledger(*folders: Path | str) -> pd.DataFrame:
@@ -533,11 +504,9 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
                 if claim.study in found
             ]
     if not rows:
-        raise DatasetError(
-            "no campaign of a claim's study",
-            where=", ".join(map(str, folders)),
-            remedy="measure one first: labkit run STUDY -P ask",
-        )
+        remedy = "measure one first: labkit run STUDY -P ask"
+        where = ", ".join(map(str, folders))
+        raise DatasetError("no campaign of a claim's study", where=where, remedy=remedy)
     table = pd.DataFrame(rows)
     family = table["p"].where(
         table["needs"].eq("") & table["explains"].eq("") & table["n_blocks"].ge(LEAST_BLOCKS)
@@ -588,18 +557,13 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     table = []
     for paper in load_papers():
         for finding in paper.findings:
-            wanted = list(finding.claims)
+            wanted = finding.claims
             own = latest[latest["id"].isin(wanted)]
             if own["folder"].nunique() > 1:
                 own = first[first["id"].isin(wanted)]
             if not len(own):
                 continue
             weakest = own.iloc[int(np.argmin([VERDICTS.index(one) for one in own["verdict"]]))]
-            table.append(
-                {
-                    **{name: getattr(finding, name) for name in ("id", "source", "says", "place")},
-                    **{name: weakest[name] for name in ("verdict", "why", "needs", "dataset")},
-                    "claims": ", ".join(wanted),
-                }
-            )
+            row = {**vars(finding), "claims": ", ".join(wanted)}
+            table.append(row | dict(weakest[["verdict", "why", "needs", "dataset"]]))
     return pd.DataFrame(table)

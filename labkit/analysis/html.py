@@ -40,15 +40,8 @@ def html(value: Any) -> str:
 def html_table(frame: pd.DataFrame, caption: str, classes: str = "") -> Html:
     """Show a frame as a table that scrolls in a box of its own.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Cells are texts, numbers in their final form, or `Html`; the first column names a row. An
-        index called ``id`` gives anchors.
-    caption : str
-        Name of the table, also for screen readers.
-    classes : str
-        Classes of the table in the stylesheet.
+    Cells are texts, numbers in their final form, or `Html`; the first column names a row. An index
+    called ``id`` gives anchors, and `classes` are those of the stylesheet.
     """
     kinds = []
     for name in frame:

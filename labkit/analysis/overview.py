@@ -27,28 +27,25 @@ Answers = Sequence[Mapping[str, Any]]
 def opening(findings: pd.DataFrame, answers: Answers) -> Html:
     """Count the findings by verdict; warn of numbers of another machine, pilots and failed pages.
 
-    Parameters
-    ----------
-    findings : DataFrame
-        As `labkit.analysis.claims.findings` returns it.
-    answers : sequence of mapping
-        What the pages handed to the index: ``page``, ``title``, ``study``, ``source`` (here or
-        reference), ``blocks``, ``rig``, ``measured``, ``sentences`` and ``rows``, or ``error``.
+    `findings` is as `labkit.analysis.claims.findings` returns it, `answers` as
+    `labkit.analysis.publish.report` does.
     """
     counts = findings["verdict"].value_counts()
     parts = [f"{counts[word]} {text}" for word, text in _COUNTED.items() if word in counts]
     papers = f"{len(findings)} findings of {findings['source'].nunique()} papers"
     lines = [f'<p class="lead">Of {papers}, {", ".join(parts)}.</p>']
     known = [one for one in answers if "error" not in one]
-    elsewhere = [one["study"] for one in known if one["source"] != "here"]
-    pilots = [one["study"] for one in known if one["blocks"] < LEAST_BLOCKS]
     texts = [f"{one['page']} failed: {one['error']}" for one in answers if "error" in one]
-    for text, names in {
-        "Not measured on this machine, but by the reference campaign": elsewhere,
-        f"Pilots of fewer than {LEAST_BLOCKS} blocks, which decide nothing": pilots,
+    for text, concerned in {
+        "Not measured on this machine, but by the reference campaign": [
+            one["study"] for one in known if one["source"] != "here"
+        ],
+        f"Pilots of fewer than {LEAST_BLOCKS} blocks, which decide nothing": [
+            one["study"] for one in known if one["blocks"] < LEAST_BLOCKS
+        ],
     }.items():
-        studies = "all studies" if len(names) == len(known) else ", ".join(names)
-        texts += [f"{text}: {studies}."] if names else []
+        studies = "all studies" if len(concerned) == len(known) else ", ".join(concerned)
+        texts += [f"{text}: {studies}."] if concerned else []
     lines += [f'<p class="alarm">{html(text)}</p>' for text in texts]
     rigs = "; ".join(dict.fromkeys(one["rig"] for one in known))
     dates = sorted(one["measured"] for one in known) or [""]
@@ -108,8 +105,12 @@ def findings_table(findings: pd.DataFrame) -> Html:
     return html_table(table, "Findings that the papers are cited for", classes="stacked")
 
 
-def claims_table(claims: pd.DataFrame, caption: str) -> Html:
-    """Show rows of the ledger; each has its identifier as its anchor."""
+def paper(ledger: pd.DataFrame, source: str) -> Html:
+    """Show the section of a paper: its claims, and the numbers that its tables print.
+
+    The identifier of a claim is the anchor of its row.
+    """
+    own = ledger[ledger["source"] == source]
     rows = [
         (
             noted(one["says"], f"{one['place']}; {one['tier']}; {one['id']}", one["sentence"]),
@@ -117,16 +118,11 @@ def claims_table(claims: pd.DataFrame, caption: str) -> Html:
             noted(one["why"], f"{one['n_blocks']:.0f} blocks; {one['dataset']}"),
             verdict(one["verdict"], one["marks"], one["needs"]),
         )
-        for one in claims.to_dict("records")
+        for one in own.to_dict("records")
     ]
-    index = pd.Index(claims["id"], name="id")
+    index = pd.Index(own["id"], name="id")
     table = pd.DataFrame(rows, index, ["Claim", "Published", "Measured", "Verdict"])
-    return html_table(table, caption, classes="stacked")
-
-
-def paper(ledger: pd.DataFrame, source: str) -> Html:
-    """Show the section of a paper: its claims, and the numbers that its tables print."""
-    claims = claims_table(ledger[ledger["source"] == source], f"Claims of {source}")
+    claims = html_table(table, f"Claims of {source}", classes="stacked")
     printed = pd.read_csv(project(f"data/published/{source}.csv"), dtype=str, keep_default_na=False)
     printed = printed[printed["item"].str.startswith("Table")]
     printed = printed[["label", "statistic", "value", "unit", "item"]]

@@ -14,13 +14,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import yaml
+from pyarrow.dataset import dataset
 
-from labkit.data import Campaign, campaigns
+from labkit.data import ORDER, Campaign, campaigns
 from labkit.errors import DatasetError
 from labkit.paths import SHIPPED
 from labkit.units import column
-
-__all__ = ["cite", "describe", "pack", "verify"]
 
 _SCHEMA, _SUMS = "schema.json", "SHA256SUMS"
 _LICENCE = "https://creativecommons.org/licenses/by/4.0/"
@@ -49,28 +48,26 @@ def pack(folder: Path, output: Path) -> None:
         if (campaign.path / "trials.parquet").is_file():
             shutil.copytree(campaign.path, home, dirs_exist_ok=True)
         else:
-            _pack(campaign.path, home)
+            _pack(campaign, home)
     for path in (folder / "CITATION.cff", folder / "notes.md"):
         if path.is_file():
             shutil.copyfile(path, output / path.name)
     describe(output)
 
 
-def _pack(source: Path, home: Path) -> None:
+def _pack(campaign: Campaign, home: Path) -> None:
     """Write the trials, samples and raw output of a campaign that was measured here."""
+    source = campaign.path
     home.mkdir(parents=True, exist_ok=True)
     for name in ("plan.json", "sessions.json"):
         shutil.copyfile(source / name, home / name)
-    records = [json.loads(path.read_text()) for path in source.glob("trials/*/trial.json")]
-    rows = pd.DataFrame([row for record in records for row in record["rows"]])
-    rows = rows.sort_values(["block", "position", "attempt", "trial"])
+    rows = campaign.rows.sort_values(ORDER)
     rows.to_parquet(home / "trials.parquet", compression="zstd", index=False)
     if files := sorted(source.glob("samples.parquet/*.parquet")):
         schema = pa.unify_schemas([parquet.read_schema(path).remove_metadata() for path in files])
         with parquet.ParquetWriter(home / "samples.parquet", schema, compression="zstd") as writer:
-            for path in files:
-                tables = [schema.empty_table(), parquet.read_table(path)]
-                writer.write_table(pa.concat_tables(tables, promote_options="default"))
+            for batch in dataset(files, schema).to_batches():
+                writer.write_batch(batch)
     with tarfile.open(home / "raw.tar.xz", "w:xz") as archive:
         for name in ("logs", "trials"):
             archive.add(source / name, name, filter=_plain)
@@ -85,14 +82,7 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def describe(folder: Path) -> pd.DataFrame:
     """Write the description of a folder of packed campaigns, and return a row a campaign.
 
-    ``schema.json`` (every column once, with its unit), ``datapackage.json``, README.md and
-    ``ro-crate-metadata.json`` follow from the data, and from CITATION.cff (authors) and notes.md of
-    the folder; ``SHA256SUMS`` has the digest of every other file.
-
-    Raises
-    ------
-    DatasetError
-        There is no packed campaign.
+    All of it follows from the data, and from CITATION.cff (authors) and notes.md of the folder.
     """
     found = [one for one in campaigns(folder) if (one.path / "trials.parquet").is_file()]
     if not found:
@@ -117,9 +107,8 @@ def describe(folder: Path) -> pd.DataFrame:
     package = {"name": "labkit-data", "title": title, "licenses": [{"path": _LICENCE}]}
     _write(folder / "datapackage.json", {**package, "resources": resources})
     _write(folder / "ro-crate-metadata.json", _crate(folder, table, title))
-    cells = table.astype(str).to_numpy().tolist()
-    rows = [[*map(str, table)], ["---"] * len(table.columns), *cells]
-    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = [[*table], ["---"] * len(table.columns), *table.to_numpy()]
+    lines = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
     notes = (folder / "notes.md").read_text() if (folder / "notes.md").is_file() else ""
     text = _README.format(title=title, table=lines, licence=_LICENCE, notes=notes)
     (folder / "README.md").write_text(text)
@@ -130,7 +119,7 @@ def describe(folder: Path) -> pd.DataFrame:
 
 
 def _about(campaign: Campaign, folder: Path) -> dict[str, Any]:
-    """Return what a campaign was measured on, when, and how many trials it has."""
+    """Return the machine of a campaign, its dates and its size."""
     names = ["engine.version", "cgroup.version", "kernel.release", "cpu.count", "cpu.model"]
     facts = pd.json_normalize([one["facts"]["sut"]["stable"] for one in campaign.sessions])
     facts = facts.reindex(columns=names).fillna("unknown")
@@ -191,11 +180,10 @@ def _write(path: Path, data: dict[str, Any]) -> None:
 def _digests(folder: Path) -> dict[str, str]:
     """Return the digest of each file of a dataset, but for the list of digests."""
     digests = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != _SUMS:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            digests[path.relative_to(folder).as_posix()] = digest
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _SUMS):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digests[path.relative_to(folder).as_posix()] = digest
     return digests
 
 
@@ -206,9 +194,8 @@ def verify(folder: Path) -> list[str]:
     found = _digests(folder)
     problems = [f"{name}: missing" for name in sorted(listed.keys() - found.keys())]
     problems += [f"{name}: not listed" for name in sorted(found.keys() - listed.keys())]
-    problems += [
-        f"{name}: altered" for name in listed if found.get(name, listed[name]) != listed[name]
-    ]
+    both = sorted(found.keys() & listed.keys())
+    problems += [f"{name}: altered" for name in both if found[name] != listed[name]]
     return problems or [problem for one in campaigns(folder) for problem in _contents(one, folder)]
 
 
@@ -222,11 +209,9 @@ def _contents(campaign: Campaign, folder: Path) -> list[str]:
         table = parquet.ParquetFile(path)
         rows[path.name] = table.metadata.num_rows
         first = next(table.iter_batches(2_000)).to_pydict()
-        schema = Schema.from_descriptor(
-            {"fields": [fields[name] for name in first if name in fields]}
-        )
+        known = {"fields": [fields[name] for name in first if name in fields]}
         data = [list(first), *map(list, zip(*first.values(), strict=True))]
-        report = Resource(data=data, schema=schema).validate()
+        report = Resource(data=data, schema=Schema.from_descriptor(known)).validate()
         problems += [f"{path}: {message}" for (message,) in report.flatten(["message"])]
     attempts = campaign.trials.drop_duplicates(["block", "position", "attempt"])
     with tarfile.open(home / "raw.tar.xz") as archive:
@@ -256,13 +241,14 @@ def cite(path: Path = SHIPPED / "CITATION.cff") -> str:
         names = [_name(author) for author in one["authors"]]
         year = str(one.get("year") or one.get("date-released") or "n.d.")[:4]
         version, school = one.get("version", ""), one.get("institution", {}).get("name", "")
-        kind = ("misc", "mastersthesis")[one["type"] == "thesis"]
-        key = re.search(r"Cited in this project as (\w+)", one.get("notes", ""))
-        fields = {"author": " and ".join(name if "," in name else f"{{{name}}}" for name in names)}
-        fields |= {"title": f"{{{one['title']}}}", "year": year, "school": school}
-        fields |= {"version": version, "note": one.get("notes", "")}
+        notes = one.get("notes", "")
+        key = re.search(r"Cited in this project as (\w+)", notes)
         rest = ", ".join(filter(None, [one["title"], version and f"version {version}", school]))
         texts.append(f"{'; '.join(names)} ({year}). {rest}.")
+        fields = {"author": " and ".join(name if "," in name else f"{{{name}}}" for name in names)}
+        fields |= {"title": f"{{{one['title']}}}", "year": year, "school": school}
+        fields |= {"version": version, "note": notes}
         body = ",\n".join(f"  {name} = {{{text}}}" for name, text in fields.items() if text)
+        kind = "mastersthesis" if one["type"] == "thesis" else "misc"
         entries.append(f"@{kind}{{{key[1] if key else one['title'].split()[-1]},\n{body}\n}}")
     return "\n\n".join([*texts, *entries])

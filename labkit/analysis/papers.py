@@ -25,8 +25,6 @@ from labkit.errors import UsageError, suggestion
 from labkit.paths import project
 from labkit.units import column
 
-__all__ = ["published", "side_by_side"]
-
 _PAPER = ("paper", "paper_low", "paper_high", "paper_sd")
 _RATIOS = ("paper_ratio", "paper_ratio_low", "paper_ratio_high")
 _HERE = ("here", "low", "high", "n_blocks", "ratio", "ratio_low", "ratio_high", "reason")
@@ -44,19 +42,11 @@ def published(paper: str) -> pd.DataFrame:
 def side_by_side(campaign: Campaign, paper: str, tables: Sequence[str] = ()) -> pd.DataFrame:
     """Return printed numbers next to a campaign's, of some tables or of all that it repeats.
 
-    Returns
-    -------
-    DataFrame
-        A row a printed quantity and condition here: ``table, quantity, condition``; ``paper`` (or
-        ``paper_low`` and ``paper_high``) and ``paper_sd`` in ``paper_unit``; ``here`` with its 95 %
-        interval ``low, high`` in the unit of ``column``, and ``n_blocks``; the ratios to the
-        baseline, ``paper_ratio`` (or ``_low`` and ``_high``) and ``ratio`` with its interval;
-        ``reason``, why it was not measured.
-
-    Raises
-    ------
-    UsageError
-        There is no such paper or table, or none of the campaign's study.
+    A row is a printed quantity and condition here: ``table, quantity, condition``; ``paper`` (or
+    ``paper_low`` and ``paper_high``) and ``paper_sd`` in ``paper_unit``; ``here`` with its 95 %
+    interval ``low, high`` in the unit of ``column``, and ``n_blocks``; the ratios to the baseline,
+    ``paper_ratio`` (or ``_low`` and ``_high``) and ``ratio`` with its interval; ``reason``, why it
+    was not measured.
     """
     printed = published(paper)
     entries = tomllib.loads(project(f"data/published/{paper}.toml").read_text())["table"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from labkit.version import VERSION
 #: Type of the output by which a notebook hands its answers to the index.
 ANSWER = "application/vnd.labkit.answer+json"
 #: Complete blocks from which on a campaign measured here is shown instead of the reference.
-ENOUGH_BLOCKS = 6
+_ENOUGH = 6
 #: Tags of cells that a page leaves out: defaults of parameters, and a cell's error repeated.
 _HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 
@@ -28,14 +28,8 @@ _HIDDEN = {"hide", "parameters", "papermill-error-cell-tag"}
 def page(executed: Path, output: Path, *, note: str = "") -> str:
     """Write an executed notebook as one HTML file that loads nothing, and return its title.
 
-    Parameters
-    ----------
-    executed : Path
-        The notebook. Its first heading is the page's title, cells tagged ``hide`` are left out.
-    output : Path
-        The HTML file, replaced at once or not at all; the same notebook gives the same bytes.
-    note : str
-        Shown below the title.
+    The title is the first heading, with `note` below; cells tagged ``hide`` are left out. The file
+    is replaced at once or not at all, and the same notebook gives the same bytes.
     """
     import nbformat
     from nbconvert import HTMLExporter  # slow to import
@@ -92,10 +86,14 @@ def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> li
             say("evaluating the claims")
             claims.ledger(*folders).to_csv(ledger, index=False, lineterminator="\n")
             jobs = [pool.submit(_build, folder, Path("notebooks/90-ledger.ipynb"), given)]
-            for notebook, campaign in _studies(folders):
-                about = _about(campaign)
-                own = {**given, "data": str(campaign.path)}
-                jobs.append(pool.submit(_build, folder, notebook, own, about))
+            # The last folder with a campaign of enough blocks counts, else the first with any.
+            shown, *later = [by_study(one) for one in folders]
+            for found in later:
+                shown |= {n: one for n, one in found.items() if one.complete_blocks >= _ENOUGH}
+            for notebook in sorted(Path("notebooks/analysis").glob("[0-9]*.ipynb")):
+                if campaign := shown.get(notebook.stem.partition("-")[2]):
+                    own = {**given, "data": str(campaign.path)}
+                    jobs.append(pool.submit(_build, folder, notebook, own, _about(campaign)))
             done = tqdm(as_completed(jobs), total=len(jobs), unit="page", disable=None)
             answers = [answer for job in done for answer in job.result()]
         except BaseException:
@@ -109,13 +107,7 @@ def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> li
 
 
 def study_page(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
-    """Build the page of a campaign's study, and return its answers.
-
-    Raises
-    ------
-    LabkitError
-        The notebook failed.
-    """
+    """Build the page of a campaign's study, and return its answers, or raise its error."""
     (notebook,) = project("notebooks/analysis").glob(f"*-{campaign.study}.ipynb")
     own = {"data": str(campaign.path.absolute())}
     answers = _build(folder, notebook, own, _about(campaign))
@@ -123,21 +115,6 @@ def study_page(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
         if "error" in answer:
             raise LabkitError(f"the page of {campaign.study} failed", why=answer["error"])
     return answers
-
-
-def _studies(folders: list[Path]) -> Iterator[tuple[Path, Campaign]]:
-    """Yield the analysis notebook of each study with the campaign that its page shows.
-
-    The last folder with a campaign of enough blocks counts, and else the first with any.
-    """
-    shown, *later = [by_study(folder) for folder in folders]
-    for found in later:
-        shown |= {
-            study: one for study, one in found.items() if one.complete_blocks >= ENOUGH_BLOCKS
-        }
-    for notebook in sorted(Path("notebooks/analysis").glob("[0-9]*.ipynb")):
-        if campaign := shown.get(notebook.stem.partition("-")[2]):
-            yield notebook, campaign
 
 
 def _about(campaign: Campaign) -> dict[str, Any]:

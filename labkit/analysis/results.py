@@ -7,6 +7,7 @@ reason.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -23,18 +24,17 @@ from scipy.stats import linregress
 
 from labkit.analysis import plots, stats, words
 from labkit.analysis.claims import current, ledger, read_ledger
+from labkit.analysis.comparability import SATURATED_SHARE
 from labkit.analysis.html import Html, html_table
 from labkit.analysis.papers import side_by_side
 from labkit.analysis.publish import ANSWER
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
-from labkit.data import Campaign, load, select
-from labkit.errors import UsageError, suggestion
+from labkit.data import Campaign, load, refuse_unknown, select
+from labkit.errors import UsageError
 from labkit.paths import project, relative
 from labkit.units import column as about
 
 Names = str | Sequence[str]
-#: Share of a condition's trials that a saturated load generator may have limited.
-_SATURATED = 0.1
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,7 +55,7 @@ class Table:
 class Answers:
     """Sentences on some rows of a comparison, which display themselves."""
 
-    rows: tuple[Mapping[str, Any], ...]
+    rows: tuple[dict[str, Any], ...]
     factor: str | list[str]
     by: list[str]
 
@@ -102,27 +102,18 @@ class Comparison:
     def _repr_html_(self) -> str:
         rows = []
         for row in _records(self.table):
-            texts = words.row(row)
-            rows.append(
-                {
-                    **_shown({name: row[name] for name in self.by}),
-                    "condition": words.level(self.factor, row["condition"]),
-                    "against": words.level(self.factor, row["to"]),
-                    "value": texts["value"],
-                    "difference": texts["difference"],
-                    "ratio [95 % interval]": texts["ratio"],
-                    "verdict": texts["verdict"],
-                    "blocks": texts["blocks"],
-                }
-            )
-        frame = pd.DataFrame(rows)
-        baselines = list(frame.get("against", pd.Series(dtype=str)).unique())
-        against = f" against {baselines[0]}" if len(baselines) == 1 else ""
-        margin = words.percent(self.shared["margin"])
+            conditions = {"condition": row["condition"], "against": row["to"]}
+            shown = {name: words.level(self.factor, one) for name, one in conditions.items()}
+            rows.append(_shown({name: row[name] for name in self.by}) | shown | words.row(row))
+        names = {"ratio": "ratio [95 % interval]"}
+        frame = pd.DataFrame(rows).rename(columns=names).drop(columns="baseline", errors="ignore")
+        against = ""
+        if len(frame) and frame["against"].nunique() == 1:
+            against = f" against {frame.pop('against').iloc[0]}"
         text = about(self.shared["metric"]).text
-        caption = f"{text[:1].upper()}{text[1:]}{against}; margin {margin}"
-        shown = frame.drop(columns="against") if against else frame
-        return html_table(shown, caption if len(frame) else f"{caption}: not measured").text
+        caption = f"{text[:1].upper()}{text[1:]}{against}; margin "
+        caption += words.percent(self.shared["margin"]) + ("" if rows else ": not measured")
+        return html_table(frame, caption).text
 
     def _rows(self, levels: Sequence[Any], by: Mapping[str, Any]) -> pd.DataFrame:
         """Return the rows of some levels, in their order; those not measured say so."""
@@ -160,21 +151,17 @@ class Comparison:
         sides = [(one,) if names == [self.factor] else one for one in (row["condition"], row["to"])]
         at = {name: row[name] for name in self.by}
         parts = [select(trials, {**at, **dict(zip(names, one, strict=True))}) for one in sides]
+        columns = [words.level(self.factor, one) for one in (row["condition"], row["to"])]
         rows = []
-        for counter in counters:
-            here, there = (
-                part.groupby("block")[counter].mean().median() if counter in part else math.nan
+        for name in counters:
+            medians = [
+                part.groupby("block")[name].mean().median() if name in part else math.nan
                 for part in parts
-            )
-            rows.append(
-                {
-                    "counter": about(counter).text,
-                    words.level(self.factor, row["condition"]): words.amount(here, counter),
-                    words.level(self.factor, row["to"]): words.amount(there, counter),
-                    "ratio": words.ratio(here / there) if here > 0 and there > 0 else "",
-                }
-            )
-        return Table(pd.DataFrame(rows), "Counters of the same trials, medians over blocks")
+            ]
+            ratio = words.ratio(medians[0] / medians[1]) if min(medians) > 0 else ""
+            rows.append([about(name).text, *(words.amount(one, name) for one in medians), ratio])
+        frame = pd.DataFrame(rows, columns=["counter", *columns, "ratio"])
+        return Table(frame, "Counters of the same trials, medians over blocks")
 
     def plot(self, *levels: Any, **by: Any) -> plots.Figure | Html:
         """Return the ratios of some levels, or of all, with their intervals as a figure."""
@@ -224,45 +211,40 @@ class Results:
         for name, planned in self.campaign.factors.items():
             asked = self.levels.get(name)
             order = asked if isinstance(asked, list) else planned
-            here = list(self.trials[name].unique()) + [cell[name] for cell, _ in self._infeasible]
+            here = [*self.trials[name].unique(), *self._infeasible[name]]
             found[name] = [one for one in dict.fromkeys([*order, *here]) if one in here]
         return found
 
     @cached_property
-    def _infeasible(self) -> list[tuple[dict[str, Any], str]]:
+    def _infeasible(self) -> pd.DataFrame:
         """Conditions that the rig could not run, with the reason."""
-        cells, factors = [], self.campaign.factors
-        for entry in self.campaign.plan["infeasible"]:
-            texts = entry["condition"].split(" | ")
-            cell = {
-                name: next((level for level in levels if str(level) == text), text)
-                for (name, levels), text in zip(factors.items(), texts, strict=True)
-            }
-            cells.append({**cell, "reason": entry["reason"]})
+        factors = self.campaign.factors
+        entries = self.campaign.plan["infeasible"]
+        rows = [[*entry["condition"].split(" | "), entry["reason"]] for entry in entries]
+        frame = pd.DataFrame(rows, columns=[*factors, "reason"], dtype=object)
+        for name, levels in factors.items():
+            known = {str(level): level for level in levels}
+            frame[name] = [known.get(text, text) for text in frame[name]]
         wanted = {name: level for name, level in self.levels.items() if name in factors}
-        kept = _records(select(pd.DataFrame(cells), wanted)) if cells else ()
-        return [({name: one[name] for name in factors}, one["reason"]) for one in kept]
+        return select(frame, wanted)
 
     def _column(self, of: str | None) -> str:
         """Return a column, by default the plan's first outcome; ``rtt_ns.p99`` names one too."""
         column = (of or (self.campaign.plan.get("outcomes") or [""])[0]).replace(".", "_")
-        if column not in self.trials and about(column).kind == "other":
-            raise UsageError(f"no column {column!r}", remedy=suggestion(column, list(self.trials)))
+        if about(column).kind == "other":
+            refuse_unknown("column", [column], self.trials)
         return column
 
-    def _table(self, column: str) -> BlockTable:
+    def _table(self, column: str, *more: str) -> BlockTable:
         trials = self.trials if column in self.trials else self.trials.assign(**{column: math.nan})
-        return BlockTable(trials, column, list(self.campaign.factors))
+        return BlockTable(trials, column, [*self.campaign.factors, *more])
 
     def _combinations(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return the planned combinations of levels of some factors, in the order of the plan."""
-        for name in names:
-            if name not in self.factors:
-                raise UsageError(
-                    f"no factor called {name!r}", remedy=suggestion(name, self.factors)
-                )
-        found = set(self.trials[[*names]].astype(object).itertuples(index=False, name=None))
-        found |= {tuple(cell[name] for name in names) for cell, _ in self._infeasible}
+        refuse_unknown("factor", names, self.factors)
+        found = set[tuple[Any, ...]]()
+        for frame in (self.trials, self._infeasible):
+            found |= set(frame[[*names]].astype(object).itertuples(index=False, name=None))
         products = itertools.product(*(self.factors[name] for name in names))
         return [levels for levels in products if levels in found]
 
@@ -329,10 +311,9 @@ class Results:
         table = self._table(column) if pairs else None
         for group, pair in itertools.product(self._groups(by), pairs):
             cells = [{**group, **dict(zip(names, one, strict=True))} for one in pair]
-            row = self._row(table, cells, names, shared["margin"]) if table else {}
-            shown = pair if isinstance(factor, list | tuple) else [one[0] for one in pair]
-            if row:
-                rows.append({**cells[0], **shared, "condition": shown[0], "to": shown[1], **row})
+            if table and (row := self._row(table, cells, names, shared["margin"])):
+                own, other = pair if not isinstance(factor, str) else (pair[0][0], pair[1][0])
+                rows.append({**cells[0], **shared, "condition": own, "to": other, **row})
         columns = [*names, *by, *shared, "condition", *stats.unmeasured("")]
         frame = pd.DataFrame(rows, columns=None if rows else list(dict.fromkeys(columns)))
         frame["p_adjusted"] = holm(frame["p_value"])
@@ -355,7 +336,7 @@ class Results:
                 reasons[1] = reasons[1] or str(error)
             said = [reason for reason in reasons if reason]
             return stats.unmeasured("; ".join(said) or str(error)) if "" not in reasons else {}
-        if max(select(self.ok, cell)["saturated"].mean() for cell in cells) > _SATURATED:
+        if max(select(self.ok, cell)["saturated"].mean() for cell in cells) > SATURATED_SHARE:
             row |= {"differs": False, "equivalent": False, "verdict": "cannot tell"}
             row |= {"p_value": math.nan, "reason": "the load generator was the limit"}
         return row
@@ -367,7 +348,7 @@ class Results:
             return None
         if len(attempts):
             return f"{len(attempts)} attempts failed: {attempts['problem'].iloc[0]}"
-        return next((why for one, why in self._infeasible if cell.items() <= one.items()), "")
+        return next(iter(select(self._infeasible, cell)["reason"]), "")
 
     def _refuse_open(self, named: Sequence[str]) -> None:
         """Raise `UsageError` where conditions differ in a factor that is not named."""
@@ -398,9 +379,7 @@ class Results:
         processor, engine = stable.get("cpu", {}), stable.get("engine") or {}
         groups = stable.get("cgroup", {}).get("version")
         plain = [f"{k} {v}" for k, v in campaign.settings.items() if not isinstance(v, dict | list)]
-        infeasible: dict[str, list[str]] = {}
-        for cell, reason in self._infeasible:
-            infeasible.setdefault(reason, []).append(" ".join(map(str, cell.values())))
+        infeasible = self._infeasible.astype(str).groupby("reason", sort=False)
         return [
             ("trials", f"{len(self.ok)} in {self.trials['block'].nunique()} blocks"),
             ("failed attempts", f"{len(self.trials) - len(self.ok)}, kept as rows"),
@@ -412,7 +391,10 @@ class Results:
             ("engine", f"Docker {engine.get('version')}" if engine else "none"),
             ("margin", words.percent(campaign.margin)),
             ("settings", ", ".join(plain)),
-            *(("infeasible", f"{', '.join(those)}: {why}") for why, those in infeasible.items()),
+            *(
+                ("infeasible", f"{', '.join(those.agg(' '.join, axis=1))}: {why}")
+                for why, those in infeasible[list(campaign.factors)]
+            ),
         ]
 
     def validity(self, by: Names = (), *, of: str | None = None) -> Table:
@@ -427,16 +409,16 @@ class Results:
             part = Results(self.campaign, {**self.levels, **group})
             if not len(part.ok):
                 continue
-            places = [
-                len(one.drop_duplicates(["block", "position"])) for one in (part.trials, part.ok)
-            ]
+            tried, done = (
+                one[["block", "position"]].value_counts() for one in (part.trials, part.ok)
+            )
             rows.append(
                 {
                     **_shown(group),
                     **part._noise(column),
                     "drift": part._drift(column),
                     "failed attempts": f"{len(part.trials) - len(part.ok)}",
-                    "lost trials": f"{places[0] - places[1]}",
+                    "lost trials": f"{len(tried) - len(done)}",
                     "flagged": words.percent(float((part.ok["flags"] != "").mean())),
                     "generator at its limit": words.percent(float(part.ok["saturated"].mean())),
                 }
@@ -447,14 +429,11 @@ class Results:
         """Return the ratio of repeats and the margin that it decides, of the noisiest condition."""
         factors, found = list(self.campaign.factors), []
         twice = self.trials.loc[self.trials["repeat"] == 2, factors].drop_duplicates()
-        if len(twice) and column in self.trials:
-            table = BlockTable(self.trials, column, [*factors, "repeat"])
-            for cell in _records(twice):
-                try:
-                    numbers = table.cells({**cell, "repeat": 2}, {**cell, "repeat": 1})
-                    found.append(stats.ratio(numbers))
-                except NotMeasured:
-                    continue
+        table = self._table(column, "repeat")
+        for cell in _records(twice):
+            with contextlib.suppress(NotMeasured):
+                numbers = table.cells({**cell, "repeat": 2}, {**cell, "repeat": 1})
+                found.append(stats.ratio(numbers))
         if not found:
             return {"ratio of repeats": "nothing ran twice", "decidable margin": ""}
         noisiest = max(found, key=Mean.decidable_margin)
@@ -503,15 +482,10 @@ class Results:
                 continue
             cells = [{**cell, over: size} for cell in pair for size in at]
             offset, growth = stats.added_cost(self._table(column).cells(*cells), at)
-            low, high = (words.percent(one) for one in growth.interval())
-            rows.append(
-                {
-                    **_shown(group),
-                    "condition": words.level(factor, level),
-                    "added at 0": words.amount(offset.value, column, *offset.interval()),
-                    "growth, of the baseline": f"{words.percent(growth.value)} [{low}, {high}]",
-                }
-            )
+            row = {**_shown(group), "condition": words.level(factor, level)}
+            row["added at 0"] = words.amount(offset.value, column, *offset.interval())
+            row["growth, of the baseline"] = words.share(growth.value, *growth.interval())
+            rows.append(row)
         caption = f"Added {about(column).text} over {about(over).text}, against {to}"
         return Table(pd.DataFrame(rows), caption)
 
@@ -519,25 +493,19 @@ class Results:
         """Return tables of a paper next to the same quantities here."""
         rows = []
         for row in _records(side_by_side(self.campaign, paper, tables)):
-            unit, here = row["column"], f"not measured: {row['reason']}"
+            here = f"not measured: {row['reason']}"
             if row["n_blocks"] > 0:
-                here = words.amount(row["here"], unit, row["low"], row["high"])
-            rows.append(
-                {
-                    "table": row["table"],
-                    "quantity": row["quantity"],
-                    "condition": row["condition"],
-                    "paper": _printed(row),
-                    "here [95 % interval]": here,
-                    "ratio, paper": _ratio(row, "paper_ratio"),
-                    "ratio, here": _ratio(row, "ratio"),
-                }
-            )
+                here = words.amount(row["here"], row["column"], row["low"], row["high"])
+            texts = {name: row[name] for name in ("table", "quantity", "condition")}
+            texts |= {"paper": _printed(row), "here [95 % interval]": here}
+            texts["ratio, paper"] = _ratio(row, "paper_ratio")
+            rows.append({**texts, "ratio, here": _ratio(row, "ratio")})
         return Table(pd.DataFrame(rows), f"{paper} and here: {', '.join(tables)}")
 
     def claims(self, paper: str) -> Table:
         """Return the verdicts on the claims of a paper about this study."""
-        known = read_ledger(project(self.rows)) if self.rows else self._ledger
+        path = self.campaign.path.parent
+        known = read_ledger(project(self.rows)) if self.rows else ledger(path)
         rows = current(known).query("source == @paper and study == @self.campaign.study")
         shown = {
             "claim": rows["says"] + " (" + rows["place"] + ")",
@@ -547,10 +515,6 @@ class Results:
             "blocks": rows["n_blocks"],
         }
         return Table(pd.DataFrame(shown), f"Claims of {paper} on this study")
-
-    @cached_property
-    def _ledger(self) -> pd.DataFrame:
-        return ledger(self.campaign.path.parent)
 
     def tail(self, hue: str, col: str | None = None, *, of: str = "rtt_ns") -> plots.Figure | Html:
         """Return the distribution of samples up to its tail, as a figure."""
@@ -573,20 +537,16 @@ class Results:
     def _ordered(self, column: str) -> pd.DataFrame:
         """Return trials with a value, whose factors of text are in the order of the plan."""
         frame = self.ok.dropna(subset=[column]) if column in self.ok else self.ok[:0]
-        text = {name: one for name, one in self.factors.items() if frame[name].dtype == "str"}
-        return frame.assign(
-            **{name: pd.Categorical(frame[name], one) for name, one in text.items()}
-        )
+        text = [name for name in self.factors if frame[name].dtype == "str"]
+        return frame.assign(**{n: pd.Categorical(frame[n], self.factors[n]) for n in text})
 
     def summary(self, *answers: Answers) -> None:
         """Display the answers of a page for the index, which collects them."""
-        rows = []
-        for one in answers:
-            ends = [
-                {n: words.level(one.factor, row[n]) for n in ("condition", "to")}
-                for row in one.rows
-            ]
-            rows += [{**row, **end} for row, end in zip(one.rows, ends, strict=True)]
+        rows = [
+            row | {name: words.level(one.factor, row[name]) for name in ("condition", "to")}
+            for one in answers
+            for row in one.rows
+        ]
         sentences = [sentence for one in answers for sentence in one.sentences]
         plain = json.loads(pd.DataFrame(rows).to_json(orient="records"))  # JSON has no NaN
         bundle = {"study": self.campaign.study, "sentences": sentences, "rows": plain}

@@ -9,11 +9,9 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import words
-from labkit.analysis.stats import LEAST_BLOCKS, BlockTable, Cell, Mean, holm, ratio
+from labkit.analysis.stats import LEAST_BLOCKS, BlockTable, Mean, holm, ratio
 from labkit.data import Campaign
 from labkit.errors import UsageError
-
-__all__ = ["compare_datasets"]
 
 
 def compare_datasets(
@@ -46,7 +44,10 @@ def compare_datasets(
     rows = []
     for cell in cells:
         to = {**cell, **{name: type(cell[name])(level) for name, level in baseline}}
-        one, other = (_estimate(table, cell, to if to in cells else cell) for table in tables)
+        if to in cells and to != cell:
+            one, other = (ratio(table.cells(cell, to)) for table in tables)
+        else:
+            one, other = (table.cells(cell).contrast([1.0]) for table in tables)
         if min(one.n, other.n) < LEAST_BLOCKS or not (one.log and other.log):
             continue
         variances = np.maximum([one.error, other.error], 1e-9) ** 2
@@ -55,19 +56,12 @@ def compare_datasets(
         change = Mean(min(one.n, other.n), other.centre - one.centre, error, df)
         with np.errstate(divide="ignore"):  # of equal effects
             both = combine_effects(np.array([one.centre, other.centre]), variances)
-        row: dict[str, Any] = {
-            "condition": ", ".join(words.level(n, level) for n, level in cell.items())
-        }
-        row |= {"first": one.value, "second": other.value, "both": math.exp(both.mean_effect_re)}
-        row |= dict(zip(("ratio", "low", "high"), [change.value, *change.interval()], strict=True))
-        row["p"] = 2 * min(change.p_above(1 + margin), change.p_below(1 / (1 + margin)))
-        rows.append(row)
+        label = ", ".join(words.level(name, level) for name, level in cell.items())
+        p_value = 2 * min(change.p_above(1 + margin), change.p_below(1 / (1 + margin)))
+        values = [one.value, other.value, math.exp(both.mean_effect_re), change.value]
+        rows.append([label, *values, *change.interval(), p_value])
     if not rows:
         raise UsageError(f"no condition of {first.study} with {value} in five blocks of both")
-    table = pd.DataFrame(rows)
+    columns = ["condition", "first", "second", "both", "ratio", "low", "high", "p"]
+    table = pd.DataFrame(rows, columns=columns)
     return table.assign(differs=holm(table.pop("p")) < 0.05)
-
-
-def _estimate(table: BlockTable, cell: Cell, to: Cell) -> Mean:
-    """Return the ratio of a condition to its baseline, or the value of the baseline."""
-    return table.cells(cell).contrast([1.0]) if to == cell else ratio(table.cells(cell, to))

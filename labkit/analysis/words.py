@@ -66,9 +66,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def p_text(value: float) -> str:
-    """Return a p-value: ``p = 0.012`` or ``p < 0.001``."""
-    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
+def share(value: float, low: float, high: float) -> str:
+    """Return a share with its interval as per cent: ``2 % [1 %, 3 %]``."""
+    return f"{percent(value)} [{percent(low)}, {percent(high)}]"
 
 
 def word(estimate: float, name: str) -> str:
