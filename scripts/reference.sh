@@ -14,6 +14,9 @@ for campaign in "$@"; do
     study=$(.venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)["study"])' <"$campaign/plan.json")
     rm -rf "data/reference/$study"
     .venv/bin/labkit dataset pack "$campaign" --output "data/reference/$study"
+    # The description of data/reference stands for all its campaigns.
+    (cd "data/reference/$study" && rm README.md LICENSE SHA256SUMS CITATION.cff \
+        datapackage.json schema.json ro-crate-metadata.json)
 done
 .venv/bin/labkit dataset describe data/reference
 scripts/outputs.sh

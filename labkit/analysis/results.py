@@ -335,7 +335,7 @@ class Results:
             if reasons[0] != "" and not len(select(self.trials, baseline)):
                 reasons[1] = reasons[1] or str(error)
             said = [reason for reason in reasons if reason]
-            return stats.unmeasured("; ".join(said) or str(error)) if "" not in reasons else {}
+            return stats.unmeasured("; ".join(dict.fromkeys(said)) or str(error)) if "" not in reasons else {}
         if max(select(self.ok, cell)["saturated"].mean() for cell in cells) > SATURATED_SHARE:
             row |= {"differs": False, "equivalent": False, "verdict": "cannot tell"}
             row |= {"p_value": math.nan, "reason": "the load generator was the limit"}
@@ -362,7 +362,7 @@ class Results:
                 )
 
     def _repr_html_(self) -> str:
-        return html_table(pd.DataFrame(self._about(), columns=["", "of all"]), self.title).text
+        return html_table(pd.DataFrame(self._about(), columns=["", "this campaign"]), self.title).text
 
     def __repr__(self) -> str:
         return "\n".join([self.title, *(f"{name}: {text}" for name, text in self._about())])

@@ -68,6 +68,9 @@ class Study:
     together : sequence of str
         Factors: conditions with the same levels of them follow each other within a block, so that
         little time passes between what is compared.
+    variant : str
+        Set when a further factor makes other data of it, such as ``"seccomp"``: the data are of
+        the study ``name-variant``, and stand beside those of the study instead of in their place.
 
     Examples
     --------
@@ -93,6 +96,12 @@ class Study:
     treatments: Mapping[str, Treatment] = field(default_factory=dict)
     outcomes: Sequence[str] = ()
     together: Sequence[str] = ()
+    variant: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name in the data: that of the study and of its variant."""
+        return f"{self.name}-{self.variant}" if self.variant else self.name
 
     def __post_init__(self) -> None:
         names = {*self.factors, *self.settings}
@@ -252,7 +261,7 @@ class Plan:
         """What must be equal for a campaign to be resumed."""
         stable = {role: facts.get("stable", {}) for role, facts in self.facts.items()}
         return {
-            "study": self.study.name,
+            "study": self.study.title,
             "settings": design.canonical(self.study.settings),
             "margin": self.study.margin,
             "blocks": self.blocks,
@@ -284,7 +293,7 @@ class Plan:
     def as_record(self) -> dict[str, Any]:
         """Return the plan as ``plan.json`` holds it."""
         return {
-            "study": self.study.name,
+            "study": self.study.title,
             "identity": self.identity,
             "labkit": VERSION,
             "settings": design.canonical(self.study.settings),

@@ -92,6 +92,12 @@ def test_only_capabilities_that_a_plan_uses_are_in_its_identity(rig: Rig) -> Non
     assert study.plan(rig, blocks=1, seed=1).identity["conditions"] != before["conditions"]
 
 
+def test_the_data_of_a_variant_are_of_another_study_than_those_of_the_study(rig: Rig) -> None:
+    plan = study_of(variant="loud").plan(rig, blocks=1, seed=1)
+    assert plan.as_record()["study"] == plan.identity["study"] == "tiny-loud"
+    assert study_of().plan(rig, blocks=1, seed=1).as_record()["study"] == "tiny"
+
+
 def test_a_treatment_says_where_its_level_is_infeasible(rig: Rig) -> None:
     plan = study_of(treatments={"level": Loud()}).plan(rig, blocks=1, seed=1)
     assert [(one.condition, one.reason) for one in plan.design.infeasible] == [("11", "too loud")]
