@@ -366,15 +366,7 @@ class Paper:
 
 
 def load_papers(*sources: str) -> list[Paper]:
-    """Return the claims of some papers, or of all in ``data/claims``.
-
-    Raises
-    ------
-    UsageError
-        There is no such paper.
-    DatasetError
-        A file has a mistake.
-    """
+    """Return the claims of some papers, or of all in ``data/claims``."""
     paths = sorted((project("data") / "claims").glob("*.toml"))
     known = {path.stem: path for path in paths}
     if unknown := [source for source in sources if source not in known]:
@@ -525,13 +517,7 @@ def read_ledger(path: Path | str) -> pd.DataFrame:
 
 
 def current(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the row of each claim that counts: the last folder's from 12 blocks on.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        As `ledger` returns them.
-    """
+    """Return the row of each claim that counts: the last folder's from 12 blocks on."""
     first = rows.drop_duplicates("id")
     enough = rows[rows["n_blocks"] >= LOCAL_BLOCKS].drop_duplicates("id", keep="last")
     others = first[~first["id"].isin(enough["id"])]
@@ -539,19 +525,10 @@ def current(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def findings(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the findings of the papers, each with the weakest verdict of its claims.
+    """Return a row a finding of the papers, with the weakest verdict of its claims and its reason.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        As `ledger` returns them. A finding is judged by the last folder's claims where all of them
-        have 12 blocks there, and else by the first folder's.
-
-    Returns
-    -------
-    DataFrame
-        A row a finding: ``id``, ``source``, ``says``, ``place``, ``verdict``, ``why`` (of the claim
-        that decides it), ``needs``, ``claims`` and ``dataset``.
+    A finding is judged by the last folder's claims where all of them have 12 blocks there, and else
+    by the first folder's.
     """
     first, latest = rows.drop_duplicates("id"), current(rows)
     table = []

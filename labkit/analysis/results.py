@@ -22,7 +22,7 @@ import pandas as pd
 from IPython.display import display
 from scipy.stats import linregress
 
-from labkit.analysis import plots, stats, words
+from labkit.analysis import package, plots, stats, words
 from labkit.analysis.claims import current, ledger, read_ledger
 from labkit.analysis.comparability import SATURATED_SHARE
 from labkit.analysis.html import Html, html_table
@@ -372,23 +372,14 @@ class Results:
         """Study and folder."""
         return f"{self.campaign.study} ({relative(self.campaign.path.absolute(), project())})"
 
-    def _about(self) -> list[tuple[str, str]]:
-        """Return size, rig, engine, dates and limits of the campaign."""
-        campaign, days = self.campaign, pd.to_datetime(self.trials["started_ns"]).dt.date
-        stable = campaign.facts.get("sut", {}).get("stable", {})
-        processor, engine = stable.get("cpu", {}), stable.get("engine") or {}
-        groups = stable.get("cgroup", {}).get("version")
+    def _about(self) -> list[tuple[str, Any]]:
+        """Return machine, dates, size, rig and limits of the campaign."""
+        campaign, rig = self.campaign, self.campaign.rig
         plain = [f"{k} {v}" for k, v in campaign.settings.items() if not isinstance(v, dict | list)]
         infeasible = self._infeasible.astype(str).groupby("reason", sort=False)
         return [
-            ("trials", f"{len(self.ok)} in {self.trials['block'].nunique()} blocks"),
-            ("failed attempts", f"{len(self.trials) - len(self.ok)}, kept as rows"),
-            ("flagged trials", f"{int((self.ok['flags'] != '').sum())}"),
-            ("measured", " to ".join(map(str, sorted({days.min(), days.max()})))),
-            ("rig", f"{campaign.rig['name']}: {'; '.join(campaign.rig['caveats'])}"),
-            ("processors", f"{processor.get('count')} x {processor.get('model')}"),
-            ("kernel", f"Linux {stable.get('kernel', {}).get('release')}, control groups {groups}"),
-            ("engine", f"Docker {engine.get('version')}" if engine else "none"),
+            *package.about(campaign).items(),
+            ("rig", f"{rig['name']}: {'; '.join(rig['caveats'])}"),
             ("margin", words.percent(campaign.margin)),
             ("settings", ", ".join(plain)),
             *(
