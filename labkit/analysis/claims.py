@@ -141,7 +141,7 @@ class Claim:
         low = -math.inf if self.above is None else self.above
         return low, math.inf if self.below is None else self.below
 
-    def parts(self, trials: pd.DataFrame) -> Iterator[tuple[str, list[Cell], list[float]]]:
+    def parts(self, trials: pd.DataFrame) -> Iterator[tuple[str, Sequence[Cell], list[float]]]:
         """Yield label, cells and weights of their logarithms, of each part."""
         if self.order:
             for run in _runs(self.of, self.along, trials):
@@ -151,9 +151,7 @@ class Claim:
         every = expand(self.of)
         varied = [name for name in every[0] if len({one.get(name) for one in every}) > 1]
         for cell in every:
-            cells: list[Cell] = [cell]
-            weights = [1.0]
-            label = _label(cell)
+            cells, weights, label = [cell], [1.0], _label(cell)
             if self.to is not None:
                 cells, weights = [cell, {**cell, **self.to}], [1.0, -1.0]
                 where = {n: cell[n] for n in varied if n in cell and n not in self.to}
@@ -399,8 +397,7 @@ def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[
     found: dict[str, Any] = {}
     for one in shared:
         where = one.get("where", {})
-        others: list[Any] = [{}, row.get("to", {})]
-        cells = [{**cell, **other} for cell in expand(row["of"]) for other in others]
+        cells = [cell | to for cell in expand(row["of"]) for to in ({}, row.get("to") or {})]
         if row["study"] == one["study"] and any(where.items() <= cell.items() for cell in cells):
             found |= {name: level for name, level in one.items() if name not in ("study", "where")}
     return {**found, **row.get("needs", {})}
