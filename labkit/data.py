@@ -42,19 +42,9 @@ KEYS = ("trial", "attempt", "block", "position", "session", "repeat")
 
 
 def statistics(name: str, samples: NDArray[Any]) -> dict[str, float]:
-    """Statistics of one trial's samples, as columns of its row.
+    """Statistics of one trial's samples, in their unit, as columns of its row.
 
-    Parameters
-    ----------
-    name : str
-        The samples' column, such as ``rtt_ns``.
-    samples : ndarray of shape (n,)
-        Its values. A quantile needs so many that one is expected beyond it.
-
-    Returns
-    -------
-    dict of str to float
-        ``rtt_ns_mean`` and so on, in the unit of the samples; empty without samples.
+    A quantile needs so many samples that one is expected beyond it.
 
     Examples
     --------

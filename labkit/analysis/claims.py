@@ -141,7 +141,7 @@ class Claim:
         low = -math.inf if self.above is None else self.above
         return low, math.inf if self.below is None else self.below
 
-    def parts(self, trials: pd.DataFrame) -> Iterator[tuple[str, list[Cell], list[float]]]:
+    def parts(self, trials: pd.DataFrame) -> Iterator[tuple[str, Sequence[Cell], list[float]]]:
         """Yield label, cells and weights of their logarithms, of each part."""
         if self.order:
             for run in _runs(self.of, self.along, trials):
@@ -151,9 +151,7 @@ class Claim:
         every = expand(self.of)
         varied = [name for name in every[0] if len({one.get(name) for one in every}) > 1]
         for cell in every:
-            cells: list[Cell] = [cell]
-            weights = [1.0]
-            label = _label(cell)
+            cells, weights, label = [cell], [1.0], _label(cell)
             if self.to is not None:
                 cells, weights = [cell, {**cell, **self.to}], [1.0, -1.0]
                 where = {n: cell[n] for n in varied if n in cell and n not in self.to}
@@ -366,15 +364,7 @@ class Paper:
 
 
 def load_papers(*sources: str) -> list[Paper]:
-    """Return the claims of some papers, or of all in ``data/claims``.
-
-    Raises
-    ------
-    UsageError
-        There is no such paper.
-    DatasetError
-        A file has a mistake.
-    """
+    """Return the claims of some papers, or of all in ``data/claims``."""
     paths = sorted((project("data") / "claims").glob("*.toml"))
     known = {path.stem: path for path in paths}
     if unknown := [source for source in sources if source not in known]:
@@ -407,8 +397,7 @@ def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[
     found: dict[str, Any] = {}
     for one in shared:
         where = one.get("where", {})
-        others: list[Any] = [{}, row.get("to", {})]
-        cells = [{**cell, **other} for cell in expand(row["of"]) for other in others]
+        cells = [cell | to for cell in expand(row["of"]) for to in ({}, row.get("to") or {})]
         if row["study"] == one["study"] and any(where.items() <= cell.items() for cell in cells):
             found |= {name: level for name, level in one.items() if name not in ("study", "where")}
     return {**found, **row.get("needs", {})}
@@ -525,13 +514,7 @@ def read_ledger(path: Path | str) -> pd.DataFrame:
 
 
 def current(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the row of each claim that counts: the last folder's from 12 blocks on.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        As `ledger` returns them.
-    """
+    """Return the row of each claim that counts: the last folder's from 12 blocks on."""
     first = rows.drop_duplicates("id")
     enough = rows[rows["n_blocks"] >= LOCAL_BLOCKS].drop_duplicates("id", keep="last")
     others = first[~first["id"].isin(enough["id"])]
@@ -539,19 +522,10 @@ def current(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def findings(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the findings of the papers, each with the weakest verdict of its claims.
+    """Return a row a finding of the papers, with the weakest verdict of its claims and its reason.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        As `ledger` returns them. A finding is judged by the last folder's claims where all of them
-        have 12 blocks there, and else by the first folder's.
-
-    Returns
-    -------
-    DataFrame
-        A row a finding: ``id``, ``source``, ``says``, ``place``, ``verdict``, ``why`` (of the claim
-        that decides it), ``needs``, ``claims`` and ``dataset``.
+    A finding is judged by the last folder's claims where all of them have 12 blocks there, and else
+    by the first folder's.
     """
     first, latest = rows.drop_duplicates("id"), current(rows)
     table = []

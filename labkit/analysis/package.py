@@ -88,7 +88,9 @@ def describe(folder: Path) -> pd.DataFrame:
     if not found:
         what, remedy = "no packed campaign here", "labkit dataset pack FOLDER -o OUTPUT"
         raise DatasetError(what, where=str(folder), remedy=remedy)
-    table = pd.DataFrame([_about(campaign, folder) for campaign in found])
+    table = pd.DataFrame([about(campaign) for campaign in found])
+    homes = [campaign.path.relative_to(folder).as_posix() for campaign in found]
+    table.insert(0, "folder", homes)
     days = sorted(table["measured"].str.split(" to ").explode())
     machine = ("engine", "cgroup", "kernel", "processors")
     parts = [", ".join(dict.fromkeys(table[one])) for one in machine]
@@ -118,7 +120,7 @@ def describe(folder: Path) -> pd.DataFrame:
     return table
 
 
-def _about(campaign: Campaign, folder: Path) -> dict[str, Any]:
+def about(campaign: Campaign) -> dict[str, Any]:
     """Return the machine of a campaign, its dates and its size."""
     names = ["engine.version", "cgroup.version", "kernel.release", "cpu.count", "cpu.model"]
     facts = pd.json_normalize([one["facts"]["sut"]["stable"] for one in campaign.sessions])
@@ -127,13 +129,12 @@ def _about(campaign: Campaign, folder: Path) -> dict[str, Any]:
     attempts = campaign.trials.drop_duplicates(["block", "position", "attempt"])
     days = pd.to_datetime(attempts["started_ns"], unit="ns").dt.strftime("%Y-%m-%d")
     return {
-        "folder": campaign.path.relative_to(folder).as_posix(),
         "measured": " to ".join(dict.fromkeys([days.min(), days.max()])),
         "engine": " and ".join("Docker " + facts["engine.version"].unique()),
         "cgroup": " and ".join("cgroup " + facts["cgroup.version"].unique()),
         "kernel": " and ".join("Linux " + facts["kernel.release"].unique()),
         "processors": " and ".join(cpus.unique()),
-        "labkit": campaign.plan["labkit"],
+        "labkit": campaign.plan.get("labkit", ""),
         "hours": round(attempts["seconds"].sum() / 3600, 1),
         "blocks": attempts["block"].nunique(),
         "trials": len(attempts),
@@ -164,12 +165,12 @@ def _crate(folder: Path, table: pd.DataFrame, title: str) -> dict[str, Any]:
     for name in map(_name, authors):
         person = Person(crate, f"#{name.replace(' ', '-')}", {"name": name})
         crate.root_dataset.append_to("author", crate.add(person))
-    for about in table.astype(str).to_dict("records"):
-        text = ", ".join(f"{name}: {value}" for name, value in about.items())
-        data = crate.add_dataset(dest_path=f"{about['folder']}/", properties={"description": text})
-        version = {"name": "labkit", "version": about["labkit"]}
-        program = crate.add(SoftwareApplication(crate, f"#labkit-{about['labkit']}", version))
-        crate.add_action(program, f"#measuring-{about['folder']}", result=data)
+    for row in table.astype(str).to_dict("records"):
+        text = ", ".join(f"{name}: {value}" for name, value in row.items())
+        data = crate.add_dataset(dest_path=f"{row['folder']}/", properties={"description": text})
+        version = {"name": "labkit", "version": row["labkit"]}
+        program = crate.add(SoftwareApplication(crate, f"#labkit-{row['labkit']}", version))
+        crate.add_action(program, f"#measuring-{row['folder']}", result=data)
     return dict(crate.metadata.generate())
 
 
@@ -233,11 +234,11 @@ def cite(path: Path = SHIPPED / "CITATION.cff") -> str:
 
     The version of a described dataset is the beginning of the digest of SHA256SUMS.
     """
-    about = yaml.safe_load(path.read_text())
+    citation = yaml.safe_load(path.read_text())
     if (sums := path.parent / _SUMS).is_file():
-        about["version"] = hashlib.sha256(sums.read_bytes()).hexdigest()[:12]
+        citation["version"] = hashlib.sha256(sums.read_bytes()).hexdigest()[:12]
     texts, entries = [], []
-    for one in [about, *about.get("references", [])]:
+    for one in [citation, *citation.get("references", [])]:
         names = [_name(author) for author in one["authors"]]
         year = str(one.get("year") or one.get("date-released") or "n.d.")[:4]
         version, school = one.get("version", ""), one.get("institution", {}).get("name", "")

@@ -74,7 +74,7 @@ def _rows(evidence: Evidence, table: pd.DataFrame, entry: Any) -> Iterator[dict[
         name = entry["values"][row["metric"]].format(statistic=row["statistic"])
         for cell in _cells(levels, entry):
             cells = [cell] if to == levels else [cell, _cells(to, entry)[0]]
-            condition = ", ".join(words.level(factor, level) for factor, level in cell.items())
+            condition = words.level([*cell], [*cell.values()])
             about = {"quantity": column(name).text, "condition": condition, "column": name}
             yield {**row, **about, **_here(evidence, name, cells, entry)}
 

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ import pandas as pd
 from IPython.display import display
 from scipy.stats import linregress
 
-from labkit.analysis import plots, stats, words
+from labkit.analysis import package, plots, stats, words
 from labkit.analysis.claims import current, ledger, read_ledger
 from labkit.analysis.comparability import SATURATED_SHARE
 from labkit.analysis.html import Html, html_table
@@ -35,6 +35,7 @@ from labkit.paths import project, relative
 from labkit.units import column as about
 
 Names = str | Sequence[str]
+Shown = plots.Figure | Html
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,11 +164,11 @@ class Comparison:
         frame = pd.DataFrame(rows, columns=["counter", *columns, "ratio"])
         return Table(frame, "Counters of the same trials, medians over blocks")
 
-    def plot(self, *levels: Any, **by: Any) -> plots.Figure | Html:
+    def plot(self, *levels: Any, **by: Any) -> Shown:
         """Return the ratios of some levels, or of all, with their intervals as a figure."""
         return plots.forest(self._rows(levels, by), self.factor, self.by)
 
-    def grid(self, rows: str, cols: str) -> plots.Figure | Html:
+    def grid(self, rows: str, cols: str) -> Shown:
         """Return the ratios as a heat map."""
         return plots.grid(self.table, rows, cols, self.factor)
 
@@ -248,10 +249,11 @@ class Results:
         products = itertools.product(*(self.factors[name] for name in names))
         return [levels for levels in products if levels in found]
 
-    def _groups(self, by: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield the planned combinations of levels of some factors, one without any."""
-        for levels in self._combinations(by) if by else [()]:
-            yield dict(zip(by, levels, strict=True))
+    def _groups(self, by: Names) -> list[dict[str, Any]]:
+        """Return the planned combinations of levels of some factors, one without any."""
+        names = _names(by)
+        every = self._combinations(names) if names else [()]
+        return [dict(zip(names, levels, strict=True)) for levels in every]
 
     def compare(
         self,
@@ -319,13 +321,7 @@ class Results:
         frame["p_adjusted"] = holm(frame["p_value"])
         return Comparison(frame, self, factor if isinstance(factor, str) else names, by, shared)
 
-    def _row(
-        self,
-        table: BlockTable,
-        cells: Sequence[dict[str, Any]],
-        names: Sequence[str],
-        margin: float,
-    ) -> dict[str, Any]:
+    def _row(self, table: BlockTable, cells: Any, names: Any, margin: float) -> dict[str, Any]:
         """Return the comparison of two cells, or why there is none; {} if none was planned."""
         try:
             row = stats.row(table.cells(*cells), margin, 0.05)
@@ -334,8 +330,8 @@ class Results:
             baseline = {name: cells[1][name] for name in names}
             if reasons[0] != "" and not len(select(self.trials, baseline)):
                 reasons[1] = reasons[1] or str(error)
-            said = [reason for reason in reasons if reason]
-            return stats.unmeasured("; ".join(dict.fromkeys(said)) or str(error)) if "" not in reasons else {}
+            why = "; ".join(dict.fromkeys(filter(None, reasons))) or str(error)
+            return stats.unmeasured(why) if "" not in reasons else {}
         if max(select(self.ok, cell)["saturated"].mean() for cell in cells) > SATURATED_SHARE:
             row |= {"differs": False, "equivalent": False, "verdict": "cannot tell"}
             row |= {"p_value": math.nan, "reason": "the load generator was the limit"}
@@ -372,23 +368,14 @@ class Results:
         """Study and folder."""
         return f"{self.campaign.study} ({relative(self.campaign.path.absolute(), project())})"
 
-    def _about(self) -> list[tuple[str, str]]:
-        """Return size, rig, engine, dates and limits of the campaign."""
-        campaign, days = self.campaign, pd.to_datetime(self.trials["started_ns"]).dt.date
-        stable = campaign.facts.get("sut", {}).get("stable", {})
-        processor, engine = stable.get("cpu", {}), stable.get("engine") or {}
-        groups = stable.get("cgroup", {}).get("version")
+    def _about(self) -> list[tuple[str, Any]]:
+        """Return machine, dates, size, rig and limits of the campaign."""
+        campaign, rig = self.campaign, self.campaign.rig
         plain = [f"{k} {v}" for k, v in campaign.settings.items() if not isinstance(v, dict | list)]
         infeasible = self._infeasible.astype(str).groupby("reason", sort=False)
         return [
-            ("trials", f"{len(self.ok)} in {self.trials['block'].nunique()} blocks"),
-            ("failed attempts", f"{len(self.trials) - len(self.ok)}, kept as rows"),
-            ("flagged trials", f"{int((self.ok['flags'] != '').sum())}"),
-            ("measured", " to ".join(map(str, sorted({days.min(), days.max()})))),
-            ("rig", f"{campaign.rig['name']}: {'; '.join(campaign.rig['caveats'])}"),
-            ("processors", f"{processor.get('count')} x {processor.get('model')}"),
-            ("kernel", f"Linux {stable.get('kernel', {}).get('release')}, control groups {groups}"),
-            ("engine", f"Docker {engine.get('version')}" if engine else "none"),
+            *package.about(campaign).items(),
+            ("rig", f"{rig['name']}: {'; '.join(rig['caveats'])}"),
             ("margin", words.percent(campaign.margin)),
             ("settings", ", ".join(plain)),
             *(
@@ -405,7 +392,7 @@ class Results:
         of a condition's logarithm over the blocks.
         """
         column, rows = self._column(of), []
-        for group in self._groups(_names(by)):
+        for group in self._groups(by):
             part = Results(self.campaign, {**self.levels, **group})
             if not len(part.ok):
                 continue
@@ -458,7 +445,7 @@ class Results:
     def counters(self, *names: str, by: Names) -> Table:
         """Return columns of the trials as medians, a row a combination of levels."""
         rows = []
-        for group in self._groups(_names(by)):
+        for group in self._groups(by):
             part = select(self.ok, group)
             medians = {name: part[name].median() if name in part else math.nan for name in names}
             texts = {about(name).text: words.amount(one, name) for name, one in medians.items()}
@@ -516,20 +503,16 @@ class Results:
         }
         return Table(pd.DataFrame(shown), f"Claims of {paper} on this study")
 
-    def tail(self, hue: str, col: str | None = None, *, of: str = "rtt_ns") -> plots.Figure | Html:
+    def tail(self, hue: str, col: str | None = None, *, of: str = "rtt_ns") -> Shown:
         """Return the distribution of samples up to its tail, as a figure."""
         return plots.tail(self.campaign.samples(of, **self.levels), of, hue, col)
 
-    def over_blocks(
-        self, hue: str, col: str | None = None, *, of: str | None = None
-    ) -> plots.Figure | Html:
+    def over_blocks(self, hue: str, col: str | None = None, *, of: str | None = None) -> Shown:
         """Return the value of every block, as a figure."""
         column = self._column(of)
         return plots.over_blocks(self._ordered(column), column, hue, col)
 
-    def curve(
-        self, over: str, hue: str, col: str | None = None, *, of: str | None = None
-    ) -> plots.Figure | Html:
+    def curve(self, over: str, hue: str, col: str | None = None, *, of: str | None = None) -> Shown:
         """Return means over blocks along a factor, as a figure."""
         column = self._column(of)
         return plots.curve(self._ordered(column), column, over, hue, col)

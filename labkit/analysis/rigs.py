@@ -56,7 +56,7 @@ def compare_datasets(
         change = Mean(min(one.n, other.n), other.centre - one.centre, error, df)
         with np.errstate(divide="ignore"):  # of equal effects
             both = combine_effects(np.array([one.centre, other.centre]), variances)
-        label = ", ".join(words.level(name, level) for name, level in cell.items())
+        label = words.level([*cell], [*cell.values()])
         p_value = 2 * min(change.p_above(1 + margin), change.p_below(1 / (1 + margin)))
         values = [one.value, other.value, math.exp(both.mean_effect_re), change.value]
         rows.append([label, *values, *change.interval(), p_value])

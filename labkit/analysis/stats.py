@@ -41,16 +41,10 @@ class NotMeasured(Exception):
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean over blocks, on the scale of logarithms or plainly, with its standard error.
+    """Mean over `n` blocks, with its standard error and degrees of freedom.
 
-    Parameters
-    ----------
-    n : int
-        Number of blocks.
-    centre, error, df : float
-        Mean, standard error and degrees of freedom; NaN where there are too few blocks.
-    log : bool
-        Whether the numbers are logarithms, so that values and bounds are ratios.
+    They are NaN where there are too few blocks. With `log` the numbers are logarithms, so that
+    values and bounds are ratios.
     """
 
     n: int
@@ -161,16 +155,10 @@ def _serial(values: Floats) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers of some cells by block.
+    """Numbers of some cells by block: `values` has the shape (blocks, cells).
 
-    Parameters
-    ----------
-    values : ndarray of shape (b, k)
-        A column a cell: logarithms, or the values themselves where one is 0. NaN without a value.
-    log : bool
-        Whether they are logarithms.
-    lost : tuple of int
-        Blocks in which a cell was tried and never succeeded, by cell.
+    They are logarithms, or the values themselves where one is 0; NaN without a value. `lost` counts
+    the blocks in which a cell was tried and never succeeded.
     """
 
     values: Floats
@@ -198,21 +186,9 @@ class Numbers:
 class BlockTable:
     """Trials of a campaign as one number a block and condition.
 
-    Parameters
-    ----------
-    trials : DataFrame
-        A row an attempt: ``block``, the factors, the value; optionally ``status`` and ``session``.
-    value : str
-        The column to reduce.
-    factors : sequence of str
-        Columns that together name a condition.
-    constant : sequence of str
-        Columns with one value, which cells may name too.
-
-    Raises
-    ------
-    UsageError
-        There is no such column.
+    `trials` has a row an attempt: ``block``, the value, the `factors` that together name a
+    condition, and optionally ``status`` and ``session``. Columns with a `constant` value are those
+    that cells may name too.
     """
 
     def __init__(
@@ -247,14 +223,7 @@ class BlockTable:
 
         Factors that no cell names are averaged over the levels at which all cells were measured; a
         block that lacks one of them has no number, and neither has one in which the cells were
-        measured in several sessions.
-
-        Raises
-        ------
-        NotMeasured
-            A cell has no trial, or no value.
-        UsageError
-            A cell names a column that is not a factor.
+        measured in several sessions. A cell without a value raises `NotMeasured`.
         """
         masks = [self._matches(cell) for cell in cells]
         free = [name for name in self.factors if not any(name in cell for cell in cells)]
@@ -324,20 +293,9 @@ def added_cost(numbers: Numbers, sizes: Sequence[float]) -> tuple[Mean, Mean]:
     """Return what one condition adds to another along a size: at 0, and its growth.
 
     A line is fitted to the differences inside each block, weighted by the inverse square of the
-    baseline.
-
-    Parameters
-    ----------
-    numbers : Numbers
-        The condition at each of the sizes, then the baseline at each.
-    sizes : sequence of float
-        Rising.
-
-    Returns
-    -------
-    tuple of Mean
-        The offset in the unit of the values, and the growth from the first to the last size as a
-        share of the mean baseline.
+    baseline. `numbers` has the condition at each of the rising sizes, then the baseline at each.
+    The offset has the unit of the values, and the growth from the first to the last size is a share
+    of the mean baseline.
     """
     own, base = np.hsplit(numbers.plain(), 2)
     weight = 1 / np.exp(np.log(base).mean(axis=0))
