@@ -358,7 +358,8 @@ class Results:
                 )
 
     def _repr_html_(self) -> str:
-        return html_table(pd.DataFrame(self._about(), columns=["", "this campaign"]), self.title).text
+        about = pd.DataFrame(self._about(), columns=["", "this campaign"])
+        return html_table(about, self.title).text
 
     def __repr__(self) -> str:
         return "\n".join([self.title, *(f"{name}: {text}" for name, text in self._about())])
