@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -80,25 +79,21 @@ def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> li
     folder.mkdir(parents=True, exist_ok=True)
     ledger, handed = folder / "ledger.csv", folder / "answers.json"
     given = {"ledger": str(relative(ledger, home))}
-    # Paths are those from the project's folder; threads have one working directory.
-    with contextlib.chdir(home), ThreadPoolExecutor(2) as pool:
-        try:
-            say("evaluating the claims")
-            claims.ledger(*folders).to_csv(ledger, index=False, lineterminator="\n")
-            jobs = [pool.submit(_build, folder, Path("notebooks/90-ledger.ipynb"), given)]
-            # The last folder with a campaign of enough blocks counts, else the first with any.
-            shown, *later = [by_study(one) for one in folders]
-            for found in later:
-                shown |= {n: one for n, one in found.items() if one.complete_blocks >= _ENOUGH}
-            for notebook in sorted(Path("notebooks/analysis").glob("[0-9]*.ipynb")):
-                if campaign := shown.get(notebook.stem.partition("-")[2]):
-                    own = {**given, "data": str(campaign.path)}
-                    jobs.append(pool.submit(_build, folder, notebook, own, _about(campaign)))
-            done = tqdm(as_completed(jobs), total=len(jobs), unit="page", disable=None)
-            answers = [answer for job in done for answer in job.result()]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    # Paths are those from the project's folder.
+    with contextlib.chdir(home):
+        say("evaluating the claims")
+        claims.ledger(*folders).to_csv(ledger, index=False, lineterminator="\n")
+        pages = [(Path("notebooks/90-ledger.ipynb"), given, dict[str, Any]())]
+        # The last folder with a campaign of enough blocks counts, else the first with any.
+        shown, *later = [by_study(one) for one in folders]
+        for found in later:
+            shown |= {n: one for n, one in found.items() if one.complete_blocks >= _ENOUGH}
+        for notebook in sorted(Path("notebooks/analysis").glob("[0-9]*.ipynb")):
+            if campaign := shown.get(notebook.stem.partition("-")[2]):
+                pages.append((notebook, {**given, "data": str(campaign.path)}, _about(campaign)))
+        # One after another: the samples in two kernels would need more than 1 GB.
+        bar = tqdm(pages, unit="page", disable=None)
+        answers = [answer for one in bar for answer in _build(folder, *one)]
         answers.sort(key=lambda one: str(one["page"]))
         handed.write_text(json.dumps(answers, indent=1, sort_keys=True))
         given["answers"] = str(relative(handed, home))
