@@ -274,7 +274,9 @@ def test_a_question_is_answered_by_measuring() -> None:
     found = labkit("ask", "network-isolation", "--new")
     assert found.returncode == 0, found.stderr
     campaign = load(ROOT / "data" / "local" / "ask" / "network-isolation")
-    assert str(campaign.path) in found.stdout
+    page = ROOT / "reports" / "25-network-isolation.html"
+    assert f"page: {page}\n" in found.stdout and page.is_file()
+    assert "docker nat" in found.stdout and "95 %" in page.read_text(encoding="utf-8")
     assert {"docker host", "docker bridge", "docker nat"} <= set(campaign.ok["placement"])
     assert campaign.complete_blocks == campaign.plan["blocks"] >= 6
     again = labkit("ask", "network-isolation")
