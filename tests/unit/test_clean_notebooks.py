@@ -30,6 +30,6 @@ def test_only_cells_that_are_compared_keep_their_outputs(tmp_path: Path) -> None
     assert not plain.outputs
     assert compared.outputs[0].data == {"text/plain": "2"}
     assert dict(plain.metadata) == {"tags": ["parameters"]}
-    assert plain.execution_count is None
+    assert plain.execution_count is None and compared.execution_count == 1
     assert "papermill" not in path.read_text()
     assert MAIN["main"]([str(path)]) == 0

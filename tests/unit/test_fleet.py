@@ -298,7 +298,7 @@ def test_the_command_line_measures_a_notebooks_blocks_on_workers(
         gone, alive = psutil.wait_procs(children, timeout=120)
         assert gone and not alive
         start_worker(dask, home)
-        assert first.wait(timeout=300) == 0, (tmp_path / "run.log").read_text()
+        assert first.wait(timeout=1800) == 0, (tmp_path / "run.log").read_text()
     finally:
         first.kill()
         first.wait()
@@ -307,10 +307,10 @@ def test_the_command_line_measures_a_notebooks_blocks_on_workers(
     assert len(data.ok) == sum(data.planned.values())
     # Another number of blocks is another campaign, which the same worker can measure too.
     run = run_argv(dask, 2)
-    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=1800, check=False)
     assert ended.returncode == 2 and "other parameters" in ended.stderr
     (home / fleet.FOLDER / "tiny").rename(home / "kept")
-    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(run, cwd=home, capture_output=True, text=True, timeout=1800, check=False)
     assert ended.returncode == 0, ended.stderr + (tmp_path / "worker.log").read_text()
     assert "dashboard" in ended.stderr and f"simulated one {here}: 2" in ended.stderr
     data = load(folder)
