@@ -171,7 +171,11 @@ def tail(samples: pd.DataFrame, value: str, hue: str, col: str | None = None) ->
     groups = samples.groupby(keys, observed=True)[value]
     least = min(0.5, 10 / groups.size().min())
     beyond = np.geomspace(0.99, least, 150)
-    frame = groups.apply(lambda one: one.quantile(1 - beyond)).rename_axis([*keys, "beyond"]).reset_index()
+    frame = (
+        groups.apply(lambda one: one.quantile(1 - beyond))
+        .rename_axis([*keys, "beyond"])
+        .reset_index()
+    )
     frame["beyond"] = 1 - frame["beyond"]
     factor, unit = words.scale(frame[value].median(), value)
     frame[value] *= factor

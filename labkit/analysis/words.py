@@ -63,7 +63,7 @@ def ratio(value: float, low: float = math.nan, high: float = math.nan) -> str:
 
 def percent(share: float) -> str:
     """Return a share as per cent without needless digits: ``2 %``, ``0.5 %``."""
-    return f"{100 * share:.3g} %"
+    return f"{100 * share:.3g} %" if math.isfinite(share) else "unknown"
 
 
 def share(value: float, low: float, high: float) -> str:

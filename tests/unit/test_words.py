@@ -90,6 +90,7 @@ def test_amounts_have_a_readable_unit(value: float, name: str, text: str) -> Non
 def test_differences_have_signs_and_intervals_one_unit() -> None:
     assert words.amount(2120, "rtt_ns", 950, 3290, signed=True) == "+2.12 us [+0.950, +3.29]"
     assert words.amount(-0.02, "loss", signed=True) == "-2.00 percentage points"
+    assert words.percent(0.005) == "0.5 %" and words.percent(math.nan) == "unknown"
     assert words.ratio(1.45, 1.40, 1.49) == "1.45x [1.40, 1.49]"
     assert words.ratio(1.001, 0.98, 1.02) == "1.001x [0.980, 1.020]"
     assert words.ratio(1.2, 0.0, math.inf) == "1.20x [0, unbounded]"
