@@ -503,7 +503,8 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     table["p_adjusted"] = family.groupby([table["folder"], table["source"]]).transform(holm)
     passes = (table["p_adjusted"] < ALPHA) & ~table["verdict"].isin(["cannot tell", "needs"])
     table["marks"] += passes.map({True: "•", False: ""})
-    return table[COLUMNS]
+    # Without any claim that can be evaluated no row has an estimate.
+    return table.reindex(columns=COLUMNS)
 
 
 def read_ledger(path: Path | str) -> pd.DataFrame:

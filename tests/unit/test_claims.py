@@ -366,6 +366,14 @@ def test_cells_that_were_not_measured_say_so(tmp_path):
     assert "podman" in row["why"]
 
 
+def test_a_ledger_without_any_estimate_has_all_columns(tmp_path, paper):
+    paper.write_text(FILE.replace('of = {place = "docker"}', 'of = {place = "podman"}'))
+    measured(tmp_path / "local" / "made-up", 1.5)
+    rows = ledger(tmp_path / "local")
+    assert list(rows) == claims.COLUMNS and rows["estimate"].isna().all()
+    assert set(findings(rows)["verdict"]) == {"cannot tell"}
+
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "ledger.csv"
 
 
