@@ -27,7 +27,8 @@ def parameters_source(notebook: Path) -> str:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         tagged = (cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
         return "".join(next(tagged, {"source": ""})["source"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    # RecursionError: a thousand brackets.
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"cannot read the notebook {notebook}", why=repr(error)) from error
 
 
