@@ -338,7 +338,8 @@ def _readable(path: Path) -> Iterator[None]:
     """Raise `DatasetError` with the path where reading fails."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+    # RecursionError: a thousand brackets.
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
         raise DatasetError(
             "a campaign cannot be read", where=str(path), why=str(error), remedy=_RESTORE
         ) from None

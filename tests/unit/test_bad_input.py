@@ -57,6 +57,7 @@ BAD = {
     "format 1": (edited("plan.json", lambda plan: plan | {"format": 1}), "plan.json"),
     "format 99": (edited("plan.json", lambda plan: plan | {"format": 99}), "plan.json"),
     "no format": (without("plan.json", "format"), "plan.json"),
+    "brackets": (written("plan.json", b"[" * 100_000), "plan.json"),
     "no study": (without("plan.json", "study"), "plan.json"),
     "no factors": (without("plan.json", "factors"), "plan.json"),
     "no order": (without("plan.json", "order"), "plan.json"),
