@@ -418,7 +418,7 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
         verdict = "needs" if needs else "cannot tell"
         return row | {"verdict": verdict, "why": f"not measured: {reason}", "marks": ""}
     verdict = combine([part.verdict for part in parts], claim.most)
-    may_fail = len(parts) - _needed(len(parts), claim.most)
+    may_fail = parts[0].may_fail
     failing = sorted(parts, key=lambda part: part.p_fails)
     holding = sorted(parts, key=lambda part: part.p_holds, reverse=True)
     refuted = verdict == "does not hold here"
@@ -477,10 +477,10 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     DatasetError
         There is no campaign, or a file has a mistake.
     """
-    rows = []
+    papers, rows = load_papers(), []
     for folder in folders or (project("data/reference"), project("data/local")):
         found = {study: Evidence(one) for study, one in by_study(folder).items()}
-        for paper in load_papers():
+        for paper in papers:
             named = {claim: one.id for one in paper.findings for claim in one.claims}
             rows += [
                 {
