@@ -1,8 +1,8 @@
 """Claims of the papers, held against campaigns: the ledger.
 
-A claim is a row of ``data/claims/<paper>.toml``: a value at some levels (``of``), compared with a
-baseline (``to``), and a region or a size that it is said to have. The file's table ``default`` has
-the fields that most rows share. A list of levels makes parts, and each has to be as said.
+A claim is a table of ``data/claims/<paper>.toml``: a value at some levels (``of``), compared with a
+baseline (``to``), and a region or a size that it is said to have. The table ``default`` has the
+fields that most claims of the file share. A list of levels makes parts, and each has to be as said.
 `evaluate` gives each part an estimate with a 95 % interval, and the first line that matches is its
 verdict:
 
@@ -62,8 +62,8 @@ ALPHA = 0.05
 #: Columns of the ledger.
 COLUMNS = [
     *("id", "source", "finding", "says", "published", "estimate", "low", "high", "n_blocks"),
-    *("verdict", "marks", "needs", "why", "parts", "place", "tier", "study", "explains"),
-    *("sentence", "note", "p", "p_adjusted", "folder", "dataset"),
+    *("verdict", "marks", "needs", "why", "parts", "place", "study", "explains", "sentence"),
+    *("note", "p", "p_adjusted", "folder", "dataset"),
 ]
 
 
@@ -122,7 +122,6 @@ class Claim:
     within: tuple[float, float] | None = None
     size: Any = None
     most: bool = False
-    tier: str = "result"
     paper: float | None = None
     absolute: float | None = None
     sentence: str = ""
@@ -375,17 +374,17 @@ def load_papers(*sources: str) -> list[Paper]:
 def _load_paper(path: Path) -> Paper:
     try:
         data = tomllib.loads(path.read_text())
-        rows = [{**data.get("default", {}), **row} for row in data["claim"]]
-        needs = data.get("needs", [])
-        source = path.stem
-        claims = [Claim(**{**row, "source": source, "needs": _needs(row, needs)}) for row in rows]
-        findings = [Finding(**row, source=source) for row in data.get("finding", [])]
-        ids = [claim.id for claim in claims]
-        wrong = [one for finding in findings for one in finding.claims if one not in ids]
-        wrong += [one for one in ids if ids.count(one) > 1]
-        wrong += [name for claim in claims for name in claim.needs if name not in RULES]
-        if wrong:
-            raise ValueError(f"unknown or repeated: {', '.join(wrong)}")
+        claims, source = [], path.stem
+        for name, own in data["claim"].items():
+            row = {**data.get("default", {}), **own, "id": name, "source": source}
+            claims.append(Claim(**{**row, "needs": _needs(row, data.get("needs", []))}))
+        findings = [Finding(name, source, **row) for name, row in data.get("finding", {}).items()]
+        unknown = [
+            one for finding in findings for one in finding.claims if one not in data["claim"]
+        ]
+        unknown += [name for claim in claims for name in claim.needs if name not in RULES]
+        if unknown:
+            raise ValueError(f"unknown: {', '.join(unknown)}")
     except (KeyError, TypeError, ValueError) as error:
         what = "a file of claims has a mistake"
         raise DatasetError(what, where=str(path), why=str(error)) from None
@@ -468,9 +467,9 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     DataFrame
         A row a claim and folder with a campaign of its study, in the order of the papers: ``id``,
         ``source``, ``finding``, ``says``, ``published``, ``estimate``, ``low``, ``high`` (95 %),
-        ``n_blocks``, ``verdict``, ``marks``, ``needs``, ``why``, ``parts``, ``place``, ``tier``,
-        ``study``, ``explains``, ``sentence``, ``note``, ``p`` (times the interim analyses),
-        ``p_adjusted`` (Holm, over a paper's claims that can be decided), ``folder``, ``dataset``.
+        ``n_blocks``, ``verdict``, ``marks``, ``needs``, ``why``, ``parts``, ``place``, ``study``,
+        ``explains``, ``sentence``, ``note``, ``p`` (times the interim analyses), ``p_adjusted``
+        (Holm, over a paper's claims that can be decided), ``folder``, ``dataset``.
 
     Raises
     ------

@@ -113,7 +113,7 @@ def paper(ledger: pd.DataFrame, source: str) -> Html:
     own = ledger[ledger["source"] == source]
     rows = [
         (
-            noted(one["says"], f"{one['place']}; {one['tier']}; {one['id']}", one["sentence"]),
+            noted(one["says"], f"{one['place']}; {one['id']}", one["sentence"]),
             one["published"],
             noted(one["why"], f"{one['n_blocks']:.0f} blocks; {one['dataset']}"),
             verdict(one["verdict"], one["marks"], one["needs"]),

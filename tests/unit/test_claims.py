@@ -265,14 +265,12 @@ study = "made-up"
 where = {place = "docker"}
 cpus = 2
 
-[[finding]]
-id = "made-f-slower"
+[finding.made-f-slower]
 says = "Docker is slower."
 place = "abstract"
 claims = ["made-slower", "made-twice"]
 
-[[claim]]
-id = "made-slower"
+[claim.made-slower]
 says = "Docker is slower."
 place = "1"
 study = "made-up"
@@ -281,8 +279,7 @@ of = {place = "docker"}
 to = {place = "bare"}
 above = 1.02
 
-[[claim]]
-id = "made-twice"
+[claim.made-twice]
 says = "Docker takes twice as long."
 place = "2"
 study = "made-up"
@@ -339,7 +336,7 @@ def test_interim_analyses_are_paid_for_in_the_mark_alone(tmp_path, paper):
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
-        ('id = "made-twice"', 'id = "made-slower"', "made-slower"),
+        ("[claim.made-twice]", "[claim.made-slower]", "made-slower"),
         ("size = 2", "sise = 2", "sise"),
         ('claims = ["made-slower"', 'claims = ["made-slow"', "made-slow"),
         ("cpus = 2", "cpu = 2", "cpu"),

@@ -189,7 +189,7 @@ def test_the_ledger_prints_findings_and_writes_the_claims(
 
 
 def test_the_index_and_the_ledger_escape_and_count() -> None:
-    row = {"id": "i", "source": "jha2018", "says": HOSTILE, "place": "p", "tier": "result"}
+    row = {"id": "i", "source": "jha2018", "says": HOSTILE, "place": "p"}
     row |= {"published": 1.2, "n_blocks": 9, "marks": "•", "needs": "n", "why": HOSTILE}
     row |= {"dataset": HOSTILE, "claims": "i", "sentence": HOSTILE}
     rows = pd.DataFrame([{**row, "verdict": word} for word in VERDICTS])
