@@ -66,14 +66,9 @@ def statistics(name: str, samples: NDArray[Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, repr=False)
 class Campaign:
-    """One campaign, as `load` reads it; its frames are read when they are first used.
+    """Campaign in a folder, as `load` returns it; its frames are read when they are first used.
 
-    Parameters
-    ----------
-    path : Path
-        Its folder.
-    plan : mapping
-        The plan: ``study``, ``factors``, ``settings``, ``order``, ``infeasible``, ``rig`` ...
+    The plan has ``study``, ``factors``, ``settings``, ``order``, ``infeasible``, ``rig`` and more.
     """
 
     path: Path
@@ -111,7 +106,7 @@ class Campaign:
     def sessions(self) -> list[dict[str, Any]]:
         """Sessions in order, each with the facts of its hosts."""
         path = self.path / "sessions.json"
-        return list(_read_json(path)["sessions"]) if path.is_file() else []
+        return list(_read_json(path, "sessions")["sessions"]) if path.is_file() else []
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -125,7 +120,7 @@ class Campaign:
         if table.is_file():
             with _readable(table):
                 return pd.read_parquet(table)
-        records = [_read_json(one) for one in self.path.glob("trials/*/trial.json")]
+        records = [_read_json(one, "rows") for one in self.path.glob("trials/*/trial.json")]
         return pd.DataFrame([row for record in records for row in record["rows"]])
 
     @cached_property
@@ -141,9 +136,8 @@ class Campaign:
             frame = pd.DataFrame(columns=columns)
         with _readable(self.path):
             for name, levels in self.factors.items():
-                texts = frame[name]
-                numeric = all(isinstance(level, int | float) for level in levels)
-                frame[name] = pd.to_numeric(texts) if numeric else texts
+                if all(isinstance(level, int | float) for level in levels):
+                    frame[name] = pd.to_numeric(frame[name])
             frame = frame.sort_values(ORDER, ignore_index=True)
         scalars = {n: one for n, one in self.settings.items() if isinstance(one, str | int | float)}
         return frame.assign(**{n: one for n, one in scalars.items() if n not in frame})
@@ -271,7 +265,7 @@ def load(path: Path | str) -> Campaign:
     """
     folder = Path(path)
     if (folder / "plan.json").is_file():
-        return Campaign(folder, _read_json(folder / "plan.json"))
+        return _read_plan(folder / "plan.json")
     found = campaigns(folder)
     if len({one.study for one in found}) == 1:
         return found[-1]
@@ -287,7 +281,7 @@ def load(path: Path | str) -> Campaign:
 def campaigns(folder: Path | str) -> list[Campaign]:
     """Return every campaign in a folder, at any depth, in the order in which they were begun."""
     paths = sorted(Path(folder).rglob("plan.json"), key=lambda plan: (plan.parent.name, plan))
-    return [Campaign(plan.parent, _read_json(plan)) for plan in paths]
+    return [_read_plan(path) for path in paths]
 
 
 def by_study(folder: Path | str) -> dict[str, Campaign]:
@@ -311,25 +305,21 @@ def _numbers(levels: Iterable[Any]) -> list[Any]:
         return texts
 
 
-class _Document(dict[str, Any]):
-    """Content of a JSON file; a key that it does not have is an error that names the file."""
-
-    path: Path
-
-    def __missing__(self, key: str) -> Any:
-        what = f"a file of a campaign has no {key!r}"
-        raise DatasetError(what, where=str(self.path), remedy=_RESTORE)
+def _read_plan(path: Path) -> Campaign:
+    keys = ("study", "factors", "settings", "conditions", "order", "infeasible", "margin", "rig")
+    return Campaign(path.parent, _read_json(path, *keys))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON file of this format."""
+def _read_json(path: Path, *keys: str) -> dict[str, Any]:
+    """Return a JSON file of this format, which has some keys."""
     with _readable(path):
-        data = _Document(json.loads(path.read_text()))
-        data.path = path
-    if data["format"] != FORMAT:
-        what = f"a campaign of format {data['format']}, and this labkit reads {FORMAT}"
-        remedy = "read it with the labkit that measured it, or measure again with --new"
-        raise DatasetError(what, where=str(path), remedy=remedy)
+        data: dict[str, Any] = json.loads(path.read_text())
+        if data["format"] != FORMAT:
+            what = f"a campaign of format {data['format']}, and this labkit reads {FORMAT}"
+            remedy = "read it with the labkit that measured it, or measure again with --new"
+            raise DatasetError(what, where=str(path), remedy=remedy)
+        for key in keys:
+            data[key]
     return data
 
 

@@ -3,22 +3,9 @@
 A claim is a table of ``data/claims/<paper>.toml``: a value at some levels (``of``), compared with a
 baseline (``to``), and a region or a size that it is said to have. The table ``default`` has the
 fields that most claims of the file share. A list of levels makes parts, and each has to be as said.
-`evaluate` gives each part an estimate with a 95 % interval, and the first line that matches is its
-verdict:
-
-============= ===================================== ======================================
-verdict       a region (above, below, within, order) a size p, on the log scale
-============= ===================================== ======================================
-does not hold the interval lies outside of it       all of it keeps less than half of p
-holds         the interval lies inside; between two on p's side of 1, the estimate between
-              bounds by two one-sided tests at 5 %  half and twice p
-other size    --                                    on p's side of 1
-cannot tell   else, and with fewer than 5 blocks
-============= ===================================== ======================================
-
-Of k parts one that does not hold at 1 - 0.05/k refutes the claim; with ``most`` more than half of
-them have to be as said. Before all that a rule of `labkit.analysis.comparability` may say what the
-claim needs that this rig or setting does not have.
+`evaluate` gives each part an estimate with a 95 % interval and a verdict, by the rules of "How a
+finding is judged" in ``docs/method.md``. Before them a rule of `labkit.analysis.comparability` may
+say what the claim needs that this rig or setting does not have.
 """
 
 from __future__ import annotations
@@ -48,7 +35,7 @@ from labkit.analysis.stats import (
     holm,
     ratio,
 )
-from labkit.data import Campaign, by_study, expand
+from labkit.data import Campaign, by_study, expand, refuse_unknown
 from labkit.errors import DatasetError, UsageError
 from labkit.paths import project, relative
 
@@ -93,8 +80,9 @@ class Claim:
         The published ratio, of all parts or of each.
     paper : float
         The published number, where the claim does not ask for it.
-    absolute : float
-        The published value of the baseline, in the unit of `value`: another regime is not compared.
+    absolute, regime : float
+        The published value of the baseline, in the unit of `value`, and the factor by which it may
+        differ here: another regime is not compared.
     sentence : str
         What the paper's sentence says, where its own table has `size` instead (†).
     alternative : mapping
@@ -124,11 +112,17 @@ class Claim:
     most: bool = False
     paper: float | None = None
     absolute: float | None = None
+    regime: float = 10.0
     sentence: str = ""
     alternative: Mapping[str, Any] | None = None
     explains: str = ""
     needs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+
+    @property
+    def baselines(self) -> list[Cell]:
+        """Cells that those of `of` are compared with."""
+        return [{**cell, **(self.to or {})} for cell in expand(self.of)]
 
     @property
     def region(self) -> tuple[float, float]:
@@ -160,17 +154,6 @@ class Claim:
                 weights = [*weights, *(-weight for weight in weights)]
                 label = f"{label}, to that at {_label(self.than)}"
             yield label, cells, weights
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A result that a paper is cited for, which rests on some of its claims."""
-
-    id: str
-    source: str
-    says: str
-    place: str
-    claims: list[str]
 
 
 @dataclass(frozen=True)
@@ -355,40 +338,33 @@ def combine(verdicts: Sequence[str], most: bool) -> str:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper's claims and findings, in the order of its file."""
+    """Claims of a paper and, as its file has them, the findings that rest on some of them."""
 
     source: str
     claims: list[Claim]
-    findings: list[Finding]
+    findings: dict[str, dict[str, Any]]
 
 
-def load_papers(*sources: str) -> list[Paper]:
-    """Return the claims of some papers, or of all in ``data/claims``."""
-    paths = sorted((project("data") / "claims").glob("*.toml"))
-    known = {path.stem: path for path in paths}
-    if unknown := [source for source in sources if source not in known]:
-        raise UsageError(f"no claims of {', '.join(unknown)}", remedy=", ".join(known))
-    return [_load_paper(known[source]) for source in sources or known]
+def load_papers() -> list[Paper]:
+    """Return the claims of the papers in ``data/claims``."""
+    return [_load_paper(path) for path in sorted((project("data") / "claims").glob("*.toml"))]
 
 
 def _load_paper(path: Path) -> Paper:
     try:
         data = tomllib.loads(path.read_text())
-        claims, source = [], path.stem
+        claims, findings = [], data.get("finding", {})
         for name, own in data["claim"].items():
-            row = {**data.get("default", {}), **own, "id": name, "source": source}
+            row = {**data.get("default", {}), **own, "id": name, "source": path.stem}
             claims.append(Claim(**{**row, "needs": _needs(row, data.get("needs", []))}))
-        findings = [Finding(name, source, **row) for name, row in data.get("finding", {}).items()]
-        unknown = [
-            one for finding in findings for one in finding.claims if one not in data["claim"]
-        ]
-        unknown += [name for claim in claims for name in claim.needs if name not in RULES]
-        if unknown:
-            raise ValueError(f"unknown: {', '.join(unknown)}")
-    except (KeyError, TypeError, ValueError) as error:
+        for finding in findings.values():
+            refuse_unknown("claim", finding["claims"], data["claim"])
+        for claim in claims:
+            refuse_unknown("rule", claim.needs, RULES)
+    except (KeyError, TypeError, ValueError, UsageError) as error:
         what = "a file of claims has a mistake"
         raise DatasetError(what, where=str(path), why=str(error)) from None
-    return Paper(source, claims, findings)
+    return Paper(path.stem, claims, findings)
 
 
 def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -480,7 +456,7 @@ def ledger(*folders: Path | str) -> pd.DataFrame:
     for folder in folders or (project("data/reference"), project("data/local")):
         found = {study: Evidence(one) for study, one in by_study(folder).items()}
         for paper in papers:
-            named = {claim: one.id for one in paper.findings for claim in one.claims}
+            named = {id: name for name, one in paper.findings.items() for id in one["claims"]}
             rows += [
                 {
                     **evaluate(claim, found[claim.study]),
@@ -530,14 +506,12 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     first, latest = rows.drop_duplicates("id"), current(rows)
     table = []
     for paper in load_papers():
-        for finding in paper.findings:
-            wanted = finding.claims
-            own = latest[latest["id"].isin(wanted)]
-            if own["folder"].nunique() > 1:
-                own = first[first["id"].isin(wanted)]
-            if not len(own):
-                continue
-            weakest = own.iloc[int(np.argmin([VERDICTS.index(one) for one in own["verdict"]]))]
-            row = {**vars(finding), "claims": ", ".join(wanted)}
-            table.append(row | dict(weakest[["verdict", "why", "needs", "dataset"]]))
+        for name, finding in paper.findings.items():
+            own, reference = (one[one["id"].isin(finding["claims"])] for one in (latest, first))
+            own = own if own["folder"].nunique() == 1 else reference
+            if len(own):
+                weakest = own.iloc[int(np.argmin([VERDICTS.index(one) for one in own["verdict"]]))]
+                row = {"id": name, "source": paper.source, **finding}
+                row["claims"] = ", ".join(finding["claims"])
+                table.append(row | dict(weakest[["verdict", "why", "needs", "dataset"]]))
     return pd.DataFrame(table)

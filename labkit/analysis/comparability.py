@@ -29,8 +29,6 @@ SATURATED_SHARE = 0.1
 _QUEUE_LOSS = 0.01
 #: Share of the packets from which a condition carries all that it is offered.
 _CARRIES_ALL = 0.99
-#: Factor by which an absolute value may differ from the paper's.
-_REGIME = 10.0
 #: Times by which load tools over-report a latency, in ns: wrk2 by up to a tick of its event loop
 #: (https://github.com/giltene/wrk2/issues/78).
 _TIMERS = {"wrk2": 1e6}
@@ -55,13 +53,12 @@ class Subject:
     @cached_property
     def baselines(self) -> pd.DataFrame:
         """Successful trials of the baselines, or of the cells of a claim without any."""
-        return self.select({**cell, **(self.claim.to or {})} for cell in expand(self.claim.of))
+        return self.select(self.claim.baselines)
 
     @cached_property
     def trials(self) -> pd.DataFrame:
         """Successful trials of all conditions of the claim."""
-        cells = expand(self.claim.of)
-        return self.select([*cells, *({**cell, **(self.claim.to or {})} for cell in cells)])
+        return self.select([*expand(self.claim.of), *self.claim.baselines])
 
     def medians(self, trials: pd.DataFrame, *columns: str) -> pd.DataFrame:
         """Return the medians of each condition."""
@@ -92,8 +89,9 @@ def _cpus(subject: Subject) -> int:
 def _own_cpus(subject: Subject) -> int:
     """Return how many CPUs the server's host shares with no other host."""
     rig = subject.campaign.rig
-    shared = parse_cpus(str(rig["cpu_map"].get("sut", ""))) if rig["shared_kernel"] else None
-    return _cpus(subject) if shared is None else len(shared)
+    if rig["shared_kernel"]:
+        return len(parse_cpus(str(rig["cpu_map"].get("sut", ""))))
+    return _cpus(subject)
 
 
 def _separate(subject: Subject) -> set[str]:
@@ -151,8 +149,9 @@ def _offered(wanted: Mapping[str, float], subject: Subject) -> str:
     return ""
 
 
-def _regime(wanted: Mapping[str, float], subject: Subject, times: float = _REGIME) -> str:
+def _regime(wanted: Mapping[str, float], subject: Subject) -> str:
     """Return what a claim needs whose baseline is many times off the paper's, in some columns."""
+    times = subject.claim.regime
     for column, paper in wanted.items():
         if column not in subject.baselines:
             continue
@@ -161,17 +160,6 @@ def _regime(wanted: Mapping[str, float], subject: Subject, times: float = _REGIM
             amounts = [words.amount(one, column) for one in (paper, found)]
             return f"the paper's regime (a baseline of {amounts[0]}, here {amounts[1]})"
     return ""
-
-
-def _regime_times(wanted: float, subject: Subject) -> str:
-    """Return what a share of a fixed time needs, which the length of the baseline decides."""
-    return _regime({subject.claim.value: subject.claim.absolute or 0.0}, subject, wanted)
-
-
-def _routers(subject: Subject) -> str:
-    """Return the data paths of Weave Net in the trials, "" where it is in none."""
-    found = subject.trials["router"] if "router" in subject.trials else pd.Series(dtype=str)
-    return " and ".join(sorted(set(found) - {""}))
 
 
 #: Rules on the rig, by their name in ``needs``.
@@ -210,9 +198,8 @@ _OF_TRIALS: dict[str, Rule] = {
         "{wanted:,} samples a trial (here {here:,})",
     ),
     "regime": _regime,
-    "regime_times": _regime_times,
     "weave": _rule(
-        _routers,
+        lambda subject: " and ".join(sorted(set(subject.trials.get("router", ())) - {""})),
         lambda here, wanted: here in ("", wanted),
         "Weave Net with its data path {wanted} (here {here})",
     ),

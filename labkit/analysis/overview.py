@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from labkit.analysis import words
 from labkit.analysis.html import VERDICTS, Html, html, html_table, noted, verdict
 from labkit.analysis.stats import LEAST_BLOCKS
 from labkit.paths import project
@@ -36,14 +34,12 @@ def opening(findings: pd.DataFrame, answers: Answers) -> Html:
     lines = [f'<p class="lead">Of {papers}, {", ".join(parts)}.</p>']
     known = [one for one in answers if "error" not in one]
     texts = [f"{one['page']} failed: {one['error']}" for one in answers if "error" in one]
-    for text, concerned in {
-        "Not measured on this machine, but by the reference campaign": [
-            one["study"] for one in known if one["source"] != "here"
-        ],
-        f"Pilots of fewer than {LEAST_BLOCKS} blocks, which decide nothing": [
-            one["study"] for one in known if one["blocks"] < LEAST_BLOCKS
-        ],
-    }.items():
+    elsewhere = [one["study"] for one in known if one["source"] != "here"]
+    pilots = [one["study"] for one in known if one["blocks"] < LEAST_BLOCKS]
+    for text, concerned in (
+        ("Not measured on this machine, but by the reference campaign", elsewhere),
+        (f"Pilots of fewer than {LEAST_BLOCKS} blocks, which decide nothing", pilots),
+    ):
         studies = "all studies" if len(concerned) == len(known) else ", ".join(concerned)
         texts += [f"{text}: {studies}."] if concerned else []
     lines += [f'<p class="alarm">{html(text)}</p>' for text in texts]
@@ -64,10 +60,8 @@ def answers_table(answers: Answers) -> Html:
             rows.append((question, "this page failed", "", ""))
             continue
         first = one["rows"][0]
-        ends = [math.nan if one is None else one for one in (first["low"], first["high"])]
-        ratio = "" if first["estimate"] is None else words.ratio(first["estimate"], *ends)
         measured = f"{one['source']}, {first['n_blocks']:.0f} blocks"
-        rows.append((question, one["sentences"][0], ratio, measured))
+        rows.append((question, one["sentences"][0], first["ratio"], measured))
     table = pd.DataFrame(rows, columns=columns)
     return html_table(table, "The studies and their first answers", classes="stacked")
 

@@ -3,9 +3,9 @@
 ``data/published/<paper>.csv`` has the printed numbers. A ``[[table]]`` of ``<paper>.toml`` maps
 ``items`` (tables or sections) to a ``study``: ``values`` names a column for each printed metric,
 ``levels`` has our conditions by factor and printed level, ``where`` those of factors that the paper
-does not vary, ``only`` restricts printed columns, and ``baseline`` is the condition, as printed,
-that ratios are to. ``ratio`` has intercept and slope of such a ratio over the printed number;
-counts become shares with ``share_of``, a setting.
+does not vary, and ``baseline`` is the condition, as printed, that ratios are to. ``ratio`` has
+intercept and slope of such a ratio over the printed number; counts become shares with ``share_of``,
+a setting.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ def side_by_side(campaign: Campaign, paper: str, tables: Sequence[str] = ()) -> 
 
 def _rows(evidence: Evidence, table: pd.DataFrame, entry: Any) -> Iterator[dict[Any, Any]]:
     """Yield the rows of one entry of the mapping."""
-    only = {"item": entry["items"], "metric": list(entry["values"]), **entry.get("only", {})}
-    for name, texts in only.items():
-        table = table[table[name].isin(texts)]
+    table = table[table["item"].isin(entry["items"]) & table["metric"].isin([*entry["values"]])]
     factors = [name for name in table if name in evidence.campaign.factors]
     for row in _quantities(table, factors, entry).to_dict("records"):
         levels = {name: row[name] for name in factors if pd.notna(row[name])}

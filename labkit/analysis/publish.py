@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -73,56 +72,40 @@ def report(folder: Path, data: Path | None, *, say: Callable[[str], None]) -> li
     from labkit.analysis import claims
 
     home, folder = project(), folder.absolute()
-    folders = [Path("data/reference"), Path("data/local")]
-    if data is not None:
-        folders = [relative(data.absolute(), home)]
+    folders = [home / "data/reference", home / "data/local"] if data is None else [data.absolute()]
     folder.mkdir(parents=True, exist_ok=True)
     ledger, handed = folder / "ledger.csv", folder / "answers.json"
+    say("evaluating the claims")
+    claims.ledger(*folders).to_csv(ledger, index=False, lineterminator="\n")
     given = {"ledger": str(relative(ledger, home))}
-    # Paths are those from the project's folder.
-    with contextlib.chdir(home):
-        say("evaluating the claims")
-        claims.ledger(*folders).to_csv(ledger, index=False, lineterminator="\n")
-        pages = [(Path("notebooks/90-ledger.ipynb"), given, dict[str, Any]())]
-        # The last folder with a campaign of enough blocks counts, else the first with any.
-        shown, *later = [by_study(one) for one in folders]
-        for found in later:
-            shown |= {n: one for n, one in found.items() if one.complete_blocks >= _ENOUGH}
-        for notebook in sorted(Path("notebooks/analysis").glob("[0-9]*.ipynb")):
-            if campaign := shown.get(notebook.stem.partition("-")[2]):
-                pages.append((notebook, {**given, "data": str(campaign.path)}, _about(campaign)))
-        # One after another: the samples in two kernels would need more than 1 GB.
-        bar = tqdm(pages, unit="page", disable=None)
-        answers = [answer for one in bar for answer in _build(folder, *one)]
-        answers.sort(key=lambda one: str(one["page"]))
-        handed.write_text(json.dumps(answers, indent=1, sort_keys=True))
-        given["answers"] = str(relative(handed, home))
-        index = Path("notebooks/00-summary.ipynb")
-        return answers + _build(folder, index, given, name="index.html")
+    # The last folder with a campaign of enough blocks counts, else the first with any.
+    shown, *later = [by_study(one) for one in folders]
+    for found in later:
+        shown |= {n: one for n, one in found.items() if one.complete_blocks >= _ENOUGH}
+    answers = _build(folder, home / "notebooks/90-ledger.ipynb", given)
+    # One after another: the samples in two kernels would need more than 1 GB.
+    for study in tqdm(sorted(shown), unit="study", disable=None):
+        answers += study_pages(folder, shown[study], **given)
+    answers.sort(key=lambda one: str(one["page"]))
+    handed.write_text(json.dumps(answers, indent=1, sort_keys=True))
+    given["answers"] = str(relative(handed, home))
+    return answers + _build(folder, home / "notebooks/00-summary.ipynb", given, name="index.html")
 
 
-def study_page(folder: Path, campaign: Campaign) -> list[dict[str, Any]]:
-    """Build the page of a campaign's study, and return its answers, or raise its error."""
-    (notebook,) = project("notebooks/analysis").glob(f"*-{campaign.study}.ipynb")
-    own = {"data": str(campaign.path.absolute())}
-    answers = _build(folder, notebook, own, _about(campaign))
-    for answer in answers:
-        if "error" in answer:
-            raise LabkitError(f"the page of {campaign.study} failed", why=answer["error"])
-    return answers
-
-
-def _about(campaign: Campaign) -> dict[str, Any]:
-    """Where a page's numbers come from, for the page and the index."""
-    here = not campaign.path.is_relative_to("data/reference")
+def study_pages(folder: Path, campaign: Campaign, **given: str) -> list[dict[str, Any]]:
+    """Build the page of a campaign's study, if it has one, and return its answers or error."""
+    given["data"] = str(relative(campaign.path.absolute(), project()))
+    here = not campaign.path.absolute().is_relative_to(project("data/reference"))
     kernel = ", one kernel" if campaign.rig.get("shared_kernel") else ""
-    return {
+    about = {
         "source": "here" if here else "reference",
         "blocks": campaign.complete_blocks,
         "rig": f"{campaign.rig['name']}{kernel}",
         "measured": campaign.sessions[0]["began"][:10] if campaign.sessions else "",
-        "note": f"{'Measured here' if here else 'The reference'}: {campaign.path}.",
+        "note": f"{'Measured here' if here else 'The reference'}: {given['data']}.",
     }
+    notebooks = project("notebooks/analysis").glob(f"??-{campaign.study}.ipynb")
+    return [answer for one in notebooks for answer in _build(folder, one, given, about)]
 
 
 def _build(

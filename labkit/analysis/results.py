@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
 from labkit.data import Campaign, load, refuse_unknown, select
 from labkit.errors import UsageError
 from labkit.paths import project, relative
-from labkit.units import column as about
+from labkit.units import column as described
 
 Names = str | Sequence[str]
 Shown = plots.Figure | Html
@@ -56,14 +56,8 @@ class Table:
 class Answers:
     """Sentences on some rows of a comparison, which display themselves."""
 
-    rows: tuple[dict[str, Any], ...]
-    factor: str | list[str]
-    by: list[str]
-
-    @property
-    def sentences(self) -> list[str]:
-        """A sentence a row."""
-        return [words.sentence(row, self.factor, self.by) for row in self.rows]
+    sentences: list[str]
+    rows: list[dict[str, Any]]
 
     def __repr__(self) -> str:
         return "\n".join(self.sentences)
@@ -74,21 +68,10 @@ class Answers:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Conditions against a baseline, inside blocks; one family.
+    """Conditions against a baseline, inside blocks; one family, which `Results.compare` makes.
 
-    Parameters
-    ----------
-    table : DataFrame
-        A row a condition, as `labkit.compare` returns it, after the columns of its levels; with
-        ``to``, ``metric`` and ``margin``.
-    results : Results
-        Where it comes from.
-    factor : str or list of str
-        What is compared.
-    by : list of str
-        Columns at each combination of which it is compared.
-    shared : mapping
-        ``to``, ``metric`` and ``margin`` of all rows.
+    `table` has a row a condition, as `labkit.compare` returns it, after the columns of its levels.
+    All of its rows share ``to``, ``metric`` and ``margin``.
     """
 
     table: pd.DataFrame
@@ -111,7 +94,7 @@ class Comparison:
         against = ""
         if len(frame) and frame["against"].nunique() == 1:
             against = f" against {frame.pop('against').iloc[0]}"
-        text = about(self.shared["metric"]).text
+        text = described(self.shared["metric"]).text
         caption = f"{text[:1].upper()}{text[1:]}{against}; margin "
         caption += words.percent(self.shared["margin"]) + ("" if rows else ": not measured")
         return html_table(frame, caption).text
@@ -133,36 +116,22 @@ class Comparison:
 
     def answer(self, *levels: Any, **by: Any) -> Answers:
         """Return a sentence for each of some levels, or for all."""
-        return Answers(_records(self._rows(levels, by)), self.factor, self.by)
+        rows = _records(self._rows(levels, by))
+        sentences = [words.sentence(row, self.factor, self.by) for row in rows]
+        for row in rows:
+            row["ratio"] = words.row(row)["ratio"]
+            row |= {name: words.level(self.factor, row[name]) for name in ("condition", "to")}
+        return Answers(sentences, rows)
 
     def why(self, level: Any, *counters: str, **by: Any) -> Table:
-        """Return counters of a level and of its baseline: where they differ may be the reason.
-
-        Parameters
-        ----------
-        level : hashable
-            A level that was compared.
-        *counters : str
-            Columns of `Results.trials`.
-        **by
-            Levels of the columns of `by`.
-        """
-        row, trials = _records(self._rows([level], by))[0], self.results.ok
-        names = _names(self.factor)
-        sides = [(one,) if names == [self.factor] else one for one in (row["condition"], row["to"])]
-        at = {name: row[name] for name in self.by}
-        parts = [select(trials, {**at, **dict(zip(names, one, strict=True))}) for one in sides]
-        columns = [words.level(self.factor, one) for one in (row["condition"], row["to"])]
-        rows = []
-        for name in counters:
-            medians = [
-                part.groupby("block")[name].mean().median() if name in part else math.nan
-                for part in parts
-            ]
-            ratio = words.ratio(medians[0] / medians[1]) if min(medians) > 0 else ""
-            rows.append([about(name).text, *(words.amount(one, name) for one in medians), ratio])
-        frame = pd.DataFrame(rows, columns=["counter", *columns, "ratio"])
-        return Table(frame, "Counters of the same trials, medians over blocks")
+        """Return counters of a level and of its baseline: where they differ may be the reason."""
+        row, names = _records(self._rows([level], by))[0], _names(self.factor)
+        pair = [row["condition"], row["to"]]
+        levels = (
+            [pair] if names == [self.factor] else [list(one) for one in zip(*pair, strict=True)]
+        )
+        at = {name: row[name] for name in self.by} | dict(zip(names, levels, strict=True))
+        return self.results.where(**at).counters(*counters, by=names)
 
     def plot(self, *levels: Any, **by: Any) -> Shown:
         """Return the ratios of some levels, or of all, with their intervals as a figure."""
@@ -175,25 +144,15 @@ class Comparison:
 
 @dataclass(frozen=True, repr=False)
 class Results:
-    """Trials of a campaign, or of those that have some levels.
-
-    Parameters
-    ----------
-    campaign : Campaign
-        Where they come from.
-    levels : mapping
-        Levels that all of them have.
-    rows : str
-        A ledger that was computed before, as CSV; "" to compute it.
-    """
+    """Trials of a campaign that have some levels; `results` reads them."""
 
     campaign: Campaign
-    levels: Mapping[str, Any] = field(default_factory=dict)
-    rows: str = ""
+    levels: Mapping[str, Any]
+    ledger: str
 
     def where(self, **levels: Any) -> Results:
         """Return the results at some levels; a list has several of a factor, in their order."""
-        return Results(self.campaign, {**self.levels, **levels}, self.rows)
+        return replace(self, levels={**self.levels, **levels})
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -232,7 +191,7 @@ class Results:
     def _column(self, of: str | None) -> str:
         """Return a column, by default the plan's first outcome; ``rtt_ns.p99`` names one too."""
         column = (of or (self.campaign.plan.get("outcomes") or [""])[0]).replace(".", "_")
-        if about(column).kind == "other":
+        if described(column).kind == "other":
             refuse_unknown("column", [column], self.trials)
         return column
 
@@ -357,33 +316,29 @@ class Results:
                     remedy=f"choose one: .where({name}={measured[0]!r}), or name it in by",
                 )
 
-    def _repr_html_(self) -> str:
-        about = pd.DataFrame(self._about(), columns=["", "this campaign"])
-        return html_table(about, self.title).text
-
-    def __repr__(self) -> str:
-        return "\n".join([self.title, *(f"{name}: {text}" for name, text in self._about())])
-
-    @property
-    def title(self) -> str:
-        """Study and folder."""
-        return f"{self.campaign.study} ({relative(self.campaign.path.absolute(), project())})"
-
-    def _about(self) -> list[tuple[str, Any]]:
+    def about(self) -> Table:
         """Return machine, dates, size, rig and limits of the campaign."""
         campaign, rig = self.campaign, self.campaign.rig
         plain = [f"{k} {v}" for k, v in campaign.settings.items() if not isinstance(v, dict | list)]
-        infeasible = self._infeasible.astype(str).groupby("reason", sort=False)
-        return [
+        rows = [
             *package.about(campaign).items(),
             ("rig", f"{rig['name']}: {'; '.join(rig['caveats'])}"),
             ("margin", words.percent(campaign.margin)),
             ("settings", ", ".join(plain)),
-            *(
-                ("infeasible", f"{', '.join(those.agg(' '.join, axis=1))}: {why}")
-                for why, those in infeasible[list(campaign.factors)]
-            ),
         ]
+        infeasible = self._infeasible.astype(str).groupby("reason", sort=False)
+        for why, those in infeasible[list(campaign.factors)]:
+            rows.append(("infeasible", f"{', '.join(those.agg(' '.join, axis=1))}: {why}"))
+        where = relative(campaign.path.absolute(), project())
+        return Table(
+            pd.DataFrame(rows, columns=["", "this campaign"]), f"{campaign.study} ({where})"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.about()._repr_html_()
+
+    def __repr__(self) -> str:
+        return repr(self.about())
 
     def validity(self, by: Names = (), *, of: str | None = None) -> Table:
         """Return noise, drift, failures and flags, as one table.
@@ -394,24 +349,22 @@ class Results:
         """
         column, rows = self._column(of), []
         for group in self._groups(by):
-            part = Results(self.campaign, {**self.levels, **group})
+            part = self.where(**group)
             if not len(part.ok):
                 continue
-            tried, done = (
-                one[["block", "position"]].value_counts() for one in (part.trials, part.ok)
-            )
+            tried, done = (one.groupby(["block", "position"]) for one in (part.trials, part.ok))
             rows.append(
                 {
                     **_shown(group),
                     **part._noise(column),
                     "drift": part._drift(column),
                     "failed attempts": f"{len(part.trials) - len(part.ok)}",
-                    "lost trials": f"{len(tried) - len(done)}",
+                    "lost trials": f"{tried.ngroups - done.ngroups}",
                     "flagged": words.percent(float((part.ok["flags"] != "").mean())),
                     "generator at its limit": words.percent(float(part.ok["saturated"].mean())),
                 }
             )
-        return Table(pd.DataFrame(rows), f"Validity of the {about(column).text}")
+        return Table(pd.DataFrame(rows), f"Validity of the {described(column).text}")
 
     def _noise(self, column: str) -> dict[str, str]:
         """Return the ratio of repeats and the margin that it decides, of the noisiest condition."""
@@ -449,33 +402,9 @@ class Results:
         for group in self._groups(by):
             part = select(self.ok, group)
             medians = {name: part[name].median() if name in part else math.nan for name in names}
-            texts = {about(name).text: words.amount(one, name) for name, one in medians.items()}
+            texts = {described(name).text: words.amount(one, name) for name, one in medians.items()}
             rows += [{**_shown(group), **texts}] if len(part) else []
         return Table(pd.DataFrame(rows), "Medians of trials")
-
-    def line(
-        self, over: str, factor: str, to: Any, *, by: Names = (), of: str | None = None
-    ) -> Table:
-        """Return what each level adds to the baseline, as an offset and a growth over a factor.
-
-        See `labkit.analysis.stats.added_cost`; intervals have 95 %.
-        """
-        column, groups, rows = self._column(of), _names(by), []
-        self._refuse_open([over, factor, *groups])
-        for group, level in itertools.product(self._groups(groups), self.factors[factor]):
-            pair = [{**group, factor: one} for one in (level, to)]
-            sizes = [set(select(self.ok, cell)[over].unique()) for cell in pair]
-            at = sorted(sizes[0] & sizes[1])
-            if level == to or len(at) < 3:
-                continue
-            cells = [{**cell, over: size} for cell in pair for size in at]
-            offset, growth = stats.added_cost(self._table(column).cells(*cells), at)
-            row = {**_shown(group), "condition": words.level(factor, level)}
-            row["added at 0"] = words.amount(offset.value, column, *offset.interval())
-            row["growth, of the baseline"] = words.share(growth.value, *growth.interval())
-            rows.append(row)
-        caption = f"Added {about(column).text} over {about(over).text}, against {to}"
-        return Table(pd.DataFrame(rows), caption)
 
     def published(self, paper: str, *tables: str) -> Table:
         """Return tables of a paper next to the same quantities here."""
@@ -493,7 +422,7 @@ class Results:
     def claims(self, paper: str) -> Table:
         """Return the verdicts on the claims of a paper about this study."""
         path = self.campaign.path.parent
-        known = read_ledger(project(self.rows)) if self.rows else ledger(path)
+        known = read_ledger(project(self.ledger)) if self.ledger else ledger(path)
         rows = current(known).query("source == @paper and study == @self.campaign.study")
         shown = {
             "claim": rows["says"] + " (" + rows["place"] + ")",
@@ -526,11 +455,7 @@ class Results:
 
     def summary(self, *answers: Answers) -> None:
         """Display the answers of a page for the index, which collects them."""
-        rows = [
-            row | {name: words.level(one.factor, row[name]) for name in ("condition", "to")}
-            for one in answers
-            for row in one.rows
-        ]
+        rows = [row for one in answers for row in one.rows]
         sentences = [sentence for one in answers for sentence in one.sentences]
         plain = json.loads(pd.DataFrame(rows).to_json(orient="records"))  # JSON has no NaN
         bundle = {"study": self.campaign.study, "sentences": sentences, "rows": plain}
@@ -559,11 +484,10 @@ def _ratio(row: Mapping[str, Any], name: str) -> str:
     return "" if math.isnan(low) else f"{words.ratio(low)} to {words.ratio(high)}"
 
 
-def _records(frame: pd.DataFrame) -> tuple[dict[str, Any], ...]:
-    """Return the rows of a frame."""
-    return tuple(
-        {str(key): value for key, value in row.items()} for row in frame.to_dict("records")
-    )
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame, whose columns are texts."""
+    rows: Any = frame.to_dict("records")
+    return list(rows)
 
 
 def _names(names: Names) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from labkit.cli.options import NEW, WAIT, interruptible, rig_spec, say
+from labkit.errors import LabkitError
 from labkit.paths import project
 
 
@@ -32,7 +33,9 @@ def ask(study: str, rig: str, new: bool) -> None:
 
     say("analysing")
     campaign = studies.newest_campaign(run.folder)
-    for answer in publish.study_page(project("reports"), campaign):
+    for answer in publish.study_pages(project("reports"), campaign):
+        if "error" in answer:
+            raise LabkitError(f"the page of {campaign.study} failed", why=answer["error"])
         for row, sentence in zip(answer["rows"], answer["sentences"], strict=True):
             if row["verdict"] != "not measured":
                 click.echo(sentence)

@@ -78,11 +78,13 @@ def ledger(data: Path | None, paper: tuple[str, ...], csv: Path | None) -> None:
     import pandas as pd
 
     from labkit.analysis import claims
+    from labkit.data import refuse_unknown
 
-    sources = [one.source for one in claims.load_papers(*paper)]
+    known = [one.source for one in claims.load_papers()]
+    refuse_unknown("paper", paper, known)
     folders = [data] if data else [project("data/reference"), project("data/local")]
     rows = claims.ledger(*folders)
-    rows = rows[rows["source"].isin(sources)]
+    rows = rows[rows["source"].isin(paper or known)]
     if csv is not None:
         rows.to_csv(csv, index=False, lineterminator="\n")
     for finding in claims.findings(rows).to_dict("records"):

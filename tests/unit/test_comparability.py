@@ -16,8 +16,8 @@ from labkit.analysis.comparability import RULES, Subject
 def test_a_lower_rate_decides_only_where_it_is_more_than_can_be_carried(
     carried, offered, decidable
 ):
-    paper = load_papers("struye2017")[0]
-    claim = next(one for one in paper.claims if one.id == "struye2017-docker-below-lxc")
+    every = [claim for paper in load_papers() for claim in paper.claims]
+    (claim,) = (one for one in every if one.id == "struye2017-docker-below-lxc")
     rows = [
         {"hosts": 1, "chain": chain, "payload_b": 28, "placement": placement}
         for chain in (1, 20)

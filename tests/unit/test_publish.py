@@ -169,7 +169,7 @@ def test_every_study_has_a_page_of_the_campaign_that_counts(project: Path) -> No
 def test_a_folder_shows_the_campaigns_that_are_in_it(project: Path) -> None:
     answers = report(project / "out", project / "data/local/ask", say=lambda text: None)
     assert [one["data"] for one in answers] == ["data/local/ask/x/one", "data/local/ask/y/one"]
-    assert (project / "out/ledger.csv").read_text() == "in\ndata/local/ask\n"
+    assert (project / "out/ledger.csv").read_text() == f"in\n{project}/data/local/ask\n"
 
 
 def test_the_ledger_prints_findings_and_writes_the_claims(
@@ -195,7 +195,7 @@ def test_the_index_and_the_ledger_escape_and_count() -> None:
     rows = pd.DataFrame([{**row, "verdict": word} for word in VERDICTS])
     answer = {"page": "p.html", "title": HOSTILE, "study": "s", "source": "reference", "blocks": 3}
     answer |= {"sentences": [HOSTILE], "rig": HOSTILE, "measured": ""}
-    answer["rows"] = [{"estimate": 1.2, "low": 1.1, "high": 1.3, "n_blocks": 5.0}]
+    answer["rows"] = [{"ratio": "1.2x [1.1, 1.3]", "n_blocks": 5.0}]
     answers = [answer, {"page": "q.html", "title": "q", "error": HOSTILE}]
     parts = [
         overview.opening(rows, answers),

@@ -135,7 +135,7 @@ def test_a_page_of_a_smaller_campaign_shows_what_there_is(folder):
     sentences = cost.answer("docker", "rkt").sentences
     assert "slower" in sentences[0]
     assert "not measured" in sentences[1]
-    assert cost.why("rkt", "switches").frame["ratio"].item() == ""
+    assert list(cost.why("rkt", "switches").frame.iloc[:, 0]) == ["bare"]
 
 
 def test_a_saturated_load_generator_decides_nothing(folder):
@@ -158,15 +158,6 @@ def test_a_ladder_compares_each_level_with_the_one_before(tmp_path):
     assert list(table["estimate"]) == pytest.approx([1.1, 1.3 / 1.1], rel=0.03)
 
 
-def test_a_line_gives_what_is_added_at_zero_and_its_growth(tmp_path):
-    def cost(cell, block):
-        return {"ns": 1000 + 10 * cell["size"] + 300 * (cell["place"] == "docker")}
-
-    write(tmp_path, {"place": ["bare", "docker"], "size": [1, 50, 100]}, cost, spread=0.001)
-    row = results(tmp_path).line("size", "place", "bare").frame.iloc[0]
-    assert row["added at 0"].startswith(("29", "30"))
-
-
 def test_validity_counts_noise_failures_and_flags(folder):
     frame = results(folder).validity(by="wait").frame
     assert list(frame["failed attempts"]) == ["10", "10"]
@@ -180,7 +171,7 @@ def test_counters_and_reasons_are_of_the_same_trials(folder):
     assert list(table["switches"]) == ["4", "8"] or len(table) == 2
     spinning = whole.compare("wait", to="block", by="place")
     why = spinning.why("spin", "switches", "nothing", place="bare").frame
-    assert why["ratio"].iloc[0].startswith(("2", "1.9"))
+    assert [text[0] for text in why["switches"]] == ["8", "4"] and set(why["nothing"]) == {""}
 
 
 def test_figures_have_alternative_texts(folder):

@@ -25,7 +25,7 @@ def test_a_study_is_measured_with_its_profile_and_answered(monkeypatch: pytest.M
     row = {"verdict": "differs"}
     page = {"page": "p.html", "rows": [row, {"verdict": "not measured"}], "sentences": ["a", "b"]}
     monkeypatch.setattr(studies, "newest_campaign", lambda folder: folder)
-    monkeypatch.setattr(publish, "study_page", lambda folder, campaign: [page])
+    monkeypatch.setattr(publish, "study_pages", lambda folder, campaign: [page])
     found = CliRunner().invoke(app, ["ask", "cpu-quota", "--new"])
     assert found.stdout == f"a\npage: {project('reports/p.html')}\n"
     ((name, parameters),) = measured
