@@ -230,7 +230,7 @@ class Results:
         factor : str or list of str
             What differs between conditions; of several factors a level is a tuple.
         to : hashable
-            The level to compare with.
+            The level to compare with, or None for the one before (`ladder`).
         by : str or list of str
             Factors at each combination of whose levels it is compared; the rows are one family.
         of : str
@@ -245,40 +245,30 @@ class Results:
             than one respect are never pooled. A level that the campaign lacks is no error: its rows
             say that it was not measured.
         """
-        baseline = (to,) if isinstance(factor, str) else tuple(to)
-        levels = self._combinations(_names(factor))
-        pairs = [(one, baseline) for one in levels if one != baseline]
-        return self._compared(factor, to, pairs, _names(by), self._column(of), margin)
-
-    def ladder(self, factor: str, *, by: Names = (), of: str | None = None) -> Comparison:
-        """Compare each level of a factor with the one before it, in the order of the plan."""
-        levels = [(one,) for one in self.factors[factor]]
-        pairs = [(after, before) for before, after in itertools.pairwise(levels)]
-        return self._compared(factor, "", pairs, _names(by), self._column(of), None)
-
-    def _compared(
-        self,
-        factor: Names,
-        to: Any,
-        pairs: Sequence[tuple[tuple[Any, ...], tuple[Any, ...]]],
-        by: list[str],
-        column: str,
-        margin: float | None,
-    ) -> Comparison:
-        names, rows = _names(factor), []
+        names, by, rows = _names(factor), _names(by), []
         self._refuse_open([*names, *by])
-        shared = {"to": to, "metric": column}
+        levels = self._combinations(names)
+        pairs = list(itertools.pairwise(levels))
+        if to is not None:
+            baseline = (to,) if isinstance(factor, str) else tuple(to)
+            pairs = [(baseline, one) for one in levels if one != baseline]
+        shared = {"to": to, "metric": self._column(of)}
         shared["margin"] = self.campaign.margin if margin is None else margin
-        table = self._table(column) if pairs else None
-        for group, pair in itertools.product(self._groups(by), pairs):
-            cells = [{**group, **dict(zip(names, one, strict=True))} for one in pair]
+        table = self._table(shared["metric"]) if pairs else None
+        for group, (other, own) in itertools.product(self._groups(by), pairs):
+            cells = [{**group, **dict(zip(names, one, strict=True))} for one in (own, other)]
             if table and (row := self._row(table, cells, names, shared["margin"])):
-                own, other = pair if not isinstance(factor, str) else (pair[0][0], pair[1][0])
-                rows.append({**cells[0], **shared, "condition": own, "to": other, **row})
+                pair = (own, other) if not isinstance(factor, str) else (own[0], other[0])
+                condition = dict(zip(("condition", "to"), pair, strict=True))
+                rows.append({**cells[0], **shared, **condition, **row})
         columns = [*names, *by, *shared, "condition", *stats.unmeasured("")]
         frame = pd.DataFrame(rows, columns=None if rows else list(dict.fromkeys(columns)))
         frame["p_adjusted"] = holm(frame["p_value"])
         return Comparison(frame, self, factor if isinstance(factor, str) else names, by, shared)
+
+    def ladder(self, factor: str, *, by: Names = (), of: str | None = None) -> Comparison:
+        """Compare each level of a factor with the one before it, in the order of the plan."""
+        return self.compare(factor, None, by=by, of=of)
 
     def _row(self, table: BlockTable, cells: Any, names: Any, margin: float) -> dict[str, Any]:
         """Return the comparison of two cells, or why there is none; {} if none was planned."""
