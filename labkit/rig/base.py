@@ -8,12 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labkit.design import Condition
 from labkit.errors import (
     FenceError,
     HostUnreachable,
@@ -144,8 +143,6 @@ class Rig:
     auto_spec: ClassVar[str] = ""
     #: Whether each storage driver gets a Docker daemon on this machine.
     own_daemons: ClassVar[bool] = False
-    #: Whether only one process may use it on this machine.
-    uses_machine: ClassVar[bool] = True
 
     @staticmethod
     @contextmanager
@@ -179,7 +176,7 @@ class Rig:
         try:
             with (
                 ended_as_by_ctrl_c(signal.SIGTERM),
-                lock.locked(patience) if kind.uses_machine else nullcontext(),
+                lock.locked(patience),
                 kind.opened(name, say) as rig,
             ):
                 yield rig
@@ -351,12 +348,6 @@ class Rig:
                 why="no host of the rig has this address",
                 remedy="use the address of a server that the rig placed",
             )
-
-    def protocol(
-        self, protocol: Callable[[Any], Any], condition: Condition, block: int
-    ) -> Callable[[Any], Any]:
-        """Return what is called with a trial of a condition: a study's own protocol."""
-        return protocol
 
     def silent(self) -> dict[str, HostUnreachable]:
         """Return the hosts that do not answer, each with the error.
@@ -556,10 +547,6 @@ class Rig:
         if not able:
             yield
             return
-        if not self.targets:
-            raise UsageError(
-                f"the rig {self.name} has no host for storage", remedy="choose another rig"
-            )
         sut, own_daemons = self.targets["sut"], self.own_daemons
         with (
             storage.ready(sut, able, own_daemons=own_daemons, say=say) as target,
