@@ -8,12 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labkit.design import Condition
 from labkit.errors import (
     FenceError,
     HostUnreachable,
@@ -48,29 +47,24 @@ _ENGINE_SECONDS = 20.0
 
 
 def auto() -> str:
-    """Return the rig that this machine and user can have: ``"virtual"``, or else ``"one-host"``."""
-    reasons = []
-    for kind in Rig.__subclasses__():
-        if kind.auto_spec:
-            if not (why := kind.unavailable()):
-                return kind.auto_spec
-            reasons.append(f"{kind.auto_spec}: {why}")
-    raise RigError(
-        "this machine and user can have no rig",
-        why="; ".join(reasons),
-        remedy="labkit doctor lists what the virtual rig needs; for the one-host rig start a "
-        "Docker Engine and join the group docker; or name other machines in a rig.toml",
-    )
+    """Return ``"virtual"``; raise `RigError` where this machine and user cannot have it."""
+    if why := kind_of("virtual").unavailable():
+        raise RigError(
+            "this machine and user can have no rig",
+            why=why,
+            remedy="run as root with what labkit doctor lists, in a container with --privileged; "
+            "or name other machines in a rig.toml",
+        )
+    return "virtual"
 
 
 def kind_of(spec: str) -> type[Rig]:
     """Return the kind of rig that a specification names; raise `UsageError` if there is none."""
-    kinds = [*Rig.__subclasses__()]
-    kinds += [other for kind in kinds for other in kind.__subclasses__()]
+    kinds = Rig.__subclasses__()
     for kind in kinds:
         if kind.accepts(spec):
             return kind
-    known = [*(kind.auto_spec for kind in kinds if kind.auto_spec), "kvm", "auto"]
+    known = [*(kind.auto_spec for kind in kinds if kind.auto_spec), "auto"]
     remedy = suggestion(spec, known)
     raise UsageError(
         f"no rig called {spec!r}",
@@ -85,7 +79,7 @@ class Rig:
     Parameters
     ----------
     name, kind : str
-        The specification, and ``virtual``, ``inventory``, ``one-host`` or ``kvm``.
+        The specification, and ``virtual`` or ``inventory``.
     hosts : mapping of str to Host
         ``generator`` sends the load, ``sut`` has the engine, ``clean`` has none.
     targets : mapping of str to Target
@@ -149,8 +143,6 @@ class Rig:
     auto_spec: ClassVar[str] = ""
     #: Whether each storage driver gets a Docker daemon on this machine.
     own_daemons: ClassVar[bool] = False
-    #: Whether only one process may use it on this machine.
-    uses_machine: ClassVar[bool] = True
 
     @staticmethod
     @contextmanager
@@ -164,8 +156,8 @@ class Rig:
         Parameters
         ----------
         spec : str or Path
-            ``"virtual"``, ``"virtual:1gbit"`` (any rate), ``"one-host"``, ``"kvm"`` (two guests,
-            with ``"kvm:clean"`` three), ``"auto"``, or the path of an inventory (``rig.toml``).
+            ``"virtual"``, ``"virtual:1gbit"`` (any rate), ``"auto"`` (the rig of this machine), or
+            the path of an inventory (``rig.toml``).
         say : callable
             Receives a line before each step that takes seconds.
         patience : float
@@ -184,7 +176,7 @@ class Rig:
         try:
             with (
                 ended_as_by_ctrl_c(signal.SIGTERM),
-                lock.locked(patience) if kind.uses_machine else nullcontext(),
+                lock.locked(patience),
                 kind.opened(name, say) as rig,
             ):
                 yield rig
@@ -250,8 +242,6 @@ class Rig:
         role = at or ("clean" if clean else "sut")
         if clean and at == "peer" and "clean-peer" in self.targets:
             role = "clean-peer"
-        if not at and placement.network == "nat" and "nat" in self.targets:
-            role = "nat"  # where a published port has another address than the host's own
         target = self.targets.get(role)
         if at and target is None:
             reason = f"the rig has no host {at!r}; with lab.peer(...): ... makes a second one"
@@ -358,12 +348,6 @@ class Rig:
                 why="no host of the rig has this address",
                 remedy="use the address of a server that the rig placed",
             )
-
-    def protocol(
-        self, protocol: Callable[[Any], Any], condition: Condition, block: int
-    ) -> Callable[[Any], Any]:
-        """Return what is called with a trial of a condition: a study's own protocol."""
-        return protocol
 
     def silent(self) -> dict[str, HostUnreachable]:
         """Return the hosts that do not answer, each with the error.
@@ -563,10 +547,6 @@ class Rig:
         if not able:
             yield
             return
-        if not self.targets:
-            raise UsageError(
-                f"the rig {self.name} has no host for storage", remedy="choose another rig"
-            )
         sut, own_daemons = self.targets["sut"], self.own_daemons
         with (
             storage.ready(sut, able, own_daemons=own_daemons, say=say) as target,
