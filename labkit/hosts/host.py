@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from labkit.errors import CommandFailed, CommandTimeout, ToolOutput, UsageError
+from labkit.hosts import agent
 
+#: The text of the agent, which every call sends.
+_SOURCE = Path(agent.__file__).read_text("utf-8")
 #: The first words of every `script`.
 SCRIPT = ("sh", "-euc")
 
@@ -90,6 +93,32 @@ class Host(Protocol):
     ) -> Result:
         """Run a command, given as separate arguments, and wait for its end."""
         ...
+
+    def call(self, function: str, *, timeout: float = 60.0, **arguments: Any) -> Any:
+        """Call a function of `labkit.hosts.agent` on the host; return what it returns.
+
+        Arguments and result are values of JSON.
+        """
+        request = {"source": _SOURCE, "function": function, "arguments": arguments}
+        argv = ("python3", "-ISc", agent.BOOT)
+        printed = self.run(*argv, input=json.dumps(request), timeout=timeout).stdout
+        try:
+            answer = json.loads(printed)
+        except ValueError as error:
+            raise ToolOutput(
+                f"the answer of {function} cannot be read",
+                where=f"host {self.name}",
+                why=str(error),
+                evidence={"output": printed[-2000:]},
+            ) from None
+        if "error" in answer:
+            raise CommandFailed(
+                f"{function} failed",
+                where=f"host {self.name}",
+                why=answer["error"],
+                evidence={"arguments": arguments},
+            )
+        return answer["result"]
 
     def put(self, local: Path | str, remote: str) -> None:
         """Copy a file to the host."""
@@ -172,7 +201,7 @@ def decode(data: bytes) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-class LocalHost:
+class LocalHost(Host):
     """The machine and the user that the harness runs on; `name` is shown in results and errors."""
 
     def __init__(self, name: str = "local") -> None:

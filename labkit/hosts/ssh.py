@@ -28,7 +28,16 @@ import paramiko
 from paramiko.hostkeys import InvalidHostKey
 
 from labkit.errors import CommandFailed, HostUnreachable, UsageError
-from labkit.hosts.host import GRACE, PATIENCE, Result, decode, encode, limited, ran_out_of_time
+from labkit.hosts.host import (
+    GRACE,
+    PATIENCE,
+    Host,
+    Result,
+    decode,
+    encode,
+    limited,
+    ran_out_of_time,
+)
 
 # Its errors are raised with their cause; without a handler, paramiko would also print them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -43,7 +52,7 @@ COPY_SECONDS = 60.0
 _CHUNK = 1 << 16
 
 
-class SshHost:
+class SshHost(Host):
     """A machine or network namespace reached over SSH; it connects when first needed.
 
     Commands may run from several threads. After a loss the next command connects again.
