@@ -11,8 +11,6 @@ from labkit.errors import UsageError
 VARIABLE = "LABKIT_PROJECT"
 #: The file that a project's folder is known by.
 MARK = "notebooks/00-start.ipynb"
-#: The file of a campaign that says how far it is, and which process runs it.
-PROGRESS = ".progress.json"
 
 _PACKAGE = Path(__file__).resolve().parent
 #: What a wheel carries of the project; None in a clone.

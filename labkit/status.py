@@ -1,231 +1,122 @@
-"""The state of campaigns, from the progress files that runs write.
-
-Only one small file of each campaign is read, so that this does not disturb a measurement: no
-host or engine is asked, and nothing is written or locked.
-"""
+"""The progress of campaigns: their trials on disk, counted against their plans."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from labkit.paths import PROGRESS, relative
-from labkit.process import boot
+from labkit.paths import relative
 
-#: States that need no action.
-_GOOD = ("running", "elsewhere", "finished", "unknown")
-#: What a progress file says of a run, besides its process.
-_RUN = ("log", "began_ns", "trial", "attempt", "condition", "trial_began_ns", "left_seconds")
-
-
-def process_identity() -> dict[str, Any]:
-    """Return host, boot, process id and start, which together identify this process."""
-    pid = os.getpid()
-    return {"host": platform.node(), "boot": boot(), "pid": pid, "started": _started(pid)}
-
-
-def is_running(identity: Mapping[str, Any]) -> bool | None:
-    """Return whether a process is running, or None for a process of another host."""
-    if identity["host"] != platform.node():
-        return None
-    started = _started(identity["pid"])
-    return identity["boot"] == boot() and started is not None and started == identity["started"]
-
-
-def _started(pid: int) -> float | None:
-    """Return the start of a running process in seconds since the boot, or None."""
-    try:
-        process = psutil.Process(pid)
-        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-            return None
-        return round(process.create_time() - psutil.boot_time(), 2)
-    except psutil.Error:
-        return None
+#: The file that the process which measures a campaign locks, and writes its name into.
+LOCK = ".lock"
+#: So much of a record has the status of its attempt.
+_HEAD = 8192
+#: The latest trials, whose distance in time says how long the others will take.
+_RECENT = 30
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """The state and progress of a campaign.
-
-    Parameters
-    ----------
-    path : Path
-        Its folder.
-    study : str
-        The study's name.
-    state : str
-        - ``running``: its process is running
-        - ``elsewhere``: a process of another machine runs it, or was killed there
-        - ``finished``: every planned trial was measured
-        - ``failed``: every planned trial was attempted, and some did not succeed
-        - ``stopped``: it was interrupted or gave up before all trials were attempted
-        - ``dead``: its process was killed before all trials were attempted
-        - ``unknown``: it has no progress file; running it again writes one
-        - ``unreadable``: its progress file cannot be read
-    planned, done, failed : int
-        Numbers of trials: planned, measured, attempted without success.
-    blocks, whole : int
-        Numbers of blocks: planned, completely measured.
-    ended_ns : int or None
-        When the last attempt ended, in nanoseconds since 1970.
-    run : mapping or None
-        The last message of the run that is going on, or was killed.
-    cpus : str
-        The harness's CPUs where the hosts share a kernel with it, else "".
-    problems : tuple of str
-        What could not be read, and why.
-    """
+    """The progress of one campaign; `process` measures it now, and is "" where none does."""
 
     path: Path
     study: str
-    state: str
-    planned: int = 0
-    done: int = 0
-    failed: int = 0
-    blocks: int = 0
-    whole: int = 0
-    ended_ns: int | None = None
-    run: Mapping[str, Any] | None = None
+    planned: int
+    done: int
+    failed: int
+    process: str
+    #: When the last attempt ended, in ns since 1970, and an estimate for the trials that are left.
+    ended_ns: int | None
+    left_seconds: float | None
+    #: The CPUs of the harness where a measurement shares the machine with it, else "".
     cpus: str = ""
-    problems: tuple[str, ...] = ()
 
     @property
-    def good(self) -> bool:
-        """Whether nothing failed, and no trials are left without a process that measures them."""
-        return self.state in _GOOD and not self.failed and not self.problems
-
-    def left(self, now_ns: int) -> float | None:
-        """Return the seconds left at `now_ns` by the run's estimate, or None."""
-        if self.run is None or self.state == "dead" or self.run["left_seconds"] is None:
-            return None
-        passed = (now_ns - int(self.run["trial_began_ns"])) / 1e9
-        return max(0.0, float(self.run["left_seconds"]) - passed)
-
-    def as_record(self, now_ns: int) -> dict[str, Any]:
-        """Return it as JSON data."""
-        record = {**vars(self), "path": str(self.path), "left_seconds": self.left(now_ns)}
-        del record["cpus"]
-        return record
+    def state(self) -> str:
+        """One of running, finished, failed (all trials were attempted) and stopped."""
+        if self.process:
+            return "running"
+        if self.done == self.planned:
+            return "finished"
+        return "failed" if self.done + self.failed == self.planned else "stopped"
 
 
-def find(folders: Iterable[Path], *, every: bool = False) -> list[Campaign]:
-    """Return the newest campaign of each study and all running ones, in folders at any depth.
-
-    `every` adds the older campaigns.
-    """
+def find(folders: Iterable[Path]) -> list[Campaign]:
+    """Return the newest campaign of each study and those that are measured now, at any depth."""
     paths: set[Path] = set()
-    errors: list[OSError] = []
     for top in folders:
-        for folder, inside, files in os.walk(top, onerror=errors.append):
+        for folder, inside, files in os.walk(top):
             if "plan.json" in files:
                 paths.add(Path(folder))
-                inside.clear()
+                inside.clear()  # it has a folder a trial
     newest = {path.parent: path for path in sorted(paths)}.values()
-    campaigns = [
-        campaign
-        for path in sorted(paths)
-        for campaign in [_campaign(path)]
-        if every or path in newest or campaign.state in ("running", "elsewhere")
-    ]
-    # Before the first campaign, or after a folder was removed meanwhile, there is nothing to say.
-    errors = [error for error in errors if not isinstance(error, FileNotFoundError)]
-    return campaigns + [_unreadable(Path(str(error.filename)), error) for error in errors]
-
-
-def _unreadable(path: Path, error: Exception) -> Campaign:
-    reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-    return Campaign(path, path.parent.name, "unreadable", problems=(f"{path.name}: {reason}",))
+    found = map(_campaign, sorted(paths))
+    return [one for one in found if one.path in newest or one.process]
 
 
 def _campaign(path: Path) -> Campaign:
+    plan = json.loads((path / "plan.json").read_text())
+    planned = sum(map(len, plan["order"]))
+    rig = plan.get("rig", {})
+    cpus = rig.get("cpu_map", {}).get("harness", "") if rig.get("shared_kernel") else ""
+    process = _process(path / LOCK)
+    if (path / "trials.parquet").is_file():  # it was packed when it was complete
+        return Campaign(path, plan["study"], planned, planned, 0, process, None, None)
+    records = list(path.glob("trials/*/trial.json"))
+    attempted = {_trial(record) for record in records}
+    done = len({_trial(record) for record in records if _succeeded(record)})
+    ends = sorted(record.stat().st_mtime_ns for record in records)
+    steps = [(after - before) / 1e9 for before, after in pairwise(ends[-_RECENT:])]
+    left = (planned - done) * statistics.median(steps) if steps else None
+    failed, ended = len(attempted) - done, ends[-1] if ends else None
+    return Campaign(path, plan["study"], planned, done, failed, process, ended, left, cpus)
+
+
+def _trial(record: Path) -> str:
+    return record.parent.name.rpartition("-a")[0]
+
+
+def _succeeded(record: Path) -> bool:
+    with record.open() as file:
+        return '"status": "ok"' in file.read(_HEAD)
+
+
+def _process(lock: Path) -> str:
+    """Return the process that measures a campaign; one of another machine is believed."""
+    text = lock.read_text() if lock.is_file() else ""
+    named = re.fullmatch(r"process (\d+) on (.*)", text)
+    if named is None or named[2] != platform.node():
+        return text
     try:
-        progress = json.loads((path / PROGRESS).read_text())
-        run = progress["run"]
-        planned, done, failed = (int(progress[name]) for name in ("planned", "done", "failed"))
-        alive = is_running(run) if run else False
-        return Campaign(
-            path,
-            str(progress["study"]),
-            _state(run is not None, alive, planned, done, failed),
-            planned,
-            done,
-            failed,
-            blocks=int(progress["blocks"]),
-            whole=int(progress["whole"]),
-            ended_ns=progress["ended_ns"],
-            run={**run, **{name: run[name] for name in _RUN}} if run else None,
-            cpus=str(progress["cpus"]),
-        )
-    except FileNotFoundError:
-        return _without_progress(path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return _unreadable(path, error)
+        files = [file.path for file in psutil.Process(int(named[1])).open_files()]
+        return text if str(lock.resolve()) in files else ""
+    except psutil.AccessDenied:
+        return text
+    except psutil.Error:
+        return ""
 
 
-def _without_progress(path: Path) -> Campaign:
-    try:
-        return Campaign(path, str(json.loads((path / "plan.json").read_text())["study"]), "unknown")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return _unreadable(path, error)
-
-
-def _state(begun: bool, alive: bool | None, planned: int, done: int, failed: int) -> str:
-    if begun and alive is not False:
-        return "running" if alive else "elsewhere"
-    if done == planned:
-        return "finished"
-    if begun:
-        return "dead"
-    return "failed" if done + failed == planned else "stopped"
-
-
-_COLUMNS = ("state", "study", "trials", "failed", "blocks", "last trial ended", "campaign")
-
-
-def lines(campaigns: Sequence[Campaign], now_ns: int) -> list[str]:
-    """Return a table of campaigns, and remarks on those that are running or need action."""
-    rows = [_COLUMNS]
-    remarks = []
+def lines(campaigns: Sequence[Campaign]) -> list[str]:
+    """Return a table of campaigns."""
+    rows = [("state", "study", "trials", "failed", "last trial ended", "left", "campaign")]
     for one in campaigns:
-        trials, blocks = f"{one.done}/{one.planned}", f"{one.whole}/{one.blocks}"
-        if one.state in ("unknown", "unreadable"):
-            trials = blocks = "-"
         ended = time_text(one.ended_ns) if one.ended_ns else "-"
-        path = short_path(one.path)
-        rows.append((one.state, one.study, trials, str(one.failed), blocks, ended, path))
-        remarks += [f"{one.study}: {text}" for text in [*_run_text(one, now_ns), *one.problems]]
-    return [*aligned(rows), *([""] if remarks else []), *remarks]
-
-
-def _run_text(one: Campaign, now_ns: int) -> list[str]:
-    if one.run is None or one.state not in ("running", "elsewhere", "dead"):
-        return []
-    run, log = one.run, short_path(one.path / "logs" / one.run["log"])
-    where = f" on {run['host']}" if one.state == "elsewhere" else ""
-    process = f"process {run['pid']}{where}"
-    trial = f"{run['trial']}, attempt {run['attempt']} ({run['condition']})"
-    if one.state == "dead":
-        return [f"{process} was killed in {trial}; the same command resumes it. {log}"]
-    since, taken = (
-        duration_text((now_ns - run[key]) / 1e9) for key in ("began_ns", "trial_began_ns")
-    )
-    left = one.left(now_ns)
-    rest = "the time left is known after the first trial"
-    if left is not None:
-        end = time_text(now_ns + round(left * 1e9))
-        rest = f"about {duration_text(left)} left, until {end}"
-    return [
-        f"{process} for {since}, in {trial} for {taken}; {rest}",
-        f"`kill {run['pid']}`{where} ends it as Ctrl-C does; {log}",
-    ]
+        known = one.process and one.left_seconds is not None
+        left = duration_text(one.left_seconds or 0.0) if known else "-"
+        state = f"{one.state} ({one.process})" if one.process else one.state
+        counts = (f"{one.done}/{one.planned}", str(one.failed))
+        rows.append((state, one.study, *counts, ended, left, short_path(one.path)))
+    return aligned(rows)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -148,8 +148,8 @@ def _wait_for_rig(say: Say) -> None:
     said = -_SAY
     while (user := lock.current_holder()) is not None:
         if time.monotonic() - said >= _SAY:
-            said, now = time.monotonic(), time.time_ns()
-            left = [one.left(now) for one in status.find([project("data/local")])]
+            said = time.monotonic()
+            left = [one.left_seconds for one in status.find([project("data/local")]) if one.process]
             longest = max((seconds for seconds in left if seconds is not None), default=None)
             rest = "" if longest is None else f", about {status.duration_text(longest)} left"
             say(f"waiting for the rig, which {lock.describe_process(user)} uses{rest}")

@@ -69,8 +69,7 @@ def _pack(campaign: Campaign, home: Path) -> None:
             for batch in dataset(files, schema).to_batches():
                 writer.write_batch(batch)
     with tarfile.open(home / "raw.tar.xz", "w:xz") as archive:
-        for name in ("logs", "trials"):
-            archive.add(source / name, name, filter=_plain)
+        archive.add(source / "trials", "trials", filter=_plain)
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -1,27 +1,21 @@
-"""Running the trials of a plan, each until it succeeds once, or a single trial."""
+"""Running the trials of a plan: each until an attempt succeeds, each attempt stored whole."""
 
 from __future__ import annotations
 
 import contextlib
-import html
-import json
+import itertools
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from labkit.campaign.record import failure
-from labkit.campaign.rows import make_rows
-from labkit.campaign.run_log import RunLog
+from labkit.campaign.progress import LOG, shown
 from labkit.campaign.store import Store
 from labkit.campaign.treatments import CpuSpeed, Treatment
-from labkit.campaign.trial import Trial
+from labkit.campaign.trial import Attempt, Trial
 from labkit.campaign.window import drivers
 from labkit.design import Condition, Design, trial_name
 from labkit.errors import CpusDisturbed, HostUnreachable, LabkitError, Rebooted
@@ -39,13 +33,14 @@ GIVE_UP = 5
 LOSSES = 10
 #: Seconds between two questions whether a host answers again.
 _PAUSE_SECONDS = 5.0
-#: Entries of a trial's record that are in its rows.
-_IN_ROWS = ("flags", "mechanisms")
+
+#: Block, position and condition of a planned trial.
+Planned = tuple[int, int, Condition]
 
 
 @dataclass
 class Runner:
-    """Runs the trials of a plan."""
+    """The run of a plan on a rig."""
 
     study: str
     rig: Rig
@@ -56,22 +51,22 @@ class Runner:
     #: The only blocks to run; None for all.
     blocks: frozenset[int] | None = None
     _runtimes: dict[str, Runtime] = field(default_factory=dict)
-    #: The boot identifiers of the hosts.
+    #: The boot identifiers of the hosts, and the last attempt at each trial.
     _boots: dict[str, str] = field(default_factory=dict)
+    _attempts: dict[str, int] = field(default_factory=dict)
 
     def run(self, store: Store, facts: Mapping[str, Any]) -> None:
         """Run every trial of the plan that has not succeeded yet."""
-        attempts = store.attempts()
-        outcomes = {row["trial"]: row["status"] == "ok" for row in attempts}
-        log = RunLog(self.study, self.rig, self.design, store.path, outcomes)
-        todo = deque(
-            (block, position, condition)
-            for block, position, condition in self.design.trials()
-            if not outcomes.get(trial_name(block, position))
-            and (self.blocks is None or block in self.blocks)
-        )
+        rows = store.attempts()
+        self._attempts = {row["trial"]: row["attempt"] for row in rows}
+        measured = {row["trial"] for row in rows if row["status"] == "ok"}
+        todo = [
+            planned
+            for planned in self.design.trials()
+            if trial_name(*planned[:2]) not in measured
+            and (self.blocks is None or planned[0] in self.blocks)
+        ]
         if not todo:
-            log.complete()
             return
         self._boots = {
             role: boot
@@ -79,52 +74,66 @@ class Runner:
             if (boot := str(one.get("volatile", {}).get("boot_id") or ""))
         }
         session = store.session(facts, " ".join(sorted(set(self._boots.values()))))
-        self._compare_with(attempts)
-        failed, longest, began = 0, 0.0, time.monotonic()
-        with log.begin(session), pinned_to_harness(self.rig):
-            while todo:
-                block, position, condition = todo.popleft()
-                name = trial_name(block, position)
-                keys = {"trial": name, "block": block, "position": position, "session": session}
-                error = self._run_planned(store, condition, keys, log)
-                failed = failed + 1 if error else 0
-                log.over()
-                if todo and todo[0][0] != block:
-                    longest, began = max(longest, time.monotonic() - began), time.monotonic()
-                    # A block in two sessions is in no paired comparison.
-                    if seconds_left() < longest:
-                        announce(f"stopped after block {block}: the next would take too long")
-                        return
-                if failed >= GIVE_UP:
-                    raise LabkitError(
-                        f"{failed} planned trials failed one after the other",
-                        where=str(store.path),
-                        why="; ".join(_reasons(error)),
-                        remedy="see the trials' records there; `labkit doctor` checks the machine",
-                    )
+        self._compare_with(rows)
+        progress = shown(self.study, total=len(self.design), done=len(measured))
+        with progress as bar, pinned_to_harness(self.rig):
+            try:
+                for trial in self._run_all(store, todo, session):
+                    measured |= {trial}
+                    bar.update()
+            except KeyboardInterrupt as error:
+                # A notebook shows only the error, so that its message says how to continue.
+                kept = f"{len(measured)} of {len(self.design)} trials are measured and kept"
+                error.args = (f"{kept}; run the same again to measure the rest",)
+                # The traceback would show some wait deep in labkit.
+                error.__traceback__ = None
+                raise
 
-    def _compare_with(self, attempts: Sequence[Mapping[str, Any]]) -> None:
+    def _compare_with(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Let a session tell disturbed CPUs by the least times of the whole campaign.
 
         One that begins with disturbed CPUs has nothing else to compare them with.
         """
-        self.rig.nearest_ns = min(self.rig.nearest_ns, least_read(attempts))
-        times = [row["reference_ns"] for row in attempts if "reference_ns" in row]
+        self.rig.nearest_ns = min(self.rig.nearest_ns, least_read(rows))
+        times = [row["reference_ns"] for row in rows if "reference_ns" in row]
         for treatment in self.treatments.values():
             if isinstance(treatment, CpuSpeed):
                 treatment.least_ns = min([treatment.least_ns, *times])
 
+    def _run_all(self, store: Store, todo: Sequence[Planned], session: int) -> Iterator[str]:
+        """Run trials block by block; yield the name of each that succeeded."""
+        failed, longest = 0, 0.0
+        for block, trials in itertools.groupby(todo, key=lambda planned: planned[0]):
+            # A block in two sessions is in no paired comparison.
+            if longest and seconds_left() < longest:
+                announce(f"stopped before block {block}: it would take too long")
+                return
+            began = time.monotonic()
+            for _, position, condition in trials:
+                keys = {"trial": trial_name(block, position), "block": block}
+                keys |= {"position": position, "session": session}
+                error = self._run_planned(store, condition, keys)
+                failed = failed + 1 if error else 0
+                if failed >= GIVE_UP:
+                    raise LabkitError(
+                        f"{failed} planned trials failed one after the other",
+                        where=str(store.path),
+                        why=_reasons(error),
+                        remedy="see the trials' records there; `labkit doctor` checks the machine",
+                    )
+                if not error:
+                    yield keys["trial"]
+            longest = max(longest, time.monotonic() - began)
+
     def _run_planned(
-        self, store: Store, condition: Condition, keys: Mapping[str, Any], log: RunLog
+        self, store: Store, condition: Condition, keys: Mapping[str, Any]
     ) -> Exception | None:
         """Run a planned trial until an attempt succeeds; return the last attempt's error."""
-        error: Exception | None = None
-        attempt = store.last_attempt(keys["trial"])
+        name = keys["trial"]
         failures = losses = 0
         while failures < ATTEMPTS and losses < LOSSES:
-            attempt += 1
-            log.begins(keys["trial"], keys["block"], attempt, condition)
-            label = f"trial-{os.getpid()}-{keys['trial']}-a{attempt}"
+            number = self._attempts[name] = self._attempts.get(name, 0) + 1
+            label = f"trial-{os.getpid()}-{name}-a{number}"
             trial = Trial(
                 self.rig,
                 condition,
@@ -134,33 +143,19 @@ class Runner:
                 keys["block"],
                 self.treatments,
             )
-            started_ns, began = time.time_ns(), time.monotonic()
-            result, error = run_protocol(self.protocol, trial)
-            why = failure(error) if error else None
-            outcome = {
-                "status": "failed" if error else "ok",
-                "problem": why["what"] if why else "",
-                "started_ns": started_ns,
-                "seconds": time.monotonic() - began,
-            }
-            measurement = result or Measurement({})
-            flags = trial.record["flags"]  # of the windows; a protocol may add others
-            flags += [f"afterwards {text}" for text in self._mend(error)]
-            flags += [flag for flag in measurement.flags if flag not in flags]
-            numbered = {"trial": keys["trial"], "attempt": attempt, **keys}
-            rows = make_rows(numbered, condition, outcome, trial.record, measurement)
-            record = {name: x for name, x in trial.record.items() if name not in _IN_ROWS}
-            store.add(rows, {"error": why, **record}, measurement.samples, trial.logs)
-            log.ended(rows[0], condition.label, error)
-            if not error:
-                break
-            lost = self._await_hosts(label, log) or isinstance(
-                error, (HostUnreachable, CpusDisturbed)
+            done = trial.attempt(
+                self.protocol, {"trial": name, "attempt": number, **keys}, self._mend
             )
+            store.add(done.record, done.measurement.samples, done.logs)
+            _log(done)
+            if done.error is None:
+                return None
+            disturbed = isinstance(done.error, (HostUnreachable, CpusDisturbed))
+            lost = self._await_hosts(label) or disturbed
             losses, failures = losses + lost, failures + (not lost)
-        return error
+        return done.error
 
-    def _await_hosts(self, label: str, log: RunLog) -> bool:
+    def _await_hosts(self, label: str) -> bool:
         """Wait for hosts that do not answer after a failed attempt; tell whether there were any.
 
         What the attempt left on them is removed.
@@ -175,25 +170,23 @@ class Runner:
         deadline = time.monotonic() + self.rig.patience
         waited = False
         while True:
-            waited = self._await_answers(deadline, log) or waited
+            waited = self._await_answers(deadline) or waited
             try:
                 self._check_boots()
                 if waited:
                     self.rig.remove_trial(label)
+                    LOG.info("all hosts answer again")
+                return waited
             except HostUnreachable:  # lost again
                 if time.monotonic() > deadline:
                     raise
                 waited = True
-                continue
-            if waited:
-                log.answered()
-            return waited
 
-    def _await_answers(self, deadline: float, log: RunLog) -> bool:
+    def _await_answers(self, deadline: float) -> bool:
         """Wait until all hosts answer; tell whether any did not."""
         waited = False
         while silent := self.rig.silent():
-            waited, left = True, deadline - time.monotonic()
+            left = deadline - time.monotonic()
             if left <= 0:
                 error = next(iter(silent.values()))
                 if self.rig.patience:
@@ -202,7 +195,10 @@ class Runner:
                         "same command measures the rest"
                     )
                 raise error
-            log.waits(list(silent), left)
+            if not waited:
+                roles = " and ".join(silent)
+                LOG.warning("host %s does not answer; it is waited for %.0f s", roles, left)
+            waited = True
             time.sleep(min(_PAUSE_SECONDS, left))
         return waited
 
@@ -217,9 +213,9 @@ class Runner:
                 "the notebook again",
             )
 
-    def _mend(self, error: Exception | None) -> list[str]:
+    def _mend(self, error: Exception) -> list[str]:
         """Return what was started again of the rig after a trial that failed."""
-        if error is None or isinstance(error, HostUnreachable):
+        if isinstance(error, HostUnreachable):
             return []
         try:
             return self.rig.mend()
@@ -227,30 +223,22 @@ class Runner:
             return [f"the rig could not be mended: {problem.what}"]
 
 
-def run_protocol(
-    protocol: Callable[[Trial], Measurement], trial: Trial
-) -> tuple[Measurement | None, Exception | None]:
-    """Return what a protocol measured, or why it failed."""
-    try:
-        measurement = protocol(trial)
-    except Exception as error:  # any mistake of a protocol is a failed row
-        return None, error
-    problem = _wrong_result(measurement)
-    return (None, problem) if problem else (measurement, None)
+def _log(done: Attempt) -> None:
+    row = done.record["rows"][0]
+    what = f"{row['trial']} attempt {row['attempt']} ({done.condition})"
+    flags = f"; flags: {row['flags']}" if row["flags"] else ""
+    if done.error is None:
+        LOG.info("%s ok: %.1f s, %d samples%s", what, row["seconds"], row["n_samples"], flags)
+    else:
+        text = "; ".join(line.strip() for line in str(done.error).splitlines())
+        LOG.warning("%s failed after %.1f s: %s", what, row["seconds"], text)
 
 
-def _wrong_result(measurement: Any) -> LabkitError | None:
-    """Return why a protocol's result cannot be stored, or None."""
-    if not isinstance(measurement, Measurement):
-        return LabkitError(
-            f"the protocol returned {type(measurement).__name__}",
-            remedy="return what trial.measure(...) returned",
-        )
-    arrays = measurement.samples.values()
-    if any(array.dtype != np.int64 for array in arrays) or len(set(map(len, arrays))) > 1:
-        shown = ", ".join(f"{k}: {v.dtype} x {len(v)}" for k, v in measurement.samples.items())
-        return LabkitError("samples must be int64 columns of one length", why=shown)
-    return None
+def _reasons(error: Exception | None) -> str:
+    """Return an error's text, and its cause as far as it is known."""
+    if isinstance(error, LabkitError):
+        return "; ".join(text for text in (error.what, error.why) if text)
+    return str(error)
 
 
 @contextmanager
@@ -260,9 +248,8 @@ def pinned_to_harness(rig: Rig) -> Iterator[None]:
         yield
         return
     cpus = set(parse_cpus(rig.cpu_map["harness"]))
-    processes = [os.getpid(), *drivers()]
-    before = {pid: os.sched_getaffinity(pid) for pid in processes}
-    for pid in processes:
+    before = {pid: os.sched_getaffinity(pid) for pid in [os.getpid(), *drivers()]}
+    for pid in before:
         _pin(pid, cpus)
     try:
         yield
@@ -277,39 +264,3 @@ def _pin(pid: int, cpus: set[int]) -> None:
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.sched_setaffinity(int(task.name), cpus)
-
-
-@dataclass(frozen=True)
-class OneTrial:
-    """One trial, run by `Study.try_one`; display it to see its record.
-
-    Parameters
-    ----------
-    condition : str
-        Its label.
-    measurement : Measurement
-        The result of its protocol.
-    record : mapping
-        As a campaign would store it: rows, commands, verification, evidence.
-    logs : mapping of str to str
-        The output of everything that ran, by file name.
-    """
-
-    condition: str
-    measurement: Measurement
-    record: Mapping[str, Any]
-    logs: Mapping[str, str]
-
-    def __str__(self) -> str:
-        return json.dumps({**self.record, "logs": self.logs}, indent=1, default=str)
-
-    def _repr_html_(self) -> str:
-        label, text = html.escape(self.condition), html.escape(str(self))
-        return f"<details><summary>{label}</summary><pre>{text}</pre></details>"
-
-
-def _reasons(error: Exception | None) -> list[str]:
-    """Return an error's text, and its cause as far as it is known."""
-    if isinstance(error, LabkitError):
-        return [text for text in (error.what, error.why) if text]
-    return [str(error)]

@@ -1,7 +1,6 @@
-"""Writing a campaign, with every file complete or absent whenever the process dies.
+"""A campaign's files while it is measured: each is whole or absent, whenever the process dies.
 
-The files are those of `labkit.data`. An attempt at a trial is there when its ``trial.json`` is,
-which is written last.
+The files are those of `labkit.data`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
@@ -27,13 +26,14 @@ from numpy.typing import NDArray
 from labkit.data import FORMAT, load
 from labkit.design import digest, refuse_to_mix
 from labkit.errors import LabkitError, UsageError
+from labkit.status import LOCK
 
 #: How a campaign's name begins; names sort as campaigns were begun.
 _TIME = "%Y%m%d-%H%M%S"
 #: Seconds without a trial after which another session begins.
 PAUSE = 1800
-#: Locked by the process that writes to a folder; it names that process.
-_LOCK = ".lock"
+#: The folder in which an attempt is gathered before it is renamed.
+_PART = ".attempt"
 
 
 def sync(path: Path) -> None:
@@ -72,16 +72,13 @@ def write_samples(
 ) -> None:
     """Write an attempt's samples atomically, as deltas, which compress well."""
     count = max(map(len, columns.values()))
-    table = pa.table(
-        {
-            "trial": pa.array([trial] * count, pa.string()),
-            "attempt": pa.array([attempt] * count, pa.int32()),
-            **columns,
-        }
-    )
+    keys = {
+        "trial": pa.array([trial] * count, pa.string()),
+        "attempt": pa.array([attempt] * count, pa.int32()),
+    }
     buffer = BytesIO()
     parquet.write_table(
-        table,
+        pa.table({**keys, **columns}),
         buffer,
         compression="zstd",
         use_dictionary=["trial"],
@@ -105,31 +102,34 @@ def _stamp(last: Path | None) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, *, wait: bool) -> Iterator[None]:
+def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
     """Hold a lock that the kernel releases, on shared storage too, when its process ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as handle:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a+") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             handle.seek(0)
             raise UsageError(
                 "another process measures this campaign",
-                where=str(path.parent),
+                where=str(folder),
                 why=handle.read(),
                 remedy="let it end, or begin another campaign: --new, or another folder",
             ) from None
         except OSError as error:
             raise LabkitError(
                 "the folder of a campaign cannot be locked",
-                where=str(path.parent),
+                where=str(folder),
                 why=str(error),
                 remedy="measure into a folder whose file system has locks",
             ) from None
         handle.truncate(0)
         handle.write(f"process {os.getpid()} on {platform.node()}")
         handle.flush()
-        yield
+        try:
+            yield
+        finally:
+            handle.truncate(0)
 
 
 class Store:
@@ -149,16 +149,12 @@ class Store:
         UsageError
             It is packed.
         """
-        with _locked(folder / _LOCK, wait=True):
-            return cls._resume_or_begin(folder, plan, new=new)
-
-    @classmethod
-    def _resume_or_begin(cls, folder: Path, plan: Mapping[str, Any], *, new: bool) -> Store:
-        for torn in folder.glob("*/.plan.json.tmp"):  # killed before it was a campaign
-            if [path.name for path in torn.parent.iterdir()] == [torn.name]:
-                shutil.rmtree(torn.parent)
-        last = newest(folder)
-        if last and not new:
+        with _locked(folder, wait=True):
+            last = newest(folder)
+            if last is None or new:
+                store = cls(folder / f"{_stamp(last)}-{digest(plan['identity'])}")
+                write_json(store.path / "plan.json", plan)
+                return store
             refuse_to_mix(load(last).plan["identity"], plan["identity"], str(last))
             if (last / "trials.parquet").is_file():
                 raise UsageError(
@@ -167,42 +163,28 @@ class Store:
                     remedy="measure into another folder (--into), or begin another (--new)",
                 )
             return cls(last)
-        store = cls(folder / f"{_stamp(last)}-{digest(plan['identity'])}")
-        write_json(store.path / "plan.json", plan)
-        return store
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes, also of other machines, from writing to the campaign.
 
-        The files of interrupted attempts are removed first.
+        The files of interrupted writes are removed first.
         """
-        with _locked(self.path / _LOCK, wait=False):
-            self.sweep()
-            yield
-
-    def sweep(self) -> None:
-        """Remove the files of interrupted writes and attempts."""
-        for path in self.path.rglob(".*.tmp"):
-            path.unlink()
-        stored = {path.parent.name for path in self.path.glob("trials/*/trial.json")}
-        for path in self.path.glob("samples.parquet/*"):
-            if path.stem not in stored:
+        with _locked(self.path, wait=False):
+            for path in self.path.rglob(".*.tmp"):
                 path.unlink()
-        for path in self.path.glob("trials/*"):
-            if path.name not in stored:
-                shutil.rmtree(path)
+            shutil.rmtree(self.path / _PART, ignore_errors=True)
+            stored = {path.name for path in self.path.glob("trials/*")}
+            for path in self.path.glob("samples.parquet/*"):
+                if path.stem not in stored:
+                    path.unlink()
+            yield
 
     def attempts(self) -> list[dict[str, Any]]:
         """Return the first row of every attempt, in the order of trials and attempts."""
         paths = self.path.glob("trials/*/trial.json")
         rows = [json.loads(path.read_text())["rows"][0] for path in paths]
         return sorted(rows, key=lambda row: (row["trial"], row["attempt"]))
-
-    def last_attempt(self, trial: str) -> int:
-        """Return the number of the last attempt at a trial, or 0."""
-        paths = (self.path / "trials").glob(f"{trial}-a*")
-        return max((int(path.name.rpartition("-a")[2]) for path in paths), default=0)
 
     def session(self, facts: Mapping[str, Any], boot: str) -> int:
         """Return the session's number; write its facts if it is new.
@@ -222,23 +204,24 @@ class Store:
 
     def add(
         self,
-        rows: Sequence[Mapping[str, Any]],
         record: Mapping[str, Any],
         samples: Mapping[str, NDArray[np.int64]],
         logs: Mapping[str, str],
     ) -> None:
-        """Store an attempt: its rows, its record, its samples, and the output of its programs."""
-        trial, attempt = rows[0]["trial"], rows[0]["attempt"]
-        name = f"{trial}-a{attempt}"
-        folder = self.path / "trials" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        for log, text in logs.items():
-            if text:
-                (folder / log).write_text(text)
-                sync(folder / log)
+        """Store an attempt: its record with its rows, its samples, the output of its programs."""
+        trial, attempt = (record["rows"][0][key] for key in ("trial", "attempt"))
+        name, part = f"{trial}-a{attempt}", self.path / _PART
         if samples:
             path = self.path / "samples.parquet" / f"{name}.parquet"
             write_samples(path, trial, attempt, samples)
-        write_json(folder / "trial.json", {"rows": rows, **record})
-        sync(folder.parent)
+        part.mkdir()
+        for log, text in logs.items():
+            if text:
+                (part / log).write_text(text)
+                sync(part / log)
+        write_json(part / "trial.json", record)
+        trials = self.path / "trials"
+        trials.mkdir(exist_ok=True)
+        part.rename(trials / name)
+        sync(trials)
         sync(self.path)

@@ -9,7 +9,6 @@ import inspect
 import itertools
 import os
 import textwrap
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from labkit import data, design
-from labkit.campaign.rows import make_rows
-from labkit.campaign.runner import OneTrial, Runner, pinned_to_harness, run_protocol
+from labkit.campaign.runner import Runner, pinned_to_harness
 from labkit.campaign.store import Store
 from labkit.campaign.treatments import Treatment
-from labkit.campaign.trial import Trial
+from labkit.campaign.trial import Attempt, Trial
 from labkit.design import Condition
 from labkit.errors import UsageError, suggestion
 from labkit.paths import project
@@ -144,7 +142,7 @@ class Study:
         )
         return next(filter(None, reasons), None)
 
-    def try_one(self, rig: Rig, **levels: Any) -> OneTrial:
+    def try_one(self, rig: Rig, **levels: Any) -> Attempt:
         """Run one trial outside any campaign, and return all that it did.
 
         Parameters
@@ -170,22 +168,13 @@ class Study:
         condition = Condition(tuple((first | levels).items()))
         if reason := self.infeasible(rig, dict(condition.levels)):
             raise UsageError(f"{condition.label} is not possible here", why=reason)
-        trial = Trial(
-            rig,
-            condition,
-            self.settings,
-            f"trial-{os.getpid()}-try",
-            {},
-            treatments=self.treatments,
-        )
-        outcome: dict[str, Any] = {"status": "ok", "problem": "", "started_ns": time.time_ns()}
+        label = f"trial-{os.getpid()}-try"
+        trial = Trial(rig, condition, self.settings, label, {}, treatments=self.treatments)
         with pinned_to_harness(rig):
-            measurement, error = run_protocol(self.protocol, trial)
-        if measurement is None:
-            raise error or UsageError("the trial returned nothing")
-        outcome["seconds"] = (time.time_ns() - outcome["started_ns"]) / 1e9
-        rows = make_rows({"trial": "try"}, condition, outcome, trial.record, measurement)
-        return OneTrial(condition.label, measurement, {"rows": rows, **trial.record}, trial.logs)
+            one = trial.attempt(self.protocol, {"trial": "try"})
+        if one.error:
+            raise one.error
+        return one
 
     def plan(
         self,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import html
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+import numpy as np
 
 from labkit.campaign import background, evidence, held
 from labkit.campaign.record import (
@@ -18,9 +22,11 @@ from labkit.campaign.record import (
     check_held,
     check_published,
     check_target,
+    failure,
     kernels,
     snapshot,
 )
+from labkit.campaign.rows import make_rows
 from labkit.campaign.treatments import (
     AS_FOUND,
     IdlePolicy,
@@ -31,7 +37,7 @@ from labkit.campaign.treatments import (
 )
 from labkit.campaign.window import Load, Window, WindowResult, host_of, thinned
 from labkit.design import Condition
-from labkit.errors import CpusDisturbed, UsageError
+from labkit.errors import CpusDisturbed, LabkitError, UsageError
 from labkit.hosts import Host, script
 from labkit.hosts.cache_line import PERIOD
 from labkit.hosts.target import Target
@@ -48,11 +54,45 @@ AT_ONCE = 4
 #: So often a window is measured at most (`Trial.repeated`); after that the whole trial is repeated.
 WINDOW_ATTEMPTS = 10
 _REPEATED = "windows_repeated"
+#: Entries of a trial's record that are in its rows.
+_IN_ROWS = ("flags", "mechanisms")
 
 # The folder for the log of a client that sees other files than its host. It must not exist yet, and
 # is removed once the log was read.
 _MAKE = 'mkdir -m 700 "$1"; shift; exec "$@"'
 _REMOVE = 'trap \'rm -rf "$1"\' EXIT; (shift; exec "$@")'
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a trial; display it to see its record.
+
+    Parameters
+    ----------
+    condition : str
+        Its label.
+    measurement : Measurement
+        The result of its protocol; without samples where it failed.
+    record : mapping
+        As a campaign stores it: rows, commands, verification, evidence, error.
+    logs : mapping of str to str
+        The output of everything that ran, by file name.
+    error : Exception, optional
+        Why it failed.
+    """
+
+    condition: str
+    measurement: Measurement
+    record: Mapping[str, Any]
+    logs: Mapping[str, str]
+    error: Exception | None = None
+
+    def __str__(self) -> str:
+        return json.dumps({**self.record, "logs": self.logs}, indent=1, default=str)
+
+    def _repr_html_(self) -> str:
+        label, text = html.escape(self.condition), html.escape(str(self))
+        return f"<details><summary>{label}</summary><pre>{text}</pre></details>"
 
 
 class Trial:
@@ -91,6 +131,7 @@ class Trial:
     ) -> None:
         # As the hosts count: also while this machine sleeps.
         self._began = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._condition = condition
         self._values = {**settings, **dict(condition.levels)}
         self._rig, self._label, self._runtimes = rig, label, runtimes
         self.turn = turn
@@ -138,6 +179,38 @@ class Trial:
         if role == "all":
             return self._rig.cpu_map["all" if self._rig.shared_kernel else "all.sut"]
         return self._rig.cpus(role, self._affinity)
+
+    def attempt(
+        self,
+        protocol: Callable[[Trial], Measurement],
+        keys: Mapping[str, Any],
+        mend: Callable[[Exception], Sequence[str]] = lambda error: (),
+    ) -> Attempt:
+        """Run a protocol, and return all that is to be stored of it.
+
+        `keys` begin the rows; `mend` is called after a failure, and returns what it did.
+        """
+        measurement, error = Measurement({}), None
+        started_ns, began = time.time_ns(), time.monotonic()
+        try:
+            measurement = _checked(protocol(self))
+        except Exception as caught:  # any mistake of a protocol is a failed row
+            error = caught
+        seconds = time.monotonic() - began
+        if error is not None:
+            self.flag(*(f"afterwards {text}" for text in mend(error)))
+        self.flag(*(flag for flag in measurement.flags if flag not in self.record["flags"]))
+        why = failure(error) if error else None
+        outcome = {
+            "status": "failed" if error else "ok",
+            "problem": why["what"] if why else "",
+            "started_ns": started_ns,
+            "seconds": seconds,
+        }
+        rows = make_rows(keys, self._condition, outcome, self.record, measurement)
+        kept = {name: one for name, one in self.record.items() if name not in _IN_ROWS}
+        record = {"rows": rows, "error": why, **kept}
+        return Attempt(self._condition.label, measurement, record, self.logs, error)
 
     # Placing workloads.
 
@@ -542,6 +615,20 @@ class Trial:
     def _outside(self) -> str:
         cpus = self._rig.cpu_map
         return cpus["harness"] if self._rig.shared_kernel else cpus["all.sut"]
+
+
+def _checked(measurement: Any) -> Measurement:
+    """Return a protocol's result; raise `LabkitError` if it cannot be stored."""
+    if not isinstance(measurement, Measurement):
+        raise LabkitError(
+            f"the protocol returned {type(measurement).__name__}",
+            remedy="return what trial.measure(...) returned",
+        )
+    arrays = measurement.samples.values()
+    if any(array.dtype != np.int64 for array in arrays) or len(set(map(len, arrays))) > 1:
+        shown = ", ".join(f"{k}: {v.dtype} x {len(v)}" for k, v in measurement.samples.items())
+        raise LabkitError("samples must be int64 columns of one length", why=shown)
+    return measurement
 
 
 @contextmanager

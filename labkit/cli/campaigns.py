@@ -6,12 +6,8 @@ Imports are light, as `status` shares the machine with a running measurement.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -21,9 +17,6 @@ from labkit.errors import UsageError
 from labkit.paths import project
 from labkit.placement import parse_cpus
 from labkit.process import UNTIL
-
-#: The shortest interval of `status --watch` in seconds, as it costs CPU time.
-LEAST_WATCH = 5.0
 
 
 @click.command(
@@ -133,75 +126,25 @@ def run(
         raise SystemExit(1)
 
 
-@click.command(
-    epilog="Examples: labkit status | labkit status --watch 30 | labkit status data/local/quick "
-    "--json"
-)
+@click.command(epilog="Examples: labkit status | labkit status data/local/quick")
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path, exists=True))
-@click.option("--all", "every", is_flag=True, help="Also show older campaigns of a study.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch a line each time.")
-@click.option(
-    "--watch",
-    type=click.FloatRange(min=LEAST_WATCH),
-    metavar="SECONDS",
-    help=f"Repeat after so many seconds ({LEAST_WATCH:g} or more), until nothing runs.",
-)
-def status(folders: tuple[Path, ...], every: bool, as_json: bool, watch: float | None) -> None:
+def status(folders: tuple[Path, ...]) -> None:
     """Show the campaigns in FOLDERS (data/local when omitted) and how long running ones will take.
 
-    This does not disturb a running measurement: it reads a few small files at low priority, keeps
-    off the CPU of the system under test, asks no host or engine, and takes no lock. It uses about
-    0.1 s of CPU time.
+    This reads a few files at low priority, away from the CPU of the system under test, so that it
+    does not disturb a running measurement.
 
     Exit codes: 0 nothing has failed; 1 a campaign has failed trials, or is unfinished and no
     process continues it; 2 wrong use.
     """
     os.nice(19)
-    paths = [folder.resolve() for folder in folders] or [project("data/local")]
-    while True:
-        campaigns, now = progress.find(paths, every=every), time.time_ns()
-        running = [campaign for campaign in campaigns if campaign.state == "running"]
-        _leave_sut(running)
-        if as_json:
-            record = {
-                "at": progress.time_text(now),
-                "campaigns": [campaign.as_record(now) for campaign in campaigns],
-                "rig": _rig(),
-            }
-            click.echo(json.dumps(record, indent=None if watch else 1))
-        else:
-            lines = progress.lines(campaigns, now) if campaigns else ["no campaign here"]
-            click.echo("\n".join([*lines, f"rig: {_rig_text(_rig())}"]))
-        if not (watch and running):
-            break
-        time.sleep(watch)
-    if not all(campaign.good for campaign in campaigns):
+    campaigns = progress.find(folder.resolve() for folder in folders or [project("data/local")])
+    for cpus in (one.cpus for one in campaigns if one.process and one.cpus):
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, parse_cpus(cpus))
+    click.echo("\n".join(progress.lines(campaigns)) if campaigns else "no campaign here")
+    if any(one.failed or one.state == "stopped" for one in campaigns):
         raise SystemExit(1)
-
-
-def _leave_sut(running: Sequence[progress.Campaign]) -> None:
-    """Move to the CPUs of a campaign's harness."""
-    for campaign in running:
-        if campaign.cpus:
-            with contextlib.suppress(OSError, UsageError):
-                os.sched_setaffinity(0, parse_cpus(campaign.cpus))
-
-
-def _rig() -> dict[str, Any]:
-    """Return whether the virtual rig is up, and which process uses this machine's rig."""
-    from labkit.rig import lock  # not for --help: it imports the rig's package
-
-    state, user = lock.read_state(), lock.current_holder()
-    virtual = "no" if state is None else "yes" if state.get("ready") else "being made"
-    who = "" if user is None else lock.describe_process(user)
-    return {"virtual": virtual, "used_by": user, "user": who}
-
-
-def _rig_text(rig: Mapping[str, Any]) -> str:
-    texts = {"yes": "the virtual rig is up", "no": "the virtual rig is down"}
-    state = texts.get(rig["virtual"], "the virtual rig is coming up, or was interrupted doing so")
-    user = rig["used_by"]
-    return f"{state}, used by {rig['user'] if user else 'nobody'}"
 
 
 COMMANDS = (run, status)

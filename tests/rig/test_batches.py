@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from labkit import load
-from labkit.cli import app
-from labkit.paths import PROGRESS
 from labkit.paths import SHIPPED as ROOT
 from labkit.rig import lock, netns
+from labkit.status import Campaign, find
 
 pytestmark = pytest.mark.rig
 #: Linpack alone, twice in each of three blocks: seconds.
@@ -48,14 +45,9 @@ def run(tmp_path: Path) -> Iterator[list[str]]:
         path.unlink()
 
 
-def status(folder: Path) -> tuple[int, dict[str, Any]]:
-    # In this process: on a busy machine a campaign may end before another has begun.
-    found = CliRunner().invoke(app, ["status", str(folder), "--json"])
-    return found.exit_code, json.loads(found.stdout)
-
-
-def done(folder: Path) -> int:
-    return sum(json.loads(path.read_text())["done"] for path in folder.rglob(PROGRESS))
+def seen(folder: Path) -> Campaign:
+    (campaign,) = find([folder])
+    return campaign
 
 
 def gone(pid: int) -> bool:
@@ -77,31 +69,25 @@ def test_a_run_without_a_terminal_is_shown_ended_and_resumed(
         )
     pid = process.pid
     folder = tmp_path / "data" / "interference"
-    wait_until(lambda: done(folder) or gone(pid))
-    code, seen = status(tmp_path)
+    wait_until(lambda: sum(one.done for one in find([folder])) or gone(pid))
+    running = seen(folder)
     os.kill(pid, signal.SIGTERM)
-    (one,) = seen["campaigns"]
-    assert (code, one["state"], one["study"]) == (0, "running", "interference"), log.read_text()
-    assert one["run"]["pid"] == seen["rig"]["used_by"] and one["done"] >= 1
-    assert one["left_seconds"] > 0 and seen["rig"]["virtual"] == "yes"
+    assert (running.state, running.study) == ("running", "interference"), log.read_text()
+    assert running.process.startswith(f"process {pid} on ") and running.done >= 1
     assert process.wait(PATIENCE) == 1
     assert "labkit: interrupted; what was measured is kept" in log.read_text()
     assert "Traceback" not in log.read_text()
-    code, seen = status(tmp_path)
-    (stopped,) = seen["campaigns"]
-    assert (code, stopped["state"]) == (1, "stopped") and stopped["done"] >= one["done"]
+    stopped = seen(folder)
+    assert stopped.state == "stopped" and stopped.done >= running.done
     # The rig is down again.
     assert netns.existing() == namespaces and lock.current_holder() is None
-    first = (folder / Path(stopped["path"]).name / "logs" / "01.log").read_text()
-    assert "WARNING interrupted in b0" in first
-    assert first in log.read_text()
+    assert log.read_text().count(" ok: ") == stopped.done
     with (tmp_path / "said").open("w") as said:  # not to its end, as a shell's > opens it
         words = [sys.executable, "-m", "labkit.cli", *run]
         resumed = subprocess.run(words, cwd=ROOT, stdout=said, stderr=said, check=False)
     text = (tmp_path / "said").read_text()
     assert resumed.returncode == 0, text
-    second = (folder / Path(stopped["path"]).name / "logs" / "02.log").read_text()
-    assert "measuring interference (tiny)" in text and second in text and text.endswith(".ipynb\n")
-    code, seen = status(tmp_path)
-    assert (code, seen["campaigns"][0]["state"]) == (0, "finished")
-    assert len(load(folder).trials) == len(load(folder).ok) == seen["campaigns"][0]["planned"]
+    assert "measuring interference (tiny)" in text and text.endswith(".ipynb\n")
+    finished = seen(folder)
+    assert finished.state == "finished"
+    assert len(load(folder).trials) == len(load(folder).ok) == finished.planned

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from labkit import studies
 from labkit.campaign.store import Store, write_json
 from labkit.errors import LabkitError, Rebooted, TimeOver, UsageError
-from labkit.paths import PROGRESS, project
+from labkit.paths import project
 from labkit.process import BLOCKS, UNTIL
 
 
@@ -72,7 +72,7 @@ def campaign(folder: Path, *, blocks: int, planned: int) -> Store:
     write_json(store.path / "plan.json", plan | {"order": [[0, 1]] * planned})
     for block in range(1, blocks + 1):
         for position in (1, 2):
-            store.add([row(block, position)], {}, {}, {})
+            store.add({"rows": [row(block, position)]}, {}, {})
     return store
 
 
@@ -81,11 +81,11 @@ def test_what_is_left_of_a_campaign_has_not_failed(tmp_path: Path) -> None:
     campaign(tmp_path / "whole", blocks=3, planned=3)
     studies.check_complete(tmp_path / "whole")
     store = campaign(tmp_path / "echo", blocks=3, planned=5)
-    store.add([row(1, 1, attempt=2, problem="the CPUs were moved")], {}, {}, {})
+    store.add({"rows": [row(1, 1, attempt=2, problem="the CPUs were moved")]}, {}, {})
     with pytest.raises(LabkitError) as caught:
         studies.check_complete(tmp_path / "echo")
     assert caught.value.what == "of 10 planned trials 4 are left" and caught.value.why == ""
-    store.add([row(4, 1, problem="the CPUs were moved")], {}, {}, {})
+    store.add({"rows": [row(4, 1, problem="the CPUs were moved")]}, {}, {})
     with pytest.raises(LabkitError, match="of 10 planned trials 1 failed and 3 are left") as caught:
         studies.check_complete(tmp_path / "echo")
     assert caught.value.why == "the CPUs were moved"
@@ -181,9 +181,6 @@ def test_a_failed_run_does_not_end_the_others(
 ) -> None:
     monkeypatch.setattr(studies, "project", lambda path=".": tmp_path / path)
     path = campaign(tmp_path / "data" / "good", blocks=2, planned=2).path
-    progress = {"study": "good", "planned": 4, "done": 4, "failed": 0, "blocks": 2, "whole": 2}
-    progress |= {"ended_ns": time.time_ns(), "run": None, "cpus": ""}
-    write_json(path / PROGRESS, progress)
     data = {"data": str(tmp_path / "data")}
     runs = [
         studies.Run(notebook(tmp_path, "bad", "raise ValueError('on purpose')"), "a", data),
@@ -229,7 +226,7 @@ def test_where_the_time_is_over_trials_that_are_left_are_no_failure(
     monkeypatch.setenv(UNTIL, str(time.monotonic() + 100))
     with pytest.raises(TimeOver, match="of 10 planned trials 4 are left"):
         studies.check_complete(tmp_path / "echo")
-    store.add([row(4, 1, problem="the CPUs were moved")], {}, {}, {})
+    store.add({"rows": [row(4, 1, problem="the CPUs were moved")]}, {}, {})
     with pytest.raises(LabkitError, match="1 failed and 3 are left") as caught:
         studies.check_complete(tmp_path / "echo")
     assert not isinstance(caught.value, TimeOver)

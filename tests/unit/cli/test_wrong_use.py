@@ -17,7 +17,6 @@ from labkit import cli
         (("run", "-f", "none.yaml"), "does not exist"),
         (("run", "cpu-quota", "rps", "-P", "tiny", "-p", "calls", "9"), "65-rps.ipynb has no"),
         (("status", "none"), "does not exist"),
-        (("status", "--watch", "0.1"), "not in the range"),
         (("rig", "shell", "nosuch"), "one of generator, sut, clean"),
         (("ask", "nosuch"), "one of affinity-spinning"),
         (("nosuch",), "No such command"),
