@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 CLIENT, SERVER = "198.18.0.1", "198.18.0.2"
 #: A packet of a capture: ns since 1970, and its bytes.
@@ -39,9 +39,8 @@ def ipv4(
     return head + socket.inet_aton(src) + socket.inet_aton(dst) + options + inner
 
 
-def ethernet(inner: bytes, *, kind: int = 0x0800, tags: Sequence[int] = ()) -> bytes:
-    tagged = b"".join(struct.pack(">HH", tag, 5) for tag in tags)
-    return bytes(6) + bytes(6) + tagged + struct.pack(">H", kind) + inner
+def ethernet(inner: bytes, *, kind: int = 0x0800) -> bytes:
+    return bytes(6) + bytes(6) + struct.pack(">H", kind) + inner
 
 
 def message(number: int, size: int = 14, **addresses: str) -> bytes:
