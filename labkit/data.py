@@ -106,7 +106,7 @@ class Campaign:
     def sessions(self) -> list[dict[str, Any]]:
         """Sessions in order, each with the facts of its hosts."""
         path = self.path / "sessions.json"
-        return list(_read_json(path, "sessions")["sessions"]) if path.is_file() else []
+        return list(_read_json(path)["sessions"]) if path.is_file() else []
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Campaign:
         if table.is_file():
             with _readable(table):
                 return pd.read_parquet(table)
-        records = [_read_json(one, "rows") for one in self.path.glob("trials/*/trial.json")]
+        records = [_read_json(one) for one in self.path.glob("trials/*/trial.json")]
         return pd.DataFrame([row for record in records for row in record["rows"]])
 
     @cached_property
@@ -265,7 +265,7 @@ def load(path: Path | str) -> Campaign:
     """
     folder = Path(path)
     if (folder / "plan.json").is_file():
-        return _read_plan(folder / "plan.json")
+        return Campaign(folder, _read_json(folder / "plan.json"))
     found = campaigns(folder)
     if len({one.study for one in found}) == 1:
         return found[-1]
@@ -281,7 +281,7 @@ def load(path: Path | str) -> Campaign:
 def campaigns(folder: Path | str) -> list[Campaign]:
     """Return every campaign in a folder, at any depth, in the order in which they were begun."""
     paths = sorted(Path(folder).rglob("plan.json"), key=lambda plan: (plan.parent.name, plan))
-    return [_read_plan(path) for path in paths]
+    return [Campaign(path.parent, _read_json(path)) for path in paths]
 
 
 def by_study(folder: Path | str) -> dict[str, Campaign]:
@@ -305,21 +305,25 @@ def _numbers(levels: Iterable[Any]) -> list[Any]:
         return texts
 
 
-def _read_plan(path: Path) -> Campaign:
-    keys = ("study", "factors", "settings", "conditions", "order", "infeasible", "margin", "rig")
-    return Campaign(path.parent, _read_json(path, *keys))
+class _Document(dict[str, Any]):
+    """Content of a JSON file; a key that it does not have is an error that names the file."""
+
+    path: Path
+
+    def __missing__(self, key: str) -> Any:
+        what = f"a file of a campaign has no {key!r}"
+        raise DatasetError(what, where=str(self.path), remedy=_RESTORE)
 
 
-def _read_json(path: Path, *keys: str) -> dict[str, Any]:
-    """Return a JSON file of this format, which has some keys."""
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON file of this format."""
     with _readable(path):
-        data: dict[str, Any] = json.loads(path.read_text())
-        if data["format"] != FORMAT:
-            what = f"a campaign of format {data['format']}, and this labkit reads {FORMAT}"
-            remedy = "read it with the labkit that measured it, or measure again with --new"
-            raise DatasetError(what, where=str(path), remedy=remedy)
-        for key in keys:
-            data[key]
+        data = _Document(json.loads(path.read_text()))
+        data.path = path
+    if data["format"] != FORMAT:
+        what = f"a campaign of format {data['format']}, and this labkit reads {FORMAT}"
+        remedy = "read it with the labkit that measured it, or measure again with --new"
+        raise DatasetError(what, where=str(path), remedy=remedy)
     return data
 
 

@@ -37,34 +37,45 @@ def html(value: Any) -> str:
     return "" if value is None or value != value else escape(str(value))
 
 
-def html_table(frame: pd.DataFrame, caption: str, classes: str = "") -> Html:
-    """Show a frame as a table that scrolls in a box of its own.
+@dataclass(frozen=True, repr=False)
+class Table:
+    """A table that displays itself, in a page in a box that scrolls by itself.
 
     Cells are texts, numbers in their final form, or `Html`; the first column names a row. An index
     called ``id`` gives anchors, and `classes` are those of the stylesheet.
     """
-    kinds = []
-    for name in frame:
-        texts = frame[name].map(html).str.replace("<[^>]*>", "", regex=True)
-        long = texts.str.len().max() > _LONG
-        number = pd.api.types.is_numeric_dtype(frame[name])
-        kinds.append(' class="number"' if number else ' class="text"' if long else "")
-    head = [
-        f'<th scope="col"{kinds[at]}>{html(name)}</th>' if name else "<td></td>"
-        for at, name in enumerate(frame)
-    ]
-    rows = []
-    for key, *values in frame.itertuples():
-        cells = [f"<td{kinds[at]}>{html(value)}</td>" for at, value in enumerate(values)]
-        cells[0] = f'<th scope="row"{kinds[0]}>{html(values[0])}</th>'
-        anchor = f' id="{html(key)}"' if frame.index.name == "id" else ""
-        rows.append(f"<tr{anchor}>{''.join(cells)}</tr>\n")
-    name = html(caption)
-    return Html(
-        f'<div class="wide" tabindex="0" role="group" aria-label="{name}"><table class="{classes}">'
-        f"<caption><span>{name}</span></caption>\n<thead><tr>{''.join(head)}</tr></thead>\n"
-        f"<tbody>\n{''.join(rows)}</tbody></table></div>"
-    )
+
+    frame: pd.DataFrame
+    caption: str
+    classes: str = ""
+
+    def __repr__(self) -> str:
+        return f"{self.caption}\n{self.frame.to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        frame, kinds = self.frame, []
+        for name in frame:
+            texts = frame[name].map(html).str.replace("<[^>]*>", "", regex=True)
+            long = texts.str.len().max() > _LONG
+            number = pd.api.types.is_numeric_dtype(frame[name])
+            kinds.append(' class="number"' if number else ' class="text"' if long else "")
+        head = [
+            f'<th scope="col"{kinds[at]}>{html(name)}</th>' if name else "<td></td>"
+            for at, name in enumerate(frame)
+        ]
+        rows = []
+        for key, *values in frame.itertuples():
+            cells = [f"<td{kinds[at]}>{html(value)}</td>" for at, value in enumerate(values)]
+            cells[0] = f'<th scope="row"{kinds[0]}>{html(values[0])}</th>'
+            anchor = f' id="{html(key)}"' if frame.index.name == "id" else ""
+            rows.append(f"<tr{anchor}>{''.join(cells)}</tr>\n")
+        name = html(self.caption)
+        return (
+            f'<div class="wide" tabindex="0" role="group" aria-label="{name}">'
+            f'<table class="{self.classes}">'
+            f"<caption><span>{name}</span></caption>\n<thead><tr>{''.join(head)}</tr></thead>\n"
+            f"<tbody>\n{''.join(rows)}</tbody></table></div>"
+        )
 
 
 def noted(text: Any, *notes: Any) -> Html:

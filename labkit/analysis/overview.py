@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.analysis.html import VERDICTS, Html, html, html_table, noted, verdict
+from labkit.analysis.html import VERDICTS, Html, Table, html, noted, verdict
 from labkit.analysis.stats import LEAST_BLOCKS
 from labkit.paths import project
 
@@ -50,7 +50,7 @@ def opening(findings: pd.DataFrame, answers: Answers) -> Html:
     return Html("\n".join(lines))
 
 
-def answers_table(answers: Answers) -> Html:
+def answers_table(answers: Answers) -> Table:
     """Show each study with its first answer and a link to its page."""
     columns = ["Question", "Answer", "Ratio [95 % interval]", "Measured"]
     rows = []
@@ -63,7 +63,7 @@ def answers_table(answers: Answers) -> Html:
         measured = f"{one['source']}, {first['n_blocks']:.0f} blocks"
         rows.append((question, one["sentences"][0], first["ratio"], measured))
     table = pd.DataFrame(rows, columns=columns)
-    return html_table(table, "The studies and their first answers", classes="stacked")
+    return Table(table, "The studies and their first answers", classes="stacked")
 
 
 def verdict_bars(claims: pd.DataFrame) -> Html:
@@ -81,11 +81,11 @@ def verdict_bars(claims: pd.DataFrame) -> Html:
         rows.append((paper, Html(f'<div class="bar">{"".join(parts)}</div>'), len(own)))
     table = pd.DataFrame(rows, columns=["Paper", "Verdicts", "Claims"])
     key = "".join(f'<span class="{kind}">{word}</span>' for word, kind in VERDICTS.items())
-    shown = html_table(table, "The papers' claims by verdict", classes="bars")
-    return Html(f'<p class="key">{key}</p>\n{shown.text}')
+    shown = Table(table, "The papers' claims by verdict", classes="bars")
+    return Html(f'<p class="key">{key}</p>\n{shown._repr_html_()}')
 
 
-def findings_table(findings: pd.DataFrame) -> Html:
+def findings_table(findings: pd.DataFrame) -> Table:
     """Show findings with their verdicts and the reasons."""
     rows = [
         (
@@ -96,7 +96,7 @@ def findings_table(findings: pd.DataFrame) -> Html:
         for one in findings.to_dict("records")
     ]
     table = pd.DataFrame(rows, columns=["Finding", "Verdict", "Why"])
-    return html_table(table, "Findings that the papers are cited for", classes="stacked")
+    return Table(table, "Findings that the papers are cited for", classes="stacked")
 
 
 def paper(ledger: pd.DataFrame, source: str) -> Html:
@@ -116,12 +116,12 @@ def paper(ledger: pd.DataFrame, source: str) -> Html:
     ]
     index = pd.Index(own["id"], name="id")
     table = pd.DataFrame(rows, index, ["Claim", "Published", "Measured", "Verdict"])
-    claims = html_table(table, f"Claims of {source}", classes="stacked")
+    claims = Table(table, f"Claims of {source}", classes="stacked")
     printed = pd.read_csv(project(f"data/published/{source}.csv"), dtype=str, keep_default_na=False)
     printed = printed[printed["item"].str.startswith("Table")]
     printed = printed[["label", "statistic", "value", "unit", "item"]]
-    numbers = html_table(printed.rename(columns=str.capitalize), f"Numbers printed by {source}")
+    numbers = Table(printed.rename(columns=str.capitalize), f"Numbers printed by {source}")
     return Html(
-        f'<h2 id="{html(source)}">{html(source)}</h2>\n{claims.text}\n'
-        f"<details><summary>Its tables, as printed</summary>{numbers.text}</details>"
+        f'<h2 id="{html(source)}">{html(source)}</h2>\n{claims._repr_html_()}\n'
+        f"<details><summary>Its tables, as printed</summary>{numbers._repr_html_()}</details>"
     )

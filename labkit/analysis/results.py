@@ -25,7 +25,7 @@ from scipy.stats import linregress
 from labkit.analysis import package, plots, stats, words
 from labkit.analysis.claims import current, ledger, read_ledger
 from labkit.analysis.comparability import SATURATED_SHARE
-from labkit.analysis.html import Html, html_table
+from labkit.analysis.html import Html, Table
 from labkit.analysis.papers import side_by_side
 from labkit.analysis.publish import ANSWER
 from labkit.analysis.stats import BlockTable, Mean, NotMeasured, holm
@@ -36,20 +36,6 @@ from labkit.units import column as described
 
 Names = str | Sequence[str]
 Shown = plots.Figure | Html
-
-
-@dataclass(frozen=True, repr=False)
-class Table:
-    """A table in words, which displays itself."""
-
-    frame: pd.DataFrame
-    caption: str
-
-    def __repr__(self) -> str:
-        return f"{self.caption}\n{self.frame.to_string(index=False)}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.frame, self.caption).text
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,7 +83,7 @@ class Comparison:
         text = described(self.shared["metric"]).text
         caption = f"{text[:1].upper()}{text[1:]}{against}; margin "
         caption += words.percent(self.shared["margin"]) + ("" if rows else ": not measured")
-        return html_table(frame, caption).text
+        return Table(frame, caption)._repr_html_()
 
     def _rows(self, levels: Sequence[Any], by: Mapping[str, Any]) -> pd.DataFrame:
         """Return the rows of some levels, in their order; those not measured say so."""

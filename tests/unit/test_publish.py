@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from labkit import cli
 from labkit.analysis import claims, overview
-from labkit.analysis.html import VERDICTS, Html, html_table
+from labkit.analysis.html import VERDICTS, Html, Table
 from labkit.analysis.publish import ANSWER, page, report
 
 HOSTILE = "<script src=https://evil.example/x.js></script><img src=x onerror=alert(1)>"
@@ -40,7 +40,7 @@ def shown(data: dict[str, Any], **metadata: Any) -> Any:
 def soup(tmp_path_factory: pytest.TempPathFactory) -> BeautifulSoup:
     """A page with hostile texts in every kind of output."""
     folder = tmp_path_factory.mktemp("page")
-    table = html_table(pd.DataFrame({HOSTILE: [HOSTILE]}), HOSTILE)
+    table = Table(pd.DataFrame({HOSTILE: [HOSTILE]}), HOSTILE)
     stream = nb.new_output("stream", name="stdout", text=HOSTILE)
     error = nb.new_output("error", ename=HOSTILE, evalue="", traceback=[HOSTILE])
     executed = write(
@@ -48,7 +48,7 @@ def soup(tmp_path_factory: pytest.TempPathFactory) -> BeautifulSoup:
         nb.new_markdown_cell("# A <title>\n\nText."),
         nb.new_code_cell("blocks: int = 5", metadata={"tags": ["parameters"]}),
         nb.new_code_cell("secret", metadata={"tags": ["hide"]}),
-        shown({"text/html": table.text, "text/plain": "Html"}),
+        shown({"text/html": table._repr_html_(), "text/plain": "Html"}),
         shown({"text/markdown": HOSTILE}),
         shown({"text/plain": HOSTILE}),
         shown({"application/javascript": "alert(1)", "text/plain": "js"}),
@@ -94,7 +94,7 @@ def test_the_same_notebook_gives_the_same_bytes(tmp_path: Path) -> None:
 @given(st.lists(TEXT, min_size=1), TEXT)
 def test_every_text_of_a_table_is_shown_as_it_is(texts: list[str], caption: str) -> None:
     frame = pd.DataFrame({"name": texts, "number": 1.5, "own": [Html("<b>x</b>")] * len(texts)})
-    soup = BeautifulSoup(html_table(frame, caption).text, "html.parser")
+    soup = BeautifulSoup(Table(frame, caption)._repr_html_(), "html.parser")
     assert [row.th.get_text() for row in soup.tbody.find_all("tr")] == texts
     assert len(soup.tbody.find_all("b")) == len(texts) == len(soup.find_all("td", class_="number"))
     assert soup.caption.get_text() == caption
@@ -204,7 +204,7 @@ def test_the_index_and_the_ledger_escape_and_count() -> None:
         overview.paper(rows, "jha2018"),
         overview.answers_table(answers),
     ]
-    soup = BeautifulSoup("".join(part.text for part in parts), "html.parser")
+    soup = BeautifulSoup("".join(part._repr_html_() for part in parts), "html.parser")
     assert not soup.find_all(["script", "img"])
     assert [one.get_text() for one in soup.select("tbody .verdict")] == [*VERDICTS, *VERDICTS]
     assert len(soup.select(".alarm")) == 3 and soup.find("tr", id="i")
