@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.signal import lfilter
 
-from labkit.analysis.claims import ALPHA, MARGIN, Evidence, Part, combine, load_papers
+from labkit.analysis.claims import ALPHA, MARGIN, Evidence, Part, decide, load_papers
 from labkit.analysis.stats import Floats, Numbers, equivalence, holm, ratio, row
 from labkit.data import campaigns
 
@@ -167,11 +167,8 @@ def judge(kind: str, shape: Shape, numbers: Sequence[Numbers]) -> tuple[str, flo
         mean = ratio(one)
         inside = equivalence(one, mean, low, high)
         parts.append(Part("", mean, low, high, size, inside, len(numbers), may_fail))
-    word = combine([part.verdict for part in parts], shape.most)
-    failing = sorted(part.count * part.p_fails for part in parts)[may_fail]
-    holding = sorted(part.p_holds for part in parts)[-1 - may_fail]
-    p = shape.analyses * (failing if word == FAILS else holding)
-    return word, p, [part.estimate.interval() for part in parts]
+    word, _, p = decide(parts, shape.most)
+    return word, shape.analyses * p, [part.estimate.interval() for part in parts]
 
 
 def simulate(scenario: Scenario, shapes: Sequence[Shape], experiments: int) -> dict[str, Any]:

@@ -378,12 +378,22 @@ def _needs(row: Mapping[str, Any], shared: Iterable[Mapping[str, Any]]) -> dict[
     return {**found, **row.get("needs", {})}
 
 
-def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
-    """Return the ledger's row of a claim in one campaign.
+def decide(parts: Sequence[Part], most: bool) -> tuple[str, Part, float]:
+    """Return the verdict of a claim, the part that decides it, and its p-value.
 
-    The numbers are those of the deciding part: the most clearly failing one of a claim that does
-    not hold, else the least clearly holding one, but for those that may fail.
+    It is the most clearly failing part of a claim that does not hold, else the least clearly
+    holding one, but for those that may fail.
     """
+    verdict, may_fail = combine([part.verdict for part in parts], most), parts[0].may_fail
+    if verdict == "does not hold here":
+        part = sorted(parts, key=lambda part: part.p_fails)[may_fail]
+        return verdict, part, part.count * part.p_fails
+    part = sorted(parts, key=lambda part: part.p_holds, reverse=True)[may_fail]
+    return verdict, part, part.p_holds
+
+
+def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
+    """Return the ledger's row of a claim in one campaign, with the numbers of its deciding part."""
     needs = lacking(claim, evidence.campaign)
     row = {name: getattr(claim, name) for name in COLUMNS if hasattr(claim, name)}
     row |= {"needs": needs, "published": claim.paper, "n_blocks": 0, "p": math.nan, "parts": ""}
@@ -392,13 +402,7 @@ def evaluate(claim: Claim, evidence: Evidence) -> dict[str, Any]:
     except NotMeasured as reason:
         verdict = "needs" if needs else "cannot tell"
         return row | {"verdict": verdict, "why": f"not measured: {reason}", "marks": ""}
-    verdict = combine([part.verdict for part in parts], claim.most)
-    may_fail = parts[0].may_fail
-    failing = sorted(parts, key=lambda part: part.p_fails)
-    holding = sorted(parts, key=lambda part: part.p_holds, reverse=True)
-    refuted = verdict == "does not hold here"
-    deciding = (failing if refuted else holding)[may_fail]
-    p_value = deciding.count * deciding.p_fails if refuted else deciding.p_holds
+    verdict, deciding, p_value = decide(parts, claim.most)
     low, high = deciding.estimate.interval()
     compared = bool(claim.order or (claim.to and not claim.line))
     texts = [part.text(claim.value, compared) for part in parts]
