@@ -16,6 +16,8 @@ BOOT = (
     "import json, sys; request = json.load(sys.stdin); "
     "exec(compile(request['source'], 'agent.py', 'exec')); main(request)"
 )
+#: Variables of a job, which every descendant inherits: its label and its folder.
+LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
 #: The text of this file, for jobs that run a function of it.
 SOURCE = ""
 
