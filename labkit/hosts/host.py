@@ -134,7 +134,10 @@ class Host:
         """
         request = {"source": _SOURCE, "function": function, "arguments": arguments}
         argv = ("python3", "-ISc", agent.BOOT)
-        answer = json.loads(self.run(*argv, input=json.dumps(request), timeout=timeout).stdout)
+        # An agent is not part of the job that calls it.
+        env = {agent.LABEL: "", agent.JOB: ""}
+        done = self.run(*argv, input=json.dumps(request), timeout=timeout, env=env)
+        answer = json.loads(done.stdout)
         if "error" in answer:
             raise CommandFailed(
                 f"{function} failed",
