@@ -6,16 +6,26 @@ both ends always have the same version. It needs Python 3.9 and only its standar
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import re
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 #: The program of ``python3 -IS -c``; the request has the text of this file as its ``source``.
 BOOT = (
     "import json, sys; request = json.load(sys.stdin); "
     "exec(compile(request['source'], 'agent.py', 'exec')); main(request)"
 )
+#: Variables of a job, which every descendant inherits: its label and its folder.
+LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
 #: The text of this file, for jobs that run a function of it.
 SOURCE = ""
 
@@ -26,6 +36,187 @@ def read(path: str, default: str = "") -> str:
         return Path(path).read_text("utf-8", "surrogateescape").strip()
     except OSError:
         return default
+
+
+# Jobs: a supervisor locks a file as long as a job runs, so that waiting for it is no polling.
+
+
+def start(folder: str, argv: list[str], label: str) -> int:
+    """Start a detached job with its output in `folder`; return its process.
+
+    Other users neither list the folder nor read what is in it; the job has its caller's mask.
+    """
+    mask = os.umask(0o066)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    lock = os.open(f"{folder}/lock", os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OSError(f"a job is running in {folder}") from None
+    for name in ("status", "pid"):
+        Path(folder, name).unlink(missing_ok=True)
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        _supervise(folder, argv, label, mask, writing)
+        os._exit(0)
+    os.close(writing)
+    return int(os.read(reading, 100))
+
+
+def _supervise(folder: str, argv: list[str], label: str, mask: int, report: int) -> None:
+    """Run a job, report its process, and write how it ended; the lock ends with this process."""
+    os.setsid()
+    for stream, name in enumerate((os.devnull, f"{folder}/stdout", f"{folder}/stderr")):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666), stream)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # unlike an ignored signal, it is not inherited
+    environment = {**os.environ, LABEL: label, JOB: folder}
+    began = time.monotonic()
+    job = subprocess.Popen(["env", "--", *argv], cwd=folder, umask=mask, env=environment)
+    Path(folder, "pid").write_text(f"{job.pid} {os.getpid()}")
+    os.write(report, str(job.pid).encode())
+    os.close(report)
+    status = job.wait()
+    ended = Path(folder, "status.part")
+    ended.write_text(f"{status if status >= 0 else 128 - status} {time.monotonic() - began:.6f}\n")
+    ended.rename(f"{folder}/status")
+
+
+def wait(folder: str, seconds: float = 0.0) -> dict[str, Any]:
+    """Wait for the end of a job, asleep; return its state, status, duration and output.
+
+    The state is ``running``, ``ended``, or ``lost`` if its supervisor was killed.
+    """
+    ended = _ended(folder, seconds)
+    words = read(f"{folder}/status").split()
+    return {
+        "state": "running" if not ended else "ended" if words else "lost",
+        "status": int(words[0]) if words else None,
+        "seconds": float(words[1]) if words else 0.0,
+        "stdout": Path(folder, "stdout").read_bytes().decode(errors="replace"),
+        "stderr": Path(folder, "stderr").read_bytes().decode(errors="replace"),
+    }
+
+
+def running(folder: str) -> bool:
+    """Tell whether a job is running, also if its supervisor was killed."""
+    pid, _ = _processes(folder)
+    return not _ended(folder) or pid in _members(f"{JOB}={folder}\0")
+
+
+def stop(folder: str, grace: float) -> None:
+    """End a job with all its descendants: TERM, and after `grace` seconds KILL."""
+    # As long as the lock is held, the session's number cannot belong to another process.
+    _, session = (0, 0) if _ended(folder) else _processes(folder)
+    _end(lambda: _members(f"{JOB}={folder}\0", session), grace)
+
+
+def _processes(folder: str) -> tuple[int, int]:
+    """Return the process of a job and that of its supervisor."""
+    job, supervisor = (read(f"{folder}/pid") or "0 0").split()
+    return int(job), int(supervisor)
+
+
+def _ended(folder: str, seconds: float = 0.0) -> bool:
+    """Wait until no supervisor holds the lock of a job; tell whether that is so."""
+    try:
+        with Path(folder, "lock").open("rb") as lock:
+            return _locked(lock, fcntl.LOCK_SH, seconds)
+    except FileNotFoundError:
+        return True
+
+
+def await_output(folder: str, pattern: str, seconds: float) -> bool:
+    """Wait until a job has printed a pattern; tell whether it has."""
+    deadline = time.monotonic() + seconds
+    while not any(re.search(pattern, read(f"{folder}/{name}")) for name in ("stdout", "stderr")):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def labelled(prefix: str) -> list[tuple[int, str, str]]:
+    """Return process, label and command of each process whose label begins so."""
+    rows = []
+    for pid in _members(f"{LABEL}={prefix}"):
+        variables = read(f"/proc/{pid}/environ").split("\0")
+        labels = [text for text in variables if text.startswith(f"{LABEL}={prefix}")]
+        command = read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+        rows += [(pid, text.partition("=")[2], command) for text in labels]
+    return rows
+
+
+def stop_labelled(prefix: str, grace: float) -> list[tuple[int, str, str]]:
+    """End the processes whose label begins so; return what they were."""
+    rows = labelled(prefix)
+    _end(lambda: _members(f"{LABEL}={prefix}"), grace)
+    return rows
+
+
+def _members(mark: str, session: int = 0) -> list[int]:
+    """Return the processes with a mark in their environment, or in a session.
+
+    The ancestors of this process are left out: they may have the label of what called them.
+    """
+    spared, ancestor = set(), os.getpid()
+    while ancestor:
+        spared.add(ancestor)
+        ancestor = int(_stat(ancestor)[1])
+    found, wanted = [], f"\0{mark}".encode("utf-8", "surrogateescape")
+    for pid in sorted(int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()):
+        with contextlib.suppress(OSError):
+            state, _, _, own, *_ = _stat(pid)
+            if pid in spared or state == "Z":
+                continue
+            if (session and int(own) == session) or (
+                wanted in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+            ):
+                found.append(pid)
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of a process from its state on: parent, group, session ..."""
+    # The program's name in parentheses may contain anything.
+    text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    return text.rpartition(")")[2].split()
+
+
+def _end(find: Callable[[], list[int]], grace: float) -> None:
+    _signal(find(), signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while find() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    deadline = time.monotonic() + 5
+    while left := find():
+        if time.monotonic() > deadline:
+            raise OSError(f"processes cannot be ended: {left}")
+        _signal(left, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def _locked(file: IO[bytes], kind: int, seconds: float) -> bool:
+    """Lock a file within a time; tell whether that worked."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        fcntl.flock(file, kind)
+    except TimeoutError:
+        return False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return True
 
 
 def main(request: dict[str, Any]) -> None:
