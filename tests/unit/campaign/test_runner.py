@@ -332,8 +332,8 @@ def test_what_was_read_back_of_every_placement_is_kept(rig: Rig) -> None:
     )
     trial._keep("sink", sink)
     trial._keep("hop", hop)
-    for main, name, other in ((hop, "sink", sink), (sink, "hop", hop)):
-        trial._keep_verifications(main)
+    for main, own, name, other in ((hop, "hop", "sink", sink), (sink, "sink", "hop", hop)):
+        trial._main = own
         assert trial.record["verification"] == main.verification
         assert trial.record["verifications"] == {name: other.verification}
 
