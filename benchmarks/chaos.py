@@ -40,7 +40,8 @@ import numpy as np
 
 from labkit import Rig, Study, bare, docker
 from labkit.campaign import runner, store, trial
-from labkit.campaign.treatments import IdlePolicy, PacketCapture
+from labkit.campaign.background import capture
+from labkit.campaign.treatments import IdlePolicy
 from labkit.design import trial_name
 from labkit.errors import LabkitError
 from labkit.hosts import LocalHost
@@ -163,7 +164,7 @@ def counted(stdout: str, log: str) -> Measurement:
 
 def short(trial: trial.Trial) -> Measurement:
     """Run a trial of under a second; its samples can be checked."""
-    with trial.apply("idle"), trial.serve(waiting("net"), trial.placement) as server:
+    with trial.serve(waiting("net"), trial.placement) as server:
         argv = ("sh", "-c", f"sleep 0.3; seq {SAMPLES}")
         return trial.measure(Client(argv, server.address, 2.0, counted))
 
@@ -171,8 +172,7 @@ def short(trial: trial.Trial) -> Measurement:
 def disturbed(trial: trial.Trial) -> Measurement:
     """Run the trial of a case of tampering."""
     case, over, delay = _TAMPERING[0]
-    with trial.apply("idle"):
-        return run_case(trial._rig, trial, case, over, delay)
+    return run_case(trial._rig, trial, case, over, delay)
 
 
 def measure(folder: Path, blocks: int, case: Case | None, broken: Broken | None) -> None:
@@ -469,7 +469,7 @@ FAULTS = [
 def capturing(scene: Scene) -> Iterator[None]:
     """Capture on the collector."""
     label = f"trial-{os.getpid()}-chaos"
-    with scene.lab.collector("clean"), PacketCapture().apply(scene.lab, "on", label):
+    with scene.lab.collector("clean"), capture(scene.lab, label, "udp"):
         yield
 
 

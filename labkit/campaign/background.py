@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from labkit.errors import ToolOutput
+from labkit.errors import RigError, ToolOutput
 from labkit.hosts import Host, Job, script, start_job
 from labkit.hosts.target import Target
+from labkit.rig import Rig
 from labkit.runtimes import Runtime
 from labkit.tools.base import Client
 
@@ -170,39 +171,42 @@ class Captured:
 
 
 @contextmanager
-def capture_packets(
-    target: Target, interface: str, label: str, cpus: str, expression: str
-) -> Iterator[Captured]:
-    """Capture on an interface of the collector during a ``with`` block, with tcpdump's filter."""
+def capture(rig: Rig, trial: str, expression: str) -> Iterator[Captured]:
+    """Capture on the rig's collector during a ``with`` block, with tcpdump's filter."""
+    if "collector" not in rig.targets:
+        raise RigError("the rig has no collector", remedy="run inside `with lab.collector(): ...`")
+    target, interface = rig.targets["collector"], rig.interfaces["collector"][0]
+    label, where = f"{trial}-capture", f"host {target.host.name}, interface {interface}"
     directory = f"{target.directory}/{label}"
     job, captured = Job(target.host, directory), Captured()
     options = ["-i", interface, "-n", "-s", str(SNAPLEN), "-B", str(BUFFER)]
     options += ["--time-stamp-precision=nano", "-w", f"{directory}/packets.pcap"]
     # The directory is root's, so that tcpdump must not change its user.
-    argv = ["taskset", "-c", cpus, "tcpdump", *options, "-Z", "root", expression]
-    try:
-        job = start_job(target.host, argv, directory=directory, label=label)
-        ready = job.await_output("listening on")
-        if ready.status != 0:
-            raise ToolOutput(
-                "tcpdump does not capture",
-                where=f"host {target.host.name}, interface {interface}",
-                why=ready.stderr.strip()[-400:],
-                remedy="is it installed on the collector?",
-            )
-        yield captured
-        time.sleep(_BLOCK)
-        if not job.running():
-            raise ToolOutput(
-                "tcpdump ended while it captured",
-                where=f"host {target.host.name}, interface {interface}",
-                why=job.stderr().strip()[-400:],
-                remedy="the trial is attempted again",
-            )
-        job.stop()
-        fetched = target.host.run(*script(_FETCH, directory), timeout=600).stdout
-        captured.packets = gzip.decompress(base64.b64decode(fetched))
-        captured.summary = job.stderr()
-    finally:
-        job.stop()
-        target.host.run("rm", "-rf", "--", directory)
+    argv = ["taskset", "-c", rig.cpu_map["collector"], "tcpdump", *options, "-Z", "root"]
+    with rig.mirror():
+        try:
+            job = start_job(target.host, [*argv, expression], directory=directory, label=label)
+            ready = job.await_output("listening on")
+            if ready.status != 0:
+                raise ToolOutput(
+                    "tcpdump does not capture",
+                    where=where,
+                    why=ready.stderr.strip()[-400:],
+                    remedy="is it installed on the collector?",
+                )
+            yield captured
+            time.sleep(_BLOCK)
+            if not job.running():
+                raise ToolOutput(
+                    "tcpdump ended while it captured",
+                    where=where,
+                    why=job.stderr().strip()[-400:],
+                    remedy="the trial is attempted again",
+                )
+            job.stop()
+            fetched = target.host.run(*script(_FETCH, directory), timeout=600).stdout
+            captured.packets = gzip.decompress(base64.b64decode(fetched))
+            captured.summary = job.stderr()
+        finally:
+            job.stop()
+            target.host.run("rm", "-rf", "--", directory)

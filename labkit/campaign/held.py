@@ -7,7 +7,6 @@ a client, which runs only within the window, its shell reads how it was when it 
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +17,11 @@ from labkit.errors import ManipulationError
 from labkit.hosts import script
 from labkit.hosts.journal import DIRECTORY
 from labkit.placement import cpu_set
+from labkit.runtimes import Server
 from labkit.runtimes.observed import sections
 
 #: Shell functions `placements` and `networks`, which take a list of words each, those of
-#: `labkit.campaign.record.Kernel`. Few processes read many files each, since a snapshot takes time
+#: `labkit.campaign.window.Kernel`. Few processes read many files each, since a snapshot takes time
 #: from every trial.
 SHOW = (
     r"""
@@ -325,9 +325,37 @@ def _links(text: str, queues: str) -> Iterator[tuple[str, dict[str, str]]]:
         yield name, facts
 
 
-def complete(texts: Iterable[str]) -> bool:
-    """Tell whether all snapshots were taken to their end."""
-    return all("\n@@ end" in text for text in texts)
+def check(
+    snapshots: Iterable[tuple[str, tuple[str, str]]],
+    servers: Mapping[str, Server],
+    main: str,
+    links: Collection[str],
+) -> dict[str, Facts]:
+    """Return what was the same before and after a window, by host; `links` are the lab's.
+
+    Nothing is compared where a snapshot was not taken to its end.
+
+    Raises
+    ------
+    ManipulationError
+        Something differs between the snapshots, or since a placement was verified.
+    """
+    pairs = list(snapshots)
+    if not all("\n@@ end" in text for _, texts in pairs for text in texts):
+        return {}
+    found = {}
+    ending = [name for name, server in servers.items() if server.ends_with_client]
+    for host, texts in pairs:
+        before, after = (parse(text, links, main) for text in texts)
+        changes = [
+            change
+            for name, server in servers.items()
+            for change in since(server.verification, name, before)
+        ]
+        changes += differences(without_ended(before, after, ending), after)
+        raise_changed(changes, f"host {host}")
+        found[host] = after.record()
+    return found
 
 
 def without_ended(before: Held, after: Held, ending: Collection[str]) -> Held:
@@ -388,12 +416,11 @@ def _changes(subject: str, before: Mapping[str, str], after: Mapping[str, str]) 
 
 def _changed_lines(before: str, after: str) -> str:
     """Return which rules were removed and added."""
-    lines = difflib.ndiff(before.splitlines(), after.splitlines())
-    changed = [line for line in lines if line[0] in "+-" and line[1:].strip(" {}")]
-    words = {"+": "added", "-": "removed"}
-    shown = [f"{words[line[0]]} {' '.join(line[1:].split())!r}" for line in changed[:_LISTED]]
+    old, new = ([" ".join(row.split()) for row in text.splitlines()] for text in (before, after))
+    changed = [f"removed {row!r}" for row in old if row not in new]
+    changed += [f"added {row!r}" for row in new if row not in old]
     more = [f"and {len(changed) - _LISTED} lines more"] if len(changed) > _LISTED else []
-    return f"rules changed: {', '.join([*shown, *more])}"
+    return f"rules changed: {', '.join([*changed[:_LISTED], *more])}"
 
 
 def since(verification: Mapping[str, Any], name: str, before: Held) -> list[str]:

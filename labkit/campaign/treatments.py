@@ -1,8 +1,8 @@
 """Treatments: settings that the level of a factor applies around a trial.
 
 A study declares them by factor or setting: ``Study(treatments={"wait": BusyPolling()})``. A
-treatment says which rigs are able to run it, is applied by the protocol, and is verified in every
-window. A factor or setting without a treatment is a value that only the protocol reads.
+treatment says which rigs are able to run it, is applied around the protocol, and is verified in
+every window. A factor or setting without a treatment is a value that only the protocol reads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from labkit.campaign.background import Captured, capture_packets
 from labkit.errors import CpusDisturbed, ManipulationError, RigError
 from labkit.hosts import Host, LocalHost, Tuning, script
 from labkit.hosts.journal import offload
@@ -27,8 +26,10 @@ from labkit.runtimes import Server
 
 #: The level of a treatment that leaves the host as it is.
 AS_FOUND = "as found"
+#: The hosts of the server, and of a client in a container.
+ENDS = ("sut", "peer")
 Levels = Mapping[str, Any]
-Mechanisms = Mapping[str, float]
+Counters = Mapping[str, float]
 
 
 class Treatment:
@@ -41,10 +42,8 @@ class Treatment:
         """Return why a rig cannot run `level` in a condition with `levels`, or None."""
         return None
 
-    def apply(
-        self, rig: Rig, level: Any, label: str, *args: Any, **options: Any
-    ) -> AbstractContextManager[Any]:
-        """Return the context in which the level is applied; `label` marks what it starts."""
+    def apply(self, rig: Rig, level: Any, label: str) -> AbstractContextManager[Any]:
+        """Return the context of a trial at the level; `label` marks what it starts."""
         return nullcontext()
 
     def placed(self, level: Any, server: Server) -> None:
@@ -56,7 +55,7 @@ class Treatment:
     def begin(self, rig: Rig, level: Any) -> None:
         """Apply what may only be there in the window itself, after every treatment is ready."""
 
-    def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
+    def check(self, level: Any, counters: Counters) -> list[str]:
         """Return flags: the validity rules that a window at the level breaks.
 
         Raises
@@ -65,6 +64,95 @@ class Treatment:
             The level had no effect.
         """
         return []
+
+
+class Needs(Treatment):
+    """The base of treatments whose `level` only needs a `capability` of the rig."""
+
+    level: ClassVar[str] = ""
+    capability: ClassVar[str] = ""
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        """Return why the rig lacks the capability, or None."""
+        return rig.missing.get(self.capability) if level == self.level else None
+
+
+class BusyPolling(Needs):
+    """Busy polling by the kernel, at the level "busy_poll"."""
+
+    level, capability = "busy_poll", "busy-poll"
+
+    def check(self, level: Any, counters: Counters) -> list[str]:
+        """Return a flag where polling took no packet."""
+        polled = level != self.level or counters.get("TcpExt.BusyPollRxPackets")
+        return [] if polled else ["busy polling took no packet"]
+
+
+class RealTime(Needs):
+    """The real-time scheduling class SCHED_FIFO, at the level "fifo", of the server or a client."""
+
+    known = ("other", "fifo")
+    level, capability = "fifo", "realtime"
+
+
+class ColdCache(Needs):
+    """Dropping a host's file caches, at the level "cold"."""
+
+    level, capability = "cold", "cold-cache"
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        """Return why caches cannot be dropped by a process on the host, or None."""
+        if level != self.level:
+            return None
+        return super().feasibility(rig, level, levels) or rig.infeasible(bare("rules"))
+
+
+class ContainerStorage(Treatment):
+    """The storage of Docker containers, a level of `labkit.placement.DRIVERS` or ``MOUNTS``."""
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        """Return why the rig has no such storage, or None."""
+        return rig.infeasible(docker("host", storage=level))
+
+
+class PacketCapture(Treatment):
+    """Capturing traffic at the switch on the collector (`Trial.capture`), "on" or "off"."""
+
+    known = ("off", "on")
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        """Return why nothing can be captured, or None."""
+        if level != "on" or "collector" in rig.targets:
+            return None
+        return rig.missing.get("collector", "the rig has no collector")
+
+
+@dataclass(frozen=True)
+class SecondHost(Treatment):
+    """Placements on a second host with an engine, ``peer``, at one level.
+
+    Parameters
+    ----------
+    at : object
+        The level that needs the second host.
+    spread : bool
+        Whether the condition's placement is then on both hosts.
+    """
+
+    at: Any
+    spread: bool = False
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        """Return why there is no second host for the condition, or None."""
+        if level != self.at:
+            return None
+        if "peer" not in rig.targets:
+            return rig.missing.get("peer", "the rig has no second host with an engine")
+        placements = [one for one in levels.values() if isinstance(one, Placement)]
+        clean = any(one.baseline_level == "clean" for one in placements)
+        if self.spread and clean and "clean-peer" not in rig.targets:
+            return "the rig has one host without an engine"
+        return None
 
 
 @dataclass(frozen=True)
@@ -92,74 +180,11 @@ class Pinning(Treatment):
             )
         return None
 
-    def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
+    def check(self, level: Any, counters: Counters) -> list[str]:
         """Return a flag where a pinned server migrated."""
-        migrations = mechanisms.get("migrations", 0)
+        migrations = counters.get("migrations", 0)
         pinned = level in ("split", "same")
         return [f"server migrated {migrations:.0f} times"] if pinned and migrations > 0 else []
-
-
-class BusyPolling(Treatment):
-    """Busy polling by the kernel, at the level "busy_poll"."""
-
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why the kernel cannot poll, or None."""
-        return rig.missing.get("busy-poll") if level == "busy_poll" else None
-
-    def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
-        """Return a flag where polling took no packet."""
-        polled = level != "busy_poll" or mechanisms.get("TcpExt.BusyPollRxPackets")
-        return [] if polled else ["busy polling took no packet"]
-
-
-class IdlePolicy(Treatment):
-    """The idle states of every machine: "held" at polling, which takes no time to leave.
-
-    An open file holds it, so the kernel reverts it even after a kill. "as found" changes nothing.
-    It is held from the window on: a hypervisor brings CPUs back to a shared cache (`SharedCache`)
-    only where they go idle and wake each other.
-    """
-
-    known = (AS_FOUND, "held")
-
-    def __init__(self) -> None:
-        #: The tuning of every machine to hold, by its role.
-        self._machines: dict[str, Tuning] = {}
-
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why a machine cannot be held, or None."""
-        for role in _machines(rig) if level == "held" else ():
-            if not takes_latency_request(rig.hosts[role]):
-                return f"{role}: idle states cannot be held: {LATENCY_REQUEST} is not writable"
-        return None
-
-    @contextmanager
-    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
-        """Let windows keep the CPUs of every machine from idle states that take time to leave."""
-        roles = _machines(rig) if level == "held" else ()
-        with ExitStack() as stack:
-            for role in roles:
-                self._machines[role] = stack.enter_context(Tuning(rig.hosts[role], label))
-            stack.callback(self._machines.clear)
-            yield
-
-    def begin(self, rig: Rig, level: Any) -> None:
-        """Keep them from those until the treatment ends."""
-        while self._machines:
-            role, tuning = self._machines.popitem()
-            if not tuning.hold_idle():
-                raise _not_set('the idle policy "held"', role, tuning)
-
-    def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
-        """Raise where the policy was not in effect at the end of the window."""
-        request = mechanisms.get("latency_request_us")
-        if level == "held" and request is not None and request > 0:
-            raise ManipulationError(
-                "the idle policy was not held",
-                why=f"the machine was allowed wake-up latencies of {request:.0f} us",
-                remedy="another program may have ended it: labkit clean, then run again",
-            )
-        return []
 
 
 class SharedCache(Treatment):
@@ -191,12 +216,12 @@ class SharedCache(Treatment):
         self._shared = not moved
         self._patience = max(self._patience / 2, 2.0) if moved else self._PATIENCE
 
-    def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
+    def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise `CpusDisturbed` where the CPUs were moved apart in the window."""
-        if level == "kept" and self._shared and apart(mechanisms):
+        if level == "kept" and self._shared and apart(counters):
             raise CpusDisturbed(
                 "the hypervisor moved the CPUs of generator and SUT apart in the window",
-                why=f"a cache line takes {mechanisms['cache_line_ns']:.0f} ns there and back: they "
+                why=f"a cache line takes {counters['cache_line_ns']:.0f} ns there and back: they "
                 "share no cache",
                 remedy='the trial is repeated; shared_cache "as found" keeps such trials',
             )
@@ -209,50 +234,104 @@ class CpuSpeed(Treatment):
     Another guest may use the other thread of its core, which steal does not show; the CPU then runs
     at 0.6 to 0.7 of its speed, for a tenth of a second to minutes. A trial is slow in which a
     reference operation (``reference_ns``, opening and closing /dev/null) took more than 1.25 times
-    the shortest time of the campaign so far. At "kept" it is repeated, after a pause; where the CPU
-    stays slow, it is flagged, as at "as found".
+    the shortest time of the campaign so far. At "kept" it is repeated at most twice, and then
+    flagged, as at "as found".
     """
 
     known = (AS_FOUND, "kept")
-    #: So many slow attempts in a row are repeated at most: half as many, but at least 1, after each
-    #: time that this did not help.
-    _PATIENCE = 8
-    #: Seconds before the first repetition; twice as many before each further one.
-    _PAUSE = 0.25
+    #: Repetitions in a row, and seconds before each.
+    REPETITIONS, _PAUSE = 2, 1.0
 
     def __init__(self) -> None:
         #: The shortest time so far in the campaign.
         self.least_ns = math.inf
-        self._patience, self._slow = self._PATIENCE, 0
+        self._slow = 0
 
     def ready(self, rig: Rig, level: Any) -> None:
         """Pause after attempts at which the CPU was slow."""
         if self._slow:
-            time.sleep(self._PAUSE * 2 ** (self._slow - 1))
+            time.sleep(self._PAUSE)
 
-    def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
+    def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise `CpusDisturbed` where the CPU was slow before, between or after the operations."""
-        self.least_ns = min(self.least_ns, mechanisms.get("reference_ns", math.inf))
-        if not slow(mechanisms, self.least_ns):
-            self._patience, self._slow = self._PATIENCE, 0
+        self.least_ns = min(self.least_ns, counters.get("reference_ns", math.inf))
+        if not slow(counters, self.least_ns):
+            self._slow = 0
             return []
-        if level != "kept":
-            return [CPU_SLOW]
         self._slow += 1
-        if self._slow > self._patience:
-            self._patience, self._slow = max(self._patience // 2, 1), 0
+        if level != "kept" or self._slow > self.REPETITIONS:
+            self._slow = 0
             return [CPU_SLOW]
         raise CpusDisturbed(
             "the CPU was slow in the window",
-            why=f"to open and close /dev/null took {mechanisms['reference_ns']:.0f} ns, where it "
+            why=f"to open and close /dev/null took {counters['reference_ns']:.0f} ns, where it "
             f"takes {self.least_ns:.0f}: another guest may have used the other thread of its core",
             remedy='the trial is repeated; cpu_speed "as found" flags and keeps it',
         )
 
 
+class IdlePolicy(Treatment):
+    """The idle states of every machine: "held" at polling, which takes no time to leave.
+
+    An open file holds it, so the kernel reverts it even after a kill. "as found" changes nothing.
+    It is held from the window on: a hypervisor brings CPUs back to a shared cache (`SharedCache`)
+    only where they go idle and wake each other.
+    """
+
+    known = (AS_FOUND, "held")
+
+    def __init__(self) -> None:
+        #: The tuning of every machine that is still to be held, by its role.
+        self._machines: dict[str, Tuning] = {}
+
+    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
+        """Return why a machine cannot be held, or None."""
+        for role in _machines(rig) if level == "held" else ():
+            if not takes_latency_request(rig.hosts[role]):
+                return f"{role}: idle states cannot be held: {LATENCY_REQUEST} is not writable"
+        return None
+
+    @contextmanager
+    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
+        """Let windows keep the CPUs of every machine from idle states that take time to leave."""
+        with ExitStack() as stack:
+            for role in _machines(rig) if level == "held" else ():
+                self._machines[role] = stack.enter_context(Tuning(rig.hosts[role], label))
+            stack.callback(self._machines.clear)
+            yield
+
+    def begin(self, rig: Rig, level: Any) -> None:
+        """Keep them from those until the trial ends."""
+        while self._machines:
+            role, tuning = self._machines.popitem()
+            _require(tuning.hold_idle(), tuning, role, 'the idle policy "held"')
+
+    def check(self, level: Any, counters: Counters) -> list[str]:
+        """Raise where the policy was not in effect at the end of the window."""
+        request = counters.get("latency_request_us")
+        if level == "held" and request is not None and request > 0:
+            raise ManipulationError(
+                "the idle policy was not held",
+                why=f"the machine was allowed wake-up latencies of {request:.0f} us",
+                remedy="another program may have ended it: labkit clean, then run again",
+            )
+        return []
+
+
 def _machines(rig: Rig) -> Sequence[str]:
     """Return a role for each machine of the rig."""
     return ["sut"] if rig.shared_kernel else list(rig.hosts)
+
+
+def _require(done: bool, tuning: Tuning, role: str, what: str) -> None:
+    """Raise `RigError` where a host did not take a setting."""
+    if not done:
+        raise RigError(
+            f"{what} cannot be set",
+            where=f"host {role}",
+            why="; ".join(tuning.notes),
+            remedy='measure with "as found"',
+        )
 
 
 _TCP = "/proc/sys/net/ipv4/tcp_"
@@ -272,10 +351,9 @@ class CongestionControl(Treatment):
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why an end cannot have the algorithm, or None."""
-        if level == AS_FOUND:
-            return None
-        for role, host in rig.hosts.items():
-            known = _controls(host)
+        for role, host in _controlled(rig, level):
+            # None where it cannot be set.
+            known = host.run(*script(_CONTROLS), check=False).stdout.split()
             if level not in known:
                 has = f"it has {', '.join(known)}" if known else "it cannot be set there"
                 return f"{role}: no TCP congestion control {level!r}: {has}"
@@ -284,18 +362,18 @@ class CongestionControl(Treatment):
     @contextmanager
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
         """Set the congestion control of the hosts' own network namespaces."""
+        hosts = _controlled(rig, level)
         with ExitStack() as stack:
-            roles = {} if level == AS_FOUND else rig.hosts
-            if roles and rig.kind == "virtual":
+            if hosts and rig.kind == "virtual":
                 # Only the machine's own namespace may allow an algorithm to the others.
                 machine = stack.enter_context(Tuning(LocalHost(), label))
                 allowed = machine.host.run("cat", _ALLOWED, check=False).stdout.split()
                 if level not in allowed:
                     machine.set_file(_ALLOWED, " ".join([*allowed, level]))
-            for role, host in roles.items():
+            for role, host in hosts:
                 tuning = stack.enter_context(Tuning(host, label))
-                if not tuning.set_file(_CONGESTION, level):
-                    raise _not_set(f"the TCP congestion control {level!r}", role, tuning)
+                done = tuning.set_file(_CONGESTION, level)
+                _require(done, tuning, role, f"the TCP congestion control {level!r}")
             yield
 
     def placed(self, level: Any, server: Server) -> None:
@@ -312,23 +390,12 @@ class CongestionControl(Treatment):
             raise ManipulationError(
                 f"the TCP congestion control is {found or 'unknown'}, not {level}",
                 where=f"host {server.host.name}, process {server.pid}",
-                remedy="place it inside the treatment's context: with trial.apply(...):",
+                remedy="something else has set it: leave the rig alone while it measures",
             )
 
 
-def _not_set(what: str, role: str, tuning: Tuning) -> RigError:
-    """Return the error of a host that does not take a setting."""
-    return RigError(
-        f"{what} cannot be set",
-        where=f"host {role}",
-        why="; ".join(tuning.notes),
-        remedy='measure with "as found"',
-    )
-
-
-def _controls(host: Host) -> list[str]:
-    """Return the algorithms of a host's kernel; none where it cannot be set."""
-    return host.run(*script(_CONTROLS), check=False).stdout.split()
+def _controlled(rig: Rig, level: Any) -> list[tuple[str, Host]]:
+    return [] if level == AS_FOUND else list(rig.hosts.items())
 
 
 #: What sends a packet in a tunnel as one of up to 64 KB, which the other end need not put together.
@@ -345,7 +412,7 @@ class TunnelOffload(Treatment):
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why an interface of the lab cannot be without it, or None."""
-        for role, device in _ends(rig) if level == "off" else ():
+        for role, device in _devices(rig, ENDS) if level == "off" else ():
             for feature in _TUNNEL_OFFLOADS:
                 if offload(rig.hosts[role], f"{device} {feature}") is None:
                     return f"{role}: the offload {feature} of {device} cannot be changed"
@@ -355,158 +422,35 @@ class TunnelOffload(Treatment):
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
         """Turn it off on the interfaces of both ends."""
         with ExitStack() as stack:
-            for role, device in _ends(rig) if level == "off" else ():
+            for role, device in _devices(rig, ENDS) if level == "off" else ():
                 tuning = stack.enter_context(Tuning(rig.hosts[role], label))
-                if not all(tuning.set_offload(device, name, "off") for name in _TUNNEL_OFFLOADS):
-                    raise _not_set(f"{device} without tunnel offloads", role, tuning)
+                done = all(tuning.set_offload(device, name, "off") for name in _TUNNEL_OFFLOADS)
+                _require(done, tuning, role, f"{device} without tunnel offloads")
             yield
 
 
-def _ends(rig: Rig) -> list[tuple[str, str]]:
-    """Return role and name of each interface of the lab at both ends."""
-    return [(role, device) for role in ENDS for device in rig.interfaces.get(role, ())]
-
-
-class ColdCache(Treatment):
-    """Dropping a host's file caches, at the level "cold"."""
-
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why caches cannot be dropped, or None."""
-        if level != "cold":
-            return None
-        return rig.missing.get("cold-cache") or rig.infeasible(bare("rules"))
-
-
-class RealTime(Treatment):
-    """The real-time scheduling class SCHED_FIFO, at the level "fifo", of the server or a client."""
-
-    known = ("other", "fifo")
-
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why there is no real-time class, or None."""
-        return rig.missing.get("realtime") if level == "fifo" else None
-
-
-class ContainerStorage(Treatment):
-    """The storage of Docker containers, a level of `labkit.placement.DRIVERS` or ``MOUNTS``."""
-
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why the rig has no such storage, or None."""
-        return rig.infeasible(docker("host", storage=level))
-
-
-@dataclass(frozen=True)
-class SecondHost(Treatment):
-    """Placements on a second host with an engine, ``peer``, at one level.
-
-    Parameters
-    ----------
-    at : object
-        The level that needs the second host.
-    spread : bool
-        Whether the condition's placement is then on both hosts.
-    """
-
-    at: Any
-    spread: bool = False
-
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why there is no second host for the condition, or None."""
-        if level != self.at:
-            return None
-        if "peer" not in rig.targets:
-            return rig.missing.get("peer", "the rig has no second host with an engine")
-        placements = [one for one in levels.values() if isinstance(one, Placement)]
-        clean = any(one.baseline_level == "clean" for one in placements)
-        if self.spread and clean and "clean-peer" not in rig.targets:
-            return "the rig has one host without an engine"
-        return None
-
-
-class PacketCapture(Treatment):
-    """Capturing traffic at the switch on the collector, "on" or "off"."""
-
-    known = ("off", "on")
-
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why nothing can be captured, or None."""
-        if level != "on" or "collector" in rig.targets:
-            return None
-        return rig.missing.get("collector", "the rig has no collector")
-
-    @contextmanager
-    def apply(
-        self, rig: Rig, level: Any, label: str, *, expression: str = "udp"
-    ) -> Iterator[Captured]:
-        """Capture packets that match a filter of tcpdump; none at "off"."""
-        if level == "off":
-            yield Captured()
-            return
-        if "collector" not in rig.targets:
-            raise RigError(
-                "the rig has no collector", remedy="run inside `with lab.collector(): ...`"
-            )
-        target, interface = rig.targets["collector"], rig.interfaces["collector"][0]
-        cpus = rig.cpu_map["collector"]
-        with (
-            rig.mirror(),
-            capture_packets(target, interface, f"{label}-capture", cpus, expression) as captured,
-        ):
-            yield captured
-
-
-#: The hosts of the server, and of a client in a container.
-ENDS = ("sut", "peer")
+def _devices(rig: Rig, roles: Sequence[str]) -> list[tuple[str, str]]:
+    """Return role and name of each interface of the lab on some hosts."""
+    return [(role, device) for role in roles for device in rig.interfaces.get(role, ())]
 
 
 class PacketSteering(Treatment):
-    """Steering received packets to CPUs, a level of `labkit.hosts.packet_steering.LEVELS`."""
+    """Steering received packets to CPUs (`Trial.steer`), a level of `LEVELS`."""
 
     known = LEVELS
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why the interfaces of the lab do not support the level, or None."""
-        for role in ENDS:
-            if role not in rig.targets:
-                return f"the rig has no host {role}"
-            if reason := _unsteerable(rig, role, LEVELS[level]):
-                return reason
-        return None
+        absent = [role for role in ENDS if role not in rig.targets]
+        return f"the rig has no host {absent[0]}" if absent else _unsteerable(rig, ENDS, level)
 
-    @contextmanager
-    def apply(
-        self, rig: Rig, level: Any, label: str, *, cpus: str = "own", at: Sequence[str] = ENDS
-    ) -> Iterator[dict[str, Any]]:
-        """Steer packets that the hosts `at` receive; yield what was read back, by role.
-
-        `cpus` is a CPU list: "own" for the CPUs of the receiving host, "all" for its machine's.
-        """
-        record: dict[str, Any] = {}
-        with ExitStack() as stack:
-            virtual = rig.kind == "virtual"
-            machine = stack.enter_context(Tuning(LocalHost(), label)) if virtual else None
-            for role in at:
-                if role not in rig.targets:
-                    raise RigError(
-                        f"cannot steer packets on {role}", why="the rig has no such host"
-                    )
-                tuning = stack.enter_context(Tuning(rig.hosts[role], label))
-                cpu_list, sysfs = _steering_cpus(rig, role, cpus), rig.targets[role].sysfs
-                record[role] = {
-                    device: steer(
-                        tuning, device, level, cpu_list, sysfs=sysfs, machine=machine
-                    ).record()
-                    for device in rig.interfaces[role]
-                }
-            yield record
-
-    def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
+    def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise unless packets were steered: ``rps_ipis`` counts interrupts between CPUs."""
-        if level != "off" and not mechanisms.get("rps_ipis"):
+        if level != "off" and not counters.get("rps_ipis"):
             raise ManipulationError(
                 "no packet was steered",
                 why="RPS interrupted no other CPU in the whole window"
-                if "rps_ipis" in mechanisms
+                if "rps_ipis" in counters
                 else "this kernel does not count the interrupts of RPS",
                 remedy="steer to a CPU that does not receive the device's interrupts",
             )
@@ -524,55 +468,50 @@ class ReceivingCpu(Treatment):
     known = (AS_FOUND, "own")
 
     def __init__(self) -> None:
-        self._steering = PacketSteering()
-        #: The level of packet steering that is in effect; None outside a trial.
-        self._level: str | None = None
+        #: Whether packets are moved in this trial.
+        self._moves = False
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why an interface of the lab cannot move packets, or None."""
-        roles = _receivers(rig) if level == "own" else []
-        return next(filter(None, (_unsteerable(rig, role, LEVELS["on"]) for role in roles)), None)
+        return _unsteerable(rig, _receivers(rig), "on") if level == "own" else None
 
     @contextmanager
-    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[dict[str, Any]]:
-        """Move packets to the receiving host's CPUs; yield what was read back, by role."""
-        at = _receivers(rig) if level == "own" else []
-        self._level = "on" if at else "off"
-        moved: AbstractContextManager[dict[str, Any]] = nullcontext({})
-        if at:
-            moved = self._steering.apply(rig, "on", label, at=at)
-        try:
-            with moved as record:
-                yield record
-        finally:
-            self._level = None
+    def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
+        """Move packets to the receiving host's CPUs."""
+        roles = _receivers(rig) if level == "own" else []
+        self._moves = bool(roles)
+        with steered(rig, "on", label, at=roles):
+            yield
 
-    def check(self, level: Any, mechanisms: Mechanisms) -> list[str]:
+    def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise unless packets were moved."""
-        if level == "own" and self._level is None:
-            raise ManipulationError(
-                "no packet was moved to the CPU of the host that receives it",
-                why="the protocol does not apply the treatment",
-                remedy='measure inside `with trial.apply("receiving_cpu")`',
-            )
-        return self._steering.check(self._level, mechanisms) if level == "own" else []
+        return PacketSteering().check("on", counters) if self._moves else []
 
 
-def _unsteerable(rig: Rig, role: str, mechanisms: Sequence[str]) -> str | None:
-    """Return why an interface of a host cannot have the mechanisms of packet steering, or None."""
-    for device in rig.interfaces.get(role, ()) if mechanisms else ():
-        queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
-        reasons = (infeasible(queues, what) for what in mechanisms)
-        if reason := next(filter(None, reasons), None):
-            return f"{role}: {reason}"
-    return None
+@contextmanager
+def steered(
+    rig: Rig, level: str, label: str, *, cpus: str = "own", at: Sequence[str] = ENDS
+) -> Iterator[dict[str, Any]]:
+    """Steer packets that the hosts `at` receive; yield what was read back, by role.
 
-
-def _receivers(rig: Rig) -> list[str]:
-    """Return the hosts whose packets the CPU of the sender takes in."""
-    apart = rig.shared_kernel and "separate-cpu-time" not in rig.missing
-    roles = rig.interfaces if apart else ()
-    return [role for role in roles if role in rig.targets and role != "collector"]
+    `cpus` is a CPU list: "own" for the CPUs of the receiving host, "all" for its machine's.
+    """
+    record: dict[str, Any] = {}
+    with ExitStack() as stack:
+        virtual = bool(at) and rig.kind == "virtual"
+        machine = stack.enter_context(Tuning(LocalHost(), label)) if virtual else None
+        for role in at:
+            if role not in rig.targets:
+                raise RigError(f"cannot steer packets on {role}", why="the rig has no such host")
+            tuning = stack.enter_context(Tuning(rig.hosts[role], label))
+            cpu_list, sysfs = _steering_cpus(rig, role, cpus), rig.targets[role].sysfs
+            record[role] = {
+                device: steer(
+                    tuning, device, level, cpu_list, sysfs=sysfs, machine=machine
+                ).record()
+                for device in rig.interfaces[role]
+            }
+        yield record
 
 
 def _steering_cpus(rig: Rig, role: str, cpus: str) -> str:
@@ -580,3 +519,20 @@ def _steering_cpus(rig: Rig, role: str, cpus: str) -> str:
     if cpus == "all" or (cpus == "own" and not rig.shared_kernel):
         return rig.cpus(role, "free")
     return rig.cpus(role, "split") if cpus == "own" else cpus
+
+
+def _unsteerable(rig: Rig, roles: Sequence[str], level: str) -> str | None:
+    """Return why an interface of some hosts cannot have a level of packet steering, or None."""
+    for role, device in _devices(rig, roles) if LEVELS[level] else ():
+        queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
+        reasons = (infeasible(queues, what) for what in LEVELS[level])
+        if reason := next(filter(None, reasons), None):
+            return f"{role}: {reason}"
+    return None
+
+
+def _receivers(rig: Rig) -> list[str]:
+    """Return the hosts whose packets the CPU of the sender takes in."""
+    one_kernel = rig.shared_kernel and "separate-cpu-time" not in rig.missing
+    roles = rig.interfaces if one_kernel else ()
+    return [role for role in roles if role in rig.targets and role != "collector"]

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from labkit.campaign import background, evidence, held
-from labkit.campaign.record import (
-    Kernel,
-    account,
-    aimed_at,
-    brief,
-    check_held,
-    check_published,
-    check_target,
-    failure,
-    kernels,
-    snapshot,
-)
+from labkit.campaign import background, counters, held, window
 from labkit.campaign.rows import make_rows
 from labkit.campaign.treatments import (
     AS_FOUND,
     IdlePolicy,
     PacketCapture,
-    PacketSteering,
     Pinning,
     Treatment,
+    steered,
 )
-from labkit.campaign.window import Load, Window, WindowResult, host_of, thinned
+from labkit.campaign.window import Load, Window, thinned
 from labkit.design import Condition
-from labkit.errors import CpusDisturbed, LabkitError, UsageError
+from labkit.errors import CpusDisturbed, FenceError, LabkitError, ManipulationError, UsageError
 from labkit.hosts import Host, script
 from labkit.hosts.cache_line import PERIOD
 from labkit.hosts.target import Target
@@ -45,7 +34,10 @@ from labkit.placement import Placement, Workload
 from labkit.rig import Rig
 from labkit.runtimes import RUNTIMES, Instance, Runtime, Server, placed
 from labkit.runtimes.networks import reached_at
+from labkit.runtimes.observed import observe
+from labkit.runtimes.verify import nat_flows
 from labkit.tools.base import Client, Measurement
+from labkit.tools.parsing import paused
 
 T = TypeVar("T")
 
@@ -53,9 +45,9 @@ T = TypeVar("T")
 AT_ONCE = 4
 #: So often a window is measured at most (`Trial.repeated`); after that the whole trial is repeated.
 WINDOW_ATTEMPTS = 10
-_REPEATED = "windows_repeated"
-#: Entries of a trial's record that are in its rows.
-_IN_ROWS = ("flags", "mechanisms")
+#: Longer arguments are labkit's own scripts.
+_LONGEST = 1000
+_TRANSPORTS = ("", "tcp", "udp")
 
 # The folder for the log of a client that sees other files than its host. It must not exist yet, and
 # is removed once the log was read.
@@ -99,7 +91,8 @@ class Trial:
     """One trial, as its protocol sees it.
 
     Levels and settings are attributes, such as ``trial.placement`` and ``trial.messages``. A
-    protocol reads nothing else, so that a trial depends on its plan alone.
+    protocol reads nothing else, so that a trial depends on its plan alone. The study's treatments
+    are applied around the protocol.
 
     Parameters
     ----------
@@ -131,21 +124,28 @@ class Trial:
     ) -> None:
         # As the hosts count: also while this machine sleeps.
         self._began = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._condition = condition
+        self._rig, self._condition, self._label = rig, condition, label
+        self._runtimes, self.turn = runtimes, turn
         self._values = {**settings, **dict(condition.levels)}
-        self._rig, self._label, self._runtimes = rig, label, runtimes
-        self.turn = turn
         #: The study's treatments with their levels in this trial.
         self._treatments = {
             name: (treatment, self._values[name])
             for name, treatment in (treatments or {}).items()
             if name in self._values
         }
-        self._affinity = str(self._declared(Pinning, "split")[1])
+        self._affinity = str(self._level(Pinning, "split"))
         self._placed = 0
         self._servers: dict[str, Server] = {}
         self._targets: dict[str, tuple[Target, Placement]] = {}
-        self.record: dict[str, Any] = {"commands": [], "flags": [], "mechanisms": {}}
+        # What the record is built from.
+        self._commands: list[list[str]] = []
+        self._flags: list[str] = []
+        self._counters: dict[str, float] = {}
+        self._repeated: dict[str, float] = {}
+        self._verified: dict[str, Mapping[str, Any]] = {}
+        self._main = ""
+        self._kept: dict[str, Any] = {}
+        #: The output of everything that ran, by file name.
         self.logs: dict[str, str] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -156,29 +156,31 @@ class Trial:
             )
         return values[name]
 
-    def _declared(self, kind: type[Treatment], default: Any) -> tuple[Treatment, Any]:
-        """Return the study's treatment of a kind with its level, or a new one with the default."""
-        pairs = (pair for pair in self._treatments.values() if isinstance(pair[0], kind))
-        return next(pairs, (kind(), default))
+    def _level(self, kind: type[Treatment], default: Any) -> Any:
+        """Return the level of the study's treatment of a kind, or a default."""
+        pairs = self._treatments.values()
+        return next((level for one, level in pairs if isinstance(one, kind)), default)
 
     @property
     def mechanisms(self) -> dict[str, float]:
-        """The mechanisms of the measured window, per operation where they are rates."""
-        return {key: x for key, x in self.record["mechanisms"].items() if key != _REPEATED}
+        """The counters of the measured windows, per operation where they are rates."""
+        return dict(self._counters)
 
     def flag(self, *texts: str) -> None:
         """Flag the trial with reasons; it is kept."""
-        self.record["flags"] += texts
+        self._flags += texts
 
     def note(self, **details: Any) -> None:
         """Keep JSON data with the trial, under ``details``."""
-        self.record.setdefault("details", {}).update(details)
+        self._kept["details"] = self._kept.get("details", {}) | details
 
     def cpus(self, role: str) -> str:
         """Return the CPU list of a role at this trial's affinity; "all" is every CPU."""
         if role == "all":
             return self._rig.cpu_map["all" if self._rig.shared_kernel else "all.sut"]
         return self._rig.cpus(role, self._affinity)
+
+    # Running it whole.
 
     def attempt(
         self,
@@ -193,24 +195,50 @@ class Trial:
         measurement, error = Measurement({}), None
         started_ns, began = time.time_ns(), time.monotonic()
         try:
-            measurement = _checked(protocol(self))
+            with self.treated():
+                found = _checked(protocol(self))
+            measurement = found
         except Exception as caught:  # any mistake of a protocol is a failed row
             error = caught
         seconds = time.monotonic() - began
         if error is not None:
             self.flag(*(f"afterwards {text}" for text in mend(error)))
-        self.flag(*(flag for flag in measurement.flags if flag not in self.record["flags"]))
-        why = failure(error) if error else None
+        self.flag(*(flag for flag in measurement.flags if flag not in self._flags))
+        why = _error_record(error) if error else None
         outcome = {
             "status": "failed" if error else "ok",
             "problem": why["what"] if why else "",
             "started_ns": started_ns,
             "seconds": seconds,
         }
-        rows = make_rows(keys, self._condition, outcome, self.record, measurement)
-        kept = {name: one for name, one in self.record.items() if name not in _IN_ROWS}
+        record = self.record
+        rows = make_rows(keys, self._condition, outcome, record, measurement)
+        # Flags and counters are in the rows.
+        kept = {name: one for name, one in record.items() if name not in ("flags", "mechanisms")}
         record = {"rows": rows, "error": why, **kept}
         return Attempt(self._condition.label, measurement, record, self.logs, error)
+
+    @contextmanager
+    def treated(self) -> Iterator[None]:
+        """Apply the levels of the study's treatments during a ``with`` block."""
+        with ExitStack() as stack:
+            for treatment, level in self._treatments.values():
+                stack.enter_context(treatment.apply(self._rig, level, self._label))
+            yield
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The record of the trial so far; what was verified of the server aimed at comes first."""
+        others = dict(self._verified)
+        main = others.pop(self._main or next(iter(others), ""), None)
+        return {
+            "commands": self._commands,
+            "flags": self._flags,
+            "mechanisms": self._counters | self._repeated,
+            **({"verification": main} if main is not None else {}),
+            **({"verifications": others} if others else {}),
+            **self._kept,
+        }
 
     # Placing workloads.
 
@@ -277,7 +305,7 @@ class Trial:
             raise UsageError(f"two placements called {name!r} at once", remedy="name one of them")
         target = self._target(placement, at)
         self._placed += 1
-        self.record["commands"].append(brief(workload.argv))
+        self._commands.append(brief(workload.argv))
         return self._make(name, target, placement, workload, cpus or self.cpus(self._role(target)))
 
     @contextmanager
@@ -301,12 +329,8 @@ class Trial:
             self.logs |= {f"{name}.log": text for text in logs.values()}
 
     def _keep(self, name: str, server: Server) -> None:
-        """Record a placement and its verification."""
-        if self._servers:
-            self.record.setdefault("verifications", {})[name] = server.verification
-        else:
-            self.record["verification"] = server.verification
         self._servers[name] = server
+        self._verified[name] = server.verification
 
     def _runtime(self, placement: Placement) -> Runtime:
         return self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime]())
@@ -315,17 +339,7 @@ class Trial:
         roles = (role for role, host in self._rig.hosts.items() if host is target.host)
         return next(roles, "sut")
 
-    # Treatments and background jobs.
-
-    def apply(self, name: str, **options: Any) -> AbstractContextManager[Any]:
-        """Return the context in which the treatment of a factor or setting is applied."""
-        if name not in self._treatments:
-            declared = ", ".join(self._treatments) or "none"
-            raise UsageError(
-                f"{name!r} has no treatment", remedy=f"the study's treatments are: {declared}"
-            )
-        treatment, level = self._treatments[name]
-        return treatment.apply(self._rig, level, self._label, **options)
+    # Background jobs.
 
     def capture(self, expression: str = "udp") -> AbstractContextManager[background.Captured]:
         """Capture packets at the switch, on the collector, during a ``with`` block.
@@ -333,8 +347,9 @@ class Trial:
         Nothing is captured at the level "off" of the study's treatment `PacketCapture`.
         `expression` is a filter of tcpdump.
         """
-        treatment, level = self._declared(PacketCapture, "on")
-        return treatment.apply(self._rig, level, self._label, expression=expression)
+        if self._level(PacketCapture, "on") == "off":
+            return nullcontext(background.Captured())
+        return background.capture(self._rig, self._label, expression)
 
     @contextmanager
     def steer(self, level: str, *, cpus: str = "own") -> Iterator[None]:
@@ -344,9 +359,8 @@ class Trial:
         CPUs of the receiving host, "all" for those of its machine. If the study declares the
         treatment `PacketSteering`, a window in which no packet was steered is an error.
         """
-        treatment, _ = self._declared(PacketSteering, level)
-        with treatment.apply(self._rig, level, self._label, cpus=cpus) as steered:
-            self.record["steering"] = steered
+        with steered(self._rig, level, self._label, cpus=cpus) as found:
+            self._kept["steering"] = found
             yield
 
     @contextmanager
@@ -364,14 +378,14 @@ class Trial:
         The column ``NAME_containers`` counts them; none, or an error, is a flag.
         """
         target, runtime = self._rig.target(placement), self._runtime(placement)
-        self.record["commands"].append(brief(workload.argv))
+        self._commands.append(brief(workload.argv))
         label, cpus = f"{self._label}-{name}", cpus or self.cpus(self._role(target))
         argv = runtime.churn(Instance(target, placement, workload, cpus, label))
         # The loop itself, outside the containers, runs on the harness's CPUs.
         argv = ["taskset", "-c", self._outside(), *argv]
         with background.churn(runtime, target, argv, label) as churn:
             yield churn
-        self.record["mechanisms"][f"{name}_containers"] = float(churn.count)
+        self._counters[f"{name}_containers"] = float(churn.count)
         if not churn.count or churn.why:
             self.flag(f"{name}: {churn.count} containers started; {churn.why}")
 
@@ -382,8 +396,8 @@ class Trial:
 
         ``prepared.ready()`` returns the client to measure, which continues it.
         """
-        check_target(self._rig, self._servers.values(), client, None)
-        self.record["commands"].append(brief(client.argv))
+        self._check_target(client, None)
+        self._commands.append(brief(client.argv))
         target, label = self._rig.targets["generator"], f"{self._label}-{name}"
         command = self._on_generator(client, client.argv)
         directory = f"{target.directory}/{label}"
@@ -424,53 +438,33 @@ class Trial:
             By the clients' names.
         """
         for client, inside in clients.values():
-            check_target(self._rig, self._servers.values(), client, inside)
+            self._check_target(client, inside)
         if not self._servers:
             raise UsageError(
                 "measure needs a placement", remedy="call it inside `with trial.serve(...)`"
             )
-        host, directory = host_of(self._rig.targets, [inside for _, inside in clients.values()])
-        window = Window(host, f"{directory}/{self._label}-client", self._label)
-        loads = [self._load(window, name, *pair) for name, pair in clients.items()]
-        main = aimed_at([client for client, _ in clients.values()], self._servers)
-        own, *others = self._kernels(main, host)
+        host, directory = self._host_of([inside for _, inside in clients.values()])
+        folder = f"{directory}/{self._label}-client"
+        loads = [self._load(folder, name, *pair) for name, pair in clients.items()]
+        self._main = self._aimed_at(next(iter(clients.values()))[0])
+        main = self._servers[self._main]
+        networks = self._rig.networks_of([host, *(one.host for one in self._servers.values())])
+        shared = self._rig.shared_kernel
+        kernels = counters.kernels(self._servers, main, host, shared=shared, networks=networks)
         for treatment, level in self._treatments.values():
             treatment.ready(self._rig, level)
         for treatment, level in self._treatments.values():
             treatment.begin(self._rig, level)
-        before = [snapshot(evidence.BEFORE, kernel) for kernel in others]
-        try:
-            timing = self._rig.cache_line_command(PERIOD)
-            result = window.run(loads, own.processes, own.networks, timing)
-            self.flag(*result.flags)
-            after = [snapshot(evidence.AFTER, kernel) for kernel in others]
-            seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - self._began
-        finally:
-            window.close()
-        result, ends = self._keep_output(result, loads)
-        self.record["mechanisms"] |= self._rig.cache_line_of(self.logs.pop("line"))
-        texts = [(result.texts["before"], result.texts["after"]), *zip(before, after, strict=True)]
-        pairs = list(zip([own, *others], texts, strict=True))
-        lasting = (
-            self._check_held(pairs, main, ends, loads) if all(map(held.complete, texts)) else {}
-        )
-        measurements = self._read(result, loads)
-        for name in ("before", "after"):
-            self.logs.pop(name)
+        timing = self._rig.cache_line_command(PERIOD)
+        found = window.measure(loads, kernels, folder=folder, label=self._label, cache_line=timing)
+        self._keep_output(found)
+        self._check_held(found)
+        measurements = self._read(found)
         enclosing = next((inside for _, inside in clients.values() if inside), None)
         cpus = enclosing.cpus if enclosing else self.cpus("generator"), main.cpus
-        account(
-            self.record,
-            pairs,
-            cpus,
-            list(measurements.values()),
-            self._treatments.values(),
-            seconds,
-        )
-        self.record["held"] = lasting
-        self._check_time(main, ends, clients)
-        self._keep_verifications(main)
-        self._check_published(main, [client for client, _ in clients.values()])
+        self._account(found, list(measurements.values()), cpus)
+        self._check_time(found, clients)
+        self._check_published([client for client, _ in clients.values()])
         return measurements
 
     def repeated(self, measure: Callable[..., T], *arguments: Any, **options: Any) -> T:
@@ -481,121 +475,150 @@ class Trial:
         prepared client or a capture. The column ``windows_repeated`` counts in how many calls the
         CPUs were disturbed.
         """
-        mechanisms = self.record["mechanisms"]
-        mechanisms.setdefault(_REPEATED, 0.0)
+        count = self._repeated.setdefault("windows_repeated", 0.0)
         # CPUs that are held from sleeping are not moved together again, until the trial ends.
-        held = self._declared(IdlePolicy, AS_FOUND)[1] == "held"
-        for _ in range(0 if held else WINDOW_ATTEMPTS - 1):
-            flags = list(self.record["flags"])
+        idle_is_held = self._level(IdlePolicy, AS_FOUND) == "held"
+        for number in range(1, 1 if idle_is_held else WINDOW_ATTEMPTS):
+            flags = list(self._flags)
             try:
                 return measure(*arguments, **options)
             except CpusDisturbed:
-                self.record["flags"] = flags
-                mechanisms[_REPEATED] += 1
+                self._flags = flags
+                self._repeated["windows_repeated"] = count + number
         return measure(*arguments, **options)
 
-    def _keep_verifications(self, main: Server) -> None:
-        """Record the verification of the server that a load aimed at first, beside the others'."""
-        others = self.record.get("verifications", {}) | {
-            name: server.verification
-            for name, server in self._servers.items()
-            if server is not main
-        }
-        self.record["verification"] = main.verification
-        self.record.pop("verifications", None)
-        if rest := {name: one for name, one in others.items() if one is not main.verification}:
-            self.record["verifications"] = rest
-
-    def _check_published(self, main: Server, clients: Sequence[Client]) -> None:
-        for name, server in self._servers.items():
-            target, placement = self._targets[name]
-            # A client on the server's own host aims at the container's address, not at the port.
-            aiming = [one for one in clients if server is main and one.target == server.address]
-            if placement.network == "nat" and aiming and server.port:
-                protocols = dict.fromkeys(name for client in aiming for name in client.protocols)
-                check_published(target, server, protocols)
-
-    def _kernels(self, main: Server, window: Host) -> list[Kernel]:
-        networks = self._rig.networks_of([window, *(one.host for one in self._servers.values())])
-        shared = self._rig.shared_kernel
-        return kernels(self._servers, main, window, shared=shared, networks=networks)
-
-    def _keep_output(
-        self, result: WindowResult, loads: list[Load]
-    ) -> tuple[WindowResult, dict[str, held.End]]:
-        """Keep a window's output; return it with how its clients ended, as far as that is known."""
-        self.record["window_seconds"] = result.seconds
-        self.record["mechanisms"]["harness_wakeups"] = result.wakeups
-        texts, ends = dict(result.texts), dict[str, held.End]()
-        for load in loads:
-            texts[f"{load.name}.err"], end = held.take_end(texts[f"{load.name}.err"])
-            ends |= {load.name: end} if end else {}
-        kept = {name: text for name, text in texts.items() if name[-4:] != ".log"}
-        # The two are kept of a trial that fails.
-        kept |= {name: evidence.without_programs(kept[name]) for name in ("before", "after")}
-        self.logs |= kept
-        return replace(result, texts=texts), ends
-
-    def _check_held(
-        self,
-        pairs: list[tuple[Kernel, tuple[str, str]]],
-        main: Server,
-        ends: Mapping[str, held.End],
-        loads: list[Load],
-    ) -> dict[str, Any]:
-        """Return what held to the end of the window; raise `ManipulationError` if not all did."""
-        name = next(name for name, server in self._servers.items() if server is main)
-        links = {link for links in self._rig.interfaces.values() for link in links}
-        lasting = check_held(pairs, self._servers, name, links)
-        for load in loads:
-            if end := ends.get(load.name):
-                held.raise_changed(held.problems_of(end, load.name, load.cpus), "the window")
-        return lasting
-
-    def _check_time(
-        self,
-        main: Server,
-        ends: Mapping[str, held.End],
-        clients: Mapping[str, tuple[Client, Server | None]],
-    ) -> None:
-        """Raise where more CPU time was used inside a placement than its control group counted."""
-        mechanisms = self.record["mechanisms"]
-        for name, server in self._servers.items():
-            placement = self._targets[name][1]
-            if placement.runtime == "bare" and placement.baseline_level != "cgroup":
-                continue
-            prefix = "" if server is main else f"{name}_"
-            used = mechanisms.get(f"{prefix}cpu_ns", 0.0) + sum(
-                ends[key].cpu_ns
-                for key, (_, inside) in clients.items()
-                if inside is server and key in ends
+    def _check_target(self, client: Client, inside: Server | None) -> None:
+        """Raise unless the load goes to an address of the rig, or of a placement of the trial."""
+        if not client.target and inside is None:
+            raise FenceError(
+                "a client on the generator has no target",
+                remedy="name the address that it sends to",
             )
-            lost = held.lost_time(name, mechanisms.get(f"{prefix}group_cpu_ns"), used)
-            held.raise_changed(lost, f"host {server.host.name}")
+        own = {server.own_address for server in self._servers.values()}
+        if client.target and (inside is None or client.target not in own):
+            self._rig.check_target(client.target)
 
-    def _read(self, result: WindowResult, loads: list[Load]) -> dict[str, Measurement]:
+    def _host_of(self, inside: Sequence[Server | None]) -> tuple[Host, str]:
+        """Return the host on which clients run, and the lab's directory there."""
+        targets = self._rig.targets
+        hosts = [targets["generator"].host if one is None else one.host for one in inside]
+        if any(host is not hosts[0] for host in hosts):
+            raise UsageError(
+                "clients of one window run on one host",
+                why=", ".join(sorted({host.name for host in hosts})),
+            )
+        return hosts[0], next(one.directory for one in targets.values() if one.host is hosts[0])
+
+    def _aimed_at(self, client: Client) -> str:
+        """Return the placement that a client aims at, by address and port, or the first."""
+        same = [name for name, one in self._servers.items() if one.address == client.target]
+        ports = {name: self._servers[name].port for name in same}
+        own = [name for name, port in ports.items() if port and str(port) in client.argv]
+        return [*own, *same, *self._servers][0]
+
+    def _keep_output(self, found: Window) -> None:
+        self._kept["window_seconds"] = found.seconds
+        self._counters["harness_wakeups"] = found.wakeups
+        self._counters |= self._rig.cache_line_of(found.texts["line"])
+        self.flag(*found.flags)
+        self.logs |= {
+            name: text for name, text in found.texts.items() if name.endswith((".out", ".err"))
+        }
+
+    def _check_held(self, found: Window) -> None:
+        """Raise `ManipulationError` unless all that was set up held to the end of the window."""
+        links = {link for links in self._rig.interfaces.values() for link in links}
+        texts = [(kernel.host.name, pair) for kernel, pair in found.snapshots]
+        self._kept["held"] = held.check(texts, self._servers, self._main, links)
+        for load in found.loads:
+            if end := found.ends.get(load.name):
+                held.raise_changed(held.problems_of(end, load.name, load.cpus), "the window")
+
+    def _read(self, found: Window) -> dict[str, Measurement]:
         """Parse the output of a window's clients."""
-        errors = "\n".join(result.texts[f"{load.name}.err"] for load in loads).strip()
-        names = ", ".join(load.name for load in loads)
-        replace(result.job, stderr=errors).check(f"see {names} (.out and .err) of the trial")
+        errors = "\n".join(found.texts[f"{load.name}.err"] for load in found.loads).strip()
+        names = ", ".join(load.name for load in found.loads)
+        replace(found.job, stderr=errors).check(f"see {names} (.out and .err) of the trial")
         measurements = {}
-        for load in loads:
-            texts = result.texts[f"{load.name}.out"], result.texts[f"{load.name}.log"]
+        for load in found.loads:
+            texts = found.texts[f"{load.name}.out"], found.texts[f"{load.name}.log"]
             measurements[load.name] = load.client.parse(*texts)
             if load.client.samples_in_stdout:
                 self.logs.pop(f"{load.name}.out")
         return measurements
 
-    def _load(self, window: Window, name: str, client: Client, inside: Server | None) -> Load:
+    def _account(
+        self, found: Window, measurements: Sequence[Measurement], cpus: tuple[str, str]
+    ) -> None:
+        """Keep the counters and evidence of a window, and flag the rules that it breaks."""
+        counted, self._kept["evidence"], flags = counters.account(
+            found.snapshots,
+            messages=sum(one.messages for one in measurements),
+            cpus=cpus,
+            seconds=found.ended - self._began,
+        )
+        self._counters |= counted
+        for measurement in measurements:
+            self._counters |= measurement.mechanisms
+            times = (measurement.samples.get(name) for name in ("start_ns", "end_ns"))
+            self.flag(*measurement.flags)
+            self.flag(*(flag for column in times if column is not None for flag in paused(column)))
+        for treatment, level in self._treatments.values():
+            self.flag(*treatment.check(level, self._counters))
+        self.flag(*flags, *counters.validity(self._counters))
+
+    def _check_time(
+        self, found: Window, clients: Mapping[str, tuple[Client, Server | None]]
+    ) -> None:
+        """Raise where more CPU time was used inside a placement than its control group counted."""
+        for name, server in self._servers.items():
+            placement = self._targets[name][1]
+            if placement.runtime == "bare" and placement.baseline_level != "cgroup":
+                continue
+            prefix = "" if name == self._main else f"{name}_"
+            used = self._counters.get(f"{prefix}cpu_ns", 0.0) + sum(
+                found.ends[key].cpu_ns
+                for key, (_, inside) in clients.items()
+                if inside is server and key in found.ends
+            )
+            lost = held.lost_time(name, self._counters.get(f"{prefix}group_cpu_ns"), used)
+            held.raise_changed(lost, f"host {server.host.name}")
+
+    def _check_published(self, clients: Sequence[Client]) -> None:
+        """Raise `ManipulationError` where no flow of a window took the rules of a published port.
+
+        The engine's proxy answers on the port too, and its traffic is not translated. There must
+        be a flow of each transport of the clients. The verification keeps the counters.
+        """
+        server, (target, placement) = self._servers[self._main], self._targets[self._main]
+        # A client on the server's own host aims at the container's address, not at the port.
+        aiming = [one for one in clients if one.target == server.address]
+        if placement.network != "nat" or not aiming or not server.port:
+            return
+        observed = observe(target, server.pid)
+        taken = server.verification.setdefault("taken", {})
+        for protocol in dict.fromkeys(name for client in aiming for name in client.protocols):
+            first = nat_flows(server.verification, server.port, protocol)
+            before = taken.get(protocol, first)
+            if nat_flows(observed, server.port, protocol) <= before:
+                raise ManipulationError(
+                    f"the load did not pass the address translation {protocol}".strip(),
+                    where=f"host {target.host.name}, port {server.port}",
+                    why=f"its rules have counted {before} flows, as many as before the window",
+                    remedy="is a proxy of the engine in the way?",
+                )
+        taken |= {one: nat_flows(observed, server.port, one) for one in _TRANSPORTS}
+
+    def _load(self, folder: str, name: str, client: Client, inside: Server | None) -> Load:
         placements = [self._targets[key][1] for key, one in self._servers.items() if one is inside]
         shares_files = all(one.baseline_level in ("clean", "rules") for one in placements)
-        folder = "" if shares_files else f"/run/{self._label}-{name}"
-        log = f"{folder}/log" if folder else window.log(name)
+        own = "" if shares_files else f"/run/{self._label}-{name}"
+        log = f"{own}/log" if own else f"{folder}/{name}.log"
         argv = [part.replace("{log}", log) for part in client.argv]
-        self.record["commands"].append(brief(argv))
+        self._commands.append(brief(argv))
         show = thinned(log, client.log_rows)
-        if folder and argv != list(client.argv):
-            argv, show = [*script(_MAKE, folder), *argv], [*script(_REMOVE, folder), *show]
+        if own and argv != list(client.argv):
+            argv, show = [*script(_MAKE, own), *argv], [*script(_REMOVE, own), *show]
         if inside is None:
             command = self._on_generator(client, held.guarded(argv))
             return Load(name, client, command, show, self.cpus("generator"))
@@ -615,6 +638,23 @@ class Trial:
     def _outside(self) -> str:
         cpus = self._rig.cpu_map
         return cpus["harness"] if self._rig.shared_kernel else cpus["all.sut"]
+
+
+def brief(argv: Sequence[str]) -> list[str]:
+    """Return a command for the record, with length and digest instead of a long argument."""
+    return [
+        word
+        if len(word) <= _LONGEST
+        else f"<{len(word)} characters, sha256 {hashlib.sha256(word.encode()).hexdigest()[:16]}>"
+        for word in argv
+    ]
+
+
+def _error_record(error: Exception) -> dict[str, Any]:
+    if isinstance(error, LabkitError):
+        return error.as_record()
+    what = str(error) or type(error).__name__
+    return {"type": type(error).__name__, "what": what, "evidence": {}}
 
 
 def _checked(measurement: Any) -> Measurement:

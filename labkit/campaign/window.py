@@ -1,4 +1,4 @@
-"""The measured window: a detached job of snapshot, loads, snapshot."""
+"""The measured window: snapshots of every host, and between them the loads, in a detached job."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import re
 import resource
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from labkit.campaign import evidence
-from labkit.errors import UsageError
+from labkit.campaign import counters, held
+from labkit.campaign.counters import Kernel
 from labkit.hosts import Host, Job, Result, script, start_job
-from labkit.hosts.target import Target
-from labkit.runtimes import Server
 from labkit.tools.base import Client
 
 # A tool that runs for a set time may log far more rows than are needed. The rows that are kept are
@@ -33,8 +31,6 @@ awk -v want="$2" -v rows="$rows" '
     int(seen * want / rows) > int((seen - 1) * want / rows) { print }
 ' "$1"
 """
-
-
 #: Seconds after a window's end within which labkit knows of it, also on a busy machine.
 LATE = 10.0
 
@@ -54,89 +50,77 @@ class Load:
 
 
 @dataclass(frozen=True)
-class WindowResult:
-    """The job's result (the status of the first load that failed), its files, and its cost.
+class Window:
+    """The outcome of a window: its job (with the status of the first load that failed) and files.
 
-    `texts` are the snapshots ``before`` and ``after``, what timed a cache line printed (``line``,
-    empty where nothing did), and ``NAME.out``, ``NAME.err`` and ``NAME.log`` of each load;
-    `wakeups` says how often the harness ran meanwhile.
+    `snapshots` are texts before and after by kernel, the window's own first; `texts` are
+    ``NAME.out``, ``NAME.err`` and ``NAME.log`` of each load, and ``line``, from what timed a cache
+    line. `ends` are the states of clients as they ended, as far as they are known.
     """
 
+    loads: Sequence[Load]
     job: Result
+    snapshots: Sequence[tuple[Kernel, tuple[str, str]]]
     texts: Mapping[str, str]
+    ends: Mapping[str, held.End]
     seconds: float
+    #: How often the harness ran meanwhile.
     wakeups: int
+    #: The time of the last snapshot, as the kernel counts since the boot.
+    ended: float
     #: What befell labkit's own machine meanwhile, in words.
     flags: tuple[str, ...] = ()
 
 
-def thinned(log: str, rows: int | None) -> list[str]:
-    """Return the command that prints `rows` rows of a log, or all for None."""
-    return list(script(_THIN, log, str(rows or 0)))
+def measure(
+    loads: Sequence[Load],
+    kernels: Sequence[Kernel],
+    *,
+    folder: str,
+    label: str,
+    cache_line: Sequence[str] = (),
+) -> Window:
+    """Run loads at the same time on a host, and sleep until all have ended.
 
-
-def host_of(targets: Mapping[str, Target], inside: Sequence[Server | None]) -> tuple[Host, str]:
-    """Return the host on which clients run, and the lab's directory there."""
-    hosts = [targets["generator"].host if one is None else one.host for one in inside]
-    if any(host is not hosts[0] for host in hosts):
-        raise UsageError(
-            "clients of one window run on one host",
-            why=", ".join(sorted({host.name for host in hosts})),
-        )
-    target = next(target for target in targets.values() if target.host is hosts[0])
-    return target.host, target.directory
-
-
-class Window:
-    """A window on a host; `folder` is a directory there that exists during the window."""
-
-    def __init__(self, host: Host, folder: str, label: str) -> None:
-        self.host, self.folder, self.label = host, folder, label
-        self._job = Job(host, folder)
-
-    def log(self, name: str) -> str:
-        """Return the path of a load's own log."""
-        return f"{self.folder}/{name}.log"
-
-    def run(
-        self,
-        loads: Sequence[Load],
-        processes: Sequence[str],
-        networks: Sequence[str] = (),
-        cache_line: Sequence[str] = (),
-    ) -> WindowResult:
-        """Run the loads at the same time and sleep until all have ended.
-
-        Evidence is taken of `processes` and `networks`, as in `labkit.campaign.record.Kernel`.
-        `cache_line` is the command that times a cache line until SIGTERM (`labkit.Rig`).
-        """
-        commands = [text for load in loads for text in (load.name, shlex.join(load.argv))]
-        words = " ".join(processes), " ".join(networks)
-        argv = script(evidence.WINDOW, self.folder, *words, shlex.join(cache_line), *commands)
-        self._job = start_job(self.host, argv, directory=self.folder, label=self.label)
-        wakeups, began = harness_switches(), time.monotonic()
-        longest = max(load.client.seconds for load in loads)
-        slept = _suspended()
-        result = self._job.wait(timeout=2 * longest + 20)
+    `folder` is a directory of the host that exists during the window; `cache_line` is the command
+    that times a cache line until SIGTERM (`labkit.Rig`).
+    """
+    own, *others = kernels
+    host, job = own.host, Job(own.host, folder)
+    commands = [text for load in loads for text in (load.name, shlex.join(load.argv))]
+    argv = script(counters.WINDOW, folder, *own.words, shlex.join(cache_line), *commands)
+    before = [kernel.snapshot(counters.BEFORE) for kernel in others]
+    try:
+        job = start_job(host, argv, directory=folder, label=label)
+        wakeups, began, slept = harness_switches(), time.monotonic(), _suspended()
+        done = job.wait(timeout=2 * max(load.client.seconds for load in loads) + 20)
         seconds, wakeups = time.monotonic() - began, harness_switches() - wakeups
-        late = seconds - result.seconds if result.status is not None else 0.0
-        flags = interruptions(_suspended() - slept, late)
-        return WindowResult(result, self._collect(loads), seconds, wakeups, flags)
+        late = seconds - done.seconds if done.status is not None else 0.0
+        flags = tuple(_interruptions(_suspended() - slept, late))
+        after = [kernel.snapshot(counters.AFTER) for kernel in others]
+        ended = time.clock_gettime(time.CLOCK_BOOTTIME)
+        texts = _collect(host, folder, loads)
+    finally:
+        job.stop()
+        host.run("rm", "-rf", "--", folder)
+    ends: dict[str, held.End] = {}
+    for load in loads:
+        texts[f"{load.name}.err"], end = held.take_end(texts[f"{load.name}.err"])
+        ends |= {load.name: end} if end else {}
+    pairs = [(texts.pop("before"), texts.pop("after")), *zip(before, after, strict=True)]
+    snapshots = list(zip(kernels, pairs, strict=True))
+    return Window(loads, done, snapshots, texts, ends, seconds, wakeups, ended, flags)
 
-    def close(self) -> None:
-        """End what still runs, and remove the folder."""
-        self._job.stop()
-        self.host.run("rm", "-rf", "--", self.folder)
 
-    def _collect(self, loads: Sequence[Load]) -> dict[str, str]:
-        names = ["before", "after", "line"]
-        names += [f"{one.name}.{x}" for one in loads for x in ("out", "err")]
-        commands = {name: ["cat", f"{self.folder}/{name}"] for name in names}
-        commands |= {f"{load.name}.log": list(load.log) for load in loads}
-        return {
-            name: self.host.run(*command, check=False, timeout=600).stdout
-            for name, command in commands.items()
-        }
+def _collect(host: Host, folder: str, loads: Sequence[Load]) -> dict[str, str]:
+    names = ["before", "after", "line"]
+    names += [f"{load.name}.{kind}" for load in loads for kind in ("out", "err")]
+    commands: dict[str, Sequence[str]] = {name: ["cat", f"{folder}/{name}"] for name in names}
+    commands |= {f"{load.name}.log": load.log for load in loads}
+    return {
+        name: host.run(*command, check=False, timeout=600).stdout
+        for name, command in commands.items()
+    }
 
 
 def _suspended() -> float:
@@ -144,15 +128,17 @@ def _suspended() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
-def interruptions(slept: float, late: float) -> tuple[str, ...]:
-    """Return the flags of a window that ended `late` seconds before labkit knew of it.
-
-    `slept` is for how many seconds this machine was suspended meanwhile.
-    """
-    flags = [f"this machine was suspended for {slept:.0f} s in the window"] if slept > 0.5 else []
+def _interruptions(slept: float, late: float) -> Iterator[str]:
+    """Yield the flags of a window that ended `late` seconds before labkit knew of it."""
+    if slept > 0.5:
+        yield f"this machine was suspended for {slept:.0f} s in the window"
     if late > LATE:
-        flags.append(f"labkit was stopped for {late:.0f} s in the window or just after it")
-    return tuple(flags)
+        yield f"labkit was stopped for {late:.0f} s in the window or just after it"
+
+
+def thinned(log: str, rows: int | None) -> list[str]:
+    """Return the command that prints `rows` rows of a log, or all for None."""
+    return list(script(_THIN, log, str(rows or 0)))
 
 
 def drivers() -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from programs import needs
 
-from labkit.campaign.evidence import KINDS
+from labkit.campaign.counters import KINDS
 from labkit.campaign.treatments import ENDS
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError
@@ -95,7 +95,7 @@ def test_without_tunnel_offload_a_stream_is_cut_into_packets(lab: Rig, make_tria
         for level in ("as found", "off", "as found"):
             trial = make_trial(docker("vxlan"), tunnel_offload=level)
             application = APPLICATIONS["iperf3 tcp"]
-            with trial.apply("tunnel_offload"), pair(trial, application) as measure:
+            with trial.treated(), pair(trial, application) as measure:
                 before = received()
                 measure(application)
                 count, packets = (b - a for a, b in zip(before, received(), strict=True))
@@ -108,7 +108,7 @@ def test_a_host_takes_in_its_packets_on_its_own_cpu(lab: Rig, make_trial: Make) 
     for level in ("as found", "own"):
         trial = make_trial(docker("nat"), receiving_cpu=level)
         application = APPLICATIONS["iperf3 udp"]
-        with trial.apply("receiving_cpu"), pair(trial, application) as measure:
+        with trial.treated(), pair(trial, application) as measure:
             # What a busy machine can send without a loss.
             measure(application, mbit_per_s=50)
         sut, peer = (

@@ -54,7 +54,7 @@ def test_both_ends_use_it_and_it_is_restored(
 ) -> None:
     before = of_hosts(lab), read("congestion_control"), read("allowed_congestion_control")
     trial = make_trial(placement, congestion_control=level)
-    with trial.apply("congestion_control"):
+    with trial.treated():
         assert set(of_hosts(lab).values()) == {level}
         with trial.serve(thrift_rpc.server(), placement) as server:
             generator, place = lab.hosts["generator"], (server.address, str(server.port))
@@ -69,7 +69,7 @@ def test_both_ends_use_it_and_it_is_restored(
 def test_as_found_is_recorded_and_changes_nothing(lab: Rig, make_trial: Make) -> None:
     trial = make_trial(docker("nat"), congestion_control="as found")
     with (
-        trial.apply("congestion_control"),
+        trial.treated(),
         trial.serve(thrift_rpc.server(), docker("nat")) as server,
     ):
         inside = ("nsenter", "-t", str(server.pid), "-n", "cat")

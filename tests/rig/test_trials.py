@@ -65,7 +65,7 @@ def test_idle_states_are_held_for_a_trial(lab: Rig, make_trial: Make, left: Left
         return int.from_bytes(Path(LATENCY_REQUEST).read_bytes()[:4], "little", signed=True)
 
     before, trial = request(), make_trial(docker("host"), idle="held")
-    with trial.apply("idle"), trial.serve(waiting("net"), docker("host")) as server:
+    with trial.treated(), trial.serve(waiting("net"), docker("host")) as server:
         assert request() == before, "CPUs that are to come to share a cache go idle"
         trial.measure(command("sleep 0.1"), inside=server)
         assert request() == 0

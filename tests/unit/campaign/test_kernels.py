@@ -5,15 +5,10 @@ from __future__ import annotations
 import os
 import re
 import socket
-from typing import Any
 
-import numpy as np
-
-from labkit.campaign import evidence
-from labkit.campaign import record as record_module
+from labkit.campaign import counters
 from labkit.hosts import LocalHost
 from labkit.runtimes import Server
-from labkit.tools.base import Measurement
 
 GENERATOR, SUT, PEER = LocalHost("generator"), LocalHost("sut"), LocalHost("peer")
 
@@ -32,7 +27,7 @@ CHAIN = {
 
 def kernels(window: LocalHost, *, shared: bool) -> list[tuple[str, tuple[str, ...]]]:
     main = CHAIN["hop00"]
-    result = record_module.kernels(CHAIN, main, window, shared=shared)
+    result = counters.kernels(CHAIN, main, window, shared=shared)
     return [(kernel.host.name, kernel.processes) for kernel in result]
 
 
@@ -56,7 +51,7 @@ def test_the_host_of_the_window_is_first() -> None:
 
 def test_a_window_s_host_without_placements_is_read_too() -> None:
     alone = {"hop00": CHAIN["hop00"]}
-    result = record_module.kernels(alone, alone["hop00"], GENERATOR, shared=False)
+    result = counters.kernels(alone, alone["hop00"], GENERATOR, shared=False)
     assert [(kernel.host.name, kernel.processes) for kernel in result] == [
         ("generator", ()),
         ("sut", ("11",)),
@@ -71,40 +66,34 @@ def test_drops_are_counted_on_every_host() -> None:
         "hop00": server(SUT, mine),
         "hop01": server(PEER, mine),
     }
-    chain_kernels = record_module.kernels(chain, chain["hop00"], GENERATOR, shared=False)
+    chain_kernels = counters.kernels(chain, chain["hop00"], GENERATOR, shared=False)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel's least
         receiver.bind(("127.0.0.1", 0))
-        before = [record_module.snapshot(evidence.BEFORE, kernel) for kernel in chain_kernels]
+        before = [kernel.snapshot(counters.BEFORE) for kernel in chain_kernels]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for _ in range(200):
                 sender.sendto(b"x" * 1000, receiver.getsockname())
-        after = [record_module.snapshot(evidence.AFTER, kernel) for kernel in chain_kernels]
+        after = [kernel.snapshot(counters.AFTER) for kernel in chain_kernels]
     snapshots = list(zip(chain_kernels, zip(before, after, strict=True), strict=True))
-    record: dict[str, Any] = {"mechanisms": {}, "flags": []}
-    paused = np.arange(1000) * 1_000_000 + np.where(np.arange(1000) < 400, 0, 1_500_000_000)
-    measurements = [Measurement({"start_ns": paused}, messages=200)]
-    record_module.account(record, snapshots, ("0", "0"), measurements, [], 0.0)
-    assert [flag for flag in record["flags"] if flag.startswith("pause of 1.50 s, 0.40 s after")]
-    counts = record["mechanisms"]
+    counts, evidence, _ = counters.account(snapshots, messages=200, cpus=("0", "0"), seconds=0.0)
     # Each socket is counted once, on its host.
     assert 150 < counts["socket_drops"] < 200
     assert counts["sink_socket_drops"] == counts["hop01_socket_drops"] == counts["socket_drops"]
-    assert set(record["evidence"]) == {"before", "after", "generator", "peer"}
+    assert set(evidence) == {"before", "after", "generator", "peer"}
 
 
 def test_the_machine_that_was_allowed_the_longest_wake_up_counts() -> None:
     mine = os.getpid()
     ends = {"server": server(SUT, mine), "client": server(GENERATOR, mine)}
-    both = record_module.kernels(ends, ends["server"], GENERATOR, shared=False)
+    both = counters.kernels(ends, ends["server"], GENERATOR, shared=False)
     assert [kernel.host.name for kernel in both] == ["generator", "sut"]
     # What held the idle states of the generator has ended.
     pairs = []
     for kernel, allowed in zip(both, (2_000_000_000, 0), strict=True):
-        text = record_module.snapshot(evidence.BEFORE, kernel)
+        text = kernel.snapshot(counters.BEFORE)
         text = re.sub(r"(?s)@@ latency\n.*?(?=@@|\Z)", f"@@ latency\n {allowed}\n", text)
-        assert evidence.parse(text)["latency_request_us"] == allowed
+        assert counters.parse(text)["latency_request_us"] == allowed
         pairs.append((kernel, (text, text)))
-    record: dict[str, Any] = {"mechanisms": {}, "flags": []}
-    record_module.account(record, pairs, ("0", "0"), [Measurement({}, messages=1)], [], 0.0)
-    assert record["mechanisms"]["latency_request_us"] == 2_000_000_000
+    counts, _, _ = counters.account(pairs, messages=1, cpus=("0", "0"), seconds=0.0)
+    assert counts["latency_request_us"] == 2_000_000_000

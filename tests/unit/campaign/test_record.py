@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.campaign.record import brief, failure, validity
-from labkit.errors import CommandFailed
-
-
-def test_the_record_of_an_error_has_its_evidence() -> None:
-    kept = failure(CommandFailed("x", where="host", evidence={"status": 3}))
-    assert kept["type"] == "CommandFailed" and kept["evidence"] == {"status": 3}
-    assert failure(KeyError("name"))["what"] == "'name'"
-    assert failure(ValueError())["what"] == "ValueError"
+from labkit.campaign.counters import validity
+from labkit.campaign.trial import brief
 
 
 def test_a_long_argument_is_recorded_by_its_digest() -> None:

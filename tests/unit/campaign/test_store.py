@@ -56,12 +56,6 @@ def test_samples_round_trip_exactly(columns: dict[str, list[int]]) -> None:
         assert found.dtype == np.int64 and np.array_equal(found, values)
 
 
-def test_samples_are_packed(tmp_path: Path) -> None:
-    values = np.random.default_rng(1).normal(30_000, 500, 100_000).astype(np.int64)
-    write_samples(tmp_path / "x.parquet", "b01-p01", 1, {"rtt_ns": values})
-    assert (tmp_path / "x.parquet").stat().st_size < values.nbytes / 4
-
-
 def test_json_keeps_numbers_of_numpy_and_refuses_what_is_no_data(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     write_json(path, {"n": np.int64(3), "x": np.float64(0.5)})

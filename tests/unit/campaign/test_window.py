@@ -11,17 +11,10 @@ from pathlib import Path
 import pytest
 
 from labkit.campaign import window
-from labkit.campaign.window import Load, Window, interruptions
+from labkit.campaign.counters import Kernel
+from labkit.campaign.window import Load
 from labkit.hosts import Job, LocalHost, Result
 from labkit.tools.base import Client, Measurement
-
-
-def test_what_befell_is_said() -> None:
-    assert interruptions(0.1, 9.0) == ()
-    assert interruptions(61.0, 0.3) == ("this machine was suspended for 61 s in the window",)
-    assert interruptions(0.0, 60.2) == (
-        "labkit was stopped for 60 s in the window or just after it",
-    )
 
 
 def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,13 +33,13 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Job, "wait", wait_and_say_so)
     argv = ("sh", "-c", 'until [ -e "$0" ]; do sleep 0.01; done', str(stopped))
     client = Client(argv, "", 60.0, lambda out, log: Measurement({}))
-    own = Window(LocalHost(), str(tmp_path / "window"), "lkt-window")
+    folder, load = str(tmp_path / "window"), Load("tool", client, argv, ["true"], "")
     pid = os.fork()
     if not pid:
         try:
-            flags.write_text(
-                "; ".join(own.run([Load("tool", client, argv, ["true"], "")], []).flags)
-            )
+            own = [Kernel(LocalHost(), ())]
+            found = window.measure([load], own, folder=folder, label="lkt-window")
+            flags.write_text("; ".join(found.flags))
         finally:
             os._exit(0)
 
@@ -64,5 +57,4 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
     stopping.start()
     os.waitpid(pid, 0)
     stopping.join()
-    own.close()
     assert "labkit was stopped for" in flags.read_text()

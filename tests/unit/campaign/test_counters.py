@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.campaign import evidence
+from labkit.campaign import counters
 from labkit.errors import ToolOutput
 from labkit.hosts import LocalHost, script
 
@@ -34,7 +34,7 @@ def number_after(text: str, words: str, position: int = 0) -> int:
 
 
 def test_a_recorded_snapshot_is_parsed() -> None:
-    found = evidence.parse(AFTER)
+    found = counters.parse(AFTER)
     assert found["cpu"]["cpu"] == [int(n) for n in AFTER.split("cpu  ")[1].split()[:8]]
     assert sorted(found["cpu"]) == ["cpu", "cpu0", "cpu1"]
     assert found["context_switches"] == number_after(AFTER, "\nctxt")
@@ -54,7 +54,7 @@ def test_a_recorded_snapshot_is_parsed() -> None:
 
 
 def test_recorded_snapshots_show_the_quota() -> None:
-    found = evidence.mechanisms(evidence.parse(BEFORE), evidence.parse(AFTER), 15_034)
+    found = counters.mechanisms(counters.parse(BEFORE), counters.parse(AFTER), 15_034)
     assert found["nr_throttled"] == number_after(AFTER, "nr_throttled") - number_after(
         BEFORE, "nr_throttled"
     )
@@ -89,7 +89,7 @@ LATER: dict[str, Any] = {
 
 
 def test_mechanisms_by_hand() -> None:
-    assert evidence.mechanisms(EARLIER, LATER, 1000) == {
+    assert counters.mechanisms(EARLIER, LATER, 1000) == {
         "context_switches": 2.0,
         "server_switches": 1.0,
         "idle_exits": 1.0,
@@ -136,9 +136,9 @@ def test_mechanisms_that_a_kernel_does_not_count_are_missing(name: str) -> None:
         "conntrack": {"conntrack_entries"},
         "latency": {"latency_request_us"},
     }
-    whole = evidence.mechanisms(evidence.parse(BEFORE), evidence.parse(AFTER), 100)
-    pair = [evidence.parse(without(text, name)) for text in (BEFORE, AFTER)]
-    found = evidence.mechanisms(*pair, 100)
+    whole = counters.mechanisms(counters.parse(BEFORE), counters.parse(AFTER), 100)
+    pair = [counters.parse(without(text, name)) for text in (BEFORE, AFTER)]
+    found = counters.mechanisms(*pair, 100)
     gone = set(whole) - set(found)
     assert columns[name] <= gone
     assert {key: whole[key] for key in found} == found
@@ -146,13 +146,13 @@ def test_mechanisms_that_a_kernel_does_not_count_are_missing(name: str) -> None:
 
 def test_packets_and_rps_interrupts_of_each_cpu() -> None:
     def snapshot(*rows: str) -> dict[str, Any]:
-        return evidence.parse("@@ softnet\n" + "\n".join(rows) + "\n@@ end\n")
+        return counters.parse("@@ softnet\n" + "\n".join(rows) + "\n@@ end\n")
 
     row = "{:08x} 00000000 00000000 0 0 0 0 0 0 {:08x} 0 0 {:08x} 0 0"
     before = snapshot(row.format(10, 0, 0), row.format(2, 7, 2))
     after = snapshot(row.format(300, 4, 0), row.format(20, 19, 2))
     assert before["packets"] == {"cpu0": 10, "cpu2": 2} and before["rps_ipis"] == 7
-    found = evidence.mechanisms(before, after, 0)
+    found = counters.mechanisms(before, after, 0)
     assert found["rps_ipis"] == 16 and found["softnet_dropped"] == 0
     assert (found["cpu0_packets"], found["cpu2_packets"]) == (290.0, 18.0)
     # Older kernels name no CPU, and the oldest do not count what called it.
@@ -161,7 +161,7 @@ def test_packets_and_rps_interrupts_of_each_cpu() -> None:
 
 
 def test_without_messages_there_are_no_rates() -> None:
-    found = evidence.mechanisms(evidence.parse(BEFORE), evidence.parse(AFTER), 0)
+    found = counters.mechanisms(counters.parse(BEFORE), counters.parse(AFTER), 0)
     assert "context_switches" not in found and "nr_throttled" in found
 
 
@@ -169,23 +169,23 @@ def test_without_messages_there_are_no_rates() -> None:
 def test_a_truncated_snapshot_is_an_error(cut: int) -> None:
     text = AFTER[:cut].rstrip()
     if text.endswith("@@ end"):
-        assert evidence.parse(text) == evidence.parse(AFTER)
+        assert counters.parse(text) == counters.parse(AFTER)
         return
     with pytest.raises(ToolOutput, match="incomplete") as caught:
-        evidence.parse(text)
+        counters.parse(text)
     assert caught.value.evidence["snapshot"] == text[-4000:]
 
 
 def test_a_snapshot_of_this_machine_is_complete() -> None:
-    text = LocalHost().run(*script(evidence.AFTER, str(os.getpid()), "")).stdout
-    found = evidence.parse(text)
+    text = LocalHost().run(*script(counters.AFTER, str(os.getpid()), "")).stdout
+    found = counters.parse(text)
     assert found["clock_ns"] > 0 and found["cpu"]["cpu"][3] > 0
 
 
 def test_a_window_fails_with_the_first_load_that_fails(tmp_path: Path) -> None:
     loads = ["one", "true", "two", "sh -c 'sleep 0.2; exit 3'", "three", "sh -c 'exit 4'"]
     job = LocalHost().run(
-        *script(evidence.WINDOW, str(tmp_path), str(os.getpid()), "", "", *loads), check=False
+        *script(counters.WINDOW, str(tmp_path), str(os.getpid()), "", "", *loads), check=False
     )
     assert job.status == 3
 
@@ -202,7 +202,7 @@ def test_a_cache_line_is_timed_from_before_the_loads_to_after_them(
     times = tmp_path / "line"
     loads = ["seen", f"cat {times}" if timing else "true"]
     arguments = (str(tmp_path), str(os.getpid()), "", timing, *loads)
-    assert LocalHost().run(*script(evidence.WINDOW, *arguments), check=False).status == 0
+    assert LocalHost().run(*script(counters.WINDOW, *arguments), check=False).status == 0
     assert (times.read_text() if times.exists() else None) == printed
     if printed:
         assert (tmp_path / "seen.out").read_text() == "90\n"
@@ -222,22 +222,22 @@ def test_the_cpu_time_of_each_placement() -> None:
         }
         return "".join(f"@@ {name}\n{text}\n" for name, text in sections.items())
 
-    before = evidence.parse(snapshot(1_000, "10 0 1\n20 0 1", "5 0 1", 7))
-    after = evidence.parse(snapshot(2_000, "310 0 9\n20 0 1", "105 0 2", 407))
-    found = evidence.mechanisms(before, after, 1)
+    before = counters.parse(snapshot(1_000, "10 0 1\n20 0 1", "5 0 1", 7))
+    after = counters.parse(snapshot(2_000, "310 0 9\n20 0 1", "105 0 2", 407))
+    found = counters.mechanisms(before, after, 1)
     assert found["cpu_ns"] == 300 and found["cpu_use"] == 0.3
     assert found["group_cpu_ns"] == 400 and found["group_cpu_use"] == 0.4
     assert found["nr_periods"] == 10 and found["nr_throttled"] == 0
     assert found["neighbour_cpu_ns"] == 100 and found["neighbour_cpu_use"] == 0.1
     assert found["neighbour_throttled_time"] == 400_000 and found["throttled_time"] == 0
     assert found["neighbour_group_cpu_ns"] == 400_000  # control group version 2 counts in us
-    assert evidence.mechanisms(after, after, 1)["cpu_ns"] == 0
+    assert counters.mechanisms(after, after, 1)["cpu_ns"] == 0
 
 
 def test_the_script_reads_named_placements(tmp_path: Path) -> None:
     mine = str(os.getpid())
-    text = LocalHost().run(*script(evidence.AFTER, f"{mine} other={mine}", "")).stdout
-    found = evidence.parse(text)
+    text = LocalHost().run(*script(counters.AFTER, f"{mine} other={mine}", "")).stdout
+    found = counters.parse(text)
     assert found["ran_ns"] > 0 and found["beside"]["other"]["ran_ns"] >= found["ran_ns"]
     assert set(found["beside"]) == {"other"}
 
@@ -251,7 +251,7 @@ def programs(uptime: float, *rows: tuple[int, str, int, int, int]) -> dict[str, 
     for pid, name, flags, ticks, start in rows:
         rest = f"1 1 1 0 -1 {flags} 0 0 0 0 {ticks - 1} 1 0 0 20 0 1 0 {start} 9 9"
         text += f"{pid} ({name}) S {rest}\n"
-    return evidence.parse(text + "@@ end\n")
+    return counters.parse(text + "@@ end\n")
 
 
 def test_other_programs_by_hand() -> None:
@@ -266,30 +266,24 @@ def test_other_programs_by_hand() -> None:
         (9, "kswapd0", kernel, 99, 0), (10, "weaver", user, 150, 400),
         (11, "server", user, 190, 99_500), (13, "came", user, 90, 100_050),
     )  # fmt: skip
-    used = evidence.other_programs(before, after, seconds=10.0)
+    used = counters.other_programs(before, after, seconds=10.0)
     assert used == pytest.approx({"make) S (x (process 7)": 0.75, "idle (process 8)": 0.005})
     # A trial that began two seconds after the server did not start it.
-    assert "server (process 11)" in (evidence.other_programs(before, after, seconds=5.0) or {})
-    assert evidence.other_programs({}, after, 10.0) is None  # missing, not zero
-    assert evidence.other_programs(after, after, 10.0) is None
+    assert "server (process 11)" in (counters.other_programs(before, after, seconds=5.0) or {})
+    assert counters.other_programs({}, after, 10.0) is None  # missing, not zero
+    assert counters.other_programs(after, after, 10.0) is None
     odd = "@@ programs\n9.0 1.0\n5 (a\n6 (b) S x\n7 (c) S 1 2\n@@ end\n"
-    assert evidence.parse(odd)["programs"] == {"uptime": 9.0, "found": []}
-
-
-def test_names_of_programs_are_not_kept() -> None:
-    text = "@@ clock\n5\n@@ programs\n9.0 1.0\n5 (secret) S 1\n@@ end\n"
-    assert evidence.without_programs(text) == "@@ clock\n5\n@@ end\n"
-    assert evidence.without_programs(text[:45]) == "@@ clock\n5\n"
+    assert counters.parse(odd)["programs"] == {"uptime": 9.0, "found": []}
 
 
 def test_the_script_reads_the_time_of_this_process() -> None:
     def snapshot() -> dict[str, Any]:
-        return evidence.parse(LocalHost().run(*script(evidence.AFTER, "", "")).stdout)
+        return counters.parse(LocalHost().run(*script(counters.AFTER, "", "")).stdout)
 
     before, began = snapshot(), time.process_time()
     while time.process_time() < began + 0.1:
         pass
-    used = evidence.other_programs(before, snapshot(), seconds=0.0) or {}
+    used = counters.other_programs(before, snapshot(), seconds=0.0) or {}
     (own,) = (share for name, share in used.items() if name.endswith(f"(process {os.getpid()})"))
     assert own > 0
 
@@ -313,14 +307,14 @@ def with_sockets(*places: tuple[str, str, tuple[int, int, int]]) -> dict[str, An
         lost = sum(drops)
         text += f"@@ {name}sockets\n{held}{TABLE.format(*drops)}"
         text += f"@@ {name}snmp\nUdp: InDatagrams InErrors RcvbufErrors\nUdp: 9 {lost} {lost}\n"
-    return evidence.parse(f"{text}@@ end\n")
+    return counters.parse(f"{text}@@ end\n")
 
 
 def test_drops_are_those_of_the_process_s_own_sockets() -> None:
     before = with_sockets(("", HELD, (1, 5, 100)), ("hop2=", "socket:[13]\n", (1, 5, 100)))
     after = with_sockets(("", HELD, (1, 8, 140)), ("hop2=", "socket:[13]\n", (1, 8, 140)))
     assert after["sockets"] == {"11": 1, "12": 8}
-    found = evidence.mechanisms(before, after, 1)
+    found = counters.mechanisms(before, after, 1)
     assert found["socket_drops"] == 3.0 and found["hop2_socket_drops"] == 40.0
     # The namespace's counters are shared by its placements.
     assert found["Udp.RcvbufErrors"] == found["hop2_Udp.RcvbufErrors"] == 43.0
@@ -329,30 +323,30 @@ def test_drops_are_those_of_the_process_s_own_sockets() -> None:
 
 def test_without_a_socket_drops_are_missing() -> None:
     nothing = with_sockets(("", "/dev/null\n", (1, 5, 100)))
-    assert "socket_drops" not in evidence.mechanisms(nothing, nothing, 1)
+    assert "socket_drops" not in counters.mechanisms(nothing, nothing, 1)
     one = with_sockets(("", HELD, (1, 5, 100)))
-    assert evidence.mechanisms(one, one, 1)["socket_drops"] == 0.0
+    assert counters.mechanisms(one, one, 1)["socket_drops"] == 0.0
     # All drops of a socket that was opened in the window count.
-    assert evidence.mechanisms(nothing, one, 1)["socket_drops"] == 6.0
+    assert counters.mechanisms(nothing, one, 1)["socket_drops"] == 6.0
 
 
 def test_the_kernel_s_counter_of_drops_may_wrap_around() -> None:
     pair = [with_sockets(("", HELD, (drops, 0, 0))) for drops in (2**32 - 3, 4)]
-    assert evidence.mechanisms(*pair, 1)["socket_drops"] == 7.0
+    assert counters.mechanisms(*pair, 1)["socket_drops"] == 7.0
 
 
 @pytest.mark.parametrize("wrong", ["", "zero", "-1", "5 6"])
 def test_an_incomplete_row_of_the_socket_table_is_an_error(wrong: str) -> None:
     text = f"@@ sockets\n{HELD}{TABLE.format(0, 0, wrong)}@@ end\n"
     with pytest.raises(ToolOutput, match="275: 00000000:2B69"):
-        evidence.parse(text)
+        counters.parse(text)
 
 
 def test_the_script_counts_the_drops_of_a_socket() -> None:
     def snapshot() -> dict[str, Any]:
         mine = str(os.getpid())
-        text = LocalHost().run(*script(evidence.AFTER, f"{mine} other={mine}", "")).stdout
-        return evidence.parse(text)
+        text = LocalHost().run(*script(counters.AFTER, f"{mine} other={mine}", "")).stdout
+        return counters.parse(text)
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taker:
         taker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel's least
@@ -362,7 +356,7 @@ def test_the_script_counts_the_drops_of_a_socket() -> None:
             for _ in range(200):
                 sender.sendto(b"x" * 1000, taker.getsockname())
         after = snapshot()
-    found = evidence.mechanisms(before, after, 1)
+    found = counters.mechanisms(before, after, 1)
     assert 150 < found["socket_drops"] < 200
     assert found["other_socket_drops"] == found["socket_drops"] <= found["Udp.RcvbufErrors"]
     json.dumps(after)
@@ -383,7 +377,7 @@ ENDS = ticks(cpu0=(30, 10, 20, 10, 0, 5, 15, 10), cpu1=(10, 0, 10, 60, 20, 0, 0,
 
 
 def test_the_cpu_use_of_both_sides_by_hand() -> None:
-    found = evidence.cpu_sides(client=(NOTHING, ENDS, "0"), server=(NOTHING, ENDS, "1"))
+    found = counters.cpu_sides(client=(NOTHING, ENDS, "0"), server=(NOTHING, ENDS, "1"))
     assert found == pytest.approx(
         {
             "client_cpu": 0.8,
@@ -414,16 +408,16 @@ def test_the_cpu_use_of_both_sides_by_hand() -> None:
 def test_a_side_with_its_own_kernel_has_all_its_cpus() -> None:
     far, near = ticks(cpu0=(9,) * 8), ticks(cpu0=(8,) * 8, cpu1=(0, 0, 0, 64, 0, 0, 0, 0))
     zero = ticks(cpu0=(0,) * 8)
-    found = evidence.cpu_sides(client=(NOTHING, near, ""), server=(zero, far, ""))
+    found = counters.cpu_sides(client=(NOTHING, near, ""), server=(zero, far, ""))
     assert found["client_cpu"] == 5 / 16 and found["server_cpu"] == 5 / 8
     # The same CPU number under two kernels is not the same CPU.
-    found = evidence.cpu_sides(client=(NOTHING, near, "0"), server=(zero, far, "0"))
+    found = counters.cpu_sides(client=(NOTHING, near, "0"), server=(zero, far, "0"))
     assert found["client_to_server_cpu"] == 1.0
 
 
 @pytest.mark.parametrize(("client", "server"), [("0-1", "0-1"), ("0", "0"), ("", "1")])
 def test_sides_that_share_a_cpu_have_no_shares(client: str, server: str) -> None:
-    assert evidence.cpu_sides(client=(NOTHING, ENDS, client), server=(NOTHING, ENDS, server)) == {}
+    assert counters.cpu_sides(client=(NOTHING, ENDS, client), server=(NOTHING, ENDS, server)) == {}
 
 
 def test_a_side_without_ticks_has_no_shares() -> None:
@@ -431,11 +425,11 @@ def test_a_side_without_ticks_has_no_shares() -> None:
     for before, after, cpus in ((NOTHING, ENDS, "1-2"), (ENDS, ENDS, "1"), ({}, {}, "1")):
         other = ticks(cpu0=(4, 0, 4, 0, 0, 0, 0, 0))
         zero = ticks(cpu0=(0,) * 8)
-        found = evidence.cpu_sides(client=(zero, other, "0"), server=(before, after, cpus))
+        found = counters.cpu_sides(client=(zero, other, "0"), server=(before, after, cpus))
         assert found["client_cpu"] == 1.0
         assert not [name for name in found if "server" in name]
     idle = ticks(cpu0=(0, 0, 0, 9, 0, 0, 0, 0), cpu1=(0, 0, 1, 8, 0, 0, 0, 0))
-    found = evidence.cpu_sides(client=(NOTHING, idle, "1"), server=(NOTHING, idle, "0"))
+    found = counters.cpu_sides(client=(NOTHING, idle, "1"), server=(NOTHING, idle, "0"))
     assert found["server_cpu"] == 0.0 and found["client_cpu"] == 1 / 9
     assert not {"client_to_server_cpu", "client_kernel_to_user", "server_kernel_to_user"} & set(
         found
@@ -445,7 +439,7 @@ def test_a_side_without_ticks_has_no_shares() -> None:
 def test_a_decreasing_counter_counts_as_zero() -> None:
     back = ticks(cpu0=(10, 0, 10, 60, 15, 0, 0, 0), cpu1=(0,) * 8)
     now = ticks(cpu0=(20, 0, 10, 70, 14, 0, 0, 0), cpu1=(5,) * 8)
-    found = evidence.cpu_sides(client=(back, now, "0"), server=(back, now, "1"))
+    found = counters.cpu_sides(client=(back, now, "0"), server=(back, now, "1"))
     assert found["client_cpu_iowait"] == 0.0 and found["client_cpu"] == 0.5
 
 
@@ -455,7 +449,7 @@ TICKS = st.lists(st.integers(0, 1_000_000), min_size=8, max_size=8)
 @given(TICKS, TICKS)
 def test_categories_add_up_to_one(first: list[int], second: list[int]) -> None:
     after = ticks(cpu0=tuple(first), cpu1=tuple(second))
-    found = evidence.cpu_sides(client=(NOTHING, after, "0"), server=(NOTHING, after, "1"))
+    found = counters.cpu_sides(client=(NOTHING, after, "0"), server=(NOTHING, after, "1"))
     for side, row in (("client", first), ("server", second)):
         if not sum(row):
             assert f"{side}_cpu" not in found
@@ -466,9 +460,9 @@ def test_categories_add_up_to_one(first: list[int], second: list[int]) -> None:
 
 
 def test_the_sides_of_recorded_snapshots() -> None:
-    before, after = evidence.parse(BEFORE), evidence.parse(AFTER)
-    found = evidence.cpu_sides(client=(before, after, "0"), server=(before, after, "1"))
-    whole = evidence.mechanisms(before, after, 1)
+    before, after = counters.parse(BEFORE), counters.parse(AFTER)
+    found = counters.cpu_sides(client=(before, after, "0"), server=(before, after, "1"))
+    whole = counters.mechanisms(before, after, 1)
     assert found["client_cpu_idle"] == pytest.approx(whole["cpu0_idle"])
     assert found["server_cpu_idle"] == pytest.approx(whole["cpu1_idle"])
     assert found["client_cpu_softirq"] > 0

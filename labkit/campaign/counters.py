@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from labkit.campaign import held
 from labkit.errors import ToolOutput
-from labkit.hosts import sockets
-from labkit.placement import parse_cpus
+from labkit.hosts import Host, script, sockets
+from labkit.placement import CPUS_APART, apart, parse_cpus
+from labkit.runtimes import Server
 from labkit.runtimes.observed import sections
 
 # A file that a kernel does not have leaves its section out; the mechanism is then missing (NaN),
@@ -96,6 +98,130 @@ AFTER = SNAPSHOT + 'counters; around "$1" "$2"; echo "@@ end"\n'
 #: control groups: part of what is measured.
 _MEASURED = ("dockerd", "containerd", "weaver", "systemd", "dbus-daemon")
 _SCHED = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A host that a snapshot is taken of, and what is read there.
+
+    Of `processes`, ``PID`` is the server at which a client aims, ``NAME=PID`` any other placement.
+    `networks` are ``NAME=PATH`` of network namespaces, without a path for the host's own.
+    """
+
+    host: Host
+    processes: tuple[str, ...]
+    networks: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The arguments of a snapshot."""
+        return " ".join(self.processes), " ".join(self.networks)
+
+    def snapshot(self, text: str) -> str:
+        """Take a snapshot by a script."""
+        return self.host.run(*script(text, *self.words)).stdout
+
+
+def kernels(
+    servers: Mapping[str, Server],
+    main: Server,
+    window: Host,
+    *,
+    shared: bool,
+    networks: Mapping[str, str] | None = None,
+) -> list[Kernel]:
+    """Return the hosts on which evidence of the placements is read, the window's host first.
+
+    `main` is the server at which a client aims. With a shared kernel one host sees all processes,
+    and all `networks` (`Rig.networks_of`).
+    """
+    by_host: dict[int, tuple[Host, list[str], list[str]]] = {}
+    for name, server in [("", None), *servers.items()]:
+        host = window if shared or server is None else server.host
+        words = [f"{network}={path}" for network, path in (networks or {host.name: ""}).items()]
+        _, processes, spaces = by_host.setdefault(id(host), (host, [], words))
+        if server is not None:
+            processes.append(str(server.pid) if server is main else f"{name}={server.pid}")
+            if _has_own_network(server):
+                spaces.append(f"{name}{held.OWN}=/proc/{server.pid}/ns/net")
+    return [Kernel(host, tuple(a), tuple(b)) for host, a, b in by_host.values()]
+
+
+def _has_own_network(server: Server) -> bool:
+    """Tell whether a placement has another network namespace than its host."""
+    own, host = (server.verification.get(x, {}) for x in ("namespaces", "host_namespaces"))
+    return bool(own.get("net") != host.get("net"))
+
+
+def account(
+    snapshots: Iterable[tuple[Kernel, tuple[str, str]]],
+    *,
+    messages: int,
+    cpus: tuple[str, str],
+    seconds: float,
+) -> tuple[dict[str, float], dict[str, Any], list[str]]:
+    """Return the counters of a window, its snapshots as numbers, and the rules that it breaks.
+
+    `snapshots` are texts before and after, those of the window's own host first; `cpus` the CPU
+    lists of client and server; the trial began `seconds` before the last snapshot.
+    """
+    pairs = [(kernel, (parse(a), parse(b))) for kernel, (a, b) in snapshots]
+    others = {
+        kernel.host.name: shares
+        for kernel, pair in pairs
+        if (shares := other_programs(*pair, seconds)) is not None
+    }
+    for snapshot in (one for _, pair in pairs for one in pair):  # the list of programs is not kept
+        snapshot.pop("programs", None)
+    client = pairs[0][1]
+    server = next(pair for kernel, pair in pairs if any("=" not in one for one in kernel.processes))
+    found = mechanisms(*server, messages)
+    found |= cpu_sides(client=(*client, cpus[0]), server=(*server, cpus[1]))
+    evidence: dict[str, Any] = {"before": server[0], "after": server[1]}
+    for kernel, (before, after) in pairs:
+        if after is not server[1]:
+            found |= beside(before, after)
+            evidence[kernel.host.name] = {"before": before, "after": after}
+    allowed = [after[_LATENCY] for _, (_, after) in pairs if _LATENCY in after]
+    if allowed:  # of the machine that was allowed most
+        found[_LATENCY] = float(max(allowed))
+    if others:
+        found["other_programs_cpu"] = max(sum(shares.values()) for shares in others.values())
+    flags = [
+        f"{program}, which is not part of the trial, used {share:.0%} of a CPU of {host}"
+        for host, shares in others.items()
+        for program, share in shares.items()
+        if share > _OTHERS
+    ]
+    return found, evidence, flags
+
+
+_LATENCY = "latency_request_us"
+#: CPU use of a program that ran before the trial, as a share of one CPU.
+_OTHERS = 0.05
+#: Steal on one CPU, as a share of the window.
+_STEAL = 0.003
+#: CPU time is read a little before or after the window's own time: by a share of the window, and
+#: by ns on a busy machine.
+_CLOCKS, _READING_NS = 1.1, 0.5e9
+
+
+def validity(counters: Mapping[str, float]) -> list[str]:
+    """Return the validity rules that a window breaks, of those that hold for every study."""
+    flags = []
+    if counters.get("steal_worst", 0) > _STEAL:
+        flags.append(f"steal {counters['steal_worst']:.1%} of a CPU")
+    if apart(counters):
+        flags.append(CPUS_APART)
+    if counters.get("Udp.RcvbufErrors", 0) > 0:
+        flags.append(f"{counters['Udp.RcvbufErrors']:.0f} datagrams dropped at the socket")
+    cpus = sum(re.fullmatch(r"cpu\d+_idle", name) is not None for name in counters)
+    for name, use in counters.items():
+        if name.endswith("cpu_use") and use > 0 and cpus:
+            elapsed = counters.get(f"{name.removesuffix('_use')}_ns", 0.0) / use
+            if use > cpus * (_CLOCKS + (_READING_NS / elapsed if elapsed else 0.0)):
+                flags.append(f"impossible: {name} is {use:.2f} of {cpus} CPUs")
+    return flags
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -277,11 +403,6 @@ def other_programs(
         for pid, start, name, ticks in after["programs"]["found"]
         if (pid, start) in known and start * tick < now - seconds and not name.startswith(_MEASURED)
     }
-
-
-def without_programs(snapshot: str) -> str:
-    """Return a snapshot's text without the list of programs, which may be somebody else's."""
-    return re.sub(r"^@@ programs\n.*?(?=^@@ |\Z)", "", snapshot, flags=re.MULTILINE | re.DOTALL)
 
 
 def beside(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
