@@ -1,38 +1,52 @@
-"""What the workers of the fleet's tests run; they import this module."""
+"""Tasks of the fleet's tests, which the workers import; as a program, a labkit without a rig."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
+import time
 from pathlib import Path
 
-from labkit import Study
-from labkit.campaign.trial import Trial
-from labkit.fleet import RIG, Block, read_block
+import yaml
+
+from labkit import fleet
 from labkit.process import BLOCKS
-from labkit.rig.simulated import Model, SimulatedRig
-from labkit.tools.base import Measurement
 
-STUDY = "simulated-study"
-LEVELS = {"placement": ["bare", "docker host", "docker bridge"], "wait": ["block", "spin"]}
+STUDY, LEVELS = "made-up-study", ("bare", "docker host", "docker bridge")
 
 
-def never(trial: Trial) -> Measurement:
-    raise AssertionError("a simulated rig runs no protocol")
+def drawn_block(number: int, parameters: dict[str, object]) -> fleet.Block:
+    """Measure a block by this program instead of by `labkit run`."""
+    fleet.COMMAND = (sys.executable, __file__)
+    return fleet.measure_block(
+        number, study=STUDY, profile="tiny", parameters=parameters, name="tiny"
+    )
 
 
-def study() -> Study:
-    baseline = {"placement": "bare", "wait": "block"}
-    return Study(STUDY, never, factors=LEVELS, baseline=baseline, outcomes=["rtt_ns_median"])
+def run(parameters: dict[str, object], block: int) -> None:
+    """Measure what is missing of a block, as `labkit run` does."""
+    folder = Path(str(parameters["data"]), STUDY, "20260101-000000-abc")
+    folder.mkdir(parents=True, exist_ok=True)
+    conditions = [{"levels": {"placement": level}, "repeat": 1} for level in LEVELS]
+    plan = {"study": STUDY, "factors": {"placement": LEVELS}, "settings": {}, "format": 2}
+    plan |= {"conditions": conditions, "order": [[0, 1, 2]] * int(str(parameters["blocks"]))}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    with (folder / "processes").open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    for position, level in enumerate(LEVELS, start=1):
+        trial = folder / "trials" / f"b{block:02d}-p{position:02d}-a1"
+        if not trial.exists():
+            time.sleep(float(str(parameters["seconds"])))
+            row = {"trial": trial.name[:-3], "attempt": 1, "block": block, "position": position}
+            row |= {"session": 1, "repeat": 1, "placement": level, "status": "ok"}
+            trial.mkdir(parents=True)
+            (trial / "part").write_text(json.dumps({"format": 2, "rows": [row]}))
+            (trial / "part").rename(trial / "trial.json")
 
 
-def simulated_block(number: int, data: str, blocks: int, seconds: float) -> Block:
-    """Measure one block on the simulated rig that this worker offers."""
-    rig = SimulatedRig.named(os.environ[RIG], Model(samples=50, seconds=seconds))
-    os.environ[BLOCKS] = str(number)
-    campaign = study().plan(rig, blocks=blocks, seed=1).run(Path(data) / os.environ[RIG])
-    return read_block(campaign.path, number, samples=False)
-
-
-def failing_block(number: int) -> Block:
-    """Fail as a block whose study fails does."""
-    raise ValueError(f"no block {number} today")
+if __name__ == "__main__":
+    given = yaml.safe_load(Path(sys.argv[sys.argv.index("--file") + 1]).read_text())
+    if given["rig"] == "broken":
+        sys.exit("the rig is on fire")
+    run(given, int(os.environ[BLOCKS]))
