@@ -244,7 +244,7 @@ def plan_runs(
         for called, variant in variants or [(profile, {})]:
             runs.append(Run(notebook, called, {**base, **variant, **parameters}))
             notebooks.check(notebook, runs[-1].parameters)
-            _check_rig(str(runs[-1].parameters.get("rig", "auto")))
+            check_rig(str(runs[-1].parameters.get("rig", "auto")))
     folders = [run.folder for run in runs]
     for folder in folders:
         if folders.count(folder) > 1:
@@ -256,7 +256,7 @@ def plan_runs(
     return runs
 
 
-def _check_rig(spec: str) -> None:
+def check_rig(spec: str) -> None:
     """Raise `UsageError` for a rig that does not exist; connects to nothing."""
     from labkit.rig import kind_of
 

@@ -52,10 +52,6 @@ from labkit.process import UNTIL
 @WAIT
 @STOP_AFTER
 @click.option("--scheduler", default="", help="A Dask scheduler, whose workers offer the rigs.")
-@click.option("--samples", is_flag=True, help="With --scheduler: collect samples and logs too.")
-@click.option("--tls-ca-file", help="With --scheduler: the authority's certificate.")
-@click.option("--tls-cert", help="With --scheduler: the client's certificate.")
-@click.option("--tls-key", help="With --scheduler: the client's key.")
 @click.option(
     "--time-limit", default=1440.0, show_default=True, help="Minutes that a notebook may take."
 )
@@ -67,10 +63,6 @@ def run(
     files: tuple[Path, ...],
     new: bool,
     scheduler: str,
-    samples: bool,
-    tls_ca_file: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
     time_limit: float,
 ) -> None:
     """Measure STUDIES (all when omitted) by executing their notebooks with a profile's parameters.
@@ -97,15 +89,12 @@ def run(
     runs = library.plan_runs(studies, profile, files, parameters)
     if scheduler and (new or rig or os.environ.get(UNTIL)):
         raise UsageError("--scheduler goes without --new, --rig and --stop-after")
-    if not scheduler and (samples or tls_ca_file or tls_cert or tls_key):
-        raise UsageError("--samples and --tls-... go with --scheduler")
     interruptible()
     if scheduler:
         from labkit.cli import fleet
 
-        security = fleet.tls((tls_ca_file, tls_cert, tls_key))
         for one in runs:
-            folder = fleet.measure(one, profile, scheduler, security, samples=samples, say=say)
+            folder = fleet.measure(one, profile, scheduler, say=say)
             click.echo(f"{one.study}: {folder}")
         return
     outcomes: list[library.Outcome] = []

@@ -1,9 +1,8 @@
-"""The command of a worker that offers a rig, and a campaign over the rigs of a scheduler."""
+"""Commands of a fleet: a worker that offers a rig, and a study on the rigs of a scheduler."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,21 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labkit.errors import LabkitError, UsageError
+from labkit import fleet
+from labkit.design import digest
+from labkit.errors import LabkitError
+from labkit.paths import project
 
 if TYPE_CHECKING:
-    from labkit.fleet import Block
     from labkit.studies import Run
-
-#: Seconds to reach a scheduler.
-_CONNECT = "20s"
 
 
 @click.command(
     context_settings={"ignore_unknown_options": True},
-    epilog="Examples: labkit worker --scheduler tcp://lab.example:8786 --rig rig.toml "
-    "| labkit worker --scheduler tls://lab.example:8786 --rig auto --tls-ca-file ca.pem "
-    "--tls-cert me.pem --tls-key me.key",
+    epilog="Example: labkit worker --scheduler tcp://lab.example:8786 --rig rig.toml",
 )
 @click.option("--scheduler", required=True, metavar="ADDRESS", help="As tcp://HOST:8786.")
 @click.option("--rig", default="auto", show_default=True, help="A rig.toml, auto, virtual.")
@@ -35,59 +31,32 @@ def worker(scheduler: str, rig: str, options: Sequence[str]) -> None:
 
     `labkit run STUDY --scheduler ADDRESS` then measures blocks on it, one at a time.
     """
-    from labkit import fleet
-    from labkit.rig import kind_of
+    from labkit.studies import check_rig
 
-    _require_dask()
-    # What measures the blocks may run in another folder.
+    # The worker may run in another folder than this.
     offered = str(Path(rig).resolve()) if rig.endswith(".toml") else rig
-    if offered != "auto":
-        kind_of(offered).check(offered)
-    argv = fleet.worker_argv(scheduler, fleet.slug(rig), options)
+    check_rig(offered)
+    argv = fleet.worker_argv(scheduler, offered, options)
     os.execvpe(argv[0], argv, {**os.environ, fleet.RIG: offered})
 
 
-def _require_dask() -> None:
+def measure(run: Run, profile: str, scheduler: str, *, say: Any) -> Path:
+    """Measure a study on the rigs of a scheduler, and return the folder of their campaigns."""
     try:
-        import distributed  # noqa: F401
+        from distributed import Client
     except ImportError:
         raise LabkitError(
             "Dask is not installed", remedy="make setup; or pip install 'PATH-OF-THE-CLONE[fleet]'"
         ) from None
-
-
-def tls(options: Sequence[str | None]) -> Any:
-    """Return what a client needs for TLS: from the files of the authority, certificate, and key."""
-    if not any(options):
-        return None
-    _require_dask()
-    from distributed.security import Security
-
-    if not all(options):
-        raise UsageError("TLS takes three files", remedy="--tls-ca-file, --tls-cert and --tls-key")
-    ca, cert, key = options
-    return Security(
-        tls_ca_file=ca, tls_client_cert=cert, tls_client_key=key, require_encryption=True
+    kept = {key: value for key, value in run.parameters.items() if key not in ("rig", "data")}
+    # Blocks of other parameters are another campaign.
+    name = f"{run.called}-{digest(kept)}"
+    task = partial(
+        fleet.measure_block, study=run.study, profile=profile, parameters=kept, name=name
     )
-
-
-def measure(
-    run: Run, profile: str, scheduler: str, security: Any, *, samples: bool, say: Any
-) -> Path:
-    """Measure a study on the rigs of a scheduler, and return the folder of their campaigns."""
-    _require_dask()
-    import tqdm
-    from distributed import Client
-
-    from labkit import fleet
-    from labkit.paths import project
-
-    left_out = ("rig", "data", "new")
-    parameters = {name: x for name, x in run.parameters.items() if name not in left_out}
-    blocks = int(parameters["blocks"])
-    folder = project(fleet.FOLDER) / run.called
+    folder = project(fleet.FOLDER) / name / run.study
     try:
-        client = Client(scheduler, security=security, timeout=_CONNECT)
+        client = Client(scheduler, timeout="20s")
     except (OSError, ValueError) as error:
         raise LabkitError(
             f"the scheduler {scheduler} cannot be reached",
@@ -95,29 +64,8 @@ def measure(
             remedy="start one with `dask scheduler`, and workers with `labkit worker`",
         ) from None
     with client:
-        fleet.keep_parameters(folder, run.study, parameters)
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        rigs = [one for one in workers if fleet.RESOURCE in one.get("resources", {})]
-        say(f"{len(rigs)} rigs; dashboard: {client.dashboard_link}")
-        if not rigs:
-            say("waiting for a worker: labkit worker --scheduler ADDRESS --rig FILE")
-        counts: Counter[str] = Counter()
-        with tqdm.tqdm(total=blocks, desc=run.study, unit="block") as bar:
-
-            def show(block: Block, done: int) -> None:
-                counts[block.rig] += 1
-                bar.n = done
-                bar.set_postfix_str(", ".join(f"{rig}: {n}" for rig, n in sorted(counts.items())))
-
-            task = partial(
-                fleet.notebook_block,
-                study=run.study,
-                profile=profile,
-                parameters=parameters,
-                samples=samples,
-            )
-            numbers = range(1, blocks + 1)
-            fleet.measure(client, task, numbers, folder=folder, study=run.study, say=show)
+        say(f"blocks go to the workers of {scheduler}; dashboard: {client.dashboard_link}")
+        fleet.measure(client, task, range(1, kept["blocks"] + 1), folder=folder, say=say)
     return folder
 
 

@@ -1,47 +1,52 @@
-"""Blocks of a made-up rig, which the workers of a fleet measure; they import this module."""
+"""Tasks of the fleet's tests, which the workers import; as a program, a labkit without a rig."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
-import zlib
 from pathlib import Path
 
-import numpy as np
+import yaml
 
-from labkit import Rig, Study
-from labkit.campaign.trial import Trial
-from labkit.fleet import RIG, Block, read_block
+from labkit import fleet
 from labkit.process import BLOCKS
-from labkit.tools.base import Measurement
 
-STUDY = "made-up-study"
-LEVELS = {"placement": ["bare", "docker host", "docker bridge"], "wait": ["block", "spin"]}
+STUDY, LEVELS = "made-up-study", ("bare", "docker host", "docker bridge")
 
 
-def draw(rig: str, block: int, placement: str, wait: str) -> np.ndarray:
-    """Return the samples of a trial: the same for the same rig, block and levels."""
-    seed = zlib.crc32(f"{rig} {block} {placement} {wait}".encode())
-    return np.random.default_rng(seed).integers(10_000, 90_000, 50)
+def drawn_block(number: int, parameters: dict[str, object]) -> fleet.Block:
+    """Measure a block by this program instead of by `labkit run`."""
+    fleet.COMMAND = (sys.executable, __file__)
+    return fleet.measure_block(
+        number, study=STUDY, profile="tiny", parameters=parameters, name="tiny"
+    )
 
 
-def drawn(trial: Trial) -> Measurement:
-    """Run a trial without hosts."""
-    time.sleep(trial.seconds)
-    return Measurement({"rtt_ns": draw(os.environ[RIG], trial.turn, trial.placement, trial.wait)})
+def run(parameters: dict[str, object], block: int) -> None:
+    """Measure what is missing of a block, as `labkit run` does."""
+    folder = Path(str(parameters["data"]), STUDY, "20260101-000000-abc")
+    folder.mkdir(parents=True, exist_ok=True)
+    conditions = [{"levels": {"placement": level}, "repeat": 1} for level in LEVELS]
+    plan = {"study": STUDY, "factors": {"placement": LEVELS}, "settings": {}, "format": 2}
+    plan |= {"conditions": conditions, "order": [[0, 1, 2]] * int(str(parameters["blocks"]))}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    with (folder / "processes").open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    for position, level in enumerate(LEVELS, start=1):
+        trial = folder / "trials" / f"b{block:02d}-p{position:02d}-a1"
+        if not trial.exists():
+            time.sleep(float(str(parameters["seconds"])))
+            row = {"trial": trial.name[:-3], "attempt": 1, "block": block, "position": position}
+            row |= {"session": 1, "repeat": 1, "placement": level, "status": "ok"}
+            trial.mkdir(parents=True)
+            (trial / "part").write_text(json.dumps({"format": 2, "rows": [row]}))
+            (trial / "part").rename(trial / "trial.json")
 
 
-def drawn_block(number: int, data: str, blocks: int, seconds: float) -> Block:
-    """Measure one block on the rig that this worker offers, which has no hosts."""
-    name = os.environ[RIG]
-    rig = Rig(name, "made up", {}, {}, {}, {}, shared_kernel=False)
-    os.environ[BLOCKS] = str(number)
-    settings = {"seconds": seconds}
-    study = Study(STUDY, drawn, factors=LEVELS, settings=settings, outcomes=["rtt_ns_median"])
-    campaign = study.plan(rig, blocks=blocks, seed=1).run(Path(data) / name)
-    return read_block(campaign.path, number, samples=False)
-
-
-def failing_block(number: int) -> Block:
-    """Fail as a block whose study fails does."""
-    raise ValueError(f"no block {number} today")
+if __name__ == "__main__":
+    given = yaml.safe_load(Path(sys.argv[sys.argv.index("--file") + 1]).read_text())
+    if given["rig"] == "broken":
+        sys.exit("the rig is on fire")
+    run(given, int(os.environ[BLOCKS]))
