@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import pcap
-from labkit.campaign import evidence
 from labkit.hosts import json_rows
 from labkit.hosts.facts import parse_facts
 from labkit.hosts.journal import Entry, _line, parse_journal
@@ -41,7 +40,6 @@ TEXTS: dict[str, tuple[str, Callable[[str], object]]] = {
     "probe": ("macvlan no module\nvxlan yes\n", parse_missing_networks),
     "cpus": ("0-3,8,10-11", parse_cpus),
     "rows": ('[{"ifname": "lo", "mtu": 1}, {}]', lambda text: json_rows(text, "ip")),
-    "snapshot": (read("snapshot-after.txt"), evidence.parse),
 }
 
 
