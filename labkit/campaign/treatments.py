@@ -239,18 +239,11 @@ class CpuSpeed(Treatment):
     """
 
     known = (AS_FOUND, "kept")
-    #: Repetitions in a row, and seconds before each.
-    REPETITIONS, _PAUSE = 2, 1.0
+    REPETITIONS = 2
 
     def __init__(self) -> None:
-        #: The shortest time so far in the campaign.
-        self.least_ns = math.inf
-        self._slow = 0
-
-    def ready(self, rig: Rig, level: Any) -> None:
-        """Pause after attempts at which the CPU was slow."""
-        if self._slow:
-            time.sleep(self._PAUSE)
+        #: The shortest time so far in the campaign, and the slow attempts in a row.
+        self.least_ns, self._slow = math.inf, 0
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise `CpusDisturbed` where the CPU was slow before, between or after the operations."""
