@@ -17,9 +17,8 @@ from typing import Any, ClassVar
 from labkit.campaign.background import Captured, capture_packets
 from labkit.errors import CpusDisturbed, ManipulationError, RigError
 from labkit.hosts import Host, LocalHost, Tuning, script
-from labkit.hosts.journal import offload
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
-from labkit.hosts.tuning import LATENCY_REQUEST, takes_latency_request
+from labkit.hosts.settings import LATENCY_REQUEST, offload, takes_latency_request
 from labkit.placement import CPU_SLOW, Placement, apart, bare, docker, slow
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
@@ -469,7 +468,7 @@ class PacketSteering(Treatment):
         for role in ENDS:
             if role not in rig.targets:
                 return f"the rig has no host {role}"
-            if reason := _unsteerable(rig, role, LEVELS[level]):
+            if LEVELS[level] and (reason := _unsteerable(rig, role)):
                 return reason
         return None
 
@@ -483,8 +482,6 @@ class PacketSteering(Treatment):
         """
         record: dict[str, Any] = {}
         with ExitStack() as stack:
-            virtual = rig.kind == "virtual"
-            machine = stack.enter_context(Tuning(LocalHost(), label)) if virtual else None
             for role in at:
                 if role not in rig.targets:
                     raise RigError(
@@ -493,9 +490,7 @@ class PacketSteering(Treatment):
                 tuning = stack.enter_context(Tuning(rig.hosts[role], label))
                 cpu_list, sysfs = _steering_cpus(rig, role, cpus), rig.targets[role].sysfs
                 record[role] = {
-                    device: steer(
-                        tuning, device, level, cpu_list, sysfs=sysfs, machine=machine
-                    ).record()
+                    device: steer(tuning, device, level, cpu_list, sysfs=sysfs).record()
                     for device in rig.interfaces[role]
                 }
             yield record
@@ -531,7 +526,7 @@ class ReceivingCpu(Treatment):
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why an interface of the lab cannot move packets, or None."""
         roles = _receivers(rig) if level == "own" else []
-        return next(filter(None, (_unsteerable(rig, role, LEVELS["on"]) for role in roles)), None)
+        return next(filter(None, (_unsteerable(rig, role) for role in roles)), None)
 
     @contextmanager
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[dict[str, Any]]:
@@ -558,12 +553,11 @@ class ReceivingCpu(Treatment):
         return self._steering.check(self._level, mechanisms) if level == "own" else []
 
 
-def _unsteerable(rig: Rig, role: str, mechanisms: Sequence[str]) -> str | None:
-    """Return why an interface of a host cannot have the mechanisms of packet steering, or None."""
-    for device in rig.interfaces.get(role, ()) if mechanisms else ():
+def _unsteerable(rig: Rig, role: str) -> str | None:
+    """Return why the packets of an interface of a host cannot be steered, or None."""
+    for device in rig.interfaces.get(role, ()):
         queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
-        reasons = (infeasible(queues, what) for what in mechanisms)
-        if reason := next(filter(None, reasons), None):
+        if reason := infeasible(queues):
             return f"{role}: {reason}"
     return None
 

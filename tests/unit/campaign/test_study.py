@@ -322,7 +322,7 @@ def test_a_window_is_repeated_alone_where_the_cpus_were_moved(moved: int) -> Non
         ("tunnel_offload", treatments.TunnelOffload(), "on", "one of as found, off"),
         ("receiving_cpu", treatments.ReceivingCpu(), "sender", "one of as found, own"),
         ("capture", treatments.PacketCapture(), True, "one of off, on"),
-        ("rps", treatments.PacketSteering(), "rss", "did you mean 'rfs'? One of off, on, rfs, xps"),
+        ("rps", treatments.PacketSteering(), "rss", "one of off, on"),
         ("affinity", treatments.Pinning(), "spread", "one of free, split, same"),
     ],
 )
