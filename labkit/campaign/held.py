@@ -16,7 +16,7 @@ from typing import Any
 from labkit.campaign.counters import OWN, Kernel
 from labkit.errors import ManipulationError
 from labkit.hosts import script
-from labkit.hosts.journal import DIRECTORY
+from labkit.hosts.settings import DIRECTORY
 from labkit.placement import cpu_set
 from labkit.runtimes import Server
 from labkit.runtimes.observed import sections

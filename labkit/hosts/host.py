@@ -1,4 +1,4 @@
-"""The `Host` interface, and the local machine as a host.
+"""Hosts under control: this machine, and machines or namespaces reached over SSH.
 
 Every command runs under ``timeout`` on its host: it ends in time even if the harness has died, and
 the harness sleeps until then instead of polling.
@@ -8,30 +8,64 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
+import logging
 import os
-import re
+import shlex
 import shutil
 import signal
+import socket
+import stat
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from labkit.errors import CommandFailed, CommandTimeout, ToolOutput, UsageError
+import fabric
+import paramiko
+from paramiko.hostkeys import InvalidHostKey
+
+from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable, ToolOutput, UsageError
+from labkit.hosts import agent
+
+# Its errors are raised with their cause; without a handler, paramiko would also print them.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 #: The first words of every `script`.
 SCRIPT = ("sh", "-euc")
+#: Seconds after its time limit for which the harness still waits for a command's result.
+PATIENCE = 12.0
+#: Seconds to wait for a connection, a session or the start of a command on a host.
+OPEN_SECONDS = 15.0
+#: Seconds without a byte after which a copy has lost its connection.
+COPY_SECONDS = 60.0
+#: Seconds of silence, between two probes, and probes after which a peer counts as lost. More than
+#: a window lasts: nothing is sent in one.
+_KEEP_ALIVE = {socket.TCP_KEEPIDLE: 300, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
+#: The kernel's limit on one argument; the login shell gets the command line as one argument.
+_LINE_BYTES = 128 * 1024 - 1
+#: The text of the agent, which every call sends.
+_SOURCE = Path(agent.__file__).read_text("utf-8")
+#: Runs a command below ``timeout``. The shell outlives TERM, so that the KILL that follows reaches
+#: the whole group, also a grandchild that ignores TERM. A trap is not inherited.
+_LIMITED = 'trap "exec sleep 60" TERM; (exec env -- "$@")'
+#: Errors of a connection that was lost or could not be made.
+_LOST = (paramiko.SSHException, EOFError, ConnectionError, TimeoutError)
+
+Progress = Callable[[int, int], None]
+_Executed = tuple[int, bytes, bytes]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command did; ``status`` is None if its end was not observed."""
+    """The end of a command: its status and all that it printed."""
 
     argv: tuple[str, ...]
     host: str
+    #: None only for a job whose end nobody has seen.
     status: int | None
     stdout: str
     stderr: str
@@ -62,6 +96,346 @@ class Result:
         )
 
 
+class Host:
+    """A place where the lab runs commands: this machine, as the user of the harness.
+
+    `name` is shown in results and errors.
+    """
+
+    def __init__(self, name: str = "local") -> None:
+        self.name = name
+
+    def run(
+        self,
+        *argv: str,
+        input: str | None = None,
+        timeout: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> Result:
+        """Run a command, given as separate arguments, and wait for its end.
+
+        A background child that keeps the command's output open delays the return: use
+        `labkit.hosts.start_job` for a process that is to keep running.
+        """
+        line, data = limited(argv, timeout, env), encode(input or "")
+        began = time.monotonic()
+        status, out, err = self._execute(line, data, timeout + PATIENCE)
+        seconds = time.monotonic() - began
+        late = seconds >= timeout and status in (124, 137)
+        texts = out.decode(errors="replace"), err.decode(errors="replace")
+        result = Result(argv, self.name, status, *texts, seconds, late)
+        return result.check() if check else result
+
+    def call(self, function: str, *, timeout: float = 60.0, **arguments: Any) -> Any:
+        """Call a function of `labkit.hosts.agent` on the host; return its value.
+
+        Arguments and value are values of JSON.
+        """
+        request = {"source": _SOURCE, "function": function, "arguments": arguments}
+        argv = ("python3", "-ISc", agent.BOOT)
+        # An agent is not part of the job that calls it.
+        env = {agent.LABEL: "", agent.JOB: ""}
+        done = self.run(*argv, input=json.dumps(request), timeout=timeout, env=env)
+        answer = json.loads(done.stdout)
+        if "error" in answer:
+            raise CommandFailed(
+                f"{function} failed",
+                where=f"host {self.name}",
+                why=answer["error"],
+                evidence={"arguments": arguments},
+            )
+        return answer["result"]
+
+    def put(self, local: Path | str, remote: str, progress: Progress | None = None) -> None:
+        """Copy a file and its mode to the host; raise `CommandFailed` if that fails.
+
+        Over SSH, `progress` is called with the bytes that were sent and those of the file.
+        """
+        with self._copying(local, remote):
+            shutil.copy(local, remote)
+
+    def get(self, remote: str, local: Path | str) -> None:
+        """Copy a file and its mode from the host; raise `CommandFailed` if that fails."""
+        with self._copying(remote, local):
+            shutil.copy(remote, local)
+
+    def close(self) -> None:
+        """Close the connection, if there is one; the next command connects again."""
+
+    def _execute(self, line: Sequence[str], data: bytes, seconds: float) -> _Executed:
+        """Run a command that ends in less than `seconds`; return status, output and errors."""
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            line, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        ) as process:
+            try:
+                out, err = process.communicate(data, timeout=seconds)
+            except subprocess.TimeoutExpired as late:  # an escaped child keeps the pipes open
+                out, err = late.output or b"", late.stderr or b""
+            finally:
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+        status = process.returncode
+        return (status if status >= 0 else 128 - status), out, err
+
+    @contextlib.contextmanager
+    def _copying(self, source: Path | str, target: Path | str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:  # ValueError: a NUL, or not Unicode
+            raise CommandFailed(
+                f"cannot copy {str(source)!a} to {str(target)!a}",
+                where=f"host {self.name}",
+                why=str(error),
+            ) from error
+
+
+class LocalHost(Host):
+    """The machine of the harness, as opposed to a host over SSH."""
+
+
+class SshHost(Host):
+    """A machine or network namespace reached over SSH; it connects when first needed.
+
+    Commands may run from several threads. After a loss the next command connects again. An unknown
+    host key is an error; `known_hosts` is the user's own file by default. With `key`, neither an
+    agent nor the user's own keys are tried. `gateway` is a command whose input and output are the
+    connection, with ``%h`` for the address and ``%p`` for the port. With `sudo`, commands run as
+    root through ``sudo -n``, and files are copied as the user.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        *,
+        user: str = "root",
+        port: int = 22,
+        key: Path | str | None = None,
+        known_hosts: Path | str | None = None,
+        gateway: str | None = None,
+        sudo: bool = False,
+    ) -> None:
+        super().__init__(name)
+        self.address, self.user, self.port = address, user, port
+        self.key = str(key) if key else None
+        self.known_hosts = str(known_hosts) if known_hosts else None
+        self.gateway, self.sudo = gateway, sudo
+        # Shown in errors, which datasets store: no user, and no gateway, which may contain paths.
+        self.where = f"{name} at {address}"
+        self._lock = threading.RLock()
+        self._connection: Any = None
+        self._closing = contextlib.ExitStack()
+
+    def __repr__(self) -> str:
+        return f"SshHost({self.where!r})"
+
+    def put(self, local: Path | str, remote: str, progress: Progress | None = None) -> None:
+        """Copy a file over SFTP; see `Host.put`."""
+        with self._copying(local, remote), self._sftp() as sftp:
+            sftp.put(str(local), remote, callback=progress)
+            sftp.chmod(remote, stat.S_IMODE(Path(local).stat().st_mode))
+
+    def get(self, remote: str, local: Path | str) -> None:
+        """Copy a file over SFTP; see `Host.get`."""
+        with self._copying(remote, local), self._sftp() as sftp:
+            mode = sftp.stat(remote).st_mode
+            sftp.get(remote, str(local))
+            Path(local).chmod(stat.S_IMODE(mode or 0o644))
+
+    def close(self) -> None:
+        """Close the connection; the next command connects again."""
+        self._drop(self._connection)
+
+    def _execute(self, line: Sequence[str], data: bytes, seconds: float) -> _Executed:
+        command = encode(shlex.join([*(("sudo", "-n", "--") if self.sudo else ()), *line]))
+        if len(command) > _LINE_BYTES:
+            raise UsageError(
+                f"a command line of {len(command)} bytes is too long for a remote shell",
+                where=f"host {self.name}",
+                remedy="send long data as input or in a file",
+            )
+        connection, channel = self._open_session()
+        channel.settimeout(seconds)
+        status, out, err = -1, bytearray(), bytearray()
+        # A command may fill one stream before it reads its input or ends the other. Closing the
+        # channel, which happens first, ends the threads.
+        with ThreadPoolExecutor(2) as pool, contextlib.closing(channel):
+            try:
+                pool.submit(channel.exec_command, command).result(OPEN_SECONDS)
+                threads = [
+                    pool.submit(_send, channel, data),
+                    pool.submit(_receive, channel.recv_stderr, err),
+                ]
+                _receive(channel.recv, out)
+                for thread in threads:
+                    thread.result()
+                if channel.status_event.wait(seconds):
+                    status = channel.recv_exit_status()
+            except _LOST:
+                pass  # there is no status
+        # A signal may have ended `timeout` itself: then there is an end without a status.
+        if status < 0 and channel.eof_received and connection.is_connected:
+            status = 137
+        if status < 0:
+            self._drop(connection)
+            raise HostUnreachable(
+                f"the connection to host {self.name} dropped during a command",
+                where=self.where,
+                why="no exit status arrived",
+                remedy="check that the host is up; the command ends there at its time limit",
+                evidence={
+                    "argv": list(line),
+                    "stdout": out.decode(errors="replace"),
+                    "stderr": err.decode(errors="replace"),
+                },
+            )
+        return status, bytes(out), bytes(err)
+
+    def _open_session(self) -> tuple[Any, paramiko.Channel]:
+        for attempt in (1, 2):  # the loss of an idle connection shows only when it is used
+            connection = self._connected()
+            try:
+                return connection, connection.transport.open_session(timeout=OPEN_SECONDS)
+            except _LOST as error:
+                # A host that has too many sessions refuses one, and goes on with the others.
+                if not isinstance(error, paramiko.ChannelException):
+                    self._drop(connection)
+                if attempt == 2:
+                    raise self._unreachable(error) from error
+        raise AssertionError
+
+    @contextlib.contextmanager
+    def _sftp(self) -> Iterator[paramiko.SFTPClient]:
+        connection, channel = self._open_session()
+        try:
+            channel.settimeout(COPY_SECONDS)
+            channel.invoke_subsystem("sftp")
+            with paramiko.SFTPClient(channel) as sftp:
+                yield sftp
+        except _LOST as error:
+            self._drop(connection)
+            raise HostUnreachable(
+                f"the connection to host {self.name} dropped during a copy",
+                where=self.where,
+                why=str(error) or f"no byte was copied for {COPY_SECONDS:.0f} s",
+                remedy="check that the host is up",
+            ) from error
+
+    def _drop(self, connection: Any) -> None:
+        """Close a connection; if another thread has connected again, that one stays."""
+        with self._lock:
+            if connection is None or self._connection is not connection:
+                return
+            self._connection, closing = None, self._closing.pop_all()
+        closing.close()
+
+    def _connected(self) -> Any:
+        """Return a connection that is up, as far as that is known without using it."""
+        with self._lock:
+            if self._connection is None or not self._connection.is_connected:
+                self.close()
+                with contextlib.ExitStack() as stack:
+                    try:
+                        self._connection = self._connect(stack)
+                    except (*_LOST, OSError, ValueError, InvalidHostKey) as error:
+                        raise self._unreachable(error) from error
+                    self._closing = stack.pop_all()
+            return self._connection
+
+    def _connect(self, stack: contextlib.ExitStack) -> Any:
+        options: dict[str, Any] = {"key_filename": self.key} if self.key else {}
+        options |= {"allow_agent": self.key is None, "look_for_keys": self.key is None}
+        if self.gateway:
+            options["sock"] = self._gateway(stack)
+        connection = fabric.Connection(
+            self.address,
+            user=self.user,
+            port=self.port,
+            connect_timeout=OPEN_SECONDS,
+            connect_kwargs=options | {"banner_timeout": OPEN_SECONDS},
+            # The rig specifies everything: the user's SSH configuration is not read.
+            config=fabric.Config(overrides={"load_ssh_configs": False}),
+        )
+        stack.callback(_close, connection)
+        connection.client.load_system_host_keys(self.known_hosts)
+        connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        connection.open()
+        connection.transport.channel_timeout = OPEN_SECONDS
+        # With a time limit, paramiko wakes up ten times a second, also inside a window.
+        connection.transport.sock.settimeout(None)
+        if not self.gateway:
+            connection.transport.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEP_ALIVE.items():
+                connection.transport.sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        return connection
+
+    def _gateway(self, stack: contextlib.ExitStack) -> socket.socket:
+        """Start the gateway, and return the socket that is its input and output."""
+        # Not paramiko's ProxyCommand, which polls and does not notice the end.
+        near, far = socket.socketpair()
+        stack.callback(near.close)
+        command = (self.gateway or "").replace("%h", self.address).replace("%p", str(self.port))
+        with far:
+            process = subprocess.Popen(
+                shlex.split(command),
+                stdin=far.fileno(),
+                stdout=far.fileno(),
+                start_new_session=True,
+            )
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        return near
+
+    def _unreachable(self, error: Exception) -> HostUnreachable:
+        """Return the error of an attempt to connect; its evidence marks a problem with keys."""
+        known = self.known_hosts or "~/.ssh/known_hosts"
+        why, evidence = str(error) or type(error).__name__, {}
+        remedy = "check that the host is up, and its address, port and gateway"
+        if isinstance(error, paramiko.BadHostKeyException):
+            evidence = {"shown": error.key.fingerprint, "known": error.expected_key.fingerprint}
+            why = f"its key has changed: it shows {evidence['shown']}, not {evidence['known']}"
+            remedy = f"find out why; if it is right, replace the host's line in {known}"
+        elif isinstance(error, InvalidHostKey) or "known_hosts" in why:
+            evidence = {"known_hosts": known}
+            why = f"its key is not known, or {known} has a line that cannot be read: {why}"
+            remedy = (
+                f"compare `ssh-keyscan -p {self.port} {self.address} | ssh-keygen -lf -` with the "
+                f"fingerprint on its console, then add the line of ssh-keyscan to {known}"
+            )
+        elif isinstance(error, paramiko.AuthenticationException):
+            remedy = "check user and key, and that the host accepts them"
+        return HostUnreachable(
+            f"host {self.name} cannot be reached",
+            where=self.where,
+            why=why,
+            remedy=remedy,
+            evidence=evidence,
+        )
+
+
+def _send(channel: paramiko.Channel, data: bytes) -> None:
+    """Send a command its input; one that has ended needs none."""
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        channel.sendall(data)
+        channel.shutdown_write()
+
+
+def _receive(read: Callable[[int], bytes], into: bytearray) -> None:
+    """Read a stream to its end, asleep between two parts."""
+    while part := read(1 << 16):
+        into += part
+
+
+def _close(connection: Any) -> None:
+    transport = connection.client.get_transport()
+    with contextlib.suppress(OSError, AttributeError):
+        transport.sock.shutdown(socket.SHUT_RDWR)  # wakes paramiko's thread
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        connection.close()
+
+
 def json_rows(text: str, what: str) -> list[dict[str, Any]]:
     """Return the objects in the JSON output of `what`; none of no output."""
     try:
@@ -74,36 +448,6 @@ def json_rows(text: str, what: str) -> list[dict[str, Any]]:
     raise ToolOutput(f"{what} cannot be read", why=why, evidence={"output": text[:2000]})
 
 
-@runtime_checkable
-class Host(Protocol):
-    """A machine (or network namespace) that the lab controls."""
-
-    name: str
-
-    def run(
-        self,
-        *argv: str,
-        input: str | None = None,
-        timeout: float = 60.0,
-        env: Mapping[str, str] | None = None,
-        check: bool = True,
-    ) -> Result:
-        """Run a command, given as separate arguments, and wait for its end."""
-        ...
-
-    def put(self, local: Path | str, remote: str) -> None:
-        """Copy a file to the host."""
-        ...
-
-    def get(self, remote: str, local: Path | str) -> None:
-        """Copy a file from the host."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection; detached jobs keep running."""
-        ...
-
-
 def script(text: str, *args: str) -> Sequence[str]:
     """Return the argument list that runs a POSIX shell script with positional arguments.
 
@@ -113,26 +457,6 @@ def script(text: str, *args: str) -> Sequence[str]:
     return (*SCRIPT, text, "labkit", *args)
 
 
-#: Seconds between TERM and KILL.
-GRACE = 2.0
-#: Seconds after its time limit for which the harness still waits for a command's result.
-PATIENCE = 10.0
-#: Exit statuses of a command that timed out; None if ``timeout`` was killed with its group.
-_TIMED_OUT = (124, 137, None)
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-
-# The TERM trap makes `timeout` wait for the shell, so that its KILL reaches the process group:
-# otherwise a grandchild that ignores TERM would survive a child that obeys it. A trap, unlike an
-# ignored signal, is not inherited. `env` avoids the shell's builtins, and descriptor 3 keeps the
-# shell's own messages about killed children out of the command's output.
-_LIMITED = """
-trap "exec sleep 60" TERM
-exec 3>&2 2>/dev/null
-(exec env -- "$@" 2>&3 3>&-)
-"""
-
-
 def limited(
     argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
@@ -140,118 +464,21 @@ def limited(
     variables = [f"{name}={value}" for name, value in (env or {}).items()]
     if not argv or not argv[0] or "=" in argv[0]:
         raise UsageError(f"empty or invalid command: {list(argv)!r}")
-    if bad := [name for name in env or {} if not _VARIABLE.match(name)]:
-        raise UsageError(f"invalid name of an environment variable: {bad[0]!r}")
-    if any("\0" in text for text in (*argv, *variables)):
-        raise UsageError("an argument or variable contains a NUL, which no command can receive")
-    for text in (*argv, *variables):
-        encode(text)
-    if not (timeout >= 0.001 and math.isfinite(timeout)):
+    if not 0.001 <= timeout < float("inf"):
         raise UsageError(
             f"invalid timeout: {timeout!r} s", remedy="give a positive number of seconds"
         )
-    limit = ("timeout", "-k", f"{GRACE:g}", f"{timeout:.3f}")
+    for text in (*argv, *variables):
+        if "\0" in text:
+            raise UsageError("an argument or variable contains a NUL, which no command can receive")
+        encode(text)
+    limit = ("timeout", "-k", "2", f"{timeout:.3f}")
     return (*limit, "sh", "-c", _LIMITED, "labkit", *variables, *argv)
 
 
-def ran_out_of_time(status: int | None, seconds: float, timeout: float) -> bool:
-    """Return whether a command that took `seconds` was ended by its time limit."""
-    return seconds >= timeout and status in _TIMED_OUT
-
-
 def encode(text: str) -> bytes:
-    """Encode UTF-8, with the bytes that file names may hold; raise `UsageError` for others."""
+    """Return the bytes of a text, and those that a file name had; raise `UsageError` for others."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise UsageError("a text for a command is not Unicode", why=str(error)) from None
-
-
-def decode(data: bytes) -> str:
-    """Decode UTF-8; invalid bytes become U+FFFD."""
-    return data.decode("utf-8", errors="replace")
-
-
-class LocalHost:
-    """The machine and the user that the harness runs on; `name` is shown in results and errors."""
-
-    def __init__(self, name: str = "local") -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"LocalHost({self.name!r})"
-
-    def run(
-        self,
-        *argv: str,
-        input: str | None = None,
-        timeout: float = 60.0,
-        env: Mapping[str, str] | None = None,
-        check: bool = True,
-    ) -> Result:
-        """Run a command and wait for its end; see `Host.run`.
-
-        A background child that keeps the command's output open delays the return until the time
-        limit: use `labkit.hosts.start_job` for what is to keep running.
-        """
-        line, data = limited(argv, timeout, env), None if input is None else encode(input)
-        begin = time.monotonic()
-        process = subprocess.Popen(
-            line,
-            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        out, err, ended = _finish(process, data, timeout + GRACE + PATIENCE)
-        seconds = time.monotonic() - begin
-        status = process.returncode if ended else None
-        if status is not None and status < 0:
-            status = 128 - status  # the convention of shells and of SSH
-        late = not ended or ran_out_of_time(status, seconds, timeout)
-        result = Result(argv, self.name, status, decode(out), decode(err), seconds, late)
-        return result.check() if check else result
-
-    def put(self, local: Path | str, remote: str) -> None:
-        """Copy a file; raise `CommandFailed` if that fails."""
-        self._copy(local, remote)
-
-    def get(self, remote: str, local: Path | str) -> None:
-        """Copy a file; raise `CommandFailed` if that fails."""
-        self._copy(remote, local)
-
-    def _copy(self, source: Path | str, target: Path | str) -> None:
-        try:
-            shutil.copy(source, target)
-        except shutil.SameFileError:
-            return
-        except (OSError, ValueError) as error:  # ValueError: a NUL, or not Unicode
-            raise CommandFailed(
-                f"cannot copy {str(source)!a} to {str(target)!a}",
-                where=f"host {self.name}",
-                why=str(error),
-            ) from error
-
-    def close(self) -> None:
-        """Do nothing; there is no connection to close."""
-
-
-def _finish(
-    process: subprocess.Popen[bytes], data: bytes | None, patience: float
-) -> tuple[bytes, bytes, bool]:
-    """Wait for a process; return its output and whether it ended by itself."""
-    try:
-        out, err = process.communicate(data, timeout=patience)
-        return out, err, True
-    except subprocess.TimeoutExpired as error:
-        # Either `timeout` itself hangs, or it ended and an escaped child keeps the pipes open.
-        return error.output or b"", error.stderr or b"", process.poll() is not None
-    finally:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import resource
 import signal
 import threading
@@ -15,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sshd import MARKS, Server, children, outlives, running
 
-from labkit.errors import CommandFailed, CommandTimeout, UsageError
+from labkit.errors import CommandFailed, UsageError
 from labkit.hosts import Host, LocalHost, SshHost, script, start_job
 
 pytestmark = MARKS
@@ -60,28 +62,48 @@ def test_arguments_variables_and_input_are_unchanged(
     assert (result.stderr, result.status, result.host) == ("", 0, host.name)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", " ", "'", '"', "$HOME", "`id`", "\\n", "a\nb", "-n", "*", "!x", "\x01\x7f", "é\u2028"],
-)
-def test_special_characters(host: Host, text: str) -> None:
-    assert host.run("printf", "%s|", text, "end").stdout == f"{text}|end|"
-
-
-def test_builtins_of_the_shell_are_not_used(host: Host) -> None:
-    assert host.run("echo", "a\\tb").stdout == "a\\tb\n"
-
-
-def test_invalid_utf8_is_replaced(host: Host) -> None:
-    assert host.run("printf", "a\\377b").stdout == "a\ufffdb"
+def test_hostile_texts_stay_arguments(host: Host, tmp_path: Path) -> None:
+    choose, flag = random.Random(3), tmp_path / "injected"
+    parts = [
+        "'",
+        '"',
+        "\\",
+        f"$(touch {flag})",
+        f"`touch {flag}`",
+        f";touch {flag};",
+        "|",
+        "&",
+        "\n",
+    ]
+    parts += [
+        f">{flag}",
+        '"',
+        "$HOME",
+        "*",
+        "~",
+        "!!",
+        "#",
+        "--",
+        "A=b",
+        "%s",
+        "\udcff",
+        "\x01",
+        "é",
+    ]
+    for _ in range(8):
+        texts = ["".join(choose.choices(parts, k=choose.randint(0, 8))) for _ in range(250)]
+        echo = "import json, os, sys; print(json.dumps([*sys.argv[1:], os.environ['LABKIT_TEST']]))"
+        result = host.run("python3", "-Sc", echo, *texts, env={"LABKIT_TEST": texts[0]})
+        assert json.loads(result.stdout) == [*texts, texts[0]]
+        assert host.call("read", path="/no/file", default=texts) == texts
+    assert not flag.exists()
 
 
 def test_large_data_on_every_stream(host: Host) -> None:
-    data = "x" * 1_000_000
-    text = 'head -c 3000000 /dev/zero >&2; head -c 3000000 /dev/zero; wc -c; cat "$0" >/dev/null'
-    result = host.run("sh", "-c", text, "/dev/null", input=data, timeout=60)
-    assert len(result.stderr) == 3_000_000
-    assert result.stdout == "\0" * 3_000_000 + "1000000\n"
+    text = "head -c 10000000 /dev/zero >&2; head -c 10000000 /dev/zero; wc -c"
+    result = host.run("sh", "-c", text, input="x" * 4_000_000)
+    assert len(result.stderr) == 10_000_000
+    assert result.stdout == "\0" * 10_000_000 + "4000000\n"
 
 
 def test_unread_input_does_not_block(host: Host) -> None:
@@ -92,14 +114,6 @@ def test_the_default_input_is_empty(host: Host) -> None:
     assert host.run("cat").stdout == ""
 
 
-def test_the_error_of_a_failure_has_its_result(host: Host) -> None:
-    with pytest.raises(CommandFailed) as caught:
-        host.run("sh", "-c", "echo out; echo err >&2; exit 7")
-    evidence = caught.value.evidence
-    assert (evidence["status"], evidence["stdout"], evidence["stderr"]) == (7, "out\n", "err\n")
-    assert host.run("sh", "-c", "exit 7", check=False).status == 7
-
-
 def test_statuses_of_timeout_without_a_timeout(host: Host) -> None:
     for status in (124, 137):
         result = host.run("sh", "-c", f"exit {status}", check=False)
@@ -108,33 +122,6 @@ def test_statuses_of_timeout_without_a_timeout(host: Host) -> None:
 
 def test_the_status_of_a_signal(host: Host) -> None:
     assert host.run("sh", "-c", "kill -TERM $$", check=False).status == 143
-
-
-def test_missing_program(host: Host) -> None:
-    assert host.run("labkit-has-no-such-program", check=False).status == 127
-
-
-def test_invalid_arguments(host: Host) -> None:
-    for argv, options in [
-        (("echo", "a\0b"), {}),
-        ((), {}),
-        (("A=b",), {}),
-        (("true",), {"env": {"a b": "c"}}),
-        (("true",), {"env": {"A": "\0"}}),
-        (("true",), {"timeout": 0.0}),
-        (("true",), {"timeout": float("inf")}),
-    ]:
-        with pytest.raises(UsageError):
-            host.run(*argv, **options)  # type: ignore[arg-type]
-
-
-def test_a_timeout_kills_grandchildren_that_ignore_term(host: Host) -> None:
-    text = '(trap "" TERM; sleep 300) & echo $!; sh -c "echo \\$\\$; exec sleep 300"'
-    with pytest.raises(CommandTimeout) as caught:
-        host.run("sh", "-c", text, timeout=2)
-    pids = [int(pid) for pid in caught.value.evidence["stdout"].split()]
-    assert len(pids) == 2
-    assert [pid for pid in pids if outlives(pid)] == []
 
 
 def test_a_timeout_kills_a_command_that_ignores_term(host: Host) -> None:
@@ -219,7 +206,7 @@ def test_close_ends_threads_and_processes(server: Server) -> None:
         host = server.host(gateway=gateway)
         host.run("true")
         assert host._connection
-        transport = host._connection.fabric.transport
+        transport = host._connection.transport
         host.close()
         transport.join(10)
         assert not transport.is_alive()

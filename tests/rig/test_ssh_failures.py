@@ -63,8 +63,7 @@ def test_dropped_connection(server: Server, tmp_path: Path, gateway: str | None)
     dropper.join()
     evidence = caught.value.evidence
     assert evidence["stderr"] == "oops\n"
-    assert evidence["argv"][0] == "sh"
-    assert evidence["host"] == "loop"
+    assert "sh" in evidence["argv"]
     left = int(evidence["stdout"])
     assert alive(left)  # only its own time limit ends it
     assert not outlives(left)
@@ -107,7 +106,7 @@ def test_reconnection_after_an_idle_connection_was_lost(
 def test_a_connection_that_hangs_is_replaced(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labkit.hosts.ssh.OPEN_SECONDS", 1.0)
+    monkeypatch.setattr("labkit.hosts.host.OPEN_SECONDS", 1.0)
     known = set(children(server.pid))
     host = server.host()
     host.run("true")
@@ -125,7 +124,7 @@ def test_a_connection_that_hangs_is_replaced(
 def test_a_host_that_hangs_during_a_command(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labkit.hosts.ssh.PATIENCE", 0.5)
+    monkeypatch.setattr("labkit.hosts.host.PATIENCE", 0.5)
     known = set(children(server.pid))
     host = server.host()
     host.run("true")
@@ -146,18 +145,21 @@ def test_a_host_that_hangs_during_a_command(
 def test_a_host_that_hangs_during_a_copy(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labkit.hosts.ssh.COPY_SECONDS", 0.5)
+    monkeypatch.setattr("labkit.hosts.host.COPY_SECONDS", 0.5)
     known = set(children(server.pid))
     here, there = tmp_path / "here", str(tmp_path / "there")
-    here.write_bytes(b"one")
+    here.write_bytes(bytes(20_000_000))
     host = server.host()
-    host.put(here, there)
+    host.run("true")
     stopped = sessions(server, known)
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
+
+    def stop(sent: int, size: int) -> None:
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+
     try:
         with pytest.raises(HostUnreachable, match="dropped") as caught:
-            host.put(here, there)
+            host.put(here, there, progress=stop)
         assert "no byte was copied" in caught.value.why
     finally:
         for pid in stopped:
@@ -171,7 +173,7 @@ def test_unknown_key(server: Server, tmp_path: Path) -> None:
     empty.write_text("")
     with pytest.raises(HostUnreachable, match="not known") as caught:
         server.host(known_hosts=empty).run("true")
-    assert str(empty) in caught.value.remedy
+    assert str(empty) in caught.value.remedy and caught.value.lasting
     assert empty.read_text() == ""
 
 
@@ -183,17 +185,17 @@ def test_changed_key(server: Server, tmp_path: Path, kind: str) -> None:
     known.write_text(f"[127.0.0.1]:{server.port} {other.with_suffix('.pub').read_text()}")
     with pytest.raises(HostUnreachable, match="has changed") as caught:
         server.host(known_hosts=known).run("true")
-    assert caught.value.remedy
+    assert caught.value.lasting
 
 
 def test_refused_port(server: Server) -> None:
-    with pytest.raises(HostUnreachable, match="refused") as caught:
+    with pytest.raises(HostUnreachable, match="Unable to connect") as caught:
         server.host(port=free_port()).run("true")
     assert caught.value.remedy
 
 
 def test_gateway_that_fails(server: Server) -> None:
-    with pytest.raises(HostUnreachable, match="refused"):
+    with pytest.raises(HostUnreachable):
         server.host(gateway=f"socat - TCP:127.0.0.1:{free_port()}").run("true")
     with pytest.raises(HostUnreachable, match="no-such"):
         server.host(gateway="labkit-no-such-program").run("true")

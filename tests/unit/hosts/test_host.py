@@ -1,10 +1,10 @@
-"""Commands on this machine, and what all hosts share."""
+"""Commands on this machine, hostile arguments, and errors of hosts that cannot be reached."""
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
+import random
 import signal
 import subprocess
 import sys
@@ -14,125 +14,105 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
-from labkit.hosts import Host, LocalHost, Result, SshHost, script
-from labkit.hosts.host import limited, ran_out_of_time
+from labkit.hosts import LocalHost, Result, SshHost, script
+
+HOST = LocalHost("here")
 
 
-def survives(pid: int) -> bool:
-    """Return whether a process still runs after ten seconds."""
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return False
-        except FileNotFoundError:
-            return False
-        time.sleep(0.1)
-    return True
+def hostile(count: int) -> list[str]:
+    """Return texts that a shell, `env`, ``printf`` or a decoder might read as more than text."""
+    choose = random.Random(2)
+    parts = ["'", '"', "\\", "$(touch {0})", "`touch {0}`", ";touch {0};", "|", "&", ">{0}", "\n"]
+    parts += ["\r", "\t", "$IFS", "${{HOME}}", "*", "?", "~", "!!", "#", "--", "-c", "A=b", "%s"]
+    parts += ["\udcff", "\udc80", "\x01", "\x7f", "é", "\u2028", "\U0001f600", "(", ")", "{{", " "]
+    return ["".join(choose.choices(parts, k=choose.randint(0, 8))) for _ in range(count)]
 
 
-def test_both_classes_implement_the_protocol() -> None:
-    assert isinstance(LocalHost(), Host)
-    assert isinstance(SshHost("far", "192.0.2.1"), Host)
+def test_hostile_texts_stay_arguments(tmp_path: Path) -> None:
+    flag = tmp_path / "injected"
+    texts = [text.format(flag) for text in hostile(4000)]
+    for start in range(0, len(texts), 500):
+        part = texts[start : start + 500]
+        result = HOST.run("printf", "%s\\0", *part, env={"LABKIT_TEST": part[0]})
+        assert result.stdout.encode().count(b"\0") == len(part)
+        # By way of JSON, where no byte is replaced.
+        echo = "import json, os, sys; print(json.dumps([*sys.argv[1:], os.environ['LABKIT_TEST']]))"
+        result = HOST.run("python3", "-Sc", echo, *part, env={"LABKIT_TEST": part[-1]})
+        assert result.stdout.strip() == json.dumps([*part, part[-1]])
+    assert not flag.exists()
 
 
-@pytest.mark.parametrize("gateway", [None, "false /opt/someone/gateway %h"])
-def test_an_error_shows_name_and_address_but_neither_user_nor_gateway(gateway: str | None) -> None:
-    key = "/opt/someone/key"
-    host = SshHost("sut", "127.0.0.1", user="someone", port=1, key=key, gateway=gateway)
-    with pytest.raises(HostUnreachable) as caught:
-        host.run("true")
-    assert caught.value.where == "sut at 127.0.0.1"
-    assert "someone" not in f"{caught.value} {host!r}"
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "alice@jump.example: Permission denied (publickey).",
-        "Warning: Identity file /srv/alice/.ssh/id_lab not accessible: No such file.",
-        "Warning: Identity file id_lab not accessible: No such file.",
-        'Load key "/etc/keys/alice": Permission denied',
-        "Permissions 0644 for 'keys/id_lab' are too open.",
-        "no such identity: ~alice/id_lab: No such file or directory",
-        "Connection closed by authenticating user alice 192.0.2.1 port 22 [preauth]",
-    ],
-)
-def test_what_a_gateway_says_is_kept_without_users_and_keys(message: str) -> None:
-    gateway = shlex.join(["sh", "-c", 'echo "$0" >&2; exit 1', message])
-    host = SshHost("sut", "192.0.2.1", user="alice", gateway=gateway)
-    with pytest.raises(HostUnreachable) as caught:
-        host.run("true")
-    stored = json.dumps(caught.value.as_record())
-    assert "alice" not in stored and "id_lab" not in stored
-    assert any(word in stored for word in ("denied", "No such file", "too open", "closed by"))
-
-
-def test_a_gateway_with_an_open_quote_is_an_error() -> None:
-    with pytest.raises(HostUnreachable, match="quotation"):
-        SshHost("sut", "192.0.2.1", gateway="nc '%h").run("true")
-
-
-@pytest.mark.parametrize("line", ["@revoked * ssh-ed25519 AAAA", "@cert-authority * ssh-rsa x"])
-def test_markers_in_known_hosts_are_an_error_that_says_so(line: str, tmp_path: Path) -> None:
-    (tmp_path / "known").write_text(f"{line}\n")
-    host = SshHost("sut", "192.0.2.1", gateway="cat", known_hosts=tmp_path / "known")
-    with pytest.raises(HostUnreachable, match="no marker") as caught:
-        host.run("true")
-    assert "rig.toml" in caught.value.remedy
+def test_hostile_texts_reach_the_agent_as_they_are(tmp_path: Path) -> None:
+    texts = [text.format(tmp_path / "injected") + "\0\ud800" for text in hostile(4000)]
+    for text in texts[:20]:
+        assert HOST.call("read", path="/no/such/file", default=text) == text
+    assert HOST.call("read", path="/no/such/file", default=texts) == texts
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
-def test_texts_that_no_file_and_no_command_can_have_are_errors(text: str, tmp_path: Path) -> None:
-    host = LocalHost()
-    for copy in (host.put, host.get):
+def test_texts_that_no_command_and_no_file_can_have(text: str, tmp_path: Path) -> None:
+    for copy in (HOST.put, HOST.get):
         with pytest.raises(CommandFailed, match="cannot copy"):
             copy(str(tmp_path / text), str(tmp_path / "b"))
-    with pytest.raises(UsageError):
-        host.run("echo", text)
-    with pytest.raises(UsageError):
-        host.run("echo", env={"A": text})
-    if "\0" not in text:
+    for argv, env in (((text,), {}), (("true", text), {}), (("true",), {"A": text})):
         with pytest.raises(UsageError):
-            host.run("cat", input=text)
+            HOST.run(*argv, env=env)
 
 
-def test_a_script_that_says_nothing_is_called_a_script() -> None:
-    with pytest.raises(CommandFailed, match=r"a script failed \(2\)") as caught:
-        LocalHost().run(*script("exit 2", "argument"))
-    assert caught.value.why == "it printed nothing"
+@pytest.mark.parametrize("argv", [(), ("",), ("A=b",)])
+def test_invalid_commands(argv: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        HOST.run(*argv)
 
 
-def test_the_result_of_a_failure() -> None:
-    result = LocalHost("here").run("sh", "-c", "echo out; echo err >&2; exit 3", check=False)
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 0.0001])
+def test_invalid_time_limits(timeout: float) -> None:
+    with pytest.raises(UsageError):
+        HOST.run("true", timeout=timeout)
+
+
+def test_a_failure_has_its_result() -> None:
+    result = HOST.run("sh", "-c", "echo out; echo err >&2; exit 3", check=False)
     assert (result.status, result.stdout, result.stderr) == (3, "out\n", "err\n")
     assert (result.host, result.timed_out) == ("here", False)
     with pytest.raises(CommandFailed) as caught:
         result.check("use another")
     assert caught.value.remedy == "use another"
     assert caught.value.evidence["status"] == 3
+    with pytest.raises(CommandFailed, match=r"a script failed \(2\)"):
+        HOST.run(*script("exit 2", "argument"))
+    assert Result(tuple(script("exit 1\n", "one", "a\nb")), "", 1, "", "", 0).command == (
+        "(script) one"
+    )
 
 
-def test_the_command_of_a_script_is_its_arguments() -> None:
-    result = Result(tuple(script("exit 1\n", "one", "a\ntext")), "here", 1, "", "", 0.0)
-    assert result.command == "(script) one"
+def gone(pid: int) -> bool:
+    """Return whether a process ends within ten seconds."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.1)
+    return False
 
 
-def test_a_timeout_kills_the_process_group() -> None:
+def test_a_time_limit_ends_a_grandchild_that_ignores_term() -> None:
+    text = '(trap "" TERM; sleep 300) & echo $! $$; exec sleep 300'
     with pytest.raises(CommandTimeout) as caught:
-        LocalHost().run("sh", "-c", '(trap "" TERM; sleep 300) & echo $!; sleep 300', timeout=0.5)
-    assert not survives(int(caught.value.evidence["stdout"]))
+        HOST.run("sh", "-c", text, timeout=0.5)
+    for pid in caught.value.evidence["stdout"].split():
+        assert gone(int(pid))
 
 
-def test_a_child_outside_the_group_that_keeps_the_output_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_child_that_escapes_and_keeps_the_output_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.hosts.host.PATIENCE", 0.5)
     text = 'setsid sh -c "exec sleep 300" & echo $!; exit 4'
-    result = LocalHost().run("sh", "-c", text, timeout=2, check=False)
+    result = HOST.run("sh", "-c", text, timeout=0.5, check=False)
     assert (result.status, result.timed_out) == (4, False)
-    left = int(result.stdout)
-    assert b"300" in Path(f"/proc/{left}/cmdline").read_bytes()
-    os.kill(left, signal.SIGKILL)
+    os.kill(int(result.stdout), signal.SIGKILL)
 
 
 def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
@@ -151,34 +131,33 @@ def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert "KeyboardInterrupt" in err
-    assert not survives(int(pid_file.read_text()))
+    assert gone(int(pid_file.read_text()))
 
 
 def test_files_are_copied_with_their_mode(tmp_path: Path) -> None:
     source, target = tmp_path / "a", tmp_path / "b"
     source.write_text("x")
     source.chmod(0o700)
-    LocalHost().put(source, str(target))
+    HOST.put(source, str(target))
     assert (target.read_text(), target.stat().st_mode) == ("x", source.stat().st_mode)
-    LocalHost().get(str(target), target)
     with pytest.raises(CommandFailed):
-        LocalHost().get(str(tmp_path / "none"), target)
+        HOST.get(str(tmp_path / "none"), target)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 0.0001])
-def test_invalid_timeouts(timeout: float) -> None:
-    with pytest.raises(UsageError):
-        limited(["true"], timeout)
+def test_the_error_of_a_connection_names_no_user_and_no_gateway() -> None:
+    for gateway in (None, "false /opt/someone/gateway %h", "nc '%h"):
+        host = SshHost("sut", "127.0.0.1", user="someone", port=1, key="/x/y", gateway=gateway)
+        with pytest.raises(HostUnreachable) as caught:
+            host.run("true")
+        assert caught.value.where == "sut at 127.0.0.1"
+        assert "someone" not in f"{caught.value} {host!r}"
+        assert not caught.value.lasting
 
 
-@pytest.mark.parametrize("name", ["", "1A", "A B", "A-B", "A\n", "Ä", "A=B"])
-def test_invalid_variable_names(name: str) -> None:
-    with pytest.raises(UsageError):
-        limited(["true"], 1, {name: "x"})
-
-
-def test_ran_out_of_time() -> None:
-    assert ran_out_of_time(124, 2.0, 2.0)
-    assert ran_out_of_time(None, 2.0, 2.0)
-    assert not ran_out_of_time(124, 1.9, 2.0)
-    assert not ran_out_of_time(0, 2.1, 2.0)
+@pytest.mark.parametrize("line", ["a ssh-rsa x", "@revoked * ssh-ed25519 AAAA"])
+def test_a_file_of_host_keys_that_cannot_be_read(line: str, tmp_path: Path) -> None:
+    (tmp_path / "known").write_text(f"{line}\n")
+    host = SshHost("sut", "192.0.2.1", gateway="cat", known_hosts=tmp_path / "known")
+    with pytest.raises(HostUnreachable) as caught:
+        host.run("true")
+    assert caught.value.lasting

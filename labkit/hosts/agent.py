@@ -1,0 +1,425 @@
+"""The program that runs on a host: one call of a function below, in and out as JSON.
+
+`labkit.hosts.Host.call` sends this file with each call, so that nothing is installed on a host and
+both ends always have the same version. It needs Python 3.9 and only its standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+#: The program of ``python3 -IS -c``; the request has the text of this file as its ``source``.
+BOOT = (
+    "import json, sys; request = json.load(sys.stdin); "
+    "exec(compile(request['source'], 'agent.py', 'exec')); main(request)"
+)
+#: Variables of a job, which every descendant inherits: its label and its folder.
+LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+#: The device by which a program requests that CPUs wake up within a time.
+LATENCY = "/dev/cpu_dma_latency"
+#: The text of this file, for jobs that run a function of it.
+SOURCE = ""
+
+
+def read(path: str, default: str = "") -> str:
+    """Return a file's content without the white space around it; the default if unreadable."""
+    try:
+        return Path(path).read_text("utf-8", "surrogateescape").strip()
+    except OSError:
+        return default
+
+
+# Jobs: a supervisor locks a file as long as a job runs, so that waiting for it is no polling.
+
+
+def start(folder: str, argv: list[str], label: str) -> int:
+    """Start a detached job with its output in `folder`; return its process.
+
+    Other users neither list the folder nor read what is in it; the job has its caller's mask.
+    """
+    mask = os.umask(0o066)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    lock = os.open(f"{folder}/lock", os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OSError(f"a job is running in {folder}") from None
+    for name in ("status", "pid"):
+        Path(folder, name).unlink(missing_ok=True)
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        _supervise(folder, argv, label, mask, writing)
+        os._exit(0)
+    os.close(writing)
+    return int(os.read(reading, 100))
+
+
+def _supervise(folder: str, argv: list[str], label: str, mask: int, report: int) -> None:
+    """Run a job, report its process, and write how it ended; the lock ends with this process."""
+    os.setsid()
+    for stream, name in enumerate((os.devnull, f"{folder}/stdout", f"{folder}/stderr")):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666), stream)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # unlike an ignored signal, it is not inherited
+    environment = {**os.environ, LABEL: label, JOB: folder}
+    began = time.monotonic()
+    job = subprocess.Popen(["env", "--", *argv], cwd=folder, umask=mask, env=environment)
+    Path(folder, "pid").write_text(f"{job.pid} {os.getpid()}")
+    os.write(report, str(job.pid).encode())
+    os.close(report)
+    status = job.wait()
+    ended = Path(folder, "status.part")
+    ended.write_text(f"{status if status >= 0 else 128 - status} {time.monotonic() - began:.6f}\n")
+    ended.rename(f"{folder}/status")
+
+
+def wait(folder: str, seconds: float = 0.0) -> dict[str, Any]:
+    """Wait for the end of a job, asleep; return its state, status, duration and output.
+
+    The state is ``running``, ``ended``, or ``lost`` if its supervisor was killed.
+    """
+    ended = _ended(folder, seconds)
+    words = read(f"{folder}/status").split()
+    return {
+        "state": "running" if not ended else "ended" if words else "lost",
+        "status": int(words[0]) if words else None,
+        "seconds": float(words[1]) if words else 0.0,
+        "stdout": Path(folder, "stdout").read_bytes().decode(errors="replace"),
+        "stderr": Path(folder, "stderr").read_bytes().decode(errors="replace"),
+    }
+
+
+def running(folder: str) -> bool:
+    """Tell whether a job is running, also if its supervisor was killed."""
+    pid, _ = _processes(folder)
+    return not _ended(folder) or pid in _members(f"{JOB}={folder}\0")
+
+
+def stop(folder: str, grace: float) -> None:
+    """End a job with all its descendants: TERM, and after `grace` seconds KILL."""
+    # As long as the lock is held, the session's number cannot belong to another process.
+    _, session = (0, 0) if _ended(folder) else _processes(folder)
+    _end(lambda: _members(f"{JOB}={folder}\0", session), grace)
+
+
+def _processes(folder: str) -> tuple[int, int]:
+    """Return the process of a job and that of its supervisor."""
+    job, supervisor = (read(f"{folder}/pid") or "0 0").split()
+    return int(job), int(supervisor)
+
+
+def _ended(folder: str, seconds: float = 0.0) -> bool:
+    """Wait until no supervisor holds the lock of a job; tell whether that is so."""
+    try:
+        with Path(folder, "lock").open("rb") as lock:
+            return _locked(lock, fcntl.LOCK_SH, seconds)
+    except FileNotFoundError:
+        return True
+
+
+def await_output(folder: str, pattern: str, seconds: float) -> bool:
+    """Wait until a job has printed a pattern; tell whether it has."""
+    deadline = time.monotonic() + seconds
+    while not any(re.search(pattern, read(f"{folder}/{name}")) for name in ("stdout", "stderr")):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def labelled(prefix: str) -> list[tuple[int, str, str]]:
+    """Return process, label and command of each process whose label begins so."""
+    rows = []
+    for pid in _members(f"{LABEL}={prefix}"):
+        variables = read(f"/proc/{pid}/environ").split("\0")
+        labels = [text for text in variables if text.startswith(f"{LABEL}={prefix}")]
+        command = read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+        rows += [(pid, text.partition("=")[2], command) for text in labels]
+    return rows
+
+
+def stop_labelled(prefix: str, grace: float) -> list[tuple[int, str, str]]:
+    """End the processes whose label begins so; return what they were."""
+    rows = labelled(prefix)
+    _end(lambda: _members(f"{LABEL}={prefix}"), grace)
+    return rows
+
+
+def _members(mark: str, session: int = 0) -> list[int]:
+    """Return the processes with a mark in their environment, or in a session.
+
+    The ancestors of this process are left out: they may have the label of what called them.
+    """
+    spared, ancestor = set(), os.getpid()
+    while ancestor:
+        spared.add(ancestor)
+        ancestor = int(_stat(ancestor)[1])
+    found, wanted = [], f"\0{mark}".encode("utf-8", "surrogateescape")
+    for pid in sorted(int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()):
+        with contextlib.suppress(OSError):
+            state, _, _, own, *_ = _stat(pid)
+            if pid in spared or state == "Z":
+                continue
+            if (session and int(own) == session) or (
+                wanted in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+            ):
+                found.append(pid)
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of a process from its state on: parent, group, session ..."""
+    # The program's name in parentheses may contain anything.
+    text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    return text.rpartition(")")[2].split()
+
+
+def _end(find: Callable[[], list[int]], grace: float) -> None:
+    _signal(find(), signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while find() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    deadline = time.monotonic() + 5
+    while left := find():
+        if time.monotonic() > deadline:
+            raise OSError(f"processes cannot be ended: {left}")
+        _signal(left, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def _locked(file: IO[bytes], kind: int, seconds: float) -> bool:
+    """Lock a file within a time; tell whether that worked."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        fcntl.flock(file, kind)
+    except TimeoutError:
+        return False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return True
+
+
+# Settings: recorded and synced before they are changed, restored where the value is still ours.
+
+
+def set_values(values: dict[str, str], label: str, owner: str, journal: str) -> dict[str, str]:
+    """Set files, or offloads such as ``eth0 tx-udp_tnl-segmentation``.
+
+    Return why each does not have its value now, and nothing where it has.
+    """
+    reasons, made, boot = dict.fromkeys(values, ""), [], read(BOOT_ID)
+    with _journal(journal) as entries:
+        for target, value in values.items():
+            prior = get_value(target)
+            if prior is None:
+                reasons[target] = "not supported on this host"
+            elif not same(prior, value):
+                kind = "file" if target.startswith("/") else "offload"
+                entry = {"id": f"{owner}-{time.monotonic_ns()}", "kind": kind, "target": target}
+                entry |= {"prior": prior, "value": value, "label": label, "boot": boot}
+                entries.append(entry)
+                made.append(entry)
+        if made:
+            _save(journal, entries)
+        for entry in made:
+            why = _change(entry["target"], entry["prior"], entry["value"])
+            now = get_value(entry["target"]) or ""
+            if why:
+                reasons[entry["target"]] = f"{entry['value']!r} was not taken: {why}"
+            elif not same(now, entry["value"]):  # the kernel has rounded it
+                reasons[entry["target"]] = f"{entry['value']!r} became {now!r}"
+                entry["value"] = now
+        if made:
+            _save(journal, entries)
+    return reasons
+
+
+def pending(journal: str) -> list[dict[str, str]]:
+    """Return the settings that were changed and not restored; reading creates nothing."""
+    lines = read(f"{journal}/journal").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def forget(journal: str, names: list[str]) -> None:
+    """Remove settings from the journal, by their id, without restoring them."""
+    with _journal(journal) as entries:
+        _save(journal, [entry for entry in entries if entry["id"] not in names])
+
+
+def restore(journal: str, label: str = "", owner: str = "") -> list[dict[str, str]]:
+    """Undo the settings of an owner, or of labels that begin so, the last one first.
+
+    Return the outcome of each; those in conflict or failed stay in the journal.
+    """
+    if not pending(journal):
+        return []
+    outcomes, kept, boot = [], [], read(BOOT_ID)
+    with _journal(journal) as entries:
+        for index in reversed(range(len(entries))):
+            entry = entries[index]
+            state, detail = "kept", ""
+            if entry["label"].startswith(label) and entry["id"].startswith(owner):
+                state, detail = _undo(entry, entries[: index + 1], boot)
+                outcomes.append({"target": entry["target"], "state": state, "detail": detail})
+            if state in ("kept", "conflict", "failed"):
+                kept.append(entry)
+        _save(journal, kept[::-1])
+    return outcomes
+
+
+def _undo(entry: dict[str, str], older: list[dict[str, str]], boot: str) -> tuple[str, str]:
+    """Undo a setting; return its state, and a detail where it remains."""
+    target, value, prior = (entry[name] for name in ("target", "value", "prior"))
+    now = get_value(target)
+    if entry["boot"] != boot:
+        return "expired", ""
+    if now is None:
+        return "gone", ""
+    if same(now, value):
+        why = _change(target, now, selected(prior))
+        if not why and not same(get_value(target) or "", prior):
+            why = f"it became {get_value(target)!r}"
+        return ("failed", why) if why else ("restored", "")
+    # Never written, or restored by a process that was killed before it could record that.
+    before = [one[name] for one in older if one["target"] == target for name in ("prior", "value")]
+    if any(same(now, one) for one in before):
+        return "unchanged", ""
+    return "conflict", f"it is {now!r}; {value!r} was written, over {prior!r}"
+
+
+@contextlib.contextmanager
+def _journal(journal: str) -> Iterator[list[dict[str, str]]]:
+    """Lock a journal, and return its entries."""
+    Path(journal).mkdir(parents=True, exist_ok=True)
+    with Path(journal, "lock").open("ab") as lock:
+        if not _locked(lock, fcntl.LOCK_EX, 30):
+            raise OSError(f"the journal in {journal} stays locked")
+        yield pending(journal)
+
+
+def _save(journal: str, entries: list[dict[str, str]]) -> None:
+    """Replace a journal on the disk; there is none without entries."""
+    part = Path(journal, "journal.part")
+    with part.open("w") as file:
+        file.writelines(json.dumps(entry) + "\n" for entry in entries)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(Path(journal, "journal"))
+    if not entries:
+        Path(journal, "journal").unlink()
+    folder = os.open(journal, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def get_value(target: str) -> str | None:
+    """Return a setting's value; None where the host does not have it, or it is fixed."""
+    if target.startswith("/"):
+        try:
+            return Path(target).read_text("utf-8", "surrogateescape").rstrip("\n")
+        except OSError:
+            return None
+    device, feature = target.split(" ")
+    listed = subprocess.run(["ethtool", "-k", device], capture_output=True, text=True, check=False)
+    found = re.search(rf"^\s*{re.escape(feature)}: (on|off)( \[fixed\])?", listed.stdout, re.M)
+    return found[1] if found and not found[2] else None
+
+
+def _change(target: str, prior: str, value: str) -> str:
+    """Write a value over another one; return why that is not possible."""
+    if get_value(target) != prior:
+        return "it was changed at the same time"
+    if not target.startswith("/"):
+        argv = ["ethtool", "-K", *target.split(" "), value]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return done.stderr.strip()
+    try:
+        file = os.open(target, os.O_WRONLY | os.O_TRUNC)
+        try:
+            os.write(file, f"{value}\n".encode("utf-8", "surrogateescape"))
+        finally:
+            os.close(file)
+    except OSError as error:
+        return str(error.strerror)
+    return ""
+
+
+def selected(content: str) -> str:
+    """Return what restores a file's content when written: ``b`` for the choice ``a [b] c``."""
+    choice = re.search(r"(?:^|\s)\[([^\[\]\s]+)\](?=\s|$)", content)
+    return choice[1] if choice else content.strip()
+
+
+def same(left: str, right: str) -> bool:
+    """Tell whether two contents of a file are one value.
+
+    ``performance [powersave]`` is ``powersave``, the mask ``00000000,00000003`` is ``3``, the CPU
+    list ``0,1`` is ``0-1``, and the amount of white space does not matter.
+    """
+    return _canonical(left) == _canonical(right)
+
+
+def _canonical(content: str) -> str:
+    value = " ".join(selected(content).split())
+    if re.fullmatch("[0-9a-f]{1,8}(,[0-9a-f]{8})+", value):
+        value = value.replace(",", "")
+    elif re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", value) and re.search("[,-]", value):
+        ends = [part.split("-") for part in value.split(",")]
+        return repr(sorted({cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}))
+    if re.fullmatch("[0-9a-f]+", value):
+        return value.lstrip("0") or "0"
+    return value
+
+
+def files(pattern: str) -> dict[str, str]:
+    """Return the contents of the files that match a pattern and can be read."""
+    contents = {path: get_value(path) for path in sorted(map(str, Path("/").glob(pattern[1:])))}
+    return {path: content for path, content in contents.items() if content is not None}
+
+
+def latency_request(seconds: float = 0.0) -> int | None:
+    """Return the lowest latency in us that anything requests of the CPUs, awaiting 0."""
+    try:
+        device = os.open(LATENCY, os.O_RDONLY)
+    except OSError:
+        return None
+    deadline = time.monotonic() + seconds
+    while (lowest := int.from_bytes(os.pread(device, 4, 0), sys.byteorder, signed=True)) > 0:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return lowest
+
+
+def main(request: dict[str, Any]) -> None:
+    """Call the function that a request names, and print what it returns or why it failed."""
+    global SOURCE
+    SOURCE = request["source"]
+    try:
+        answer = {"result": globals()[request["function"]](**request["arguments"])}
+    except (OSError, ValueError) as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    json.dump(answer, sys.stdout)

@@ -1,0 +1,29 @@
+"""Calls of the agent: what crosses as JSON, and how an error arrives."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.errors import CommandFailed
+from labkit.hosts import LocalHost
+
+HOST = LocalHost()
+
+
+def test_a_call_returns_the_value_of_the_function(tmp_path):
+    (tmp_path / "a").write_bytes(b" \xff \n")
+    assert HOST.call("read", path=str(tmp_path / "a")) == "\udcff"
+    assert HOST.call("read", path=str(tmp_path / "b"), default="\n\udc80\0") == "\n\udc80\0"
+
+
+def test_an_error_on_the_host_arrives_with_its_reason():
+    with pytest.raises(CommandFailed) as caught:
+        HOST.call("read", path="a\0b")
+    assert "null" in caught.value.why
+    assert caught.value.evidence["arguments"] == {"path": "a\0b"}
+
+
+def test_an_unknown_function_shows_its_traceback():
+    with pytest.raises(CommandFailed) as caught:
+        HOST.call("no_such_function")
+    assert "KeyError: 'no_such_function'" in caught.value.why
