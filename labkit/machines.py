@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit.errors import HostUnreachable, LabkitError, UsageError, suggestion
 from labkit.hosts import Host, Outcome, SshHost, labelled, restore, script
-from labkit.hosts.journal import Journal
+from labkit.hosts.settings import pending
 from labkit.paths import project
 from labkit.placement import cpu_set
 from labkit.rig import archives, images, inventory, inventory_checks, kernel_probe, networks
@@ -231,8 +231,8 @@ def _left(role: str, machine: Machine, host: Host, *, root: bool) -> list[str]:
     """Return what killed campaigns left on a host, in words."""
     counts = {"processes": len(labelled(host, "trial-"))}
     if root:
-        pending = Journal(host).load().pending
-        counts["settings"] = sum(entry.label.startswith("trial-") for entry in pending)
+        changed = pending(host)
+        counts["settings"] = sum(entry.label.startswith("trial-") for entry in changed)
     if machine.engine:
         env = {"DOCKER_HOST": machine.engine}
         containers = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit")

@@ -2,124 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from labkit.campaign import held
-from labkit.errors import ToolOutput
-from labkit.hosts import Host, script, sockets
+from labkit.campaign import on_host
+from labkit.hosts import Host
 from labkit.placement import CPUS_APART, apart, parse_cpus
 from labkit.runtimes import Server
-from labkit.runtimes.observed import sections
 
-# A file that a kernel does not have leaves its section out; the mechanism is then missing (NaN),
-# not zero. Counters of the whole machine are read last before the window and first after it, so
-# that they do not count the work of the snapshot.
-SNAPSHOT = (
-    sockets.SHOW
-    + held.SHOW
-    + r"""
-show() { [ -r "$2" ] && { echo "@@ $1"; cat "$2"; } || true; }
-counters() {
-    show stat /proc/stat
-    show softirqs /proc/softirqs
-    echo "@@ idle"; grep . /sys/devices/system/cpu/cpu[0-9]*/cpuidle/state[0-9]*/usage || true
-}
-# A placement is given by a process: "PID" for the server, "NAME=PID" for any other.
-details() {
-    for place in "$@"; do
-        pid=${place#*=} name=${place%"${place#*=}"}
-        echo "@@ ${name}ran"; cat "/proc/$pid/task/"*/schedstat || true
-        while IFS=: read -r id names path; do
-            for base in "/sys/fs/cgroup/$names" /sys/fs/cgroup; do
-                group=$base$path
-                case "$names" in *cpu | cpu* | "") show "${name}cpu.stat" "$group/cpu.stat" ;; esac
-                case "$names" in *cpuacct*) show "${name}cpuacct" "$group/cpuacct.usage" ;; esac
-            done
-        done <"/proc/$pid/cgroup" || true
-        echo "@@ ${name}sockets"; sockets "$pid"
-        show "${name}snmp" "/proc/$pid/net/snmp"
-        [ -z "$name" ] || continue
-        show sched "/proc/$pid/sched"
-        show task "/proc/$pid/stat"
-        show netstat "/proc/$pid/net/netstat"
-        show softnet "/proc/$pid/net/softnet_stat"
-        show conntrack "/proc/$pid/net/stat/nf_conntrack"
-    done
-    show pressure /proc/pressure/cpu
-    echo "@@ latency"; od -An -td4 -N4 /dev/cpu_dma_latency 2>/dev/null || true
-    echo "@@ programs"; cat /proc/uptime /proc/[0-9]*/stat 2>/dev/null || true
-    echo "@@ clock"; date +%s%N
-}
-# Placements and networks are read at the same time, and printed one after the other.
-around() { networks "$2" | { details $1; placements "$1"; cat; }; }
-"""
-)
-
-#: The window of a trial: snapshot, loads, snapshot; nothing else is sent to the host while it runs.
-#: Arguments: folder, placements, networks, the command line that times a cache line until SIGTERM,
-#: or an empty one, then name and command line of each load. It has printed once before they begin.
-WINDOW = (
-    SNAPSHOT
-    + r"""
-folder=$1 places=$2 networks=$3 line=$4 jobs= timing=
-shift 4
-chmod 700 "$folder"
-if [ -n "$line" ]; then
-    sh -c "exec $line" >"$folder/line" 2>/dev/null &
-    timing=$!
-    while [ ! -s "$folder/line" ] && kill -0 "$timing" 2>/dev/null; do sleep 0.01; done
-fi
-{ around "$places" "$networks"; counters; echo "@@ end"; } >"$folder/before"
-while [ $# -gt 0 ]; do
-    sh -c "exec $2" >"$folder/$1.out" 2>"$folder/$1.err" &
-    jobs="$jobs $!"
-    shift 2
-done
-status=0
-for job in $jobs; do
-    wait "$job" || { own=$?; [ "$status" -ne 0 ] || status=$own; }
-done
-[ -z "$timing" ] || kill "$timing" 2>/dev/null || true
-{ counters; around "$places" "$networks"; echo "@@ end"; } >"$folder/after"
-[ -z "$timing" ] || wait "$timing" || true
-exit $status
-"""
-)
-
-#: The snapshots alone, for the other hosts of a rig with several kernels.
-#: Arguments: placements, networks.
-BEFORE = SNAPSHOT + 'around "$1" "$2"; counters; echo "@@ end"\n'
-AFTER = SNAPSHOT + 'counters; around "$1" "$2"; echo "@@ end"\n'
-
+Snapshot = dict[str, Any]
+#: The command of the program that takes snapshots, to be followed by a function and arguments.
+PROGRAM = ("python3", "-ISc", Path(on_host.__file__).read_text())
+#: The end of the name of a placement's own network.
+OWN = ".net"
+#: Seconds of a tick in ``/proc/PID/stat``, on every Linux.
+TICK = 0.01
 #: Beginnings of the names of what engines and networks run, and of what places their processes in
 #: control groups: part of what is measured.
 _MEASURED = ("dockerd", "containerd", "weaver", "systemd", "dbus-daemon")
-_SCHED = {"voluntary": "nr_voluntary_switches", "migrations": "se.nr_migrations"}
 
 
 @dataclass(frozen=True)
 class Kernel:
     """A host that a snapshot is taken of, and what is read there.
 
-    Of `processes`, ``PID`` is the server at which a client aims, ``NAME=PID`` any other placement.
+    `places` are processes of placements by name, "" for the server at which a client aims;
     `networks` are ``NAME=PATH`` of network namespaces, without a path for the host's own.
     """
 
     host: Host
-    processes: tuple[str, ...]
+    places: dict[str, int]
     networks: tuple[str, ...] = ()
 
-    @property
-    def words(self) -> tuple[str, str]:
-        """The arguments of a snapshot."""
-        return " ".join(self.processes), " ".join(self.networks)
-
-    def snapshot(self, text: str) -> str:
-        """Take a snapshot by a script."""
-        return self.host.run(*script(text, *self.words)).stdout
+    def snapshot(self, *, before: bool) -> Snapshot:
+        """Take a snapshot before or after a window that is another host's."""
+        arguments = json.dumps({"places": self.places, "before": before})
+        return dict(json.loads(self.host.run(*PROGRAM, "snapshot", arguments).stdout))
 
 
 def kernels(
@@ -135,16 +57,16 @@ def kernels(
     `main` is the server at which a client aims. With a shared kernel one host sees all processes,
     and all `networks` (`Rig.networks_of`).
     """
-    by_host: dict[int, tuple[Host, list[str], list[str]]] = {}
+    by_host: dict[int, tuple[Host, dict[str, int], list[str]]] = {}
     for name, server in [("", None), *servers.items()]:
         host = window if shared or server is None else server.host
         words = [f"{network}={path}" for network, path in (networks or {host.name: ""}).items()]
-        _, processes, spaces = by_host.setdefault(id(host), (host, [], words))
+        _, places, spaces = by_host.setdefault(id(host), (host, {}, words))
         if server is not None:
-            processes.append(str(server.pid) if server is main else f"{name}={server.pid}")
+            places["" if server is main else name] = server.pid
             if _has_own_network(server):
-                spaces.append(f"{name}{held.OWN}=/proc/{server.pid}/ns/net")
-    return [Kernel(host, tuple(a), tuple(b)) for host, a, b in by_host.values()]
+                spaces.append(f"{name}{OWN}=/proc/{server.pid}/ns/net")
+    return [Kernel(host, places, tuple(spaces)) for host, places, spaces in by_host.values()]
 
 
 def _has_own_network(server: Server) -> bool:
@@ -154,7 +76,7 @@ def _has_own_network(server: Server) -> bool:
 
 
 def account(
-    snapshots: Iterable[tuple[Kernel, tuple[str, str]]],
+    pairs: Sequence[tuple[Kernel, tuple[Snapshot, Snapshot]]],
     *,
     messages: int,
     cpus: tuple[str, str],
@@ -162,10 +84,9 @@ def account(
 ) -> tuple[dict[str, float], dict[str, Any], list[str]]:
     """Return the counters of a window, its snapshots as numbers, and the rules that it breaks.
 
-    `snapshots` are texts before and after, those of the window's own host first; `cpus` the CPU
+    `pairs` are snapshots before and after, those of the window's own host first; `cpus` the CPU
     lists of client and server; the trial began `seconds` before the last snapshot.
     """
-    pairs = [(kernel, (parse(a), parse(b))) for kernel, (a, b) in snapshots]
     others = {
         kernel.host.name: shares
         for kernel, pair in pairs
@@ -174,7 +95,7 @@ def account(
     for snapshot in (one for _, pair in pairs for one in pair):  # the list of programs is not kept
         snapshot.pop("programs", None)
     client = pairs[0][1]
-    server = next(pair for kernel, pair in pairs if any("=" not in one for one in kernel.processes))
+    server = next(pair for kernel, pair in pairs if "" in kernel.places)
     found = mechanisms(*server, messages)
     found |= cpu_sides(client=(*client, cpus[0]), server=(*server, cpus[1]))
     evidence: dict[str, Any] = {"before": server[0], "after": server[1]}
@@ -224,127 +145,7 @@ def validity(counters: Mapping[str, float]) -> list[str]:
     return flags
 
 
-def parse(text: str) -> dict[str, Any]:
-    """Return a snapshot as numbers, without those that the kernel does not have."""
-    raw = sections(text)
-    if "end" not in raw:
-        raise ToolOutput(
-            "a snapshot of the mechanism evidence is incomplete",
-            why=text[-200:].strip() or "it is empty",
-            evidence={"snapshot": text[-4000:]},
-        )
-    try:
-        return _numbers(raw)
-    except (ValueError, IndexError) as error:
-        raise ToolOutput(
-            "a snapshot of the mechanism evidence cannot be read",
-            why=str(error)[:200],
-            evidence={"snapshot": text[-4000:]},
-        ) from error
-
-
-def _numbers(raw: dict[str, str]) -> dict[str, Any]:
-    values = _machine(raw)
-    for name, label in _SCHED.items():
-        if "sched" in raw:
-            values[name] = _number(raw["sched"], rf"^{re.escape(label)}\s*:\s*(\d+)")
-    if raw.get("task"):
-        values["last_cpu"] = int(raw["task"].rpartition(")")[2].split()[36])
-    values |= _counters(raw.get("netstat", ""), _COUNTERS["netstat"])
-    values |= _processor(raw, "")
-    others = {name.partition("=")[0] for name in raw if "=" in name}
-    if others:
-        values["beside"] = {name: _processor(raw, f"{name}=") for name in sorted(others)}
-    if "pressure" in raw:
-        values["pressure_us"] = _number(raw["pressure"], r"^some .*total=(\d+)")
-    if raw.get("conntrack"):
-        # The row of any CPU has the kernel's number of entries, in hexadecimal.
-        values["conntrack_entries"] = int(raw["conntrack"].splitlines()[1].split()[0], 16)
-    if raw.get("softnet"):
-        rows = (line.split() for line in raw["softnet"].splitlines())
-        values |= _softnet([[int(field, 16) for field in row] for row in rows])
-    if raw.get("latency", "").strip().lstrip("-").isdigit():
-        values["latency_request_us"] = int(raw["latency"])
-    if raw.get("clock", "").isdigit():
-        values["clock_ns"] = int(raw["clock"])
-    if raw.get("programs"):
-        uptime, _, table = raw["programs"].partition("\n")
-        values["programs"] = {"uptime": float(uptime.split()[0]), "found": _programs(table)}
-    return values
-
-
-#: A row of ``/proc/PID/stat``: identity, name, which may hold anything, and what follows the state.
-_PROGRAM = re.compile(r"^(\d+) \((.*)\) [A-Za-z]((?: -?\d+){19,})$", re.MULTILINE)
-#: The flag of a kernel thread in these rows.
-_KERNEL_THREAD = 0x00200000
-
-
-def _programs(rows: str) -> list[tuple[int, int, str, int]]:
-    """Return identity, tick of starting, name and ticks of CPU time; no threads of the kernel."""
-    found = []
-    for pid, name, rest in _PROGRAM.findall(rows):
-        _, *fields = map(int, rest.split())
-        if not fields[4] & _KERNEL_THREAD:
-            found.append((int(pid), fields[17], name, fields[9] + fields[10]))
-    return found
-
-
-def _softnet(rows: list[list[int]]) -> dict[str, Any]:
-    """Return drops, packets and RPS interrupts of the CPUs' queues of received packets."""
-    found: dict[str, Any] = {"softnet_dropped": sum(row[1] for row in rows)}
-    # Older kernels do not name the CPU of a row.
-    cpus = [row[12] if len(row) > 12 else number for number, row in enumerate(rows)]
-    found["packets"] = {f"cpu{cpu}": row[0] for cpu, row in zip(cpus, rows, strict=True)}
-    if all(len(row) > 9 for row in rows):
-        found["rps_ipis"] = sum(row[9] for row in rows)
-    return found
-
-
-def _processor(raw: dict[str, str], prefix: str) -> dict[str, Any]:
-    """Return CPU time, throttling and drops of one placement so far."""
-    found: dict[str, Any] = _counters(raw.get(f"{prefix}snmp", ""), _COUNTERS["snmp"])
-    drops = sockets.drops(raw.get(f"{prefix}sockets", ""))
-    # Without a UDP socket, drops are missing and not zero.
-    found |= {"sockets": drops} if drops else {}
-    if raw.get(f"{prefix}ran"):
-        rows = raw[f"{prefix}ran"].splitlines()
-        found["ran_ns"] = sum(int(row.split()[0]) for row in rows)
-    if raw.get(f"{prefix}cpuacct", "").isdigit():
-        found["group_ns"] = int(raw[f"{prefix}cpuacct"])
-    text = raw.get(f"{prefix}cpu.stat")
-    if text is not None:
-        pairs = (line.split() for line in text.splitlines())
-        found["throttling"] = {name: int(value) for name, value in pairs if "thrott" in name}
-        found["throttling"]["nr_periods"] = _number(text, r"^nr_periods (\d+)") or 0
-        # Version 2 of control groups counts in microseconds, under another name.
-        micro = found["throttling"].pop("throttled_usec", None)
-        found["throttling"] |= {"throttled_time": micro * 1000} if micro is not None else {}
-        used = _number(text, r"^usage_usec (\d+)")
-        found |= {"group_ns": used * 1000} if used is not None else {}
-    return found
-
-
-def _machine(raw: dict[str, str]) -> dict[str, Any]:
-    """Return the counters of the whole machine."""
-    found: dict[str, Any] = {}
-    if "stat" in raw:
-        found["cpu"] = cpu_ticks(raw["stat"])
-        found["context_switches"] = _number(raw["stat"], r"^ctxt (\d+)")
-    if "softirqs" in raw:
-        found["softirqs"] = {
-            name: _total(raw["softirqs"], name) for name in ("NET_RX", "NET_TX", "TIMER", "SCHED")
-        }
-    if raw.get("idle"):
-        lines = raw["idle"].splitlines()
-        found["idle_exits"] = sum(int(line.rpartition(":")[2]) for line in lines)
-    return found
-
-
 _SOFTNET = ("softnet_dropped", "rps_ipis")
-_COUNTERS = {
-    "netstat": ("TcpExt.BusyPollRxPackets",),
-    "snmp": ("Udp.InErrors", "Udp.RcvbufErrors", "Tcp.RetransSegs", "Tcp.PassiveOpens"),
-}
 
 
 def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> dict[str, float]:
@@ -363,7 +164,7 @@ def mechanisms(before: dict[str, Any], after: dict[str, Any], messages: int) -> 
     }
     if {"softirq_net_rx", "softirq_net_tx"} <= set(found):
         found["softirqs"] = found["softirq_net_rx"] + found["softirq_net_tx"]
-    for name in ("migrations", "pressure_us", *_SOFTNET, *_COUNTERS["netstat"]):
+    for name in ("migrations", "pressure_us", *_SOFTNET, *on_host.SERVER):
         value = _change(before, after, name)
         if value is not None:
             found[name] = value
@@ -393,15 +194,14 @@ def other_programs(
     """
     if "programs" not in before or "programs" not in after:
         return None
-    now, earlier = after["programs"]["uptime"], before["programs"]["uptime"]
+    now, earlier = after["uptime"], before["uptime"]
     if now <= earlier:
         return None
-    tick = held.TICK_NS / 1e9
-    known = {(pid, start): ticks for pid, start, _, ticks in before["programs"]["found"]}
+    known = {(pid, start): ticks for pid, start, _, ticks in before["programs"]}
     return {
-        f"{name} (process {pid})": (ticks - known[pid, start]) * tick / (now - earlier)
-        for pid, start, name, ticks in after["programs"]["found"]
-        if (pid, start) in known and start * tick < now - seconds and not name.startswith(_MEASURED)
+        f"{name} (process {pid})": (ticks - known[pid, start]) * TICK / (now - earlier)
+        for pid, start, name, ticks in after["programs"]
+        if (pid, start) in known and start * TICK < now - seconds and not name.startswith(_MEASURED)
     }
 
 
@@ -429,12 +229,14 @@ def _used(before: dict[str, Any], after: dict[str, Any], elapsed: int | None) ->
             found |= {f"{column}_use": spent / elapsed} if elapsed else {}
     for name, value in after.get("throttling", {}).items():
         found[name] = float(value - before.get("throttling", {}).get(name, 0))
-    for name in _COUNTERS["snmp"]:
+    for name in on_host.NAMESPACE:
         value = _change(before, after, name)
         found |= {name: float(value)} if value is not None else {}
     if "sockets" in after:
-        lost = sockets.dropped_between(before.get("sockets", {}), after["sockets"])
-        found["socket_drops"] = float(lost)
+        # All drops of a socket that was opened meanwhile count; the counter has 32 bits.
+        earlier = before.get("sockets", {})
+        lost = (count - earlier.get(one, 0) for one, count in after["sockets"].items())
+        found["socket_drops"] = float(sum(count % (1 << 32) for count in lost))
     return found
 
 
@@ -442,30 +244,6 @@ def _change(before: dict[str, Any], after: dict[str, Any], name: str) -> int | N
     if before.get(name) is None or after.get(name) is None:
         return None
     return int(after[name]) - int(before[name])
-
-
-def _number(text: str, pattern: str) -> int | None:
-    match = re.search(pattern, text, re.MULTILINE)
-    return int(match[1]) if match else None
-
-
-def _total(text: str, name: str) -> int | None:
-    for line in text.splitlines():
-        head, _, counts = line.strip().partition(":")
-        if head == name:
-            return sum(int(count) for count in counts.split())
-    return None
-
-
-def _counters(text: str, names_kept: tuple[str, ...]) -> dict[str, int]:
-    """Read the kernel's tables of two lines each: names, then values."""
-    lines = text.splitlines()
-    found: dict[str, int] = {}
-    for names, values in zip(lines[::2], lines[1::2], strict=False):
-        table = names.partition(":")[0]
-        pairs = zip(names.split()[1:], values.split()[1:], strict=False)
-        found |= {f"{table}.{name}": int(value) for name, value in pairs}
-    return {name: found[name] for name in names_kept if name in found}
 
 
 # CPU time, in the categories of ``sar -u ALL``.
@@ -480,12 +258,6 @@ KINDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 Ticks = Mapping[str, list[int]]
 #: A snapshot before and one after, and the CPU list of a side; "" is every CPU of that machine.
 Side = tuple[Mapping[str, Any], Mapping[str, Any], str]
-
-
-def cpu_ticks(text: str) -> dict[str, list[int]]:
-    """Return the ticks of each CPU, of the text of ``/proc/stat``."""
-    rows = (line.split() for line in text.splitlines() if line.startswith("cpu"))
-    return {row[0]: [int(value) for value in row[1:9]] for row in rows}
 
 
 def cpu_shares(before: Ticks, after: Ticks) -> dict[str, float]:

@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.campaign.counters import OWN, Kernel
 from labkit.errors import ManipulationError
 from labkit.hosts import script
-from labkit.hosts.journal import DIRECTORY
+from labkit.hosts.settings import DIRECTORY
 from labkit.placement import cpu_set
 from labkit.runtimes import Server
 from labkit.runtimes.observed import sections
@@ -97,6 +98,9 @@ networks() {
 """
 )
 
+#: The facts of a host. Arguments: placements, networks.
+_OBSERVE = SHOW + 'placements "$1"; networks "$2"; echo "@@ end"\n'
+
 # A client holds the writing end of a pipe until it ends. What is left of it is read then, before
 # its shell reaps it: dash and busybox do not while they read a command's output, bash does.
 _GUARD = r"""
@@ -142,8 +146,6 @@ _LINK = re.compile(r"^'/proc/(\d+)/(\S+)' -> '(.*)'$", re.M)
 _ONLINE, _GROUPS = "/sys/devices/system/cpu/online", "/sys/fs/cgroup/"
 #: Ticks of a second in ``/proc/PID/stat``, on every Linux.
 TICK_NS = 10_000_000
-#: The end of the name of a placement's own network.
-OWN = ".net"
 #: Changes that a message lists.
 _LISTED = 4
 
@@ -325,28 +327,34 @@ def _links(text: str, queues: str) -> Iterator[tuple[str, dict[str, str]]]:
         yield name, facts
 
 
+def observe(kernels: Iterable[Kernel]) -> dict[str, str]:
+    """Return what the hosts of a window say of what must hold, by host."""
+    texts = {}
+    for kernel in kernels:
+        places = " ".join(f"{name}={pid}".lstrip("=") for name, pid in kernel.places.items())
+        command = script(_OBSERVE, places, " ".join(kernel.networks))
+        texts[kernel.host.name] = kernel.host.run(*command).stdout
+    return texts
+
+
 def check(
-    snapshots: Iterable[tuple[str, tuple[str, str]]],
+    first: Mapping[str, str],
+    last: Mapping[str, str],
     servers: Mapping[str, Server],
     main: str,
     links: Collection[str],
 ) -> dict[str, Facts]:
     """Return what was the same before and after a window, by host; `links` are the lab's.
 
-    Nothing is compared where a snapshot was not taken to its end.
-
     Raises
     ------
     ManipulationError
-        Something differs between the snapshots, or since a placement was verified.
+        Something differs between two results of `observe`, or since a placement was verified.
     """
-    pairs = list(snapshots)
-    if not all("\n@@ end" in text for _, texts in pairs for text in texts):
-        return {}
     found = {}
     ending = [name for name, server in servers.items() if server.ends_with_client]
-    for host, texts in pairs:
-        before, after = (parse(text, links, main) for text in texts)
+    for host in first:
+        before, after = (parse(texts[host], links, main) for texts in (first, last))
         changes = [
             change
             for name, server in servers.items()

@@ -6,7 +6,6 @@ import ast
 import hashlib
 import html
 import inspect
-import itertools
 import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -124,22 +123,17 @@ class Study:
         UsageError
             A treatment has no such level.
         """
-        placements = (one for one in levels.values() if isinstance(one, Placement))
         values = {**self.settings, **levels}
+        reasons = [rig.infeasible(one) for one in levels.values() if isinstance(one, Placement)]
         for name, treatment in self.treatments.items():
-            if treatment.known is not None and values[name] not in treatment.known:
+            level = values[name]
+            if treatment.known is not None and level not in treatment.known:
                 raise UsageError(
-                    f"{name} has no level {values[name]!r}",
+                    f"{name} has no level {level!r}",
                     where=f"study {self.name}",
-                    remedy=suggestion(values[name], treatment.known),
+                    remedy=suggestion(level, treatment.known),
                 )
-        reasons = itertools.chain(
-            (rig.infeasible(one) for one in placements),
-            (
-                treatment.feasibility(rig, values[name], levels)
-                for name, treatment in self.treatments.items()
-            ),
-        )
+            reasons.append(treatment.feasibility(rig, level, levels))
         return next(filter(None, reasons), None)
 
     def try_one(self, rig: Rig, **levels: Any) -> Attempt:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from labkit.errors import CpusDisturbed, ManipulationError, RigError
-from labkit.hosts import Host, LocalHost, Tuning, script
-from labkit.hosts.journal import offload
+from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
-from labkit.hosts.tuning import LATENCY_REQUEST, takes_latency_request
+from labkit.hosts.settings import LATENCY_REQUEST, offload, takes_latency_request
 from labkit.placement import CPU_SLOW, Placement, apart, bare, docker, slow
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
@@ -239,18 +238,11 @@ class CpuSpeed(Treatment):
     """
 
     known = (AS_FOUND, "kept")
-    #: Repetitions in a row, and seconds before each.
-    REPETITIONS, _PAUSE = 2, 1.0
+    REPETITIONS = 2
 
     def __init__(self) -> None:
-        #: The shortest time so far in the campaign.
-        self.least_ns = math.inf
-        self._slow = 0
-
-    def ready(self, rig: Rig, level: Any) -> None:
-        """Pause after attempts at which the CPU was slow."""
-        if self._slow:
-            time.sleep(self._PAUSE)
+        #: The shortest time so far in the campaign, and the slow attempts in a row.
+        self.least_ns, self._slow = math.inf, 0
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise `CpusDisturbed` where the CPU was slow before, between or after the operations."""
@@ -281,8 +273,8 @@ class IdlePolicy(Treatment):
     known = (AS_FOUND, "held")
 
     def __init__(self) -> None:
-        #: The tuning of every machine that is still to be held, by its role.
-        self._machines: dict[str, Tuning] = {}
+        #: The settings of every machine that is still to be held, by its role.
+        self._machines: dict[str, Settings] = {}
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why a machine cannot be held, or None."""
@@ -296,15 +288,15 @@ class IdlePolicy(Treatment):
         """Let windows keep the CPUs of every machine from idle states that take time to leave."""
         with ExitStack() as stack:
             for role in _machines(rig) if level == "held" else ():
-                self._machines[role] = stack.enter_context(Tuning(rig.hosts[role], label))
+                self._machines[role] = stack.enter_context(Settings(rig.hosts[role], label))
             stack.callback(self._machines.clear)
             yield
 
     def begin(self, rig: Rig, level: Any) -> None:
         """Keep them from those until the trial ends."""
         while self._machines:
-            role, tuning = self._machines.popitem()
-            _require(tuning.hold_idle(), tuning, role, 'the idle policy "held"')
+            role, settings = self._machines.popitem()
+            _require(settings.hold_idle(), settings, role, 'the idle policy "held"')
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise where the policy was not in effect at the end of the window."""
@@ -323,13 +315,13 @@ def _machines(rig: Rig) -> Sequence[str]:
     return ["sut"] if rig.shared_kernel else list(rig.hosts)
 
 
-def _require(done: bool, tuning: Tuning, role: str, what: str) -> None:
+def _require(done: bool, settings: Settings, role: str, what: str) -> None:
     """Raise `RigError` where a host did not take a setting."""
     if not done:
         raise RigError(
             f"{what} cannot be set",
             where=f"host {role}",
-            why="; ".join(tuning.notes),
+            why="; ".join(settings.notes),
             remedy='measure with "as found"',
         )
 
@@ -366,14 +358,14 @@ class CongestionControl(Treatment):
         with ExitStack() as stack:
             if hosts and rig.kind == "virtual":
                 # Only the machine's own namespace may allow an algorithm to the others.
-                machine = stack.enter_context(Tuning(LocalHost(), label))
+                machine = stack.enter_context(Settings(LocalHost(), label))
                 allowed = machine.host.run("cat", _ALLOWED, check=False).stdout.split()
                 if level not in allowed:
                     machine.set_file(_ALLOWED, " ".join([*allowed, level]))
             for role, host in hosts:
-                tuning = stack.enter_context(Tuning(host, label))
-                done = tuning.set_file(_CONGESTION, level)
-                _require(done, tuning, role, f"the TCP congestion control {level!r}")
+                settings = stack.enter_context(Settings(host, label))
+                done = settings.set_file(_CONGESTION, level)
+                _require(done, settings, role, f"the TCP congestion control {level!r}")
             yield
 
     def placed(self, level: Any, server: Server) -> None:
@@ -423,9 +415,9 @@ class TunnelOffload(Treatment):
         """Turn it off on the interfaces of both ends."""
         with ExitStack() as stack:
             for role, device in _devices(rig, ENDS) if level == "off" else ():
-                tuning = stack.enter_context(Tuning(rig.hosts[role], label))
-                done = all(tuning.set_offload(device, name, "off") for name in _TUNNEL_OFFLOADS)
-                _require(done, tuning, role, f"{device} without tunnel offloads")
+                settings = stack.enter_context(Settings(rig.hosts[role], label))
+                done = all(settings.set_offload(device, name, "off") for name in _TUNNEL_OFFLOADS)
+                _require(done, settings, role, f"{device} without tunnel offloads")
             yield
 
 
@@ -442,7 +434,9 @@ class PacketSteering(Treatment):
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why the interfaces of the lab do not support the level, or None."""
         absent = [role for role in ENDS if role not in rig.targets]
-        return f"the rig has no host {absent[0]}" if absent else _unsteerable(rig, ENDS, level)
+        if absent:
+            return f"the rig has no host {absent[0]}"
+        return _unsteerable(rig, ENDS if LEVELS[level] else ())
 
     def check(self, level: Any, counters: Counters) -> list[str]:
         """Raise unless packets were steered: ``rps_ipis`` counts interrupts between CPUs."""
@@ -473,7 +467,7 @@ class ReceivingCpu(Treatment):
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why an interface of the lab cannot move packets, or None."""
-        return _unsteerable(rig, _receivers(rig), "on") if level == "own" else None
+        return _unsteerable(rig, _receivers(rig) if level == "own" else ())
 
     @contextmanager
     def apply(self, rig: Rig, level: Any, label: str) -> Iterator[None]:
@@ -498,17 +492,13 @@ def steered(
     """
     record: dict[str, Any] = {}
     with ExitStack() as stack:
-        virtual = bool(at) and rig.kind == "virtual"
-        machine = stack.enter_context(Tuning(LocalHost(), label)) if virtual else None
         for role in at:
             if role not in rig.targets:
                 raise RigError(f"cannot steer packets on {role}", why="the rig has no such host")
-            tuning = stack.enter_context(Tuning(rig.hosts[role], label))
+            settings = stack.enter_context(Settings(rig.hosts[role], label))
             cpu_list, sysfs = _steering_cpus(rig, role, cpus), rig.targets[role].sysfs
             record[role] = {
-                device: steer(
-                    tuning, device, level, cpu_list, sysfs=sysfs, machine=machine
-                ).record()
+                device: steer(settings, device, level, cpu_list, sysfs=sysfs).record()
                 for device in rig.interfaces[role]
             }
         yield record
@@ -521,12 +511,11 @@ def _steering_cpus(rig: Rig, role: str, cpus: str) -> str:
     return rig.cpus(role, "split") if cpus == "own" else cpus
 
 
-def _unsteerable(rig: Rig, roles: Sequence[str], level: str) -> str | None:
-    """Return why an interface of some hosts cannot have a level of packet steering, or None."""
-    for role, device in _devices(rig, roles) if LEVELS[level] else ():
+def _unsteerable(rig: Rig, roles: Sequence[str]) -> str | None:
+    """Return why the packets of an interface of some hosts cannot be steered, or None."""
+    for role, device in _devices(rig, roles):
         queues = read_queues(rig.hosts[role], device, sysfs=rig.targets[role].sysfs)
-        reasons = (infeasible(queues, what) for what in LEVELS[level])
-        if reason := next(filter(None, reasons), None):
+        if reason := infeasible(queues):
             return f"{role}: {reason}"
     return None
 

@@ -451,6 +451,7 @@ class Trial:
         networks = self._rig.networks_of([host, *(one.host for one in self._servers.values())])
         shared = self._rig.shared_kernel
         kernels = counters.kernels(self._servers, main, host, shared=shared, networks=networks)
+        first = held.observe(kernels)
         for treatment, level in self._treatments.values():
             treatment.ready(self._rig, level)
         for treatment, level in self._treatments.values():
@@ -458,7 +459,7 @@ class Trial:
         timing = self._rig.cache_line_command(PERIOD)
         found = window.measure(loads, kernels, folder=folder, label=self._label, cache_line=timing)
         self._keep_output(found)
-        self._check_held(found)
+        self._check_held(found, first, held.observe(kernels))
         measurements = self._read(found)
         enclosing = next((inside for _, inside in clients.values() if inside), None)
         cpus = enclosing.cpus if enclosing else self.cpus("generator"), main.cpus
@@ -525,20 +526,21 @@ class Trial:
             name: text for name, text in found.texts.items() if name.endswith((".out", ".err"))
         }
 
-    def _check_held(self, found: Window) -> None:
+    def _check_held(self, found: Window, first: Mapping[str, str], last: Mapping[str, str]) -> None:
         """Raise `ManipulationError` unless all that was set up held to the end of the window."""
         links = {link for links in self._rig.interfaces.values() for link in links}
-        texts = [(kernel.host.name, pair) for kernel, pair in found.snapshots]
-        self._kept["held"] = held.check(texts, self._servers, self._main, links)
+        self._kept["held"] = held.check(first, last, self._servers, self._main, links)
         for load in found.loads:
             if end := found.ends.get(load.name):
                 held.raise_changed(held.problems_of(end, load.name, load.cpus), "the window")
 
     def _read(self, found: Window) -> dict[str, Measurement]:
         """Parse the output of a window's clients."""
-        errors = "\n".join(found.texts[f"{load.name}.err"] for load in found.loads).strip()
+        errors = [found.job.stderr, *(found.texts[f"{load.name}.err"] for load in found.loads)]
         names = ", ".join(load.name for load in found.loads)
-        replace(found.job, stderr=errors).check(f"see {names} (.out and .err) of the trial")
+        replace(found.job, stderr="\n".join(filter(None, errors)).strip()).check(
+            f"see {names} (.out and .err) of the trial"
+        )
         measurements = {}
         for load in found.loads:
             texts = found.texts[f"{load.name}.out"], found.texts[f"{load.name}.log"]

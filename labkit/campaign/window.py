@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import resource
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from labkit.campaign import counters, held
-from labkit.campaign.counters import Kernel
+from labkit.campaign.counters import Kernel, Snapshot
 from labkit.hosts import Host, Job, Result, script, start_job
 from labkit.tools.base import Client
 
@@ -53,14 +53,14 @@ class Load:
 class Window:
     """The outcome of a window: its job (with the status of the first load that failed) and files.
 
-    `snapshots` are texts before and after by kernel, the window's own first; `texts` are
+    `snapshots` are those before and after by kernel, the window's own first; `texts` are
     ``NAME.out``, ``NAME.err`` and ``NAME.log`` of each load, and ``line``, from what timed a cache
     line. `ends` are the states of clients as they ended, as far as they are known.
     """
 
     loads: Sequence[Load]
     job: Result
-    snapshots: Sequence[tuple[Kernel, tuple[str, str]]]
+    snapshots: Sequence[tuple[Kernel, tuple[Snapshot, Snapshot]]]
     texts: Mapping[str, str]
     ends: Mapping[str, held.End]
     seconds: float
@@ -87,17 +87,18 @@ def measure(
     """
     own, *others = kernels
     host, job = own.host, Job(own.host, folder)
-    commands = [text for load in loads for text in (load.name, shlex.join(load.argv))]
-    argv = script(counters.WINDOW, folder, *own.words, shlex.join(cache_line), *commands)
-    before = [kernel.snapshot(counters.BEFORE) for kernel in others]
+    commands = {load.name: list(load.argv) for load in loads}
+    request = {"places": own.places, "cache_line": list(cache_line), "loads": commands}
+    before = [kernel.snapshot(before=True) for kernel in others]
     try:
+        argv = [*counters.PROGRAM, "window", json.dumps(request)]
         job = start_job(host, argv, directory=folder, label=label)
         wakeups, began, slept = harness_switches(), time.monotonic(), _suspended()
         done = job.wait(timeout=2 * max(load.client.seconds for load in loads) + 20)
         seconds, wakeups = time.monotonic() - began, harness_switches() - wakeups
         late = seconds - done.seconds if done.status is not None else 0.0
         flags = tuple(_interruptions(_suspended() - slept, late))
-        after = [kernel.snapshot(counters.AFTER) for kernel in others]
+        after = [kernel.snapshot(before=False) for kernel in others]
         ended = time.clock_gettime(time.CLOCK_BOOTTIME)
         texts = _collect(host, folder, loads)
     finally:
@@ -107,20 +108,20 @@ def measure(
     for load in loads:
         texts[f"{load.name}.err"], end = held.take_end(texts[f"{load.name}.err"])
         ends |= {load.name: end} if end else {}
-    pairs = [(texts.pop("before"), texts.pop("after")), *zip(before, after, strict=True)]
+    # It has none where the job was ended.
+    both = json.loads(texts.pop("snapshots") or "null") or {"before": {}, "after": {}}
+    pairs = [(both["before"], both["after"]), *zip(before, after, strict=True)]
     snapshots = list(zip(kernels, pairs, strict=True))
     return Window(loads, done, snapshots, texts, ends, seconds, wakeups, ended, flags)
 
 
 def _collect(host: Host, folder: str, loads: Sequence[Load]) -> dict[str, str]:
-    names = ["before", "after", "line"]
-    names += [f"{load.name}.{kind}" for load in loads for kind in ("out", "err")]
-    commands: dict[str, Sequence[str]] = {name: ["cat", f"{folder}/{name}"] for name in names}
-    commands |= {f"{load.name}.log": load.log for load in loads}
-    return {
-        name: host.run(*command, check=False, timeout=600).stdout
-        for name, command in commands.items()
-    }
+    names = ["snapshots", "line", *(f"{one.name}.{x}" for one in loads for x in ("out", "err"))]
+    arguments = json.dumps({"folder": folder, "names": names})
+    texts = dict(json.loads(host.run(*counters.PROGRAM, "collect", arguments, timeout=600).stdout))
+    for load in loads:
+        texts[f"{load.name}.log"] = host.run(*load.log, check=False, timeout=600).stdout
+    return texts
 
 
 def _suspended() -> float:

@@ -3,8 +3,10 @@
 from labkit.hosts.facts import collect_facts, parse_facts
 from labkit.hosts.host import Host, LocalHost, Result, SshHost, json_rows, script
 from labkit.hosts.jobs import Job, labelled, start_job, stop_labelled
-from labkit.hosts.journal import Outcome, restore
-from labkit.hosts.tuning import Tuning
+from labkit.hosts.settings import Outcome, Settings, restore
+
+#: The name that treatments and rigs use.
+Tuning = Settings
 
 __all__ = [
     "Host",
@@ -12,6 +14,7 @@ __all__ = [
     "LocalHost",
     "Outcome",
     "Result",
+    "Settings",
     "SshHost",
     "Tuning",
     "collect_facts",

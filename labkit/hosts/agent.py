@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +26,9 @@ BOOT = (
 )
 #: Variables of a job, which every descendant inherits: its label and its folder.
 LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+#: The device by which a program requests that CPUs wake up within a time.
+LATENCY = "/dev/cpu_dma_latency"
 #: The text of this file, for jobs that run a function of it.
 SOURCE = ""
 
@@ -217,6 +220,198 @@ def _locked(file: IO[bytes], kind: int, seconds: float) -> bool:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     return True
+
+
+# Settings: recorded and synced before they are changed, restored where the value is still ours.
+
+
+def set_values(values: dict[str, str], label: str, owner: str, journal: str) -> dict[str, str]:
+    """Set files, or offloads such as ``eth0 tx-udp_tnl-segmentation``.
+
+    Return why each does not have its value now, and nothing where it has.
+    """
+    reasons, made, boot = dict.fromkeys(values, ""), [], read(BOOT_ID)
+    with _journal(journal) as entries:
+        for target, value in values.items():
+            prior = get_value(target)
+            if prior is None:
+                reasons[target] = "not supported on this host"
+            elif not same(prior, value):
+                kind = "file" if target.startswith("/") else "offload"
+                entry = {"id": f"{owner}-{time.monotonic_ns()}", "kind": kind, "target": target}
+                entry |= {"prior": prior, "value": value, "label": label, "boot": boot}
+                entries.append(entry)
+                made.append(entry)
+        if made:
+            _save(journal, entries)
+        for entry in made:
+            why = _change(entry["target"], entry["prior"], entry["value"])
+            now = get_value(entry["target"]) or ""
+            if why:
+                reasons[entry["target"]] = f"{entry['value']!r} was not taken: {why}"
+            elif not same(now, entry["value"]):  # the kernel has rounded it
+                reasons[entry["target"]] = f"{entry['value']!r} became {now!r}"
+                entry["value"] = now
+        if made:
+            _save(journal, entries)
+    return reasons
+
+
+def pending(journal: str) -> list[dict[str, str]]:
+    """Return the settings that were changed and not restored; reading creates nothing."""
+    lines = read(f"{journal}/journal").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def forget(journal: str, names: list[str]) -> None:
+    """Remove settings from the journal, by their id, without restoring them."""
+    with _journal(journal) as entries:
+        _save(journal, [entry for entry in entries if entry["id"] not in names])
+
+
+def restore(journal: str, label: str = "", owner: str = "") -> list[dict[str, str]]:
+    """Undo the settings of an owner, or of labels that begin so, the last one first.
+
+    Return the outcome of each; those in conflict or failed stay in the journal.
+    """
+    if not pending(journal):
+        return []
+    outcomes, kept, boot = [], [], read(BOOT_ID)
+    with _journal(journal) as entries:
+        for index in reversed(range(len(entries))):
+            entry = entries[index]
+            state, detail = "kept", ""
+            if entry["label"].startswith(label) and entry["id"].startswith(owner):
+                state, detail = _undo(entry, entries[: index + 1], boot)
+                outcomes.append({"target": entry["target"], "state": state, "detail": detail})
+            if state in ("kept", "conflict", "failed"):
+                kept.append(entry)
+        _save(journal, kept[::-1])
+    return outcomes
+
+
+def _undo(entry: dict[str, str], older: list[dict[str, str]], boot: str) -> tuple[str, str]:
+    """Undo a setting; return its state, and a detail where it remains."""
+    target, value, prior = (entry[name] for name in ("target", "value", "prior"))
+    now = get_value(target)
+    if entry["boot"] != boot:
+        return "expired", ""
+    if now is None:
+        return "gone", ""
+    if same(now, value):
+        why = _change(target, now, selected(prior))
+        if not why and not same(get_value(target) or "", prior):
+            why = f"it became {get_value(target)!r}"
+        return ("failed", why) if why else ("restored", "")
+    # Never written, or restored by a process that was killed before it could record that.
+    before = [one[name] for one in older if one["target"] == target for name in ("prior", "value")]
+    if any(same(now, one) for one in before):
+        return "unchanged", ""
+    return "conflict", f"it is {now!r}; {value!r} was written, over {prior!r}"
+
+
+@contextlib.contextmanager
+def _journal(journal: str) -> Iterator[list[dict[str, str]]]:
+    """Lock a journal, and return its entries."""
+    Path(journal).mkdir(parents=True, exist_ok=True)
+    with Path(journal, "lock").open("ab") as lock:
+        if not _locked(lock, fcntl.LOCK_EX, 30):
+            raise OSError(f"the journal in {journal} stays locked")
+        yield pending(journal)
+
+
+def _save(journal: str, entries: list[dict[str, str]]) -> None:
+    """Replace a journal on the disk; there is none without entries."""
+    part = Path(journal, "journal.part")
+    with part.open("w") as file:
+        file.writelines(json.dumps(entry) + "\n" for entry in entries)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(Path(journal, "journal"))
+    if not entries:
+        Path(journal, "journal").unlink()
+    folder = os.open(journal, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def get_value(target: str) -> str | None:
+    """Return a setting's value; None where the host does not have it, or it is fixed."""
+    if target.startswith("/"):
+        try:
+            return Path(target).read_text("utf-8", "surrogateescape").rstrip("\n")
+        except OSError:
+            return None
+    device, feature = target.split(" ")
+    listed = subprocess.run(["ethtool", "-k", device], capture_output=True, text=True, check=False)
+    found = re.search(rf"^\s*{re.escape(feature)}: (on|off)( \[fixed\])?", listed.stdout, re.M)
+    return found[1] if found and not found[2] else None
+
+
+def _change(target: str, prior: str, value: str) -> str:
+    """Write a value over another one; return why that is not possible."""
+    if get_value(target) != prior:
+        return "it was changed at the same time"
+    if not target.startswith("/"):
+        argv = ["ethtool", "-K", *target.split(" "), value]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        return done.stderr.strip()
+    try:
+        file = os.open(target, os.O_WRONLY | os.O_TRUNC)
+        try:
+            os.write(file, f"{value}\n".encode("utf-8", "surrogateescape"))
+        finally:
+            os.close(file)
+    except OSError as error:
+        return str(error.strerror)
+    return ""
+
+
+def selected(content: str) -> str:
+    """Return what restores a file's content when written: ``b`` for the choice ``a [b] c``."""
+    choice = re.search(r"(?:^|\s)\[([^\[\]\s]+)\](?=\s|$)", content)
+    return choice[1] if choice else content.strip()
+
+
+def same(left: str, right: str) -> bool:
+    """Tell whether two contents of a file are one value.
+
+    ``performance [powersave]`` is ``powersave``, the mask ``00000000,00000003`` is ``3``, the CPU
+    list ``0,1`` is ``0-1``, and the amount of white space does not matter.
+    """
+    return _canonical(left) == _canonical(right)
+
+
+def _canonical(content: str) -> str:
+    value = " ".join(selected(content).split())
+    if re.fullmatch("[0-9a-f]{1,8}(,[0-9a-f]{8})+", value):
+        value = value.replace(",", "")
+    elif re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", value) and re.search("[,-]", value):
+        ends = [part.split("-") for part in value.split(",")]
+        return repr(sorted({cpu for one in ends for cpu in range(int(one[0]), int(one[-1]) + 1)}))
+    if re.fullmatch("[0-9a-f]+", value):
+        return value.lstrip("0") or "0"
+    return value
+
+
+def files(pattern: str) -> dict[str, str]:
+    """Return the contents of the files that match a pattern and can be read."""
+    contents = {path: get_value(path) for path in sorted(map(str, Path("/").glob(pattern[1:])))}
+    return {path: content for path, content in contents.items() if content is not None}
+
+
+def latency_request(seconds: float = 0.0) -> int | None:
+    """Return the lowest latency in us that anything requests of the CPUs, awaiting 0."""
+    try:
+        device = os.open(LATENCY, os.O_RDONLY)
+    except OSError:
+        return None
+    deadline = time.monotonic() + seconds
+    while (lowest := int.from_bytes(os.pread(device, 4, 0), sys.byteorder, signed=True)) > 0:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return lowest
 
 
 def main(request: dict[str, Any]) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from labkit.hosts.agent import selected
 from labkit.hosts.host import Host, script
-from labkit.hosts.sysfs import written_value
 
 Facts = dict[str, Any]
 
@@ -166,7 +166,7 @@ def _kernel(parts: Mapping[str, str], files: Mapping[str, str]) -> Facts:
         "hz": _number(config.get("CONFIG_HZ")),
         "config": config,
         "clock_source": files.get("clocksource/clocksource0/current_clocksource"),
-        "thp": written_value(files.get("kernel/mm/transparent_hugepage/enabled", "")) or None,
+        "thp": selected(files.get("kernel/mm/transparent_hugepage/enabled", "")) or None,
         "psi": sorted(parts.get("pressure", "").split()),
         "sysctl": {name: text for name, text in files.items() if name.startswith(names)},
     }

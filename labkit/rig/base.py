@@ -23,7 +23,7 @@ from labkit.errors import (
 )
 from labkit.hosts import Host, Tuning, collect_facts, restore, stop_labelled
 from labkit.hosts.cache_line import command, timings
-from labkit.hosts.journal import BOOT_ID
+from labkit.hosts.settings import BOOT_ID
 from labkit.hosts.target import Network, Target
 from labkit.placement import LEAST_NS, Placement, cpu_set, parse_cpus
 from labkit.process import announce, ended_as_by_ctrl_c

@@ -14,8 +14,7 @@ import psutil
 
 from labkit.errors import RigError
 from labkit.hosts import LocalHost, stop_labelled
-from labkit.hosts.journal import DIRECTORY as JOURNAL
-from labkit.hosts.journal import Journal
+from labkit.hosts.settings import DIRECTORY as JOURNAL
 from labkit.rig import engine, netns
 
 #: Where daemons of the rig mount something.
@@ -166,9 +165,7 @@ def remove_trial_leftovers() -> list[str]:
     return [f"control group {path}" for path in groups] + [f"folder {path}" for path in jobs]
 
 
-def remove_holds(local: LocalHost) -> None:
-    """Remove directories of idle holds that no pending entry of the journal refers to."""
-    pending = {entry.target for entry in Journal(local).load().pending}
+def remove_holds() -> None:
+    """Remove the directories of idle holds, whose processes have been ended."""
     for folder in Path(JOURNAL).glob("hold-*"):
-        if str(folder) not in pending:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from labkit import runtimes
 from labkit.errors import RigError
 from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
-from labkit.hosts.journal import Entry, Journal
+from labkit.hosts.settings import Entry, forget, pending
 from labkit.hosts.target import Image, Target
 from labkit.placement import cpu_set, format_cpus, parse_cpus
 from labkit.rig import (
@@ -73,7 +73,7 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
     local = LocalHost()
     lock.write_state(ready=False, keep=False)
     try:
-        settings = _change_settings(local)
+        _change_settings(local)
         built = images.ensure_images(local, say)
         say("joining hosts and switch")
         netns.build(local)
@@ -89,22 +89,19 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
         down(say=say)
         raise
     records = {name: image.__dict__ for name, image in built.items()}
-    lock.write_state(
-        ready=True, keep=keep, images=records, version=MEASUREMENT_VERSION, settings=settings
-    )
+    lock.write_state(ready=True, keep=keep, images=records, version=MEASUREMENT_VERSION)
 
 
-def _change_settings(local: LocalHost) -> list[dict[str, Any]]:
-    """Change the few settings that are not in a namespace; return what the journal has of them."""
+def _change_settings(local: LocalHost) -> None:
+    """Change the few settings that are not in a namespace."""
     tuning = Tuning(local, netns.LABEL)
     # No packet to the lab from outside its namespaces may leave the machine.
-    tuning.add_route("unreachable", LAB)
+    local.run("ip", "route", "replace", "unreachable", LAB)
     # The engine raises these limits and does not restore them, so they are raised before.
     for name, value in (("root_maxkeys", "1000000"), ("root_maxbytes", "25000000")):
         path = Path("/proc/sys/kernel/keys") / name
         if path.is_file() and int(path.read_text()) < int(value):
             tuning.set_file(str(path), value)
-    return [asdict(entry) for entry in tuning.entries]
 
 
 def down(say: Say = lambda text: None) -> None:
@@ -137,16 +134,14 @@ def down(say: Say = lambda text: None) -> None:
             say(f"{left} containers of an engine that was killed are removed")
     except RigError as error:  # the rest is taken down all the same
         say(f"containers of an engine that was killed stay in {engine.DATA_ROOT}: {error.what}")
-    known = [Entry(**fields) for fields in (state or {}).get("settings", [])]
-    for outcome in restore(local, label=netns.LABEL, known=known) + restore(local, label="trial-"):
+    local.run("ip", "route", "del", "unreachable", LAB, check=False)
+    for outcome in restore(local, label=netns.LABEL) + restore(local, label="trial-"):
         if outcome.state not in ("restored", "unchanged"):
             say(f"setting {outcome}")
     # Those of the namespaces went with them, whatever the machine's own value is.
-    journal = Journal(local)
-    record = journal.load()
-    if gone := {entry.id: "gone" for entry in record.pending if _inside(entry)}:
-        journal.finish(gone, record)
-    teardown.remove_holds(local)
+    if gone := [entry for entry in pending(local) if _inside(entry)]:
+        forget(local, gone)
+    teardown.remove_holds()
     lock.remove_state()
 
 
@@ -446,7 +441,7 @@ def _unusable(local: LocalHost, state: Mapping[str, Any]) -> str:
     built = {name: image["reference"] for name, image in state["images"].items()}
     if built != {folder.name: images.tag(folder) for folder in images.folders()}:
         return "a virtual rig with other images than those of containers/"
-    if any(map(_inside, Journal(local).load().pending)):
+    if any(map(_inside, pending(local))):
         return "a virtual rig with a setting of a killed trial"
     return ""
 
@@ -485,6 +480,6 @@ def clean(say: Say = print) -> list[str]:
         removed += teardown.remove_trial_leftovers()
     images.forget_logs(local, str(engine.IMAGES))
     # While a rig is up, only settings of trials have lost their owner.
-    removed += [str(outcome) for outcome in restore(local, label="trial-" if state else None)]
-    teardown.remove_holds(local)
+    removed += [str(outcome) for outcome in restore(local, label="trial-" if state else "")]
+    teardown.remove_holds()
     return removed

@@ -215,8 +215,8 @@ CASES = [
     Case(
         "renice",
         docker("host"),
-        lambda scene: os.setpriority(os.PRIO_PROCESS, scene.server.pid, 10),
-        r"server: nice value was \d+, is 10",
+        lambda scene: os.setpriority(os.PRIO_PROCESS, scene.server.pid, 19),
+        r"server: nice value was \d+, is 19",
     ),
     Case(
         "stopped for a while, bare",

@@ -13,8 +13,8 @@ from echoes import echoes
 from labkit.campaign import treatments
 from labkit.campaign.trial import Trial
 from labkit.errors import ManipulationError, RigError
-from labkit.hosts import LocalHost, restore
-from labkit.hosts.packet_steering import FLOW_TABLE, read_queues
+from labkit.hosts import restore
+from labkit.hosts.packet_steering import read_queues
 from labkit.placement import bare
 from labkit.rig.base import Rig
 from labkit.tools import sockperf
@@ -101,27 +101,3 @@ def test_packets_are_moved_to_the_cpu_of_the_host_that_receives_them(
         with pytest.raises(ManipulationError, match="no packet was steered"):
             treatment.check("own", {"rps_ipis": 0})
     assert steered_to(both) == before
-
-
-def test_flows_are_steered_with_the_table_of_the_machine(both: Rig, make_trial: Make) -> None:
-    local = LocalHost()
-    before = local.run("cat", FLOW_TABLE).stdout
-    with make_trial(rps="rfs").steer("rfs", cpus="all"):
-        assert steered_to(both) == [both.cpu_map["all"]] * 2
-        assert int(local.run("cat", FLOW_TABLE).stdout) > 0
-    assert local.run("cat", FLOW_TABLE).stdout == before and steered_to(both) == ["", ""]
-
-
-def test_unsupported_steering_is_infeasible_and_an_error(both: Rig, make_trial: Make) -> None:
-    assert [
-        treatments.PacketSteering().feasibility(both, level, {}) for level in ("off", "on", "rfs")
-    ] == [None] * 3
-    assert treatments.PacketSteering().feasibility(both, "xps", {}) == (
-        "sut: lab0 has a single transmit queue: XPS has nothing to choose"
-    )
-    with (
-        pytest.raises(RigError, match="XPS cannot be set on lab0"),
-        make_trial(rps="xps").steer("xps"),
-    ):
-        raise AssertionError
-    assert steered_to(both) == ["", ""]

@@ -14,16 +14,15 @@ import pytest
 
 from labkit.errors import RigError
 from labkit.hosts import LocalHost, Tuning, labelled, restore, stop_labelled
+from labkit.hosts.agent import same
 from labkit.hosts.host import Result
-from labkit.hosts.journal import Journal
-from labkit.hosts.sysfs import same_value
+from labkit.hosts.settings import pending
 
 pytestmark = [
     pytest.mark.rig,
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
     pytest.mark.skipif(shutil.which("ip") is None, reason="iproute2 is missing"),
 ]
-ROUTE = ("unreachable", "198.18.0.0/15")
 
 
 class NamespaceHost(LocalHost):
@@ -88,10 +87,10 @@ def test_an_offload_of_a_device(host: NamespaceHost, book: str, label: str) -> N
     with Tuning(host, label, journal=book) as tuning:
         assert tuning.set_offload("lkt0", OFFLOAD, "off")
         assert offload_of(host) == "off"
-        assert tuning.set_offload("lkt0", OFFLOAD, "off") and len(tuning.entries) == 1
+        assert tuning.set_offload("lkt0", OFFLOAD, "off") and len(pending(host, book)) == 1
         assert not tuning.set_offload("lkt0", "no-such", "off")
         assert not tuning.set_offload("lkt2", OFFLOAD, "off") and len(tuning.notes) == 2
-    assert offload_of(host) == "on" and not Journal(host, book).load().pending
+    assert offload_of(host) == "on" and not pending(host, book)
     # What a killed process left is restored from the journal; a device may be gone by then.
     for gone, state in ((False, "restored"), (True, "gone")):
         left = Tuning(host, label, journal=book)
@@ -99,7 +98,7 @@ def test_an_offload_of_a_device(host: NamespaceHost, book: str, label: str) -> N
         if gone:
             host.run("ip", "link", "del", "lkt0")
         (outcome,) = restore(host, journal=book)
-        assert (outcome.state, outcome.kind) == (state, "offload")
+        assert outcome.state == state
         assert gone or offload_of(host) == "on"
 
 
@@ -121,63 +120,14 @@ def test_a_sysctl_changed_by_somebody_else(host: NamespaceHost, book: str, label
     assert value(host, RANGE).split() != ["20000", "30000"]
 
 
-def routes(host: NamespaceHost) -> str:
-    return host.run("ip", "route", "show").stdout
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        ROUTE,
-        ("198.18.5.0/24", "dev", "lo", "table", "77"),
-        ("198.18.6.0/24", "dev", "lo", "metric", "5"),
-        ("blackhole", "2001:2::/48"),
-    ],
-)
-def test_a_route(host: NamespaceHost, book: str, label: str, spec: tuple[str, ...]) -> None:
-    def seen() -> str:
-        family = "-6" if "2001:2::/48" in spec else "-4"
-        return host.run("ip", family, "route", "show", "table", "all").stdout
-
-    target = next(word for word in spec if "/" in word)
-    assert target not in seen()
-    with Tuning(host, label, journal=book) as tuning:
-        assert tuning.add_route(*spec)
-        assert target in seen()
-    assert target not in seen()
-    assert tuning.notes == []
-
-
-def test_an_existing_route_is_kept(host: NamespaceHost, book: str, label: str) -> None:
-    host.run("ip", "route", "add", *ROUTE)
-    with Tuning(host, label, journal=book) as tuning:
-        assert not tuning.add_route(*ROUTE)
-    assert ROUTE[1] in routes(host)
-    assert len(tuning.notes) == 1
-
-
-def test_a_removed_route(host: NamespaceHost, book: str, label: str) -> None:
-    tuning = Tuning(host, label, journal=book)
-    assert tuning.add_route(*ROUTE)
-    host.run("ip", "route", "del", *ROUTE)
-    assert [outcome.state for outcome in tuning.restore()] == ["unchanged"]
-
-
-def test_an_invalid_route_is_a_note(host: NamespaceHost, book: str, label: str) -> None:
-    with Tuning(host, label, journal=book) as tuning:
-        assert not tuning.add_route("198.18.0.0/15", "dev", "no-such")
-    assert len(tuning.notes) == 1
-    assert Journal(host, book).load().pending == ()
-
-
 KILLED = """
 import os, signal, sys
 from labkit.hosts import LocalHost, Tuning
 book, label, ttl = sys.argv[1:]
 with Tuning(LocalHost(), label, journal=book) as tuning:
     tuning.set_file(ttl, 77)
-    tuning.add_route("unreachable", "198.18.0.0/15")
-    tuning.hold_idle()
+    if os.access('/dev/cpu_dma_latency', os.W_OK):
+        tuning.hold_idle()
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -187,13 +137,11 @@ def test_restore_after_a_kill(host: NamespaceHost, book: str, label: str) -> Non
     killed = host.run(sys.executable, "-c", KILLED, book, label, TTL, check=False)
     assert killed.status == 137
     assert value(host, TTL) == "77"
-    assert ROUTE[1] in routes(host)
     outcomes = restore(host, journal=book, label=label)
     assert {outcome.state for outcome in outcomes} == {"restored"}
-    kinds = [outcome.kind for outcome in outcomes]
-    assert kinds in (["job", "route", "file"], ["route", "file"])  # not every kernel has the device
+    # The kernel undoes the other one when its process ends; not every kernel has the device.
+    stop_labelled(LocalHost(), label)
     assert value(host, TTL) == before
-    assert ROUTE[1] not in routes(host)
     assert labelled(host, label) == []
     assert restore(host, journal=book) == []
 
@@ -216,7 +164,7 @@ def test_hold_idle(book: str, label: str) -> None:
         assert tuning.notes == []
     assert lowest() > 0
     assert labelled(host, label) == []
-    assert [path.name for path in Path(book).iterdir()] == ["lock"]
+    assert list(Path(book).iterdir()) == []
 
 
 @pytest.mark.skipif(not list(Path("/proc/irq").glob("[0-9]*")), reason="no interrupts to be seen")
@@ -225,6 +173,6 @@ def test_move_irqs(book: str, label: str) -> None:
     before = {path: path.read_text() for path in paths}
     with Tuning(LocalHost(), label, journal=book) as tuning:
         moved = tuning.move_irqs("0")
-        moved_paths = [path for path in paths if same_value(path.read_text(), "0")]
+        moved_paths = [path for path in paths if same(path.read_text(), "0")]
         assert moved == len(moved_paths) == len(paths) - len(tuning.notes)
     assert {path: path.read_text() for path in paths} == before

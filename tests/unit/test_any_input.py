@@ -16,11 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import pcap
-from labkit.campaign import counters
 from labkit.hosts import json_rows
 from labkit.hosts.facts import parse_facts
-from labkit.hosts.journal import Entry, _line, parse_journal
-from labkit.hosts.packet_steering import parse_queues
 from labkit.notebooks import parameters_source
 from labkit.paths import SHIPPED
 from labkit.placement import parse_cpus
@@ -33,15 +30,11 @@ def read(name: str) -> str:
     return (Path(__file__).parents[1] / "captured" / name).read_text()
 
 
-ENTRY = Entry("file", "/x", "1", "2", "trial", "b", id="i")
 TEXTS: dict[str, tuple[str, Callable[[str], object]]] = {
     "verification": (read("verification-docker-nat.txt"), observed.parse),
-    "queues": (read("queues-four.txt"), lambda text: parse_queues(text, "eth0")),
-    "journal": (_line(vars(ENTRY)) + _line({"id": "i", "done": "x"}), parse_journal),
     "probe": ("macvlan no module\nvxlan yes\n", parse_missing_networks),
     "cpus": ("0-3,8,10-11", parse_cpus),
     "rows": ('[{"ifname": "lo", "mtu": 1}, {}]', lambda text: json_rows(text, "ip")),
-    "snapshot": (read("snapshot-after.txt"), counters.parse),
 }
 
 

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.campaign import counters, held
+from labkit.campaign import held
+from labkit.campaign.counters import Kernel
 from labkit.errors import ManipulationError
-from labkit.hosts import LocalHost, script
+from labkit.hosts import LocalHost
 from labkit.rig import lock
 
 HERE = LocalHost()
@@ -26,8 +27,9 @@ NICE = os.getpriority(os.PRIO_PROCESS, 0)
 CPUS = sorted(os.sched_getaffinity(0))
 
 
-def snapshot(*words: str) -> str:
-    return HERE.run(*script(counters.AFTER, " ".join(words), "here=")).stdout
+def snapshot(pid: int, name: str = "") -> str:
+    (text,) = held.observe([Kernel(HERE, {name: pid}, ("here=",))]).values()
+    return text
 
 
 def differences(before: held.Held, after: held.Held) -> list[str]:
@@ -43,7 +45,7 @@ def sleeper() -> Iterator[int]:
 
 
 def test_a_process_left_alone_holds(sleeper: int) -> None:
-    texts = snapshot(str(sleeper)), snapshot(str(sleeper))
+    texts = snapshot(sleeper), snapshot(sleeper)
     before, after = map(held.parse, texts)
     assert differences(before, after) == []
     assert before.firm["server"]["state"] == "running"
@@ -70,33 +72,33 @@ def test_a_process_left_alone_holds(sleeper: int) -> None:
     ],
 )
 def test_what_is_changed_is_named(sleeper: int, change: Callable[[int], None], said: str) -> None:
-    before = held.parse(snapshot(f"peer={sleeper}"))
+    before = held.parse(snapshot(sleeper, "peer"))
     change(sleeper)
-    assert differences(before, held.parse(snapshot(f"peer={sleeper}"))) == [f"peer: {said}"]
+    assert differences(before, held.parse(snapshot(sleeper, "peer"))) == [f"peer: {said}"]
 
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="one CPU")
 def test_an_affinity_is_compared_with_the_verification_too(sleeper: int) -> None:
-    before = held.parse(snapshot(str(sleeper)))
+    before = held.parse(snapshot(sleeper))
     verified = {"status": {"Cpus_allowed_list": before.firm["server"]["allowed CPUs"]}}
     assert held.since(verified, "server", before) == []
     os.sched_setaffinity(sleeper, {CPUS[0]})
-    after = held.parse(snapshot(str(sleeper)))
+    after = held.parse(snapshot(sleeper))
     (change,) = held.since(verified, "server", after)
     assert change.endswith(f", is {CPUS[0]}")
     assert differences(before, after) == [change]
 
 
 def test_a_process_that_has_ended_is_named(sleeper: int) -> None:
-    before = held.parse(snapshot(str(sleeper)))
+    before = held.parse(snapshot(sleeper))
     os.kill(sleeper, signal.SIGKILL)
     os.waitpid(sleeper, 0)
-    (change,) = differences(before, held.parse(snapshot(str(sleeper))))
+    (change,) = differences(before, held.parse(snapshot(sleeper)))
     assert change.startswith(f"server is gone ({sleeper}, started at tick ")
 
 
 def test_a_server_that_ends_with_its_client_is_compared_up_to_its_end(sleeper: int) -> None:
-    before = held.parse(snapshot(str(sleeper)))
+    before = held.parse(snapshot(sleeper))
     before.firm.update(
         {"network server.net": {"rules": ""}, "eth0 of server.net": {"carrier": "yes"}}
     )
@@ -104,9 +106,8 @@ def test_a_server_that_ends_with_its_client_is_compared_up_to_its_end(sleeper: i
     os.kill(sleeper, signal.SIGKILL)
     for reap in (lambda: None, lambda: os.waitpid(sleeper, 0)):
         reap()
-        text = snapshot(str(sleeper))
+        text = snapshot(sleeper)
         after = held.parse(text)
-        assert counters.parse(text)
         assert differences(held.without_ended(before, after, ["server"]), after) == []
         assert differences(held.without_ended(before, after, ["other"]), after) != []
 
@@ -120,9 +121,9 @@ def test_threads_and_children_may_come_and_go_but_not_change() -> None:
             child = int(shell.stdout.readline())
             while Path(f"/proc/{child}/comm").read_text() != "sleep\n":
                 time.sleep(0.01)  # it is another shell at first
-            before = held.parse(snapshot(str(shell.pid)))
+            before = held.parse(snapshot(shell.pid))
             os.sched_setscheduler(child, os.SCHED_BATCH, os.sched_param(0))
-            (change,) = differences(before, held.parse(snapshot(str(shell.pid))))
+            (change,) = differences(before, held.parse(snapshot(shell.pid)))
             assert change.startswith(f"server, thread {child} started at tick ")
             assert change.endswith(": scheduling class was other 0, is batch 0")
             os.kill(child, signal.SIGKILL)
@@ -131,7 +132,7 @@ def test_threads_and_children_may_come_and_go_but_not_change() -> None:
             shell.stdin.flush()
             while Path(f"/proc/{child}").exists():
                 time.sleep(0.01)
-            assert differences(before, held.parse(snapshot(str(shell.pid)))) == []
+            assert differences(before, held.parse(snapshot(shell.pid))) == []
         finally:
             shell.kill()
 

@@ -28,10 +28,8 @@ from labkit.campaign.window import harness_switches
 from labkit.data import KEYS, Campaign
 from labkit.design import Condition, make_design
 from labkit.errors import CommandFailed, CpusDisturbed, HostUnreachable, LabkitError, Rebooted
-from labkit.hosts import LocalHost
 from labkit.process import TERMINAL, UNTIL
 from labkit.rig.base import Rig
-from labkit.runtimes import Server
 from labkit.status import find
 from labkit.tools.base import Measurement
 
@@ -303,21 +301,6 @@ def test_levels_and_settings_are_attributes_of_a_trial(rig: Rig) -> None:
     assert (trial.n, trial.messages, trial.cpus("sut")) == (2, 3, "1")
     with pytest.raises(AttributeError, match="'sise'; this study declares affinity, messages, n"):
         _ = trial.sise
-
-
-def test_what_was_read_back_of_every_placement_is_kept(rig: Rig) -> None:
-    trial = Trial(rig, Condition((("n", 2),)), {}, "trial-x", {})
-    host = LocalHost("sut")
-    sink, hop = (
-        Server("198.18.0.3", 1, pid, host, {"pid": pid}, "1", lambda argv: list(argv))
-        for pid in (10, 11)
-    )
-    trial._keep("sink", sink)
-    trial._keep("hop", hop)
-    for main, own, name, other in ((hop, "hop", "sink", sink), (sink, "sink", "hop", hop)):
-        trial._main = own
-        assert trial.record["verification"] == main.verification
-        assert trial.record["verifications"] == {name: other.verification}
 
 
 def test_the_harness_leaves_the_sut_during_a_run(rig: Rig) -> None:

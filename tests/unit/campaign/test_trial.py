@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from labkit.campaign.trial import AT_ONCE, at_once
+from labkit.campaign.trial import AT_ONCE, at_once, brief
 
 
 class Places:
@@ -76,3 +76,10 @@ def test_an_error_of_the_block_leaves_all() -> None:
     ):
         raise KeyError("block")
     assert not places.standing and places.left == set(range(5))
+
+
+def test_a_long_argument_is_recorded_by_its_digest() -> None:
+    text = "x" * 5000
+    assert brief(("python3", "-c", text)) == ["python3", "-c", brief([text])[0]]
+    assert brief([text])[0].startswith("<5000 characters, sha256 ")
+    assert brief([text + "y"]) != brief([text])

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
     pid = os.fork()
     if not pid:
         try:
-            own = [Kernel(LocalHost(), ())]
+            own = [Kernel(LocalHost(), {})]
             found = window.measure([load], own, folder=folder, label="lkt-window")
             flags.write_text("; ".join(found.flags))
         finally:
@@ -58,3 +59,41 @@ def test_labkit_is_stopped_in_a_window(tmp_path: Path, monkeypatch: pytest.Monke
     os.waitpid(pid, 0)
     stopping.join()
     assert "labkit was stopped for" in flags.read_text()
+
+
+def run(tmp_path: Path, *loads: tuple[str, ...], cache_line: Sequence[str] = ()) -> window.Window:
+    """Run a window with some loads on this machine."""
+    found = [
+        Load(
+            str(number), Client(argv, "", 5.0, lambda out, log: Measurement({})), argv, ["true"], ""
+        )
+        for number, argv in enumerate(loads)
+    ]
+    own = [Kernel(LocalHost(), {"": os.getpid()})]
+    folder = str(tmp_path / "window")
+    return window.measure(found, own, folder=folder, label="lkt-window", cache_line=cache_line)
+
+
+def test_a_window_fails_with_the_first_load_that_fails(tmp_path: Path) -> None:
+    loads = [
+        ("sh", "-c", text) for text in ("echo out; echo err >&2", "sleep 0.2; exit 3", "exit 4")
+    ]
+    found = run(tmp_path, *loads)
+    assert found.job.status == 3 and not (tmp_path / "window").exists()
+    assert (found.texts["0.out"], found.texts["0.err"]) == ("out\n", "err\n")
+    ((_, (before, after)),) = found.snapshots
+    assert after["clock_ns"] - before["clock_ns"] > 0.2e9 and before["ran_ns"] <= after["ran_ns"]
+
+
+_TIMING = "trap 'echo 95; exit' TERM; echo 90; while :; do sleep 0.01; done"
+
+
+@pytest.mark.parametrize(
+    ("timing", "printed"), [(_TIMING, "90\n95\n"), ("echo 90", "90\n"), ("false", "")]
+)
+def test_a_cache_line_is_timed_from_before_the_loads_to_after_them(
+    tmp_path: Path, timing: str, printed: str
+) -> None:
+    found = run(tmp_path, ("cat", "line"), cache_line=["sh", "-c", timing])
+    assert found.texts["line"] == printed and found.job.status == 0
+    assert found.texts["0.out"] == printed[:3]

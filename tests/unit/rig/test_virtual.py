@@ -8,7 +8,7 @@ import pytest
 
 from labkit.errors import UsageError
 from labkit.hosts import LocalHost, Tuning, restore
-from labkit.hosts.journal import Journal
+from labkit.hosts.settings import pending
 from labkit.rig import Rig, images, netns, virtual
 from labkit.version import MEASUREMENT_VERSION
 
@@ -77,7 +77,7 @@ def test_settings_of_a_killed_campaign_are_restored(
     monkeypatch.setattr(virtual.lock, "is_root", lambda: True)
     monkeypatch.setattr(virtual.lock, "read_state", lambda: state)
     monkeypatch.setattr(virtual.netns, "existing", list)
-    monkeypatch.setattr(virtual, "Journal", lambda host: Journal(host, journal))
+    monkeypatch.setattr(virtual, "pending", lambda host: pending(host, journal))
     for module, name in (
         # Another user's rig may be up on this machine.
         *((virtual, "stop_labelled"), (virtual.engine, "remove_containers")),
