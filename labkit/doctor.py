@@ -16,7 +16,8 @@ from labkit.rig.rigfile import read_rigfile
 def check_machine() -> list[Check]:
     """Return the results of all checks of this machine, which the virtual rig is made of."""
     fault, remedy = kernel_probe.no_namespaces(), "run as root, in a container with --privileged"
-    rig = Check("virtual rig", "no" if fault else "can be made", fault, remedy, needed=True)
+    found = "no" if fault else "can be made"
+    rig = Check("virtual rig", found, not fault, fault, remedy, needed=True)
     return [rig, *check(look(LocalHost()))]
 
 
@@ -27,29 +28,26 @@ def check_rig(path: Path | str) -> dict[str, list[Check]]:
     for role, seen in found.items():
         if isinstance(seen, LabkitError):
             why = f"{seen.what}: {seen.why}"
-            results[role] = [Check("reached", "no", why, seen.remedy, needed=True)]
+            results[role] = [Check("reached", "no", False, why, seen.remedy, needed=True)]
         else:
             results[role] = check(seen)
     if all(isinstance(seen, Seen) for seen in found.values()):
         reasons = machines.missing(read_rigfile(project(path)), found)
-        results["rig"] = [Check(name, "infeasible", why) for name, why in reasons.items()]
+        results["rig"] = [Check(name, "infeasible", False, why) for name, why in reasons.items()]
     return results
 
 
 def measurable(checks: Iterable[Check]) -> bool:
     """Tell whether nothing is missing that every study needs."""
-    return not any(check.needed and check.fault for check in checks)
+    return not any(check.needed and not check.ok for check in checks)
 
 
 def machine_table() -> str:
     """Return a short Markdown table: whether this machine can be a rig, and every fault."""
     first, *others = check_machine()
-    rows = [
-        (check.title, check.fault or check.found, check.remedy if check.fault else "")
-        for check in [first, *(check for check in others if check.fault)]
-    ]
     lines = ["| | this machine | what to do |", "| --- | --- | --- |"]
-    for row in rows:
-        cells = (text.replace("|", r"\|").replace("<", "&lt;") for text in row)
+    for row in [first, *(row for row in others if not row.ok)]:
+        texts = (row.title, row.found, "") if row.ok else (row.title, row.fault, row.remedy)
+        cells = (text.replace("|", r"\|").replace("<", "&lt;") for text in texts)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", f"`labkit doctor` shows all {len(others) + 1} checks."])

@@ -32,7 +32,7 @@ _PYTHON = (3, 9)
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check; without a fault it is passed.
+    """The result of one check: what was found, and if that is not `ok`, why and what to do.
 
     `needed` tells that nothing can be measured with the fault, and `lacks` are the capabilities
     that a rig does not have with it.
@@ -40,6 +40,7 @@ class Check:
 
     title: str
     found: str
+    ok: bool = True
     fault: str = ""
     remedy: str = ""
     needed: bool = False
@@ -47,9 +48,10 @@ class Check:
 
     def line(self) -> str:
         """Return the result as text, with fault and remedy."""
-        mark = "ok  " if not self.fault else "MISS" if self.needed else "note"
-        text = f"{mark}  {self.title}: {'; '.join(filter(None, (self.found, self.fault)))}"
-        return f"{text}\n        -> {self.remedy}" if self.fault and self.remedy else text
+        if self.ok:
+            return f"ok    {self.title}: {self.found}"
+        text = f"{'MISS' if self.needed else 'note'}  {self.title}: {self.found}; {self.fault}"
+        return f"{text}\n        -> {self.remedy}" if self.remedy else text
 
 
 class Program(NamedTuple):
@@ -95,6 +97,11 @@ class Seen:
         known = self.facts["stable"]["interfaces"]
         names = self.machine.interfaces if self.machine else []
         return {name: str(known.get(name, {}).get("driver") or "") for name in names}
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it is one of the two ends of a measurement on machines."""
+        return self.role in ("generator", "sut")
 
     def command(self, text: str) -> str:
         """Return the command that runs another one on the host."""
@@ -164,40 +171,45 @@ def check(seen: Seen) -> list[Check]:
 
 def _system(seen: Seen) -> Iterator[Check]:
     """Yield the checks of user, programs, engines and networks."""
-    answers = seen.answers
-    version = answers["python"]
-    old = tuple(map(int, version.split(".")[:2])) < _PYTHON
-    install = seen.command("apt-get install python3-minimal")
-    fault = "labkit needs 3.9 or later" if old else ""
-    yield Check("python3", version, fault, install, needed=True)
+    answers, version = seen.answers, seen.answers["python"]
+    yield Check(
+        "python3",
+        version,
+        tuple(map(int, version.split(".")[:2])) >= _PYTHON,
+        "labkit needs 3.9 or later",
+        seen.command("apt-get install python3-minimal"),
+        needed=True,
+    )
     idle = isinstance(seen.machine, Collector) and not seen.machine.mirrors
-    wrong = answers["user"] != 0 and seen.role != "generator" and not idle
-    fault = "workloads, their verification and captures need root" if wrong else ""
-    remedy = "in rig.toml: sudo = true, or user" if seen.machine else "run labkit as root"
-    yield Check("root", f"user {answers['user']}", fault, remedy, needed=True)
+    yield Check(
+        "root",
+        f"user {answers['user']}",
+        answers["user"] == 0 or seen.role == "generator" or idle,
+        "workloads, their verification and captures need root",
+        "in rig.toml: sudo = true, or user" if seen.machine else "run labkit as root",
+        needed=True,
+    )
     unused = ("docker.io", "docker-cli") if seen.machine and not seen.machine.socket else ()
     wanted = [program for program in programs(seen.role) if program.package not in unused]
     absent = [program for program in wanted if program.name in answers["absent"]]
-    names = ", ".join(program.name for program in absent)
     packages = " ".join(dict.fromkeys(program.package for program in absent))
     yield Check(
         "programs",
-        f"no {names}" if absent else "all",
-        "; ".join(f"{program.name} is for {program.purpose}" for program in absent),
+        f"{len(wanted) - len(absent)} of {len(wanted)}",
+        not absent,
+        "; ".join(f"no {program.name} ({program.purpose})" for program in absent),
         seen.command(f"apt-get install --no-install-recommends {packages}"),
         needed=any(program.use == "needed" for program in absent),
     )
+    papers = [name for name in PAPERS if name not in answers["absent"]]
+    found = f"{', '.join(papers) or 'none'} of {', '.join(PAPERS)}"
+    yield Check("programs of the papers", found, len(papers) == len(PAPERS), UNPACKAGED)
     if not seen.machine or seen.machine.socket:
-        reasons = (f"no {name}: {reason}" for name, reason in seen.cannot.items())
+        reasons = "; ".join(f"no {name}: {reason}" for name, reason in seen.cannot.items())
         found = f"{len(seen.cannot)} missing"
-        yield Check("engines and networks of containers", found, "; ".join(reasons))
-    papers = ", ".join(name for name in PAPERS if name in answers["absent"])
-    yield Check(
-        "programs of the papers", f"no {papers}" if papers else "all", papers and UNPACKAGED
-    )
+        yield Check("engines and networks of containers", found, not seen.cannot, reasons)
     free = answers["free_gib"]
-    fault = f"images need {DISK_GIB:g} GiB" if free < DISK_GIB else ""
-    yield Check("disk", f"{free:.0f} GiB free", fault, "free space there")
+    yield Check("disk", f"{free:.0f} GiB free", free >= DISK_GIB, f"images need {DISK_GIB:g} GiB")
 
 
 def _cpus(seen: Seen) -> Iterator[Check]:
@@ -205,104 +217,113 @@ def _cpus(seen: Seen) -> Iterator[Check]:
     stable, cpu = seen.facts["stable"], seen.facts["stable"]["cpu"]
     online, isolated = str(cpu["online"] or "0"), str(cpu["isolated"] or "").strip()
     own = seen.machine.cpus if seen.machine else online
-    absent = not cpu_set(own) <= cpu_set(online)
-    fault = f"it has no CPU {own}" if absent else "both ends share one CPU" if online == "0" else ""
-    yield Check("CPUs", online, fault, "in rig.toml: cpus", needed=absent)
-    ends = seen.role in ("generator", "sut")
-    away = not cpu_set(own) <= cpu_set(isolated) if ends else not isolated
-    fault = f"CPU {own} of {seen.role} is not isolated: rare tails are not decided" if ends else ""
+    there = cpu_set(own) <= cpu_set(online)
+    yield Check("CPUs", online, there, f"it has no CPU {own}", "in rig.toml: cpus", needed=True)
     yield Check(
         "isolated CPUs",
         isolated or "none",
-        (fault or "rare tails are not decided") if away else "",
+        cpu_set(own) <= cpu_set(isolated) if seen.is_end else bool(isolated),
+        f"CPU {own} is not isolated: rare tails are not decided",
         f"boot with isolcpus={own}",
-        lacks=("isolated-cpus",) if ends else (),
+        lacks=("isolated-cpus",) if seen.is_end else (),
     )
-    governors = sorted(set((cpu["governor"] or {}).values()))
-    changing = governors and governors != ["performance"]
-    fault = "the frequency changes with the load" if changing else ""
-    remedy = seen.command("cpupower frequency-set --governor performance")
-    yield Check("frequency governor", ", ".join(governors) or "not shown", fault, remedy)
+    governors = set((cpu["governor"] or {}).values())
+    yield Check(
+        "frequency governor",
+        ", ".join(sorted(governors)) or "not shown",
+        governors <= {"performance"},
+        "the frequency changes with the load",
+        seen.command("cpupower frequency-set --governor performance"),
+    )
     states = ", ".join(state["name"] for state in stable["idle"]["states"]) or "not shown"
     held = stable["dma_latency_us"] is not None
-    fault = "" if held else 'without /dev/cpu_dma_latency there is no idle="held"'
-    yield Check("idle states", states, fault)
+    yield Check("idle states", states, held, "without /dev/cpu_dma_latency none can be held")
     why = seen.answers["real_time"]
-    fault = f"priority fifo is infeasible: {why}" if why else ""
     lacks = ("realtime",) if seen.role in ("sut", "clean") else ()
-    yield Check("real-time class", "none" if why else "available", fault, lacks=lacks)
+    yield Check("real-time class", "none" if why else "available", not why, why, lacks=lacks)
 
 
 def _kernel(seen: Seen) -> Iterator[Check]:
     """Yield the checks of clock, hypervisor, control groups, pressure, TCP and seccomp."""
     stable, kernel = seen.facts["stable"], seen.facts["stable"]["kernel"]
     clock = str(kernel["clock_source"])
-    fault = "" if clock in ("tsc", "arch_sys_counter") else "reading the time may be slow"
-    yield Check("clock source", clock, fault)
+    precise = clock in ("tsc", "arch_sys_counter")
+    yield Check("clock source", clock, precise, "reading the time may be slow")
     virtual = stable["virtualisation"]["hypervisor"]
-    fault = "separate machines and network cards are not decided on it" if virtual else ""
+    fault = "separate machines and network cards are not decided on it"
     found = "a virtual machine" if virtual else "no hypervisor is seen"
-    yield Check("bare machine", found, fault, "name machines in a rig.toml")
-    groups = str(stable["cgroup"]["version"])
-    lacking = {"cpu", "cpuset"} - set(stable["cgroup"]["controllers"])
-    fault = f"no controller {' and '.join(sorted(lacking))}" if lacking else ""
-    yield Check("control groups", groups, fault, "mount /sys/fs/cgroup", needed=True)
-    pressure = ", ".join(kernel["psi"])
-    fault = "" if pressure else "waiting for CPUs is not recorded"
-    yield Check("pressure (PSI)", pressure or "none", fault, "boot with psi=1")
+    yield Check("bare machine", found, not virtual, fault, "name machines in a rig.toml")
+    groups, lacking = stable["cgroup"], {"cpu", "cpuset"} - set(stable["cgroup"]["controllers"])
+    fault = f"no controller {' and '.join(sorted(lacking))}"
+    remedy = "mount /sys/fs/cgroup"
+    yield Check("control groups", str(groups["version"]), not lacking, fault, remedy, needed=True)
+    pressure, fault = ", ".join(kernel["psi"]), "waiting for CPUs is not recorded"
+    yield Check("pressure (PSI)", pressure or "none", bool(pressure), fault, "boot with psi=1")
     control = str(kernel["sysctl"].get("net/ipv4/tcp_congestion_control"))
-    fault = "" if control == "cubic" else "the papers had cubic"
     remedy = "set the parameter congestion_control of a study to cubic"
-    yield Check("TCP congestion control", control, fault, remedy)
-    filtered, filters = seen.answers["filtered"], "errno" in seen.answers["filters"]
-    fault = "trials outside a container fail: labkit runs under a filter" if filtered else ""
-    fault = fault or ("" if filters else "trials in a container fail: the kernel has no filters")
-    remedy = "docker run --security-opt seccomp=unconfined" if filtered else "CONFIG_SECCOMP_FILTER"
-    yield Check("seccomp", "filtered" if filtered else "unfiltered", fault, remedy)
+    yield Check("congestion control", control, control == "cubic", "the papers had cubic", remedy)
+    filtered, able = seen.answers["filtered"], "errno" in seen.answers["filters"]
+    yield Check(
+        "seccomp",
+        "labkit runs under a filter" if filtered else "the kernel has filters" if able else "none",
+        able and not filtered,
+        f"trials {'outside' if filtered else 'in'} a container fail",
+        "docker run --security-opt seccomp=unconfined" if filtered else "CONFIG_SECCOMP_FILTER",
+    )
 
 
 def _machine(seen: Seen, machine: Machine) -> Iterator[Check]:
     """Yield how a host differs from its table."""
-    answers = seen.answers
-    fault = f"it differs by {seen.clock_s:.1f} s" if seen.clock_s > CLOCK_SECONDS else ""
-    yield Check("clock", "is read", fault, seen.command("systemctl start systemd-timesyncd"))
-    fault = "" if answers["scratch"] else f"{machine.scratch} is not writable"
-    yield Check("scratch", machine.scratch, fault, "in rig.toml: scratch", needed=True)
+    answers, near = seen.answers, machine.interfaces[0]
+    remedy = seen.command("systemctl start systemd-timesyncd")
+    fault = f"this machine's differs by {seen.clock_s:.1f} s"
+    yield Check("clock", "is read", seen.clock_s <= CLOCK_SECONDS, fault, remedy)
+    remedy, writable = "in rig.toml: scratch", answers["scratch"]
+    yield Check("scratch", machine.scratch, writable, "it is not writable", remedy, needed=True)
     addresses = {
         link["ifname"]: [row["local"] for row in link.get("addr_info", []) if "local" in row]
         for link in answers["links"]
     }
-    near, names = machine.interfaces[0], ", ".join(machine.interfaces)
+    names = ", ".join(machine.interfaces)
     absent = [name for name in machine.interfaces if name not in addresses]
-    fault = f"there is no interface {absent[0]}" if absent else ""
+    fault = f"there is no interface {', '.join(absent)}"
     remedy = f"in rig.toml: interfaces; it has {', '.join(addresses)}"
-    yield Check("interfaces", names, fault, remedy, needed=True)
+    yield Check("interfaces", names, not absent, fault, remedy, needed=True)
     lab = [address for name in machine.interfaces for address in addresses.get(name, [])]
-    missing = [] if absent else [address for address in machine.addresses if address not in lab]
-    fault = f"{missing[0]} is not on {names}" if missing else ""
-    remedy = seen.command(f"ip addr add {missing[0]}/24 dev {near}") if missing else ""
-    yield Check("addresses", ", ".join(lab) or "none", fault, remedy, needed=True)
+    missing = ", ".join(address for address in machine.addresses if address not in lab)
+    remedy = seen.command(f"ip addr add {missing}/24 dev {near}")
+    fault = f"{missing} is not on {names}"
+    yield Check(
+        "addresses",
+        ", ".join(lab) or "none",
+        not missing or bool(absent),
+        fault,
+        remedy,
+        needed=True,
+    )
     ways = {to: rows[0].get("dev", "") if rows else "" for to, rows in answers["routes"].items()}
     stray = [address for address, device in ways.items() if device not in machine.interfaces]
-    fault = f"{stray[0]} is reached by {ways[stray[0]] or 'no interface'}" if stray else ""
-    remedy = seen.command(f"ip route add {stray[0]} dev {near}") if stray else ""
-    yield Check("routes", ", ".join(sorted({*ways.values()})), fault, remedy, needed=True)
-    ends = seen.role in ("generator", "sut")
+    for address in stray or [""]:
+        fault = f"{address} is reached by {ways.get(address) or 'no interface'}"
+        remedy = seen.command(f"ip route add {address} dev {near}")
+        found = ", ".join(sorted({*ways.values()}))
+        yield Check("routes", found, not address, fault, remedy, needed=True)
     for name, driver in seen.drivers.items():
-        found = f"{name} of {seen.role} is {driver or 'of an unknown driver'}"
-        fault = "" if driver and driver not in SOFTWARE | PARAVIRTUAL else "it is no hardware"
-        yield Check("network card", found, fault, lacks=("nic-hardware",) if ends else ())
-        fault = "" if driver and driver not in SOFTWARE else "it has no queue to poll"
-        yield Check("busy polling", found, fault, lacks=("busy-poll",) if ends else ())
+        found = f"{name} is {driver or 'of an unknown driver'}"
+        queues = bool(driver) and driver not in SOFTWARE
+        hardware = queues and driver not in PARAVIRTUAL
+        lacks, polls = (("nic-hardware",), ("busy-poll",)) if seen.is_end else ((), ())
+        yield Check("network card", found, hardware, "it is no hardware", lacks=lacks)
+        yield Check("busy polling", found, queues, "it has no queue to poll", lacks=polls)
     known = seen.facts["stable"]["engine"]
     if machine.socket:
-        fault = "" if known else f"no Docker Engine answers on {machine.socket}"
-        remedy = seen.command("systemctl start docker")
         found = f"Docker {known['version']}, {known['Driver']}" if known else "none"
-        yield Check("engine", found, fault, remedy, needed=True)
+        fault = f"no Docker Engine answers on {machine.socket}"
+        remedy = seen.command("systemctl start docker")
+        yield Check("engine", found, bool(known), fault, remedy, needed=True)
     if machine.layer2 and known:
         fault, remedy = _bridge_fault(seen, machine.layer2)
-        yield Check("bridge", machine.layer2.bridge, fault, remedy, needed=True)
+        yield Check("bridge", machine.layer2.bridge, not fault, fault, remedy, needed=True)
 
 
 def _bridge_fault(seen: Seen, bridge: Network) -> tuple[str, str]:

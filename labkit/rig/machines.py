@@ -178,10 +178,10 @@ def missing(file: RigFile, seen: Mapping[str, Seen]) -> dict[str, str]:
     """Return the capabilities that the machines lack, each with the reason."""
     hosts = file.hosts
     reasons = {
-        capability: f"{one.found}: {one.fault}"
-        for host in seen.values()
+        capability: f"host {role}: {one.found}; {one.fault}"
+        for role, host in seen.items()
         for one in checks.check(host)
-        if one.fault
+        if not one.ok
         for capability in one.lacks
     }
     for role, host in seen.items():
@@ -282,7 +282,7 @@ class MachineRig(Rig):
         for role, host in hosts.items():
             seen[role] = look(file, role, host)
             # After a reboot, addresses and the engine come some time after the SSH server.
-            while faults := [c for c in checks.check(seen[role]) if c.fault and c.needed]:
+            while faults := [c for c in checks.check(seen[role]) if c.needed and not c.ok]:
                 one, uptime = faults[0], seen[role].facts["volatile"]["uptime_s"] or _BOOTING
                 if uptime >= _BOOTING:
                     raise RigError(

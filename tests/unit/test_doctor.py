@@ -106,9 +106,9 @@ def test_root_without_cap_sys_admin() -> None:
 
 def test_the_table_of_this_machine_has_every_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
-        Check("virtual rig", "can be made", "", "run as root", needed=True),
+        Check("virtual rig", "can be made", True, "", "run as root", needed=True),
         Check("CPUs", "0-3"),
-        Check("clock source", "a|b", "slow <reading>", "another | clock"),
+        Check("clock source", "a|b", False, "slow <reading>", "another | clock"),
     ]
     monkeypatch.setattr(doctor, "check_machine", lambda: found)
     rows = doctor.machine_table().splitlines()
