@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -15,7 +14,7 @@ import pytest
 from own_machines import LABKIT, Machines, machines, state
 
 from labkit.data import load
-from labkit.paths import PROGRESS
+from labkit.status import find
 
 pytestmark = pytest.mark.rig
 #: Seconds for which a host cannot be reached, one after the other; LABKIT_CUTS=5,20,75,300 takes
@@ -29,20 +28,14 @@ def own(namespaces: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield made
 
 
-def progress(data: Path) -> dict[str, object]:
-    paths = list(data.rglob(PROGRESS))
-    return json.loads(paths[-1].read_text()) if paths else {}
-
-
 def done(data: Path) -> int:
-    return int(progress(data).get("done", 0))
+    return sum(one.done for one in find([data]))
 
 
 def until(data: Path, number: int, process) -> None:
     """Wait until a campaign has measured so many trials and is in the middle of another."""
     for _ in range(4000):
-        now = progress(data)
-        if now.get("done", 0) >= number and now.get("run"):
+        if done(data) >= number:
             time.sleep(0.3)
             return
         if process.poll() is not None:
