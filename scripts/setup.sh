@@ -97,4 +97,4 @@ setup_python() {
 }
 
 setup_python
-setup_host_tools "$@"
+setup_host_tools "${1:-}"

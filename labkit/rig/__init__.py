@@ -5,13 +5,6 @@
 from labkit.rig.base import Rig, auto, kind_of
 
 from labkit.rig.virtual import VirtualRig, clean  # isort: skip
-from labkit.rig.inventory import InventoryRig  # isort: skip
+from labkit.rig.machines import MachineRig  # isort: skip
 
-__all__ = [
-    "InventoryRig",
-    "Rig",
-    "VirtualRig",
-    "auto",
-    "clean",
-    "kind_of",
-]
+__all__ = ["MachineRig", "Rig", "VirtualRig", "auto", "clean", "kind_of"]

@@ -22,16 +22,17 @@ from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
+from sshd import make_key
+
 from labkit.hosts import LocalHost, labelled, stop_labelled
 from labkit.rig import engine, netns, virtual
 
 HOST = """
 [hosts.{role}]
-ssh = "{address}"
+ssh = "127.0.0.1"
 port = {port}
-key = "{keys}/user"
-known_hosts = "{keys}/known_hosts"
-gateway = "nsenter --net={namespace} socat - TCP:%h:%p,nodelay"
+key = "{folder}/user"
+known_hosts = "{folder}/known_hosts"
 addresses = [{addresses}]
 interfaces = ["lab0"]
 cpus = "{cpus}"
@@ -42,7 +43,7 @@ engine = "{socket}"
 bridge_port = "lab1"
 bridge_address = "198.18.1.10/24"
 """
-#: Another than that of the namespaces' own SSH servers.
+#: The port of the SSH servers, another than that of the namespaces' own ones.
 PORT = 2222
 _SSHD = """
 mount --bind "$1" /proc/sys/kernel/random/boot_id
@@ -55,7 +56,18 @@ exec "$@"
 _ELSEWHERE = """
 ip link set lo up
 for folder in /run/labkit /var/lib/labkit; do mkdir -p $folder; mount -t tmpfs tmpfs $folder; done
-exec "$@"
+ways=
+for way in "$1"/way-*; do "$way" >/dev/null 2>&1 & ways="$ways $!"; done
+shift
+status=0
+"$@" || status=$?
+kill $ways
+exit $status
+"""
+# Makes the way to a host's SSH server a port of the loopback interface, as labkit has no gateways.
+_WAY = """#!/bin/sh
+[ $# -eq 0 ] || exec nsenter --net={namespace} socat - TCP:{address}:{inner},nodelay
+exec socat TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,fork EXEC:"$0 inside"
 """
 LABKIT = (sys.executable, "-m", "labkit.cli")
 ROLES = ("generator", "sut", "clean")
@@ -69,51 +81,52 @@ def scratch_of_sut() -> Path:
     return folder / "scratch" / "sut"
 
 
-def rig_toml(folder: Path, keys: Path, port: int = 22) -> str:
-    """Return the tables of a rig.toml of the virtual rig's namespaces, reached by SSH."""
-    tables = {
-        role: HOST.format(
-            role=role,
-            port=port,
-            scratch=scratch_of_sut() if role == "sut" else folder / "scratch" / role,
-            keys=keys,
-            address=netns.address(role),
-            namespace=netns.namespace(role),
-            addresses=", ".join(
-                f'"{text.partition("/")[0]}"' for text in netns.PORTS[role][0].addresses
-            ),
-            cpus=virtual.cpu_map()[role],
-        )
-        for role in ROLES
-    }
-    tables["sut"] += BRIDGE.format(socket=engine.SOCKET)
-    return "".join(tables.values())
-
-
 @dataclass
 class Machines:
-    """Hosts with SSH servers of their own; `path` is the rig file that describes them."""
+    """Hosts with SSH servers of their own; `path` is the rig file that describes them.
+
+    They share the kernel of this machine, or, `apart`, have boot identifiers and journals of their
+    own.
+    """
 
     folder: Path
+    apart: bool = True
     servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    ways: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def path(self) -> Path:
         return self.folder / "rig.toml"
 
     def describe(self) -> None:
-        """Write the rig file and the keys that it names."""
-        lines = []
-        for name in ("user", *ROLES):
-            key = self.folder / name
-            argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
-            subprocess.run(argv, check=True)
-            if name != "user":
-                kind, blob, *_ = key.with_suffix(".pub").read_text().split()
-                lines.append(f"[{netns.address(name)}]:{PORT} {kind} {blob}\n")
-        (self.folder / "known_hosts").write_text("".join(lines))
-        text = rig_toml(self.folder, self.folder, PORT)
-        self.path.write_text(f'name = "own"\npatience = 400\n{text}')
+        """Write the rig file."""
+        make_key(self.folder / "user")
+        tables = [self.table(role) for role in ROLES]
+        tables[1] += BRIDGE.format(socket=engine.SOCKET)
+        self.path.write_text('name = "own"\npatience = 400\n' + "".join(tables))
+
+    def table(self, role: str, *lines: str) -> str:
+        """Make a host's key and the way to it, and return its table of the rig file."""
+        port = 22000 + int(netns.address(role).rpartition(".")[2])
+        kind, blob, *_ = make_key(self.folder / role).split()
+        with (self.folder / "known_hosts").open("a") as known:
+            known.write(f"[127.0.0.1]:{port} {kind} {blob}\n")
+        way = self.folder / f"way-{role}"
+        places = {"namespace": netns.namespace(role), "address": netns.address(role)}
+        way.write_text(_WAY.format(inner=PORT, port=port, **places))
+        way.chmod(0o755)
+        addresses = [netns.address(role)]
+        if role in netns.PORTS:
+            addresses = [text.partition("/")[0] for text in netns.PORTS[role][0].addresses]
+        text = HOST.format(
+            role=role,
+            port=port,
+            folder=self.folder,
+            addresses=", ".join(f'"{address}"' for address in addresses),
+            cpus=virtual.cpu_map()[role if role in ROLES else "generator"],
+            scratch=scratch_of_sut() if role == "sut" else self.folder / "scratch" / role,
+        )
+        return text + "".join(f"{line}\n" for line in lines)
 
     def start(self, role: str) -> None:
         """Boot a host: start its SSH server, with a new boot identifier."""
@@ -132,11 +145,19 @@ class Machines:
             "Subsystem": "sftp internal-sftp",
             "SetEnv": "SHLVL=1",
         }
-        argv = [*netns.inside(role), "unshare", "--mount", "--propagation", "slave"]
-        argv += ["sh", "-euc", _SSHD, "boot", str(boot), str(self.folder / f"journal-{role}")]
+        argv = [*netns.inside(role)]
+        if self.apart:
+            journal = str(self.folder / f"journal-{role}")
+            argv += ["unshare", "--mount", "--propagation", "slave"]
+            argv += ["sh", "-euc", _SSHD, "boot", str(boot), journal]
         argv += ["/usr/sbin/sshd", "-D", "-f", "/dev/null"]
         argv += [text for name, value in options.items() for text in ("-o", f"{name}={value}")]
         self.servers[role] = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+
+    def open_ways(self) -> None:
+        """Make the hosts reachable from this process too."""
+        for way in self.folder.glob("way-*"):
+            self.ways.append(subprocess.Popen([str(way)], start_new_session=True))
 
     def stop(self, role: str) -> None:
         """End a host's SSH server and its sessions, which leaves detached jobs running."""
@@ -167,7 +188,8 @@ class Machines:
 
     def command(self, *argv: str) -> subprocess.Popen[str]:
         """Start a command on a machine that shares no state with the hosts."""
-        hidden = ["unshare", "--mount", "--net", "sh", "-euc", _ELSEWHERE, "elsewhere", *argv]
+        hidden = ["unshare", "--mount", "--net", "sh", "-euc", _ELSEWHERE, "elsewhere"]
+        hidden += [str(self.folder), *argv]
         return subprocess.Popen(
             hidden,
             stdout=subprocess.PIPE,
@@ -185,15 +207,18 @@ class Machines:
 
 
 @contextmanager
-def machines(folder: Path) -> Iterator[Machines]:
+def machines(folder: Path, *, apart: bool = True) -> Iterator[Machines]:
     """Make machines of the namespaces of a virtual rig that is up."""
-    made = Machines(folder)
+    made = Machines(folder, apart)
     made.describe()
     try:
         for role in ROLES:
             made.start(role)
         yield made
     finally:
+        for way in made.ways:
+            os.killpg(way.pid, signal.SIGKILL)
+            way.wait()
         for role in list(made.servers):
             made.stop(role)
         shutil.rmtree(folder / "scratch", ignore_errors=True)

@@ -26,9 +26,8 @@ from labkit.rig import engine, lock, netns, virtual
 
 NOTEBOOK = "notebooks/studies/10-affinity-spinning.ipynb"
 COMMANDS = [
-    *("", "doctor", "rig", "rig up", "rig status", "rig down", "rig shell"),
-    *("run", "status", "report", "ledger", "restore", "clean", "lab", "ask"),
-    *("rig prepare", "worker", "compare-datasets"),
+    *("", "doctor", "run", "status", "report", "ledger", "restore", "clean", "lab", "ask"),
+    *("worker", "compare-datasets"),
 ]
 #: Seconds to wait for other users of the machine's rig.
 PATIENCE = 900.0
@@ -68,8 +67,6 @@ def test_every_command_has_help_and_an_example(command: str) -> None:
     example = re.search(r"Examples?: (labkit .*)", found.stdout)
     with_example = (
         "doctor",
-        "rig up",
-        "rig shell",
         "run",
         "status",
         "report",
@@ -78,7 +75,6 @@ def test_every_command_has_help_and_an_example(command: str) -> None:
         "clean",
         "lab",
         "restore",
-        "rig prepare",
         "worker",
         "compare-datasets",
     )
@@ -134,52 +130,28 @@ def no_rig() -> Iterator[dict[str, list[str]]]:
         virtual.down()
 
 
+def up() -> None:
+    with lock.locked(PATIENCE):
+        virtual.up(keep=True)
+
+
 @pytest.mark.rig
-def test_the_rig_goes_up_and_down_without_a_trace(
-    no_rig: dict[str, list[str]],
-) -> None:
-    assert labkit("rig", "status").stdout.startswith("the virtual rig is down\n")
-    refused = labkit("rig", "shell", "sut", "true")
-    assert refused.returncode == 1 and "remedy: labkit rig up" in refused.stderr
-    up = labkit("rig", "up")
-    assert up.returncode == 0, up.stderr
+def test_the_rig_goes_down_without_a_trace(no_rig: dict[str, list[str]]) -> None:
+    up()
     assert traces()["routes"][:2] == ["unreachable", "198.18.0.0/15"]
-    again = labkit("rig", "up")
-    assert again.returncode == 0 and "the rig is up already" in again.stderr
-    status = labkit("rig", "status")
-    assert status.returncode == 0
-    assert re.search(r"^sut +198\.18\.0\.3 with Docker Engine$", status.stdout, re.MULTILINE)
-    assert "used by nobody" in status.stdout and "CPUs: " in status.stdout
-    _check_shells()
-    refused = labkit("restore")
-    assert refused.returncode == 2 and "the virtual rig is up" in refused.stderr
-    down = labkit("rig", "down")
-    assert down.returncode == 0, down.stderr
+    with lock.locked(PATIENCE):
+        virtual.down()
     assert traces() == no_rig
-    assert labkit("rig", "down").returncode == 0
     assert labkit("restore").stdout == "nothing to restore\n"
     assert labkit("clean").stdout == "nothing was left\n"
     assert traces() == no_rig
-
-
-def _check_shells() -> None:
-    """Assert that a shell runs on its host, with its arguments and exit code."""
-    for host, address in (("generator", "198.18.0.2"), ("clean", "198.18.0.4")):
-        shown = labkit("rig", "shell", host, "ip", "-4", "-o", "addr", "show", "dev", "lab0")
-        assert shown.returncode == 0 and f"inet {address}/24" in shown.stdout
-    engine_says = labkit("rig", "shell", "sut", "docker", "info", "--format", "{{.DockerRootDir}}")
-    assert engine_says.stdout.strip() == str(engine.DATA_ROOT)
-    words = ["a b", "$HOME", "'", "--help"]
-    said = labkit("rig", "shell", "sut", "--", "printf", "%s|", *words)
-    assert said.stdout == "a b|$HOME|'|--help|"
-    assert labkit("rig", "shell", "sut", "sh", "-c", "exit 7").returncode == 7
 
 
 @pytest.mark.rig
 def test_containers_of_a_dead_campaign_are_removed(
     no_rig: dict[str, list[str]],
 ) -> None:
-    assert labkit("rig", "up").returncode == 0
+    up()
     image = json.loads(lock.STATE.read_text())["images"]["net"]["reference"]
     create = ("docker", "create", "--label", "labkit=trial-0-dead", image, "true")
     local, env = LocalHost(), {"DOCKER_HOST": engine.SOCKET}
@@ -191,9 +163,10 @@ def test_containers_of_a_dead_campaign_are_removed(
     # The engine is killed with the container still there, and remembers it.
     local.run(*create, env=env)
     os.kill(int((netns.DIRECTORY / "docker.pid").read_text()), signal.SIGKILL)
-    assert labkit("rig", "down").returncode == 0
+    with lock.locked(PATIENCE):
+        virtual.down()
     assert traces() == no_rig
-    assert labkit("rig", "up").returncode == 0
+    up()
     assert local.run(*listing, env=env).stdout == ""
 
 

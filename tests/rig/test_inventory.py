@@ -9,42 +9,32 @@ from pathlib import Path
 
 import pytest
 from echoes import echoes
-from own_machines import rig_toml
+from own_machines import machines
 
 from labkit import Rig, Study, bare, docker, treatments
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.errors import HostUnreachable, ManipulationError, RigError
 from labkit.hosts import LocalHost, labelled, start_job
-from labkit.rig import engine, images, inventory, netns, virtual
+from labkit.rig import MachineRig, engine, images, netns, virtual
 from labkit.tools import sockperf
 
 pytestmark = pytest.mark.rig
 
 
-def describe(folder: Path) -> str:
-    """Return a rig.toml of the namespaces."""
-    return rig_toml(folder, netns.DIRECTORY / "keys")
-
-
 @pytest.fixture(scope="module")
 def folder(namespaces: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a directory with a rig.toml of the virtual rig's namespaces."""
-    folder = tmp_path_factory.mktemp("inventory")
-    (folder / "rig.toml").write_text(describe(folder))
-    yield folder
-    if namespaces:  # a rig that was up gets its network back
-        engine.make_network(LocalHost())
+    with machines(tmp_path_factory.mktemp("machines"), apart=False) as made:
+        made.open_ways()
+        yield made.folder
 
 
 @pytest.fixture(scope="module")
 def rig(folder: Path) -> Iterator[Rig]:
-    # Without the virtual rig's own network, so that the inventory has to make one.
-    docker_cli("network", "rm", engine.NETWORK)
-    rig = inventory.InventoryRig.attach(folder / "rig.toml")
+    rig = MachineRig.attach(folder / "rig.toml")
     yield rig
     rig.close()
-    assert engine.NETWORK not in docker_cli("network", "ls", "--format", "{{.Name}}").split()
     assert docker_cli("ps", "--all", "--quiet") == ""
 
 
@@ -147,30 +137,14 @@ def test_opening_removes_what_a_killed_campaign_left(rig: Rig, folder: Path) -> 
     directory = str(folder / "left")
     start_job(rig.hosts["generator"], ["sleep", "600"], directory=directory, label="trial-1-x")
     lines: list[str] = []
-    again = inventory.InventoryRig.attach(folder / "rig.toml", say=lines.append)
+    again = MachineRig.attach(folder / "rig.toml", say=lines.append)
     try:
         assert docker_cli("ps", "--all", "--quiet") == ""
         assert labelled(LocalHost(), "trial-") == []
-        for what in ("process", "container", "network"):
+        for what in ("process", "container"):
             assert any(f"removed {what}" in line for line in lines)
-        assert engine.NETWORK in docker_cli("network", "ls", "--format", "{{.Name}}").split()
     finally:
-        for host in again.hosts.values():  # its network is now also the first rig's
-            host.close()
-
-
-def test_an_existing_network_must_be_what_the_file_describes(rig: Rig, folder: Path) -> None:
-    text = (folder / "rig.toml").read_text()
-    path = folder / "other.toml"
-    sut = rig.hosts["sut"]
-    names = 'bridge_network = "own"\nbridge = "ownbr"\n'
-    path.write_text(text.replace("bridge_port", names + "bridge_port"))
-    engine.create_network(sut, engine.SOCKET, "own", "ownbr", "--subnet", "198.18.9.0/24")
-    try:
-        with pytest.raises(RigError, match=r"198\.18\.1\.10 is not in the subnet of own"):
-            inventory.InventoryRig.attach(path)
-    finally:
-        docker_cli("network", "rm", "own")
+        again.close()
 
 
 @pytest.mark.parametrize(
@@ -179,9 +153,10 @@ def test_an_existing_network_must_be_what_the_file_describes(rig: Rig, folder: P
         ('interfaces = ["lab0"]', 'interfaces = ["lab7"]', "there is no interface lab7"),
         ('"198.18.0.3"]', '"198.18.0.33"]', "198.18.0.33 is not on lab0"),
         ("docker.sock", "nowhere.sock", "no Docker Engine answers"),
-        ('cpus = "1"', 'cpus = "1023"', "it has CPUs"),
+        ('cpus = "1"', 'cpus = "1023"', "it has no CPU"),
         ('bridge_port = "lab1"', 'bridge_port = "lab9"', "there is no interface lab9"),
         ('scratch = "', 'scratch = "/dev/null', "is not writable"),
+        ('"198.18.1.10/24"', '"198.18.1.10/25"', "has the bridge labbr0 and the subnet"),
     ],
 )
 def test_a_host_that_differs_from_the_file_is_an_error(
@@ -193,16 +168,16 @@ def test_a_host_that_differs_from_the_file_is_an_error(
     head, mark, rest = text.partition("[hosts.sut]")
     path.write_text(head + mark + rest.replace(old, new, 1))
     with pytest.raises(RigError) as caught:
-        inventory.InventoryRig.attach(path)
+        MachineRig.attach(path)
     assert why in caught.value.why and caught.value.remedy
 
 
 def test_an_unknown_host_key_is_refused(folder: Path) -> None:
     path = folder / "unknown.toml"
     path.write_text((folder / "rig.toml").read_text().replace('known_hosts"', 'nobody"'))
-    (netns.DIRECTORY / "keys" / "nobody").touch()
+    (folder / "nobody").touch()
     with pytest.raises(HostUnreachable, match="key"):
-        inventory.InventoryRig.attach(path)
+        MachineRig.attach(path)
 
 
 def test_one_campaign_at_a_time(folder: Path) -> None:

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import own_machines
 import pytest
 from echoes import echoes
-from own_machines import HOST
-from test_inventory import describe
 
 from labkit import Rig, bare, docker, treatments
 from labkit.campaign.trial import Trial
@@ -24,29 +23,20 @@ from labkit.design import Condition
 from labkit.hosts import LocalHost, labelled
 from labkit.pcap import read
 from labkit.placement import Placement, container, waiting
-from labkit.rig import extra_hosts, inventory, netns, virtual
+from labkit.rig import MachineRig, extra_hosts, netns, virtual
+from labkit.rig.engine import digests
+from labkit.rig.machines import send_images
 from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement
 
 pytestmark = pytest.mark.rig
-CREATED = ("macvlan", "routed", "nat", "vxlan", "overlay")
+CREATED = ("macvlan", "nat", "overlay")
 NETWORKS = """
 [networks]
 macvlan = "198.18.0.32/24"
-routed = "198.18.32.10/24"
 nat = "198.18.33.10/24"
-vxlan = "198.18.34.10/24"
 overlay = "198.18.35.10/24"
 """
-
-
-def table(folder: Path, role: str, *lines: str) -> str:
-    """Return the table of an extra host of the virtual rig."""
-    values = {"keys": netns.DIRECTORY / "keys", "namespace": netns.namespace(role)}
-    values |= {"scratch": folder / "scratch" / role, "cpus": virtual.cpu_map()["generator"]}
-    address = netns.address(role)
-    text = HOST.format(port=22, role=role, address=address, addresses=f'"{address}"', **values)
-    return text + "".join(f"{line}\n" for line in lines)
 
 
 @pytest.fixture(scope="module")
@@ -54,26 +44,30 @@ def machines(
     namespaces: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Path, Rig]]:
     """Yield the directory of a rig.toml, and the virtual rig that provides its machines."""
-    place = tmp_path_factory.mktemp("inventory")
     with ExitStack() as stack:
         below = virtual.VirtualRig.attach()
         stack.callback(below.close)
         stack.enter_context(below.peer(["net"]))
         stack.enter_context(below.collector("sut"))
+        place = tmp_path_factory.mktemp("machines")
+        made = stack.enter_context(own_machines.machines(place, apart=False))
         # Without the virtual rig's bridge for containers.
-        text = re.sub(r"(?m)^bridge_.*\n", "", describe(place))
+        text = re.sub(r"(?m)^bridge_.*\n", "", made.path.read_text())
         root = f'exec_root = "{netns.DIRECTORY}/docker"\n'
         text = text.replace("[hosts.clean]", f"{root}[hosts.clean]")
         own = (f'engine = "{extra_hosts.PEER_SOCKET}"', f'exec_root = "{netns.DIRECTORY}/peer"')
-        text += table(place, "peer", *own) + table(place, "collector", 'mirrors = ["sut"]')
+        text += made.table("peer", *own) + made.table("collector", 'mirrors = ["sut"]')
         (place / "plain.toml").write_text(text)
         (place / "rig.toml").write_text(text + NETWORKS)
+        for role in ("peer", "collector"):
+            made.start(role)
+        made.open_ways()
         yield place, below
 
 
 @pytest.fixture(scope="module")
 def rig(machines: tuple[Path, Rig]) -> Iterator[Rig]:
-    found = inventory.InventoryRig.attach(machines[0] / "rig.toml")
+    found = MachineRig.attach(machines[0] / "rig.toml")
     yield found
     found.close()
 
@@ -132,23 +126,19 @@ def test_the_next_user_removes_networks_of_a_killed_campaign(
     before, lines = network_state(rig), list[str]()
     with ExitStack() as killed:
         killed.enter_context(rig.peer(["net"]))
-        killed.enter_context(rig.networks(("routed", "nat", "overlay")))
+        killed.enter_context(rig.networks(("macvlan", "nat", "overlay")))
         assert network_state(rig) != before
-        again = inventory.InventoryRig.attach(machines[0] / "rig.toml", say=lines.append)
+        again = MachineRig.attach(machines[0] / "rig.toml", say=lines.append)
         again.close()
         assert network_state(rig) == before
-    assert {line.split()[1] for line in lines if "steps made for networks" in line} == {
-        "generator:",
-        "sut:",
-        "peer:",
-    }
+    assert {line.split()[1] for line in lines if "removed network" in line} == {"sut:", "peer:"}
     assert network_state(rig) == before
 
 
 def test_a_network_that_is_not_in_the_file_is_infeasible(
     rig: Rig, machines: tuple[Path, Rig]
 ) -> None:
-    plain = inventory.InventoryRig.attach(machines[0] / "plain.toml")
+    plain = MachineRig.attach(machines[0] / "plain.toml")
     try:
         for network in CREATED:
             engine = "lxc" if network == "nat" else "docker"
@@ -173,7 +163,7 @@ def test_the_mirror_is_used_only_where_it_shows_both_directions(
         assert "does not see what sut sends" in (capture.feasibility(rig, "on", asked) or "")
     with below.mirror():
         with rig.collector("generator"):
-            assert "mirrors the port of generator" in (capture.feasibility(rig, "on", asked) or "")
+            assert "no mirrors for generator" in (capture.feasibility(rig, "on", asked) or "")
         with rig.collector("sut"):
             assert capture.feasibility(rig, "on", asked) is None
             trial = make(rig, bare("rules"), "capture")
@@ -187,16 +177,24 @@ def test_the_mirror_is_used_only_where_it_shows_both_directions(
     assert labelled(LocalHost(), "trial-") == []
 
 
+def test_images_of_this_machine_are_sent_to_an_engine_that_lacks_them(rig: Rig) -> None:
+    name, image = "labkit/probe:sent", rig.targets["sut"].images["net"]
+    source, socket = str(rig.targets["sut"].engine), extra_hosts.PEER_SOCKET
+    LocalHost().run("docker", "--host", source, "tag", image.reference, name)
+    try:
+        send_images(source, rig.hosts["peer"], socket, [name], print)
+        assert digests(rig.hosts["peer"], socket, [name]) == {name: image.digest}
+    finally:
+        for engine in (source, socket):
+            LocalHost().run("docker", "--host", engine, "image", "rm", name)
+
+
 # From here on the networks exist until the module ends.
 
 
 @pytest.mark.parametrize(
     ("network", "client"),
-    [
-        *((name, name) for name in ("host", "nat", "macvlan", "vxlan", "overlay")),
-        # On one host only; the other has a route to it.
-        ("routed", "host"),
-    ],
+    [(name, name) for name in ("host", "nat", "macvlan", "overlay")],
 )
 def test_containers_of_two_machines_reach_each_other(
     networked: Rig, network: str, client: str
@@ -213,10 +211,10 @@ def test_containers_of_two_machines_reach_each_other(
     ):
         assert inside.host.name == "peer" and server.host.name == "sut"
         measurement = trial.measure(far(server.address), inside=inside)
-        if network in ("routed", "vxlan", "macvlan"):
+        if network == "macvlan":
             assert trial.measure(echoes(server.address)).messages == 200
     assert measurement.messages >= 100
-    subnet = {"macvlan": "198.18.0.", "overlay": "198.18.35.", "vxlan": "198.18.34."}
+    subnet = {"macvlan": "198.18.0.", "overlay": "198.18.35."}
     assert server.address.startswith(subnet.get(network, "198.18."))
 
 

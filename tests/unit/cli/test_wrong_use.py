@@ -17,10 +17,9 @@ from labkit import cli
         (("run", "-f", "none.yaml"), "does not exist"),
         (("run", "cpu-quota", "rps", "-P", "tiny", "-p", "calls", "9"), "65-rps.ipynb has no"),
         (("status", "none"), "does not exist"),
-        (("rig", "shell", "nosuch"), "one of generator, sut, clean"),
         (("ask", "nosuch"), "one of affinity-spinning"),
         (("nosuch",), "No such command"),
-        (("rig", "up", "--nosuch"), "No such option"),
+        (("doctor", "--nosuch"), "No such option"),
     ],
 )
 def test_wrong_use_is_exit_code_2_before_anything_runs(

@@ -14,7 +14,7 @@ from labkit.errors import CommandFailed, UsageError
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Target
 from labkit.placement import Workload, docker
-from labkit.rig import Rig, networks, rigfile
+from labkit.rig import Rig, networks
 from labkit.rig.networks import UndoLog
 from labkit.rig.virtual import LAB
 from labkit.runtimes import verify
@@ -26,7 +26,7 @@ def test_networks_of_the_virtual_rig_are_in_the_lab_and_do_not_overlap() -> None
     subnets = {
         name: ipaddress.ip_network(network.subnet) for name, network in networks.VIRTUAL.items()
     }
-    assert set(subnets) == set(rigfile.NETWORK_NAMES) == set(networks._CREATE)
+    assert set(subnets) == set(networks.NAMES) == set(networks._CREATE)
     assert all(subnet.subnet_of(ipaddress.ip_network(LAB)) for subnet in subnets.values())
     assert not any(a.overlaps(b) for a, b in combinations(subnets.values(), 2))
     for name, network in networks.VIRTUAL.items():
@@ -42,8 +42,8 @@ def test_an_unknown_network_is_an_error() -> None:
 
 
 def test_missing_networks_are_left_out() -> None:
-    rig = make_rig(missing={f"network:{name}": "because" for name in rigfile.NETWORK_NAMES})
-    with rig.networks(list(rigfile.NETWORK_NAMES)):
+    rig = make_rig(missing={f"network:{name}": "because" for name in networks.NAMES})
+    with rig.networks(list(networks.NAMES)):
         assert rig.targets == {}
 
 

@@ -211,8 +211,8 @@ def test_ctrl_c_is_reported_once_the_rig_is_down(
             raise KeyboardInterrupt
         return SimpleNamespace(close=lambda: closed.append(True))
 
-    monkeypatch.setattr("labkit.rig.inventory.InventoryRig.check", lambda spec: None)
-    monkeypatch.setattr("labkit.rig.inventory.InventoryRig.attach", attach)
+    monkeypatch.setattr("labkit.rig.machines.MachineRig.check", lambda spec: None)
+    monkeypatch.setattr("labkit.rig.machines.MachineRig.attach", attach)
     for name in ("LOCK", "MACHINE"):
         monkeypatch.setattr(f"labkit.rig.lock.{name}", tmp_path / "lock")
     with pytest.raises(Interrupted, match="interrupted; what was measured"), Rig.open("rig.toml"):
