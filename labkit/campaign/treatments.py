@@ -20,7 +20,7 @@ from labkit.hosts import Host, LocalHost, Tuning, script
 from labkit.hosts.journal import offload
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
 from labkit.hosts.tuning import LATENCY_REQUEST, takes_latency_request
-from labkit.placement import CPU_SLOW, Placement, apart, bare, docker, slow
+from labkit.placement import CPU_SLOW, Placement, apart, docker, slow
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
 from labkit.runtimes import Server
@@ -372,9 +372,12 @@ class ColdCache(Treatment):
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why caches cannot be dropped, or None."""
-        if level != "cold":
-            return None
-        return rig.missing.get("cold-cache") or rig.infeasible(bare("rules"))
+        return rig.missing.get("cold-cache") if level == "cold" else None
+
+    def begin(self, rig: Rig, level: Any) -> None:
+        """Drop them; dirty pages are written out first, since they could not be dropped."""
+        if level == "cold":
+            rig.targets["sut"].host.run(*script("sync; echo 3 >/proc/sys/vm/drop_caches"))
 
 
 class RealTime(Treatment):
