@@ -18,7 +18,7 @@ from labkit.errors import CpusDisturbed, ManipulationError, RigError
 from labkit.hosts import Host, LocalHost, Settings, script
 from labkit.hosts.packet_steering import LEVELS, infeasible, read_queues, steer
 from labkit.hosts.settings import LATENCY_REQUEST, offload, takes_latency_request
-from labkit.placement import CPU_SLOW, Placement, apart, bare, docker, slow
+from labkit.placement import CPU_SLOW, Placement, apart, docker, slow
 from labkit.rig import Rig
 from labkit.rig.base import AFFINITIES
 from labkit.runtimes import Server
@@ -99,11 +99,10 @@ class ColdCache(Needs):
 
     level, capability = "cold", "cold-cache"
 
-    def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
-        """Return why caches cannot be dropped by a process on the host, or None."""
-        if level != self.level:
-            return None
-        return super().feasibility(rig, level, levels) or rig.infeasible(bare("rules"))
+    def begin(self, rig: Rig, level: Any) -> None:
+        """Drop them; dirty pages are written out first, since they could not be dropped."""
+        if level == self.level:
+            rig.targets["sut"].host.run(*script("sync; echo 3 >/proc/sys/vm/drop_caches"))
 
 
 class ContainerStorage(Treatment):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import ToolOutput
 from labkit.placement import waiting
-from labkit.tools.base import Client, Measurement, Tool, one_of
+from labkit.tools.base import Client, Measurement, one_of
 
 if TYPE_CHECKING:
     from labkit.tools.applications import APPLICATIONS, families, with_tools
@@ -16,7 +16,6 @@ __all__ = [
     "APPLICATIONS",
     "Client",
     "Measurement",
-    "Tool",
     "ToolOutput",
     "families",
     "one_of",

@@ -28,10 +28,11 @@ LOADS: Mapping[str, Mapping[str, Any]] = {
     "nginx": {"rate": 3000, "connections": 100},
     "postgresql": {"connections": 100, "threads": 4},
 }
-#: Seconds of load before the measured time, where the tool has a warm-up.
-WARMUP = 0.5
-#: Operations of memcached of which samples are kept; metrics are those of all.
-KEPT = 5_000
+#: The tools that a study may ask for, by family; the first is the default.
+TOOLS: Mapping[str, Mapping[str, ModuleType]] = {
+    "memcached": {"labkit": memcached, memtier.TOOL: memtier},
+    "nginx": {h2load.TOOL: h2load, wrk2.TOOL: wrk2},
+}
 #: The quantiles of `latency`, by the last part of their names.
 QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
@@ -46,25 +47,31 @@ class Application:
         As claims name it.
     family : str
         ``iperf3``, ``memcached``, ``nginx`` or ``postgresql``: applications that share a server.
-    tool : str
-        What makes the load.
+    module : module
+        Of the tool that makes the load.
     server : callable
         Returns the `Workload` of the family's server.
     load : callable
         Takes (address, seconds=, and the options of `LOADS`); returns the tool's `Client`.
     rename : callable
         Takes the tool's `Measurement`; returns metrics under the common names.
-    probe : callable
-        Takes a `Host`; returns the tool's version there.
     """
 
     name: str
     family: str
-    tool: str
+    module: ModuleType
     server: Callable[..., Workload]
     load: Callable[..., Client]
     rename: Callable[[Measurement], dict[str, float]]
-    probe: Callable[[Host], str]
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool."""
+        return str(self.module.TOOL)
+
+    def probe(self, host: Host) -> str:
+        """Return the tool's version on a host."""
+        return str(self.module.probe(host))
 
     def client(self, address: str, *, seconds: int, **options: Any) -> Client:
         """Return the load on a server, to be run inside a placement.
@@ -111,8 +118,9 @@ def latency(values: Column, name: str = "latency_ns") -> dict[str, float]:
     return {f"{name}_{label}": float(value) for label, value in statistics.items()}
 
 
-def _scheduled(achieved: float, offered: float) -> dict[str, float]:
-    return {"offered_per_s": offered, "reached": achieved / offered}
+def _scheduled(metrics: Mapping[str, float], name: str) -> dict[str, float]:
+    achieved, offered = metrics["achieved_per_s"], metrics["requested_per_s"]
+    return {name: achieved, "offered_per_s": offered, "reached": achieved / offered}
 
 
 def _iperf3(measurement: Measurement) -> dict[str, float]:
@@ -129,8 +137,7 @@ def _memcached(measurement: Measurement) -> dict[str, float]:
 
 def _nginx(measurement: Measurement) -> dict[str, float]:
     tool = measurement.metrics
-    metrics = {"requests_per_s": tool["achieved_per_s"]}
-    metrics |= _scheduled(tool["achieved_per_s"], tool["requested_per_s"])
+    metrics = _scheduled(tool, "requests_per_s")
     if "body_b" in tool:
         metrics["throughput_mbit_per_s"] = tool["body_b"] * tool["achieved_per_s"] * 8e-6
     if "late_ns" in measurement.samples:
@@ -140,48 +147,13 @@ def _nginx(measurement: Measurement) -> dict[str, float]:
 
 
 def _postgresql(measurement: Measurement) -> dict[str, float]:
-    tool = measurement.metrics
-    metrics = {"transactions_per_s": tool["achieved_per_s"]}
-    metrics |= _scheduled(tool["achieved_per_s"], tool["requested_per_s"])
+    metrics = _scheduled(measurement.metrics, "transactions_per_s")
     took, lag = (measurement.samples[name] for name in ("latency_ns", "lag_ns"))
     return metrics | latency(took - lag, "service_latency_ns") | latency(took)
 
 
-def _iperf3_of(protocol: str) -> Application:
-    def load(address: str, *, seconds: int, mbit_per_s: float) -> Client:
-        if protocol == "tcp":
-            return iperf3.tcp(address, seconds=seconds)
-        return iperf3.udp(address, seconds=seconds, mbit_per_s=mbit_per_s)
-
-    name = f"iperf3 {protocol}"
-    return Application(name, "iperf3", iperf3.TOOL, iperf3.server, load, _iperf3, iperf3.probe)
-
-
-def _memcached_of(protocol: str, tool: ModuleType) -> Application:
-    extra = {} if tool is memtier else {"warmup": WARMUP, "kept": KEPT}
-    load = partial(tool.closed_loop, protocol=protocol, **extra)
-    name = f"memcached {protocol}"
-    return Application(name, "memcached", tool.TOOL, memcached.server, load, _memcached, tool.probe)
-
-
-def _nginx_of(size: str, file: str, tool: ModuleType) -> Application:
-    extra = {} if tool is wrk2 else {"warmup": WARMUP}
-    load = partial(tool.constant_rate, file=file, **extra)
-    return Application(f"nginx {size}", "nginx", tool.TOOL, nginx.server, load, _nginx, tool.probe)
-
-
-def _postgresql_of(rate: int) -> Application:
-    load, name = partial(pgbench.transactions, rate=rate), f"postgresql {rate}/s"
-    return Application(
-        name, "postgresql", pgbench.TOOL, pgbench.server, load, _postgresql, pgbench.probe
-    )
-
-
-#: The tools that a study may ask for, by family; the first is the default.
-TOOLS: Mapping[str, Mapping[str, ModuleType]] = {
-    "memcached": {"labkit": memcached, memtier.TOOL: memtier},
-    "nginx": {h2load.TOOL: h2load, wrk2.TOOL: wrk2},
-}
+def _iperf3_tcp(address: str, *, seconds: int, mbit_per_s: float) -> Client:
+    return iperf3.tcp(address, seconds=seconds)
 
 
 def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
@@ -202,18 +174,24 @@ def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
     for family in tools:
         one_of("family with several tools", family, tuple(TOOLS))
     defaults = {family: next(iter(several)) for family, several in TOOLS.items()}
-    chosen = {
-        family: TOOLS[family][first_built(text, tuple(TOOLS[family]))]
-        for family, text in {**defaults, **tools}.items()
-    }
-    applications = (
-        *(_iperf3_of(protocol) for protocol in ("tcp", "udp")),
-        *(_memcached_of(protocol, chosen["memcached"]) for protocol in memcached.PROTOCOLS),
-        _nginx_of("1 KB", "1k", chosen["nginx"]),
-        _nginx_of("1 MB", "1m", chosen["nginx"]),
-        *(_postgresql_of(rate) for rate in (300, 500)),
+    cache, web = (
+        TOOLS[family][first_built({**defaults, **tools}[family], tuple(TOOLS[family]))]
+        for family in ("memcached", "nginx")
     )
-    return {application.name: application for application in applications}
+    found = [
+        Application("iperf3 tcp", "iperf3", iperf3, iperf3.server, _iperf3_tcp, _iperf3),
+        Application("iperf3 udp", "iperf3", iperf3, iperf3.server, iperf3.udp, _iperf3),
+    ]
+    for protocol in memcached.PROTOCOLS:
+        load, name = partial(cache.closed_loop, protocol=protocol), f"memcached {protocol}"
+        found.append(Application(name, "memcached", cache, memcached.server, load, _memcached))
+    for size, file in {"1 KB": "1k", "1 MB": "1m"}.items():
+        load, name = partial(web.constant_rate, file=file), f"nginx {size}"
+        found.append(Application(name, "nginx", web, nginx.server, load, _nginx))
+    for rate in (300, 500):
+        load, name = partial(pgbench.transactions, rate=rate), f"postgresql {rate}/s"
+        found.append(Application(name, "postgresql", pgbench, pgbench.server, load, _postgresql))
+    return {application.name: application for application in found}
 
 
 #: Every application by its name, in the order of their families, with the default tools.

@@ -1,4 +1,4 @@
-"""One message at a time, over UDP, TCP or both: the tool for it, and what a capture adds.
+"""Ping-pong: messages one at a time over UDP or TCP, by either tool, with or without a capture.
 
 A protocol asks for an `Exchange` by name, and needs to know neither which tool can do it nor how
 that tool's messages look on the wire.
@@ -7,7 +7,7 @@ that tool's messages look on the wire.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -18,16 +18,14 @@ from labkit.errors import ToolOutput
 from labkit.hosts import Host
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload, docker, waiting
-from labkit.tools import base, sfnt_pingpong, sockperf, stress_ng, thrift_rpc, udp_tcp
+from labkit.tools import base, sfnt_pingpong, sockperf, thrift_rpc
 from labkit.tools.base import Client, Measurement, one_of
 
-MIXED = "udp in, tcp out"
-#: The transport of messages to the server, and of its answers, by exchange.
-EXCHANGES = {"udp": ("udp", "udp"), "tcp": ("tcp", "tcp"), MIXED: ("udp", "tcp")}
-#: The tools for messages over one transport; the mixed exchange has `udp_tcp` with either.
+#: Transports of messages and their answers.
+EXCHANGES = ("udp", "tcp")
 TOOLS: dict[str, ModuleType] = {"sockperf": sockperf, sfnt_pingpong.TOOL: sfnt_pingpong}
-#: What may run on the server's host at the same time.
-LOADS = ("none", "containers", "stress-ng")
+#: Background loads on the server's host.
+LOADS = ("none", "containers")
 #: Networks on which the generator reaches a container.
 NETWORKS = ("host", "bridge", "nat", "macvlan", "routed", "vxlan")
 #: The largest payload in bytes that is one packet on each of these networks.
@@ -49,10 +47,10 @@ class Exchange:
 
     Parameters
     ----------
-    kind : str
-        A name of `EXCHANGES`.
+    exchange : {"udp", "tcp"}
+        The transport.
     tool : str
-        A name of `TOOLS`; unused where the kind is "udp in, tcp out".
+        A name of `TOOLS`.
     messages : int
         Round trips to measure.
     size : int
@@ -61,14 +59,9 @@ class Exchange:
         How both ends wait for a message: "block", "spin", and for sockperf "busy_poll".
     capture : {"off", "on"}
         Whether the trial is captured, which takes longer.
-
-    Raises
-    ------
-    UsageError
-        The kind or the tool is unknown.
     """
 
-    kind: str
+    exchange: str
     tool: str
     messages: int
     size: int
@@ -77,31 +70,23 @@ class Exchange:
 
     @classmethod
     def of(cls, values: Any) -> Exchange:
-        """Return the exchange of a trial, or of what else has its levels and settings.
-
-        Attributes are ``exchange``, ``tool``, ``messages``, ``size``, ``wait`` and ``capture``.
-        """
-        names = ("exchange", "tool", "messages", "size", "wait", "capture")
-        return cls(*(getattr(values, name) for name in names))
+        """Return the exchange of a trial, or of what else has these attributes."""
+        return cls(*(getattr(values, field.name) for field in fields(cls)))
 
     def __post_init__(self) -> None:
-        one_of("exchange", self.kind, tuple(EXCHANGES))
+        one_of("exchange", self.exchange, EXCHANGES)
         one_of("tool", self.tool, tuple(TOOLS))
 
     def server(self) -> Workload:
         """Return the server to place."""
-        if self.kind == MIXED:
-            return udp_tcp.server(self.wait)
         if self.tool == sfnt_pingpong.TOOL:
             return sfnt_pingpong.server()
-        return sockperf.server(self.wait, protocol=self.kind)
+        return sockperf.server(self.wait, protocol=self.exchange)
 
     def client(self, address: str) -> Client:
         """Return the client of a server at an address."""
         options: dict[str, Any] = {"messages": self.messages, "size": self.size, "wait": self.wait}
-        if self.kind == MIXED:
-            return udp_tcp.ask(address, **options)
-        client: Client = TOOLS[self.tool].ping_pong(address, protocol=self.kind, **options)
+        client: Client = TOOLS[self.tool].ping_pong(address, protocol=self.exchange, **options)
         return client
 
     def seconds(self) -> float:
@@ -109,26 +94,18 @@ class Exchange:
         return self.client("").seconds + (_CAPTURE_SECONDS if self.capture == "on" else 0.0)
 
     def infeasible(self, placement: Placement, lacking: Mapping[str, str]) -> str | None:
-        """Return why the exchange cannot be measured at a placement, or None.
+        """Return why the exchange cannot be measured at a placement that the rig can run, or None.
 
-        Parameters
-        ----------
-        placement : Placement
-            The server's; one that the rig can run.
-        lacking : mapping of str to str
-            Where the tool is missing, with the reason: see `lacking`.
+        `lacking` has the reason for each place where the tool is missing: see `lacking`.
         """
         network = placement.network
         if self.capture == "on" and self.size > ONE_PACKET:
             return f"a message of more than {ONE_PACKET} bytes may be several packets"
         if network not in NETWORKS:
             return f"the generator has no end of the network {network}"
-        waits = (udp_tcp if self.kind == MIXED else TOOLS[self.tool]).WAITS
+        waits = TOOLS[self.tool].WAITS
         if self.wait not in waits:
             return f"the tool of this exchange waits in other ways: {', '.join(waits)}"
-        if self.kind == MIXED:
-            two = "a port is published for one protocol, and this exchange needs two"
-            return two if network == "nat" else None
         if self.tool == sfnt_pingpong.TOOL and network == "nat":
             return sfnt_pingpong.BEHIND_NAT
         home = {"clean": "clean", "rules": "sut"}.get(placement.baseline_level, "image")
@@ -149,7 +126,7 @@ class Exchange:
         measurement : Measurement
             With the sample ``rtt_ns``.
         capture : Capture
-            What `Trial.capture` gave; without packets where nothing was captured.
+            The result of `Trial.capture`; without packets where nothing was captured.
         address : str
             The server's.
 
@@ -168,17 +145,20 @@ class Exchange:
         if not capture.packets:
             return measurement
         seen, drops = pcap.read(capture.packets), pcap.parse_drops(capture.summary)
-        to_server, to_client = EXCHANGES[self.kind]
-        arrivals = self._messages(seen.where(dst=address, protocol=to_server))
-        answers = self._messages(seen.where(src=address, protocol=to_client))
+        arrivals, answers = (
+            found.select(found.fields.payload_length == self.size)  # others open or acknowledge
+            for found in (
+                seen.where(dst=address, protocol=self.exchange),
+                seen.where(src=address, protocol=self.exchange),
+            )
+        )
         # Messages of sfnt-pingpong have no number; as one is under way at a time, order suffices.
-        numbered = self.kind == MIXED or self.tool == "sockperf"
-        key = pcap.number() if numbered else pcap.alike
+        key = pcap.number() if self.tool == "sockperf" else pcap.alike
         pairs = pcap.pair(arrivals, answers, key, in_turn=True)
         if not len(pairs):
             raise ToolOutput("the capture holds no message", why=capture.summary[-400:])
         rtt, residence = measurement.samples["rtt_ns"], pairs.residence_ns
-        if self.tool == "sockperf" and self.kind != MIXED:
+        if self.tool == "sockperf":
             # Its round trips leave out both ends of the run.
             at = arrivals.times_ns[pairs.arrival]
             first, last = at[0] + sockperf.WARM_UP_NS, at[-1] - sockperf.COOL_DOWN_NS
@@ -194,22 +174,13 @@ class Exchange:
             "paired": len(pairs),
             "unpaired": sum(pairs.unmatched),
         }
+        samples = {"rtt_ns": rtt, "residence_ns": residence}
         return replace(
             measurement,
-            samples={"rtt_ns": _spread(rtt, count), "residence_ns": _spread(residence, count)},
+            samples={n: x[np.arange(count) * len(x) // count] for n, x in samples.items()},
             metrics={**measurement.metrics, **counts},
             flags=tuple(flags),
         )
-
-    def _messages(self, packets: pcap.Packets) -> pcap.Packets:
-        """Return the packets that hold a message; others open a connection or acknowledge."""
-        return packets.select(packets.fields.payload_length == self.size)
-
-
-def _spread(values: pcap.Ints, count: int) -> pcap.Ints:
-    """Return `count` of the values, evenly spread over all of them."""
-    spread: pcap.Ints = values[np.arange(count) * len(values) // count]
-    return spread
 
 
 def first_built(tool: str) -> str:
@@ -224,14 +195,10 @@ def first_built(tool: str) -> str:
     return base.first_built(tool, tuple(TOOLS))
 
 
-def probes(tool: str, kinds: str | list[str]) -> dict[str, Callable[[Host], str]]:
-    """Return the version probes of what one or several exchanges need, as `Study` takes them."""
+def probes(tool: str) -> dict[str, Callable[[Host], str]]:
+    """Return the version probe of a tool, as `Study` takes it."""
     one_of("tool", tool, tuple(TOOLS))
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    for kind in kinds:
-        one_of("exchange", kind, tuple(EXCHANGES))
-    needed = {tool: TOOLS[tool].probe} if set(kinds) - {MIXED} else {}
-    return needed | ({"python3": udp_tcp.probe} if MIXED in kinds else {})
+    return {tool: TOOLS[tool].probe}
 
 
 def lacking(tool: str, targets: Mapping[str, Target]) -> dict[str, str]:
@@ -242,28 +209,24 @@ def lacking(tool: str, targets: Mapping[str, Target]) -> dict[str, str]:
 def background(
     kind: str, *, count: int = 0, busy: bool = False, cpus: str = ""
 ) -> list[dict[str, Any]]:
-    """Return what runs at the same time as the server, on its host: arguments of ``serve_all``.
+    """Return the containers that run beside the server on its host: arguments of ``serve_all``.
 
-    It is on the host's network and sends nothing: what it takes is CPU time and memory.
+    They are on the host's network and send nothing; they take CPU time and memory.
 
     Parameters
     ----------
-    kind : {"none", "containers", "stress-ng"}
-        Nothing, `count` containers, or one container with `count` workers of stress-ng.
+    kind : {"none", "containers"}
+        Nothing, or `count` containers.
     count : int
         How many.
     busy : bool
-        Whether containers compute all the time, or only wait.
+        Whether they compute all the time, or only wait.
     cpus : str
         The CPU list of all of them.
     """
     one_of("load", kind, LOADS)
-    workloads: list[Workload] = []
-    if kind == "containers":
-        workloads = [thrift_rpc.busy() if busy else waiting("python")] * count
-    elif kind == "stress-ng":
-        workloads = [stress_ng.busy(count)]
+    workload = thrift_rpc.busy() if busy else waiting("python")
     return [
         {"workload": workload, "placement": docker("host"), "name": f"load{number}", "cpus": cpus}
-        for number, workload in enumerate(workloads)
+        for number in range(count if kind == "containers" else 0)
     ]

@@ -14,10 +14,11 @@ timers, a millisecond.
 
 The tool does not log when a request was due, but the rate determines it: the first request sent is
 the first due, the second comes 1 / rate later, and so on. The delay behind that is ``late_ns``;
-latency and lateness together are what a client sees that does not wait for its turn. Up to some 10
-ms of it come from the tool, which opens its connections a few milliseconds behind its plan. One
-request is made before the load begins to learn the size of an answer: a page that reports a missing
-file is small.
+latency and lateness together are the wait of a client that does not wait for its turn. Up to some
+10 ms of it come from the tool, which opens its connections a few milliseconds behind its plan. The
+log is of the wall clock, which somebody may set, while the tool paces its requests by another: a
+step of the log is found and taken out. One request is made before the load begins to learn the size
+of an answer: a page that reports a missing file is small.
 """
 
 from __future__ import annotations
@@ -27,40 +28,35 @@ from functools import partial
 
 import numpy as np
 
-from labkit.errors import UsageError
-from labkit.hosts import Host, script
-from labkit.tools.base import Client, Measurement, check_integers, check_positive, logged
+from labkit.hosts import Host
+from labkit.tools.base import Client, Measurement, wrapped
 from labkit.tools.nginx import PORT, url
-from labkit.tools.parsing import rows, shortfall, split, unreadable, version
+from labkit.tools.parsing import Column, reading, rows, shortfall, split, version
 
 TOOL = "h2load"
+#: Seconds of load before the measured time.
+WARMUP = 0.5
 #: Seconds for answers after the last request is due, before the tool is ended.
 GRACE = 0.5
+#: The shortest step of the wall clock that is told from a late request (us); the most in a run.
+_STEP_US, _MOST_STEPS = 5_000, 2
 _COLUMNS = ("start_us", "status", "took_us")
-#: Marks the output of the one request before the load.
-_ONCE = "once: "
-_FIRST_REQUEST = f"""
-timeout -k 1 2 "$1" --h1 --requests=1 --clients=1 "$2" | sed 's/^/{_ONCE}/'
-shift 2
-exec "$@"
-"""
 _BODY = re.compile(r"^once: traffic: .*\((\d+)\) data$", re.MULTILINE)
+_FLAGS = {
+    "failed": "requests failed",
+    "not_200": "answers were not the file",
+    "held_up": "requests held up the next of their connection, whose wait is in no latency",
+}
 
 
 def probe(host: Host) -> str:
     """Return h2load's version on the host."""
-    return version(host, (TOOL, "--version"), r"nghttp2/(\S+)", install="nghttp2-client")
+    remedy = "apt-get install nghttp2-client"
+    return version(host, (TOOL, "--version"), r"nghttp2/(\S+)", remedy=remedy)
 
 
 def constant_rate(
-    address: str,
-    *,
-    file: str,
-    rate: int,
-    seconds: float,
-    connections: int = 100,
-    warmup: float = 1.0,
-    port: int = PORT,
+    address: str, *, file: str, rate: int, seconds: float, connections: int = 100, port: int = PORT
 ) -> Client:
     """Return the client; it ends in the planned time, whatever the server does.
 
@@ -70,31 +66,20 @@ def constant_rate(
         The server's.
     file : str
         A name of `labkit.tools.nginx.FILES`.
-    rate : int
-        Requests per second, of all connections.
+    rate, connections : int
+        Requests per second, of all connections, and the number of these.
     seconds : float
-        How long is measured.
-    connections : int
-        Open connections.
-    warmup : float
-        Seconds before that, at the same rate, which are left out.
+        How long is measured, after `WARMUP`.
     """
-    check_integers(TOOL, rate=rate, connections=connections, port=port)
-    check_positive(TOOL, seconds=seconds, warmup=warmup)
-    total = round(rate * (warmup + seconds))
-    if total < connections or rate < connections / 1000:
-        raise UsageError(
-            f"{TOOL}: {total} requests at {rate}/s are too few for {connections} connections"
-        )
     at_once, period = _opening(rate, connections)
-    argv: tuple[str, ...] = (TOOL, "--h1", f"--requests={total}", f"--clients={connections}")
-    argv += (f"--rps={rate / connections:.9g}", f"--rate={at_once}")
-    argv += (f"--rate-period={period}ms", "--log-file=requests")
-    planned = warmup + seconds + GRACE
-    page = url(address, file, port)
-    argv = logged(script(_FIRST_REQUEST, TOOL, page, *argv, page), limit=planned)
-    reader = partial(parse, rate=rate, seconds=seconds, connections=connections, warmup=warmup)
-    return Client(argv, address, planned + 1, reader, samples_in_stdout=True)
+    page, planned = url(address, file, port), WARMUP + seconds + GRACE
+    argv: tuple[str, ...] = (TOOL, "--h1", f"--requests={round(rate * (WARMUP + seconds))}")
+    argv += (f"--clients={connections}", f"--rps={rate / connections:.9g}", f"--rate={at_once}")
+    argv += (f"--rate-period={period}ms", "--log-file=requests", page)
+    once = (TOOL, "--h1", "--requests=1", "--clients=1", page)
+    reader = partial(parse, rate=rate, seconds=seconds, connections=connections, warmup=WARMUP)
+    command = wrapped(argv, limit=planned, first=once)
+    return Client(command, address, planned + 1, reader, samples_in_stdout=True)
 
 
 def _opening(rate: int, connections: int) -> tuple[int, int]:
@@ -114,7 +99,7 @@ def _opening(rate: int, connections: int) -> tuple[int, int]:
 def parse(
     stdout: str, log: str, *, rate: int, seconds: float, connections: int, warmup: float = 0.0
 ) -> Measurement:
-    """Read the line of every request; what is measured begins `warmup` seconds after the first.
+    """Read the line of every request; the measured time begins `warmup` seconds after the first.
 
     Returns
     -------
@@ -129,56 +114,68 @@ def parse(
         load.
     """
     printed, text = split(stdout, log)
-    if not text or "starting benchmark" not in printed:
-        raise unreadable(TOOL, "it logged no request, or did not start", printed)
-    columns = rows(text, _COLUMNS, "\t", tool=TOOL)
-    _check_complete(printed, len(columns["status"]))
-    order = np.argsort(columns["start_us"], kind="stable")
-    start, status, took = (columns[name][order] for name in _COLUMNS)
-    first = start[0] + round(warmup * 1e6)
-    last = first + round(seconds * 1e6)
-    if (took[status > 0] <= 0).any():
-        raise unreadable(TOOL, "a request took no time", text)
-    answered = status > 0
-    due = start[0] * 1000 + np.arange(len(start)) * 1_000_000_000 // rate
-    late = np.maximum(start * 1000 - due, 0)
-    measured = (start >= first) & (start < last)
-    kept = measured & answered
-    if not answered.any():
-        raise unreadable(TOOL, "no request was answered", printed)
-    ended = answered & (start + took >= first) & (start + took < last)
-    metrics = {
-        "requested_per_s": float(rate),
-        "achieved_per_s": float(ended.sum() / seconds),
-        "failed": float((measured & ~answered).sum()),
-        "not_200": float((kept & (status != 200)).sum()),
-        "held_up": float((took[kept] * rate > connections * 1_000_000).sum()),
-    }
-    if kept.any():
-        metrics["latency_ns_mean"] = float(took[kept].mean() * 1000)
-        metrics["late_ns_mean"] = float(late[kept].mean())
-    if body := _BODY.search(printed):
-        metrics["body_b"] = float(body[1])
-    samples = {"start_ns": (start[kept] - first) * 1000, "late_ns": late[kept]}
+    with reading(TOOL, printed, text):
+        columns = _requests(printed, text)
+        order = np.argsort(columns["start_us"], kind="stable")
+        start, status, took = (columns[name][order] for name in _COLUMNS)
+        steps = _clock_steps(start, rate, connections)
+        if (took * rate > connections * 1_000_000).any():
+            steps[:] = 0  # connections that wait for answers are late for good, too
+        start = start - start[0] - np.cumsum(steps)
+        begin, end = round(warmup * 1e6), round((warmup + seconds) * 1e6)
+        answered = status > 0
+        late = np.maximum(start * 1000 - np.arange(len(start)) * 1_000_000_000 // rate, 0)
+        measured = (start >= begin) & (start < end)
+        kept = measured & answered
+        ended = answered & (start + took >= begin) & (start + took < end)
+        metrics = {
+            "requested_per_s": float(rate),
+            "achieved_per_s": float(ended.sum() / seconds),
+            "failed": float((measured & ~answered).sum()),
+            "not_200": float((kept & (status != 200)).sum()),
+            "held_up": float((took[kept] * rate > connections * 1_000_000).sum()),
+        }
+        if kept.any():
+            metrics["latency_ns_mean"] = float(took[kept].mean() * 1000)
+            metrics["late_ns_mean"] = float(late[kept].mean())
+        if body := _BODY.search(printed):
+            metrics["body_b"] = float(body[1])
+    samples = {"start_ns": (start[kept] - begin) * 1000, "late_ns": late[kept]}
     samples |= {"latency_ns": took[kept] * 1000}
-    return Measurement(samples, metrics, len(start), _flags(metrics, int(measured.sum())))
-
-
-def _check_complete(printed: str, logged_rows: int) -> None:
-    """Raise where the tool reports another number of requests than its log has."""
-    done = re.search(r"^requests: .*?(\d+) done", printed, re.MULTILINE)
-    if done and int(done[1]) != logged_rows:
-        raise unreadable(TOOL, f"its log has {logged_rows} of {done[1]} requests", printed)
-
-
-def _flags(metrics: dict[str, float], measured: int) -> tuple[str, ...]:
-    flags = shortfall(metrics["achieved_per_s"], metrics["requested_per_s"])
-    texts = {
-        "failed": "requests failed",
-        "not_200": "answers were not the file",
-        "held_up": "requests held up the next of their connection, whose wait is in no latency",
-    }
-    counts = [
-        f"{metrics[name]:.0f} of {measured} {text}" for name, text in texts.items() if metrics[name]
+    flags = [*shortfall(metrics["achieved_per_s"], rate)]
+    flags += [
+        f"{metrics[name]:.0f} of {measured.sum()} {text}"
+        for name, text in _FLAGS.items()
+        if metrics[name]
     ]
-    return (*flags, *counts)
+    flags += [f"the clock was set forward by {step / 1000:,.0f} ms" for step in steps[steps > 0]]
+    return Measurement(samples, metrics, len(start), tuple(flags))
+
+
+def _requests(printed: str, text: str) -> dict[str, Column]:
+    """Return the columns of the log, which must be of all requests, in the order of their ends."""
+    if not text or "starting benchmark" not in printed:
+        raise ValueError("it logged no request, or did not start")
+    columns = rows(text, _COLUMNS, "\t")
+    status, took = columns["status"], columns["took_us"]
+    done = re.search(r"^requests: .*?(\d+) done", printed, re.MULTILINE)
+    if done and int(done[1]) != len(status):
+        raise ValueError(f"its log has {len(status)} of {done[1]} requests")
+    if (took[status > 0] <= 0).any() or not (status > 0).any():
+        raise ValueError("no request was answered, or one took no time")
+    if (np.diff(columns["start_us"] + took) < -_STEP_US).any():
+        raise ValueError("the times of its log go back: was the wall clock set?")
+    return columns
+
+
+def _clock_steps(start: Column, rate: int, connections: int) -> Column:
+    """Return by how many us the wall clock was set forward just before each request.
+
+    A late request is followed by some that are on time again, as the schedule goes on; after a step
+    none is. A load that does not keep to its schedule at all seems to have many steps.
+    """
+    late = start - np.arange(len(start)) * 1_000_000 // rate
+    least = np.minimum.accumulate(late[::-1])[::-1]
+    steps = np.diff(least, prepend=least[0])
+    steps[(steps < _STEP_US) | (np.arange(len(start)) > len(start) - connections)] = 0
+    return steps if np.count_nonzero(steps) <= _MOST_STEPS else np.zeros_like(steps)

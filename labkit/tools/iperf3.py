@@ -6,7 +6,6 @@ port must be published for both protocols, as `server` requests.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -14,13 +13,15 @@ from typing import Any
 
 from labkit.hosts import Host
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, check_integers, check_positive
-from labkit.tools.parsing import reading, shortfall, version
+from labkit.tools.base import Client, Measurement
+from labkit.tools.parsing import json_in, reading, shortfall, version
 
-TOOL = "iperf3"
-PORT = 5201
-#: The ends in the report's words.
+TOOL, PORT = "iperf3", 5201
+#: The names of the ends in the report.
 _ENDS = {"client": "host", "server": "remote"}
+#: By how much the datagrams that arrived may differ from those that were sent and not lost: those
+#: that were on their way at the end are in neither count.
+_UNDER_WAY = 0.03
 
 
 def probe(host: Host) -> str:
@@ -36,26 +37,15 @@ def server() -> Workload:
 
 def tcp(address: str, *, seconds: int) -> Client:
     """Return the client that sends one TCP stream as fast as it can for whole seconds."""
-    check_integers(TOOL, seconds=seconds)
     return Client(_client(address, seconds), address, seconds + 2.0, parse)
 
 
 def udp(address: str, *, seconds: int, mbit_per_s: float) -> Client:
-    """Return the client that sends datagrams at a rate for whole seconds.
+    """Return the client that sends datagrams at a rate of payload for whole seconds.
 
-    Parameters
-    ----------
-    address : str
-        The server's address.
-    seconds : int
-        How long is measured.
-    mbit_per_s : float
-        Of payload, sent in equal parts each millisecond. The receiver's losses are what is
-        measured; only a sender that was too slow is flagged. With 0 it sends as fast as it can.
+    It sends in equal parts each millisecond; with a rate of 0 as fast as it can. The receiver's
+    losses are the measured value: only a sender that was too slow is flagged.
     """
-    check_integers(TOOL, seconds=seconds)
-    if mbit_per_s != 0:
-        check_positive(TOOL, mbit_per_s=mbit_per_s)
     argv = (*_client(address, seconds), "--udp", "--bitrate", str(round(mbit_per_s * 1e6)))
     reader = partial(parse, mbit_per_s=mbit_per_s or None)
     return Client(argv, address, seconds + 2.0, reader, protocols=("tcp", "udp"))
@@ -77,16 +67,29 @@ def parse(stdout: str, log: str = "", *, mbit_per_s: float | None = None) -> Mea
         one CPU that the tool reports. Of TCP ``retransmits``; of UDP ``jitter_ns``,
         ``datagrams``, ``datagrams_lost`` and ``loss``, their share; ``requested_mbit_per_s``.
     """
-    with reading(TOOL, stdout):
-        report = json.loads(stdout)
+    with reading(TOOL, stdout, needs="iperf3 3.12"):
+        report = json_in(stdout)
         if "error" in report:
             raise ValueError(str(report["error"]))
         end = report["end"]
-        datagrams = report["start"]["test_start"]["protocol"] == "UDP"
-        metrics = _udp(end) if datagrams else _tcp(end)
-        metrics |= _cpu(end["cpu_utilization_percent"])
-        if not metrics["sent_mbit_per_s"] > 0 or not all(map(math.isfinite, metrics.values())):
-            raise ValueError("nothing was sent, or a number is missing")
+        sent, received = end["sum_sent"], end["sum_received"]
+        metrics = {
+            "throughput_mbit_per_s": received["bits_per_second"] / 1e6,
+            "sent_mbit_per_s": sent["bits_per_second"] / 1e6,
+        }
+        if not received["bytes"] > 0 or not sent["bytes"] > 0:
+            raise ValueError(f"{sent['bytes']} bytes were sent, and {received['bytes']} received")
+        if report["start"]["test_start"]["protocol"] == "UDP":
+            metrics |= _udp(end)
+        else:
+            metrics["retransmits"] = float(sent["retransmits"])
+        use = end["cpu_utilization_percent"]
+        for name, theirs in _ENDS.items():
+            for kind in ("total", "user", "system"):
+                suffix = "" if kind == "total" else f"_{kind}"
+                metrics[f"tool_{name}_cpu{suffix}"] = use[f"{theirs}_{kind}"] / 100
+        if not all(map(math.isfinite, metrics.values())):
+            raise ValueError("a number is missing")
     flags: tuple[str, ...] = ()
     if mbit_per_s:
         metrics["requested_mbit_per_s"] = float(mbit_per_s)
@@ -95,31 +98,19 @@ def parse(stdout: str, log: str = "", *, mbit_per_s: float | None = None) -> Mea
     return Measurement({}, metrics, int(metrics.get("datagrams", 0)), flags)
 
 
-def _tcp(end: Mapping[str, Any]) -> dict[str, float]:
-    sent, received = end["sum_sent"], end["sum_received"]
-    return {
-        "throughput_mbit_per_s": received["bits_per_second"] / 1e6,
-        "sent_mbit_per_s": sent["bits_per_second"] / 1e6,
-        "retransmits": float(sent["retransmits"]),
-    }
-
-
 def _udp(end: Mapping[str, Any]) -> dict[str, float]:
-    total = end["sum"]
+    """Return what the receiver lost, which must be what was sent and did not arrive."""
+    total, sent, received = end["sum"], end["sum_sent"]["bytes"], end["sum_received"]["bytes"]
+    loss, lost, packets = total["lost_percent"] / 100, total["lost_packets"], total["packets"]
+    arrived = received / sent
+    if not 0 <= lost <= packets or abs(1 - loss - arrived) > _UNDER_WAY:
+        raise ValueError(
+            f"{lost} of {packets} datagrams were lost ({loss:.1%}), though {arrived:.1%} of the "
+            "bytes arrived: do client and server have the same version?"
+        )
     return {
-        "throughput_mbit_per_s": end["sum_received"]["bits_per_second"] / 1e6,
-        "sent_mbit_per_s": end["sum_sent"]["bits_per_second"] / 1e6,
         "jitter_ns": total["jitter_ms"] * 1e6,
-        "datagrams": float(total["packets"]),
-        "datagrams_lost": float(total["lost_packets"]),
-        "loss": total["lost_percent"] / 100,
+        "datagrams": float(packets),
+        "datagrams_lost": float(lost),
+        "loss": loss,
     }
-
-
-def _cpu(use: Mapping[str, float]) -> dict[str, float]:
-    metrics = {}
-    for end, theirs in _ENDS.items():
-        for name in ("total", "user", "system"):
-            suffix = "" if name == "total" else f"_{name}"
-            metrics[f"tool_{end}_cpu{suffix}"] = use[f"{theirs}_{name}"] / 100
-    return metrics

@@ -3,9 +3,7 @@
 The load is ``programs/memcached_load.py``, a closed loop over many connections like the paper's
 memtier_benchmark (`labkit.tools.memtier`, where that is installed). Debian's packages cannot
 replace it: memaslap pins its threads to CPUs of its choice, whatever it is allowed, and sorts
-latencies into powers of two; memslap reports only the time of a whole run. The clients on PyPI
-(pymemcache, pylibmc, python-binary-memcached) speak one of the protocols each and wait for one
-answer at a time.
+latencies into powers of two; memslap reports only the time of a whole run.
 
 In a closed loop the latency is as long as all connections' operations take to get through the
 slower end. ``tool_cpu`` is the share of its own CPUs that the load used; near 1 that end is the
@@ -14,35 +12,23 @@ load.
 
 from __future__ import annotations
 
-import json
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from labkit.errors import UsageError
 from labkit.hosts import Host
 from labkit.placement import Workload
-from labkit.tools.base import (
-    Client,
-    Measurement,
-    check_integers,
-    check_positive,
-    one_of,
-    python,
-    saturated,
-)
-from labkit.tools.parsing import csv_rows, reading, unreadable, version
+from labkit.tools.base import Client, Measurement, one_of, python
+from labkit.tools.parsing import csv_rows, json_in, reading, saturated, version
 
-TOOL = "the load on memcached"
-PORT = 11211
+TOOL, PORT = "the load on memcached", 11211
 PROTOCOLS = ("text", "binary")
-#: Bytes of a value that fit into one write.
-LARGEST = 8_000
-#: Bytes of a key.
-KEY = 15
-#: Keys that are stored one by one before the load begins.
-MOST_KEYS = 100_000
+#: Bytes of a key and of a value.
+KEY, SIZE = 15, 32
+#: Seconds of load before the measured time.
+WARMUP = 0.5
+#: Operations of which samples are kept; metrics are those of all.
+KEPT = 5_000
 _COLUMNS = ("start_ns", "latency_ns", "set")
 #: Upper bounds of storing a key, and of starting and reporting, in seconds.
 _STORING, _OVERHEAD = 100e-6, 3.0
@@ -69,10 +55,7 @@ def closed_loop(
     connections: int = 50,
     sets: int = 1,
     gets: int = 10,
-    size: int = 32,
     keys: int = 10_000,
-    warmup: float = 0.5,
-    kept: int = 50_000,
     port: int = PORT,
 ) -> Client:
     """Return the load: each connection sends again as soon as it is answered.
@@ -83,52 +66,41 @@ def closed_loop(
         The server's.
     protocol : {"text", "binary"}
         The protocol.
-    seconds, warmup : float
-        How long is measured, and for how long the load runs before that.
+    seconds : float
+        How long is measured.
     threads, connections : int
         Workers, which are processes, and the connections of each.
     sets, gets : int
         So many SETs, then so many GETs, in turns.
-    size, keys : int
-        Bytes of a value, and the number of keys. All are stored first, so that every GET finds a
-        value. (memtier_benchmark draws from ten million by default and stores none first: there
-        nearly every GET misses.)
-    kept : int
-        Operations of which rows are kept, spread evenly; the metrics are those of all.
+    keys : int
+        The number of keys. All are stored first, so that every GET finds a value.
+        (memtier_benchmark draws from ten million by default and stores none first: there nearly
+        every GET misses.)
     """
     one_of("protocol", protocol, PROTOCOLS)
-    counts = {"threads": threads, "connections": connections, "sets": sets, "gets": gets}
-    counts |= {"size": size, "keys": keys, "kept": kept, "port": port}
-    check_integers(TOOL, **counts)
-    check_positive(TOOL, seconds=seconds, warmup=warmup)
-    if size > LARGEST or keys > MOST_KEYS:
-        raise UsageError(
-            f"{TOOL}: size={size}, keys={keys}: values have at most {LARGEST} bytes, and there are "
-            f"at most {MOST_KEYS} keys"
-        )
-    options = {"address": address, "port": port, "seconds": seconds, "warmup": warmup}
-    options |= {"workers": threads, "connections": connections, "size": size, "keys": keys}
-    options |= {"sets": sets, "gets": gets, "rows": kept}
-    expected = warmup + seconds + keys * _STORING + _OVERHEAD
+    options = {"address": address, "port": port, "seconds": seconds, "warmup": WARMUP}
+    options |= {"workers": threads, "connections": connections, "size": SIZE, "keys": keys}
+    options |= {"sets": sets, "gets": gets, "rows": KEPT}
+    expected = WARMUP + seconds + keys * _STORING + _OVERHEAD
     argv = python("memcached_load", protocol, **options)
-    return Client(argv, address, expected, partial(parse, size=size), samples_in_stdout=True)
+    return Client(argv, address, expected, parse, samples_in_stdout=True)
 
 
-def carried(protocol: str, size: int) -> tuple[int, int]:
+def carried(protocol: str) -> tuple[int, int]:
     """Return the bytes of a SET and of a GET that finds its value, each with its answer.
 
     As memtier_benchmark counts them: without the headers of TCP.
     """
     if protocol == "binary":
-        return 24 + 8 + KEY + size + 24, 24 + KEY + 24 + 4 + size
-    digits = len(str(size))
-    of_set = len("set  0 0 \r\n\r\nSTORED\r\n") + KEY + digits + size
-    of_get = len("get \r\nVALUE  0 \r\n\r\nEND\r\n") + 2 * KEY + digits + size
+        return 24 + 8 + KEY + SIZE + 24, 24 + KEY + 24 + 4 + SIZE
+    digits = len(str(SIZE))
+    of_set = len("set  0 0 \r\n\r\nSTORED\r\n") + KEY + digits + SIZE
+    of_get = len("get \r\nVALUE  0 \r\n\r\nEND\r\n") + 2 * KEY + digits + SIZE
     return of_set, of_get
 
 
-def parse(stdout: str, log: str, *, size: int = 32) -> Measurement:
-    """Read the load's summary and the rows below it, or in its log; values have `size` bytes.
+def parse(stdout: str, log: str = "") -> Measurement:
+    """Read the load's summary and the rows below it, or in its log.
 
     Returns
     -------
@@ -143,28 +115,29 @@ def parse(stdout: str, log: str, *, size: int = 32) -> Measurement:
         and GETs that missed.
     """
     head, _, rest = stdout.partition("\n")
-    with reading(TOOL, stdout, log):
-        summary = json.loads(head)
-        metrics = _metrics(summary, size)
-        expected, others = int(summary["rows"]), int(summary["besides"])
-    columns = csv_rows(log or rest, _COLUMNS, tool=TOOL)
-    if len(columns["set"]) != expected:
-        why = f"it has {len(columns['set'])} of {expected} rows"
-        raise unreadable(TOOL, why, stdout[:600], log)
-    if (columns["latency_ns"] <= 0).any() or not np.isin(columns["set"], (0, 1)).all():
-        raise unreadable(TOOL, "a row is not an operation", log or rest)
+    with reading(TOOL, stdout[:4000], log):
+        summary = json_in(head)
+        columns = csv_rows(log or rest, _COLUMNS)
+        if len(columns["set"]) != summary["rows"]:
+            raise ValueError(f"it has {len(columns['set'])} of {summary['rows']} rows")
+        if (columns["latency_ns"] <= 0).any() or not np.isin(columns["set"], (0, 1)).all():
+            raise ValueError("a row is not an operation")
+        metrics = _metrics(summary)
+        messages = int(summary["besides"] + metrics["sets"] + metrics["gets"])
+    flags = [*saturated(metrics["tool_cpu"])]
+    if summary["missed"]:
+        flags.append(f"{summary['missed']} of {metrics['gets']:.0f} GETs found nothing")
     order = np.argsort(columns["start_ns"], kind="stable")
     samples = {name: values[order] for name, values in columns.items()}
-    operations = int(metrics["sets"] + metrics["gets"])
-    return Measurement(samples, metrics, others + operations, _flags(summary, metrics))
+    return Measurement(samples, metrics, messages, tuple(flags))
 
 
-def _metrics(summary: dict[str, Any], size: int) -> dict[str, float]:
+def _metrics(summary: dict[str, Any]) -> dict[str, float]:
     sets, gets = int(summary["set"]["count"]), int(summary["get"]["count"])
     if sets + gets != int(summary["all"]["count"]) or not sets or not gets:
         raise ValueError(f"{sets} SETs and {gets} GETs")
     elapsed = int(summary["elapsed_ns"])
-    of_set, of_get = carried(summary["protocol"], size)
+    of_set, of_get = carried(summary["protocol"])
     metrics = {"operations_per_s": (sets + gets) / elapsed * 1e9}
     metrics |= {"throughput_mbit_per_s": (sets * of_set + gets * of_get) * 8e3 / elapsed}
     metrics |= {"sets": float(sets), "gets": float(gets)}
@@ -174,10 +147,3 @@ def _metrics(summary: dict[str, Any], size: int) -> dict[str, float]:
     metrics["hits"] = 1 - int(summary["missed"]) / gets
     available = int(summary["wall_ns"]) * int(summary["cpus"])
     return metrics | {"tool_cpu": int(summary["cpu_ns"]) / available}
-
-
-def _flags(summary: dict[str, Any], metrics: dict[str, float]) -> tuple[str, ...]:
-    flags = [*saturated(metrics["tool_cpu"])]
-    if summary["missed"]:
-        flags.append(f"{summary['missed']} of {metrics['gets']:.0f} GETs found nothing")
-    return tuple(flags)

@@ -7,10 +7,9 @@ It logs no request, keeps connections open, and sends files by ``sendfile``.
 
 from __future__ import annotations
 
-from labkit.hosts import Host, script
+from labkit.hosts import script
 from labkit.placement import Workload
-from labkit.tools.base import check_integers, one_of
-from labkit.tools.parsing import version
+from labkit.tools.base import one_of
 
 PORT = 8080
 #: Bytes of each file.
@@ -51,17 +50,11 @@ http {{
 """
 
 
-def probe(host: Host) -> str:
-    """Return nginx's version on the host."""
-    return version(host, ("nginx", "-v"), r"nginx/(\S+)")
-
-
 def server(*, port: int = PORT) -> Workload:
     """Return the server in the foreground, with one worker; its main process holds the socket."""
-    check_integers("nginx", port=port)
-    config = _CONFIG.format(port=port)
     sizes = [text for name, size in FILES.items() for text in (name, str(size))]
-    return Workload(tuple(script(_START, str(port), config, *sizes)), port, "tcp", "apps")
+    argv = script(_START, str(port), _CONFIG.format(port=port), *sizes)
+    return Workload(tuple(argv), port, "tcp", "apps")
 
 
 def url(address: str, file: str, port: int = PORT) -> str:

@@ -1,12 +1,18 @@
-"""Read what tools print, strictly: numbers, lines of ``name=value``, tables, versions."""
+"""Readers that tools share: JSON, rows of integers, ``name=value``, flags, versions.
+
+They refuse whatever contradicts itself: a key that occurs twice, a row that is cut off, a number
+that is none, a failure that the tool reports in the middle of its results.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,125 +20,170 @@ from numpy.typing import NDArray
 
 from labkit.errors import ToolMissing, ToolOutput
 from labkit.hosts import Host
-from labkit.tools.base import LOG_MARK, PYTHON
+from labkit.tools.base import PYTHON
 
 #: A number as tools print it in the locale C, without a decimal comma.
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
-#: The least pause between messages that is flagged, and how many times longer it is than others.
+#: A line in which a tool says that its run is not to be used.
+_FAILURE = re.compile(
+    r"^(?:[\w+-]+: (?:error|fatal)\b|.*\b(?:was aborted|unsuccessful|untrustworthy)\b).*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+#: A version that a tool prints among its results.
+_VERSION = re.compile(r"(?:version\W+(?:[a-z]\w* )?|^\w+ \()(\d+(?:\.\d+)+)", re.MULTILINE)
+#: Numbers that C prints and JSON does not have, such as -nan.
+_NAN = re.compile(r"(?<=[\s:,\[])-?(?:nan|inf)(?=[\s,\]}])")
+#: The shortest pause between messages that is flagged, and how many times longer it is than others.
 _PAUSE_NS, _LONGER = 500_000_000, 10
 #: A rate counts as reached from this share of the requested one.
 REACHED = 0.99
 #: How the flag of a rate that was not reached begins.
 NOT_REACHED = "rate not reached"
+#: From this share of its CPUs on, a load is flagged as the possible bottleneck.
+SATURATED = 0.95
+#: Separates the output of a wrapped tool from the files that it wrote.
+LOG_MARK = "@@ log"
+_SPENT = re.compile(r"^@@ spent (.*)$", re.MULTILINE)
 
 Column = NDArray[np.int64]
 
 
-def unreadable(tool: str, why: str, text: str, log: str = "") -> ToolOutput:
-    """Return the error for output that cannot be read, with its text."""
-    shown = text.strip() or "(nothing)"
-    shown = shown if len(shown) < 1000 else f"{shown[:300]} ... {shown[-600:]}"
-    return ToolOutput(
-        f"cannot read the output of {tool}",
-        why=f"{why}; it printed: {shown}",
-        remedy="see the trial's raw output; run the same command in the image by hand",
-        evidence={"stdout": text[-4000:]} | ({"log": log[:2000]} if log else {}),
-    )
-
-
 @contextmanager
-def reading(tool: str, text: str, log: str = "") -> Iterator[None]:
-    """Turn what goes wrong while output is taken apart into `ToolOutput`."""
+def reading(tool: str, text: str, log: str = "", *, needs: str = "") -> Iterator[None]:
+    """Turn whatever goes wrong while output is read into `ToolOutput`, which shows the output.
+
+    Output in which the tool reports a failure is refused before it is read. `needs` names the
+    version whose output is read, such as ``"pgbench 15"``.
+    """
     try:
+        if failure := _FAILURE.search(text):
+            raise ValueError(f"it reports a failure: {failure[0].strip()}")
         yield
     except (
         *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
         RecursionError,  # of JSON
     ) as error:
-        raise unreadable(tool, f"there is no result ({error!r})", text, log) from None
+        shown = text.strip() or log.strip() or "(nothing)"
+        shown = shown if len(shown) < 1000 else f"{shown[:300]} ... {shown[-600:]}"
+        found = _VERSION.search(text)
+        version = f"; this says {found[1]}" if found else ""
+        raise ToolOutput(
+            f"cannot read the output of {tool}",
+            why=f"there is no result ({error!r}); it printed: {shown}",
+            remedy=f"needs {needs} or later{version}; see the trial's raw output"
+            if needs
+            else "see the trial's raw output; run the same command in the image by hand",
+            evidence={"stdout": text[-4000:]} | ({"log": log[:2000]} if log else {}),
+        ) from None
+
+
+def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dict of pairs, none of whose keys may occur twice."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} occurs twice")
+        found[name] = value
+    return found
+
+
+def json_in(text: str) -> dict[str, Any]:
+    """Return the JSON object in a text: the first one that begins a line."""
+    plain = _NAN.sub("NaN", text)
+    decoder, failures = json.JSONDecoder(object_pairs_hook=unique), []
+    for start in re.finditer(r"^\{", plain, re.MULTILINE):
+        try:
+            found: dict[str, Any] = decoder.raw_decode(plain, start.start())[0]
+        except ValueError as error:
+            failures.append(error)
+        else:
+            return found
+    raise failures[0] if failures else ValueError("there is no JSON object")
+
+
+def positive(text: str, name: str) -> float:
+    """Return a number of a tool's output, which must be finite and above 0."""
+    value = float(text) if _NUMBER.fullmatch(text) else math.nan
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} is {text!r}, not a positive number")
+    return value
 
 
 def fields(text: str) -> dict[str, str]:
     """Return the value of each line that is ``name=value``."""
     pairs = (line.partition("=") for line in text.splitlines())
-    return {name.strip(): value.strip() for name, middle, value in pairs if middle}
+    return unique((name.strip(), value.strip()) for name, middle, value in pairs if middle)
 
 
-def number(text: str, *, tool: str, name: str, output: str) -> float:
-    """Return a positive number of a tool's output; raise `ToolOutput` for anything else."""
-    if not _NUMBER.fullmatch(text):
-        raise unreadable(tool, f"{name} is {text!r}, not a number", output)
-    value = float(text)
-    if not value > 0 or not math.isfinite(value):
-        raise unreadable(tool, f"{name} is {text}, not positive", output)
-    return value
+def rows(text: str, names: Sequence[str], separator: str) -> dict[str, Column]:
+    """Return the columns of lines of integers, which are in the order of `names`."""
+    lines = text.count("\n")
+    if not lines or not text.endswith("\n"):
+        raise ValueError("its log is cut off" if text else "its log is empty")
+    if text.count(separator) != lines * (len(names) - 1):
+        raise ValueError(f"its log has not {len(names)} numbers in each of its {lines} lines")
+    table = pd.read_csv(
+        io.StringIO(text),
+        sep=separator,
+        header=None,
+        names=list(names),
+        dtype="int64",
+        index_col=False,
+        skip_blank_lines=False,
+    )
+    return {name: table[name].to_numpy() for name in names}
 
 
-def numbers(stdout: str, names: tuple[str, ...], *, tool: str) -> dict[str, float]:
-    """Return fields that must all be there as positive numbers; raise `ToolOutput` otherwise."""
-    values = fields(stdout)
-    missing = [name for name in names if name not in values]
-    if missing:
-        raise unreadable(tool, f"there is no {', '.join(missing)}", stdout)
-    return {name: number(values[name], tool=tool, name=name, output=stdout) for name in names}
+def csv_rows(text: str, names: Sequence[str]) -> dict[str, Column]:
+    """Return the columns of a CSV of integers that begins with their names; as `rows`."""
+    head, _, body = text.partition("\n")
+    if head != ",".join(names):
+        raise ValueError(f"its log has not the columns {', '.join(names)}")
+    return rows(body, names, ",")
 
 
 def split(stdout: str, log: str) -> tuple[str, str]:
-    """Return what a tool of `labkit.tools.base.logged` printed, and the files that it wrote."""
+    """Return what a tool of `base.wrapped` printed, and the files that it wrote."""
     printed, mark, files = stdout.partition(f"\n{LOG_MARK}\n")
     return (printed, files) if mark else (stdout, log)
 
 
-def rows(text: str, names: Sequence[str], separator: str, *, tool: str) -> dict[str, Column]:
-    """Return the columns of lines of integers, which are in the order of `names`.
+def own_cpu(printed: str, threads: int, seconds: float | None = None) -> float | None:
+    """Return the share of its CPUs that a tool of `base.wrapped` took; None if it was not wrapped.
 
-    Raises
-    ------
-    ToolOutput
-        There is no line, one is cut off, or a value is not an integer.
+    It has no more CPUs than threads. ``seconds`` is how long it sent, where its process lasts
+    longer than that.
     """
-    lines = text.count("\n")
-    if not lines or not text.endswith("\n"):
-        raise unreadable(tool, "its log is cut off" if text else "its log is empty", text)
-    if text.count(separator) != lines * (len(names) - 1):
-        why = f"its log has not {len(names)} numbers in each of its {lines} lines"
-        raise unreadable(tool, why, text)
-    try:
-        table = pd.read_csv(
-            io.StringIO(text),
-            sep=separator,
-            header=None,
-            names=list(names),
-            dtype="int64",
-            index_col=False,
-            skip_blank_lines=False,
-        )
-    except (ValueError, OverflowError) as error:
-        raise unreadable(tool, str(error), text) from None
-    return {name: table[name].to_numpy() for name in names}
+    found = _SPENT.search(printed)
+    if found is None:
+        return None
+    spent = json.loads(found[1])
+    available = min(spent["cpus"], threads) * (seconds or spent["elapsed_ns"] / 1e9)
+    return float(spent["cpu_ns"] / 1e9 / available)
 
 
-def csv_rows(text: str, names: Sequence[str], *, tool: str) -> dict[str, Column]:
-    """Return the columns of a CSV of integers that begins with their names; as `rows`."""
-    head, _, body = text.partition("\n")
-    if head != ",".join(names):
-        raise unreadable(tool, f"its log has not the columns {', '.join(names)}", text)
-    return rows(body, names, ",", tool=tool)
+def saturated(share: float | None) -> tuple[str, ...]:
+    """Return the flag of a load that had hardly any CPU time left, or none."""
+    if share is None or share <= SATURATED:
+        return ()
+    return (f"the load used {share:.0%} of its CPUs: it may be the limit",)
 
 
 def shortfall(achieved: float, requested: float, *, chance: float = 0.0) -> tuple[str, ...]:
-    """Return the flag of a rate that was not reached, or none.
+    """Return the flag of a rate per second that was not reached, or none.
 
-    Parameters
-    ----------
-    achieved, requested : float
-        Both per second.
-    chance : float
-        By how much a load with random intervals may fall short without being late, per second.
+    By `chance` a load with random intervals may fall short without being late.
     """
     if achieved >= REACHED * requested - chance:
         return ()
     return (f"{NOT_REACHED}: {achieved:,.1f} of {requested:,.1f} per second",)
+
+
+def too_few(count: int, requested: int | None) -> tuple[str, ...]:
+    """Return the flag of fewer messages than were requested, or none."""
+    if requested is None or count >= requested:
+        return ()
+    return (f"short: {count} of {requested} messages",)
 
 
 def paused(times: Column) -> tuple[str, ...]:
@@ -152,42 +203,18 @@ def paused(times: Column) -> tuple[str, ...]:
     gaps = np.diff(times)
     if len(gaps) < 100 or gaps.max() < max(_PAUSE_NS, _LONGER * np.quantile(gaps, 0.99)):
         return ()
-    at = (times[gaps.argmax()] - times[0]) / 1e9
-    return (
-        f"pause of {gaps.max() / 1e9:.2f} s, {at:.2f} s after the first message: was an end "
-        "stopped?",
-    )
+    after = (times[gaps.argmax()] - times[0]) / 1e9
+    length = gaps.max() / 1e9
+    return (f"pause of {length:.2f} s, {after:.2f} s after the first message: was an end stopped?",)
 
 
-def too_few(count: int, requested: int | None) -> tuple[str, ...]:
-    """Return the flag of fewer messages than were requested, or none."""
-    if requested is None or count >= requested:
-        return ()
-    return (f"short: {count} of {requested} messages",)
-
-
-def version(
-    host: Host, argv: Sequence[str], pattern: str, *, install: str = "", remedy: str = ""
-) -> str:
-    """Return the version that a tool reports on a host.
-
-    Parameters
-    ----------
-    host : Host
-        Where it is run.
-    argv : sequence of str
-        The command that prints its version, on whichever stream.
-    pattern : str
-        Its group is the version.
-    install : str
-        Its Debian package; the tool's own name by default.
-    remedy : str
-        What to do where no package has the tool.
+def version(host: Host, argv: Sequence[str], pattern: str, *, remedy: str = "") -> str:
+    """Return the version that a command prints on a host: the first group of the pattern.
 
     Raises
     ------
     ToolMissing
-        It is not installed, or printed no version.
+        The command is not installed, or printed no version; by default its package has its name.
     """
     result = host.run(*argv, check=False)
     match = re.search(pattern, result.stdout + result.stderr)
@@ -195,11 +222,12 @@ def version(
         raise ToolMissing(
             f"{argv[0]} is not installed",
             where=f"host {host.name}",
-            remedy=remedy or f"apt-get install {install or argv[0]}",
+            remedy=remedy or f"apt-get install {argv[0]}",
         )
     return match[1]
 
 
 def python_version(host: Host) -> str:
     """Return the version of the interpreter that runs labkit's programs on a host."""
-    return version(host, (PYTHON, "--version"), r"Python (\S+)", install="python3-minimal")
+    remedy = "apt-get install python3-minimal"
+    return version(host, (PYTHON, "--version"), r"Python (\S+)", remedy=remedy)

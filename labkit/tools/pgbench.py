@@ -24,16 +24,17 @@ from functools import partial
 
 import numpy as np
 
-from labkit.errors import UsageError
 from labkit.hosts import Host, script
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, check_integers, logged
-from labkit.tools.parsing import Column, rows, shortfall, split, unreadable, version
+from labkit.tools.base import Client, Measurement, wrapped
+from labkit.tools.parsing import Column, reading, rows, shortfall, split, version
 
-TOOL = "pgbench"
-PORT = 5432
+TOOL, PORT = "pgbench", 5432
 #: Where the image has the database, and where the server runs on a copy of it.
 SEED, DIRECTORY = "/srv/labkit/postgresql", "/var/lib/labkit/postgresql"
+#: Seconds before the measured time, in which the connections are opened and each has its first
+#: transaction, which fills the caches of its process.
+WARMUP = 1
 #: Seconds for opening the connections, which pgbench counts as part of its time.
 OPENING = 0.5
 #: By how many standard deviations the number of transactions may fall below the mean by chance.
@@ -60,7 +61,8 @@ exec setpriv --reuid=postgres --regid=postgres --clear-groups postgres -D "$data
 
 def probe(host: Host) -> str:
     """Return pgbench's version on the host."""
-    return version(host, (TOOL, "--version"), r"PostgreSQL\) (\S+)", install="postgresql")
+    remedy = "apt-get install postgresql"
+    return version(host, (TOOL, "--version"), r"PostgreSQL\) (\S+)", remedy=remedy)
 
 
 def server() -> Workload:
@@ -81,7 +83,6 @@ def transactions(
     connections: int = 100,
     threads: int = 4,
     commit_delay_us: int = 0,
-    warmup: int = 1,
 ) -> Client:
     """Return the client: pgbench's own transaction (after TPC-B) at a rate.
 
@@ -92,29 +93,22 @@ def transactions(
     rate : int
         Transactions per second, of all connections.
     seconds : int
-        How long is measured. pgbench runs for longer: `warmup` before, and after, so that no
+        How long is measured. pgbench runs for longer: `WARMUP` before, and after, so that no
         connection is closed in the measured time.
     connections, threads : int
         Open connections, and the threads among which they are divided.
     commit_delay_us : int
         How long the server waits before it writes commits to the disk (at most 100,000): commits
         take as long as on a slow disk, and share writes.
-    warmup : int
-        Seconds before that, which are left out: in them the connections are opened, and each has
-        its first transaction, which fills the caches of its process.
     """
-    check_integers(TOOL, rate=rate, seconds=seconds, connections=connections, threads=threads)
-    check_integers(TOOL, least=0, warmup=warmup, commit_delay_us=commit_delay_us)
-    if connections < threads:
-        raise UsageError(f"{TOOL}: {connections} connections for {threads} threads")
     delay = f"PGOPTIONS=-c commit_delay={commit_delay_us} -c commit_siblings=0"
-    argv: tuple[str, ...] = ("env", "LC_ALL=C", *([delay] if commit_delay_us else []), TOOL)
+    argv: tuple[str, ...] = (*(("env", delay) if commit_delay_us else ()), TOOL)
     argv += ("--host", address, "--port", str(PORT))
     argv += ("--username=postgres", "--no-vacuum", f"--client={connections}", f"--jobs={threads}")
-    runs = warmup + seconds + math.ceil(OPENING + connections / rate)
+    runs = WARMUP + seconds + math.ceil(OPENING + connections / rate)
     argv += (f"--time={runs}", f"--rate={rate}", "--log", "--log-prefix=transactions", "postgres")
-    reader = partial(parse, rate=rate, warmup=warmup, seconds=seconds, connections=connections)
-    return Client(logged(argv), address, runs + 5.0, reader, samples_in_stdout=True)
+    reader = partial(parse, rate=rate, warmup=WARMUP, seconds=seconds, connections=connections)
+    return Client(wrapped(argv), address, runs + 5.0, reader, samples_in_stdout=True)
 
 
 def parse(
@@ -152,48 +146,49 @@ def parse(
         as not reached where more transactions are missing than 1 % and `CHANCE` standard
         deviations.
     """
-    totals, columns = _read(*split(stdout, log))
-    took, lag = columns["took_us"], columns["lag_us"]
-    end = columns["epoch_s"] * 1_000_000 + columns["epoch_us"]
-    start = end - took + lag
-    begin = start.min() + round(warmup * 1e6)
-    stop = min(begin + seconds * 1e6, start.max() - connections / rate * 1e6)
-    kept, lasted = (start >= begin) & (start <= stop), (stop - begin) / 1e6
-    if not lasted > 0 or not kept.any():
-        raise unreadable(TOOL, "no transaction began in the measured time", stdout)
-    metrics = {
-        "requested_per_s": float(rate),
-        "achieved_per_s": float(((end >= begin) & (end <= stop)).sum() / lasted),
-        "latency_ns_mean": float(took[kept].mean() * 1000),
-        "lag_ns_mean": float(lag[kept].mean() * 1000),
-        "failed": totals["failed"],
-    }
+    printed, text = split(stdout, log)
+    with reading(TOOL, printed, text, needs="pgbench 15"):
+        totals, columns = _read(printed, text)
+        took, lag = columns["took_us"], columns["lag_us"]
+        end = columns["epoch_s"] * 1_000_000 + columns["epoch_us"]
+        start = end - took + lag
+        begin = start.min() + round(warmup * 1e6)
+        stop = min(begin + seconds * 1e6, start.max() - connections / rate * 1e6)
+        kept, lasted = (start >= begin) & (start <= stop), (stop - begin) / 1e6
+        if not lasted > 0 or not kept.any():
+            raise ValueError("no transaction began in the measured time")
+        metrics = {
+            "requested_per_s": float(rate),
+            "achieved_per_s": float(((end >= begin) & (end <= stop)).sum() / lasted),
+            "latency_ns_mean": float(took[kept].mean() * 1000),
+            "lag_ns_mean": float(lag[kept].mean() * 1000),
+            "failed": totals["failed"],
+        }
+        total = int(totals["processed"] + totals["failed"])
     chance = CHANCE * math.sqrt(rate / lasted)
     flags = [*shortfall(metrics["achieved_per_s"], rate, chance=chance)]
-    total = totals["processed"] + totals["failed"]
     if totals["failed"]:
-        flags.append(f"{totals['failed']:.0f} of {total:.0f} transactions failed")
+        flags.append(f"{totals['failed']:.0f} of {total} transactions failed")
     order = np.argsort(end[kept], kind="stable")
     samples = {"end_ns": end - begin, "latency_ns": took, "lag_ns": lag}
     samples = {name: values[kept][order] * 1000 for name, values in samples.items()}
-    return Measurement(samples, metrics, int(total), tuple(flags))
+    return Measurement(samples, metrics, total, tuple(flags))
 
 
 def _read(printed: str, log: str) -> tuple[dict[str, float], dict[str, Column]]:
     """Return pgbench's summary, and the columns of its successful transactions."""
-    matches = {
-        name: re.search(pattern, printed, re.MULTILINE) for name, pattern in _SUMMARY.items()
-    }
-    missing = [name for name, match in matches.items() if match is None]
-    if missing:
-        raise unreadable(TOOL, f"there is no {', '.join(missing)}", printed, log)
-    totals = {name: float(match[1]) for name, match in matches.items() if match is not None}
+    totals = {}
+    for name, pattern in _SUMMARY.items():
+        match = re.search(pattern, printed, re.MULTILINE)
+        if match is None:
+            raise ValueError(f"its summary has no line {pattern}")
+        totals[name] = float(match[1])
     lines = log.splitlines(keepends=True)
     ended = [line for line in lines if line.split(" ")[2:3] not in (["failed"], ["skipped"])]
-    columns = rows("".join(ended), _COLUMNS, " ", tool=TOOL)
+    columns = rows("".join(ended), _COLUMNS, " ")
     took, lag = columns["took_us"], columns["lag_us"]
-    impossible = (took <= 0).any() or (lag < 0).any() or (lag > took).any()
-    if len(took) != totals["processed"] or impossible:
-        why = f"its log has {len(took)} transactions of {totals['processed']:.0f}, or not its own"
-        raise unreadable(TOOL, why, printed, log)
+    if (took <= 0).any() or (lag < 0).any() or (lag > took).any():
+        raise ValueError("a transaction of its log has an impossible time")
+    if len(took) != totals["processed"]:
+        raise ValueError(f"its log has {len(took)} of {totals['processed']:.0f} transactions")
     return totals, columns

@@ -18,6 +18,7 @@ from typing import Any
 
 from labkit.errors import ToolOutput, UsageError
 from labkit.tools.base import Client, Measurement, python
+from labkit.tools.parsing import reading
 
 Reader = Callable[[str, str], Measurement]
 
@@ -29,20 +30,10 @@ MIN_OVERLAP = 0.9
 
 @dataclass(frozen=True)
 class Iteration:
-    """One run of the command.
+    """One run of the command, with its times on the monotonic clock of the host.
 
-    Parameters
-    ----------
-    start_ns, end_ns : int
-        On the monotonic clock of the host.
-    cut : bool
-        The grace time ended before it did, so that it measured nothing.
-    late : bool
-        It started after the window: a load for the neighbour, and not counted.
-    metrics : mapping of str to float
-        What it measured.
-    flags : tuple of str
-        Of its measurement.
+    One that was `cut` still ran at the end of the grace time, and measured nothing. One that is
+    `late` started after the window: a load for the neighbour, and not counted.
     """
 
     start_ns: int
@@ -66,7 +57,7 @@ def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) 
     Parameters
     ----------
     client : Client
-        What is repeated; it runs in a placement and has no log.
+        The client to repeat; it runs in a placement and has no log.
     seconds : float
         The window; iterations that start in it count.
     grace : float
@@ -75,16 +66,14 @@ def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) 
     at_most : int
         End after so many iterations; 0 for no limit.
     """
-    with_log = any("{log}" in part for part in client.argv)
-    if not seconds > 0 or not grace >= 0 or at_most < 0 or with_log:
+    if not seconds > 0 or not grace >= 0:
         raise UsageError(
-            f"seconds={seconds}, grace={grace}, at_most={at_most}: what is repeated needs a "
-            "window, and no log",
+            f"seconds={seconds}, grace={grace}: a repeated tool needs a window",
             remedy="repeated(client, seconds=10, grace=5)",
         )
     argv = python("repeat", str(seconds), str(grace), str(at_most), *client.argv)
     read = partial(parse, client.parse)
-    return replace(client, argv=argv, seconds=seconds + grace + 1, parse=read, log_rows=None)
+    return replace(client, argv=argv, seconds=seconds + grace + 1, parse=read)
 
 
 def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
@@ -95,42 +84,28 @@ def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
     ToolOutput
         It breaks off, an iteration failed, or one cannot be read.
     """
-    lines = [_line(text) for text in stdout.splitlines()]
-    if not lines or "end" not in lines[-1] or not all("start_ns" in line for line in lines[:-1]):
-        raise ToolOutput(
-            "the output of the repeated runs is truncated",
-            why=stdout.strip()[-400:] or "nothing was printed",
-            remedy="was the container stopped, or the time too short?",
-            evidence={"stdout": stdout[-4000:]},
-        )
-    iterations = tuple(_iteration(read, line, n) for n, line in enumerate(lines[:-1], 1))
+    with reading("repeated runs", stdout):
+        *lines, last = [json.loads(text) for text in stdout.splitlines()]
+        if "end" not in last or not all("start_ns" in line for line in lines):
+            raise ValueError("it breaks off: was the container stopped, or the time too short?")
+        iterations = tuple(_iteration(read, line, n) for n, line in enumerate(lines, 1))
     counted = [iteration for iteration in iterations if not (iteration.cut or iteration.late)]
     flags = _distinct(flag for iteration in counted for flag in iteration.flags)
     return Repeated({}, means(counted), flags=flags, iterations=iterations)
-
-
-def _line(text: str) -> dict[str, Any]:
-    try:
-        line = json.loads(text)
-    except ValueError:
-        return {}
-    return line if isinstance(line, dict) else {}
 
 
 def _iteration(read: Reader, line: Mapping[str, Any], number: int) -> Iteration:
     start, end, late = int(line["start_ns"]), int(line["end_ns"]), bool(line["late"])
     if line["cut"]:
         return Iteration(start, end, cut=True, late=late)
-    if line["status"] != 0:
-        printed = str(line["stderr"]).strip() or str(line["stdout"]).strip()
-        if isinstance(line["status"], int) and line["status"] < 0:
-            ended = f"signal {-line['status']} ended it"
-            if line["status"] == -signal.SIGKILL:
-                ended += ", as by hand or for want of memory"
-            printed = f"{ended}; {printed}" if printed else ended
+    if (status := line["status"]) != 0:
+        printed = [str(line["stderr"]).strip() or str(line["stdout"]).strip()]
+        if status < 0:
+            by = ", as by hand or for want of memory" if status == -signal.SIGKILL else ""
+            printed.insert(0, f"signal {-status} ended it{by}")
         raise ToolOutput(
-            f"iteration {number} ended with status {line['status']}",
-            why=printed[-600:] or "it printed nothing",
+            f"iteration {number} ended with status {status}",
+            why="; ".join(filter(None, printed))[-600:] or "it printed nothing",
             remedy="run the same command in the image by hand",
             evidence=dict(line),
         )
@@ -164,7 +139,7 @@ def overlap(iterations: Sequence[Iteration], neighbour: Sequence[Iteration]) -> 
 
 @dataclass(frozen=True)
 class Side:
-    """What one service measured while another ran.
+    """One service of a window.
 
     Parameters
     ----------
@@ -177,7 +152,7 @@ class Side:
         that ended. If none counts, only the numbers of iterations.
     iterations : list of dict
         For the record: start and end of every iteration in ns from the earliest start of both, its
-        overlap, and what it measured.
+        overlap, and its metrics.
     flags : tuple of str
         That no iteration counts, or the flags of those that count.
     """
@@ -189,29 +164,19 @@ class Side:
 
 
 def side_of(name: str, service: Repeated, neighbour: Repeated | None) -> Side:
-    """Return what a service measured while another ran.
-
-    Parameters
-    ----------
-    name : str
-        The service's.
-    service : Repeated
-        Its iterations.
-    neighbour : Repeated, optional
-        The neighbour's; None for a service alone, every iteration of which counts if it ended.
-    """
+    """Return one service of a window; alone, every iteration of it counts that ended."""
     others = neighbour.iterations if neighbour else ()
     shares = overlap(service.iterations, others) if neighbour else [1.0] * len(service.iterations)
     pairs = list(zip(service.iterations, shares, strict=True))
     started = [(iteration, share) for iteration, share in pairs if not iteration.late]
     ended = [(iteration, share) for iteration, share in started if not iteration.cut]
     counted = [iteration for iteration, share in ended if share >= MIN_OVERLAP]
+    cut = len(started) - len(ended)
     flags = _distinct(flag for iteration in counted for flag in iteration.flags)
     if not counted:
-        what = "overlapped its neighbour entirely" if neighbour else "ended in time"
-        flags = (f"no iteration of {name} {what}",)
-    cut = len(started) - len(ended)
-    if cut and counted:  # those that are left are the fast ones
+        missing = "overlapped its neighbour entirely" if neighbour else "ended in time"
+        flags = (f"no iteration of {name} {missing}",)
+    elif cut:  # those that are left are the fast ones
         flags = (*flags, f"{cut} of {len(started)} iterations of {name} did not end in time")
     metrics = means(counted) | {
         "iterations": float(len(counted)),
@@ -251,15 +216,13 @@ def combine(measured: Sequence[tuple[str, Repeated]]) -> tuple[Measurement, list
         where one has none; two that differ are a row each, the second in `Measurement.also`, with
         the factors ``service`` and ``neighbour`` exchanged.
     sides : list of Side
-        What each measured, for the record.
+        Each service, for the record.
     """
-    if not 1 <= len(measured) <= 2:
-        raise UsageError(f"{len(measured)} services: one alone, or two together")
-    (name, service), (other, neighbour) = measured[0], measured[-1]
     messages = sum(not it.cut for _, repeats in measured for it in repeats.iterations)
     if len(measured) == 1:
-        side = side_of(name, service, None)
+        side = side_of(*measured[0], None)
         return Measurement({}, side.metrics, messages, side.flags), [side]
+    (name, service), (other, neighbour) = measured
     sides = [side_of(name, service, neighbour), side_of(other, neighbour, service)]
     flags = _distinct(flag for side in sides for flag in side.flags)
     first, second = (

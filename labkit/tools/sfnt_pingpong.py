@@ -13,26 +13,22 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from labkit.errors import UNPACKAGED, ToolMissing, UsageError
+from labkit.errors import UNPACKAGED, ToolMissing
 from labkit.hosts import Host
 from labkit.hosts.target import Target
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, check_integers, logged, one_of
-from labkit.tools.parsing import rows, too_few, unreadable, version
+from labkit.tools.base import Client, Measurement, one_of, wrapped
+from labkit.tools.parsing import reading, rows, too_few, version
 
-TOOL = "sfnt-pingpong"
-PORT = 2048
+TOOL, PORT = "sfnt-pingpong", 2048
 #: The image that has it where its user has built it.
 IMAGE = "apps"
-_INTO_IMAGE = f"{UNPACKAGED}, and into containers/apps/local"
 PROTOCOLS = ("udp", "tcp")
 #: How both ends wait for a message, in the words of `labkit.tools.sockperf`.
 WAITS = ("block", "spin")
-#: Messages before the sample. The tool's warm-up by time is switched off, as it would make their
-#: number unknown.
+#: Messages of one byte before the sample. The tool's warm-up by time is switched off, as it would
+#: make their number unknown.
 WARMUP = 10_000
-#: The largest payload of a UDP datagram.
-_LARGEST = 65_507
 #: An upper bound of the mean round trip, and of the time before the first, in seconds.
 _BUDGET, _BEFORE = {"block": 150e-6, "spin": 60e-6}, 1.0
 #: Why it cannot be measured behind a published port.
@@ -76,33 +72,28 @@ def _probe_image(target: Target) -> None:
         if result.status == 0:
             return
     raise ToolMissing(
-        f"{TOOL} is not in the image {IMAGE}", where=f"host {target.host.name}", remedy=_INTO_IMAGE
+        f"{TOOL} is not in the image {IMAGE}",
+        where=f"host {target.host.name}",
+        remedy=f"{UNPACKAGED}, and into containers/apps/local",
     )
 
 
-def server(*, port: int = PORT) -> Workload:
+def server() -> Workload:
     """Return the server, for one client; it waits as that does."""
-    check_integers(TOOL, port=port)
-    return Workload((TOOL, f"--port={port}"), port, "tcp", IMAGE, ends_with_client=True)
+    return Workload((TOOL, f"--port={PORT}"), PORT, "tcp", IMAGE, ends_with_client=True)
 
 
 def ping_pong(
-    address: str,
-    *,
-    messages: int,
-    size: int,
-    wait: str,
-    protocol: str = "udp",
-    port: int = PORT,
+    address: str, *, messages: int, size: int, wait: str, protocol: str = "udp"
 ) -> Client:
     """Return the client: one message at a time, each round trip logged.
 
     Parameters
     ----------
-    address, port : str, int
+    address : str
         The server's.
     messages : int
-        Round trips to measure, after `WARMUP` others of one byte.
+        Round trips to measure, after `WARMUP` others.
     size : int
         Payload in bytes.
     wait : {"block", "spin"}
@@ -112,23 +103,13 @@ def ping_pong(
     """
     one_of("way to wait", wait, WAITS)
     one_of("protocol", protocol, PROTOCOLS)
-    check_integers(TOOL, messages=messages, size=size, port=port)
-    if size > _LARGEST:
-        raise UsageError(
-            f"{TOOL}: invalid payload size: {size} bytes", remedy=f"at most {_LARGEST}"
-        )
     # By default the tool would pin both ends to CPU 1.
-    argv: tuple[str, ...] = (TOOL, f"--port={port}", "--affinity=any;any", "--rtt", "--raw=rtt")
+    argv: tuple[str, ...] = (TOOL, f"--port={PORT}", "--affinity=any;any", "--rtt", "--raw=rtt")
     argv += (f"--sizes={size}", f"--miniter={messages}", f"--maxiter={messages}")
     argv += ("--warmupms=0", f"--warmupiter={WARMUP}", *(("--spin",) if wait == "spin" else ()))
-    command = logged((*argv, protocol, address), log="{log}")
-    reader = partial(parse, size=size, messages=messages)
-    return Client(command, address, duration(messages, wait), reader)
-
-
-def duration(messages: int, wait: str) -> float:
-    """Return the seconds that so many messages are expected to take at most."""
-    return _BEFORE + (WARMUP + messages) * _BUDGET[wait]
+    command = wrapped((*argv, protocol, address), log="{log}")
+    seconds = _BEFORE + (WARMUP + messages) * _BUDGET[wait]
+    return Client(command, address, seconds, partial(parse, size=size, messages=messages))
 
 
 def summary(stdout: str) -> dict[int, dict[str, int]]:
@@ -137,11 +118,13 @@ def summary(stdout: str) -> dict[int, dict[str, int]]:
     for line in stdout.splitlines():
         if re.fullmatch(r"(\t\d+){8}", line):
             row = dict(zip(_COLUMNS, map(int, line.split()), strict=True))
+            if row["size"] in rows_by_size:
+                raise ValueError(f"two rows are of {row['size']} bytes")
             rows_by_size[row["size"]] = row
     return rows_by_size
 
 
-def parse(stdout: str, log: str, *, size: int, messages: int | None = None) -> Measurement:
+def parse(stdout: str, log: str = "", *, size: int, messages: int | None = None) -> Measurement:
     """Read the round trips of one size: the summary, and the raw file with a value per line.
 
     Returns
@@ -150,15 +133,15 @@ def parse(stdout: str, log: str, *, size: int, messages: int | None = None) -> M
         ``rtt_ns``: whole round trips. Where the tool was run without ``--rtt``, its values are
         halves, rounded down to a ns, and are doubled.
     """
-    row = summary(stdout).get(size)
-    if row is None:
-        raise unreadable(TOOL, f"it has no row for {size} bytes", stdout, log)
-    values = rows(log, ("ns",), "\t", tool=TOOL)["ns"]
-    ends = (len(values), values.min(), values.max())
-    if ends != (row["iter"], row["min"], row["max"]) or values.min() <= 0:
-        why = "its raw file holds {:,} values from {} to {} ns".format(*ends)
-        raise unreadable(TOOL, why, stdout, log)
-    rtt = values * 2 if _halves(stdout) else values
+    with reading(TOOL, stdout, log):
+        row = summary(stdout).get(size)
+        if row is None:
+            raise ValueError(f"it has no row for {size} bytes")
+        values = rows(log, ("ns",), "\t")["ns"]
+        ends = (len(values), values.min(), values.max())
+        if ends != (row["iter"], row["min"], row["max"]) or values.min() <= 0:
+            raise ValueError("its raw file holds {:,} values from {} to {} ns".format(*ends))
+        rtt = values * 2 if _halves(stdout) else values
     flags = too_few(len(rtt), messages)
     return Measurement({"rtt_ns": rtt}, messages=len(rtt) + WARMUP, flags=flags)
 
@@ -170,5 +153,5 @@ def _halves(printed: str) -> bool:
         return reporting[1] != "RTT"
     command = re.search(r"^# cmdline: (.+)$", printed, re.MULTILINE)
     if command is None:
-        raise unreadable(TOOL, "it does not say whether it shows half or whole trips", printed)
+        raise ValueError("it does not say whether it shows half or whole trips")
     return "--rtt" not in command[1].split()

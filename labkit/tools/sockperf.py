@@ -1,9 +1,8 @@
 """sockperf: ping-pong over UDP or TCP with the time of every message.
 
-The client of version 3.7 runs for whole seconds, of which it leaves out 400 ms of warm-up at the
-start and 50 ms at the end; before them it sleeps for two seconds. A number of messages is therefore
-requested as a duration that certainly holds them, and so many of the valid round trips are kept,
-spread evenly over the run.
+The client runs for whole seconds: it sleeps for two, leaves out 400 ms of warm-up and 50 ms at the
+end, and logs every round trip of the rest. A number of messages is therefore requested as a
+duration that certainly holds them, and so many are kept, spread evenly over the run.
 """
 
 from __future__ import annotations
@@ -16,48 +15,47 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from labkit.errors import ToolOutput
 from labkit.hosts import Host
 from labkit.placement import Workload
-from labkit.tools.base import Client, Measurement, check_integers, one_of
-from labkit.tools.parsing import Column, paused, too_few, version
+from labkit.tools.base import Client, Measurement, one_of
+from labkit.tools.parsing import Column, paused, reading, too_few, version
 
-PORT = 11111
+TOOL, PORT = "sockperf", 11111
 PROTOCOLS = ("udp", "tcp")
-#: How an end waits for a packet: it sleeps, it polls, or the socket polls.
-WAITS = ("block", "spin", "busy_poll")
-#: Microseconds that SO_BUSY_POLL asks the device for, before the thread sleeps.
-BUSY_POLL_US = 50
+#: How an end waits for a packet, with its options: it sleeps, it polls, or the socket polls, which
+#: asks the device for 50 us before the thread sleeps.
+_WAITS = {"block": (), "spin": ("--nonblocked",), "busy_poll": ("--lls", "50")}
+WAITS = tuple(_WAITS)
 #: Left out by the tool itself at the beginning and at the end of its run, in ns.
 WARM_UP_NS, COOL_DOWN_NS = 400_000_000, 50_000_000
 #: The same together, and what is slept before it, in seconds.
 _TRIMMED, _ASLEEP = (WARM_UP_NS + COOL_DOWN_NS) / 1e9, 2.25
 #: An upper bound of the mean round trip, in seconds.
 _BUDGET = {"block": 100e-6, "spin": 60e-6, "busy_poll": 100e-6}
-_COLOURS = re.compile(r"\x1b\[[\d;]*m")
+_LOST = r"dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)"
+_HEAD = "packet, txTime(sec), rxTime(sec)"
 
 
 def plain(text: str) -> str:
     """Return sockperf's output without its colours."""
-    return _COLOURS.sub("", text)
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
 
 
 def probe(host: Host) -> str:
     """Return sockperf's version on the host."""
-    return plain(version(host, ("sockperf", "--version"), r"(\d+\.\d+\S*)"))
+    return plain(version(host, (TOOL, "--version"), r"(\d+\.\d+\S*)"))
 
 
 def _options(wait: str, protocol: str) -> tuple[str, ...]:
     one_of("way to wait", wait, WAITS)
     one_of("protocol", protocol, PROTOCOLS)
-    waiting = {"block": (), "spin": ("--nonblocked",), "busy_poll": ("--lls", str(BUSY_POLL_US))}
-    return (*waiting[wait], *(("--tcp",) if protocol == "tcp" else ()))
+    return (*_WAITS[wait], *(("--tcp",) if protocol == "tcp" else ()))
 
 
-def server(wait: str, *, protocol: str = "udp", port: int = PORT) -> Workload:
+def server(wait: str, *, protocol: str = "udp") -> Workload:
     """Return the echo server; it waits as its client does, as both ends did in the paper."""
-    argv = ("sockperf", "server", "-i", "0.0.0.0", "-p", str(port), *_options(wait, protocol))
-    return Workload(argv, port, protocol)
+    argv = (TOOL, "server", "-i", "0.0.0.0", "-p", str(PORT), *_options(wait, protocol))
+    return Workload(argv, PORT, protocol)
 
 
 def duration(messages: int, wait: str) -> int:
@@ -66,13 +64,7 @@ def duration(messages: int, wait: str) -> int:
 
 
 def ping_pong(
-    address: str,
-    *,
-    messages: int,
-    size: int,
-    wait: str,
-    protocol: str = "udp",
-    port: int = PORT,
+    address: str, *, messages: int, size: int, wait: str, protocol: str = "udp", port: int = PORT
 ) -> Client:
     """Return the client: one message at a time, each round trip logged.
 
@@ -89,72 +81,59 @@ def ping_pong(
     protocol : {"udp", "tcp"}
         As the server's; the tool sets TCP_NODELAY.
     """
-    check_integers("sockperf", messages=messages)
-    check_integers("sockperf", least=14, size=size)
+    options = _options(wait, protocol)
     seconds = duration(messages, wait)
-    argv: tuple[str, ...] = ("sockperf", "ping-pong", "-i", address, "-p", str(port))
-    argv += ("-m", str(size), "-t", str(seconds), *_options(wait, protocol), "--full-log", "{log}")
+    argv: tuple[str, ...] = (TOOL, "ping-pong", "-i", address, "-p", str(port), "-m", str(size))
+    argv += ("-t", str(seconds), *options, "--full-log", "{log}")
     reader = partial(parse, messages=messages)
     return Client(argv, address, seconds + _ASLEEP, reader, log_rows=messages)
 
 
-def parse(stdout: str, log: str, *, messages: int | None = None) -> Measurement:
+def parse(stdout: str, log: str = "", *, messages: int | None = None) -> Measurement:
     """Read the tool's summary and the file of ``--full-log``; keep the first `messages`.
 
     Returns
     -------
     Measurement
         ``rtt_ns``: from sending to receiving, in ns (the tool's own summary shows half of it).
+        Metrics: ``dropped`` and ``valid_messages``.
     """
     text = plain(stdout)
-    total = re.search(r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=(\d+)", text)
-    valid = re.search(r"\[Valid Duration\].*?ReceivedMessages=(\d+)", text)
-    losses = re.search(
-        r"dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)",
-        text,
-    )
-    head = log.find("packet, txTime(sec), rxTime(sec)")
-    if not total or not valid or not losses or head < 0:
-        raise ToolOutput(
-            "sockperf printed no complete result",
-            why=(text.strip() or log.strip() or "(no output)")[-600:],
-            remedy="see the trial's tool.out; is the server reachable?",
-            evidence={"stdout": text[-4000:], "log": log[:2000]},
+    with reading(TOOL, text, log, needs="sockperf 3.5"):
+        total, valid, lost = (
+            re.search(pattern, text)
+            for pattern in (
+                r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=\d+",
+                r"\[Valid Duration\].*?ReceivedMessages=(\d+)",
+                _LOST,
+            )
         )
-    sent, rtt = _round_trips(log[head:])
-    rtt = rtt[:messages]
-    flags = (*too_few(len(rtt), messages), *paused(sent))
-    dropped, duplicated, reordered = (int(count) for count in losses.groups())
+        if not total or not valid or not lost:
+            raise ValueError("sockperf printed no complete result: is the server reachable?")
+        _, head, table = log.partition(_HEAD)
+        if not head:
+            raise ValueError(f"its log has no column {_HEAD}")
+        sent, rtt = _round_trips(table.partition("\n")[2].partition("-----")[0])
+        dropped, duplicated, reordered = (int(count) for count in lost.groups())
+        metrics = {"dropped": float(dropped), "valid_messages": float(valid[1])}
+        rtt = rtt[:messages]
+        flags = (*too_few(len(rtt), messages), *paused(sent))
     if dropped or duplicated or reordered:
         flags += (f"lossy: {dropped} dropped, {duplicated} duplicated, {reordered} reordered",)
-    metrics = {"dropped": float(dropped), "valid_messages": float(valid[1])}
     return Measurement({"rtt_ns": rtt}, metrics, int(total[1]), flags)
 
 
 def _round_trips(table: str) -> tuple[Column, Column]:
     """Return tx and rx - tx of each row in ns, as integers: a float cannot hold both."""
-    body = table.partition("\n")[2].partition("-----")[0]
-    if not body.strip():
-        raise ToolOutput("sockperf's log has no packet", why=table[:400])
-    try:
-        frame = pd.read_csv(
-            io.StringIO(body), header=None, usecols=[1, 2], dtype=str, skipinitialspace=True
-        )
-        sent, received = (_nanoseconds(frame[column]) for column in (1, 2))
-    except (ValueError, TypeError) as error:
-        raise ToolOutput(
-            "cannot read sockperf's log", why=str(error), evidence={"log": body[:2000]}
-        ) from None
-    rtt = received - sent
-    if (rtt <= 0).any():
-        raise ToolOutput("sockperf's log has a round trip that is not positive", why=body[:400])
-    return sent, rtt
-
-
-def _nanoseconds(column: pd.Series[str]) -> Column:
-    parts = column.str.strip().str.extract(r"^(\d+)\.(\d{9})$")
-    if parts.isna().to_numpy().any():
-        wrong = column[parts[0].isna()].iloc[0]
-        raise ValueError(f"not a time in seconds with nine digits: {wrong!r}")
-    seconds, fraction = (parts[index].astype("int64").to_numpy() for index in (0, 1))
-    return np.asarray(seconds * 1_000_000_000 + fraction, dtype=np.int64)
+    frame = pd.read_csv(io.StringIO(table), header=None, usecols=[1, 2], dtype=str)
+    times = []
+    for column in (1, 2):
+        text = frame[column].str.strip()
+        if not (valid := text.str.fullmatch(r"\d+\.\d{9}").fillna(False)).all():
+            wrong = text[~valid].iloc[0]
+            raise ValueError(f"not a time in seconds with nine digits: {wrong!r}")
+        times.append(text.str.replace(".", "").astype("int64").to_numpy())
+    sent, received = times
+    if (received <= sent).any():
+        raise ValueError("a round trip is not positive")
+    return np.asarray(sent), np.asarray(received - sent)

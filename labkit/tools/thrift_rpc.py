@@ -8,30 +8,19 @@ set times, from which their latency counts.
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from labkit.errors import ToolMissing, ToolOutput, UsageError
+from labkit.errors import ToolMissing, UsageError
 from labkit.hosts import Host
 from labkit.placement import Workload
-from labkit.tools.base import (
-    PYTHON,
-    Client,
-    Measurement,
-    check_integers,
-    check_positive,
-    one_of,
-    python,
-)
-from labkit.tools.parsing import csv_rows, reading, unreadable
+from labkit.tools.base import PYTHON, Client, Measurement, one_of, python
+from labkit.tools.parsing import csv_rows, json_in, reading
 
-TOOL = "the Thrift client"
 PORT = 9090
 CALLS = ("nothing", "receive", "send")
-TRANSPORTS = ("buffered", "framed")
 #: Calls that take longer are counted as slow: the smallest quota that the kernel accepts.
 SLOW_NS = 1_000_000
 #: A client that was ready and had no CPU for a larger share of the time than this is flagged, not
@@ -63,11 +52,9 @@ def probe(host: Host) -> str:
     return result.stdout.strip()
 
 
-def server(*, transport: str = "buffered", port: int = PORT) -> Workload:
+def server(*, port: int = PORT) -> Workload:
     """Return the service: one thread, one connection at a time, which is kept."""
-    one_of("transport", transport, TRANSPORTS)
-    argv = python("thrift_service", "serve", port=port, transport=transport)
-    return Workload(argv, port, "tcp", "python")
+    return Workload(python("thrift_service", "serve", port=port), port, "tcp", "python")
 
 
 def busy(seconds: float = 0) -> Workload:
@@ -79,13 +66,8 @@ def busy(seconds: float = 0) -> Workload:
 def pause(seconds: float, address: str = "") -> Client:
     """Return a client that only waits while others are watched.
 
-    Parameters
-    ----------
-    seconds : float
-        How long.
-    address : str
-        The watched server's address where the client waits on the generator, so that it takes no
-        CPU time of what is watched; nothing is sent. "" where it waits inside a placement.
+    The address is that of a watched server where the client waits on the generator, so that it
+    takes no CPU time of the server's; nothing is sent. Without one it waits inside a placement.
     """
     return Client(("sleep", f"{seconds:g}"), address, seconds, lambda stdout, log: Measurement({}))
 
@@ -117,7 +99,7 @@ def closed_loop(address: str, *, calls: int, pause_us: float = 0.0, **options: A
     """
     if not 0 <= pause_us <= 1e6:
         raise UsageError(f"invalid pause: {pause_us!r} us", remedy="from 0 to 1,000,000 us")
-    return _client("closed", address, calls, pause_us=pause_us, **options)
+    return _client(address, calls, pause_us=pause_us, **options)
 
 
 def open_loop(address: str, *, calls: int, rate: float, **options: Any) -> Client:
@@ -133,22 +115,21 @@ def open_loop(address: str, *, calls: int, rate: float, **options: Any) -> Clien
         Calls a second.
     **options
         ``call`` (of `CALLS`; ``"nothing"``), ``size`` (bytes that it sends or returns; 0),
-        ``transport`` (the server's; ``"buffered"``), ``port``, ``share`` (of a CPU that the server
-        may use, for the expected duration; 1), ``inside`` (True where the client itself is placed
-        in a container, and can write no file there: the samples are then its output).
+        ``port``, ``share`` (of a CPU that the server may use, for the expected duration; 1),
+        ``inside`` (True where the client itself is placed in a container, and can write no file
+        there: the samples are then its output).
     """
-    check_positive("Thrift", rate=rate)
-    return _client("open", address, calls, rate=rate, **options)
+    if not 0 < rate <= 1e9:
+        raise UsageError(f"invalid rate: {rate!r} calls a second", remedy="above 0")
+    return _client(address, calls, rate=rate, **options)
 
 
 def _client(
-    mode: str,
     address: str,
     calls: int,
     *,
     call: str = "nothing",
     size: int = 0,
-    transport: str = "buffered",
     port: int = PORT,
     share: float = 1.0,
     rate: float = 0.0,
@@ -156,16 +137,11 @@ def _client(
     inside: bool = False,
 ) -> Client:
     one_of("call", call, CALLS)
-    one_of("transport", transport, TRANSPORTS)
-    check_integers("Thrift", calls=calls)
-    check_integers("Thrift", least=0, size=size)
-    if not 0 < share <= 1:
-        raise UsageError(f"invalid share of a CPU: {share!r}", remedy="above 0, at most 1")
-    options = {"address": address, "port": port, "transport": transport, "call": call}
-    options |= {"size": size, "calls": calls, "warmup": WARMUP, "log": "-" if inside else "{log}"}
-    options |= {"rate": rate} if mode == "open" else {"pause": f"{pause_us / 1e6:.9f}"}
+    options = {"address": address, "port": port, "call": call, "size": size, "calls": calls}
+    options |= {"warmup": WARMUP, "log": "-" if inside else "{log}"}
+    options |= {"rate": rate} if rate else {"pause": f"{pause_us / 1e6:.9f}"}
     return Client(
-        python("thrift_service", mode, **options),
+        python("thrift_service", "open" if rate else "closed", **options),
         address,
         duration(calls, size=size, share=share, rate=rate, pause_us=pause_us),
         partial(parse, calls=calls),
@@ -174,7 +150,7 @@ def _client(
     )
 
 
-def parse(stdout: str, log: str, *, calls: int | None = None) -> Measurement:
+def parse(stdout: str, log: str = "", *, calls: int | None = None) -> Measurement:
     """Read the client's summary and its rows, which are its log or follow the summary.
 
     Returns
@@ -190,36 +166,29 @@ def parse(stdout: str, log: str, *, calls: int | None = None) -> Measurement:
         measurement is flagged, since the client's own stalls are then part of what it measured.
     """
     head, _, rest = stdout.partition("\n")
-    with reading(TOOL, stdout or log, log):
-        summary = json.loads(head)
+    with reading("the Thrift client", stdout[:4000], log):
+        summary = json_in(head)
         expected, elapsed = int(summary["calls"]), int(summary["elapsed_ns"])
         warmup = np.array(summary["warmup_ns"], dtype=np.int64)
-    samples = csv_rows(log or rest, _COLUMNS, tool=TOOL)
-    start, lateness, latency = (samples[name] for name in _COLUMNS)
-    if (latency <= 0).any() or (lateness < 0).any():
-        raise unreadable(TOOL, "its log has an impossible time", log or rest)
-    requested = expected if calls is None else calls
-    if not len(start) == expected == requested or start[-1] + latency[-1] != elapsed:
-        raise ToolOutput(
-            f"the log of {TOOL} has {len(start)} rows of {requested} calls",
-            why="it is truncated, or the log of another run",
-            evidence={"stdout": head[:400], "log": log[-400:]},
-        )
-    slow = {"slow_calls": latency, "slow_warmup": warmup}
-    metrics = {name: float((values > SLOW_NS).sum()) for name, values in slow.items()}
-    metrics |= {"elapsed_ns": float(elapsed), "messages_per_s": expected / elapsed * 1e9}
-    metrics["warmup_ns"] = float(warmup.sum())
-    flags = () if summary.get("accelerated") else ("Thrift's compiled protocol was not used",)
-    delays, stalled = _stalls(summary, elapsed)
-    return Measurement(samples, metrics | delays, expected + len(warmup), flags + stalled)
-
-
-def _stalls(summary: dict[str, Any], elapsed: int) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Return how long the client itself waited for a CPU, and the flag where that is too long."""
-    delay, slices = summary.get("delay_ns"), summary.get("slices")
-    if not isinstance(delay, int) or not isinstance(slices, int) or elapsed <= 0:
-        return {}, ()
-    metrics = {"client_delay_ns": float(delay), "client_delay": delay / elapsed}
-    if (delay - WAKING_NS * slices) / elapsed <= MOST_DELAY:
-        return metrics, ()
-    return metrics, (f"the client waited for its CPU for {delay / elapsed:.2%} of the time",)
+        samples = csv_rows(log or rest, _COLUMNS)
+        start, lateness, latency = (samples[name] for name in _COLUMNS)
+        if (latency <= 0).any() or (lateness < 0).any() or elapsed <= 0:
+            raise ValueError("its log has an impossible time")
+        requested = expected if calls is None else calls
+        if not len(start) == expected == requested:
+            raise ValueError(f"its log has {len(start)} rows of {requested} calls")
+        if start[-1] + latency[-1] != elapsed:
+            raise ValueError("its log is of another run")
+        slow = {"slow_calls": latency, "slow_warmup": warmup}
+        metrics = {name: float((values > SLOW_NS).sum()) for name, values in slow.items()}
+        metrics |= {"elapsed_ns": float(elapsed), "messages_per_s": expected / elapsed * 1e9}
+        metrics["warmup_ns"] = float(warmup.sum())
+        flags = []
+        if not summary.get("accelerated"):
+            flags.append("Thrift's compiled protocol was not used")
+        if (delay := summary.get("delay_ns")) is not None:
+            metrics |= {"client_delay_ns": float(delay), "client_delay": delay / elapsed}
+            if (delay - WAKING_NS * summary["slices"]) / elapsed > MOST_DELAY:
+                share = f"{delay / elapsed:.2%}"
+                flags.append(f"the client waited for its CPU for {share} of the time")
+    return Measurement(samples, metrics, expected + len(warmup), tuple(flags))

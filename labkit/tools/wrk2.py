@@ -13,26 +13,33 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from labkit.errors import UNPACKAGED, UsageError
+from labkit.errors import UNPACKAGED
 from labkit.hosts import Host
-from labkit.tools.base import Client, Measurement, check_integers, metered, own_cpu, saturated
+from labkit.tools.base import Client, Measurement, wrapped
 from labkit.tools.nginx import url
-from labkit.tools.parsing import shortfall, unreadable, version
+from labkit.tools.parsing import own_cpu, reading, saturated, shortfall, split, version
 
 TOOL = "wrk2"
+#: Threads among which the connections are divided.
+THREADS = 2
 #: Seconds between the beginnings of a thread's connections.
 _APART = 0.005
+#: By how much its own time may differ from the requested one: a share of it, and seconds.
+_LONGER = (0.1, 0.5)
 _NS = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
+_BYTES = {f"{unit}B": 1024**power for power, unit in enumerate(("", "K", "M", "G", "T", "P"))}
 _NAMES = {50.0: "median", 75.0: "p75", 90.0: "p90", 99.0: "p99", 99.9: "p999", 99.99: "p9999"}
 _SPECTRUM = re.compile(r"^ *(\d+\.\d{3}) +([01]\.\d{6}) +(\d+) +(\d+\.\d\d|inf)$", re.MULTILINE)
 _LINE = re.compile(r"^ *(\d+\.\d{3})% +(\d+\.\d\d)(us|ms|s|m|h) *$", re.MULTILINE)
-_ENDS = {
-    "mean": r"#\[Mean += +(\d+\.\d+),",
-    "max": r"#\[Max += +(\d+\.\d+),",
-    "count": r"Total count += +(\d+)\]",
-    "rate": r"^Requests/sec: +(\d+\.\d+)$",
-}
-_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+_ENDS = re.compile(
+    r"^#\[Mean += +(\d+\.\d+),.*\n#\[Max += +(\d+\.\d+), Total count += +(\d+)\]$", re.MULTILINE
+)
+_TOTAL = re.compile(
+    r"^ *(\d+) requests in (\d+\.\d+)(us|ms|s|m|h), (\d+\.\d+)([KMGTP]?B) read$", re.MULTILINE
+)
+_RATE = re.compile(r"^Requests/sec: +(\d+\.\d+)$", re.MULTILINE)
+_NOT_200 = re.compile(r"Non-2xx or 3xx responses: (\d+)")
+_ERRORS = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)")
 
 
 def probe(host: Host) -> str:
@@ -42,46 +49,17 @@ def probe(host: Host) -> str:
 
 
 def constant_rate(
-    address: str,
-    *,
-    file: str,
-    rate: int,
-    seconds: int,
-    connections: int = 100,
-    threads: int = 2,
+    address: str, *, file: str, rate: int, seconds: int, connections: int = 100
 ) -> Client:
-    """Return the client.
-
-    Parameters
-    ----------
-    address : str
-        The server's address.
-    file : str
-        A name of `labkit.tools.nginx.FILES`.
-    rate : int
-        Requests per second, of all connections.
-    seconds : int
-        How long it runs.
-    connections, threads : int
-        Open connections, and the threads among which they are divided.
-    """
-    check_integers(TOOL, rate=rate, seconds=seconds, connections=connections, threads=threads)
-    if connections < threads:
-        raise UsageError(f"{TOOL}: {connections} connections for {threads} threads")
-    argv: tuple[str, ...] = (TOOL, "--latency", "-t", str(threads), "-c", str(connections))
+    """Return the client: `rate` requests per second of a file, over all connections."""
+    argv: tuple[str, ...] = (TOOL, "--latency", "-t", str(THREADS), "-c", str(connections))
     argv += ("-d", f"{seconds}s", "-R", str(rate), url(address, file))
-    reader = partial(parse, rate=rate, seconds=seconds, connections=connections, threads=threads)
-    return Client(metered(argv), address, seconds + 2.0, reader)
+    reader = partial(parse, rate=rate, seconds=seconds, connections=connections)
+    return Client(wrapped(argv), address, seconds + 2.0, reader)
 
 
 def parse(
-    stdout: str,
-    log: str = "",
-    *,
-    rate: float,
-    seconds: float,
-    connections: int = 100,
-    threads: int = 2,
+    stdout: str, log: str = "", *, rate: float, seconds: float, connections: int = 100
 ) -> Measurement:
     """Read the histogram and the rate; the other arguments are as they were requested.
 
@@ -92,61 +70,48 @@ def parse(
         the spectrum has that very level, to the printed two digits elsewhere), ``_mean``, ``_max``;
         ``requested_per_s``; ``achieved_per_s``, over the whole run; ``throughput_mbit_per_s`` and
         ``answer_b``, bytes of an answer, both with its head; ``not_200``, answers with another
-        status than 2xx and 3xx; ``socket_errors``; ``tool_cpu``, the share of its own CPUs' time
-        that it took, where it was told.
+        status than 2xx and 3xx; ``socket_errors``, timeouts included; ``tool_cpu``, the share of
+        its own CPUs' time that it took, where it was wrapped.
     """
-    ends = {name: re.search(pattern, stdout, re.MULTILINE) for name, pattern in _ENDS.items()}
-    missing = [name for name, match in ends.items() if match is None]
-    spectrum = _SPECTRUM.findall(stdout)
-    if missing or not spectrum:
-        raise unreadable(TOOL, f"there is no {', '.join(missing) or 'histogram'}", stdout)
-    value = {name: float(match[1]) for name, match in ends.items() if match is not None}
-    if int(spectrum[-1][2]) != value["count"] or not value["count"] > 0:
-        raise unreadable(TOOL, "the histogram does not have its stated number of values", stdout)
-    metrics = _quantiles(stdout, spectrum)
-    metrics |= {f"latency_ns_{name}": value[name] * 1e6 for name in ("mean", "max")}
-    metrics |= {"requested_per_s": float(rate), "achieved_per_s": value["rate"]}
-    metrics |= {"not_200": _number(r"Non-2xx or 3xx responses: (\d+)", stdout)}
-    errors = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), time", stdout)
-    metrics["socket_errors"] = float(sum(map(int, errors.groups()))) if errors else 0.0
-    requests = _number(r"^ *(\d+) requests in ", stdout)
-    metrics |= _carried(stdout)
+    printed, _ = split(stdout, log)
+    with reading(TOOL, printed):
+        (ends,), (total,), (achieved,) = (
+            pattern.findall(printed) for pattern in (_ENDS, _TOTAL, _RATE)
+        )
+        spectrum = _SPECTRUM.findall(printed)
+        # An uncorrected histogram, where it is asked for, is a second one.
+        if sum(last == "inf" for *_, last in spectrum) != 1 or spectrum[-1][2] != ends[2]:
+            raise ValueError("it has not one histogram of its stated number of values")
+        requests, lasted = int(total[0]), float(total[1]) * _NS[total[2]] / 1e9
+        if abs(lasted - seconds) > _LONGER[0] * seconds + _LONGER[1] or not int(ends[2]) > 0:
+            raise ValueError(f"it ran for {lasted:g} s instead of {seconds:g}: was the clock set?")
+        metrics = _quantiles(printed, spectrum)
+        metrics |= {"latency_ns_mean": float(ends[0]) * 1e6, "latency_ns_max": float(ends[1]) * 1e6}
+        metrics |= {"requested_per_s": float(rate), "achieved_per_s": float(achieved)}
+        other, errors = _NOT_200.search(printed), _ERRORS.search(printed)
+        metrics["not_200"] = float(other[1]) if other else 0.0
+        metrics["socket_errors"] = float(sum(map(int, errors.groups()))) if errors else 0.0
+        read = float(total[3]) * _BYTES[total[4]]  # printed to three digits
+        metrics |= {"throughput_mbit_per_s": read * 8e-6 / lasted, "answer_b": read / requests}
+        share = own_cpu(printed, THREADS)
     # The connections begin one after the other: what they could not send meanwhile is not missing.
-    beginning = _APART * (connections / threads - 1) / 2
-    reachable = rate * max(0.0, 1 - beginning / seconds)
-    flags = [*shortfall(metrics["achieved_per_s"], reachable)]
-    if (share := own_cpu(stdout, threads)) is not None:
+    beginning = _APART * (connections / THREADS - 1) / 2
+    flags = [*shortfall(metrics["achieved_per_s"], rate * max(0.0, 1 - beginning / seconds))]
+    if share is not None:
         metrics["tool_cpu"] = share
         flags += saturated(share)
     for name, text in {"not_200": "answers were not the file", "socket_errors": "errors"}.items():
-        flags += [f"{metrics[name]:.0f} of {requests:.0f} {text}"] if metrics[name] else []
-    return Measurement({}, metrics, int(requests), tuple(flags))
+        flags += [f"{metrics[name]:.0f} of {requests} {text}"] if metrics[name] else []
+    return Measurement({}, metrics, requests, tuple(flags))
 
 
-def _quantiles(stdout: str, spectrum: list[tuple[str, str, str, str]]) -> dict[str, float]:
+def _quantiles(printed: str, spectrum: list[tuple[str, str, str, str]]) -> dict[str, float]:
     exact = {round(float(level) * 100, 4): float(ms) * 1e6 for ms, level, _, _ in spectrum}
-    quantiles = {}
-    for text, number, unit in _LINE.findall(stdout):
-        level = float(text)
-        if level in _NAMES:
-            quantiles[f"latency_ns_{_NAMES[level]}"] = exact.get(level, float(number) * _NS[unit])
+    quantiles = {
+        _NAMES[float(level)]: exact.get(float(level), float(number) * _NS[unit])
+        for level, number, unit in _LINE.findall(printed)
+        if float(level) in _NAMES
+    }
     if len(quantiles) != len(_NAMES):
-        raise unreadable(TOOL, f"it has {len(quantiles)} of {len(_NAMES)} quantiles", stdout)
-    return quantiles
-
-
-def _carried(stdout: str) -> dict[str, float]:
-    """Return what was read over the whole run, which the tool prints to three digits."""
-    total = re.search(
-        r"^ *(\d+) requests in ([\d.]+)(us|ms|s|m|h), ([\d.]+)([KMG]?B) read$", stdout, re.M
-    )
-    if total is None:
-        raise unreadable(TOOL, "there is no total of bytes read", stdout)
-    read = float(total[4]) * _BYTES[total[5]]
-    seconds = float(total[2]) * _NS[total[3]] / 1e9
-    return {"throughput_mbit_per_s": read * 8e-6 / seconds, "answer_b": read / int(total[1])}
-
-
-def _number(pattern: str, stdout: str) -> float:
-    match = re.search(pattern, stdout, re.MULTILINE)
-    return float(match[1]) if match else 0.0
+        raise ValueError(f"it has {len(quantiles)} of {len(_NAMES)} quantiles")
+    return {f"latency_ns_{name}": value for name, value in quantiles.items()}

@@ -170,13 +170,9 @@ def test_containers_of_a_dead_campaign_are_removed(
     assert local.run(*listing, env=env).stdout == ""
 
 
-#: A part of the first study whose trials take about a second: one network, no capture, and the
-#: exchange without sockperf, which sleeps for two seconds. As found, as tests beside it use both
-#: CPUs, which makes trials without a shared cache, failed attempts otherwise, likely.
-SMALL = (
-    "{networks: [host], cells: {ladder: [spin], capture: []}, exchange: 'udp in, tcp out',"
-    " shared_cache: as found}"
-)
+#: A part of the first study: one network, no capture. As found, as tests beside it use both CPUs,
+#: which makes trials without a shared cache, failed attempts otherwise, likely.
+SMALL = "{networks: [host], cells: {ladder: [spin], capture: []}, shared_cache: as found}"
 
 
 def papermill(folder: Path, **parameters: str) -> list[str]:

@@ -50,18 +50,7 @@ def test_a_campaign_survives_kill_cut_and_reboot_and_leaves_nothing(
     own.labkit("clean", "--rig", str(own.path))  # of what other tests left
     before, data = state(), tmp_path / "data"
     run = (*LABKIT, "run", "affinity-spinning", "-P", "tiny", "--rig", str(own.path))
-    # sockperf would sleep for two seconds in each trial.
-    run += (
-        "-p",
-        "data",
-        str(data),
-        "-p",
-        "networks",
-        "[host]",
-        "-p",
-        "exchange",
-        "udp in, tcp out",
-    )
+    run += ("-p", "data", str(data), "-p", "networks", "[host]")
     run += ("-p", "cells", "{ladder: [], capture: []}", "-p", "blocks", str(len(CUTS)))
     draw = random.Random(os.environ.get("LABKIT_SEED", "1"))
 

@@ -10,7 +10,7 @@ import pytest
 from labkit.campaign.trial import Trial
 from labkit.errors import ToolOutput
 from labkit.placement import docker, waiting
-from labkit.tools import bonnie, fio, linpack, netperf, repeat, stream, stress_ng, sysbench
+from labkit.tools import repeat, services
 from labkit.tools.base import Measurement
 from labkit.tools.repeat import Repeated
 
@@ -18,11 +18,8 @@ pytestmark = pytest.mark.rig
 Make = Callable[..., Trial]
 Left = Callable[[], list[str]]
 ONCE = {
-    "linpack": (linpack.solve(300), "gflops"),
-    "stream": (stream.kernels(100_000, times=3), "triad_gb_per_s"),
-    "fio": (fio.disk("randwrite", seconds=1, megabytes=4), "fio_write_requests_per_s"),
-    "sysbench": (sysbench.run("memory", seconds=1), "sysbench_memory_mb_per_s"),
-    "stress-ng": (stress_ng.stress("cpu", seconds=1), "stress_cpu_per_s"),
+    "linpack": (services.linpack(300), "gflops"),
+    "stream": (services.stream(100_000, times=3), "triad_gb_per_s"),
 }
 
 
@@ -37,16 +34,16 @@ def test_each_tool_prints_what_its_parser_reads(make_trial: Make, name: str) -> 
 def test_bonnie_prints_the_format_that_is_read(make_trial: Make) -> None:
     trial = make_trial()
     with trial.serve(waiting("services"), docker("nat").limited(memory=2**26)) as server:
-        measurement = trial.measure(bonnie.disk(16), inside=server)
+        measurement = trial.measure(services.bonnie(16), inside=server)
     # However fast the disk is, each phase has a number or says that it was too short.
-    assert len(measurement.metrics) + len(measurement.flags) == len(bonnie.COLUMNS)
+    assert len(measurement.metrics) + len(measurement.flags) == len(services.COLUMNS)
 
 
 def test_linpack_takes_as_many_threads_as_it_may_use_cpus(make_trial: Make) -> None:
     trial = make_trial()
     cpu = trial.cpus("sut")
     with trial.serve(waiting("services"), docker("nat").limited(cpuset=cpu), cpus=cpu) as server:
-        found = trial.measure(linpack.solve(300), inside=server)
+        found = trial.measure(services.linpack(300), inside=server)
     assert found.metrics["linpack_threads"] == 1
 
 
@@ -56,11 +53,11 @@ def test_linpack_uses_avx_where_the_processor_has_it(make_trial: Make) -> None:
 
     def keep(stdout: str, log: str) -> Measurement:
         printed.append(stdout)
-        return linpack.parse(stdout, log)
+        return services.parse_linpack(stdout, log)
 
     trial = make_trial()
     with trial.serve(waiting("services"), docker("nat")) as server:
-        trial.measure(replace(linpack.solve(300), parse=keep), inside=server)
+        trial.measure(replace(services.linpack(300), parse=keep), inside=server)
         flags = server.host.run("cat", "/proc/cpuinfo").stdout
     (text,) = printed
     assert text.startswith("linpack: dgesv of OpenBLAS")
@@ -69,11 +66,11 @@ def test_linpack_uses_avx_where_the_processor_has_it(make_trial: Make) -> None:
 
 def test_two_tools_run_in_one_window(make_trial: Make, left: Left) -> None:
     trial = make_trial()
-    once = stream.kernels(500_000, times=3)
+    once = services.stream(500_000, times=3)
     with trial.serve(waiting("services"), docker("nat"), name="server") as server:
-        workload = netperf.server(port=netperf.PORT)
+        workload = services.netserver()
         with trial.serve(workload, docker("nat"), name="netserver") as peer:
-            sender = netperf.tcp_stream(peer.own_address, seconds=1)
+            sender = services.netperf(peer.own_address, seconds=1)
             found = trial.measure_all(
                 {
                     "stream": (repeat.repeated(once, seconds=1.5, grace=1.5), server),
@@ -96,6 +93,6 @@ def test_two_tools_run_in_one_window(make_trial: Make, left: Left) -> None:
 def test_the_error_of_a_repeated_tool_is_reported(make_trial: Make) -> None:
     trial = make_trial()
     with trial.serve(waiting("services"), docker("nat")) as server:
-        nobody = netperf.tcp_stream(server.own_address, seconds=1, port=9)
+        nobody = services.netperf(server.own_address, seconds=1, port=9)
         with pytest.raises(ToolOutput, match="netserver listening"):
             trial.measure(repeat.repeated(nobody, seconds=2, grace=0), inside=server)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Callable
@@ -99,16 +98,14 @@ def first_write(folder: str, written_b: int) -> Columns:
     return {"latency_ns": first, "again_ns": [once(path) for path in paths]}
 
 
-def traverse(path: str, count: int, warm_up: int, dropper: tuple[str, int] | None) -> Columns:
-    """Run ``ls -R``, each time after dropping the caches if there is a dropper."""
+def traverse(path: str, count: int, warm_up: int) -> Columns:
+    """Run ``ls -R``; once before that in an empty folder, which loads ``ls`` from the disk."""
     with tempfile.TemporaryDirectory() as empty:
-        times = []
-        for _ in range(warm_up + count):
-            if dropper:
-                drop(*dropper)
-                listing(empty)  # reads the program itself from the disk
-            time_cpu()
-            times.append(listing(path))
+        listing(empty)
+    times = []
+    for _ in range(warm_up + count):
+        time_cpu()
+        times.append(listing(path))
     return {"latency_ns": times[warm_up:]}
 
 
@@ -122,14 +119,6 @@ def listing(path: str) -> int:
     if status != 0:
         raise OSError(f"ls -R {path} ended with {os.waitstatus_to_exitcode(status)}")
     return ended - began
-
-
-def drop(host: str, port: int) -> None:
-    """Ask the host's program to drop the caches, and wait until it has."""
-    with socket.create_connection((host, port), timeout=60) as connection:
-        answer = connection.makefile().readline().strip()
-    if answer != "dropped":
-        raise OSError(f"the caches were not dropped: {answer}")
 
 
 #: Each with the number of operations per row.

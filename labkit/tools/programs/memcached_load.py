@@ -3,7 +3,7 @@
 The text of this file is the argument of ``python3 -c``; it needs only Python's standard library::
 
     text address=A port=11211 seconds=5 warmup=0.5 workers=4 connections=50 size=32 keys=10000
-         sets=1 gets=10 rows=50000
+         sets=1 gets=10 rows=5000
     binary ...
 
 All keys are stored first. Then each worker, a process, keeps one operation under way on each of its
@@ -26,8 +26,6 @@ import select
 import socket
 import sys
 from array import array
-from collections.abc import Callable
-from functools import partial
 from math import ceil
 from random import Random
 from struct import Struct
@@ -47,22 +45,17 @@ GET, SET = 0, 1
 TIMES = ("seconds", "warmup")
 
 
-def text_set(key: bytes, value: bytes) -> bytes:
-    """Return the request that stores a value, in the text protocol."""
+def text_request(kind: int, key: bytes, value: bytes) -> bytes:
+    """Return a SET or GET of the text protocol."""
+    if kind == GET:
+        return b"get %b\r\n" % key
     return b"set %b 0 0 %d\r\n%b\r\n" % (key, len(value), value)
-
-
-def text_get(key: bytes) -> bytes:
-    """Return the request for a value, in the text protocol."""
-    return b"get %b\r\n" % key
 
 
 def text_answer(data: bytes, size: int) -> int:
     """Return 1 for what was stored or found, 0 for what is not there, -1 for part of an answer."""
-    if data == b"STORED\r\n":
-        return 1
-    if data == b"END\r\n":
-        return 0
+    if data in (b"STORED\r\n", b"END\r\n"):
+        return int(data == b"STORED\r\n")
     if data.startswith(b"VALUE "):
         wanted = data.find(b"\r\n") + 2 + size + 7
         if len(data) < wanted or b"\r\n" not in data:
@@ -74,15 +67,11 @@ def text_answer(data: bytes, size: int) -> int:
     raise ValueError(f"memcached answered {data[:80]!r}")
 
 
-def binary_set(key: bytes, value: bytes) -> bytes:
-    """Return the request that stores a value, in the binary protocol."""
-    total = 8 + len(key) + len(value)
-    return HEADER.pack(0x80, SET, len(key), 8, 0, 0, total, 0, 0) + bytes(8) + key + value
-
-
-def binary_get(key: bytes) -> bytes:
-    """Return the request for a value, in the binary protocol."""
-    return HEADER.pack(0x80, GET, len(key), 0, 0, 0, len(key), 0, 0) + key
+def binary_request(kind: int, key: bytes, value: bytes) -> bytes:
+    """Return a SET or GET of the binary protocol; a SET has 8 bytes of flags and expiry."""
+    body = key if kind == GET else bytes(8) + key + value
+    extras = len(body) - len(key) - len(value) if kind == SET else 0
+    return HEADER.pack(0x80, kind, len(key), extras, 0, 0, len(body), 0, 0) + body
 
 
 def binary_answer(data: bytes, size: int) -> int:
@@ -100,10 +89,7 @@ def binary_answer(data: bytes, size: int) -> int:
     raise ValueError(f"memcached answered {data[:80]!r}")
 
 
-PROTOCOLS = {
-    "text": (text_set, text_get, text_answer),
-    "binary": (binary_set, binary_get, binary_answer),
-}
+PROTOCOLS = {"text": (text_request, text_answer), "binary": (binary_request, binary_answer)}
 
 
 def key(number: int) -> bytes:
@@ -112,21 +98,19 @@ def key(number: int) -> bytes:
 
 
 class Worker:
-    """The connections of one process, and what their operations took."""
+    """The connections of one process, and the times of their operations."""
 
     def __init__(self, load: SimpleNamespace, sockets: list[socket.socket], number: int) -> None:
-        self.make_set, self.make_get, self.answer = PROTOCOLS[load.protocol]
-        self.load, self.begin, self.end = load, 0, 0
-        self.place, self.value = 0, b"x" * load.size
+        self.request, self.answer = PROTOCOLS[load.protocol]
+        self.load, self.place, self.value = load, 0, b"x" * load.size
         random = Random(number)
         self.names = [key(random.randrange(load.keys)) for _ in range(DRAWN)]
         self.sockets = {one.fileno(): one for one in sockets}
-        cycle = load.sets + load.gets
-        self.turns = {fd: random.randrange(cycle) for fd in self.sockets}
+        self.turns = {fd: random.randrange(load.sets + load.gets) for fd in self.sockets}
         self.sent, self.kind = dict.fromkeys(self.sockets, 0), dict.fromkeys(self.sockets, GET)
         self.partial: dict[int, bytes] = {}
         self.starts, self.latencies, self.kinds = array("q"), array("q"), array("b")
-        self.answers, self.besides = [0, 0], 0
+        self.missed = self.besides = 0
 
     def ask(self, fd: int) -> None:
         """Send the next request of a connection."""
@@ -134,13 +118,13 @@ class Worker:
         self.turns[fd] = (turn + 1) % (load.sets + load.gets)
         name = self.names[self.place]
         self.place = (self.place + 1) % DRAWN
-        self.kind[fd] = SET if turn < load.sets else GET
-        request = self.make_set(name, self.value) if turn < load.sets else self.make_get(name)
+        self.kind[fd] = kind = SET if turn < load.sets else GET
+        request = self.request(kind, name, self.value)
         self.sent[fd] = monotonic_ns()
         if os.write(fd, request) != len(request):
             raise OSError("a request did not fit into its connection")
 
-    def read(self, fd: int) -> bool:
+    def read(self, fd: int, begin: int, end: int) -> bool:
         """Read what has arrived; return whether that completes an operation."""
         received = os.read(fd, 65_536)
         now = monotonic_ns()
@@ -151,19 +135,18 @@ class Worker:
         if status < 0:
             self.partial[fd] = data
             return False
-        if not self.begin <= self.sent[fd] < self.end:
+        if not begin <= self.sent[fd] < end:
             self.besides += 1
             return True
-        self.starts.append(self.sent[fd] - self.begin)
+        self.starts.append(self.sent[fd] - begin)
         self.latencies.append(now - self.sent[fd])
         self.kinds.append(self.kind[fd])
-        if self.kind[fd] == GET:
-            self.answers[status] += 1
+        self.missed += status == 0
         return True
 
     def run(self, begin: int, end: int) -> dict[str, Any]:
         """Send until the end and until all is answered; return what was measured from `begin`."""
-        self.begin, self.end, began, poll = begin, end, monotonic_ns(), select.epoll()
+        began, poll = monotonic_ns(), select.epoll()
         for fd in self.sockets:
             poll.register(fd, select.EPOLLIN)
             self.ask(fd)
@@ -173,14 +156,15 @@ class Worker:
             if not ready:
                 raise TimeoutError(f"memcached did not answer for {PATIENCE:g} s")
             for fd, _ in ready:
-                if self.read(fd):
-                    if monotonic_ns() < end:
-                        self.ask(fd)
-                    else:
-                        under_way -= 1
+                if not self.read(fd, begin, end):
+                    continue
+                if monotonic_ns() < end:
+                    self.ask(fd)
+                else:
+                    under_way -= 1
         return {
             "columns": (self.starts, self.latencies, self.kinds),
-            "answers": self.answers,
+            "missed": self.missed,
             "besides": self.besides,
             "cpu_ns": process_time_ns(),
             "wall_ns": monotonic_ns() - began,
@@ -196,9 +180,9 @@ def connect(load: SimpleNamespace) -> socket.socket:
 
 def fill(load: SimpleNamespace, connection: socket.socket) -> None:
     """Store every key, so that every GET finds a value."""
-    make_set, _, answer = PROTOCOLS[load.protocol]
+    request, answer = PROTOCOLS[load.protocol]
     for number in range(load.keys):
-        connection.sendall(make_set(key(number), b"x" * load.size))
+        connection.sendall(request(SET, key(number), b"x" * load.size))
         data = b""
         while answer(data, load.size) < 0:
             received = connection.recv(65_536)
@@ -207,8 +191,8 @@ def fill(load: SimpleNamespace, connection: socket.socket) -> None:
             data += received
 
 
-def start(run: Callable[[], dict[str, Any]]) -> BinaryIO:
-    """Run a function in another process; return the pipe of its result or error."""
+def start(worker: Worker, begin: int, end: int) -> BinaryIO:
+    """Run a worker in another process; return the pipe of its result or error."""
     reading, writing = os.pipe()
     if os.fork():
         os.close(writing)
@@ -216,7 +200,7 @@ def start(run: Callable[[], dict[str, Any]]) -> BinaryIO:
     try:
         with os.fdopen(writing, "wb") as out:
             try:
-                result: dict[str, Any] | str = run()
+                result: dict[str, Any] | str = worker.run(begin, end)
             except (OSError, ValueError) as error:
                 result = f"{type(error).__name__}: {error}"
             pickle.dump(result, out)
@@ -251,7 +235,7 @@ def report(load: SimpleNamespace, workers: list[dict[str, Any]]) -> None:
         "set": summary(latencies[SET]),
         "get": summary(latencies[GET]),
         "all": summary(latencies[SET] + latencies[GET]),
-        "missed": sum(one["answers"][0] for one in workers),
+        "missed": sum(one["missed"] for one in workers),
         "besides": load.keys + sum(one["besides"] for one in workers),
         "elapsed_ns": last,
         "cpu_ns": sum(one["cpu_ns"] for one in workers),
@@ -271,16 +255,14 @@ def main(protocol: str, *options: str) -> None:
     load = SimpleNamespace(protocol=protocol, address=address, **numbers)
     sockets = [connect(load) for _ in range(load.workers * load.connections)]
     fill(load, sockets[0])
-    parts = [sockets[number :: load.workers] for number in range(load.workers)]
-    workers = [Worker(load, part, number) for number, part in enumerate(parts)]
+    workers = [Worker(load, sockets[n :: load.workers], n) for n in range(load.workers)]
     gc.collect()
     gc.freeze()
     gc.disable()
     begin = monotonic_ns() + round(load.warmup * 1e9)
     end = begin + round(load.seconds * 1e9)
-    pipes = [start(partial(worker.run, begin, end)) for worker in workers]
-    results = [pickle.load(pipe) for pipe in pipes]
-    for _ in pipes:
+    results = [pickle.load(pipe) for pipe in [start(worker, begin, end) for worker in workers]]
+    for _ in workers:
         os.wait()
     if failures := [one for one in results if isinstance(one, str)]:
         raise ConnectionError(failures[0])

@@ -12,8 +12,8 @@ Structs are those of ``thrift --gen py:dynamic``, and are read and written by th
 compiled protocol where that is installed. The text of this file is the argument of ``python3 -c``,
 so that the same program runs in a container, in a chroot, on a host and on the generator::
 
-    serve port=9090 transport=buffered
-    closed address=A port=9090 transport=T call=nothing size=0 calls=10000 warmup=500 pause=0
+    serve port=9090
+    closed address=A port=9090 call=nothing size=0 calls=10000 warmup=500 log=L pause=0
     open ... rate=2000
     busy seconds=0
 
@@ -37,76 +37,48 @@ from thrift.protocol.TBase import TBase
 from thrift.protocol.TBinaryProtocol import TBinaryProtocolAcceleratedFactory
 from thrift.Thrift import TApplicationException, TMessageType, TType
 from thrift.transport.TSocket import TServerSocket, TSocket
-from thrift.transport.TTransport import (
-    TBufferedTransportFactory,
-    TFramedTransportFactory,
-    TTransportException,
-)
+from thrift.transport.TTransport import TBufferedTransport, TTransportException
 
-TRANSPORTS = {"buffered": TBufferedTransportFactory, "framed": TFramedTransportFactory}
 #: An open loop sleeps until so many ns before a call is due, and then polls the clock. Long enough
 #: for a sleep that ends late; a client that never sleeps would be preempted by the scheduler.
 SPIN_NS = 50_000
 Column = Any  # an array of 64-bit integers
 
 
-def struct(name: str, *fields: tuple[int, int, str, str | None]) -> type:
-    """Return the class of a struct: each field is (number, type, name, detail of the type)."""
-    spec: list[Any] = [None] * (max((number for number, *_ in fields), default=-1) + 1)
-    for number, kind, label, detail in fields:
-        spec[number] = (number, kind, label, detail, None)
-    labels = tuple(label for _, _, label, _ in fields)
+def struct(name: str, number: int = 0, kind: int = 0, label: str = "", detail: str = "") -> type:
+    """Return the class of a struct with one field or none."""
+    labels = (label,) if label else ()
 
     def begin(self: Any, *values: Any) -> None:
-        for place, label in enumerate(labels):
-            setattr(self, label, values[place] if place < len(values) else None)
+        for label in labels:
+            setattr(self, label, values[0] if values else None)
 
-    body = {"__slots__": labels, "__init__": begin, "thrift_spec": tuple(spec)}
-    return type(name, (TBase,), body)
+    spec = (*[None] * number, (number, kind, label, detail or None, None)) if label else ()
+    return type(name, (TBase,), {"__slots__": labels, "__init__": begin, "thrift_spec": spec})
 
 
 #: The arguments and the result of every call.
 CALLS = {
     "nothing": (struct("nothing_args"), struct("nothing_result")),
-    "receive": (
-        struct("receive_args", (1, TType.STRING, "data", "BINARY")),
-        struct("receive_result"),
-    ),
+    "receive": (struct("receive_args", 1, TType.STRING, "data", "BINARY"), struct("no_result")),
     "send": (
-        struct("send_args", (1, TType.I32, "size", None)),
-        struct("send_result", (0, TType.STRING, "success", "BINARY")),
+        struct("send_args", 1, TType.I32, "size"),
+        struct("send_result", 0, TType.STRING, "success", "BINARY"),
     ),
 }
 
 
-def protocol(endpoint: TSocket, transport: str) -> Any:
+def protocol(endpoint: TSocket) -> Any:
     """Return the accelerated binary protocol over a connected socket that delays nothing."""
     endpoint.handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    wrapped = TRANSPORTS[transport]().getTransport(endpoint)
-    return TBinaryProtocolAcceleratedFactory().getProtocol(wrapped)
+    return TBinaryProtocolAcceleratedFactory().getProtocol(TBufferedTransport(endpoint))
 
 
-class Handler:
-    """What the service does when it is called."""
+def process(wire: Any, made: dict[int, bytes]) -> None:
+    """Answer one call, as a generated processor does.
 
-    def __init__(self) -> None:
-        self.known: dict[int, bytes] = {}
-
-    def nothing(self, args: Any) -> None:
-        """Return at once."""
-
-    def receive(self, args: Any) -> None:
-        """Take bytes and return nothing."""
-
-    def send(self, args: Any) -> bytes:
-        """Return so many bytes; made once, since it is not the memory that is measured."""
-        if args.size not in self.known:
-            self.known[args.size] = bytes(args.size)
-        return self.known[args.size]
-
-
-def process(wire: Any, handler: Handler) -> None:
-    """Answer one call, as a generated processor does."""
+    Bytes to return are made once, since it is not the memory that is measured.
+    """
     name, _, number = wire.readMessageBegin()
     if name not in CALLS:
         wire.skip(TType.STRUCT)
@@ -118,25 +90,30 @@ def process(wire: Any, handler: Handler) -> None:
         args = arguments()
         args.read(wire)
         wire.readMessageEnd()
-        value = getattr(handler, name)(args)
-        answer, kind = (result() if value is None else result(value)), TMessageType.REPLY
+        kind = TMessageType.REPLY
+        if name == "send":
+            if args.size not in made:
+                made[args.size] = bytes(args.size)
+            answer = result(made[args.size])
+        else:
+            answer = result()
     wire.writeMessageBegin(name, kind, number)
     answer.write(wire)
     wire.writeMessageEnd()
     wire.trans.flush()
 
 
-def serve(port: str, transport: str) -> None:
+def serve(port: str) -> None:
     """Answer one connection after the other in one thread, as Thrift's simple server does."""
     listening = TServerSocket("0.0.0.0", int(port), socket_family=socket.AF_INET)
     listening.listen()
-    handler = Handler()
+    made: dict[int, bytes] = {}
     gc.freeze()
     while True:
-        wire = protocol(listening.accept(), transport)
+        wire = protocol(listening.accept())
         try:
             while True:
-                process(wire, handler)
+                process(wire, made)
         except TTransportException:
             wire.trans.close()
 
@@ -207,53 +184,38 @@ def columns(calls: int) -> list[Column]:
     return [array("q", bytes(8 * calls)) for _ in range(3)]
 
 
-def write(log: str, due: Column, sent: Column, ended: Column) -> None:
-    """Write a row a call in ns: when it was due since the first was, how late it was sent, latency.
+def waited() -> tuple[int, int] | None:
+    """Return how long this process was ready and had no CPU (ns), and how often it got one.
 
-    The latency counts from when the call was due.
+    None where the kernel does not count it.
     """
-    from pathlib import Path
-
-    calls = zip(due, sent, ended, strict=True)
-    rows = [f"{begin - due[0]},{real - begin},{end - begin}\n" for begin, real, end in calls]
-    text = "".join(["start_ns,lateness_ns,latency_ns\n", *rows])
-    if log == "-":
-        sys.stdout.write(text)
-    else:
-        Path(log).write_text(text, encoding="ascii")
+    try:
+        with open("/proc/self/schedstat") as file:  # noqa: PTH123 - a server imports no pathlib
+            _, delay, slices = map(int, file.read().split())
+    except (OSError, ValueError):
+        return None
+    return delay, slices
 
 
 def punctual() -> None:
     """Let sleeps end on time: by default the kernel may add 50 us, all of `SPIN_NS`."""
-    from pathlib import Path
-
-    with suppress(OSError):  # not permitted: calls are sent late, which their lateness shows
-        Path("/proc/self/timerslack_ns").write_text("1", encoding="ascii")
-
-
-def waited() -> tuple[int, int]:
-    """Return how long this process was ready and had no CPU (ns), and how often it got one.
-
-    Both are -1 where the kernel does not count them.
-    """
-    from pathlib import Path  # not for the server: under a quota its start is slow enough
-
-    try:
-        _, delay, slices = map(int, Path("/proc/self/schedstat").read_text().split())
-    except (OSError, ValueError):
-        return -1, -1
-    return delay, slices
+    # Where it is not permitted, calls are sent late, which their lateness shows.
+    with suppress(OSError), open("/proc/self/timerslack_ns", "w") as file:  # noqa: PTH123
+        file.write("1")
 
 
 def client(mode: str, given: dict[str, str]) -> None:
-    """Measure calls, then write the results."""
+    """Measure calls, then write the summary, and a row a call in ns.
+
+    A row is when a call was due since the first was, how late it was sent, and its latency, which
+    counts from when it was due.
+    """
     endpoint = TSocket(given["address"], int(given["port"]))
     endpoint.open()
-    wire = protocol(endpoint, given["transport"])
+    wire = protocol(endpoint)
     make = caller(wire, given["call"], int(given["size"]))
     before = columns(int(given["warmup"]))
     due, sent, ended = columns(int(given["calls"]))
-    waited()  # imports its modules before the calls
     punctual()
     gc.collect()
     gc.freeze()
@@ -264,19 +226,26 @@ def client(mode: str, given: dict[str, str]) -> None:
         open_loop(make, due, sent, ended, round(1e9 / float(given["rate"])))
     else:
         closed_loop(make, due, sent, ended, float(given["pause"]))
-    delay, slices = (now - then for now, then in zip(waited(), began, strict=True))
+    stopped = waited()
     wire.trans.close()
     summary = {
         "mode": mode,
         "calls": len(due),
         "elapsed_ns": ended[-1] - due[0],
         "accelerated": getattr(wire, "_fast_encode", None) is not None,
-        "delay_ns": delay if began[0] >= 0 else None,
-        "slices": slices,
+        "delay_ns": stopped[0] - began[0] if began and stopped else None,
+        "slices": stopped[1] - began[1] if began and stopped else 0,
         "warmup_ns": [end - begin for begin, _, end in zip(*before, strict=True)],
     }
     print(json.dumps(summary))
-    write(given["log"], due, sent, ended)
+    calls = zip(due, sent, ended, strict=True)
+    rows = [f"{begin - due[0]},{real - begin},{end - begin}\n" for begin, real, end in calls]
+    text = "".join(["start_ns,lateness_ns,latency_ns\n", *rows])
+    if given["log"] == "-":
+        sys.stdout.write(text)
+    else:
+        with open(given["log"], "w") as file:  # noqa: PTH123
+            file.write(text)
 
 
 def busy(seconds: float) -> None:
@@ -291,7 +260,7 @@ def main(mode: str, *options: str) -> None:
     """Run one mode with its options, each as name=value."""
     given = dict(option.split("=", 1) for option in options)
     if mode == "serve":
-        serve(given["port"], given["transport"])
+        serve(given["port"])
     elif mode == "busy":
         busy(float(given["seconds"]))
     else:

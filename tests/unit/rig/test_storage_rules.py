@@ -178,8 +178,6 @@ def test_conditions_with_a_missing_storage_or_cache_are_infeasible() -> None:
     rig.missing = {"cold-cache": "not root"}
     assert ColdCache().feasibility(rig, "cold", {}) == "not root"
     assert ColdCache().feasibility(rig, "warm", {}) is None
-    # What drops caches is a placement too.
-    assert ColdCache().feasibility(rig_lacking(rules="not read"), "cold", {}) == "not read"
     for name in (*DRIVERS, *MOUNTS):
         assert ContainerStorage().feasibility(rig_lacking(docker="none"), name, {}) == "none"
 

@@ -1,4 +1,4 @@
-"""What the tools printed and logged when they were recorded, and the parser of each."""
+"""Recorded output of every tool, with the parser of each."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ from typing import NamedTuple
 from labkit.hosts import LocalHost
 from labkit.hosts.host import Result
 from labkit.tools import (
-    bonnie,
     datagrams,
     file_operations,
-    fio,
     h2load,
     iperf3,
-    linpack,
     memcached,
     memtier,
-    netperf,
     pgbench,
+    services,
     sfnt_pingpong,
     sockperf,
-    stream,
-    stress_ng,
-    sysbench,
     thrift_rpc,
     wrk2,
 )
@@ -51,38 +45,35 @@ class Recording(NamedTuple):
         return self.parse(*self.texts())
 
 
+HTTP = partial(h2load.parse, rate=200, seconds=1.0, connections=10, warmup=0.5)
 RECORDINGS = {
-    "bonnie": Recording(bonnie.parse, "bonnie.txt"),
+    "bonnie": Recording(services.parse_bonnie, "bonnie.txt"),
     "datagrams": Recording(partial(datagrams.parse, rate=2000), "sockperf-throughput.txt"),
     "file_operations": Recording(file_operations.parse, "file-operations-open.txt"),
-    "fio": Recording(fio.parse, "fio.json"),
-    "h2load": Recording(
-        partial(h2load.parse, rate=200, seconds=1.0, connections=10, warmup=0.5),
-        "h2load.txt",
-        "h2load.log",
-    ),
+    "h2load": Recording(HTTP, "h2load.txt", "h2load.log"),
     "iperf3 tcp": Recording(iperf3.parse, "iperf3-tcp.json"),
     "iperf3 udp": Recording(partial(iperf3.parse, mbit_per_s=100), "iperf3-udp.json"),
-    "linpack": Recording(linpack.parse, "linpack.txt"),
+    "linpack": Recording(services.parse_linpack, "linpack.txt"),
     "memcached": Recording(memcached.parse, "memcached-text.txt", "memcached-text.log"),
     "memtier": Recording(memtier.parse, "memtier-memcache_text.txt", "memtier-memcache_text.json"),
-    "netperf": Recording(netperf.parse, "netperf.txt"),
+    "netperf": Recording(services.parse_netperf, "netperf.txt"),
     "pgbench": Recording(partial(pgbench.parse, rate=100), "pgbench.txt", "pgbench.log"),
     "sfnt_pingpong": Recording(
         partial(sfnt_pingpong.parse, size=64), "sfnt-udp.txt", "sfnt-udp-64.dat"
     ),
     "sockperf": Recording(sockperf.parse, "sockperf-block.txt", "sockperf-block.log"),
-    "stream": Recording(stream.parse, "stream.txt"),
-    "stress_ng": Recording(partial(stress_ng.parse, stressor="cpu"), "stress-ng.txt"),
-    "sysbench cpu": Recording(sysbench.parse, "sysbench-cpu.txt"),
-    "sysbench memory": Recording(sysbench.parse, "sysbench-memory.txt"),
+    "stream": Recording(services.parse_stream, "stream.txt"),
     "thrift_rpc": Recording(thrift_rpc.parse, "thrift-closed.txt", "thrift-closed.log"),
     "wrk2": Recording(partial(wrk2.parse, rate=3000, seconds=5), "wrk2-1k.txt"),
 }
 
 
-class WithoutTools(LocalHost):
-    """A host on which no program is found."""
+class Prints(LocalHost):
+    """A host on which every program prints the same, or (127) is not found."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__()
+        self.text, self.status = text, status
 
     def run(self, *argv: str, **options: object) -> Result:
-        return Result(argv, self.name, 127, "", f"{argv[0]}: not found", 0.0)
+        return Result(argv, self.name, self.status, self.text, "", 0.0)

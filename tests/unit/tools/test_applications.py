@@ -1,9 +1,14 @@
-"""The applications of the network studies: commands, words, and published ports."""
+"""The applications of the network studies: commands, common names, recorded numbers, flags."""
 
 from __future__ import annotations
 
 import json
-import runpy
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +16,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recordings import ADDRESS, read
+from recordings import ADDRESS, HTTP, RECORDINGS, Prints, read
 
-from labkit.errors import ToolOutput, UsageError
+from labkit.errors import ToolMissing, ToolOutput, UsageError
 from labkit.hosts import LocalHost
-from labkit.hosts.target import Target
-from labkit.placement import Workload, docker
-from labkit.runtimes import networks
-from labkit.runtimes.verify import Expectation, check_nat
-from labkit.tools import base, h2load, iperf3, memcached, memtier, pgbench, wrk2
+from labkit.tools import base, h2load, iperf3, memcached, memtier, nginx, pgbench, wrk2
 from labkit.tools.applications import APPLICATIONS, LOADS, families, latency, with_tools
 from labkit.tools.base import Measurement
+from labkit.tools.parsing import own_cpu, saturated, split
 from labkit.units import column
 
-PROGRAM = Path(memcached.__file__).parent / "programs" / "memcached_load.py"
 #: What a recording was given, where that is not what the studies give.
 RECORDED = {"nginx": {"rate": 100, "connections": 10}}
 #: What each application printed, and its log.
@@ -44,159 +45,42 @@ def measurement(name: str) -> Measurement:
     return client.parse(*map(read, PRINTED[name]))
 
 
-def test_applications_of_a_family_share_a_server() -> None:
+def test_applications_of_a_family_share_a_server_with_a_port_of_its_own() -> None:
     found = families(APPLICATIONS)
     assert list(found) == ["iperf3", "memcached", "nginx", "postgresql"] == list(LOADS)
     for several in found.values():
         assert len(several) == 2 and len({one.server() for one in several}) == 1
-    assert families(["nginx 1 MB"]) == {"nginx": [APPLICATIONS["nginx 1 MB"]]}
+    servers = [several[0].server() for several in found.values()]
+    assert len({server.port for server in servers}) == 4
+    assert {(server.protocol, server.image) for server in servers} == {("tcp", "apps")}
+    assert iperf3.server().protocols == ("tcp", "udp")
+    assert all("\nexec " in server.argv[2] for server in servers[2:])  # it replaces the shell
+
+
+LOADED = {
+    "iperf3 tcp": "--client 198.18.0.3 --time 7 --json",
+    "iperf3 udp": "--time 7 --udp --bitrate 0",
+    "memcached text": "text workers=4 connections=50 sets=1 gets=10 keys=10000",
+    "memcached binary": "binary workers=4 connections=50 sets=1 gets=10",
+    "nginx 1 KB": "--clients=100 --rps=30 --rate=3 --rate-period=1ms --requests=22500 "
+    "http://198.18.0.3:8080/1k.html",
+    "nginx 1 MB": "--clients=100 --rps=30 http://198.18.0.3:8080/1m.html",
+    "postgresql 300/s": "--client=100 --jobs=4 --rate=300 --time=9",
+    "postgresql 500/s": "--client=100 --jobs=4 --rate=500 --time=9",
+}
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_a_load_is_what_the_paper_gave_it(name: str) -> None:
+def test_a_load_is_that_of_the_paper(name: str) -> None:
     client = APPLICATIONS[name].client(ADDRESS, seconds=7)
-    said = " ".join(part for part in client.argv if len(part) < 100)
-    wanted = {
-        "iperf3 tcp": ["--time 7"],
-        "iperf3 udp": ["--time 7", "--udp", "--bitrate 0"],
-        "memcached text": ["workers=4", "connections=50", "sets=1", "gets=10", " text "],
-        "memcached binary": ["workers=4", "connections=50", "sets=1", "gets=10", " binary "],
-        "nginx 1 KB": ["--clients=100", "--rps=30", f"/{ADDRESS}:8080/1k.html"],
-        "nginx 1 MB": ["--clients=100", "--rps=30", f"/{ADDRESS}:8080/1m.html"],
-        "postgresql 300/s": ["--client=100", "--jobs=4", "--rate=300", "--time=9"],
-        "postgresql 500/s": ["--client=100", "--jobs=4", "--rate=500", "--time=9"],
-    }
-    assert all(one in said for one in wanted[name]), said
+    assert set(LOADED[name].split()) <= set(client.argv)
     assert client.target == ADDRESS and 7 <= client.seconds < 15
-    # What runs in a container can write no log that the harness sees.
-    assert "{log}" not in said
+    # A client in a container can write no log that the harness sees.
+    assert not any("{log}" in part for part in client.argv if len(part) < 100)
+    assert client.protocols == (("tcp", "udp") if name == "iperf3 udp" else ("",))
 
 
-@pytest.mark.parametrize("name", PRINTED)
-def test_what_an_application_says_is_in_the_words_of_the_studies(name: str) -> None:
-    found = measurement(name)
-    assert [one for one in found.metrics if column(one).kind == "other"] == []
-    assert all(flag.startswith(f"{name}: ") for flag in found.flags)
-    ends = {f"latency_ns_{one}" for one in ("mean", "min", "median", "p90", "p99", "p999", "max")}
-    if name.startswith("iperf3"):
-        assert not ends & set(found.metrics) and "requests_per_s" not in found.metrics
-    else:
-        assert ends <= set(found.metrics)
-
-
-def test_each_family_has_its_own_words() -> None:
-    tcp, udp = measurement("iperf3 tcp").metrics, measurement("iperf3 udp").metrics
-    assert tcp["throughput_mbit_per_s"] > 1000 and "lost_share" not in tcp
-    assert 0 < udp["lost_share"] < 1 and "reached" not in udp
-    text = measurement("memcached text").metrics
-    assert text["requests_per_s"] == text["operations_per_s"] and "reached" not in text
-    assert {"set_latency_ns_mean", "get_latency_ns_p99"} <= set(text)
-    slow = measurement("postgresql 500/s")
-    assert slow.metrics["offered_per_s"] == 500 and 0 < slow.metrics["reached"] < 0.5
-    assert slow.flags[0].startswith("postgresql 500/s: rate not reached")
-    took, lag = (slow.samples[one].mean() for one in ("latency_ns", "lag_ns"))
-    assert slow.metrics["service_latency_ns_mean"] == pytest.approx(took - lag)
-
-
-def test_what_a_request_fetched_is_shown() -> None:
-    whole = measurement("nginx 1 MB").metrics
-    assert whole["body_b"] == 1_048_576 and whole["not_200"] == 0
-    assert whole["throughput_mbit_per_s"] == pytest.approx(
-        1_048_576 * 8e-6 * whole["requests_per_s"]
-    )
-    client = APPLICATIONS["nginx 1 MB"].client(ADDRESS, seconds=1, **RECORDED["nginx"])
-    other = client.parse(read("h2load-404-inside.txt"), "")
-    # The rate is reached and no request fails: only this tells a page of 153 bytes from the file.
-    assert other.metrics["body_b"] == 153 and other.metrics["reached"] == 1
-    assert other.metrics["not_200"] == 100 and "were not the file" in other.flags[0]
-
-
-def test_a_request_is_as_late_as_the_rate_says() -> None:
-    rows = ["0\t200\t10", "1000\t200\t10", "5000\t200\t2000", "6000\t200\t10"]
-    log = "".join(f"{one}\n" for one in rows)
-    found = h2load.parse("starting benchmark...", log, rate=1000, seconds=1, connections=1)
-    assert found.samples["late_ns"].tolist() == [0, 0, 3_000_000, 3_000_000]
-    assert found.metrics["late_ns_mean"] == 1_500_000 and "body_b" not in found.metrics
-    words = APPLICATIONS["nginx 1 KB"].rename(found)
-    assert words["due_latency_ns_max"] == 5_000_000 and words["latency_ns_max"] == 2_000_000
-
-
-def test_transactions_before_the_measured_time_are_left_out() -> None:
-    text, log = read("pgbench.txt"), read("pgbench.log")
-    whole, late = (pgbench.parse(text, log, rate=100, warmup=one) for one in (0.0, 1.0))
-    assert len(whole.samples["latency_ns"]) == 207 == whole.messages == late.messages
-    assert 80 < len(late.samples["latency_ns"]) < 130 and late.samples["end_ns"].min() > 0
-    assert late.metrics["achieved_per_s"] == pytest.approx(107, abs=15)
-    with pytest.raises(ToolOutput, match="no transaction began"):
-        pgbench.parse(text, log, rate=100, warmup=60.0)
-
-
-def closing(transactions: int) -> tuple[str, str]:
-    """Return what pgbench says of a run of 3.3 s whose end is slow, since connections close."""
-    due = np.arange(0, 3_300_000, 10_000)[:transactions]
-    took = np.where(due < 2_300_000, 2_000, 400_000)
-    log = "".join(
-        f"0 {n} {slow} 0 5 {end} 0\n"
-        for n, (slow, end) in enumerate(zip(took, due + took, strict=True))
-    )
-    said = f"number of transactions actually processed: {len(due)}\n"
-    said += "number of failed transactions: 0 (0.000%)\n"
-    return said + "tps = 99.000000 (without initial connection time)\n", log
-
-
-def test_what_closing_its_connections_costs_pgbench_is_left_out() -> None:
-    text, log = closing(330)
-    found = pgbench.parse(text, log, rate=100, warmup=1.0, connections=100)
-    # The last transaction begins at 3.29 s; a hundred connections at 100/s close from 2.29 s on.
-    assert found.metrics["latency_ns_mean"] == 2_000_000 and found.flags == ()
-    assert found.metrics["achieved_per_s"] == pytest.approx(100, abs=1)
-    asked = pgbench.parse(text, log, rate=100, warmup=1.0, seconds=1.0, connections=100)
-    assert len(asked.samples["latency_ns"]) == 101 and asked.samples["end_ns"].max() <= 1.002e9
-    # Told of neither, it reads the slow end too.
-    open_ended = pgbench.parse(text, log, rate=100, warmup=1.0)
-    assert open_ended.metrics["latency_ns_mean"] > 100_000_000
-    with pytest.raises(ToolOutput, match="no transaction began"):
-        pgbench.parse(*closing(150), rate=100, warmup=1.0, connections=100)
-
-
-def test_a_backlog_has_samples_of_the_measured_time_though_all_were_due_before_it() -> None:
-    text, log = read("pgbench-rate-not-reached.txt"), read("pgbench-rate-not-reached.log")
-    found = pgbench.parse(text, log, rate=20_000, warmup=0.5)
-    due = found.samples["end_ns"] - found.samples["latency_ns"]
-    assert len(due) and (due < 0).all()
-    assert 0 < found.metrics["achieved_per_s"] < 20_000
-
-
-def test_requests_that_all_wait_for_earlier_ones_are_measured_without_a_latency() -> None:
-    # One answer in the measured time, to a request from before it; the next has none.
-    log = "0\t200\t500000\n500000\t-1\t400000\n"
-    found = h2load.parse(
-        "starting benchmark...", log, rate=1000, seconds=1, connections=1, warmup=0.3
-    )
-    assert found.metrics["achieved_per_s"] == 1 and found.metrics["failed"] == 1
-    assert len(found.samples["latency_ns"]) == 0 and "latency_ns_mean" not in found.metrics
-    words = APPLICATIONS["nginx 1 MB"].rename(found)
-    assert words["reached"] == 0.001 and "latency_ns_mean" not in words
-
-
-@pytest.mark.parametrize("protocol", memcached.PROTOCOLS)
-@pytest.mark.parametrize("size", [1, 32, 4096])
-def test_what_memcached_s_connections_carry_is_counted(protocol: str, size: int) -> None:
-    program = runpy.run_path(str(PROGRAM))
-    make_set, make_get, answer = program["PROTOCOLS"][protocol]
-    key, value = program["key"](7), b"x" * size
-    stored, held = b"STORED\r\n", b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (key, size, value)
-    if protocol == "binary":
-        head = program["HEADER"]
-        stored = head.pack(0x81, program["SET"], 0, 0, 0, 0, 0, 0, 0)
-        held = head.pack(0x81, program["GET"], 0, 4, 0, 0, 4 + size, 0, 0) + bytes(4) + value
-    # The program's own reader takes them for whole answers.
-    assert answer(stored, size) == answer(held, size) == 1
-    sent = len(make_set(key, value)) + len(stored), len(make_get(key)) + len(held)
-    assert memcached.carried(protocol, size) == sent
-
-
-def test_the_papers_loads_are_taken_where_they_are(
+def test_the_papers_tools_are_taken_where_they_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "wrk2").touch(mode=0o755)
@@ -206,91 +90,52 @@ def test_the_papers_loads_are_taken_where_they_are(
     assert list(found) == list(APPLICATIONS)
     assert found["nginx 1 MB"].tool == wrk2.TOOL
     assert found["memcached text"].tool == memcached.TOOL
-    assert {one.tool for one in with_tools({}).values()} == {
-        one.tool for one in APPLICATIONS.values()
-    }
     with pytest.raises(UsageError, match="unknown tool 'wrk'"):
         with_tools({"nginx": "wrk"})
     with pytest.raises(UsageError, match="unknown family"):
         with_tools({"iperf3": "iperf3"})
 
 
-def test_the_papers_loads_say_what_the_others_do() -> None:
-    # One that was asked for by name alone is taken, and missed by its probe.
-    found = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
-    cached = found["memcached text"]
-    assert cached.tool == memtier.TOOL and memtier.TOOL in cached.client(ADDRESS, seconds=3).argv
-    client = cached.client(ADDRESS, seconds=3)
-    said = client.parse(*(read(f"memtier-memcache_text.{one}") for one in ("txt", "json")))
-    # 2,006.72 KiB/s, as the tool printed it.
-    assert said.metrics["throughput_mbit_per_s"] == pytest.approx(16.439, rel=1e-4)
-    web = found["nginx 1 KB"]
-    assert web.tool == wrk2.TOOL
-    words = web.client(ADDRESS, seconds=5).parse(read("wrk2-1k.txt"), "").metrics
-    assert words["reached"] == pytest.approx(2935 / 3000, rel=1e-2) and words["latency_ns_mean"] > 0
-    assert words["throughput_mbit_per_s"] == pytest.approx(29.66, rel=1e-3)
-    assert words["answer_b"] == pytest.approx(1263, rel=1e-2)
+PAPERS = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
 
 
-def cached_for(ms: float) -> str:
-    """Return what memtier_benchmark wrote, as if it had sent for so long."""
-    report = json.loads(read("memtier-memcache_text.json"))
-    report["ALL STATS"]["Runtime"]["Total duration"] = ms
-    return json.dumps(report)
-
-
-@pytest.mark.parametrize(("spent", "flagged"), [("0m0.4s 0m0.3s", False), ("1m0s 0m1.2s", True)])
-def test_a_load_that_has_no_cpu_time_left_is_flagged(spent: str, flagged: bool) -> None:
-    elapsed = 62_000_000_000 if flagged else 1_000_000_000
-    said = f"\n@@ cpu 1 {elapsed}\n0m0.01s 0m0.01s\n{spent}\n"
-    found = with_tools({"memcached": "memtier_benchmark", "nginx": "wrk2"})
-    for name, text, log in (
-        ("memcached text", read("memtier-memcache_text.txt"), cached_for(elapsed / 1e6)),
-        ("nginx 1 KB", read("wrk2-1k.txt"), ""),
-    ):
-        client = found[name].client(ADDRESS, seconds=1)
-        measured = client.parse(text + said, log)
-        assert measured.metrics["tool_cpu"] == pytest.approx(0.987 if flagged else 0.7, abs=0.001)
-        assert any("it may be the limit" in flag for flag in measured.flags) == flagged
-
-
-def test_a_load_whose_process_outlasts_it_is_flagged_by_the_time_that_it_sent() -> None:
-    # As measured: 8.87 s of CPU time in a process of 10 s that sent for 9 s.
-    said = "\n@@ cpu 1 10000000000\n0m0.01s 0m0.01s\n0m2.9s 0m5.97s\n"
-    client = with_tools({"memcached": "memtier_benchmark"})["memcached text"].client(
-        ADDRESS, seconds=9
+def test_the_papers_tools_have_the_options_of_the_others() -> None:
+    client = PAPERS["memcached binary"].client(ADDRESS, seconds=3)
+    line = " ".join(client.argv[3:])
+    assert "-P memcache_binary -d 32 --key-maximum=10000" in line and "-t 4 -c 50" in line
+    assert "--ratio=1:10 --test-time=3 --print-percentiles=50,90,95,99,99.9" in line
+    first = json.loads(client.argv[3])["first"]  # it stores every key before it measures
+    assert {"--key-pattern=P:P", "allkeys", "--ratio=1:0", "8"} <= set(first)
+    assert "wrk2 --latency -t 2 -c 100 -d 3s -R 3000" in " ".join(
+        PAPERS["nginx 1 KB"].client(ADDRESS, seconds=3).argv[4:]
     )
-    measured = client.parse(read("memtier-memcache_text.txt") + said, cached_for(9000))
-    assert measured.metrics["tool_cpu"] == pytest.approx(0.9856, abs=1e-4)
-    assert any("it may be the limit" in flag for flag in measured.flags)
 
 
-def test_a_metered_command_tells_its_cpu_time_and_keeps_its_status() -> None:
-    ended = LocalHost().run(
-        *base.metered(("sh", "-c", "seq 3000000 >/dev/null; echo hi; exit 3")), check=False
-    )
-    assert ended.status == 3 and ended.stdout.startswith("hi\n")
-    share = base.own_cpu(ended.stdout, 1)
-    assert share is not None and 0 < share <= 1.1
-    assert base.own_cpu("hi\n", 1) is None
+@pytest.mark.parametrize("name", PRINTED)
+def test_metrics_have_the_names_of_the_studies(name: str) -> None:
+    found = measurement(name)
+    assert [one for one in found.metrics if column(one).kind == "other"] == []
+    assert all(flag.startswith(f"{name}: ") for flag in found.flags)
+    ends = {f"latency_ns_{one}" for one in ("mean", "min", "median", "p90", "p99", "p999", "max")}
+    assert (ends <= set(found.metrics)) == (not name.startswith("iperf3"))
 
 
-@pytest.mark.parametrize(("threads", "share"), [(1, 1.0), (2, 0.5), (4, 0.25), (8, 0.25)])
-def test_a_load_cannot_use_more_cpus_than_it_has_threads(threads: int, share: float) -> None:
-    said = "\n@@ cpu 4 10000000000\n0m0.01s 0m0.01s\n0m4.0s 0m6.0s\n"
-    assert base.own_cpu(said, threads) == pytest.approx(share)
-
-
-@given(st.integers(1, 20_000), st.integers(1, 500))
-def test_connections_of_h2load_open_at_the_rate(rate: int, connections: int) -> None:
-    at_once, period = h2load._opening(rate, connections)
-    assert 1 <= at_once <= connections and period >= 1
-    if rate % 1000 == 0 and rate // 1000 <= connections:
-        assert (at_once, period) == (rate // 1000, 1)
-    if 1000 * at_once == rate * period:
-        return
-    # Only where no period of up to 20 ms has a whole number of connections.
-    assert all(rate * p % 1000 or rate * p // 1000 > connections for p in range(1, 21))
+def test_each_family_has_its_own_metrics() -> None:
+    tcp, udp = measurement("iperf3 tcp").metrics, measurement("iperf3 udp").metrics
+    assert tcp["throughput_mbit_per_s"] > 1000 and "lost_share" not in tcp
+    assert 0.49 < udp["lost_share"] < 0.5 and "reached" not in udp
+    text = measurement("memcached text").metrics
+    assert text["requests_per_s"] == text["operations_per_s"] and "reached" not in text
+    assert {"set_latency_ns_mean", "get_latency_ns_p99"} <= set(text)
+    slow = measurement("postgresql 500/s")
+    assert slow.metrics["offered_per_s"] == 500 and 0 < slow.metrics["reached"] < 0.5
+    assert slow.flags[0].startswith("postgresql 500/s: rate not reached")
+    took, lag = (slow.samples[one].mean() for one in ("latency_ns", "lag_ns"))
+    assert slow.metrics["service_latency_ns_mean"] == pytest.approx(took - lag)
+    whole = measurement("nginx 1 MB").metrics
+    assert whole["body_b"] == 1_048_576 and whole["not_200"] == 0
+    carried = 1_048_576 * 8e-6 * whole["requests_per_s"]
+    assert whole["throughput_mbit_per_s"] == pytest.approx(carried)
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=50))
@@ -303,34 +148,295 @@ def test_latencies_are_in_order_and_were_measured(values: list[int]) -> None:
     assert latency(np.empty(0, dtype=np.int64)) == {}
 
 
-# Ports that are published for both transports
+def test_iperf3_has_what_was_received_and_its_cpu_time() -> None:
+    metrics = RECORDINGS["iperf3 tcp"].measurement().metrics
+    end = json.loads(read("iperf3-tcp.json"))["end"]
+    assert metrics["throughput_mbit_per_s"] == end["sum_received"]["bits_per_second"] / 1e6
+    assert metrics["retransmits"] == end["sum_sent"]["retransmits"]
+    both = metrics["tool_client_cpu_user"] + metrics["tool_client_cpu_system"]
+    assert metrics["tool_client_cpu"] == pytest.approx(both, rel=0.01)
+    slow = iperf3.parse(read("iperf3-udp.json"), mbit_per_s=200)
+    assert slow.metrics["jitter_ns"] > 0 and slow.metrics["requested_mbit_per_s"] == 200
+    assert slow.flags == ("rate not reached: 100.1 of 200.0 per second (Mbit, sent)",)
 
 
-SITE = Target(LocalHost(), ADDRESS)
-RULE = "ip daddr 198.18.0.3 {} dport 5201 counter packets {} bytes 0 dnat to 198.19.0.2:5201"
+def test_h2load_s_lines_are_samples_of_the_measured_time() -> None:
+    log = read("h2load.log")
+    measured = RECORDINGS["h2load"].measurement()
+    lines = np.array([line.split("\t") for line in log.splitlines()], dtype=np.int64)
+    lines = lines[np.argsort(lines[:, 0], kind="stable")]
+    first = lines[0, 0] + 500_000
+    kept = lines[(lines[:, 0] >= first) & (lines[:, 0] < first + 1_000_000)]
+    assert (measured.samples["latency_ns"] == kept[:, 2] * 1000).all()
+    starts = np.diff(measured.samples["start_ns"])
+    # Ten connections with 20 requests each in a second: one every 5 ms, not ten every 50 ms.
+    assert (starts >= 0).all() and np.median(starts) == pytest.approx(5e6, rel=0.5)
+    assert measured.metrics["achieved_per_s"] == pytest.approx(200, rel=0.02)
+    assert measured.messages == len(lines) == 300 and measured.flags == ()
 
 
-def ruleset(tcp: int | None, udp: int | None) -> dict[str, Any]:
-    counted = {"tcp": tcp, "udp": udp}
-    rules = [RULE.format(name, count) for name, count in counted.items() if count is not None]
-    return {"host_ruleset": "\n".join(rules), "addresses": {"eth0": ["198.19.0.2"]}}
+def test_h2load_s_rate_and_other_answers_are_flagged() -> None:
+    text, log = read("h2load-rate-not-reached.txt"), read("h2load-rate-not-reached.log")
+    slow = h2load.parse(text, log, rate=10_000, seconds=0.2, connections=100, warmup=0.1)
+    assert "finished in" not in text and slow.metrics["achieved_per_s"] == 1410
+    assert slow.flags[0].startswith("rate not reached: ") and slow.metrics["held_up"] > 0
+    assert "whose wait is in no latency" in slow.flags[-1]
+    other = HTTP(read("h2load-404.txt"), read("h2load-404.log"))
+    answers = len(other.samples["latency_ns"])
+    assert other.flags == (f"{answers} of {answers} answers were not the file",)
+    inside = HTTP(read("h2load-404-inside.txt"), "", rate=100).metrics
+    # The rate is reached and no request fails: only this tells a page of 153 bytes from the file.
+    assert inside["body_b"] == 153 and inside["not_200"] == 100 == inside["achieved_per_s"]
 
 
-def test_a_port_is_published_for_every_transport_that_it_takes() -> None:
-    both, one = iperf3.server(), Workload(("true",), 5201, "tcp")
-    options = networks.published(SITE, both)
-    assert options == [
-        *("--publish", f"{ADDRESS}:5201:5201/tcp"),
-        *("--publish", f"{ADDRESS}:5201:5201/udp"),
-    ]
-    assert networks.published(SITE, one) == options[:2]
-    assert networks.published(SITE, Workload(("true",), 0)) == []
-    assert networks.expected(SITE, docker("nat"), both)["protocols"] == ("tcp", "udp")
+def requests(*rows: str, **options: Any) -> Measurement:
+    given = {"rate": 1000, "seconds": 1, "connections": 1} | options
+    log = "".join(f"{row}\n" for row in rows)
+    return h2load.parse("starting benchmark...", log.replace(" ", "\t"), **given)
 
 
-def test_each_transport_needs_its_rule() -> None:
-    expected = Expectation("1", **networks.expected(SITE, docker("nat"), iperf3.server()))
-    assert list(check_nat(expected, ruleset(0, 0))) == []
-    for there, lacking in (((0, None), "udp"), ((None, 0), "tcp")):
-        said = f"no NAT rule leads from {ADDRESS}, port 5201/{lacking}, to it"
-        assert list(check_nat(expected, ruleset(*there))) == [said]
+def test_a_request_is_late_by_the_rate() -> None:
+    found = requests("0 200 10", "1000 200 10", "5000 200 2000", "7000 200 10")
+    assert found.samples["late_ns"].tolist() == [0, 0, 3_000_000, 4_000_000]
+    assert "body_b" not in found.metrics
+    named = APPLICATIONS["nginx 1 KB"].rename(found)
+    assert named["due_latency_ns_max"] == 5_000_000 and named["latency_ns_max"] == 2_000_000
+    # One answer in the measured time, to a request from before it; the next has none.
+    waiting = requests("0 200 500000", "500000 -1 400000", warmup=0.3)
+    assert waiting.metrics["achieved_per_s"] == 1 and waiting.metrics["failed"] == 1
+    assert not len(waiting.samples["latency_ns"]) and "latency_ns_mean" not in waiting.metrics
+    assert APPLICATIONS["nginx 1 MB"].rename(waiting)["reached"] == 0.001
+
+
+@pytest.mark.parametrize("step", [-900_000, 0, 20_000, 1_000_000])
+def test_a_step_of_the_wall_clock_is_taken_out_of_the_log_or_refused(step: int) -> None:
+    # After 0.1 s nothing is sent for 20 ms, and then what was due meanwhile.
+    starts = [120_000 if 100 <= n < 120 else n * 1000 for n in range(1000)]
+    rows = [f"{start + (step if n >= 500 else 0)} 200 300" for n, start in enumerate(starts)]
+    if step < 0:
+        with pytest.raises(ToolOutput, match="go back"):
+            requests(*rows, connections=10)
+        return
+    found = requests(*rows, connections=10)
+    assert found.metrics["late_ns_mean"] == pytest.approx(210_000)
+    assert found.metrics["achieved_per_s"] == 1000
+    expected = (f"the clock was set forward by {step / 1000:,.0f} ms",) if step else ()
+    assert found.flags == expected
+
+
+@given(st.integers(1, 20_000), st.integers(1, 500))
+def test_connections_of_h2load_open_at_the_rate(rate: int, connections: int) -> None:
+    at_once, period = h2load._opening(rate, connections)
+    assert 1 <= at_once <= connections and period >= 1
+    if 1000 * at_once != rate * period:
+        # Only where no period of up to 20 ms has a whole number of connections.
+        assert all(rate * p % 1000 or rate * p // 1000 > connections for p in range(1, 21))
+
+
+def test_pgbench_s_lines_are_samples_in_the_order_of_their_ends() -> None:
+    text, log = read("pgbench.txt"), read("pgbench.log")
+    whole = pgbench.parse(text, log, rate=100)
+    lines = np.array([line.split() for line in log.splitlines()], dtype=np.int64)
+    assert sorted(whole.samples["latency_ns"]) == sorted(lines[:, 2] * 1000)
+    assert (np.diff(whole.samples["end_ns"]) >= 0).all() and whole.flags == ()
+    assert (whole.samples["lag_ns"] <= whole.samples["latency_ns"]).all()
+    printed = float(text.partition("latency average = ")[2].split()[0])
+    assert whole.metrics["latency_ns_mean"] == pytest.approx(printed * 1e6, abs=600)
+    late = pgbench.parse(text, log, rate=100, warmup=1.0)
+    assert 80 < len(late.samples["latency_ns"]) < 130 and late.samples["end_ns"].min() > 0
+    with pytest.raises(ToolOutput, match="no transaction began"):
+        pgbench.parse(text, log, rate=100, warmup=60.0)
+    failed = text.replace("failed transactions: 0 (", "failed transactions: 2 (")
+    rest = "5 3 failed 0 1795223951 5 7\n6 3 failed 0 1795223951 5 7\n"
+    found = pgbench.parse(failed, log + rest, rate=100)
+    assert found.metrics["failed"] == 2 and "2 of" in found.flags[0]
+    assert len(found.samples["latency_ns"]) == log.count("\n")
+
+
+def test_pgbench_s_rate_is_flagged_and_a_backlog_has_samples() -> None:
+    text, log = read("pgbench-rate-not-reached.txt"), read("pgbench-rate-not-reached.log")
+    found = pgbench.parse(text, log, rate=20_000, warmup=0.5)
+    assert found.flags[0].startswith("rate not reached: ") and "of 20,000.0" in found.flags[0]
+    # What waits for a connection is late, and its latency includes that.
+    assert found.metrics["lag_ns_mean"] > 0.5 * found.metrics["latency_ns_mean"]
+    due = found.samples["end_ns"] - found.samples["latency_ns"]
+    assert len(due) and (due < 0).all()
+
+
+def closing(transactions: int) -> tuple[str, str]:
+    """Return what pgbench says of a run of 3.3 s whose end is slow, since connections close."""
+    due = np.arange(0, 3_300_000, 10_000)[:transactions]
+    took = np.where(due < 2_300_000, 2_000, 400_000)
+    ends = enumerate(zip(took, due + took, strict=True))
+    log = "".join(f"0 {n} {slow} 0 5 {end} 0\n" for n, (slow, end) in ends)
+    said = f"number of transactions actually processed: {len(due)}\n"
+    said += "number of failed transactions: 0 (0.000%)\n"
+    return said + "tps = 99.000000 (without initial connection time)\n", log
+
+
+def test_the_end_of_pgbench_in_which_connections_close_is_left_out() -> None:
+    found = pgbench.parse(*closing(330), rate=100, warmup=1.0, connections=100)
+    # The last transaction begins at 3.29 s; a hundred connections at 100/s close from 2.29 s on.
+    assert found.metrics["latency_ns_mean"] == 2_000_000 and found.flags == ()
+    assert found.metrics["achieved_per_s"] == pytest.approx(100, abs=1)
+    part = pgbench.parse(*closing(330), rate=100, warmup=1.0, seconds=1.0, connections=100)
+    assert len(part.samples["latency_ns"]) == 101 and part.samples["end_ns"].max() <= 1.002e9
+    with pytest.raises(ToolOutput, match="no transaction began"):
+        pgbench.parse(*closing(150), rate=100, warmup=1.0, connections=100)
+
+
+@pytest.mark.parametrize(("protocol", "mean"), [("text", 290e3), ("binary", 242e3)])
+def test_memtier_s_latencies_are_those_of_its_file(protocol: str, mean: float) -> None:
+    name = f"memtier-memcache_{protocol}"
+    metrics = memtier.parse(read(f"{name}.txt"), read(f"{name}.json"), besides=7)
+    stats = json.loads(read(f"{name}.json"))["ALL STATS"]
+    for prefix, key in (("set_", "Sets"), ("get_", "Gets"), ("", "Totals")):
+        printed = stats[key]["Percentile Latencies"]
+        for mine, theirs in (("median", "p50.00"), ("p99", "p99.00"), ("p999", "p99.90")):
+            value = metrics.metrics[f"{prefix}latency_ns_{mine}"]
+            assert value == pytest.approx(printed[theirs] * 1e6)
+    assert metrics.metrics["operations_per_s"] == stats["Totals"]["Ops/sec"]
+    carried = stats["Totals"]["KB/sec"] * 8192e-6
+    assert metrics.metrics["throughput_mbit_per_s"] == pytest.approx(carried)
+    assert metrics.metrics["latency_ns_mean"] == pytest.approx(mean, rel=0.01)
+    assert metrics.messages == stats["Totals"]["Count"] + 7
+    assert metrics.flags == ("100% of the GETs found nothing",)
+
+
+def test_wrk2_s_quantiles_are_read_as_exactly_as_they_are_printed() -> None:
+    measured = RECORDINGS["wrk2"].measurement()
+    values = [measured.metrics[f"latency_ns_{one}"] for one in ("median", "p90", "p99", "p999")]
+    assert values == [884_000, 1_455_000, 1_980_000, 2_790_000]
+    assert measured.metrics["latency_ns_mean"] == 894_000
+    assert measured.metrics["latency_ns_max"] == 4_034_000
+    assert measured.metrics["throughput_mbit_per_s"] == pytest.approx(29.66, rel=1e-3)
+    assert measured.metrics["answer_b"] == pytest.approx(1263, rel=1e-2)
+    # Its connections began one after the other: 2,926.5 a second were to be had.
+    assert measured.metrics["achieved_per_s"] == 2935.69 and measured.flags == ()
+    slow = RECORDINGS["wrk2"].parse(read("wrk2-1m-rate-not-reached.txt"), "")
+    assert slow.metrics["latency_ns_p999"] == 2.1e9
+    assert slow.metrics["latency_ns_median"] == 578_559_000
+    assert slow.flags == ("rate not reached: 1,965.0 of 2,926.5 per second",)
+    other = wrk2.parse(read("wrk2-404.txt"), rate=3000, seconds=3)
+    assert other.flags == ("8678 of 8678 answers were not the file",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "seconds", "name", "value"),
+    [
+        ("in 5.00s,", "in 999.80ms,", 1, "throughput_mbit_per_s", 17.68 * 2**20 * 8e-6 / 0.9998),
+        ("17.68MB", "1.05TB", 5, "answer_b", 1.05 * 2**40 / 14_677),
+        ("read\n", "read\n  Socket errors: connect 1, read 2, write 0, timeout 9\n", 5, "", 12),
+    ],
+)
+def test_wrk2_s_units_and_errors_are_read(
+    old: str, new: str, seconds: int, name: str, value: float
+) -> None:
+    text = read("wrk2-1k.txt").replace(old, new)
+    found = wrk2.parse(text, rate=3000, seconds=seconds)
+    assert found.metrics[name or "socket_errors"] == pytest.approx(value)
+    assert ("12 of 14677 errors" in found.flags) == (not name)
+
+
+def test_debian_s_wrk_is_not_taken_for_wrk2() -> None:
+    wrk = "wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer\nUsage: wrk\n  -c\n"
+    with pytest.raises(ToolMissing, match="wrk2"):
+        wrk2.probe(Prints(wrk))
+    usage = "wrk 4.0.0 [epoll] Copyright\nUsage: wrk\n    -R, --rate  <T>  work rate\n"
+    assert wrk2.probe(Prints(usage)) == "4.0.0"
+
+
+# Tools that are wrapped.
+
+
+def run(argv: tuple[str, ...], log: Path | str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *(part.replace("{log}", str(log)) for part in argv[1:])]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("destination", ["-", "{log}"])
+def test_files_become_the_log_wherever_the_tool_runs(tmp_path: Path, destination: str) -> None:
+    writes = ("sh", "-c", "echo $LC_ALL; echo 1 >a; echo 2 >b; mkdir c")
+    first = ("sh", "-c", "echo one; echo two")
+    ended = run(base.wrapped(writes, log=destination, first=first), tmp_path / "log")
+    log = "" if destination == "-" else (tmp_path / "log").read_text()
+    printed, files = split(ended.stdout, log)
+    assert files == "1\n2\n" and printed.splitlines()[:3] == ["once: one", "once: two", "C"]
+    assert [path.name for path in tmp_path.iterdir()] == ([] if destination == "-" else ["log"])
+
+
+def test_a_tool_that_is_ended_in_the_planned_time_is_read_and_a_failure_fails(
+    tmp_path: Path,
+) -> None:
+    late = ("sh", "-c", "echo 1 >a; exec sleep 60")
+    ended = run(base.wrapped(late, limit=2))
+    assert ended.returncode == 0 and split(ended.stdout, "")[1] == "1\n"
+    for status, limit in ((7, 0), (7, 5), (124, 0)):
+        argv = base.wrapped(("sh", "-c", f"exit {status}"), log="{log}", limit=limit)
+        assert run(argv, tmp_path / "log").returncode == status
+    missing = run(base.wrapped(("no-such-tool",)))
+    assert missing.returncode == 1 and missing.stderr == "no-such-tool: No such file or directory\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrapped_tool_s_cpu_time_is_a_share_of_its_own_cpus() -> None:
+    ended = run(base.wrapped(("sh", "-c", "seq 3000000 >/dev/null; echo hi")))
+    share = own_cpu(ended.stdout, 1)
+    assert ended.stdout.startswith("hi\n") and share is not None and 0 < share <= 1.1
+    assert own_cpu("hi\n", 1) is None and saturated(None) == saturated(0.9) == ()
+
+
+@pytest.mark.parametrize(("threads", "share"), [(1, 1.0), (2, 0.5), (4, 0.25), (8, 0.25)])
+def test_a_load_cannot_use_more_cpus_than_it_has_threads(threads: int, share: float) -> None:
+    spent = '\n@@ spent {"cpus": 4, "elapsed_ns": 10000000000, "cpu_ns": 10000000000}\n'
+    assert own_cpu(spent, threads) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "elapsed", "cpu", "expected"),
+    [
+        ("nginx 1 KB", ("wrk2-1k.txt", ""), 1.0, 0.7, 0.7),
+        ("nginx 1 KB", ("wrk2-1k.txt", ""), 62.0, 61.2, 0.987),
+        # As measured: 8.87 s of CPU time in a process of 10 s that sent for 3 s in 3 threads.
+        ("memcached text", ("memtier-memcache_text.txt", "memtier-memcache_text.json"), 4, 2.97, 1),
+    ],
+)
+def test_a_load_that_has_no_cpu_time_left_is_flagged(
+    name: str, files: tuple[str, str], elapsed: float, cpu: float, expected: float
+) -> None:
+    spent = {"cpus": 1, "elapsed_ns": elapsed * 1e9, "cpu_ns": cpu * 1e9}
+    text = f"{read(files[0])}\n@@ spent {json.dumps(spent)}\n\n@@ log\n{read(files[1])}"
+    measured = PAPERS[name].client(ADDRESS, seconds=5).parse(text, "")
+    assert measured.metrics["tool_cpu"] == pytest.approx(expected, abs=0.011)
+    assert any("it may be the limit" in flag for flag in measured.flags) == (expected > 0.95)
+
+
+needs_nginx = pytest.mark.skipif(
+    LocalHost().run("sh", "-c", "command -v nginx && command -v h2load", check=False).status != 0,
+    reason="nginx and nghttp2-client are not installed",
+)
+
+
+@needs_nginx
+def test_nginx_serves_both_files_to_h2load_from_its_work_folder() -> None:
+    port = 28_080
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)  # its worker is another user
+    with subprocess.Popen(nginx.server(port=port).argv, cwd=folder) as server:
+        try:
+            for _ in range(500):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.01)
+            for file, size in nginx.FILES.items():
+                options: dict[str, Any] = {"rate": 100, "seconds": 0.5, "connections": 5}
+                client = h2load.constant_rate("127.0.0.1", file=file, port=port, **options)
+                found = client.parse(run(client.argv).stdout, "")
+                assert found.metrics["not_200"] == 0 and found.metrics["body_b"] == size
+                assert len(found.samples["latency_ns"])
+        finally:
+            server.terminate()
+            server.wait()
+            assert [path.name for path in folder.iterdir()] == [f"nginx-{port}"]
+            shutil.rmtree(folder)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,9 +87,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[int]:
         process.kill()
 
 
-def load(port: int, protocol: str, **options: object) -> Client:
-    given = {"seconds": 0.2, "warmup": 0.05, "threads": 2, "connections": 3, "keys": 40}
-    return memcached.closed_loop("127.0.0.1", protocol=protocol, port=port, **(given | options))
+def load(port: int, protocol: str) -> Client:
+    options = {"seconds": 0.2, "threads": 2, "connections": 3, "keys": 40}
+    return memcached.closed_loop("127.0.0.1", protocol=protocol, port=port, **options)
 
 
 def run(client: Client) -> subprocess.CompletedProcess[str]:
@@ -99,7 +99,10 @@ def run(client: Client) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("server", ["", "slowly"], indirect=True)
 @pytest.mark.parametrize("protocol", memcached.PROTOCOLS)
-def test_every_operation_is_counted_and_timed(server: int, protocol: str) -> None:
+def test_every_operation_is_counted_and_timed(
+    server: int, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memcached, "KEPT", 1_000_000)
     client = load(server, protocol)
     ended = run(client)
     assert ended.stderr == ""
@@ -115,13 +118,15 @@ def test_every_operation_is_counted_and_timed(server: int, protocol: str) -> Non
         middle = np.sort(latency)[int(np.ceil(len(latency) / 2)) - 1]
         assert metrics[f"{name}latency_ns_median"] == middle
     assert (samples["start_ns"] >= 0).all() and (np.diff(samples["start_ns"]) >= 0).all()
-    assert samples["start_ns"].max() < 200_000_000
     assert measurement.messages > 40 + len(samples["set"])
     assert not [flag for flag in measurement.flags if "CPUs" not in flag]
 
 
-def test_rows_are_thinned_and_the_metrics_are_of_all(server: int) -> None:
-    client = load(server, "text", kept=5)
+def test_rows_are_thinned_and_the_metrics_are_of_all(
+    server: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memcached, "KEPT", 5)
+    client = load(server, "text")
     measurement = client.parse(run(client).stdout, "")
     operations = measurement.metrics["sets"] + measurement.metrics["gets"]
     assert 5 <= len(measurement.samples["set"]) < 11 < operations
@@ -151,9 +156,6 @@ def test_where_nobody_listens_the_load_fails_and_says_so() -> None:
         ended = run(load(taken.getsockname()[1], "text"))
     assert ended.returncode == 1
     assert ended.stderr == read("memcached-refused.txt").splitlines(True)[0]
-
-
-# What follows reads what was recorded of a real memcached.
 
 
 @pytest.mark.parametrize("protocol", memcached.PROTOCOLS)
@@ -186,16 +188,29 @@ def test_a_summary_that_cannot_be_is_an_error(change: dict) -> None:
         memcached.parse(json.dumps(found) + "\n", read("memcached-text.log"))
 
 
-@functools.cache
-def program() -> dict:
-    names: dict = {"__name__": "program"}
-    exec(compile(python("memcached_load")[2], "memcached_load", "exec"), names)
-    return names
+PROGRAM: dict[str, Any] = {"__name__": "program"}
+exec(compile(python("memcached_load")[2], "memcached_load", "exec"), PROGRAM)
+
+
+@pytest.mark.parametrize("protocol", memcached.PROTOCOLS)
+def test_the_bytes_of_an_operation_are_those_on_its_connection(protocol: str) -> None:
+    request, answer = PROGRAM["PROTOCOLS"][protocol]
+    key, size = PROGRAM["key"](7), memcached.SIZE
+    value = b"x" * size
+    stored, found = b"STORED\r\n", b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (key, size, value)
+    if protocol == "binary":
+        head = PROGRAM["HEADER"]
+        stored = head.pack(0x81, 1, 0, 0, 0, 0, 0, 0, 0)
+        found = head.pack(0x81, 0, 0, 4, 0, 0, 4 + size, 0, 0) + bytes(4) + value
+    # The program's own reader takes them for whole answers.
+    assert answer(stored, size) == answer(found, size) == 1
+    sizes = len(request(1, key, value) + stored), len(request(0, key, value) + found)
+    assert memcached.carried(protocol) == sizes
 
 
 @given(st.integers(0, 200), st.data())
 def test_an_answer_in_parts_is_whole_only_at_its_end(size: int, data) -> None:
-    names, value = program(), bytes(65 + i % 7 for i in range(size))
+    value = bytes(65 + i % 7 for i in range(size))
     header = struct.Struct("!BBHBBHIIQ")
     whole = {
         "text": [b"STORED\r\n", b"END\r\n", b"VALUE k 0 %d\r\n%b\r\nEND\r\n" % (size, value)],
@@ -206,7 +221,7 @@ def test_an_answer_in_parts_is_whole_only_at_its_end(size: int, data) -> None:
         ],
     }
     protocol = data.draw(st.sampled_from(sorted(whole)))
-    answer = names["PROTOCOLS"][protocol][2]
+    answer = PROGRAM["PROTOCOLS"][protocol][1]
     text = data.draw(st.sampled_from(whole[protocol]))
     cut = data.draw(st.integers(0, len(text) - 1))
     assert answer(text, size) == (0 if text == whole[protocol][1] else 1)

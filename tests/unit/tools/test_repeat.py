@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.errors import ToolOutput, UsageError
-from labkit.tools import linpack, repeat
+from labkit.tools import repeat
 from labkit.tools.base import Client, Measurement
 from labkit.tools.repeat import Iteration, Repeated, combine, overlap, side_of
+from labkit.tools.services import linpack, parse_linpack
 
 CAPTURED = Path(__file__).parents[2] / "captured"
 PROGRAM = Path(repeat.__file__).parent / "programs" / "repeat.py"
@@ -48,7 +49,7 @@ def captured():
 
 
 def test_every_iteration_is_read_by_the_tool_s_own_parser():
-    measurement = repeat.parse(linpack.parse, captured())
+    measurement = repeat.parse(parse_linpack, captured())
     whole = [one for one in measurement.iterations if not one.cut]
     rates = [one.metrics["gflops"] for one in whole]
     assert len(rates) > 3 and measurement.metrics["gflops"] == pytest.approx(
@@ -61,7 +62,7 @@ def test_an_iteration_that_failed_is_an_error_with_its_words():
     lines = [json.loads(text) for text in read("repeat-failed.txt").splitlines()]
     text = "\n".join(json.dumps({"late": False} | one) for one in lines)
     with pytest.raises(ToolOutput, match="status 2") as caught:
-        repeat.parse(linpack.parse, text)
+        repeat.parse(parse_linpack, text)
     assert "usage: linpack" in str(caught.value)
 
 
@@ -71,7 +72,7 @@ def test_an_iteration_that_printed_nothing_has_a_cause():
     for one in lines:
         whole = {"start_ns": 0, "end_ns": 1, "cut": False, "late": False} | one
         with pytest.raises(ToolOutput) as caught:
-            repeat.parse(linpack.parse, f'{json.dumps(whole)}\n{{"end": 2}}')
+            repeat.parse(parse_linpack, f'{json.dumps(whole)}\n{{"end": 2}}')
         said.append(caught.value.why)
     assert said == ["signal 9 ended it, as by hand or for want of memory", "it printed nothing"]
 
@@ -80,7 +81,7 @@ def test_an_iteration_that_printed_nothing_has_a_cause():
 def test_output_cut_anywhere_is_an_error(cut):
     text = captured()
     with pytest.raises(ToolOutput):
-        repeat.parse(linpack.parse, text[: cut % len(text)])
+        repeat.parse(parse_linpack, text[: cut % len(text)])
 
 
 def _run(*argv):
@@ -141,7 +142,7 @@ def test_a_client_is_repeated_with_its_own_target_and_parser():
 )
 def test_window_and_grace_time_must_be_positive(seconds, grace):
     with pytest.raises(UsageError):
-        repeat.repeated(linpack.solve(10), seconds=seconds, grace=grace)
+        repeat.repeated(linpack(10), seconds=seconds, grace=grace)
 
 
 def test_late_and_cut_iterations_are_kept_but_not_in_the_mean():
@@ -162,12 +163,6 @@ def test_a_late_iteration_that_fails_is_an_error_too():
     text = "\n".join(json.dumps(one) for one in [line(0, 9, late=True, status=3), {"end": 10}])
     with pytest.raises(ToolOutput, match="status 3"):
         repeat.parse(lambda out, log: Measurement({}), text)
-
-
-def test_a_client_with_a_log_cannot_be_repeated():
-    once = Client(("tool", "{log}"), "", 1.0, lambda out, log: Measurement({}))
-    with pytest.raises(UsageError):
-        repeat.repeated(once, seconds=1, grace=1)
 
 
 def test_overlap_is_the_share_of_an_iteration_s_own_time():
@@ -296,11 +291,6 @@ def test_flags_are_those_of_the_iterations_that_count():
     ]
     found = side_of("bonnie", Repeated({}, {}, iterations=tuple(its)), ran((40, 160, 1)))
     assert found.flags == ("beside",) and found.metrics["iterations"] == 1
-
-
-def test_three_services_are_no_pair():
-    with pytest.raises(UsageError):
-        combine([("a", ran((0, 1, 1)))] * 3)
 
 
 def test_the_record_s_times_begin_with_the_earlier_of_both():

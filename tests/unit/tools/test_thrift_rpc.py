@@ -68,7 +68,7 @@ def test_a_client_without_a_file_prints_its_samples() -> None:
     measurement = thrift_rpc.parse(text, "", calls=40)
     assert len(measurement.samples["latency_ns"]) == 40
     assert measurement.samples["latency_ns"][0] == 56_375
-    with pytest.raises(ToolOutput, match="cannot read the output"):
+    with pytest.raises(ToolOutput, match="its log"):
         thrift_rpc.parse(text.splitlines()[0], "", calls=40)
 
 
@@ -124,7 +124,7 @@ def test_commands_are_argument_lists_with_their_options() -> None:
     inside = thrift_rpc.open_loop("198.18.0.3", calls=1_000, rate=2_000, inside=True)
     assert {"open", "rate=2000", "log=-"} <= set(inside.argv)
     assert inside.samples_in_stdout and not any("{log}" in part for part in inside.argv)
-    assert thrift_rpc.server(transport="framed").protocol == "tcp"
+    assert thrift_rpc.server().protocol == "tcp"
     assert thrift_rpc.busy().port == 0 and "seconds=0.3" in thrift_rpc.busy(0.3).argv
     assert thrift_rpc.pause(1.5).argv == ("sleep", "1.5")
     assert thrift_rpc.pause(1.5).parse("", "").messages == 0
@@ -142,17 +142,16 @@ def test_a_run_is_given_the_time_that_its_quota_makes_it_take() -> None:
     assert slow.seconds > quick.seconds + 10
 
 
-@pytest.fixture(params=thrift_rpc.TRANSPORTS)
-def served(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Return the transport of a service that listens on loopback."""
-    workload = thrift_rpc.server(transport=request.param, port=PORT)
-    process = subprocess.Popen(workload.argv)
+@pytest.fixture
+def served() -> Iterator[None]:
+    """Serve on loopback."""
+    process = subprocess.Popen(thrift_rpc.server(port=PORT).argv)
     for _ in range(500):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", PORT)) == 0:
                 break
         time.sleep(0.01)
-    yield request.param
+    yield
     process.kill()
     process.wait()
 
@@ -168,8 +167,8 @@ def measured(client: Client, log: Path) -> Measurement:
 
 @needs_thrift
 @pytest.mark.parametrize("call", thrift_rpc.CALLS)
-def test_the_service_answers_every_call(call: str, served: str, tmp_path: Path) -> None:
-    options = {"call": call, "size": 100_000, "transport": served, "port": PORT}
+def test_the_service_answers_every_call(call: str, served: None, tmp_path: Path) -> None:
+    options = {"call": call, "size": 100_000, "port": PORT}
     client = thrift_rpc.closed_loop("127.0.0.1", calls=50, **options)
     ended = run(client, tmp_path / "log")
     assert ended.stderr == ""
@@ -186,10 +185,8 @@ def test_the_service_answers_every_call(call: str, served: str, tmp_path: Path) 
 
 
 @needs_thrift
-def test_the_client_sleeps_between_calls_where_it_is_asked_to(served: str, tmp_path: Path) -> None:
-    client = thrift_rpc.closed_loop(
-        "127.0.0.1", calls=50, pause_us=3_000, transport=served, port=PORT
-    )
+def test_the_client_sleeps_between_calls_where_it_is_asked_to(served: None, tmp_path: Path) -> None:
+    client = thrift_rpc.closed_loop("127.0.0.1", calls=50, pause_us=3_000, port=PORT)
     samples = measured(client, tmp_path / "log").samples
     answered = samples["start_ns"] + samples["latency_ns"]
     assert (samples["start_ns"][1:] - answered[:-1] >= 3_000_000).all()
@@ -202,10 +199,8 @@ def test_an_impossible_pause_is_refused(pause_us: float) -> None:
 
 
 @needs_thrift
-def test_calls_that_come_too_fast_wait_and_their_wait_counts(served: str, tmp_path: Path) -> None:
-    client = thrift_rpc.open_loop(
-        "127.0.0.1", calls=300, rate=1_000_000, transport=served, port=PORT
-    )
+def test_calls_that_come_too_fast_wait_and_their_wait_counts(served: None, tmp_path: Path) -> None:
+    client = thrift_rpc.open_loop("127.0.0.1", calls=300, rate=1_000_000, port=PORT)
     samples = measured(client, tmp_path / "log").samples
     assert (np.diff(samples["start_ns"]) == 1_000).all()
     sent = samples["start_ns"] + samples["lateness_ns"]
@@ -215,8 +210,8 @@ def test_calls_that_come_too_fast_wait_and_their_wait_counts(served: str, tmp_pa
 
 
 @needs_thrift
-def test_no_call_is_sent_before_it_is_due(served: str, tmp_path: Path) -> None:
-    client = thrift_rpc.open_loop("127.0.0.1", calls=400, rate=1_000, transport=served, port=PORT)
+def test_no_call_is_sent_before_it_is_due(served: None, tmp_path: Path) -> None:
+    client = thrift_rpc.open_loop("127.0.0.1", calls=400, rate=1_000, port=PORT)
     measurement = measured(client, tmp_path / "log")
     assert (measurement.samples["lateness_ns"] >= 0).all()
     assert measurement.metrics["client_delay"] < 1
@@ -232,7 +227,7 @@ def test_where_nobody_listens_the_client_fails_and_says_so(tmp_path: Path) -> No
 
 
 @needs_thrift
-def test_a_call_that_the_service_lacks_is_answered_with_an_error(served: str) -> None:
+def test_a_call_that_the_service_lacks_is_answered_with_an_error(served: None) -> None:
     text = Path(thrift_rpc.__file__).with_name("programs") / "thrift_service.py"
     asking = f"""
 import sys
@@ -242,7 +237,7 @@ exec(source)
 endpoint = TSocket("127.0.0.1", {PORT})
 endpoint.open()
 CALLS["unknown"] = CALLS["send"]
-make = caller(protocol(endpoint, "{served}"), "unknown", 0)
+make = caller(protocol(endpoint), "unknown", 0)
 for _ in range(2):
     try:
         make()

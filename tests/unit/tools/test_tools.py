@@ -1,4 +1,4 @@
-"""What every tool's module offers, and how its arguments are checked."""
+"""Probes and imports of all tools, and the benchmarks of the image ``services``."""
 
 from __future__ import annotations
 
@@ -6,38 +6,14 @@ import importlib
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Callable
 from types import ModuleType
 
 import pytest
-from recordings import ADDRESS, WithoutTools
+from recordings import ADDRESS, RECORDINGS, Prints, read
 
 import labkit.tools
 from labkit.errors import ToolMissing, UsageError
-from labkit.tools import (
-    Tool,
-    base,
-    bonnie,
-    datagrams,
-    file_operations,
-    fio,
-    h2load,
-    iperf3,
-    linpack,
-    memcached,
-    memtier,
-    netperf,
-    pgbench,
-    sfnt_pingpong,
-    socat,
-    sockperf,
-    stream,
-    stress_ng,
-    sysbench,
-    thrift_rpc,
-    udp_tcp,
-    wrk2,
-)
+from labkit.tools import base, services, sockperf
 
 MODULES = [
     importlib.import_module(f"labkit.tools.{module.name}")
@@ -48,96 +24,21 @@ PROBED = [module for module in MODULES if hasattr(module, "probe")]
 
 
 @pytest.mark.parametrize("module", PROBED, ids=lambda module: module.__name__.rpartition(".")[2])
-def test_a_tool_measures_or_serves_and_is_missed(module: ModuleType) -> None:
-    serves = hasattr(module, "server") or hasattr(module, "forwarder")
-    assert isinstance(module, Tool) or (serves and not hasattr(module, "Client"))
+def test_a_tool_that_is_not_installed_is_missed(module: ModuleType) -> None:
     with pytest.raises(ToolMissing, match="not installed") as caught:
-        module.probe(WithoutTools())
+        module.probe(Prints("not found", 127))
     assert caught.value.remedy
+    with pytest.raises(ToolMissing):
+        module.probe(Prints("something else", 1))
 
 
-def test_an_invalid_argument_is_named_with_its_value() -> None:
-    for wrong in (0, -1, 1e5, True, "3", None):
-        with pytest.raises(UsageError, match=r"tool: count=.*: must be an integer, at least 1"):
-            base.check_integers("tool", count=wrong)
-    for wrong in (0, -1.5, float("nan"), float("inf"), "3"):
-        with pytest.raises(UsageError, match=r"tool: rate=.*: must be positive"):
-            base.check_positive("tool", rate=wrong)
-    with pytest.raises(UsageError, match="unknown wait 'maybe'"):
-        base.one_of("wait", "maybe", ("block", "spin"))
-    base.check_integers("tool", least=0, count=0)
-    base.check_positive("tool", rate=0.5)
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     base.one_of("wait", "spin", ("block", "spin"))
-
-
-INVALID: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = [
-    (bonnie.disk, (0,), {}),
-    (bonnie.disk, (100,), {"chunk": 1000}),
-    (file_operations.write, (), {"size_b": 0, "count": 1}),
-    (file_operations.write, (), {"size_b": 1, "count": 1e3}),
-    (file_operations.write, (), {"size_b": 1, "count": 1, "flush": "maybe"}),
-    (fio.disk, ("sideways",), {"seconds": 1, "megabytes": 16}),
-    (fio.disk, ("read",), {"seconds": 1, "megabytes": 16, "block": 100}),
-    (h2load.constant_rate, (ADDRESS,), {"file": "2k", "rate": 10, "seconds": 1}),
-    (h2load.constant_rate, (ADDRESS,), {"file": "1k", "rate": 1e3, "seconds": 1}),
-    (h2load.constant_rate, (ADDRESS,), {"file": "1k", "rate": 10, "seconds": 1}),
-    (h2load.constant_rate, (ADDRESS,), {"file": "1k", "rate": 1000, "seconds": 0}),
-    (iperf3.tcp, (ADDRESS,), {"seconds": 1.5}),
-    (iperf3.udp, (ADDRESS,), {"seconds": 1, "mbit_per_s": -1}),
-    (iperf3.udp, (ADDRESS,), {"seconds": 1, "mbit_per_s": float("nan")}),
-    (linpack.solve, (0,), {}),
-    (linpack.solve, (100,), {"alignment": 100}),
-    (memcached.closed_loop, (ADDRESS,), {"protocol": "udp", "seconds": 1}),
-    (memcached.closed_loop, (ADDRESS,), {"protocol": "text", "seconds": 1, "size": 100_000}),
-    (memcached.closed_loop, (ADDRESS,), {"protocol": "text", "seconds": 1, "keys": 10_000_000}),
-    (memtier.closed_loop, (ADDRESS,), {"protocol": "text", "seconds": 0.5}),
-    (netperf.tcp_stream, (ADDRESS,), {"seconds": 1.5}),
-    (pgbench.transactions, (ADDRESS,), {"rate": 0, "seconds": 1}),
-    (pgbench.transactions, (ADDRESS,), {"rate": 9, "seconds": 1, "commit_delay_us": -1}),
-    (pgbench.transactions, (ADDRESS,), {"rate": 10, "seconds": 1, "connections": 2}),
-    (sockperf.server, ("sleep",), {}),
-    (sockperf.server, ("spin",), {"protocol": "udp in, tcp out"}),
-    (sockperf.ping_pong, (ADDRESS,), {"messages": 1, "size": 8, "wait": "spin"}),
-    (stream.kernels, (1000,), {"times": 1}),
-    (stream.kernels, (1000,), {"times": 300}),
-    (stress_ng.stress, ("cpu; reboot",), {"seconds": 1}),
-    (stress_ng.stress, ("cpu",), {"seconds": 1, "workers": 0}),
-    (stress_ng.busy, (0,), {}),
-    (sysbench.run, ("disk",), {"seconds": 1}),
-    (sysbench.run, ("cpu",), {"seconds": 0}),
-    (thrift_rpc.open_loop, (ADDRESS,), {"calls": 10, "rate": 0}),
-    (wrk2.constant_rate, (ADDRESS,), {"file": "1k", "rate": 10, "seconds": 1.5}),
-    (wrk2.constant_rate, (ADDRESS,), {"file": "1k", "rate": 10, "seconds": 1, "connections": 1}),
-]
-for changed in ({"calls": 0}, {"calls": 1e5}, {"size": -1}, {"share": 0}, {"call": "sum"}):
-    INVALID.append((thrift_rpc.closed_loop, (ADDRESS,), {"calls": 10} | changed))
-for changed in ({"wait": "busy_poll"}, {"protocol": "sctp"}, {"messages": 1e5}, {"size": 65_508}):
-    options = {"messages": 1000, "size": 64, "wait": "block"} | changed
-    INVALID.append((sfnt_pingpong.ping_pong, (ADDRESS,), options))
-for changed in ({"size": 7}, {"size": 65_508}, {"messages": 0}, {"wait": "busy_poll"}):
-    options = {"messages": 3, "size": 64, "wait": "spin"} | changed
-    INVALID.append((udp_tcp.ask, (ADDRESS,), options))
-for changed in ({"rate": 0}, {"rate": 1 << 31}, {"size": 13}, {"size": 1473}, {"seconds": 1.5}):
-    options = {"rate": 1000, "size": 28, "seconds": 1, "port": 7001} | changed
-    INVALID.append((datagrams.send, (ADDRESS,), options))
-for port, address, following in (
-    (0, ADDRESS, 7002),
-    (65536, ADDRESS, 7002),
-    ("7001", ADDRESS, 7002),
-    (7001, ADDRESS, 0),
-    (7001, "2001:2::5", 7002),
-    (7001, f"{ADDRESS},fork", 7002),
-    (7001, "", 7002),
-):
-    INVALID.append((socat.forwarder, (port, address, following), {}))
-
-
-@pytest.mark.parametrize(("function", "values", "options"), INVALID)
-def test_what_a_tool_would_misread_is_rejected(
-    function: Callable[..., object], values: tuple[object, ...], options: dict[str, object]
-) -> None:
-    with pytest.raises(UsageError):
-        function(*values, **options)
+    with pytest.raises(UsageError, match="unknown wait 'spinn'") as caught:
+        base.one_of("wait", "spinn", ("block", "spin"))
+    assert "did you mean 'spin'" in str(caught.value)
+    with pytest.raises(UsageError, match="unknown way to wait"):
+        sockperf.ping_pong(ADDRESS, messages=1, size=64, wait="sleep")
 
 
 def test_a_tool_is_imported_when_it_is_first_used() -> None:
@@ -145,3 +46,44 @@ def test_a_tool_is_imported_when_it_is_first_used() -> None:
     argv = [sys.executable, "-c", program]
     printed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["11111", "False"]
+
+
+def metrics(name: str) -> dict[str, float]:
+    return dict(RECORDINGS[name].measurement().metrics)
+
+
+def test_rates_of_the_services_are_in_their_units() -> None:
+    found = metrics("linpack")
+    n = 1000
+    rate = (2 / 3 * n**3 + 2 * n**2) / found["linpack_seconds"] / 1e9
+    assert found["gflops"] == pytest.approx(rate, rel=1e-6) and found["linpack_threads"] == 2
+    found = metrics("stream")
+    assert found["copy_gb_per_s"] == pytest.approx(49.7531)
+    assert found["triad_mean_gb_per_s"] == pytest.approx(32.001371)
+    assert all(
+        found[f"{one}_gb_per_s"] >= found[f"{one}_mean_gb_per_s"] for one in services.KERNELS
+    )
+    assert metrics("netperf") == {"mbit_per_s": 15_446.70, "netperf_seconds": 1.0}
+    assert services.parse_netperf(read("netperf-de.txt")).metrics["mbit_per_s"] == 18_639.74
+
+
+def test_a_phase_of_bonnie_that_was_too_short_has_no_number() -> None:
+    kib = {"block_output": 545_626, "block_rewrite": 588_740, "block_input": 1_609_591}
+    expected = {f"{name}_mb_per_s": pytest.approx(value * 1024e-6) for name, value in kib.items()}
+    assert metrics("bonnie") == expected | {"seeks_per_s": 4881}
+    measurement = services.parse_bonnie(read("bonnie-short.txt"))
+    assert measurement.metrics == {}
+    assert measurement.flags == tuple(
+        f"bonnie++ found {name} too short to time" for name in (*kib, "seeks")
+    )
+    part = services.parse_bonnie(read("bonnie.txt").replace(",4881,", ",+++++,"))
+    assert set(part.metrics) == set(services.COLUMNS) - {"seeks_per_s"}
+
+
+def test_commands_of_the_services_have_their_sizes() -> None:
+    assert services.linpack(2000).argv == ("linpack", "2000", "4096", "0")
+    assert services.stream(1000, times=10).argv == ("stream", "1000", "10")
+    assert "-s 1280:131072" in " ".join(services.bonnie(1280, chunk=131_072).argv)
+    client = services.netperf(ADDRESS, seconds=2, port=12866)
+    assert client.target == ADDRESS and "-p 12866" in " ".join(client.argv)
+    assert services.netserver(port=12866).protocol == "tcp"

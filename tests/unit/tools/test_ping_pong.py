@@ -1,0 +1,235 @@
+"""Ping-pong by sockperf and sfnt-pingpong: recorded round trips, commands, residence times."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from capture_files import SERVER, ethernet, ipv4, message, pcap, tcp, udp
+from hypothesis import given
+from hypothesis import strategies as st
+from recordings import ADDRESS, read
+
+from labkit.errors import ToolOutput, UsageError
+from labkit.hosts import LocalHost
+from labkit.hosts.target import Target
+from labkit.placement import bare, docker
+from labkit.tools import exchange, sockperf
+from labkit.tools import sfnt_pingpong as sfnt
+from labkit.tools.base import Measurement
+from labkit.tools.exchange import Exchange
+
+PLAIN = Exchange("udp", "sockperf", messages=1_000, size=14, wait="spin")
+SFNT = replace(PLAIN, tool="sfnt-pingpong")
+
+
+@pytest.mark.parametrize("name", ["block", "spin", "tcp"])
+def test_sockperf_s_round_trips_are_exact_integers(name: str) -> None:
+    log = read(f"sockperf-{name}.log")
+    measurement = sockperf.parse(read(f"sockperf-{name}.txt"), log)
+    rtt = measurement.samples["rtt_ns"]
+    assert rtt.dtype == np.int64 and len(rtt) == 19
+    # The tool prints half of the round trip in us with three digits: half a ns of rounding.
+    table = log[log.index("packet, tx") :].splitlines()[1:]
+    halves = np.array([float(row.split(",")[3]) for row in table])
+    assert np.abs(rtt / 2000 - halves).max() <= 0.00051
+    assert measurement.metrics["dropped"] == 0 and measurement.flags == ()
+    assert measurement.messages > 10_000  # all that were sent, warm-up included
+
+
+def test_sockperf_keeps_the_first_messages_and_flags_what_is_missing() -> None:
+    text, log = read("sockperf-block.txt"), read("sockperf-block.log")
+    assert len(sockperf.parse(text, log, messages=5).samples["rtt_ns"]) == 5
+    assert sockperf.parse(text, log, messages=50).flags == ("short: 19 of 50 messages",)
+    lossy = text.replace("dropped messages = 0", "dropped messages = 7")
+    assert sockperf.parse(lossy, log).flags == ("lossy: 7 dropped, 0 duplicated, 0 reordered",)
+
+
+@given(st.integers(0, 2000))
+def test_a_log_cut_anywhere_gives_fewer_rows_or_an_error_never_a_wrong_number(cut: int) -> None:
+    text, log = read("sockperf-block.txt"), read("sockperf-block.log")
+    whole = sockperf.parse(text, log).samples["rtt_ns"]
+    try:
+        part = sockperf.parse(text, log[:cut]).samples["rtt_ns"]
+    except ToolOutput:
+        return
+    assert len(part) <= len(whole) and (part == whole[: len(part)]).all()
+
+
+def test_a_time_that_is_none_is_an_error_that_shows_it() -> None:
+    log = read("sockperf-block.log").replace("0, 2.", "0, 2x")
+    with pytest.raises(ToolOutput, match="2x"):
+        sockperf.parse(read("sockperf-block.txt"), log)
+
+
+def test_a_pause_of_an_end_is_flagged() -> None:
+    times = [10.0 + 0.0001 * n + (1.5 if n > 700 else 0.0) for n in range(1000)]
+    table = "".join(f"{n}, {t:.9f}, {t + 0.00005:.9f}, 25.0\n" for n, t in enumerate(times))
+    head, text = "packet, txTime(sec), rxTime(sec), latency(usec)\n", read("sockperf-block.txt")
+    (flag,) = sockperf.parse(text, head + table, messages=500).flags  # it is after those kept
+    assert flag.startswith("pause of 1.50 s, 0.07 s after the first message")
+
+
+def raw(name: str) -> np.ndarray:
+    return np.array(read(name).split(), dtype=np.int64)
+
+
+@pytest.mark.parametrize(("name", "factor"), [("--rtt", 1), ("", 2), ("--spin", 2)])
+@pytest.mark.parametrize("older", [False, True])
+def test_sfnt_s_round_trips_are_whole_and_halves_doubled(
+    name: str, factor: int, older: bool
+) -> None:
+    text, log = read(f"sfnt-udp{name}.txt"), read(f"sfnt-udp{name}-64.dat")
+    if older:  # it shows what it reports by its command line
+        text = "\n".join(line for line in text.splitlines() if "# reporting" not in line)
+    measurement = sfnt.parse(text, log, size=64, messages=6000)
+    assert (measurement.samples["rtt_ns"] == factor * raw(f"sfnt-udp{name}-64.dat")).all()
+    assert measurement.messages == 5000 + sfnt.WARMUP
+    assert measurement.flags == ("short: 5000 of 6000 messages",)
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "words"),
+    [
+        (read("sfnt-tcp-two-sizes.txt"), 64, "raw file holds 5,000 values"),
+        (read("sfnt-tcp-two-sizes.txt"), 128, "no row for 128 bytes"),
+        (read("sfnt-udp.txt").replace("# reporting", "#").replace("# cmd", "#"), 64, "half or wh"),
+        (read("sfnt-udp.txt") * 2, 64, "two rows are of 64 bytes"),
+    ],
+)
+def test_sfnt_s_file_must_agree_with_its_summary(text: str, size: int, words: str) -> None:
+    with pytest.raises(ToolOutput, match=words):
+        sfnt.parse(text, read("sfnt-udp-64.dat"), size=size)
+
+
+@pytest.mark.parametrize(
+    ("pair", "server", "words", "without"),
+    [
+        (PLAIN, "--nonblocked", "ping-pong --nonblocked --full-log {log} -m 14", "--tcp --lls"),
+        (replace(PLAIN, exchange="tcp"), "--tcp", "--tcp", ""),
+        (replace(PLAIN, wait="busy_poll"), "--lls", "--lls", "--nonblocked"),
+        (SFNT, "--port=2048", "--rtt --spin --affinity=any;any --maxiter=1000 udp", "tcp"),
+        (replace(SFNT, exchange="tcp", wait="block"), "", "tcp", "--spin udp"),
+    ],
+)
+def test_both_ends_wait_alike_over_the_same_transport(
+    pair: Exchange, server: str, words: str, without: str
+) -> None:
+    assert set(server.split()) <= set(pair.server().argv)
+    client = pair.client(ADDRESS)
+    assert set(words.split()) <= set(client.argv) and client.target == ADDRESS
+    assert not set(without.split()) & set(client.argv)
+    assert pair.seconds() == client.seconds < replace(pair, capture="on").seconds()
+    assert Exchange.of(SimpleNamespace(**vars(pair), other=1)) == pair
+
+
+def test_a_run_is_long_enough_for_its_messages() -> None:
+    assert sockperf.duration(1_000, "block") == 1 and sockperf.duration(1_000_000, "block") == 101
+
+
+def test_a_background_load_is_placed_on_its_cpus() -> None:
+    assert exchange.background("none") == []
+    loads = exchange.background("containers", count=2, busy=True, cpus="1")
+    assert [(load["name"], load["cpus"]) for load in loads] == [("load0", "1"), ("load1", "1")]
+    waiting = exchange.background("containers", count=1, cpus="1")
+    assert waiting[0]["workload"] != loads[0]["workload"]
+    with pytest.raises(UsageError, match="unknown load 'heavy'"):
+        exchange.background("heavy")
+
+
+@pytest.mark.parametrize(
+    ("pair", "placement", "why"),
+    [
+        (SFNT, docker("nat"), "on ports that the kernel gives it"),
+        (SFNT, docker("host"), "not in the image"),
+        (SFNT, bare("clean"), "not on the host"),
+        (SFNT, bare("rules"), None),
+        (replace(SFNT, wait="busy_poll"), bare("rules"), "waits in other ways"),
+        (PLAIN, docker("nat"), None),
+        (PLAIN, docker("overlay"), "no end of the network overlay"),
+        (replace(PLAIN, size=1_500, capture="on"), docker("host"), "several packets"),
+        (replace(PLAIN, size=1_500), docker("host"), None),
+    ],
+)
+def test_an_infeasible_exchange_has_a_reason(
+    pair: Exchange, placement: Any, why: str | None
+) -> None:
+    absent = {"image": "not in the image", "clean": "not on the host"}
+    reason = pair.infeasible(placement, absent if pair.tool == "sfnt-pingpong" else {})
+    assert (reason is None) if why is None else (reason is not None and why in reason)
+
+
+def test_hosts_and_images_without_the_tool_are_named(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    targets = {role: Target(LocalHost(role), ADDRESS) for role in ("generator", "sut")}
+    found = exchange.lacking("sfnt-pingpong", targets)
+    assert list(found) == ["generator", "sut", "image"]
+    assert "host generator" in found["generator"] and "PATH" in found["image"]
+    tool = tmp_path / "sfnt-pingpong"
+    tool.write_text("#!/bin/sh\necho '# version: 1.5.0'\n")
+    tool.chmod(0o755)
+    assert list(sfnt.lacking(targets)) == ["image"] and exchange.lacking("sockperf", {}) == {}
+
+
+def capture(packets: list[tuple[int, bytes]], dropped: int = 0) -> Any:
+    counts = f"{len(packets)} packets captured\n{len(packets) + dropped} packets received by filter"
+    summary = f"{counts}\n{dropped} packets dropped by kernel\n"
+    return SimpleNamespace(packets=pcap(sorted(packets)), summary=summary)
+
+
+def answer(number: int) -> bytes:
+    payload = struct.pack(">QHI", number, 0, 14)
+    return ethernet(ipv4(udp(payload, sport=11_111, dport=40_000), src=SERVER, dst="198.18.0.1"))
+
+
+def test_residence_times_are_added_to_the_round_trips() -> None:
+    packets = []
+    for number in range(1, 101):
+        at = 10_000_000 * number
+        packets += [(at, message(number)), (at + number, answer(number))]
+    packets.pop()  # an answer is lost
+    measurement = Measurement({"rtt_ns": np.arange(500, 550)}, {"dropped": 0.0}, 100)
+    added = PLAIN.with_residence_times(measurement, capture(packets), SERVER)
+    assert added.samples["rtt_ns"].tolist() == list(range(500, 550))
+    residence = added.samples["residence_ns"]
+    # As of the round trips, those of the first 400 ms and of the last 50 ms do not count.
+    assert len(residence) == 50 and residence[0] == 41 and 90 < residence.max() <= 95
+    counts = {"captured": 199, "capture_drops": 0, "paired": 99, "unpaired": 1}
+    assert added.metrics == {"dropped": 0.0, **counts}
+    assert [flag.partition(":")[0] for flag in added.flags] == ["lost"]
+    empty = SimpleNamespace(packets=b"", summary="")
+    assert PLAIN.with_residence_times(measurement, empty, SERVER) is measurement
+
+
+def test_packets_and_round_trips_that_are_missing_are_flagged() -> None:
+    packets = [(0, message(8)), (9, answer(8)), (600_000_000, message(9)), (600_000_009, answer(9))]
+    for at, packet in [(10, message(1)), (25, answer(1)), (40, message(2)), (60, answer(2))]:
+        packets.append((500_000_000 + at, packet))
+    measurement = Measurement({"rtt_ns": np.arange(1, 9)}, flags=("lossy",))
+    added = PLAIN.with_residence_times(measurement, capture(packets, dropped=7), SERVER)
+    assert added.samples["residence_ns"].tolist() == [15, 20]
+    assert added.samples["rtt_ns"].tolist() == [1, 5] and added.metrics["capture_drops"] == 7
+    lossy, dropped, left_out = added.flags
+    assert lossy == "lossy" and dropped.startswith("lossy capture: 7 of 15")
+    assert left_out.startswith("6 of 8 round trips")
+    with pytest.raises(ToolOutput, match="holds no message"):
+        PLAIN.with_residence_times(measurement, capture([]), SERVER)
+
+
+def test_messages_without_a_number_are_paired_in_turn_and_acknowledgements_left_out() -> None:
+    forth, back = {"dst": SERVER, "protocol": 6}, {"src": SERVER, "dst": "198.18.0.1"}
+    packets = []
+    for at, taken in ((10, 3), (20, 4)):
+        packets += [(at, ethernet(ipv4(tcp(bytes(14)), **forth)))]
+        packets += [(at + 1, ethernet(ipv4(tcp(b""), protocol=6, **back)))]
+        packets += [(at + taken, ethernet(ipv4(tcp(bytes(14)), protocol=6, **back)))]
+    measurement = Measurement({"rtt_ns": np.array([9, 9])})
+    pair = replace(SFNT, exchange="tcp")
+    added = pair.with_residence_times(measurement, capture(packets), SERVER)
+    assert added.samples["residence_ns"].tolist() == [3, 4]
