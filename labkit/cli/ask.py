@@ -27,12 +27,12 @@ def ask(study: str, rig: str, new: bool) -> None:
 
     interruptible()
     (run,) = studies.plan_runs([study], studies.ASK, [], {"rig": rig_spec(rig), "new": new})
-    studies.measure(run.notebook, run.parameters, called=run.called, seconds=24 * 3600, say=say)
+    studies.measure(run, seconds=24 * 3600, say=say)
     from labkit.analysis import publish
+    from labkit.data import load
 
     say("analysing")
-    campaign = studies.newest_campaign(run.folder)
-    for answer in publish.study_page(project("reports"), campaign):
+    for answer in publish.study_page(project("reports"), load(run.folder)):
         for row, sentence in zip(answer["rows"], answer["sentences"], strict=True):
             if row["verdict"] != "not measured":
                 click.echo(sentence)
