@@ -7,34 +7,24 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: Names that a remedy lists; of more it says how many there are.
-_LISTED = 40
 #: The remedy where a program is missing that no distribution packages.
 UNPACKAGED = "no distribution packages it: build it as its project says, and put it on PATH"
 
 
 def suggestion(given: object, known: Iterable[object]) -> str:
-    """Return the remedy for an unknown name: the nearest name, if any, then all that there are.
+    """Return the remedy for an unknown name: the nearest name, if any, then the first forty.
 
     Examples
     --------
     >>> suggestion("dokcer host", ["docker host", "docker bridge"])
     "did you mean 'docker host'? One of docker host, docker bridge"
-    >>> suggestion("none of these", [])
-    'there is none'
     """
-    names = list(dict.fromkeys(map(str, known)))
+    names = {str(name).casefold(): str(name) for name in known}
+    near = difflib.get_close_matches(str(given).casefold(), names, n=1)
+    listed = ", ".join([*names.values()][:40]) + (", ..." if len(names) > 40 else "")
     if not names:
         return "there is none"
-    # Case is not what a name is mistaken in.
-    folded = {name.casefold(): name for name in names}
-    near = difflib.get_close_matches(str(given).casefold(), folded, n=1)
-    listed = ", ".join(names[:_LISTED])
-    if len(names) > _LISTED:
-        listed += f", ... ({len(names)} in all)"
-    if not near:
-        return f"one of {listed}"
-    return f"did you mean {folded[near[0]]!r}? One of {listed}"
+    return f"did you mean {names[near[0]]!r}? One of {listed}" if near else f"one of {listed}"
 
 
 class LabkitError(Exception):
@@ -52,15 +42,6 @@ class LabkitError(Exception):
         What the reader can do about it.
     evidence : mapping, optional
         What was observed, such as a command and its output; JSON-serialisable values only.
-
-    Examples
-    --------
-    >>> from labkit import LabkitError, load
-    >>> try:
-    ...     load("data/reference/rps").samples("sizes")
-    ... except LabkitError as error:
-    ...     print(error.what)
-    sizes was not measured
     """
 
     exit_code = 1
@@ -149,17 +130,7 @@ class ToolMissing(LabkitError):
 
 
 class ToolOutput(LabkitError):
-    """The output of a program cannot be parsed; the evidence holds the output.
-
-    Examples
-    --------
-    >>> from labkit.tools import ToolOutput, sockperf
-    >>> try:
-    ...     sockperf.parse("no numbers", "")
-    ... except ToolOutput as error:
-    ...     print(type(error).__name__)
-    ToolOutput
-    """
+    """The output of a program cannot be parsed; the evidence holds the output."""
 
 
 class PlacementError(LabkitError):

@@ -27,8 +27,7 @@ def parameters_source(notebook: Path) -> str:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         tagged = (cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
         return "".join(next(tagged, {"source": ""})["source"])
-    # RecursionError: a thousand brackets.
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"cannot read the notebook {notebook}", why=repr(error)) from error
 
 

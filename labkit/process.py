@@ -1,4 +1,4 @@
-"""The boot identifier, threads, limits of time, and signals handled like Ctrl-C."""
+"""Variables of the environment from a command to its kernel, and signals handled like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TextIO
 
 #: Environment variable: where it is set, opening a rig waits for the process that uses it.
 WAIT = "LABKIT_WAIT"
@@ -62,15 +61,6 @@ def boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Return `function` of each item in order, computed by as many threads as there are CPUs.
-
-    For functions that release the GIL. At most 8 threads, since memory limits them.
-    """
-    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), 8)) as pool:
-        return list(pool.map(function, items))
-
-
 @contextmanager
 def ended_as_by_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
     """Let signals raise `KeyboardInterrupt` in a ``with`` block, as Ctrl-C does.
@@ -86,7 +76,8 @@ def ended_as_by_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         for other in (*handled, signal.SIGINT):
-            signal.signal(other, _ignore)
+            # Not SIG_IGN, which child processes would inherit.
+            signal.signal(other, lambda *_: None)
         raise KeyboardInterrupt
 
     for number in handled:
@@ -96,9 +87,4 @@ def ended_as_by_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
     finally:
         for number in handled:
             signal.signal(number, signal.SIG_DFL)
-        if signal.getsignal(signal.SIGINT) is _ignore:
-            signal.signal(signal.SIGINT, interrupt)
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing; unlike SIG_IGN, a handler is not inherited by child processes."""
+        signal.signal(signal.SIGINT, interrupt)

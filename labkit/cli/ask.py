@@ -28,11 +28,12 @@ def ask(study: str, rig: str, new: bool) -> None:
 
     interruptible()
     (run,) = studies.plan_runs([study], studies.ASK, [], {"rig": rig_spec(rig), "new": new})
-    studies.measure(run.notebook, run.parameters, called=run.called, seconds=24 * 3600, say=say)
+    studies.measure(run, seconds=24 * 3600, say=say)
     from labkit.analysis import publish
+    from labkit.data import load
 
     say("analysing")
-    campaign = studies.newest_campaign(run.folder)
+    campaign = load(run.folder)
     for answer in publish.study_pages(project("reports"), campaign):
         if "error" in answer:
             raise LabkitError(f"the page of {campaign.study} failed", why=answer["error"])

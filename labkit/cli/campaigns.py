@@ -107,7 +107,7 @@ def run(
                 say(f"{outcome.run.study} ({outcome.run.called}) failed: {outcome.error}")
     finally:
         if len(runs) > 1:
-            click.echo("\n".join(library.run_table(runs, outcomes)))
+            click.echo(library.run_table(runs, outcomes))
     errors = [outcome.error for outcome in outcomes if outcome.error]
     if errors and len(runs) == 1:
         raise errors[0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from labkit import studies
+from labkit import data, studies
 from labkit.analysis import publish
 from labkit.cli import app
 from labkit.paths import project
@@ -17,14 +17,14 @@ from labkit.paths import project
 def test_a_study_is_measured_with_its_profile_and_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[tuple[str, Any]] = []
 
-    def measure(notebook: Path, parameters: dict[str, Any], **more: Any) -> Path:
-        measured.append((notebook.stem, parameters))
-        return notebook
+    def measure(run: studies.Run, **more: Any) -> Path:
+        measured.append((run.notebook.stem, run.parameters))
+        return run.notebook
 
     monkeypatch.setattr(studies, "measure", measure)
     row = {"verdict": "differs"}
     page = {"page": "p.html", "rows": [row, {"verdict": "not measured"}], "sentences": ["a", "b"]}
-    monkeypatch.setattr(studies, "newest_campaign", lambda folder: folder)
+    monkeypatch.setattr(data, "load", lambda folder: folder)
     monkeypatch.setattr(publish, "study_pages", lambda folder, campaign: [page])
     found = CliRunner().invoke(app, ["ask", "cpu-quota", "--new"])
     assert found.stdout == f"a\npage: {project('reports/p.html')}\n"

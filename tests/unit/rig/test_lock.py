@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from labkit import studies
 from labkit.errors import RigError
 from labkit.process import WAIT
 from labkit.rig import lock
@@ -47,26 +46,6 @@ def test_in_use_names_the_command(
     assert caught.value.why.startswith(f"process {user.pid} (")
     assert lock.describe_process(None) == "an unknown process"
     assert lock.describe_process(2**22 + 1) == f"process {2**22 + 1}"
-
-
-def test_waiting_for_the_rig(
-    user: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(studies, "project", lambda path=".": tmp_path / path)
-    monkeypatch.setattr(studies, "_PAUSE", 0.05)
-    said: list[str] = []
-
-    def say(text: str) -> None:
-        said.append(text)
-        assert user.stdin is not None
-        user.stdin.close()
-
-    studies._wait_for_rig(say)
-    assert lock.current_holder() is not None and not said  # nobody asked for it
-    monkeypatch.setenv(WAIT, "1")
-    studies._wait_for_rig(say)
-    assert lock.current_holder() is None
-    assert len(said) == 1 and f"process {user.pid} (" in said[0]
 
 
 def test_opening_waits_where_the_environment_says_so(
