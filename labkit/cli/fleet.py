@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labkit import fleet
 from labkit.design import digest
 from labkit.errors import LabkitError
 from labkit.paths import project
@@ -31,6 +30,7 @@ def worker(scheduler: str, rig: str, options: Sequence[str]) -> None:
 
     `labkit run STUDY --scheduler ADDRESS` then measures blocks on it, one at a time.
     """
+    from labkit import fleet  # slow to import
     from labkit.studies import check_rig
 
     # The worker may run in another folder than this.
@@ -42,6 +42,8 @@ def worker(scheduler: str, rig: str, options: Sequence[str]) -> None:
 
 def measure(run: Run, profile: str, scheduler: str, *, say: Any) -> Path:
     """Measure a study on the rigs of a scheduler, and return the folder of their campaigns."""
+    from labkit import fleet
+
     try:
         from distributed import Client
     except ImportError:
