@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from labkit.campaign import record
-from labkit.errors import ManipulationError
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Target
 from labkit.placement import Workload, docker
-from labkit.runtimes import Server, networks
-from labkit.runtimes.verify import Expectation, check_nat, nat_flows
+from labkit.runtimes import networks
+from labkit.runtimes.verify import Expectation, check_nat
 from labkit.tools import iperf3
 
 ADDRESS = "198.18.0.3"
@@ -45,32 +40,3 @@ def test_each_transport_needs_its_rule() -> None:
     for there, lacking in (((0, None), "udp"), ((None, 0), "tcp")):
         said = f"no NAT rule leads from {ADDRESS}, port 5201/{lacking}, to it"
         assert list(check_nat(expected, ruleset(*there))) == [said]
-
-
-def checked(
-    monkeypatch: pytest.MonkeyPatch, *rulesets: dict[str, Any]
-) -> Callable[[tuple[str, ...]], None]:
-    """Return the check of windows, after each of which the host shows the next rule set."""
-    first, *later = rulesets
-    shown = iter(later)
-    monkeypatch.setattr(record, "observe", lambda target, pid: next(shown))
-    server = Server(ADDRESS, 5201, 1, SITE.host, first, "1", list)
-    return lambda protocols: record.check_published(SITE, server, protocols)
-
-
-def test_a_window_s_flows_must_have_taken_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    window = checked(monkeypatch, ruleset(0, 0), ruleset(2, 0), ruleset(3, 1), ruleset(3, 1))
-    window(iperf3.tcp(ADDRESS, seconds=1).protocols)
-    udp = iperf3.udp(ADDRESS, seconds=1, mbit_per_s=0).protocols
-    window(udp)
-    with pytest.raises(ManipulationError, match="did not pass the address translation"):
-        window(("",))  # nothing more came by
-    assert nat_flows(ruleset(3, 1), 5201) == 4 and nat_flows(ruleset(3, 1), 5201, "udp") == 1
-
-
-def test_datagrams_that_went_past_the_translation_are_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    window = checked(monkeypatch, ruleset(0, 0), ruleset(5, 0))
-    with pytest.raises(ManipulationError, match="address translation udp"):
-        window(iperf3.udp(ADDRESS, seconds=1, mbit_per_s=0).protocols)
