@@ -1,8 +1,7 @@
 """What must hold from the beginning of a window to its end: read in both snapshots, and compared.
 
 A placement is verified when it starts. Both snapshots of a window read again what its label rests
-on: processes, control groups, namespaces, and each network's rules, queues, links and settings. Of
-a client, which runs only within the window, its shell reads how it was when it ended.
+on: processes, control groups, namespaces, and each network's rules, queues, links and settings.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.campaign.counters import OWN, Kernel
-from labkit.errors import ManipulationError
+from labkit.campaign.ends import raise_changed
 from labkit.hosts import script
 from labkit.hosts.settings import DIRECTORY
-from labkit.placement import cpu_set
 from labkit.runtimes import Server
 from labkit.runtimes.observed import sections
 
@@ -101,34 +99,6 @@ networks() {
 #: The facts of a host. Arguments: placements, networks.
 _OBSERVE = SHOW + 'placements "$1"; networks "$2"; echo "@@ end"\n'
 
-# A client holds the writing end of a pipe until it ends. What is left of it is read then, before
-# its shell reaps it: dash and busybox do not while they read a command's output, bash does.
-_GUARD = r"""
-[ -e /proc/self/fd/0 ] || exec "$@"
-: | {
-    true 2>/dev/null 7>/proc/self/fd/0 || exec "$@" </dev/null
-    read -r own </proc/self/stat
-    exec 7>/proc/self/fd/0
-    "$@" </dev/null &
-    pid=$!
-    exec 7>&-
-    client=$(exec awk -v client="/proc/$pid/" 'BEGIN {
-        while ((getline line) > 0) { }
-        getline stat <(client "stat")
-        while (!cpus && (getline line <(client "status")) > 0)
-            if (line ~ /^Cpus_allowed_list:/) cpus = substr(line, 20)
-        while (!moves && (getline line <(client "sched")) > 0)
-            if (split(line, part, /[ :]+/) && part[1] == "se.nr_migrations") moves = part[2] ""
-        print cpus "/" moves " " stat
-    }') || true
-    printf '\n@@ ended %s\n@@ by %s\n' "$client" "$own" >&2
-    status=0
-    wait "$pid" || status=$?
-    exit "$status"
-}
-"""
-_ENDED = re.compile(r"\n@@ ended \s*(\S*)/(\d*) (.*)\n@@ by (.*)\n")
-
 #: Subjects (a placement, a link, a setting) and the text of each of their facts.
 Facts = dict[str, dict[str, str]]
 
@@ -144,8 +114,6 @@ _STATES = {"T": "stopped", "t": "stopped", "Z": "ended", "X": "ended"}
 _VOLATILE = re.compile(r"packets \d+ bytes \d+|\[\d+:\d+\]|expires \S+|refcnt \d+|^#.*", re.M)
 _LINK = re.compile(r"^'/proc/(\d+)/(\S+)' -> '(.*)'$", re.M)
 _ONLINE, _GROUPS = "/sys/devices/system/cpu/online", "/sys/fs/cgroup/"
-#: Ticks of a second in ``/proc/PID/stat``, on every Linux.
-TICK_NS = 10_000_000
 #: Changes that a message lists.
 _LISTED = 4
 
@@ -443,75 +411,3 @@ def since(verification: Mapping[str, Any], name: str, before: Held) -> list[str]
     found = before.firm.get(name, {})
     verified = {key: value for key, value in verified.items() if value and key in found}
     return list(_changes(name, verified, found))
-
-
-@dataclass(frozen=True)
-class End:
-    """How a client was when it ended; `cpu_ns` is the CPU time of it and what it has waited for."""
-
-    cpus: str
-    migrations: int
-    cpu_ns: int
-    #: Its nice value and scheduling class, and those of the shell that started it.
-    own: Mapping[str, str]
-    inherited: Mapping[str, str]
-
-
-def guarded(argv: Sequence[str]) -> list[str]:
-    """Return the command that runs a client, and prints how it was when it ended."""
-    return list(script(_GUARD, *argv))
-
-
-def take_end(stderr: str) -> tuple[str, End | None]:
-    """Return a client's error stream without what its shell has added, and what that says."""
-    match = _ENDED.search(stderr)
-    if match is None:
-        return stderr, None
-    text = stderr[: match.start()] + stderr[match.end() :]
-    client, shell = (_thread(line) for line in match.groups()[2:])
-    if client.get(_STATE) != "ended" or not match[1]:
-        return text, None
-    ticks = match[3].rpartition(")")[2].split()[11:15]
-    cpu_ns = sum(map(int, ticks)) * TICK_NS
-    return text, End(match[1], int(match[2] or 0), cpu_ns, client, shell)
-
-
-def problems_of(end: End, name: str, cpus: str) -> list[str]:
-    """Return what was wrong with a client that should have kept to CPUs and its shell's class."""
-    found = [
-        f"client {name}: {fact} was {end.own[fact]} at its end, not {end.inherited[fact]}"
-        for fact in (_NICE, _CLASS)
-        if end.own[fact] != end.inherited[fact]
-    ]
-    if not cpu_set(end.cpus) <= cpu_set(cpus):
-        found.append(f"client {name}: {_CPUS} were {end.cpus} at its end, not {cpus}")
-    elif end.migrations and len(cpu_set(cpus)) == 1:
-        found.append(f"client {name}: it was on another CPU meanwhile")
-    return found
-
-
-def lost_time(name: str, group_ns: float | None, used_ns: float) -> list[str]:
-    """Return whether a control group has used less CPU time than was used inside it.
-
-    The allowances are for the ticks of what clients have used.
-    """
-    if group_ns is None or used_ns <= 1.05 * group_ns + 5 * TICK_NS:
-        return []
-    return [
-        f"{name}: its control group used {group_ns / 1e9:.2f} s of CPU time, what ran inside "
-        f"{used_ns / 1e9:.2f} s"
-    ]
-
-
-def raise_changed(changes: Sequence[str], where: str) -> None:
-    """Raise `ManipulationError` if there are any changes."""
-    if not changes:
-        return
-    more = f"; and {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
-    raise ManipulationError(
-        f"the trial was not as set up in the window: {'; '.join(changes[:_LISTED])}{more}",
-        where=where,
-        why="something other than this trial has changed it",
-        remedy="the trial is discarded; leave the rig alone while it measures",
-        evidence={"changes": list(changes)},
-    )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from labkit.campaign import background, counters, held, window
+from labkit.campaign import background, counters, ends, held, window
 from labkit.campaign.rows import make_rows
 from labkit.campaign.treatments import (
     AS_FOUND,
@@ -532,7 +532,7 @@ class Trial:
         self._kept["held"] = held.check(first, last, self._servers, self._main, links)
         for load in found.loads:
             if end := found.ends.get(load.name):
-                held.raise_changed(held.problems_of(end, load.name, load.cpus), "the window")
+                ends.raise_changed(ends.problems_of(end, load.name, load.cpus), "the window")
 
     def _read(self, found: Window) -> dict[str, Measurement]:
         """Parse the output of a window's clients."""
@@ -583,8 +583,8 @@ class Trial:
                 for key, (_, inside) in clients.items()
                 if inside is server and key in found.ends
             )
-            lost = held.lost_time(name, self._counters.get(f"{prefix}group_cpu_ns"), used)
-            held.raise_changed(lost, f"host {server.host.name}")
+            lost = ends.lost_time(name, self._counters.get(f"{prefix}group_cpu_ns"), used)
+            ends.raise_changed(lost, f"host {server.host.name}")
 
     def _check_published(self, clients: Sequence[Client]) -> None:
         """Raise `ManipulationError` where no flow of a window took the rules of a published port.
@@ -622,7 +622,7 @@ class Trial:
         if own and argv != list(client.argv):
             argv, show = [*script(_MAKE, own), *argv], [*script(_REMOVE, own), *show]
         if inside is None:
-            command = self._on_generator(client, held.guarded(argv))
+            command = self._on_generator(client, ends.guarded(argv))
             return Load(name, client, command, show, self.cpus("generator"))
         if client.fifo:
             raise UsageError(
@@ -630,7 +630,7 @@ class Trial:
                 remedy='place it with limited(fifo=...), or give the client "fifo" 0',
             )
         # What enters the placement runs on the harness's CPUs; the command is pinned inside.
-        command = ["taskset", "-c", self._outside(), *inside.enter(held.guarded(argv))]
+        command = ["taskset", "-c", self._outside(), *inside.enter(ends.guarded(argv))]
         return Load(name, client, command, inside.enter(show), inside.cpus)
 
     def _on_generator(self, client: Client, argv: Sequence[str]) -> list[str]:

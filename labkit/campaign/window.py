@@ -13,8 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from labkit.campaign import counters, held
+from labkit.campaign import counters
 from labkit.campaign.counters import Kernel, Snapshot
+from labkit.campaign.ends import End, take_end
 from labkit.hosts import Host, Job, Result, script, start_job
 from labkit.tools.base import Client
 
@@ -62,7 +63,7 @@ class Window:
     job: Result
     snapshots: Sequence[tuple[Kernel, tuple[Snapshot, Snapshot]]]
     texts: Mapping[str, str]
-    ends: Mapping[str, held.End]
+    ends: Mapping[str, End]
     seconds: float
     #: How often the harness ran meanwhile.
     wakeups: int
@@ -104,9 +105,9 @@ def measure(
     finally:
         job.stop()
         host.run("rm", "-rf", "--", folder)
-    ends: dict[str, held.End] = {}
+    ends: dict[str, End] = {}
     for load in loads:
-        texts[f"{load.name}.err"], end = held.take_end(texts[f"{load.name}.err"])
+        texts[f"{load.name}.err"], end = take_end(texts[f"{load.name}.err"])
         ends |= {load.name: end} if end else {}
     # It has none where the job was ended.
     both = json.loads(texts.pop("snapshots") or "null") or {"before": {}, "after": {}}

@@ -73,7 +73,7 @@ def test_a_run_without_a_terminal_is_shown_ended_and_resumed(
     running = seen(folder)
     os.kill(pid, signal.SIGTERM)
     assert (running.state, running.study) == ("running", "interference"), log.read_text()
-    assert running.process.startswith(f"process {pid} on ") and running.done >= 1
+    assert running.process.startswith("process ") and running.done >= 1
     assert process.wait(PATIENCE) == 1
     assert "labkit: interrupted; what was measured is kept" in log.read_text()
     assert "Traceback" not in log.read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import time
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 from labkit.campaign import held
 from labkit.campaign.counters import Kernel
+from labkit.campaign.ends import raise_changed
 from labkit.errors import ManipulationError
 from labkit.hosts import LocalHost
 from labkit.rig import lock
@@ -200,7 +200,7 @@ def test_each_change_of_a_host_is_said(after: str, said: str) -> None:
     changes = differences(before, held.parse(after, ["lab0"]))
     assert any(said in change for change in changes), changes
     with pytest.raises(ManipulationError, match="not as set up in the window"):
-        held.raise_changed(changes, "host sut")
+        raise_changed(changes, "host sut")
 
 
 @given(packets=st.integers(0, 10**12), references=st.integers(0, 99), mtu=st.integers(68, 9000))
@@ -238,54 +238,3 @@ def test_what_a_trial_keeps_names_no_rule() -> None:
     assert kept["network sut"] == {"rules": "3 lines"}
     assert kept["server"]["cpu.shares"] == "512"
     json.dumps(kept)
-
-
-def ended(*argv: str) -> tuple[str, held.End | None, int | None]:
-    result = HERE.run(*held.guarded(argv), check=False)
-    stderr, end = held.take_end(result.stderr)
-    return stderr, end, result.status
-
-
-DASH = Path("/bin/sh").resolve().name in ("dash", "busybox")
-needs_dash = pytest.mark.skipif(not DASH, reason="this shell reaps its children at once")
-
-
-def test_a_guarded_client_keeps_its_status_and_streams() -> None:
-    stderr, _, status = ended("sh", "-c", "echo no >&2; exit 3")
-    assert (stderr, status) == ("no\n", 3)
-    assert HERE.run(*held.guarded(["echo", "yes"])).stdout == "yes\n"
-
-
-@needs_dash
-def test_a_client_that_was_left_alone_ended_as_it_began() -> None:
-    _, end, _ = ended("sleep", "0.2")
-    assert end is not None
-    same = ("nice value", "scheduling class")
-    assert [end.own[name] for name in same] == [end.inherited[name] for name in same]
-    cpus = ",".join(map(str, CPUS))
-    assert held.problems_of(end, "tool", cpus) == []
-
-
-@needs_dash
-@pytest.mark.skipif(len(CPUS) < 2, reason="one CPU")
-def test_a_client_that_was_moved_or_has_another_class_is_named() -> None:
-    move = f"taskset -pc {CPUS[1]} $$ >&2; chrt --batch --pid 0 $$ >&2"
-    _, end, _ = ended("taskset", "-c", str(CPUS[0]), "sh", "-c", move)
-    assert end is not None
-    problems = held.problems_of(end, "tool", str(CPUS[0]))
-    assert re.match("client tool: scheduling class was .* at its end, not ", problems[0])
-    assert problems[1] == f"client tool: allowed CPUs were {CPUS[1]} at its end, not {CPUS[0]}"
-    back = f"taskset -pc {CPUS[1]} $$; taskset -pc {CPUS[0]} $$"
-    _, end, _ = ended("taskset", "-c", str(CPUS[0]), "sh", "-c", back)
-    assert end is not None and end.migrations >= 2
-
-
-@needs_dash
-def test_the_time_of_a_client_and_its_children_is_counted() -> None:
-    busy = "(ulimit -t 1; while :; do :; done) || true"
-    _, end, _ = ended("sh", "-c", busy)
-    assert end is not None and end.cpu_ns >= 0.1e9  # the limit counts ticks, and this the time
-    assert held.lost_time("server", end.cpu_ns, end.cpu_ns) == []
-    assert held.lost_time("server", None, end.cpu_ns) == []
-    (problem,) = held.lost_time("server", 0.3e9, 1e9)
-    assert problem.startswith("server: its control group used 0.30 s of CPU time")
