@@ -22,6 +22,7 @@ from pydantic import (
 
 from labkit.errors import UsageError
 from labkit.hosts.target import Network
+from labkit.placement import parse_cpus
 from labkit.rig.networks import APART, named
 
 EXAMPLE = "rig.example.toml"
@@ -35,6 +36,14 @@ def _path(value: str, info: ValidationInfo) -> str:
         return os.path.normpath(Path((info.context or {})["folder"], Path(value).expanduser()))
     except RuntimeError as error:
         raise ValueError(str(error)) from None
+
+
+def _cpus(value: str) -> str:
+    try:
+        parse_cpus(value)
+    except UsageError as error:
+        raise ValueError(f"{error.what}: {error.remedy}") from None
+    return value
 
 
 def _address(value: str) -> str:
@@ -74,7 +83,7 @@ class Machine(_Table):
     sudo: bool = False
     addresses: Annotated[Addresses, Field(min_length=1)]
     interfaces: Annotated[list[Interface], Field(min_length=1)]
-    cpus: Annotated[str, Field(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$")]
+    cpus: Annotated[str, Field(min_length=1), AfterValidator(_cpus)]
     scratch: Directory = "/var/lib/labkit/inventory"
 
     @property
