@@ -39,22 +39,10 @@ QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 @dataclass(frozen=True)
 class Application:
-    """One application: a server, and the load that measures it.
+    """One application: a server, the load that measures it, and the module of the load's tool.
 
-    Parameters
-    ----------
-    name : str
-        As claims name it.
-    family : str
-        ``iperf3``, ``memcached``, ``nginx`` or ``postgresql``: applications that share a server.
-    module : module
-        Of the tool that makes the load.
-    server : callable
-        Returns the `Workload` of the family's server.
-    load : callable
-        Takes (address, seconds=, and the options of `LOADS`); returns the tool's `Client`.
-    rename : callable
-        Takes the tool's `Measurement`; returns metrics under the common names.
+    Applications of a family share a server. `load` takes (address, seconds=, and the options of
+    `LOADS`); `rename` takes the tool's measurement and returns metrics under the common names.
     """
 
     name: str
@@ -74,16 +62,7 @@ class Application:
         return str(self.module.probe(host))
 
     def client(self, address: str, *, seconds: int, **options: Any) -> Client:
-        """Return the load on a server, to be run inside a placement.
-
-        Parameters
-        ----------
-        address : str
-            The server's address.
-        seconds : int
-            How long is measured.
-        **options
-            In place of those of `LOADS`.
+        """Return the load on a server, to be run inside a placement; options replace `LOADS`.
 
         Returns
         -------
@@ -93,8 +72,7 @@ class Application:
             ``offered_per_s`` and ``reached``, the achieved share of it, where there is a schedule;
             ``lost_share`` of datagrams; ``latency_ns_mean``, ``_min``, ``_median``, ``_p90``,
             ``_p95``, ``_p99``, ``_p999``, ``_max`` and the same as ``set_latency_ns`` and
-            ``get_latency_ns``, all in ns; and the tool's metrics. Samples are the tool's. Each flag
-            begins with the application's name.
+            ``get_latency_ns``; and the tool's. Each flag begins with the application's name.
         """
         client = self.load(address, seconds=seconds, **{**LOADS[self.family], **options})
         return replace(client, parse=lambda out, log: self._read(client.parse(out, log)))
@@ -159,11 +137,7 @@ def _iperf3_tcp(address: str, *, seconds: int, mbit_per_s: float) -> Client:
 def with_tools(tools: Mapping[str, str]) -> dict[str, Application]:
     """Return every application by its name, those of some families with other tools.
 
-    Parameters
-    ----------
-    tools : mapping of str to str
-        A tool of `TOOLS` by family, or several, as in ``"wrk2 or h2load"``: the first one that is
-        packaged, or is in ``containers/apps/local``.
+    A tool of `TOOLS` by family, or several, as in ``"wrk2 or h2load"``: the first installed one.
 
     Examples
     --------

@@ -1,8 +1,7 @@
 """Clients and measurements: the interface between a tool and a trial.
 
-A tool is one module of this package. It has functions that return a `Client` (a command that
-measures) or a `labkit.placement.Workload` (a server to place), ``probe(host)``, which returns the
-tool's version, and a reader that makes a `Measurement` of what the client printed, without a host.
+A tool is one module of this package: functions that return a `Client` or a server to place
+(`labkit.placement.Workload`), ``probe(host)``, and a reader of text that makes a `Measurement`.
 """
 
 from __future__ import annotations
@@ -26,21 +25,10 @@ from labkit.process import announce
 class Measurement:
     """Samples and metrics of one trial.
 
-    Parameters
-    ----------
-    samples : mapping of str to ndarray of int64, shape (n,)
-        Columns of samples, such as ``rtt_ns``.
-    metrics : mapping of str to float
-        One number per trial.
-    messages : int
-        Messages exchanged in the window, warm-up included: the divisor of evidence per operation.
-    flags : tuple of str
-        Validity rules that the trial broke; it is kept and flagged.
-    also : tuple of (levels, metrics)
-        Other conditions that the same trial measured: the levels in which they differ from its own,
-        and their metrics. Each becomes a row.
-    mechanisms : mapping of str to float
-        Evidence that the tool took itself, such as how fast its CPU was.
+    Samples are columns of int64, such as ``rtt_ns``; metrics are one number per trial. `messages`,
+    those of the warm-up included, divide the evidence per operation. `also` holds other conditions
+    that the same trial measured, a row each: their levels that differ, and their metrics.
+    `mechanisms` is evidence that the tool took itself, such as how fast its CPU was.
 
     Examples
     --------
@@ -74,30 +62,21 @@ class Client:
     argv : tuple of str
         The command; ``{log}`` in an argument stands for the path of its log file.
     target : str
-        The address that it sends to, which must belong to the rig; "" for a command that runs
-        inside a placement and sends nothing.
+        The address that it sends to; "" for a command that runs inside a placement.
     seconds : float
         Expected duration.
     parse : callable
         Takes (stdout, log) as text and returns a `Measurement`.
     log_rows : int, optional
-        How many rows of the log (lines that begin with a digit) are kept, spread evenly; all of
-        them by default.
+        How many rows of the log (lines that begin with a digit) are kept, spread evenly.
     samples_in_stdout : bool
-        Standard output holds the samples themselves, so its text is not kept as well.
+        Whether standard output holds the samples, so that its text is not kept as well.
     protocols : tuple of str
         Transports that must be seen to pass the rules of a published port; "" for any.
     prestart : Prestart, optional
-        For a tool that sleeps before it sends.
+        A sleep before it sends.
     fifo : int
-        Its priority in the real-time class SCHED_FIFO on the generator; 0 for the ordinary class.
-
-    Examples
-    --------
-    >>> from labkit.tools import Client, sockperf
-    >>> client = sockperf.ping_pong("198.18.0.2", messages=1000, size=64, wait="block")
-    >>> isinstance(client, Client), client.target
-    (True, '198.18.0.2')
+        Priority in the real-time class SCHED_FIFO on the generator; 0 for the ordinary class.
     """
 
     argv: tuple[str, ...]
@@ -130,19 +109,9 @@ def wrapped(
 ) -> tuple[str, ...]:
     """Return the command that runs a tool in a new directory, in the locale C, on one clock.
 
-    ``parsing.split`` and ``parsing.own_cpu`` read what it adds to the tool's output: the files that
-    the tool wrote, and the CPU time that it took.
-
-    Parameters
-    ----------
-    argv : sequence of str
-        The tool; it writes to names without a directory.
-    log : {"-", "{log}"}
-        Where its files go: behind its output, or into the client's log.
-    limit : float
-        Seconds after which it is ended, and its output is read all the same; 0 for none.
-    first : sequence of str
-        A command that runs before it, whose lines of output begin with "once: ".
+    Behind the tool's output follow its CPU time and the files that it wrote, or these go into
+    `log`. After `limit` seconds it is ended, and its output is read all the same (0: never). The
+    command `first` runs before it, with "once: " before each line of its output.
     """
     return python("wrapped", json.dumps({"log": log, "limit": limit, "first": list(first)}), *argv)
 

@@ -1,18 +1,16 @@
 """UDP datagrams at a set rate, numbered, and the sink in which they end.
 
-The generator is sockperf's client in the mode ``throughput``: an open loop that waits for no answer
-and counts what it sent. It keeps to a schedule, spinning on its CPU in between: what was late for
-any reason follows at once, so that the mean rate is the requested one unless the CPU is exhausted.
-A datagram begins with its number (8 bytes in network byte order, from 1 on), 2 bytes of flags and 4
-of its length. The tool first sleeps for two seconds, which no option shortens: `Trial.prepare` lets
-that happen before the window. Options that it rejects end with status 0, so only a result counts as
-success.
+The generator is sockperf's mode ``throughput``: an open loop that keeps to a schedule, spinning on
+its CPU in between, and sends at once what is late, so that the mean rate is the requested one
+unless the CPU is exhausted. A datagram begins with its number (8 bytes in network byte order, from
+1 on), 2 bytes of flags and 4 of its length. The tool first sleeps for two seconds, which
+`Trial.prepare` lets happen before the window. Options that it rejects end with status 0, so only a
+result counts as success.
 
 The sink is a socket that drops everything by a filter, and so counts it: no answer goes out, no
 datagram is queued, no process wakes up. It needs neither firewall rules, which a clean host must
-not have, nor an action of ``tc``, of which the one that drops (gact) is not in every kernel. Its
-count is the column ``socket_drops`` of the mechanism evidence, prefixed with the sink's name unless
-it was placed first; `watch` counts for a part of the window.
+not have, nor an action of ``tc`` that not every kernel has. Its count is the column
+``socket_drops`` of the evidence; `watch` counts for a part of the window.
 """
 
 from __future__ import annotations
@@ -60,18 +58,9 @@ def line_rate(size: int, bits_per_s: float = 1e9) -> float:
 
 
 def send(address: str, *, rate: int, size: int, seconds: int, port: int) -> Client:
-    """Return the generator: numbered datagrams at a constant rate, one way.
+    """Return the generator: numbered datagrams of `size` bytes at a constant rate, one way.
 
-    Parameters
-    ----------
-    address, port : str, int
-        The first hop.
-    rate : int
-        Datagrams per second; a trial that fell short of it by more than 1 % is flagged.
-    size : int
-        UDP payload in bytes: the tool's header of 14 bytes at least, one frame at most.
-    seconds : int
-        How long, in whole seconds, the tool's own unit.
+    The tool's unit of time is whole seconds. A rate that fell short by more than 1 % is flagged.
     """
     if size not in _SIZES:
         raise UsageError(f"{size} bytes are no payload of one frame", remedy="14 to 1472 bytes")
@@ -100,34 +89,18 @@ def parse(stdout: str, log: str = "", *, rate: int | None = None) -> Measurement
 
 
 def sink(port: int) -> Workload:
-    """Return the sink: it takes what arrives at a port, drops it, and lets the kernel count.
-
-    On the generator it is placed as any server is, before the chain whose last hop sends there, and
-    on the generator's CPU, which it does not use::
-
-        trial.serve(sink(port), bare("clean"), name="sink", at="generator",
-                    cpus=trial.cpus("generator"))
-    """
+    """Return the sink, which is placed on the generator, before the chain that sends there."""
     return Workload(python("datagram_sink", "hold", str(port)), port, image="python")
 
 
 def watch(sink: str, pid: int, seconds: float, settle: float = 0.2) -> Client:
-    """Return a client that counts what a sink takes while `send` sends to it, and no longer.
+    """Return a client that counts what a sink (a process) takes while `send` sends to it.
 
     A chain that cannot keep up goes on emptying its queues once nothing is sent any more: what
-    arrives then is not part of its rate. It reads the kernel's count and the clock twice, while a
-    prepared generator sends from the beginning of the window. Then it waits until nothing arrives
-    any more, so that all that was sent has arrived or is lost.
-
-    Parameters
-    ----------
-    sink, pid : str, int
-        The sink's address and process.
-    seconds : float
-        How long the generator sends.
-    settle : float
-        Seconds before the first count. Until the queues of a chain are full it takes in more than
-        it carries.
+    arrives then is not part of its rate. Until its queues are full it takes in more than it
+    carries: `settle` seconds. The kernel's count and the clock are read twice in between, while a
+    prepared generator sends for so many seconds from the beginning of the window. Then the client
+    waits until nothing arrives any more, so that all that was sent has arrived or is lost.
     """
     middle = seconds - settle - _END
     if not (settle > 0 and middle > 0):

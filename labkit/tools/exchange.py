@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -34,31 +34,12 @@ ONE_PACKET = 1398
 _CAPTURE_SECONDS = 2.8
 
 
-class Capture(Protocol):
-    """A capture file as tcpdump wrote it, and what tcpdump said when it ended."""
-
-    packets: bytes
-    summary: str
-
-
 @dataclass(frozen=True)
 class Exchange:
-    """Messages between one client and one server, one at a time.
+    """Round trips of `size` bytes between one client and one server, one at a time.
 
-    Parameters
-    ----------
-    exchange : {"udp", "tcp"}
-        The transport.
-    tool : str
-        A name of `TOOLS`.
-    messages : int
-        Round trips to measure.
-    size : int
-        Payload in bytes.
-    wait : str
-        How both ends wait for a message: "block", "spin", and for sockperf "busy_poll".
-    capture : {"off", "on"}
-        Whether the trial is captured, which takes longer.
+    `exchange` is the transport, `tool` a name of `TOOLS`; both ends wait alike ("block", "spin",
+    and for sockperf "busy_poll"). A trial with the capture "on" takes longer.
     """
 
     exchange: str
@@ -112,35 +93,21 @@ class Exchange:
         return next((lacking[end] for end in ("generator", home) if end in lacking), None)
 
     def with_residence_times(
-        self, measurement: Measurement, capture: Capture, address: str
+        self, measurement: Measurement, capture: Any, address: str
     ) -> Measurement:
         """Add how long messages stayed at the server's host, by a capture at the switch.
 
         A residence time lasts from the arrival of a message at the host until its answer leaves,
-        both stamped by one clock. The capture holds more messages than there are round trips, so
-        that both are reduced to one number of samples, evenly spread over the window: the two
-        values of a row belong to one window, not to one message.
-
-        Parameters
-        ----------
-        measurement : Measurement
-            With the sample ``rtt_ns``.
-        capture : Capture
-            The result of `Trial.capture`; without packets where nothing was captured.
-        address : str
-            The server's.
+        both stamped by one clock. The capture (the result of `Trial.capture`) holds more messages
+        than there are round trips, so that both are reduced to one number of samples, evenly spread
+        over the window: the two values of a row belong to one window, not to one message.
 
         Returns
         -------
         Measurement
-            With the sample ``residence_ns`` in ns, the metrics ``captured``, ``capture_drops``,
+            With the sample ``residence_ns``, the metrics ``captured``, ``capture_drops``,
             ``paired`` and ``unpaired``, and a flag for whatever is missing. The same measurement
             where nothing was captured.
-
-        Raises
-        ------
-        ToolOutput
-            The capture cannot be read, or holds no message.
         """
         if not capture.packets:
             return measurement
@@ -184,14 +151,7 @@ class Exchange:
 
 
 def first_built(tool: str) -> str:
-    """Return the tool, of several the first that the rig's images have.
-
-    Examples
-    --------
-    >>> from labkit.tools import exchange
-    >>> exchange.first_built("sockperf")
-    'sockperf'
-    """
+    """Return the tool, of several the first that the rig's images have."""
     return base.first_built(tool, tuple(TOOLS))
 
 
@@ -209,20 +169,9 @@ def lacking(tool: str, targets: Mapping[str, Target]) -> dict[str, str]:
 def background(
     kind: str, *, count: int = 0, busy: bool = False, cpus: str = ""
 ) -> list[dict[str, Any]]:
-    """Return the containers that run beside the server on its host: arguments of ``serve_all``.
+    """Return `count` containers beside the server on its host: arguments of ``serve_all``.
 
-    They are on the host's network and send nothing; they take CPU time and memory.
-
-    Parameters
-    ----------
-    kind : {"none", "containers"}
-        Nothing, or `count` containers.
-    count : int
-        How many.
-    busy : bool
-        Whether they compute all the time, or only wait.
-    cpus : str
-        The CPU list of all of them.
+    They are on the host's network and send nothing; if busy they compute all the time.
     """
     one_of("load", kind, LOADS)
     workload = thrift_rpc.busy() if busy else waiting("python")

@@ -29,16 +29,7 @@ def probe(host: Host) -> str:
 def write(*, size_b: int, count: int, flush: str = "flush", path: str = "/data/written") -> Client:
     """Return the client that writes to one open file repeatedly, and removes it.
 
-    Parameters
-    ----------
-    size_b : int
-        Bytes per write.
-    count : int
-        Writes that are kept, after a warm-up.
-    flush : {"flush", "fsync"}
-        What follows each write and is timed with it.
-    path : str
-        The file, which is created.
+    `flush` (or fsync) follows each write and is timed with it; `count` are kept after a warm-up.
     """
     one_of("flush", flush, FLUSHES)
     warm_up = _warm_up(count)
@@ -85,14 +76,9 @@ def _client(operation: str, options: dict[str, Any], seconds: float) -> Client:
 def parse(stdout: str, log: str = "") -> Measurement:
     """Read a line of JSON, a row of times per operation, and ``end`` with their number.
 
-    Returns
-    -------
-    Measurement
-        ``latency_ns`` of each operation, with ``close_ns`` and ``call_ns`` (opening) or
-        ``again_ns`` (the second write to the same file). Its messages are all operations that
-        were done, those of the warm-up included. The mechanism ``reference_ns`` is how long it
-        took to open and close /dev/null: the longest of the times before, between and after the
-        operations.
+    ``latency_ns`` is of each operation; opening has ``close_ns`` and ``call_ns`` too, a first write
+    ``again_ns``. The mechanism ``reference_ns`` is how long it took to open and close /dev/null:
+    the longest of the times before, between and after the operations.
     """
     head, _, rest = stdout.partition("\n")
     with reading("file operations", stdout):

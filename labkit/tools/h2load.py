@@ -2,23 +2,17 @@
 
 Each connection has its own schedule: a request every connections / rate seconds, one under way at a
 time. The connections are opened one after the other over most of the first such interval, so that
-the requests of all are spread over it, a few per millisecond; opened at once, as the tool does when
-it is given a duration, all would send in one burst.
+all requests are spread over it; given a duration, the tool would open all at once, and send bursts.
 
-The log has the moment at which a request was handed to its connection, and the time from then to
-the end of its answer, which is the latency. A request that is due while its connection still waits
-for an answer is handed over only then, and that wait is not in its latency (coordinated omission).
-It happens where a request takes longer than the interval; those are counted as ``held_up``. Without
-them every latency counts from when the request was due, except for the resolution of the tool's
-timers, a millisecond.
-
-The tool does not log when a request was due, but the rate determines it: the first request sent is
-the first due, the second comes 1 / rate later, and so on. The delay behind that is ``late_ns``;
-latency and lateness together are the wait of a client that does not wait for its turn. Up to some
-10 ms of it come from the tool, which opens its connections a few milliseconds behind its plan. The
-log is of the wall clock, which somebody may set, while the tool paces its requests by another: a
-step of the log is found and taken out. One request is made before the load begins to learn the size
-of an answer: a page that reports a missing file is small.
+The log has the moment at which a request was handed to its connection, and its latency from then. A
+request that is due while its connection still waits is handed over only then, and that wait is not
+in its latency (coordinated omission): ``held_up`` counts the requests that took longer than the
+interval. Without them every latency counts from when the request was due, but for a millisecond,
+the resolution of the tool's timers. The rate determines when requests were due, since the first one
+is the first sent; the delay behind that is ``late_ns``, up to 10 ms of which come from connections
+that were opened late. The log is of the wall clock, which somebody may set, while the tool paces
+its requests by another: a step of the log is found and taken out. One request is made before the
+load, to learn the size of an answer: a page that reports a missing file is small.
 """
 
 from __future__ import annotations
@@ -58,18 +52,9 @@ def probe(host: Host) -> str:
 def constant_rate(
     address: str, *, file: str, rate: int, seconds: float, connections: int = 100, port: int = PORT
 ) -> Client:
-    """Return the client; it ends in the planned time, whatever the server does.
+    """Return the client: `rate` requests per second of a file, over all connections.
 
-    Parameters
-    ----------
-    address, port : str, int
-        The server's.
-    file : str
-        A name of `labkit.tools.nginx.FILES`.
-    rate, connections : int
-        Requests per second, of all connections, and the number of these.
-    seconds : float
-        How long is measured, after `WARMUP`.
+    After `WARMUP` it measures for so many seconds, and ends in that time, whatever the server does.
     """
     at_once, period = _opening(rate, connections)
     page, planned = url(address, file, port), WARMUP + seconds + GRACE
@@ -106,12 +91,9 @@ def parse(
     Measurement
         Samples, a row per answered request that was sent in the measured time: ``start_ns``, when
         it was sent since that began, ``late_ns``, how long after it was due, at least 0, and
-        ``latency_ns`` from start to the end of its answer. Metrics: ``requested_per_s``;
-        ``achieved_per_s``, answers that ended in the measured time; ``latency_ns_mean`` and
-        ``late_ns_mean``, where there is a sample; ``failed``, requests without an answer;
-        ``not_200``, other answers than the file; ``held_up``, answers that took longer than their
-        connection's interval; ``body_b``, bytes of an answer's body, by the one request before the
-        load.
+        ``latency_ns`` from start to the end of its answer. ``achieved_per_s`` counts answers that
+        ended in it, ``failed`` requests without an answer, ``not_200`` other answers than the file,
+        ``held_up`` answers that took longer than their connection's interval.
     """
     printed, text = split(stdout, log)
     with reading(TOOL, printed, text):

@@ -57,16 +57,7 @@ def _client(address: str, seconds: int) -> tuple[str, ...]:
 
 
 def parse(stdout: str, log: str = "", *, mbit_per_s: float | None = None) -> Measurement:
-    """Read the JSON object that both ends report at the end.
-
-    Returns
-    -------
-    Measurement
-        ``throughput_mbit_per_s``, received, and ``sent_mbit_per_s``. Of each end
-        ``tool_client_cpu``, ``..._user``, ``..._system`` and the same of ``server``: the share of
-        one CPU that the tool reports. Of TCP ``retransmits``; of UDP ``jitter_ns``,
-        ``datagrams``, ``datagrams_lost`` and ``loss``, their share; ``requested_mbit_per_s``.
-    """
+    """Read the JSON object that both ends report: rates, losses, and their use of a CPU."""
     with reading(TOOL, stdout, needs="iperf3 3.12"):
         report = json_in(stdout)
         if "error" in report:

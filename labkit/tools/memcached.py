@@ -1,13 +1,10 @@
 """memcached, and a load on it that times SETs and GETs apart, in its text or binary protocol.
 
 The load is ``programs/memcached_load.py``, a closed loop over many connections like the paper's
-memtier_benchmark (`labkit.tools.memtier`, where that is installed). Debian's packages cannot
-replace it: memaslap pins its threads to CPUs of its choice, whatever it is allowed, and sorts
-latencies into powers of two; memslap reports only the time of a whole run.
-
-In a closed loop the latency is as long as all connections' operations take to get through the
-slower end. ``tool_cpu`` is the share of its own CPUs that the load used; near 1 that end is the
-load.
+memtier_benchmark. Debian's packages cannot replace it: memaslap pins its threads to CPUs of its
+choice and sorts latencies into powers of two; memslap reports only the time of a whole run. In a
+closed loop the latency is as long as all connections' operations take to get through the slower
+end; near a ``tool_cpu`` of 1 that end is the load.
 """
 
 from __future__ import annotations
@@ -60,22 +57,10 @@ def closed_loop(
 ) -> Client:
     """Return the load: each connection sends again as soon as it is answered.
 
-    Parameters
-    ----------
-    address, port : str, int
-        The server's.
-    protocol : {"text", "binary"}
-        The protocol.
-    seconds : float
-        How long is measured.
-    threads, connections : int
-        Workers, which are processes, and the connections of each.
-    sets, gets : int
-        So many SETs, then so many GETs, in turns.
-    keys : int
-        The number of keys. All are stored first, so that every GET finds a value.
-        (memtier_benchmark draws from ten million by default and stores none first: there nearly
-        every GET misses.)
+    Each of so many threads, which are processes, has so many connections, and sends so many SETs,
+    then so many GETs. All keys are stored first, so that every GET finds a value.
+    (memtier_benchmark draws from ten million by default and stores none first: there nearly every
+    GET misses.)
     """
     one_of("protocol", protocol, PROTOCOLS)
     options = {"address": address, "port": port, "seconds": seconds, "warmup": WARMUP}
@@ -106,13 +91,9 @@ def parse(stdout: str, log: str = "") -> Measurement:
     -------
     Measurement
         Samples of operations that are spread evenly over all: ``start_ns`` since the measured time
-        began, ``latency_ns``, and ``set``, 1 for a SET and 0 for a GET. Metrics, of all operations:
-        ``operations_per_s``, ``sets``, ``gets``; ``set_latency_ns_mean``, ``_min``, ``_median``,
-        ``_p90``, ``_p95``, ``_p99``, ``_p999``, ``_max``, the same as ``get_latency_ns`` and, of
-        both, ``latency_ns``; ``hits``, the share of GETs that found a value;
-        ``throughput_mbit_per_s``, of what `carried` counts where all GETs did; ``tool_cpu``, the
-        share of its own CPUs' time that the load took. Flagged are a load that had no time left,
-        and GETs that missed.
+        began, ``latency_ns``, and ``set``, 1 for a SET and 0 for a GET. Metrics are of all
+        operations: ``hits`` is the share of GETs that found a value, ``throughput_mbit_per_s`` of
+        what `carried` counts where all did, ``tool_cpu`` the share of its CPUs that the load took.
     """
     head, _, rest = stdout.partition("\n")
     with reading(TOOL, stdout[:4000], log):

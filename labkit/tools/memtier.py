@@ -65,16 +65,9 @@ def closed_loop(
 def parse(stdout: str, log: str, *, threads: int = 4, besides: int = 0) -> Measurement:
     """Read the JSON file; `besides` are the requests that the file does not count.
 
-    Returns
-    -------
-    Measurement
-        ``operations_per_s``, ``throughput_mbit_per_s`` (requests and answers, as the tool counts),
-        ``sets``, ``gets``; ``set_latency_ns_mean``, ``_min``, ``_median``,
-        ``_p90``, ``_p95``, ``_p99``, ``_p999``, ``_max``, the same as ``get_latency_ns`` and, of
-        both, ``latency_ns``; ``hits``, the share of GETs that found a value; ``tool_cpu``, the
-        CPU time of the load as a share of what its CPUs had while it sent, where it was wrapped:
-        starting, some 0.2 s, counts too, so that the share of a short run may be above 1. A run
-        without a SET or a GET is an error: the tool ends with status 0 where nobody listens.
+    Metrics are as of `labkit.tools.memcached.parse`. ``tool_cpu`` is of the time in which it sent;
+    starting, some 0.2 s, counts too, so that the share of a short run may be above 1. A run without
+    a SET or a GET is an error: the tool ends with status 0 where nobody listens.
     """
     printed, text = split(stdout, log)
     with reading(TOOL, printed, text, needs="memtier_benchmark 1.4"):

@@ -66,13 +66,12 @@ def reading(tool: str, text: str, log: str = "", *, needs: str = "") -> Iterator
         shown = text.strip() or log.strip() or "(nothing)"
         shown = shown if len(shown) < 1000 else f"{shown[:300]} ... {shown[-600:]}"
         found = _VERSION.search(text)
-        version = f"; this says {found[1]}" if found else ""
+        says = f"; this says {found[1]}" if found else ""
+        needed = f"needs {needs} or later{says}; " if needs else ""
         raise ToolOutput(
             f"cannot read the output of {tool}",
             why=f"there is no result ({error!r}); it printed: {shown}",
-            remedy=f"needs {needs} or later{version}; see the trial's raw output"
-            if needs
-            else "see the trial's raw output; run the same command in the image by hand",
+            remedy=f"{needed}see the trial's raw output; run the same command in the image by hand",
             evidence={"stdout": text[-4000:]} | ({"log": log[:2000]} if log else {}),
         ) from None
 
@@ -170,10 +169,7 @@ def saturated(share: float | None) -> tuple[str, ...]:
 
 
 def shortfall(achieved: float, requested: float, *, chance: float = 0.0) -> tuple[str, ...]:
-    """Return the flag of a rate per second that was not reached, or none.
-
-    By `chance` a load with random intervals may fall short without being late.
-    """
+    """Return the flag of a rate per second that fell short by more than chance, or none."""
     if achieved >= REACHED * requested - chance:
         return ()
     return (f"{NOT_REACHED}: {achieved:,.1f} of {requested:,.1f} per second",)
@@ -190,14 +186,6 @@ def paused(times: Column) -> tuple[str, ...]:
     """Return the flag of the longest pause in the times of messages in ns, or none.
 
     One end may have been stopped. 99 % of the pauses must be much shorter.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from labkit.tools.parsing import paused
-    >>> regular = np.arange(1000) * 1_000_000
-    >>> paused(regular), paused(np.where(regular < 4e8, regular, regular + 1_500_000_000))
-    ((), ('pause of 1.50 s, 0.40 s after the first message: was an end stopped?',))
     """
     times = np.sort(times)
     gaps = np.diff(times)
@@ -211,10 +199,7 @@ def paused(times: Column) -> tuple[str, ...]:
 def version(host: Host, argv: Sequence[str], pattern: str, *, remedy: str = "") -> str:
     """Return the version that a command prints on a host: the first group of the pattern.
 
-    Raises
-    ------
-    ToolMissing
-        The command is not installed, or printed no version; by default its package has its name.
+    Without it, `ToolMissing` is raised; by default the package has the command's name.
     """
     result = host.run(*argv, check=False)
     match = re.search(pattern, result.stdout + result.stderr)

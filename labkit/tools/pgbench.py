@@ -1,19 +1,16 @@
 """PostgreSQL with a million accounts, and pgbench's transactions on it at a set rate.
 
 The database is made with its image (``pgbench --initialize --scale=10``). The server starts on a
-copy of it in the container's own layer, so that each trial begins with the same data; the copy is
-written to the disk before the server starts. Ten branches for a hundred connections mean that
-transactions wait for each other's locks, as they did in the paper.
+copy of it in the container's own layer, so that each trial begins with the same data, on the disk.
+Ten branches for a hundred connections mean that transactions wait for each other's locks, as they
+did in the paper. pgbench draws the times at which transactions are due (a Poisson process). Its
+latency runs from when a transaction was due to its end, and so includes the lag: the time until one
+of the connections was free to begin it.
 
-pgbench draws the times at which transactions are due, so that they come at random (a Poisson
-process) at the rate. Its latency runs from when a transaction was due to its end, and so includes
-the lag: the time until one of the connections was free to begin it.
-
-The end of a pgbench run is not measured: a connection whose next transaction would be due after the
-end is closed at once, so that over the last ``connections / rate`` seconds ever more of the
-server's processes exit, which takes CPU time from the transactions that still run. On one CPU, with
-100 connections at 300 per second, transactions in the last third of a second took 50 to 100 times
-as long as those before it.
+The end of a run is not measured: a connection whose next transaction would be due after the end is
+closed at once, so that over the last ``connections / rate`` seconds ever more of the server's
+processes exit, which takes CPU time from the transactions that still run. On one CPU, with 100
+connections at 300 per second, those took 50 to 100 times as long as the ones before.
 """
 
 from __future__ import annotations
@@ -84,22 +81,11 @@ def transactions(
     threads: int = 4,
     commit_delay_us: int = 0,
 ) -> Client:
-    """Return the client: pgbench's own transaction (after TPC-B) at a rate.
+    """Return the client: pgbench's own transaction (after TPC-B) at a rate of all connections.
 
-    Parameters
-    ----------
-    address : str
-        The server's address.
-    rate : int
-        Transactions per second, of all connections.
-    seconds : int
-        How long is measured. pgbench runs for longer: `WARMUP` before, and after, so that no
-        connection is closed in the measured time.
-    connections, threads : int
-        Open connections, and the threads among which they are divided.
-    commit_delay_us : int
-        How long the server waits before it writes commits to the disk (at most 100,000): commits
-        take as long as on a slow disk, and share writes.
+    It runs for longer than is measured: `WARMUP` before, and after, so that no connection is closed
+    in the measured time. The server waits for `commit_delay_us` (at most 100,000) before it writes
+    commits to the disk: they take as long as on a slow disk, and share writes.
     """
     delay = f"PGOPTIONS=-c commit_delay={commit_delay_us} -c commit_siblings=0"
     argv: tuple[str, ...] = (*(("env", delay) if commit_delay_us else ()), TOOL)
@@ -122,29 +108,16 @@ def parse(
 ) -> Measurement:
     """Read the line of every transaction.
 
-    Parameters
-    ----------
-    stdout, log : str
-        What pgbench printed, and the logs of all its threads.
-    rate : float
-        The requested rate.
-    warmup : float
-        Seconds from the first transaction to the beginning of the measured time.
-    seconds : float
-        How long that lasts at most.
-    connections : int
-        It ends before these are closed: ``connections / rate`` seconds before the last transaction
-        begins, or sooner.
+    The measured time begins `warmup` seconds after the first transaction. It lasts for `seconds`,
+    or until connections are closed: ``connections / rate`` before the last transaction begins.
 
     Returns
     -------
     Measurement
         Samples in the order in which transactions ended, of those that began in the measured time:
         ``end_ns`` since its beginning, ``latency_ns`` from when it was due, ``lag_ns`` from then to
-        when it began. Metrics: ``requested_per_s``; ``achieved_per_s``, transactions that ended in
-        the measured time; ``latency_ns_mean``, ``lag_ns_mean``; ``failed``. The rate is flagged
-        as not reached where more transactions are missing than 1 % and `CHANCE` standard
-        deviations.
+        when it began. ``achieved_per_s`` counts transactions that ended in it; the rate is flagged
+        as not reached where more are missing than 1 % and `CHANCE` standard deviations.
     """
     printed, text = split(stdout, log)
     with reading(TOOL, printed, text, needs="pgbench 15"):

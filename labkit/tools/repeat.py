@@ -54,17 +54,9 @@ class Repeated(Measurement):
 def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) -> Client:
     """Return a client that runs another's command again and again; it reads a `Repeated`.
 
-    Parameters
-    ----------
-    client : Client
-        The client to repeat; it runs in a placement and has no log.
-    seconds : float
-        The window; iterations that start in it count.
-    grace : float
-        How much longer it goes on, at least as long as the slowest iteration: one that still runs
-        then is cut off and measures nothing.
-    at_most : int
-        End after so many iterations; 0 for no limit.
+    Iterations that start in the window of so many seconds count. It goes on for the grace time, at
+    least as long as the slowest iteration: one that still runs then is cut off and measures
+    nothing. It ends after `at_most` iterations, if that is not 0.
     """
     if not seconds > 0 or not grace >= 0:
         raise UsageError(
@@ -77,13 +69,7 @@ def repeated(client: Client, *, seconds: float, grace: float, at_most: int = 0) 
 
 
 def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
-    """Read every iteration by the tool's parser, `read`.
-
-    Raises
-    ------
-    ToolOutput
-        It breaks off, an iteration failed, or one cannot be read.
-    """
+    """Read every iteration by the tool's parser; one that failed is an error."""
     with reading("repeated runs", stdout):
         *lines, last = [json.loads(text) for text in stdout.splitlines()]
         if "end" not in last or not all("start_ns" in line for line in lines):
@@ -141,20 +127,10 @@ def overlap(iterations: Sequence[Iteration], neighbour: Sequence[Iteration]) -> 
 class Side:
     """One service of a window.
 
-    Parameters
-    ----------
-    name : str
-        The service's.
-    metrics : dict of str to float
-        Means over the iterations that count, with their number as ``iterations``; the numbers of
-        further iterations that started in the window and ended (``iterations_partly``) or did not
-        (``iterations_cut``); and ``overlap``, the mean share of the neighbour's presence in those
-        that ended. If none counts, only the numbers of iterations.
-    iterations : list of dict
-        For the record: start and end of every iteration in ns from the earliest start of both, its
-        overlap, and its metrics.
-    flags : tuple of str
-        That no iteration counts, or the flags of those that count.
+    Its metrics are means over the iterations that count, with their number as ``iterations``; the
+    numbers of those that started in the window and ended without counting (``iterations_partly``)
+    or did not end (``iterations_cut``); and ``overlap``, the mean share of the neighbour's presence
+    in those that ended. For the record each iteration is kept, in ns from the earliest start.
     """
 
     name: str
@@ -203,20 +179,10 @@ def side_of(name: str, service: Repeated, neighbour: Repeated | None) -> Side:
 def combine(measured: Sequence[tuple[str, Repeated]]) -> tuple[Measurement, list[Side]]:
     """Return one or two services that were repeated in one window as one measurement.
 
-    Parameters
-    ----------
-    measured : sequence of (str, Repeated)
-        A service and its iterations; two of them may be the same service.
-
-    Returns
-    -------
-    measurement : Measurement
-        The first service's metrics, and the neighbour's as ``neighbour_NAME``: the mean of all that
-        it measured. Two of the same service are one row, of the mean of both, or without value
-        where one has none; two that differ are a row each, the second in `Measurement.also`, with
-        the factors ``service`` and ``neighbour`` exchanged.
-    sides : list of Side
-        Each service, for the record.
+    It has the first service's metrics, and as ``neighbour_NAME`` the mean of all that the neighbour
+    measured. Two of the same service are one row, of the mean of both, or without value where one
+    has none; two that differ are a row each, the second in `Measurement.also`, with the factors
+    ``service`` and ``neighbour`` exchanged. The sides are for the record.
     """
     messages = sum(not it.cut for _, repeats in measured for it in repeats.iterations)
     if len(measured) == 1:

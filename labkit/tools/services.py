@@ -1,15 +1,13 @@
 """Linpack, STREAM, Bonnie++ and Netperf, which run in the image ``services``.
 
-Linpack (``containers/services/linpack.c`` over LAPACK's dgesv of OpenBLAS) solves dense linear
-equations by as many threads as it may use CPUs; only the solution is timed: 2/3 n^3 + 2 n^2
-operations, GFLOPS = 10^9/s. STREAM (``containers/services/stream.c``, after McCalpin's definition)
-has one thread and is not pinned; its metric is the rate of the fastest pass, as STREAM prints it,
-and the mean rate, as the fastest of many passes hides disturbances; GB = 10^9 bytes. Bonnie++
-prints KiB/s, of which MB (10^6 bytes) are made, and ``+++++`` for a phase of less than half a
-second, a missing value here. Its option for direct I/O holds only where it creates the file, so the
-page cache must be too small for the file: a limit of the container's memory keeps the rule that the
-file has twice the memory. Netperf is TCP_STREAM in Mbit/s (10^6 bits); its control connection
-carries nothing while the data connection is measured.
+Linpack (``containers/services/linpack.c``) solves dense equations by LAPACK's dgesv of OpenBLAS
+with as many threads as it may use CPUs; only the solution is timed: 2/3 n^3 + 2 n^2 operations.
+STREAM (``containers/services/stream.c``, after McCalpin's definition) has one thread that is not
+pinned, and reports the fastest pass; the mean is a metric too, since the fastest of many passes
+hides disturbances. Bonnie++ prints KiB/s, and ``+++++`` for a phase of less than half a second, a
+missing value here. Its direct I/O holds only where it creates the file: a limit of the container's
+memory keeps the page cache too small for the file. Netperf is TCP_STREAM. M and G are 10^6 and
+10^9.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """sfnt-pingpong: ping-pong over UDP or TCP with the time of every round trip.
 
-The tool of the first study's paper, which no distribution packages. It differs from sockperf in two
-ways. It exchanges exactly the requested number of messages; and its server takes one client, with
-the options that the client sends it, and ends with it. Client and server exchange messages on ports
-that the kernel assigns and at the server's own address, which they agree on over another
-connection: behind a published port (``nat``) no client reaches it.
+The tool of the first study's paper, which no distribution packages. It exchanges exactly the
+requested number of messages. Its server takes one client, with that client's options, and ends with
+it; they exchange messages on ports that the kernel assigns and at the server's own address, so that
+no client reaches it behind a published port.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from labkit.errors import UNPACKAGED, ToolMissing
@@ -42,40 +41,27 @@ def probe(host: Host) -> str:
 
 
 def lacking(targets: Mapping[str, Target]) -> dict[str, str]:
-    """Return where on a rig the tool is missing, each with the reason and what to do.
-
-    The keys are ``generator``, ``clean`` and ``sut`` for hosts without it on PATH, and ``image``
-    for the image that has the applications.
-    """
-    roles = [role for role in ("generator", "clean", "sut") if role in targets]
-    probes: dict[str, Callable[[], object]] = {
-        role: partial(probe, targets[role].host) for role in roles
-    }
-    if "sut" in targets:
-        probes["image"] = partial(_probe_image, targets["sut"])
+    """Return where on a rig the tool is missing, with the reason: on a host, or in the image."""
     reasons = {}
-    for name, check in probes.items():
+    for role in ("generator", "clean", "sut"):
         try:
-            check()
+            if role in targets:
+                probe(targets[role].host)
         except ToolMissing as error:
-            reasons[name] = f"{error.what} ({error.where}): {error.remedy}"
+            reasons[role] = f"{error.what} ({error.where}): {error.remedy}"
+    if "sut" in targets and not _in_image(targets["sut"]):
+        remedy = f"{UNPACKAGED}, and into containers/apps/local"
+        reasons["image"] = f"{TOOL} is not in the image {IMAGE}: {remedy}"
     return reasons
 
 
-def _probe_image(target: Target) -> None:
-    """Raise `ToolMissing` unless a container of the image finds the tool."""
-    run = ("docker", "run", "--rm", "--pull", "never", "--network", "none", "--label", "labkit=rig")
+def _in_image(target: Target) -> bool:
     image = target.images.get(IMAGE)
-    if target.engine and image is not None:
-        argv = (*run, image.reference, TOOL, "--version")
-        result = target.host.run(*argv, env={"DOCKER_HOST": target.engine}, check=False)
-        if result.status == 0:
-            return
-    raise ToolMissing(
-        f"{TOOL} is not in the image {IMAGE}",
-        where=f"host {target.host.name}",
-        remedy=f"{UNPACKAGED}, and into containers/apps/local",
-    )
+    if not target.engine or image is None:
+        return False
+    run = ("docker", "run", "--rm", "--pull", "never", "--network", "none", "--label", "labkit=rig")
+    argv = (*run, image.reference, TOOL, "--version")
+    return target.host.run(*argv, env={"DOCKER_HOST": target.engine}, check=False).status == 0
 
 
 def server() -> Workload:
@@ -86,21 +72,7 @@ def server() -> Workload:
 def ping_pong(
     address: str, *, messages: int, size: int, wait: str, protocol: str = "udp"
 ) -> Client:
-    """Return the client: one message at a time, each round trip logged.
-
-    Parameters
-    ----------
-    address : str
-        The server's.
-    messages : int
-        Round trips to measure, after `WARMUP` others.
-    size : int
-        Payload in bytes.
-    wait : {"block", "spin"}
-        How both ends wait.
-    protocol : {"udp", "tcp"}
-        The transport of the messages.
-    """
+    """Return the client: `messages` round trips of `size` bytes after `WARMUP` others."""
     one_of("way to wait", wait, WAITS)
     one_of("protocol", protocol, PROTOCOLS)
     # By default the tool would pin both ends to CPU 1.
@@ -125,13 +97,9 @@ def summary(stdout: str) -> dict[int, dict[str, int]]:
 
 
 def parse(stdout: str, log: str = "", *, size: int, messages: int | None = None) -> Measurement:
-    """Read the round trips of one size: the summary, and the raw file with a value per line.
+    """Read whole round trips of one size, ``rtt_ns``: the summary, and a value per line of the log.
 
-    Returns
-    -------
-    Measurement
-        ``rtt_ns``: whole round trips. Where the tool was run without ``--rtt``, its values are
-        halves, rounded down to a ns, and are doubled.
+    Where the tool was run without ``--rtt``, its values are halves, rounded down to a ns.
     """
     with reading(TOOL, stdout, log):
         row = summary(stdout).get(size)

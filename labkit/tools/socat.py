@@ -1,11 +1,9 @@
 """socat: one hop of a chain that forwards the payload of UDP datagrams, one way.
 
 Neither end connects. ``UDP4-RECV`` takes datagrams from whoever sends them and never answers, where
-``UDP-LISTEN`` would connect back to the first sender and ignore all others (or, with ``fork``, run
-a process for each sender). ``UDP4-SENDTO`` sends without a connection too, so that a next hop that
-is not up yet costs its datagrams and does not end the process, as it does with ``UDP4``. Version
-1.7.4.4 makes 16 system calls per datagram, most of which ask whether a signal has come: it is the
-processor of the paper, and not a fast one.
+``UDP-LISTEN`` would keep to the first sender or run a process for each. With ``UDP4-SENDTO`` a next
+hop that is not up yet costs its datagrams and does not end the process, as it does with ``UDP4``.
+Version 1.7.4.4 makes 16 system calls per datagram: the processor of the paper, and not a fast one.
 """
 
 from __future__ import annotations

@@ -66,20 +66,9 @@ def duration(messages: int, wait: str) -> int:
 def ping_pong(
     address: str, *, messages: int, size: int, wait: str, protocol: str = "udp", port: int = PORT
 ) -> Client:
-    """Return the client: one message at a time, each round trip logged.
+    """Return the client: one message of `size` bytes (14 or more) at a time, each trip logged.
 
-    Parameters
-    ----------
-    address, port : str, int
-        The server's.
-    messages : int
-        Round trips to keep, spread evenly over the run; flagged when there were fewer.
-    size : int
-        Payload in bytes, at least 14 (the tool's own header).
-    wait : {"block", "spin", "busy_poll"}
-        How the client waits for the echo.
-    protocol : {"udp", "tcp"}
-        As the server's; the tool sets TCP_NODELAY.
+    So many messages are kept, spread evenly over the run; both ends wait alike.
     """
     options = _options(wait, protocol)
     seconds = duration(messages, wait)
@@ -90,14 +79,7 @@ def ping_pong(
 
 
 def parse(stdout: str, log: str = "", *, messages: int | None = None) -> Measurement:
-    """Read the tool's summary and the file of ``--full-log``; keep the first `messages`.
-
-    Returns
-    -------
-    Measurement
-        ``rtt_ns``: from sending to receiving, in ns (the tool's own summary shows half of it).
-        Metrics: ``dropped`` and ``valid_messages``.
-    """
+    """Read ``rtt_ns`` from sending to receiving (the tool's own summary shows half of it)."""
     text = plain(stdout)
     with reading(TOOL, text, log, needs="sockperf 3.5"):
         total, valid, lost = (

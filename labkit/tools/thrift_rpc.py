@@ -64,10 +64,9 @@ def busy(seconds: float = 0) -> Workload:
 
 
 def pause(seconds: float, address: str = "") -> Client:
-    """Return a client that only waits while others are watched.
+    """Return a client that only waits while others are watched, and sends nothing.
 
-    The address is that of a watched server where the client waits on the generator, so that it
-    takes no CPU time of the server's; nothing is sent. Without one it waits inside a placement.
+    With the address of a watched server it waits on the generator, else inside a placement.
     """
     return Client(("sleep", f"{seconds:g}"), address, seconds, lambda stdout, log: Measurement({}))
 
@@ -75,18 +74,9 @@ def pause(seconds: float, address: str = "") -> Client:
 def duration(
     calls: int, *, size: int = 0, share: float = 1.0, rate: float = 0.0, pause_us: float = 0.0
 ) -> float:
-    """Return the seconds that so many calls are expected to take at most.
+    """Return the seconds that so many calls with `size` bytes are expected to take at most.
 
-    Parameters
-    ----------
-    calls, size : int
-        Calls, and the bytes that each moves.
-    share : float
-        The share of a CPU that the server may use.
-    rate : float
-        Calls a second in an open loop; 0 in a closed one.
-    pause_us : float
-        The pause after each call of a closed loop.
+    The server has a share of a CPU; an open loop has a rate per second, a closed one pauses.
     """
     each = max(_CALL, _COMPUTING / share) + size / _SPEED
     return 1.0 + (calls + WARMUP) * (max(each, 1 / rate if rate else 0.0) + pause_us / 1e6)
@@ -105,19 +95,10 @@ def closed_loop(address: str, *, calls: int, pause_us: float = 0.0, **options: A
 def open_loop(address: str, *, calls: int, rate: float, **options: Any) -> Client:
     """Return the client that calls at set times, whatever the answers do.
 
-    Parameters
-    ----------
-    address : str
-        The server's address.
-    calls : int
-        Calls to measure, after `WARMUP` others in a closed loop.
-    rate : float
-        Calls a second.
-    **options
-        ``call`` (of `CALLS`; ``"nothing"``), ``size`` (bytes that it sends or returns; 0),
-        ``port``, ``share`` (of a CPU that the server may use, for the expected duration; 1),
-        ``inside`` (True where the client itself is placed in a container, and can write no file
-        there: the samples are then its output).
+    Before the sample it makes `WARMUP` calls in a closed loop. Options are ``call`` (of `CALLS`),
+    ``size`` (bytes that it sends or returns), ``port``, ``share`` (of a CPU that the server may
+    use, for the expected duration), ``inside`` (True where the client itself is placed in a
+    container, and can write no file there: the samples are then its output).
     """
     if not 0 < rate <= 1e9:
         raise UsageError(f"invalid rate: {rate!r} calls a second", remedy="above 0")
@@ -153,17 +134,11 @@ def _client(
 def parse(stdout: str, log: str = "", *, calls: int | None = None) -> Measurement:
     """Read the client's summary and its rows, which are its log or follow the summary.
 
-    Returns
-    -------
-    Measurement
-        Samples, a row per call, in ns: ``latency_ns`` from when the call was due to its answer (in
-        a closed loop it is due when it is made), ``lateness_ns`` from when it was due to when it
-        was sent, ``start_ns`` when it was due since the first one was. Metrics: ``slow_calls``
-        (over `SLOW_NS`) and, of the calls before the sample, ``slow_warmup``; ``elapsed_ns`` of the
-        sample, ``warmup_ns`` of the calls before it; ``messages_per_s``. Where the client's kernel
-        counts it, ``client_delay_ns``, for how long in the sample the client was ready and had no
-        CPU, and ``client_delay``, the same as a share of the time. Above `MOST_DELAY` the
-        measurement is flagged, since the client's own stalls are then part of what it measured.
+    A row is a call: ``latency_ns`` from when it was due to its answer (in a closed loop it is due
+    when it is made), ``lateness_ns`` from when it was due to when it was sent, ``start_ns`` when it
+    was due since the first one was. ``client_delay_ns`` is for how long the client was ready and
+    had no CPU, where the kernel counts it; above `MOST_DELAY` of the time the measurement is
+    flagged, since the client's own stalls are then part of it.
     """
     head, _, rest = stdout.partition("\n")
     with reading("the Thrift client", stdout[:4000], log):

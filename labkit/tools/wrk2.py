@@ -63,15 +63,10 @@ def parse(
 ) -> Measurement:
     """Read the histogram and the rate; the other arguments are as they were requested.
 
-    Returns
-    -------
-    Measurement
-        ``latency_ns_median``, ``_p75``, ``_p90``, ``_p99``, ``_p999``, ``_p9999`` (to 1 us where
-        the spectrum has that very level, to the printed two digits elsewhere), ``_mean``, ``_max``;
-        ``requested_per_s``; ``achieved_per_s``, over the whole run; ``throughput_mbit_per_s`` and
-        ``answer_b``, bytes of an answer, both with its head; ``not_200``, answers with another
-        status than 2xx and 3xx; ``socket_errors``, timeouts included; ``tool_cpu``, the share of
-        its own CPUs' time that it took, where it was wrapped.
+    Quantiles are exact to 1 us where the spectrum has that very level, and to the printed two
+    digits elsewhere. ``achieved_per_s`` is over the whole run, ``answer_b`` and
+    ``throughput_mbit_per_s`` include the head of an answer, ``not_200`` counts answers with another
+    status than 2xx and 3xx, and ``socket_errors`` timeouts too.
     """
     printed, _ = split(stdout, log)
     with reading(TOOL, printed):

@@ -21,17 +21,17 @@ from __future__ import annotations
 import gc
 import json
 import os
-import pickle
 import select
 import socket
 import sys
 from array import array
 from math import ceil
+from multiprocessing import get_context
 from random import Random
 from struct import Struct
 from time import monotonic_ns, process_time_ns
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import Any
 
 #: Seconds without any answer after which a worker gives up.
 PATIENCE = 10.0
@@ -171,6 +171,15 @@ class Worker:
         }
 
 
+#: The workers, in the processes of the pool.
+WORKING: list[list[Worker]] = []
+
+
+def work(number: int, begin: int, end: int) -> dict[str, Any]:
+    """Run a worker in a process of the pool."""
+    return WORKING[0][number].run(begin, end)
+
+
 def connect(load: SimpleNamespace) -> socket.socket:
     """Return a connection with TCP_NODELAY."""
     one = socket.create_connection((load.address, load.port), timeout=PATIENCE)
@@ -189,23 +198,6 @@ def fill(load: SimpleNamespace, connection: socket.socket) -> None:
             if not received:
                 raise ConnectionError("memcached closed a connection")
             data += received
-
-
-def start(worker: Worker, begin: int, end: int) -> BinaryIO:
-    """Run a worker in another process; return the pipe of its result or error."""
-    reading, writing = os.pipe()
-    if os.fork():
-        os.close(writing)
-        return os.fdopen(reading, "rb")
-    try:
-        with os.fdopen(writing, "wb") as out:
-            try:
-                result: dict[str, Any] | str = worker.run(begin, end)
-            except (OSError, ValueError) as error:
-                result = f"{type(error).__name__}: {error}"
-            pickle.dump(result, out)
-    finally:
-        os._exit(0)
 
 
 def summary(values: list[int]) -> dict[str, int]:
@@ -261,11 +253,8 @@ def main(protocol: str, *options: str) -> None:
     gc.disable()
     begin = monotonic_ns() + round(load.warmup * 1e9)
     end = begin + round(load.seconds * 1e9)
-    results = [pickle.load(pipe) for pipe in [start(worker, begin, end) for worker in workers]]
-    for _ in workers:
-        os.wait()
-    if failures := [one for one in results if isinstance(one, str)]:
-        raise ConnectionError(failures[0])
+    with get_context("fork").Pool(load.workers, WORKING.append, (workers,)) as pool:
+        results = pool.starmap(work, [(n, begin, end) for n in range(load.workers)], chunksize=1)
     report(load, results)
 
 

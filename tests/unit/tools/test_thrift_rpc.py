@@ -227,28 +227,6 @@ def test_where_nobody_listens_the_client_fails_and_says_so(tmp_path: Path) -> No
 
 
 @needs_thrift
-def test_a_call_that_the_service_lacks_is_answered_with_an_error(served: None) -> None:
-    text = Path(thrift_rpc.__file__).with_name("programs") / "thrift_service.py"
-    asking = f"""
-import sys
-sys.argv = ["-"]
-source = {text.read_text()!r}.partition('if __name__')[0]
-exec(source)
-endpoint = TSocket("127.0.0.1", {PORT})
-endpoint.open()
-CALLS["unknown"] = CALLS["send"]
-make = caller(protocol(endpoint), "unknown", 0)
-for _ in range(2):
-    try:
-        make()
-    except TApplicationException as error:
-        print(error)
-"""
-    ended = subprocess.run([PYTHON, "-c", asking], capture_output=True, text=True, check=False)
-    assert ended.stdout == "no call unknown\n" * 2, ended.stderr
-
-
-@needs_thrift
 def test_a_busy_workload_computes_for_as_long_as_it_was_told() -> None:
     began = time.monotonic()
     ended = subprocess.run(thrift_rpc.busy(0.2).argv, check=False)
