@@ -7,70 +7,52 @@ imported when they are first used: a command that needs no statistics does not w
 
 from __future__ import annotations
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from labkit.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from labkit import pcap
-    from labkit.analysis.claims import ledger
-    from labkit.analysis.results import results
-    from labkit.analysis.stats import compare
-    from labkit.campaign import treatments
-    from labkit.campaign.study import Plan, Study
-    from labkit.data import load
-    from labkit.errors import LabkitError
-    from labkit.notebooks import check_parameters
-    from labkit.paths import project
-    from labkit.placement import Placement, bare, container, docker
-    from labkit.rig import Rig
-    from labkit.rig import layers as layered_images
+    from labkit import pcap as pcap
+    from labkit.analysis.claims import ledger as ledger
+    from labkit.analysis.results import results as results
+    from labkit.analysis.stats import compare as compare
+    from labkit.campaign import treatments as treatments
+    from labkit.campaign.study import Plan as Plan
+    from labkit.campaign.study import Study as Study
+    from labkit.data import load as load
+    from labkit.errors import LabkitError as LabkitError
+    from labkit.notebooks import check_parameters as check_parameters
+    from labkit.paths import project as project
+    from labkit.placement import Placement as Placement
+    from labkit.placement import bare as bare
+    from labkit.placement import container as container
+    from labkit.placement import docker as docker
+    from labkit.rig import Rig as Rig
+    from labkit.rig import layers as layered_images  # noqa: F401
 
-#: The module of each public name.
-_HOMES = {
-    "LabkitError": "labkit.errors",
-    "Placement": "labkit.placement",
-    "Plan": "labkit.campaign.study",
-    "Rig": "labkit.rig",
-    "Study": "labkit.campaign.study",
-    "bare": "labkit.placement",
-    "check_parameters": "labkit.notebooks",
-    "compare": "labkit.analysis.stats",
-    "container": "labkit.placement",
-    "docker": "labkit.placement",
-    "ledger": "labkit.analysis.claims",
-    "load": "labkit.data",
-    "project": "labkit.paths",
-    "results": "labkit.analysis.results",
-}
-#: The public names that are modules.
-_MODULES = {
+#: The place of each public name, as `pkgutil.resolve_name` takes it.
+_PLACES = {
+    "LabkitError": "labkit.errors:LabkitError",
+    "Placement": "labkit.placement:Placement",
+    "Plan": "labkit.campaign.study:Plan",
+    "Rig": "labkit.rig:Rig",
+    "Study": "labkit.campaign.study:Study",
+    "bare": "labkit.placement:bare",
+    "check_parameters": "labkit.notebooks:check_parameters",
+    "compare": "labkit.analysis.stats:compare",
+    "container": "labkit.placement:container",
+    "docker": "labkit.placement:docker",
     "layered_images": "labkit.rig.layers",
+    "ledger": "labkit.analysis.claims:ledger",
+    "load": "labkit.data:load",
     "pcap": "labkit.pcap",
+    "project": "labkit.paths:project",
+    "results": "labkit.analysis.results:results",
     "treatments": "labkit.campaign.treatments",
 }
 
-__all__ = [
-    "LabkitError",
-    "Placement",
-    "Plan",
-    "Rig",
-    "Study",
-    "__version__",
-    "bare",
-    "check_parameters",
-    "compare",
-    "container",
-    "docker",
-    "layered_images",
-    "ledger",
-    "load",
-    "pcap",
-    "project",
-    "results",
-    "treatments",
-]
+__all__ = ["__version__", *_PLACES]
 
 
 def __dir__() -> list[str]:
@@ -78,8 +60,6 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return import_module(_MODULES[name])
-    if name not in _HOMES:
+    if name not in _PLACES:
         raise AttributeError(f"module 'labkit' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return resolve_name(_PLACES[name])

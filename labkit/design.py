@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
@@ -191,35 +190,25 @@ def digest(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-_PLAIN = re.compile(r"[^.'\"]+")
-
-
-def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings and lists as one mapping with names joined by dots."""
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(value, Mapping):
-        items = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)
-    else:
-        return {prefix: value}
-    flat: dict[str, Any] = {} if value else {prefix: value}
+def _flatten(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Return the values of nested mappings and lists by their paths."""
+    items = enumerate(value) if isinstance(value, list) else value.items()
+    flat: dict[tuple[str, ...], Any] = {}
     for name, item in items:
-        # Quoted where it is empty or has a dot or a quote, so that two entries never share a name.
-        part = str(name) if _PLAIN.fullmatch(str(name)) else repr(name)
-        flat |= flatten(item, f"{prefix}.{part}" if prefix else part)
+        place = (*path, str(name))
+        nested = isinstance(item, Mapping | list) and item
+        flat |= _flatten(item, place) if nested else {place: item}
     return flat
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return (name, before, after) of every entry that differs between two identities."""
-    old, new = flatten(canonical(before)), flatten(canonical(after))
-    missing = object()
-    names = [*old, *(name for name in new if name not in old)]
+    old, new = _flatten(canonical(before)), _flatten(canonical(after))
+    missing = "(absent)"
     return [
-        (name, old.get(name, "(absent)"), new.get(name, "(absent)"))
-        for name in names
-        if old.get(name, missing) != new.get(name, missing)
+        (".".join(path), old.get(path, missing), new.get(path, missing))
+        for path in {**old, **new}
+        if path not in old or path not in new or old[path] != new[path]
     ]
 
 

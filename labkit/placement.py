@@ -96,14 +96,7 @@ class Workload:
 
 
 def waiting(image: str) -> Workload:
-    """Return a workload that only sleeps, for commands that are run inside its placement.
-
-    Examples
-    --------
-    >>> from labkit.tools import waiting
-    >>> waiting("net").argv
-    ('sleep', 'infinity')
-    """
+    """Return a workload that only sleeps, for commands that are run inside its placement."""
     return Workload(("sleep", "infinity"), 0, image=image)
 
 
@@ -136,14 +129,12 @@ class Limits:
     reads_per_s: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("shares", "period_us", "quota_us", "memory", "fifo", "reads_per_s"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value <= 0):
-                raise UsageError(f"limit {name}={value!r} is not a positive integer")
-        if self.shares is not None and self.shares < 2:
-            raise UsageError("the kernel requires at least 2 CPU shares")
-        if self.fifo is not None and self.fifo > 99:
-            raise UsageError(f"invalid priority: fifo={self.fifo}", remedy="1 to 99")
+        least, most = {"shares": 2}, {"fifo": 99}
+        for name, value in self.set().items():
+            low, high = least.get(name, 1), most.get(name, math.inf)
+            if name != "cpuset" and not (isinstance(value, int) and low <= value <= high):
+                remedy = f"an integer from {low}" + (f" to {high}" if name in most else "")
+                raise UsageError(f"invalid limit: {name}={value!r}", remedy=remedy)
         if (self.period_us is None) != (self.quota_us is None):
             raise UsageError(
                 "a CPU quota needs both period_us and quota_us",
@@ -155,25 +146,23 @@ class Limits:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-#: ``0-3,5``: a CPU or a range of them, separated by commas.
-_CPUS = re.compile(r"\s*[0-9]{1,4}\s*(-\s*[0-9]{1,4}\s*)?(,\s*[0-9]{1,4}\s*(-\s*[0-9]{1,4}\s*)?)*")
+#: A CPU or a range of them.
+_CPUS = re.compile(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", re.ASCII)
 #: The largest number of CPUs that a kernel supports.
 _MAX_CPUS = 8192
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
     """Return the CPUs of a Linux CPU list such as ``0-3,5``, sorted, each once; none for ""."""
-    if not text.strip():
-        return ()
-    parts = text.split(",") if _CPUS.fullmatch(text) else []
-    pairs = [
-        (int(low), int(high or low)) for low, _, high in (part.partition("-") for part in parts)
-    ]
-    if not pairs or any(not low <= high < _MAX_CPUS for low, high in pairs):
-        raise UsageError(
-            f"invalid CPU list: {text!r}", remedy='separate CPUs and ranges by commas: "0-3,5"'
-        )
-    return tuple(sorted({cpu for low, high in pairs for cpu in range(low, high + 1)}))
+    cpus: set[int] = set()
+    for part in text.split(",") if text.strip() else []:
+        found = _CPUS.fullmatch(part)
+        low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if not low <= high < _MAX_CPUS:
+            remedy = 'separate CPUs and ranges by commas: "0-3,5"'
+            raise UsageError(f"invalid CPU list: {text!r}", remedy=remedy)
+        cpus |= {*range(low, high + 1)}
+    return tuple(sorted(cpus))
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
@@ -246,9 +235,6 @@ class Placement:
 
     Examples
     --------
-    >>> from labkit import Placement, docker
-    >>> docker("bridge") == Placement("docker", "bridge")
-    True
     >>> str(docker("bridge"))
     'docker bridge'
     """
@@ -323,12 +309,6 @@ def bare(level: str = "clean", limits: Limits | None = None) -> Placement:
         like a container's.
     limits : Limits, optional
         For the level ``cgroup``; the scheduling class for every level.
-
-    Examples
-    --------
-    >>> from labkit import bare
-    >>> str(bare("cgroup"))
-    'bare cgroup'
     """
     return Placement("bare", "host", level, limits or Limits())
 
@@ -344,12 +324,6 @@ def docker(network: str = "host", limits: Limits | None = None, storage: str = "
         Control-group limits and scheduling class.
     storage : str
         Where ``/data`` is stored: one of `DRIVERS` or `MOUNTS`.
-
-    Examples
-    --------
-    >>> from labkit import docker
-    >>> [str(docker(network)) for network in ("host", "nat")]
-    ['docker host', 'docker nat']
     """
     return Placement("docker", network, "", limits or Limits(), storage)
 

@@ -18,8 +18,8 @@ from labkit.version import VERSION
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`labkit report --measure` measures the headlines of every study in half an hour. "
-    "`labkit COMMAND --help` has examples.",
+    epilog="Examples: labkit ask cpu-quota | labkit run affinity-spinning -P quick "
+    "| labkit report --measure | labkit ledger",
 )
 @click.version_option(VERSION, prog_name="labkit")
 @click.option(
