@@ -335,14 +335,15 @@ def _bridge_fault(seen: Seen, bridge: Network) -> tuple[str, str]:
         why = f"{bridge.port} has an address, and on a bridge would lose its connections"
         return why, "in rig.toml: bridge_port, an interface without an address"
     network = [*seen.answers["network"], {}][0]
-    name = (network.get("Options") or {}).get("com.docker.network.bridge.name")
-    subnets = [row.get("Subnet") for row in network.get("IPAM", {}).get("Config") or []]
+    found = [(network.get("Options") or {}).get("com.docker.network.bridge.name")]
+    found += [row.get("Subnet") for row in network.get("IPAM", {}).get("Config") or []]
     if not network:
         options = " ".join(engine.bridge_options(bridge.bridge))
         create = f"docker network create {options} --subnet {bridge.subnet} {bridge.engine}"
         return f"the engine has no network {bridge.engine}", seen.command(create)
-    if name != bridge.bridge or subnets != [bridge.subnet]:
-        why = f"the network {bridge.engine} has the bridge {name} and the subnet {subnets}"
+    if found != [bridge.bridge, bridge.subnet]:
+        shown = " ".join(map(str, found))
+        why = f"the network {bridge.engine} is {shown}, not {bridge.bridge} {bridge.subnet}"
         return why, seen.command(f"docker network rm {bridge.engine}")
     if port.get("master") != bridge.bridge or "UP" not in port.get("flags", []):
         join = f"ip link set {bridge.port} master {bridge.bridge} up"

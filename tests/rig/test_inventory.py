@@ -156,7 +156,7 @@ def test_opening_removes_what_a_killed_campaign_left(rig: Rig, folder: Path) -> 
         ('cpus = "1"', 'cpus = "1023"', "it has no CPU"),
         ('bridge_port = "lab1"', 'bridge_port = "lab9"', "there is no interface lab9"),
         ('scratch = "', 'scratch = "/dev/null', "is not writable"),
-        ('"198.18.1.10/24"', '"198.18.1.10/25"', "has the bridge labbr0 and the subnet"),
+        ('"198.18.1.10/24"', '"198.18.1.10/25"', "not labbr0 198.18.1.0/25"),
     ],
 )
 def test_a_host_that_differs_from_the_file_is_an_error(

@@ -101,7 +101,12 @@ LAB = {"ifname": "eth1", "addr_info": [{"local": "198.18.0.3"}]}
         ({"routes": {"198.18.0.2": [{"dev": "eth0"}]}}, "routes", "by eth0", "ip route add"),
         ({"engine": None}, "engine", "no Docker Engine answers", "systemctl start docker"),
         ({"network": []}, "bridge", "no network labkit-layer2", "docker network create"),
-        ({"network": [{"Driver": "host"}]}, "bridge", "the bridge None", "docker network rm"),
+        (
+            {"network": [{"Driver": "host"}]},
+            "bridge",
+            "not labbr0 198.18.1.0/24",
+            "docker network rm",
+        ),
         ({"links": [LAB]}, "bridge", "no interface eth2", "bridge_port"),
         (
             {"links": [LAB, PORT | {"addr_info": [{"scope": "global"}]}]},
