@@ -75,7 +75,6 @@ def test_a_decimal_comma_is_an_error(name: str) -> None:
     [
         ("datagrams", "sockperf-throughput-refused.txt", "no total of datagrams"),
         ("datagrams", "sockperf-block.txt", "no total of datagrams"),
-        ("file_operations", "file-operations-cold-refused.txt", "no JSON object"),
         ("h2load", "h2load-refused.txt", "requests: 300 total"),
         ("iperf3 tcp", "iperf3-refused.json", "unable to connect"),
         ("memcached", "memcached-refused.txt", "ConnectionRefusedError"),
