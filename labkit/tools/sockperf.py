@@ -86,7 +86,7 @@ def parse(stdout: str, log: str = "", *, messages: int | None = None) -> Measure
             re.search(pattern, text)
             for pattern in (
                 r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=\d+",
-                r"\[Valid Duration\].*?ReceivedMessages=(\d+)",
+                r"\[Valid Duration\].*?SentMessages=(\d+); ReceivedMessages=(\d+)",
                 _LOST,
             )
         )
@@ -97,7 +97,9 @@ def parse(stdout: str, log: str = "", *, messages: int | None = None) -> Measure
             raise ValueError(f"its log has no column {_HEAD}")
         sent, rtt = _round_trips(table.partition("\n")[2].partition("-----")[0])
         dropped, duplicated, reordered = (int(count) for count in lost.groups())
-        metrics = {"dropped": float(dropped), "valid_messages": float(valid[1])}
+        if int(valid[1]) - int(valid[2]) > dropped + 1:
+            raise ValueError(f"{valid[2]} of {valid[1]} messages came back, and {dropped} dropped")
+        metrics = {"dropped": float(dropped), "valid_messages": float(valid[2])}
         rtt = rtt[:messages]
         flags = (*too_few(len(rtt), messages), *paused(sent))
     if dropped or duplicated or reordered:
