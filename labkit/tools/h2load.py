@@ -24,7 +24,7 @@ import numpy as np
 
 from labkit.hosts import Host
 from labkit.tools.base import Client, Measurement, wrapped
-from labkit.tools.nginx import PORT, url
+from labkit.tools.nginx import url
 from labkit.tools.parsing import Column, reading, rows, shortfall, split, version
 
 TOOL = "h2load"
@@ -51,14 +51,14 @@ def probe(host: Host) -> str:
 
 
 def constant_rate(
-    address: str, *, file: str, rate: int, seconds: float, connections: int = 100, port: int = PORT
+    address: str, *, file: str, rate: int, seconds: float, connections: int = 100
 ) -> Client:
     """Return the client: `rate` requests per second of a file, over all connections.
 
     After `WARMUP` it measures for so many seconds, and ends in that time, whatever the server does.
     """
     at_once, period = _opening(rate, connections)
-    page, planned = url(address, file, port), WARMUP + seconds + GRACE
+    page, planned = url(address, file), WARMUP + seconds + GRACE
     argv: tuple[str, ...] = (TOOL, "--h1", f"--requests={round(rate * (WARMUP + seconds))}")
     argv += (f"--clients={connections}", f"--rps={rate / connections:.9g}", f"--rate={at_once}")
     argv += (f"--rate-period={period}ms", "--log-file=requests", page)

@@ -64,7 +64,7 @@ def duration(messages: int, wait: str) -> int:
 
 
 def ping_pong(
-    address: str, *, messages: int, size: int, wait: str, protocol: str = "udp", port: int = PORT
+    address: str, *, messages: int, size: int, wait: str, protocol: str = "udp"
 ) -> Client:
     """Return the client: one message of `size` bytes (14 or more) at a time, each trip logged.
 
@@ -72,7 +72,7 @@ def ping_pong(
     """
     options = _options(wait, protocol)
     seconds = duration(messages, wait)
-    argv: tuple[str, ...] = (TOOL, "ping-pong", "-i", address, "-p", str(port), "-m", str(size))
+    argv: tuple[str, ...] = (TOOL, "ping-pong", "-i", address, "-p", str(PORT), "-m", str(size))
     argv += ("-t", str(seconds), *options, "--full-log", "{log}")
     reader = partial(parse, messages=messages)
     return Client(argv, address, seconds + _ASLEEP, reader, log_rows=messages)
