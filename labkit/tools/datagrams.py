@@ -39,7 +39,11 @@ _TOTAL = re.compile(
     r"(?: \((\d+) messages skipped\))?\s*$",
     re.MULTILINE,
 )
-_LAST = re.compile(r"^sockperf: Summary: BandWidth is \d+\.\d+ MBps", re.MULTILINE)
+_LAST = re.compile(
+    r"^sockperf: Summary: Message Rate is (\d+) \[msg/sec\].*\n"
+    r"sockperf: Summary: BandWidth is \d+\.\d+ MBps",
+    re.MULTILINE,
+)
 
 
 def probe(host: Host) -> str:
@@ -75,10 +79,13 @@ def parse(stdout: str, log: str = "", *, rate: int | None = None) -> Measurement
     text = sockperf.plain(stdout)
     with reading("sockperf", text):
         total = _TOTAL.search(text)
-        if total is None or not _LAST.search(text):
+        last = _LAST.search(text)
+        if total is None or last is None:
             raise ValueError("there is no total of datagrams sent")
         sent, seconds = int(total[1]), float(total[2])
         reached = sent / seconds
+        if abs(reached - float(last[1])) > 0.01 * reached + 2:
+            raise ValueError(f"{sent} messages in {seconds} s are not {last[1]} per second")
     flags = []
     if rate is not None and reached < REACHED * rate:
         flags.append(f"{NOT_REACHED}: {reached:,.0f} of {rate:,} datagrams a second")

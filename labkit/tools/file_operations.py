@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from labkit.hosts import Host
-from labkit.tools.base import Client, Measurement, one_of, python
-from labkit.tools.parsing import json_in, python_version, reading, rows
+from labkit.tools.base import PYTHON, Client, Measurement, one_of, python
+from labkit.tools.parsing import json_in, reading, rows, version
 
 #: ``flush`` hands what was written to the kernel; ``fsync`` waits until it is on the disk. Each
 #: with an upper bound of its duration in seconds.
@@ -23,7 +23,8 @@ _START = 0.3
 
 def probe(host: Host) -> str:
     """Return the version of the host's python3."""
-    return python_version(host)
+    remedy = "apt-get install python3-minimal"
+    return version(host, (PYTHON, "--version"), r"Python (\S+)", remedy=remedy)
 
 
 def write(*, size_b: int, count: int, flush: str = "flush", path: str = "/data/written") -> Client:

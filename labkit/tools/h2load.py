@@ -24,7 +24,7 @@ import numpy as np
 
 from labkit.hosts import Host
 from labkit.tools.base import Client, Measurement, wrapped
-from labkit.tools.nginx import PORT, url
+from labkit.tools.nginx import url
 from labkit.tools.parsing import Column, reading, rows, shortfall, split, version
 
 TOOL = "h2load"
@@ -35,6 +35,7 @@ GRACE = 0.5
 #: The shortest step of the wall clock that is told from a late request (us); the most in a run.
 _STEP_US, _MOST_STEPS = 5_000, 2
 _COLUMNS = ("start_us", "status", "took_us")
+_DONE = re.compile(r"^requests: .*?(\d+) done, .*?(\d+) errored, (\d+) timeout$", re.MULTILINE)
 _BODY = re.compile(r"^once: traffic: .*\((\d+)\) data$", re.MULTILINE)
 _FLAGS = {
     "failed": "requests failed",
@@ -50,14 +51,14 @@ def probe(host: Host) -> str:
 
 
 def constant_rate(
-    address: str, *, file: str, rate: int, seconds: float, connections: int = 100, port: int = PORT
+    address: str, *, file: str, rate: int, seconds: float, connections: int = 100
 ) -> Client:
     """Return the client: `rate` requests per second of a file, over all connections.
 
     After `WARMUP` it measures for so many seconds, and ends in that time, whatever the server does.
     """
     at_once, period = _opening(rate, connections)
-    page, planned = url(address, file, port), WARMUP + seconds + GRACE
+    page, planned = url(address, file), WARMUP + seconds + GRACE
     argv: tuple[str, ...] = (TOOL, "--h1", f"--requests={round(rate * (WARMUP + seconds))}")
     argv += (f"--clients={connections}", f"--rps={rate / connections:.9g}", f"--rate={at_once}")
     argv += (f"--rate-period={period}ms", "--log-file=requests", page)
@@ -97,7 +98,7 @@ def parse(
     """
     printed, text = split(stdout, log)
     with reading(TOOL, printed, text):
-        columns = _requests(printed, text)
+        columns, unlogged = _requests(printed, text)
         order = np.argsort(columns["start_us"], kind="stable")
         start, status, took = (columns[name][order] for name in _COLUMNS)
         steps = _clock_steps(start, rate, connections)
@@ -130,24 +131,26 @@ def parse(
         for name, text in _FLAGS.items()
         if metrics[name]
     ]
+    flags += [f"{unlogged} requests failed before they were logged"] if unlogged else []
     flags += [f"the clock was set forward by {step / 1000:,.0f} ms" for step in steps[steps > 0]]
     return Measurement(samples, metrics, len(start), tuple(flags))
 
 
-def _requests(printed: str, text: str) -> dict[str, Column]:
-    """Return the columns of the log, which must be of all requests, in the order of their ends."""
+def _requests(printed: str, text: str) -> tuple[dict[str, Column], int]:
+    """Return the columns of the log, a row for each answer, and how many requests are not in it."""
     if not text or "starting benchmark" not in printed:
         raise ValueError("it logged no request, or did not start")
     columns = rows(text, _COLUMNS, "\t")
     status, took = columns["status"], columns["took_us"]
-    done = re.search(r"^requests: .*?(\d+) done", printed, re.MULTILINE)
-    if done and int(done[1]) != len(status):
-        raise ValueError(f"its log has {len(status)} of {done[1]} requests")
+    counts = _DONE.search(printed)
+    done, errored, late = map(int, counts.groups()) if counts else (len(status), 0, 0)
+    if done != len(status):
+        raise ValueError(f"its log has {len(status)} of {done} requests")
     if (took[status > 0] <= 0).any() or not (status > 0).any():
         raise ValueError("no request was answered, or one took no time")
     if (np.diff(columns["start_us"] + took) < -_STEP_US).any():
         raise ValueError("the times of its log go back: was the wall clock set?")
-    return columns
+    return columns, max(0, errored + late - int((status <= 0).sum()))
 
 
 def _clock_steps(start: Column, rate: int, connections: int) -> Column:

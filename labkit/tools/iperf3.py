@@ -68,7 +68,7 @@ def parse(stdout: str, log: str = "", *, mbit_per_s: float | None = None) -> Mea
             "throughput_mbit_per_s": received["bits_per_second"] / 1e6,
             "sent_mbit_per_s": sent["bits_per_second"] / 1e6,
         }
-        if not received["bytes"] > 0 or not sent["bytes"] > 0:
+        if not 0 < received["bytes"] <= (1 + _UNDER_WAY) * sent["bytes"]:
             raise ValueError(f"{sent['bytes']} bytes were sent, and {received['bytes']} received")
         if report["start"]["test_start"]["protocol"] == "UDP":
             metrics |= _udp(end)

@@ -16,7 +16,15 @@ from labkit.errors import UNPACKAGED
 from labkit.hosts import Host
 from labkit.tools.base import Client, Measurement, one_of, wrapped
 from labkit.tools.memcached import PORT, PROTOCOLS, SIZE
-from labkit.tools.parsing import json_in, own_cpu, reading, saturated, split, version
+from labkit.tools.parsing import (
+    check_duration,
+    json_in,
+    own_cpu,
+    reading,
+    saturated,
+    split,
+    version,
+)
 
 TOOL = "memtier_benchmark"
 #: The percentiles that it is asked for, in the names of its file.
@@ -58,11 +66,13 @@ def closed_loop(
     argv = (*server, "-t", str(threads), "-c", str(connections), f"--ratio={sets}:{gets}")
     argv += (f"--test-time={seconds}", "--print-percentiles=50,90,95,99,99.9")
     command = wrapped((*argv, "--json-out-file=memtier.json"), first=store)
-    reader = partial(parse, threads=threads, besides=keys)
+    reader = partial(parse, threads=threads, besides=keys, seconds=seconds)
     return Client(command, address, seconds + 6.0, reader, samples_in_stdout=True)
 
 
-def parse(stdout: str, log: str, *, threads: int = 4, besides: int = 0) -> Measurement:
+def parse(
+    stdout: str, log: str, *, threads: int = 4, besides: int = 0, seconds: float | None = None
+) -> Measurement:
     """Read the JSON file; `besides` are the requests that the file does not count.
 
     Metrics are as of `labkit.tools.memcached.parse`. ``tool_cpu`` is of the time in which it sent;
@@ -92,8 +102,12 @@ def parse(stdout: str, log: str, *, threads: int = 4, besides: int = 0) -> Measu
         sums = (counts[f"{kind}s"] * metrics[f"{kind}_latency_ns_mean"] for kind in ("set", "get"))
         metrics["latency_ns_mean"] = sum(sums) / sum(counts.values())
         errors, total = int(both.get("Connection Errors", 0)), int(both["Count"])
+        if total != sum(counts.values()):
+            raise ValueError(f"{counts} are not {total} operations")
         # Its process mostly sleeps for another second after the last answer.
-        share = own_cpu(printed, threads, report["Runtime"]["Total duration"] / 1e3)
+        lasted = report["Runtime"]["Total duration"] / 1e3
+        check_duration(lasted, seconds)
+        share = own_cpu(printed, threads, lasted)
     if share is not None:
         metrics["tool_cpu"] = share
     missed = 1 - metrics["hits"]

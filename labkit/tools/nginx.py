@@ -50,14 +50,14 @@ http {{
 """
 
 
-def server(*, port: int = PORT) -> Workload:
+def server() -> Workload:
     """Return the server in the foreground, with one worker; its main process holds the socket."""
     sizes = [text for name, size in FILES.items() for text in (name, str(size))]
-    argv = script(_START, str(port), _CONFIG.format(port=port), *sizes)
-    return Workload(tuple(argv), port, "tcp", "apps")
+    argv = script(_START, str(PORT), _CONFIG.format(port=PORT), *sizes)
+    return Workload(tuple(argv), PORT, "tcp", "apps")
 
 
-def url(address: str, file: str, port: int = PORT) -> str:
+def url(address: str, file: str) -> str:
     """Return the address of a file."""
     one_of("file", file, tuple(FILES))
-    return f"http://{address}:{port}/{file}.html"
+    return f"http://{address}:{PORT}/{file}.html"

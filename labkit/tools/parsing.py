@@ -6,7 +6,6 @@ that is none, a failure that the tool reports in the middle of its results.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -15,12 +14,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from labkit.errors import ToolMissing, ToolOutput
 from labkit.hosts import Host
-from labkit.tools.base import PYTHON
 
 #: A number as tools print it in the locale C, without a decimal comma.
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
@@ -100,6 +97,12 @@ def json_in(text: str) -> dict[str, Any]:
     raise failures[0] if failures else ValueError("there is no JSON object")
 
 
+def check_duration(lasted: float, requested: float | None) -> None:
+    """Raise `ValueError` unless a run lasted about as long as was requested (s)."""
+    if requested and abs(lasted - requested) > 0.1 * requested + 0.5:
+        raise ValueError(f"it ran for {lasted:g} s instead of {requested:g}: was the clock set?")
+
+
 def positive(text: str, name: str) -> float:
     """Return a number of a tool's output, which must be finite and above 0."""
     value = float(text) if _NUMBER.fullmatch(text) else math.nan
@@ -116,21 +119,12 @@ def fields(text: str) -> dict[str, str]:
 
 def rows(text: str, names: Sequence[str], separator: str) -> dict[str, Column]:
     """Return the columns of lines of integers, which are in the order of `names`."""
-    lines = text.count("\n")
-    if not lines or not text.endswith("\n"):
-        raise ValueError("its log is cut off" if text else "its log is empty")
-    if text.count(separator) != lines * (len(names) - 1):
-        raise ValueError(f"its log has not {len(names)} numbers in each of its {lines} lines")
-    table = pd.read_csv(
-        io.StringIO(text),
-        sep=separator,
-        header=None,
-        names=list(names),
-        dtype="int64",
-        index_col=False,
-        skip_blank_lines=False,
-    )
-    return {name: table[name].to_numpy() for name in names}
+    line = separator.join([r"-?[0-9]+"] * len(names))
+    if not re.fullmatch(f"(?:{line}\n)+", text):
+        cut = "" if text.endswith("\n") else "; it is cut off" if text else "; it is empty"
+        raise ValueError(f"its log is not lines of {len(names)} integers{cut}")
+    values = np.array(text.replace(separator, "\n").split(), dtype=np.int64)
+    return dict(zip(names, values.reshape(-1, len(names)).T.copy(), strict=True))
 
 
 def csv_rows(text: str, names: Sequence[str]) -> dict[str, Column]:
@@ -210,9 +204,3 @@ def version(host: Host, argv: Sequence[str], pattern: str, *, remedy: str = "") 
             remedy=remedy or f"apt-get install {argv[0]}",
         )
     return match[1]
-
-
-def python_version(host: Host) -> str:
-    """Return the version of the interpreter that runs labkit's programs on a host."""
-    remedy = "apt-get install python3-minimal"
-    return version(host, (PYTHON, "--version"), r"Python (\S+)", remedy=remedy)

@@ -13,10 +13,11 @@ memory keeps the page cache too small for the file. Netperf is TCP_STREAM. M and
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from labkit.placement import Workload
 from labkit.tools.base import Client, Measurement
-from labkit.tools.parsing import fields, positive, reading
+from labkit.tools.parsing import check_duration, fields, positive, reading
 
 #: Above this normalised residual a solution of Linpack is wrong, as in HPL.
 RESIDUAL = 16.0
@@ -129,10 +130,11 @@ def netperf(address: str, *, seconds: int, port: int = PORT) -> Client:
     """Return the client that sends one TCP stream to a server for whole seconds."""
     argv: tuple[str, ...] = ("netperf", "-4", "-H", address, "-p", str(port))
     argv += ("-t", "TCP_STREAM", "-P", "0", "-l", str(seconds), "-f", "m")
-    return Client((*argv, "--", "-k", ",".join(_KEYS)), address, seconds + 2.0, parse_netperf)
+    reader = partial(parse_netperf, seconds=seconds)
+    return Client((*argv, "--", "-k", ",".join(_KEYS)), address, seconds + 2.0, reader)
 
 
-def parse_netperf(stdout: str, log: str = "") -> Measurement:
+def parse_netperf(stdout: str, log: str = "", *, seconds: float | None = None) -> Measurement:
     """Read ``mbit_per_s``, the throughput, and ``netperf_seconds``, over which it was measured."""
     with reading("netperf", stdout):
         text = fields(stdout)
@@ -140,4 +142,5 @@ def parse_netperf(stdout: str, log: str = "") -> Measurement:
             raise ValueError("it is not TCP in 10^6bits/s")
         names = {"mbit_per_s": "THROUGHPUT", "netperf_seconds": "ELAPSED_TIME"}
         metrics = {name: positive(text[theirs], theirs) for name, theirs in names.items()}
+        check_duration(metrics["netperf_seconds"], seconds)
     return Measurement({}, metrics)

@@ -64,7 +64,7 @@ def duration(messages: int, wait: str) -> int:
 
 
 def ping_pong(
-    address: str, *, messages: int, size: int, wait: str, protocol: str = "udp", port: int = PORT
+    address: str, *, messages: int, size: int, wait: str, protocol: str = "udp"
 ) -> Client:
     """Return the client: one message of `size` bytes (14 or more) at a time, each trip logged.
 
@@ -72,7 +72,7 @@ def ping_pong(
     """
     options = _options(wait, protocol)
     seconds = duration(messages, wait)
-    argv: tuple[str, ...] = (TOOL, "ping-pong", "-i", address, "-p", str(port), "-m", str(size))
+    argv: tuple[str, ...] = (TOOL, "ping-pong", "-i", address, "-p", str(PORT), "-m", str(size))
     argv += ("-t", str(seconds), *options, "--full-log", "{log}")
     reader = partial(parse, messages=messages)
     return Client(argv, address, seconds + _ASLEEP, reader, log_rows=messages)
@@ -86,7 +86,7 @@ def parse(stdout: str, log: str = "", *, messages: int | None = None) -> Measure
             re.search(pattern, text)
             for pattern in (
                 r"\[Total Run\].*?SentMessages=(\d+); ReceivedMessages=\d+",
-                r"\[Valid Duration\].*?ReceivedMessages=(\d+)",
+                r"\[Valid Duration\].*?SentMessages=(\d+); ReceivedMessages=(\d+)",
                 _LOST,
             )
         )
@@ -97,7 +97,9 @@ def parse(stdout: str, log: str = "", *, messages: int | None = None) -> Measure
             raise ValueError(f"its log has no column {_HEAD}")
         sent, rtt = _round_trips(table.partition("\n")[2].partition("-----")[0])
         dropped, duplicated, reordered = (int(count) for count in lost.groups())
-        metrics = {"dropped": float(dropped), "valid_messages": float(valid[1])}
+        if int(valid[1]) - int(valid[2]) > dropped + 1:
+            raise ValueError(f"{valid[2]} of {valid[1]} messages came back, and {dropped} dropped")
+        metrics = {"dropped": float(dropped), "valid_messages": float(valid[2])}
         rtt = rtt[:messages]
         flags = (*too_few(len(rtt), messages), *paused(sent))
     if dropped or duplicated or reordered:

@@ -25,6 +25,7 @@ import select
 import socket
 import sys
 from array import array
+from itertools import cycle
 from math import ceil
 from multiprocessing import get_context
 from random import Random
@@ -35,7 +36,7 @@ from typing import Any
 
 #: Seconds without any answer after which a worker gives up.
 PATIENCE = 10.0
-#: Keys that a worker draws beforehand and cycles through.
+#: Keys that are drawn beforehand, and cycled through by each worker from another place on.
 DRAWN = 65_537
 QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 # magic, opcode, length of the key, of extras, type, status, length of all that follows, opaque, cas
@@ -97,87 +98,71 @@ def key(number: int) -> bytes:
     return b"labkit-%08d" % number
 
 
-class Worker:
-    """The connections of one process, and the times of their operations."""
+#: What the processes of the pool inherit: the options, and the sockets of each worker.
+STATE = SimpleNamespace()
 
-    def __init__(self, load: SimpleNamespace, sockets: list[socket.socket], number: int) -> None:
-        self.request, self.answer = PROTOCOLS[load.protocol]
-        self.load, self.place, self.value = load, 0, b"x" * load.size
-        random = Random(number)
-        self.names = [key(random.randrange(load.keys)) for _ in range(DRAWN)]
-        self.sockets = {one.fileno(): one for one in sockets}
-        self.turns = {fd: random.randrange(load.sets + load.gets) for fd in self.sockets}
-        self.sent, self.kind = dict.fromkeys(self.sockets, 0), dict.fromkeys(self.sockets, GET)
-        self.partial: dict[int, bytes] = {}
-        self.starts, self.latencies, self.kinds = array("q"), array("q"), array("b")
-        self.missed = self.besides = 0
 
-    def ask(self, fd: int) -> None:
-        """Send the next request of a connection."""
-        turn, load = self.turns[fd], self.load
-        self.turns[fd] = (turn + 1) % (load.sets + load.gets)
-        name = self.names[self.place]
-        self.place = (self.place + 1) % DRAWN
-        self.kind[fd] = kind = SET if turn < load.sets else GET
-        request = self.request(kind, name, self.value)
-        self.sent[fd] = monotonic_ns()
-        if os.write(fd, request) != len(request):
+def run(number: int, begin: int, end: int) -> dict[str, Any]:
+    """Keep one operation under way on each connection until the end and until all is answered.
+
+    Return what was measured from `begin` on.
+    """
+    load, value = STATE.load, b"x" * STATE.load.size
+    request, answer = PROTOCOLS[load.protocol]
+    first = number * DRAWN // load.workers
+    names, turns = cycle(STATE.names[first:] + STATE.names[:first]), {}
+    for one in STATE.sockets[number]:
+        place = Random(one.fileno()).randrange(load.sets + load.gets)
+        kinds = [SET] * load.sets + [GET] * load.gets
+        turns[one.fileno()] = cycle(kinds[place:] + kinds[:place])
+    starts, latencies, measured = array("q"), array("q"), array("b")
+    sent: dict[int, tuple[int, int]] = {}
+    partial: dict[int, bytes] = {}
+    missed = besides = 0
+
+    def ask(fd: int) -> None:
+        kind = next(turns[fd])
+        text = request(kind, next(names), value)
+        sent[fd] = kind, monotonic_ns()
+        if os.write(fd, text) != len(text):
             raise OSError("a request did not fit into its connection")
 
-    def read(self, fd: int, begin: int, end: int) -> bool:
-        """Read what has arrived; return whether that completes an operation."""
-        received = os.read(fd, 65_536)
-        now = monotonic_ns()
-        if not received:
-            raise ConnectionError("memcached closed a connection")
-        data = self.partial.pop(fd, b"") + received
-        status = self.answer(data, self.load.size)
-        if status < 0:
-            self.partial[fd] = data
-            return False
-        if not begin <= self.sent[fd] < end:
-            self.besides += 1
-            return True
-        self.starts.append(self.sent[fd] - begin)
-        self.latencies.append(now - self.sent[fd])
-        self.kinds.append(self.kind[fd])
-        self.missed += status == 0
-        return True
-
-    def run(self, begin: int, end: int) -> dict[str, Any]:
-        """Send until the end and until all is answered; return what was measured from `begin`."""
-        began, poll = monotonic_ns(), select.epoll()
-        for fd in self.sockets:
-            poll.register(fd, select.EPOLLIN)
-            self.ask(fd)
-        under_way = len(self.sockets)
-        while under_way:
-            ready = poll.poll(PATIENCE)
-            if not ready:
-                raise TimeoutError(f"memcached did not answer for {PATIENCE:g} s")
-            for fd, _ in ready:
-                if not self.read(fd, begin, end):
-                    continue
-                if monotonic_ns() < end:
-                    self.ask(fd)
-                else:
-                    under_way -= 1
-        return {
-            "columns": (self.starts, self.latencies, self.kinds),
-            "missed": self.missed,
-            "besides": self.besides,
-            "cpu_ns": process_time_ns(),
-            "wall_ns": monotonic_ns() - began,
-        }
-
-
-#: The workers, in the processes of the pool.
-WORKING: list[list[Worker]] = []
-
-
-def work(number: int, begin: int, end: int) -> dict[str, Any]:
-    """Run a worker in a process of the pool."""
-    return WORKING[0][number].run(begin, end)
+    began, poll, under_way = monotonic_ns(), select.epoll(), len(turns)
+    for fd in turns:
+        poll.register(fd, select.EPOLLIN)
+        ask(fd)
+    while under_way:
+        ready = poll.poll(PATIENCE)
+        if not ready:
+            raise TimeoutError(f"memcached did not answer for {PATIENCE:g} s")
+        for fd, _ in ready:
+            received, now = os.read(fd, 65_536), monotonic_ns()
+            if not received:
+                raise ConnectionError("memcached closed a connection")
+            data = partial.pop(fd, b"") + received
+            status = answer(data, load.size)
+            if status < 0:
+                partial[fd] = data
+                continue
+            kind, asked = sent[fd]
+            if begin <= asked < end:
+                starts.append(asked - begin)
+                latencies.append(now - asked)
+                measured.append(kind)
+                missed += status == 0
+            else:
+                besides += 1
+            if monotonic_ns() < end:
+                ask(fd)
+            else:
+                under_way -= 1
+    return {
+        "columns": (starts, latencies, measured),
+        "missed": missed,
+        "besides": besides,
+        "cpu_ns": process_time_ns(),
+        "wall_ns": monotonic_ns() - began,
+    }
 
 
 def connect(load: SimpleNamespace) -> socket.socket:
@@ -247,14 +232,16 @@ def main(protocol: str, *options: str) -> None:
     load = SimpleNamespace(protocol=protocol, address=address, **numbers)
     sockets = [connect(load) for _ in range(load.workers * load.connections)]
     fill(load, sockets[0])
-    workers = [Worker(load, sockets[n :: load.workers], n) for n in range(load.workers)]
+    STATE.load, STATE.sockets = load, [sockets[n :: load.workers] for n in range(load.workers)]
+    random = Random(1)
+    STATE.names = [key(random.randrange(load.keys)) for _ in range(DRAWN)]
     gc.collect()
     gc.freeze()
     gc.disable()
     begin = monotonic_ns() + round(load.warmup * 1e9)
-    end = begin + round(load.seconds * 1e9)
-    with get_context("fork").Pool(load.workers, WORKING.append, (workers,)) as pool:
-        results = pool.starmap(work, [(n, begin, end) for n in range(load.workers)], chunksize=1)
+    times = begin, begin + round(load.seconds * 1e9)
+    with get_context("fork").Pool(load.workers) as pool:
+        results = pool.starmap(run, [(n, *times) for n in range(load.workers)], chunksize=1)
     report(load, results)
 
 

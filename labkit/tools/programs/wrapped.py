@@ -16,10 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 #: Seconds that a first command may take, and between TERM and KILL of a tool.
-_FIRST, _GRACE = 5.0, 1.0
+_FIRST, _GRACE = 10.0, 1.0
 
 
 def cpu_ns() -> int:
@@ -30,15 +32,10 @@ def cpu_ns() -> int:
 
 def run_first(command: Sequence[str], folder: str) -> None:
     """Run a command, and print its lines with a mark; a failure shows in the tool's own run."""
-    with subprocess.Popen(
-        command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            printed, _ = process.communicate(timeout=_FIRST)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            printed, _ = process.communicate()
-    print("".join(f"once: {line}\n" for line in printed.splitlines()), end="", flush=True)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with suppress(subprocess.TimeoutExpired):
+        ended = subprocess.run(command, cwd=folder, timeout=_FIRST, text=True, check=False, **pipes)
+        print("".join(f"once: {line}\n" for line in ended.stdout.splitlines()), end="", flush=True)
 
 
 def run(command: Sequence[str], folder: str, limit: float) -> int:

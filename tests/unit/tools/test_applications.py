@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +15,7 @@ from hypothesis import strategies as st
 from recordings import ADDRESS, HTTP, RECORDINGS, Prints, read
 
 from labkit.errors import ToolMissing, ToolOutput, UsageError
-from labkit.hosts import LocalHost
-from labkit.tools import base, h2load, iperf3, memcached, memtier, nginx, pgbench, wrk2
+from labkit.tools import base, h2load, iperf3, memcached, memtier, pgbench, wrk2
 from labkit.tools.applications import APPLICATIONS, LOADS, families, latency, with_tools
 from labkit.tools.base import Measurement
 from labkit.tools.parsing import own_cpu, saturated, split
@@ -189,6 +184,11 @@ def test_h2load_s_rate_and_other_answers_are_flagged() -> None:
     assert inside["body_b"] == 153 and inside["not_200"] == 100 == inside["achieved_per_s"]
 
 
+def test_requests_that_never_reach_the_log_are_flagged() -> None:
+    text = read("h2load.txt").replace("0 errored, 0 timeout", "3 errored, 2 timeout")
+    assert HTTP(text, read("h2load.log")).flags == ("5 requests failed before they were logged",)
+
+
 def requests(*rows: str, **options: Any) -> Measurement:
     given = {"rate": 1000, "seconds": 1, "connections": 1} | options
     log = "".join(f"{row}\n" for row in rows)
@@ -333,6 +333,8 @@ def test_wrk2_s_units_and_errors_are_read(
     old: str, new: str, seconds: int, name: str, value: float
 ) -> None:
     text = read("wrk2-1k.txt").replace(old, new)
+    if seconds == 1:
+        text = text.replace("2935.69", f"{14_677 / 0.9998:.2f}")
     found = wrk2.parse(text, rate=3000, seconds=seconds)
     assert found.metrics[name or "socket_errors"] == pytest.approx(value)
     assert ("12 of 14677 errors" in found.flags) == (not name)
@@ -406,37 +408,7 @@ def test_a_load_that_has_no_cpu_time_left_is_flagged(
 ) -> None:
     spent = {"cpus": 1, "elapsed_ns": elapsed * 1e9, "cpu_ns": cpu * 1e9}
     text = f"{read(files[0])}\n@@ spent {json.dumps(spent)}\n\n@@ log\n{read(files[1])}"
-    measured = PAPERS[name].client(ADDRESS, seconds=5).parse(text, "")
+    client = PAPERS[name].client(ADDRESS, seconds=3 if files[1] else 5)
+    measured = client.parse(text, "")
     assert measured.metrics["tool_cpu"] == pytest.approx(expected, abs=0.011)
     assert any("it may be the limit" in flag for flag in measured.flags) == (expected > 0.95)
-
-
-needs_nginx = pytest.mark.skipif(
-    LocalHost().run("sh", "-c", "command -v nginx && command -v h2load", check=False).status != 0,
-    reason="nginx and nghttp2-client are not installed",
-)
-
-
-@needs_nginx
-def test_nginx_serves_both_files_to_h2load_from_its_work_folder() -> None:
-    port = 28_080
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)  # its worker is another user
-    with subprocess.Popen(nginx.server(port=port).argv, cwd=folder) as server:
-        try:
-            for _ in range(500):
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.01)
-            for file, size in nginx.FILES.items():
-                options: dict[str, Any] = {"rate": 100, "seconds": 0.5, "connections": 5}
-                client = h2load.constant_rate("127.0.0.1", file=file, port=port, **options)
-                found = client.parse(run(client.argv).stdout, "")
-                assert found.metrics["not_200"] == 0 and found.metrics["body_b"] == size
-                assert len(found.samples["latency_ns"])
-        finally:
-            server.terminate()
-            server.wait()
-            assert [path.name for path in folder.iterdir()] == [f"nginx-{port}"]
-            shutil.rmtree(folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from recordings import ADDRESS, read
 
-from labkit.errors import PlacementError, ToolMissing, ToolOutput, UsageError
+from labkit.errors import ToolOutput, UsageError
 from labkit.hosts import LocalHost
 from labkit.placement import Workload
 from labkit.runtimes.base import Started, wait_ready
@@ -144,41 +144,3 @@ def test_the_counts_lie_within_the_time_of_sending() -> None:
     with pytest.raises(UsageError, match="nothing is left of 1 s"):
         datagrams.watch("198.18.0.2", 4242, 1, 1.0)
     assert client.seconds < datagrams.send("198.18.0.2", rate=1, size=28, seconds=3, port=1).seconds
-
-
-@pytest.fixture
-def host() -> LocalHost:
-    """Return this machine, if it has socat."""
-    try:
-        socat.probe(LocalHost())
-    except ToolMissing as error:
-        pytest.skip(str(error))
-    return LocalHost()
-
-
-def test_a_chain_of_hops_takes_datagrams_of_any_sender_before_its_end_is_there(
-    host: LocalHost, stack: ExitStack
-) -> None:
-    end = following = free_port()
-    for _ in range(3):
-        hop = socat.forwarder(free_port(), "127.0.0.1", following)
-        started(stack, hop)
-        following = hop.port
-    send(following, [9] * 5)  # to nobody
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taker:
-        taker.bind(("127.0.0.1", end))
-        taker.settimeout(10)
-        for size in (14, 28, 1454):  # each from a port of its own: no hop keeps to one sender
-            send(following, [size])
-            while len(taker.recv(2000)) != size:
-                continue
-
-
-def test_a_hop_whose_port_is_taken_is_not_ready(host: LocalHost) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.bind(("0.0.0.0", 0))
-        hop = socat.forwarder(one.getsockname()[1], "127.0.0.1", free_port())
-        with subprocess.Popen(hop.argv) as process:
-            with pytest.raises(PlacementError, match="did not become ready"):
-                wait_ready(host, Started(process.pid), hop, seconds=0.5)
-            assert process.wait(timeout=60) != 0

@@ -54,7 +54,7 @@ def test_localised_output_is_the_same() -> None:
         (OPEN.replace("end 40", "end 41"), "breaks off"),
         (OPEN.rpartition("end")[0], "breaks off"),
         ("\n".join(OPEN.splitlines()[:3] + OPEN.splitlines()[4:]), "not 40 positive times"),
-        (WRITE.replace("\n", "\n1,5 ", 1), "has not 1 numbers"),
+        (WRITE.replace("\n", "\n1,5 ", 1), "not lines of 1 integers"),
         (WRITE.replace('"count": 40', '"count": 0').replace("end 40", "end 0"), "breaks off"),
         (WRITE.replace('"columns": ["latency_ns"], ', ""), "no result"),
     ],

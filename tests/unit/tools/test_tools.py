@@ -12,7 +12,7 @@ import pytest
 from recordings import ADDRESS, RECORDINGS, Prints, read
 
 import labkit.tools
-from labkit.errors import ToolMissing, UsageError
+from labkit.errors import ToolMissing, ToolOutput, UsageError
 from labkit.tools import base, services, sockperf
 
 MODULES = [
@@ -87,3 +87,5 @@ def test_commands_of_the_services_have_their_sizes() -> None:
     client = services.netperf(ADDRESS, seconds=2, port=12866)
     assert client.target == ADDRESS and "-p 12866" in " ".join(client.argv)
     assert services.netserver(port=12866).protocol == "tcp"
+    with pytest.raises(ToolOutput, match="was the clock set"):
+        client.parse(read("netperf.txt").replace("ELAPSED_TIME=1.00", "ELAPSED_TIME=9.00"), "")
