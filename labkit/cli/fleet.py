@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labkit import fleet
 from labkit.design import digest
 from labkit.errors import LabkitError
 from labkit.paths import project
@@ -31,6 +30,7 @@ def worker(scheduler: str, rig: str, options: Sequence[str]) -> None:
 
     `labkit run STUDY --scheduler ADDRESS` then measures blocks on it, one at a time.
     """
+    from labkit import fleet
     from labkit.studies import check_rig
 
     # The worker may run in another folder than this.
@@ -48,6 +48,8 @@ def measure(run: Run, profile: str, scheduler: str, *, say: Any) -> Path:
         raise LabkitError(
             "Dask is not installed", remedy="make setup; or pip install 'PATH-OF-THE-CLONE[fleet]'"
         ) from None
+    from labkit import fleet
+
     kept = {key: value for key, value in run.parameters.items() if key not in ("rig", "data")}
     # Blocks of other parameters are another campaign.
     name = f"{run.called}-{digest(kept)}"
