@@ -30,7 +30,7 @@ def worker(scheduler: str, rig: str, options: Sequence[str]) -> None:
 
     `labkit run STUDY --scheduler ADDRESS` then measures blocks on it, one at a time.
     """
-    from labkit import fleet  # slow to import
+    from labkit import fleet
     from labkit.studies import check_rig
 
     # The worker may run in another folder than this.
@@ -42,14 +42,14 @@ def worker(scheduler: str, rig: str, options: Sequence[str]) -> None:
 
 def measure(run: Run, profile: str, scheduler: str, *, say: Any) -> Path:
     """Measure a study on the rigs of a scheduler, and return the folder of their campaigns."""
-    from labkit import fleet
-
     try:
         from distributed import Client
     except ImportError:
         raise LabkitError(
             "Dask is not installed", remedy="make setup; or pip install 'PATH-OF-THE-CLONE[fleet]'"
         ) from None
+    from labkit import fleet
+
     kept = {key: value for key, value in run.parameters.items() if key not in ("rig", "data")}
     # Blocks of other parameters are another campaign.
     name = f"{run.called}-{digest(kept)}"
