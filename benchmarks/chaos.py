@@ -45,8 +45,8 @@ from labkit.campaign.treatments import IdlePolicy
 from labkit.design import trial_name
 from labkit.errors import LabkitError
 from labkit.hosts import LocalHost
-from labkit.hosts.journal import DIRECTORY as JOURNAL
-from labkit.hosts.journal import Journal
+from labkit.hosts.settings import DIRECTORY as JOURNAL
+from labkit.hosts.settings import pending
 from labkit.placement import Placement, waiting
 from labkit.rig import clean, lock, netns, teardown, virtual
 from labkit.tools.base import Client, Measurement
@@ -125,10 +125,10 @@ def machine() -> dict[str, str]:
         clean(say=lambda text: None)
         script = ["sh", "-c", f"JOURNAL={JOURNAL}\n{_STATE}"]
         text = subprocess.run(script, capture_output=True, text=True, check=False).stdout
-        record = Journal(LocalHost()).load()
+        changes = pending(LocalHost())
     parts = (part.partition("\n") for part in text.split("@@ ")[1:])
-    pending = sorted(f"{one.kind} {one.target} {one.label}" for one in record.pending)
-    return {title: body for title, _, body in parts} | {"pending": "\n".join(pending)}
+    lines = sorted(f"{one.kind} {one.target} {one.label}" for one in changes)
+    return {title: body for title, _, body in parts} | {"pending": "\n".join(lines)}
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str], settings: bool) -> list[str]:
@@ -446,8 +446,6 @@ FAULTS = [
     Fault("link down", lambda x: run("ip", "-n", netns.SWITCH, "link", "set", "clean0", "down")),
     Fault("rules flushed", lambda x: run(*IN_SUT, "sh", "-c", "iptables -t nat -F; iptables -F")),
     Fault("control groups removed", lambda x: end_groups()),
-    # The rig that is up was in it; it is taken down by what else is known of it.
-    Fault("journal removed", removed(f"{JOURNAL}/journal"), lambda x: keep_up(kept=False)),
     Fault("lock removed", removed(lock.MACHINE)),
     Fault("/run/labkit removed", removed(lock.RUN)),
     Fault("folders of jobs removed", removed(netns.DIRECTORY / "jobs")),

@@ -1,6 +1,6 @@
 """Machines under control: running commands, detached jobs, facts, and journalled settings."""
 
-from labkit.hosts.facts import collect_facts, parse_facts
+from labkit.hosts.facts import collect_facts
 from labkit.hosts.host import Host, LocalHost, Result, SshHost, json_rows, script
 from labkit.hosts.jobs import Job, labelled, start_job, stop_labelled
 from labkit.hosts.settings import Outcome, Settings, restore
@@ -20,7 +20,6 @@ __all__ = [
     "collect_facts",
     "json_rows",
     "labelled",
-    "parse_facts",
     "restore",
     "script",
     "start_job",

@@ -7,6 +7,7 @@ both ends always have the same version. It needs Python 3.9 and only its standar
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -19,18 +20,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-#: The program of ``python3 -IS -c``; the request has the text of this file as its ``source``.
+#: The program of ``python3 -ISc``. The request has this file compiled, for hosts with the same
+#: version of Python, since that takes longer than most calls; and its source, for others.
 BOOT = (
-    "import json, sys; request = json.load(sys.stdin); "
-    "exec(compile(request['source'], 'agent.py', 'exec')); main(request)"
+    "import binascii, json, marshal, sys; request = json.load(sys.stdin); "
+    "code = request['code'] if request['python'] == sys.implementation.cache_tag else None; "
+    "exec(marshal.loads(binascii.a2b_base64(code)) if code else request['source']); "
+    "main(request)"
 )
 #: Variables of a job, which every descendant inherits: its label and its folder.
 LABEL, JOB = "LABKIT_LABEL", "LABKIT_JOB"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 #: The device by which a program requests that CPUs wake up within a time.
 LATENCY = "/dev/cpu_dma_latency"
-#: The text of this file, for jobs that run a function of it.
-SOURCE = ""
 
 
 def read(path: str, default: str = "") -> str:
@@ -414,10 +416,297 @@ def latency_request(seconds: float = 0.0) -> int | None:
     return lowest
 
 
+# Facts: a campaign recognises its machine by the stable ones; volatile ones change by themselves.
+
+#: Boot parameters that affect timing. The others can reveal how a machine is reached, so they are
+#: not stored in datasets.
+TIMING = re.compile(
+    r"(isolcpus|nohz|rcu|mitigations|nosmt|idle|cpuidle|haltpoll|processor|intel_|amd_|psi"
+    r"|transparent_hugepage|hugepages|irqaffinity|skew_tick|tsc|clocksource|preempt|maxcpus"
+    r"|nr_cpus|cgroup|systemd\.unified|sched|threadirqs|default_hugepagesz)"
+)
+#: What the place of a disk in sysfs says of it, whatever it says of rotation.
+BUSES = {"/virtio": "virtual disk", "/vmbus": "virtual disk", "/xen": "virtual disk"}
+BUSES |= {"/vbd-": "virtual disk", "/nvme": "NVMe"}
+CPUS, SYSCTL = "/sys/devices/system/cpu", "/proc/sys"
+
+
+def facts(interfaces: list[str], engine: str, directory: str) -> dict[str, Any]:
+    """Return what a host is: ``stable`` and ``volatile`` facts.
+
+    `engine` is the address of its engine or "", `directory` where it keeps other data or "".
+    """
+    version = _object("docker", "-H", engine, "version", "--format", "{{json .Server}}")
+    info = _object("docker", "-H", engine, "info", "--format", "{{json .}}")
+    if not version.get("Version") or not info.get("ServerVersion"):
+        # An engine that does not answer has these names too, without values.
+        version, info = {}, {}
+    memory = pairs(read("/proc/meminfo"), ":")
+    processor = pairs(read("/proc/cpuinfo").partition("\n\n")[0], ":")
+    places = {"engine": info.get("DockerRootDir"), "data": directory}
+    stable: dict[str, Any] = {
+        "cpu": _cpu(processor),
+        "idle": _idle(),
+        "mitigations": _texts(f"{CPUS}/vulnerabilities", "*"),
+        "kernel": _kernel(),
+        "cgroup": _cgroups(read("/proc/self/mounts")),
+        # Rounded, because the kernel reserves a different amount at each boot.
+        "memory_gib": round((number(memory.get("MemTotal")) or 0) / (1 << 20)) or None,
+        "dma_latency_us": latency_request(),
+        "virtualisation": _virtualisation(processor.get("flags", "").split()),
+        "distribution": pairs(read("/etc/os-release"), "=").get("PRETTY_NAME", "").strip("\"'")
+        or None,
+        "interfaces": {},
+        "storage": {name: _storage(place) for name, place in places.items() if place},
+        "tools": {
+            name: tool_version(name, "--version")
+            for name in ("containerd", "runc", "iptables", "nft", "sockperf")
+        },
+        "engine": _engine(version, info) if info else None,
+    }
+    ticks = [int(word) for word in read("/proc/stat").splitlines()[0].split()[1:]]
+    volatile: dict[str, Any] = {
+        "boot_id": read(BOOT_ID),
+        "uptime_s": float(read("/proc/uptime").split()[0]),
+        "load": read("/proc/loadavg"),
+        "memory_kib": number(memory.get("MemTotal")),
+        "memory_available_kib": number(memory.get("MemAvailable")),
+        # Tools that only configure or inspect: another version is no other machine.
+        "tools": {"ip": tool_version("ip", "-V"), "ethtool": tool_version("ethtool", "--version")},
+        # The engine has one more with each package of a runtime.
+        "runtimes": sorted(info.get("Runtimes") or []),
+        # Some drivers adapt coalescing to the load.
+        "coalescing": {name: ethtool("-c", name) for name in interfaces},
+        # Since boot, in ticks of all CPUs. The ninth field, guest time, is part of user time.
+        "steal_ticks": ticks[7] if len(ticks) > 7 else None,
+        "cpu_ticks": sum(ticks[:8]),
+    }
+    stable["interfaces"] = {name: _interface(name) for name in interfaces}
+    return {"stable": stable, "volatile": volatile}
+
+
+def pairs(text: str, separator: str) -> dict[str, str]:
+    """Return names and values of lines; a line without a separator has an empty value."""
+    parts = (line.partition(separator) for line in text.splitlines() if line.strip())
+    return {name.strip(): value.strip() for name, _, value in parts}
+
+
+def number(text: str | None) -> int | None:
+    """Return the number that a text begins with."""
+    found = re.match(r"-?\d+", text or "")
+    return int(found[0]) if found else None
+
+
+def printed_by(*argv: str) -> tuple[str, str]:
+    """Return output and errors of a command; nothing if it is missing or does not end."""
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "", ""
+    return done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+
+def tool_version(*argv: str) -> str | None:
+    """Return the first line that a program prints of its version; None where it is missing."""
+    return "".join(printed_by(*argv)).partition("\n")[0].strip() or None
+
+
+def _object(*argv: str) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        value = json.loads(printed_by(*argv)[0]) if argv[2] else {}
+        return value if isinstance(value, dict) else {}
+    return {}
+
+
+def _texts(folder: str, pattern: str) -> dict[str, str]:
+    """Return the files below a folder that match a pattern, by their path in it."""
+    found = sorted(path for path in Path(folder).glob(pattern) if path.is_file())
+    return {str(path.relative_to(folder)): read(str(path)) for path in found}
+
+
+def _file(path: str) -> str | None:
+    """Return the content of a file, which may be empty; None where there is none."""
+    return read(path) if Path(path).is_file() else None
+
+
+def _each(pattern: str) -> dict[str, str]:
+    """Return a file of every CPU, by CPU number."""
+    found = _texts(CPUS, f"cpu[0-9]*/{pattern}")
+    cpus = {int(name.split("/")[0][3:]): text for name, text in found.items()}
+    return {str(cpu): cpus[cpu] for cpu in sorted(cpus)}
+
+
+def _cpu(info: dict[str, str]) -> dict[str, Any]:
+    siblings = _each("topology/thread_siblings_list")
+    packages = _each("topology/physical_package_id")
+    turbo = _file(f"{CPUS}/intel_pstate/no_turbo")
+    nodes = _texts("/sys/devices/system/node", "node*/cpulist")
+    return {
+        "model": info.get("model name") or info.get("CPU part"),
+        "microcode": info.get("microcode"),
+        "online": _file(f"{CPUS}/online"),
+        "count": len(siblings) or None,
+        "siblings": siblings,
+        "sockets": len(set(packages.values())) or None,
+        "numa": {name.split("/")[0]: text for name, text in nodes.items()},
+        "smt": _file(f"{CPUS}/smt/control"),
+        "governor": _each("cpufreq/scaling_governor"),
+        "frequency_driver": _file(f"{CPUS}/cpu0/cpufreq/scaling_driver"),
+        "boost": {"0": "1", "1": "0"}.get(turbo) if turbo else _file(f"{CPUS}/cpufreq/boost"),
+        "isolated": _file(f"{CPUS}/isolated"),
+        "nohz_full": _file(f"{CPUS}/nohz_full"),
+    }
+
+
+def _idle() -> dict[str, Any]:
+    names = _texts(f"{CPUS}/cpu0/cpuidle", "state[0-9]*/name")
+    folders = {name: f"{CPUS}/cpu0/cpuidle/{name[:-5]}" for name in names}
+    return {
+        "driver": _file(f"{CPUS}/cpuidle/current_driver"),
+        "governor": _file(f"{CPUS}/cpuidle/current_governor")
+        or _file(f"{CPUS}/cpuidle/current_governor_ro"),
+        "states": [
+            {
+                "name": names[name],
+                "latency_us": number(read(f"{folders[name]}/latency")),
+                "disabled": read(f"{folders[name]}/disable") == "1",
+            }
+            for name in sorted(names, key=lambda name: (len(name), name))
+        ],
+    }
+
+
+def _kernel() -> dict[str, Any]:
+    system = os.uname()
+    packed = Path("/proc/config.gz").exists() and printed_by("zcat", "/proc/config.gz")[0]
+    config = pairs(packed or read(f"/boot/config-{system.release}"), "=")
+    chosen = re.compile(r"CONFIG_(HZ|PREEMPT[A-Z_]*|NO_HZ[A-Z_]*)")
+    sysctl: dict[str, str] = {}
+    for pattern in (
+        *("net/core/busy_poll", "net/core/busy_read", "net/core/default_qdisc"),
+        *("kernel/numa_balancing", "kernel/sched_autogroup_enabled"),
+        *("net/ipv4/tcp_congestion_control", "net/bridge/bridge-nf-call-*"),
+    ):
+        sysctl.update(_texts(SYSCTL, pattern))
+    parameters = read("/proc/cmdline").partition(" -- ")[0].split()
+    pressure = Path("/proc/pressure")
+    return {
+        "release": system.release,
+        "version": system.version,
+        "machine": system.machine,
+        "parameters": [word for word in parameters if TIMING.match(word)],
+        "hz": number(config.get("CONFIG_HZ")),
+        "config": {name: text for name, text in config.items() if chosen.fullmatch(name)},
+        "clock_source": _file("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        "thp": selected(read("/sys/kernel/mm/transparent_hugepage/enabled")) or None,
+        "psi": sorted(one.name for one in pressure.iterdir()) if pressure.is_dir() else [],
+        "sysctl": sysctl,
+    }
+
+
+def _cgroups(mounts: str) -> dict[str, Any]:
+    rows = [line.split() for line in mounts.splitlines()]
+    rows = [words for words in rows if len(words) > 3 and words[2] in ("cgroup", "cgroup2")]
+    version = {("cgroup",): "v1", ("cgroup2",): "v2", ("cgroup", "cgroup2"): "hybrid"}
+    controllers = set(read("/sys/fs/cgroup/cgroup.controllers").split())
+    flags = {"rw", "ro", "relatime", "nosuid", "nodev", "noexec", "xattr"}
+    for words in rows:
+        if words[2] == "cgroup":
+            controllers |= {word for word in words[3].split(",") if "=" not in word} - flags
+    kinds = tuple(sorted({words[2] for words in rows}))
+    return {"version": version.get(kinds), "controllers": sorted(controllers)}
+
+
+def _virtualisation(flags: list[str]) -> dict[str, Any]:
+    # Without --vm it would name the container that a virtual machine may look like.
+    detected = printed_by("systemd-detect-virt", "--vm")[0].strip()
+    kind = _file("/sys/hypervisor/type")
+    hypervisor = "hypervisor" in flags or kind is not None
+    if hypervisor and detected in ("", "none"):
+        detected = kind or "vm"
+    return {
+        "detected": detected or None,
+        "hypervisor": hypervisor,
+        "vendor": _file("/sys/class/dmi/id/sys_vendor"),
+        "product": _file("/sys/class/dmi/id/product_name"),
+    }
+
+
+def _storage(directory: str) -> dict[str, Any]:
+    """Return the file system of a directory and the kind of disk below it, None for no disk."""
+    place = Path(directory)
+    while not place.is_dir():  # one that is not made yet
+        place = place.parent
+    filesystem = printed_by("findmnt", "-no", "FSTYPE", "-T", str(place))[0].strip()
+    source = printed_by("findmnt", "-vno", "SOURCE", "-T", str(place))[0].strip()
+    listed = printed_by("lsblk", "-snlo", "KNAME,TYPE", source)[0] if source else ""
+    kinds = set()
+    for name, kind in (line.split() for line in listed.splitlines() if len(line.split()) == 2):
+        if kind == "disk":
+            path = f"/sys/class/block/{name}"
+            kinds.add(disk_kind(os.path.realpath(path), read(f"{path}/queue/rotational")))
+    return {"filesystem": filesystem or None, "disk": ", ".join(sorted(kinds)) or None}
+
+
+def disk_kind(path: str, rotational: str) -> str:
+    """Return the kind of a disk by its place in sysfs."""
+    named = (kind for bus, kind in BUSES.items() if bus in path)
+    return next(named, "hard disk" if rotational == "1" else "SSD")
+
+
+def ethtool(*arguments: str) -> dict[str, str]:
+    """Return the values that ethtool prints; a line without a value is a heading."""
+    values = pairs(printed_by("ethtool", *arguments)[0], ":")
+    return {name: text for name, text in values.items() if text and text[:7] != "Unknown"}
+
+
+def _interface(name: str) -> dict[str, Any]:
+    """Return what an interface of this network namespace is."""
+    folder = f"/sys/class/net/{name}"
+    if not Path(folder).exists():
+        _see_own_interfaces()
+    details, link, driver = ethtool("-i", name), ethtool(name), Path(folder, "device/driver")
+    stamps = printed_by("ethtool", "-T", name)[0].split("Capabilities:")[-1].split("PTP")[0]
+    queues = [path.name[:3] for path in Path(folder, "queues").glob("*")]
+    there = Path(folder).exists()
+    return {
+        "offloads": ethtool("-k", name),
+        "rings": ethtool("-g", name),
+        "timestamping": [line.split()[0] for line in stamps.splitlines() if line.strip()],
+        "driver": details.get("driver") or (driver.resolve().name if driver.exists() else None),
+        "firmware": details.get("firmware-version") or None,
+        "speed": link.get("Speed"),
+        "duplex": link.get("Duplex"),
+        "mtu": number(read(f"{folder}/mtu")),
+        "rx_queues": queues.count("rx-") if there else None,
+        "tx_queues": queues.count("tx-") if there else None,
+        "rps_cpus": _texts(folder, "queues/rx-*/rps_cpus"),
+    }
+
+
+def _see_own_interfaces() -> None:
+    """Mount a sysfs of this network namespace, since the mounted one may be of another.
+
+    That is done in a mount namespace of this process, never in the host's, where it would hide the
+    control groups.
+    """
+    if ctypes.CDLL(None).unshare(0x20000) == 0:  # CLONE_NEWNS
+        subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+        subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=False)
+
+
+def _engine(version: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
+    names = ("Driver", "CgroupDriver", "CgroupVersion", "DefaultRuntime", "SecurityOptions")
+    components = version.get("Components") or []
+    return {
+        "version": version.get("Version"),
+        "components": {part.get("Name"): part.get("Version") for part in components},
+        **{name: info.get(name) for name in names},
+    }
+
+
 def main(request: dict[str, Any]) -> None:
     """Call the function that a request names, and print what it returns or why it failed."""
-    global SOURCE
-    SOURCE = request["source"]
     try:
         answer = {"result": globals()[request["function"]](**request["arguments"])}
     except (OSError, ValueError) as error:

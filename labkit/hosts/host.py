@@ -6,9 +6,11 @@ the harness sleeps until then instead of polling.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import logging
+import marshal
 import os
 import shlex
 import shutil
@@ -16,6 +18,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,8 +50,13 @@ COPY_SECONDS = 60.0
 _KEEP_ALIVE = {socket.TCP_KEEPIDLE: 300, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
 #: The kernel's limit on one argument; the login shell gets the command line as one argument.
 _LINE_BYTES = 128 * 1024 - 1
-#: The text of the agent, which every call sends.
+#: The agent, which every call sends as text and compiled.
 _SOURCE = Path(agent.__file__).read_text("utf-8")
+_AGENT = {
+    "source": _SOURCE,
+    "python": sys.implementation.cache_tag,
+    "code": base64.b64encode(marshal.dumps(compile(_SOURCE, "agent.py", "exec"))).decode(),
+}
 #: Runs a command below ``timeout``. The shell outlives TERM, so that the KILL that follows reaches
 #: the whole group, also a grandchild that ignores TERM. A trap is not inherited.
 _LIMITED = 'trap "exec sleep 60" TERM; (exec env -- "$@")'
@@ -102,6 +110,9 @@ class Host:
     `name` is shown in results and errors.
     """
 
+    #: The interpreter of the agent.
+    python = sys.executable
+
     def __init__(self, name: str = "local") -> None:
         self.name = name
 
@@ -132,8 +143,8 @@ class Host:
 
         Arguments and value are values of JSON.
         """
-        request = {"source": _SOURCE, "function": function, "arguments": arguments}
-        argv = ("python3", "-ISc", agent.BOOT)
+        request = _AGENT | {"function": function, "arguments": arguments}
+        argv = (self.python, "-ISc", agent.BOOT)
         # An agent is not part of the job that calls it.
         env = {agent.LABEL: "", agent.JOB: ""}
         done = self.run(*argv, input=json.dumps(request), timeout=timeout, env=env)
@@ -204,6 +215,8 @@ class SshHost(Host):
     connection, with ``%h`` for the address and ``%p`` for the port. With `sudo`, commands run as
     root through ``sudo -n``, and files are copied as the user.
     """
+
+    python = "python3"
 
     def __init__(
         self,

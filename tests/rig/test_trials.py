@@ -14,7 +14,7 @@ from echoes import echoes
 
 from labkit.campaign.trial import Trial
 from labkit.errors import CommandFailed, FenceError, ManipulationError, PlacementError, UsageError
-from labkit.hosts.tuning import LATENCY_REQUEST
+from labkit.hosts.settings import LATENCY_REQUEST
 from labkit.placement import Limits, Placement, Workload, bare, docker, waiting
 from labkit.rig.base import Rig
 from labkit.tools import sockperf

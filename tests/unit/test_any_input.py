@@ -11,13 +11,12 @@ from pathlib import Path
 
 import capture_files
 import pytest
-from damaged import ODD, damaged, odd_json, survives
+from damaged import damaged, odd_json, survives
 from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import pcap
 from labkit.hosts import json_rows
-from labkit.hosts.facts import parse_facts
 from labkit.notebooks import parameters_source
 from labkit.paths import SHIPPED
 from labkit.placement import parse_cpus
@@ -44,15 +43,6 @@ def test_output_of_scripts(name: str, data: st.DataObject) -> None:
     text, parse = TEXTS[name]
     changed = data.draw(damaged(text))
     survives(lambda: parse(changed))
-
-
-@given(data=st.data())
-def test_facts(data: st.DataObject) -> None:
-    sections = ["files", "memory", "cpu", "kernel", "config", "cgroup", "stat", "uptime"]
-    sections += ["engine_version", "engine_info", "interface eth0", "ethtool -k eth0", "storage x"]
-    text = "".join(f"## {name}\n{data.draw(st.sampled_from(ODD))}\n" for name in sections)
-    changed = data.draw(damaged(text))
-    survives(lambda: parse_facts(changed))
 
 
 def written(path: Path, text: str) -> Path:
