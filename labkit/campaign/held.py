@@ -398,15 +398,8 @@ def _changed_lines(before: str, after: str) -> str:
 
 def since(verification: Mapping[str, Any], name: str, before: Held) -> list[str]:
     """Return what has changed between a placement's verification and a snapshot."""
-    verified = {
-        _CPUS: verification.get("status", {}).get("Cpus_allowed_list", ""),
-        "root": verification.get("root", ""),
-        **{f"namespace {x}": value for x, value in verification.get("namespaces", {}).items()},
-        **{f"group for {x}": path for x, path in verification.get("cgroup", {}).items()},
-        **verification.get("limits", {}),
-    }
     found = before.firm.get(name, {})
-    verified = {key: value for key, value in verified.items() if value and key in found}
+    verified = {key: value for key, value in verification.items() if key in found}
     return list(_changes(name, verified, found))
 
 

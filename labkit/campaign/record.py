@@ -10,14 +10,12 @@ from typing import Any
 
 from labkit.campaign import evidence, held
 from labkit.campaign.treatments import Treatment
-from labkit.errors import FenceError, LabkitError, ManipulationError
+from labkit.errors import FenceError, LabkitError
 from labkit.hosts import Host, script
-from labkit.hosts.target import Target
 from labkit.placement import CPUS_APART, apart
 from labkit.rig import Rig
 from labkit.runtimes import Server
-from labkit.runtimes.observed import observe
-from labkit.runtimes.verify import nat_flows
+from labkit.runtimes.verify import COUNTED, check_translated
 from labkit.tools.base import Client, Measurement
 from labkit.tools.parsing import paused
 
@@ -77,9 +75,7 @@ def kernels(
 
 
 def _own_network(server: Server) -> bool:
-    pair = (server.verification.get(name, {}) for name in ("namespaces", "host_namespaces"))
-    own, host = (spaces.get("net") for spaces in pair)
-    return bool(own != host)
+    return server.verification.get("network") == "its own"
 
 
 def aimed_at(clients: Sequence[Client], servers: Mapping[str, Server]) -> Server:
@@ -231,28 +227,15 @@ def _most(cpus: int, name: str, use: float, mechanisms: Mapping[str, float]) -> 
     return cpus * (_CLOCKS + (_READING_NS / elapsed if elapsed else 0.0))
 
 
-_TRANSPORTS = ("", "tcp", "udp")
-
-
-def check_published(target: Target, server: Server, protocols: Iterable[str] = ("",)) -> None:
+def check_published(server: Server, protocols: Iterable[str] = ("",)) -> None:
     """Raise `ManipulationError` where no flow of a window took the rules of a published port.
 
-    The engine's proxy answers on the port too, and its traffic is not translated. There must be a
-    flow of each transport in `protocols`; "" is any. The verification keeps the counters.
+    The verification keeps the counts, for the next window.
     """
-    observed = observe(target, server.pid)
-    taken = server.verification.setdefault("taken", {})
-    for protocol in protocols:
-        before = taken.get(protocol, nat_flows(server.verification, server.port, protocol))
-        after = nat_flows(observed, server.port, protocol)
-        if after <= before:
-            raise ManipulationError(
-                f"the load did not pass the address translation {protocol}".strip(),
-                where=f"host {target.host.name}, port {server.port}",
-                why=f"its rules have counted {after} flows, as many as before the window",
-                remedy="is a proxy of the engine in the way?",
-            )
-    taken |= {protocol: nat_flows(observed, server.port, protocol) for protocol in _TRANSPORTS}
+    observed = server.observe()
+    check_translated(server.verification, observed, protocols)
+    counts = {name: count for name, count in observed.items() if name.startswith(COUNTED)}
+    server.verification.update(counts)
 
 
 def failure(error: BaseException) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from labkit.hosts.cache_line import PERIOD
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
-from labkit.runtimes import RUNTIMES, Instance, Runtime, Server, placed
+from labkit.runtimes import RUNTIMES, Engine, Instance, Server, placed
 from labkit.runtimes.networks import reached_at
 from labkit.tools.base import Client, Measurement
 
@@ -71,7 +71,7 @@ class Trial:
         The plan's settings.
     label : str
         Marks everything that is started; unique to the attempt.
-    runtimes : dict of str to Runtime
+    runtimes : dict of str to Engine
         The campaign's runtimes by name; those that are missing are added.
     turn : int
         The number of its block, for what alternates between blocks without being a factor.
@@ -85,7 +85,7 @@ class Trial:
         condition: Condition,
         settings: Mapping[str, Any],
         label: str,
-        runtimes: dict[str, Runtime],
+        runtimes: dict[str, Engine],
         turn: int = 0,
         treatments: Mapping[str, Treatment] | None = None,
     ) -> None:
@@ -235,8 +235,8 @@ class Trial:
             self.record["verification"] = server.verification
         self._servers[name] = server
 
-    def _runtime(self, placement: Placement) -> Runtime:
-        return self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime]())
+    def _runtime(self, placement: Placement) -> Engine:
+        return self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime])
 
     def _role(self, target: Target) -> str:
         roles = (role for role, host in self._rig.hosts.items() if host is target.host)
@@ -293,10 +293,11 @@ class Trial:
         target, runtime = self._rig.target(placement), self._runtime(placement)
         self.record["commands"].append(brief(workload.argv))
         label, cpus = f"{self._label}-{name}", cpus or self.cpus(self._role(target))
-        argv = runtime.churn(Instance(target, placement, workload, cpus, label))
+        instance = Instance(target, placement, workload, cpus, label)
+        argv = runtime.churn(instance)
         # The loop itself, outside the containers, runs on the harness's CPUs.
         argv = ["taskset", "-c", self._outside(), *argv]
-        with background.churn(runtime, target, argv, label) as churn:
+        with background.churn(runtime, instance, argv) as churn:
             yield churn
         self.record["mechanisms"][f"{name}_containers"] = float(churn.count)
         if not churn.count or churn.why:
@@ -435,12 +436,12 @@ class Trial:
 
     def _check_published(self, main: Server, clients: Sequence[Client]) -> None:
         for name, server in self._servers.items():
-            target, placement = self._targets[name]
+            placement = self._targets[name][1]
             # A client on the server's own host aims at the container's address, not at the port.
             aiming = [one for one in clients if server is main and one.target == server.address]
             if placement.network == "nat" and aiming and server.port:
                 protocols = dict.fromkeys(name for client in aiming for name in client.protocols)
-                check_published(target, server, protocols)
+                check_published(server, protocols)
 
     def _kernels(self, main: Server, window: Host) -> list[Kernel]:
         networks = self._rig.networks_of([window, *(one.host for one in self._servers.values())])

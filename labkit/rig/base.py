@@ -33,7 +33,7 @@ from labkit.rig.images import Say
 from labkit.rig.layers import LayeredImage
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.daemonless import withdraw
-from labkit.runtimes.engines.docker import PREFIX
+from labkit.runtimes.docker import PREFIX
 
 #: CPUs of the two ends: the scheduler's choice, one each, or both on the server's CPU.
 AFFINITIES = ("free", "split", "same")

@@ -32,7 +32,7 @@ from labkit.rig import (
 from labkit.rig.base import Rig
 from labkit.rig.images import Say
 from labkit.rig.kernel_probe import find_tool
-from labkit.runtimes.engines.docker import PREFIX
+from labkit.runtimes.docker import PREFIX
 from labkit.version import MEASUREMENT_VERSION
 
 LAB = "198.18.0.0/15"

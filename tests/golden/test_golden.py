@@ -71,13 +71,13 @@ def life(
     host: Recorder, target: Any, placement: Placement, workload: Workload, cpus: str
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield each step of a placement, with the commands that it runs or returns."""
-    engine, label = RUNTIMES[placement.runtime](), "trial-b01-p02-a1"
+    engine, label = RUNTIMES[placement.runtime], "trial-b01-p02-a1"
     instance = Instance(target, placement, workload, cpus, label)
     steps: dict[str, Callable[[], Any]] = {
         "start": lambda: engine.start(instance),
         "enter": lambda: engine.enter(instance, ["taskset", "-c", cpus, "true", "a b"]),
         "come and go": lambda: engine.churn(instance),
-        "stop": lambda: engine.stop(target, label),
+        "stop": lambda: engine.stop(instance),
     }
     for name, step in steps.items():
         host.commands.clear()
@@ -116,17 +116,20 @@ class Recorder:
         self.commands.append({"argv": list(argv)} | extras)
         return Result(tuple(argv), self.name, 0, self.answer(argv), "", 0.01)
 
+    def call(self, function: str, **arguments: Any) -> Any:
+        self.commands.append({"argv": [f"({function})", json.dumps(arguments, sort_keys=True)]})
+        answers = {"find_workload": 4243, "make_group": ["/cgroup/a", "/cgroup/b"], "read": "1\n2"}
+        return answers.get(function)
+
     def answer(self, argv: Sequence[str]) -> str:
         """Return what a real host would print; the script of the command says which it is."""
         text = "\n".join(word for word in argv if "\n" in word)
         if "/queues/" in text:
             return (ROOT / "tests" / "captured" / "queues-one.txt").read_text()
-        if "run --detach" in text:  # container and process
+        if "inspect" in argv:  # container and process
             return "0123456789ab 4242\n"
         if "setsid" in text:  # process and supervisor of a job, each with its start time
             return "4242 100 4241 99\n"
-        if "/ns/mnt" in text:  # process of a workload below its holder
-            return "4243\n"
         return "\n"
 
     def put(self, local: Any, remote: str) -> None:

@@ -26,7 +26,6 @@ from labkit.paths import SHIPPED
 from labkit.placement import parse_cpus
 from labkit.rig.kernel_probe import parse_missing_networks
 from labkit.rig.rigfile import EXAMPLE, read_rigfile
-from labkit.runtimes import observed
 
 
 def read(name: str) -> str:
@@ -35,7 +34,6 @@ def read(name: str) -> str:
 
 ENTRY = Entry("file", "/x", "1", "2", "trial", "b", id="i")
 TEXTS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "verification": (read("verification-docker-nat.txt"), observed.parse),
     "queues": (read("queues-four.txt"), lambda text: parse_queues(text, "eth0")),
     "journal": (_line(vars(ENTRY)) + _line({"id": "i", "done": "x"}), parse_journal),
     "probe": ("macvlan no module\nvxlan yes\n", parse_missing_networks),

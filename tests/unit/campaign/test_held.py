@@ -79,7 +79,7 @@ def test_what_is_changed_is_named(sleeper: int, change: Callable[[int], None], s
 @pytest.mark.skipif(len(CPUS) < 2, reason="one CPU")
 def test_an_affinity_is_compared_with_the_verification_too(sleeper: int) -> None:
     before = held.parse(snapshot(str(sleeper)))
-    verified = {"status": {"Cpus_allowed_list": before.firm["server"]["allowed CPUs"]}}
+    verified = {"allowed CPUs": before.firm["server"]["allowed CPUs"]}
     assert held.since(verified, "server", before) == []
     os.sched_setaffinity(sleeper, {CPUS[0]})
     after = held.parse(snapshot(str(sleeper)))
