@@ -118,19 +118,12 @@ def _storages() -> Check:
     )
 
 
-#: Where Podman looks for the program that sets up its networks.
-NETAVARK = Path("/usr/lib/podman/netavark")
-
-
 def _engines() -> Check:
     unavailable = runtimes.unavailable(LocalHost())
     missing = {name.partition(":")[2]: reason for name, reason in unavailable.items()}
     if kernel_probe.find_tool("dockerd") is None:
         missing["docker"] = "dockerd is not on this machine; its package is docker.io"
-    if "podman" not in missing and not NETAVARK.exists():
-        missing["podman"] = "it has no networks without netavark, which is a separate package"
     packages = [RUNTIMES[name].package for name in missing if RUNTIMES[name].package]
-    packages += ["netavark"] if "podman" in missing else []
     remedy = f"apt-get install --no-install-recommends {' '.join(packages)}"
     return _choices("container engines", ENGINES, missing, ok=not packages, remedy=remedy)
 

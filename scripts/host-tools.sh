@@ -16,7 +16,6 @@ MARK='made by labkit while it installs packages'
 SERVICES=(
     docker.service docker.socket containerd.service ssh.service ssh.socket
     lxc.service lxc-net.service lxc-monitord.service
-    podman.service podman.socket podman-auto-update.timer podman-restart.service
     nginx.service memcached.service iperf3.service systemd-timesyncd.service
 )
 UNITS=(/etc /run /usr/local/lib /usr/lib /lib)

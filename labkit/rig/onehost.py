@@ -19,13 +19,14 @@ from labkit.hosts import (
     Host,
     LocalHost,
     Result,
+    agent,
     collect_facts,
     json_rows,
     restore,
     script,
     stop_labelled,
 )
-from labkit.hosts.host import SCRIPT, limited
+from labkit.hosts.host import limited
 from labkit.hosts.target import Image, Target
 from labkit.placement import NETWORKS
 from labkit.rig import images as image_store
@@ -33,15 +34,15 @@ from labkit.rig import inventory_checks, lock, storage, virtual
 from labkit.rig.base import Rig
 from labkit.rig.images import Say
 from labkit.rig.rigfile import ENGINE
-from labkit.runtimes import RUNTIMES, base, observed
+from labkit.runtimes import RUNTIMES
 
 ADDRESS = "127.0.0.1"
 #: An engine's default bridge, and its default parent of control groups.
 BRIDGE, PARENT = "docker0", "/docker"
 #: The image of the reading container, which has nsenter.
 READER = "net"
-#: Scripts that read about processes of other users, for which the verification needs root.
-READS = frozenset({base.LISTENS, base.RUNS, observed.OBSERVE})
+#: The agent, which reads about processes of other users, for which the verification needs root.
+READS = ("python3", "-ISc", agent.BOOT)
 
 # Only to read: processes, namespaces and firewall tables.
 _CAPABILITIES = ("SYS_ADMIN", "SYS_PTRACE", "SYS_CHROOT", "NET_ADMIN", "DAC_READ_SEARCH")
@@ -79,21 +80,34 @@ class ReadingHost(LocalHost):
         check: bool = True,
     ) -> Result:
         """Run a command as the user, or one of the `READS` as root; see `labkit.hosts.Host.run`."""
-        if argv[: len(SCRIPT)] != SCRIPT or argv[len(SCRIPT)] not in READS:
+        if argv != READS:
             return super().run(*argv, input=input, timeout=timeout, env=env, check=check)
-        result = self.read(*argv, timeout=timeout, env=env)
+        result = self.read(*argv, input=input, timeout=timeout, env=env)
         return result.check() if check else result
 
     def read(
-        self, *argv: str, timeout: float = 60.0, env: Mapping[str, str] | None = None
+        self,
+        *argv: str,
+        input: str | None = None,
+        timeout: float = 60.0,
+        env: Mapping[str, str] | None = None,
     ) -> Result:
         """Run a command in the container, as root in this process's namespaces."""
         enter = ("nsenter", "--target", str(os.getpid()), "--mount", "--net", "--uts", "--ipc")
-        into = ("docker", "exec", self.reader, *enter, "--", *limited(argv, timeout, env))
+        into = (
+            "docker",
+            "exec",
+            "--interactive",
+            self.reader,
+            *enter,
+            "--",
+            *limited(argv, timeout, env),
+        )
         # The inner time limit ends the command; the outer one would end only `docker exec`.
         outer = {"DOCKER_HOST": self.socket}
         return replace(
-            super().run(*into, timeout=timeout + 15, env=outer, check=False), argv=tuple(argv)
+            super().run(*into, input=input, timeout=timeout + 15, env=outer, check=False),
+            argv=tuple(argv),
         )
 
 

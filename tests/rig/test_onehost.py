@@ -66,7 +66,7 @@ from labkit.campaign.treatments import IdlePolicy
 from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.errors import ManipulationError, RigError
-from labkit.runtimes.engines.docker import Docker
+from labkit.runtimes.docker import Docker
 
 Docker._network = staticmethod(lambda *_: ["--network", "bridge"])
 with Rig.open("one-host", patience=600, say=lambda text: None) as rig:

@@ -26,7 +26,7 @@ apt_get() {
     echo "apt-get: $*"
     [ "$1" = install ] || return 0
     "$POLICY" && echo "services may start" || echo "policy: $?"
-    touch "$units/podman.socket" "$units/nginx.service" "$units/other.service"
+    touch "$units/lxc.service" "$units/nginx.service" "$units/other.service"
     systemctl() { echo "systemctl: $*" >>"$noted"; }
 }
 noted=$2/noted
@@ -57,20 +57,20 @@ def test_services_of_new_packages_are_disabled(tmp_path: Path, had: bool) -> Non
     before = "systemctl() { :; }" if had else 'unset -f systemctl; PATH=$2/bin:"$PATH"'
     text = f"""{before}
 touch "$units/docker.service" "$units/nginx.service"
-install_packages podman nowhere >"$2/out"
+install_packages lxc nowhere >"$2/out"
 cat "$2/out" "$noted"
 [ ! -e "$POLICY" ]
 """
     found = run(tmp_path, text)
     assert "said: this release has no package nowhere" in found
-    assert "apt-get: install --no-install-recommends podman" in found
+    assert "apt-get: install --no-install-recommends lxc" in found
     assert "policy: 101" in found and "services may start" not in found
     # Docker's and nginx's units existed before, and the other is unknown.
-    assert re.findall(r"systemctl: (.*)", found) == ["disable podman.socket"]
+    assert re.findall(r"systemctl: (.*)", found) == ["disable lxc.service"]
     assert "left off" in found
 
 
 def test_services_of_installed_packages_are_known(tmp_path: Path) -> None:
     known = set(run(tmp_path, 'printf "%s\\n" "${SERVICES[@]}"').split())
-    services = {"lxc-net.service", "podman.socket", "nginx.service", "memcached.service"}
+    services = {"lxc-net.service", "nginx.service", "memcached.service"}
     assert services | {"docker.service", "ssh.service", "iperf3.service"} <= known
