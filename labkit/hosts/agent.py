@@ -17,6 +17,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -210,19 +211,14 @@ def _signal(pids: list[int], number: int) -> None:
 
 
 def _locked(file: IO[bytes], kind: int, seconds: float) -> bool:
-    """Lock a file within a time; tell whether that worked."""
-
-    def late(*_: Any) -> None:
-        raise TimeoutError
-
-    signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    """Lock a file within a time, asleep; tell whether that worked."""
     try:
-        fcntl.flock(file, kind)
-    except TimeoutError:
-        return False
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        waiting = threading.Thread(target=fcntl.flock, args=(file, kind), daemon=True)
+        waiting.start()
+        waiting.join(seconds)
+        return not waiting.is_alive()
     return True
 
 

@@ -48,8 +48,6 @@ COPY_SECONDS = 60.0
 #: Seconds of silence, between two probes, and probes after which a peer counts as lost. More than
 #: a window lasts: nothing is sent in one.
 _KEEP_ALIVE = {socket.TCP_KEEPIDLE: 300, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
-#: The kernel's limit on one argument; the login shell gets the command line as one argument.
-_LINE_BYTES = 128 * 1024 - 1
 #: The agent, which every call sends as text and compiled.
 _SOURCE = Path(agent.__file__).read_text("utf-8")
 _AGENT = {
@@ -263,12 +261,6 @@ class SshHost(Host):
 
     def _execute(self, line: Sequence[str], data: bytes, seconds: float) -> _Executed:
         command = encode(shlex.join([*(("sudo", "-n", "--") if self.sudo else ()), *line]))
-        if len(command) > _LINE_BYTES:
-            raise UsageError(
-                f"a command line of {len(command)} bytes is too long for a remote shell",
-                where=f"host {self.name}",
-                remedy="send long data as input or in a file",
-            )
         connection, channel = self._open_session()
         channel.settimeout(seconds)
         status, out, err = -1, bytearray(), bytearray()

@@ -14,7 +14,7 @@ from pathlib import Path
 import paramiko
 import pytest
 from paramiko.common import MSG_CHANNEL_REQUEST
-from sshd import MARKS, Server, alive, children, free_port, make_key, outlives, running
+from sshd import MARKS, Server, alive, children, make_key, outlives, running
 
 from labkit.errors import HostUnreachable
 
@@ -188,31 +188,7 @@ def test_changed_key(server: Server, tmp_path: Path, kind: str) -> None:
     assert caught.value.lasting
 
 
-def test_refused_port(server: Server) -> None:
-    with pytest.raises(HostUnreachable, match="Unable to connect") as caught:
-        server.host(port=free_port()).run("true")
-    assert caught.value.remedy
-
-
-def test_gateway_that_fails(server: Server) -> None:
-    with pytest.raises(HostUnreachable):
-        server.host(gateway=f"socat - TCP:127.0.0.1:{free_port()}").run("true")
-    with pytest.raises(HostUnreachable, match="no-such"):
-        server.host(gateway="labkit-no-such-program").run("true")
-
-
 def test_wrong_user_key(server: Server, tmp_path: Path) -> None:
     make_key(tmp_path / "wrong")
     with pytest.raises(HostUnreachable, match="user and key"):
         server.host(key=tmp_path / "wrong").run("true")
-
-
-def test_no_key(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # Without the agent and the keys of the user who runs the tests.
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    host = server.host(key=None)
-    with pytest.raises(HostUnreachable) as caught:
-        host.run("true")
-    host.close()
-    assert caught.value.remedy
