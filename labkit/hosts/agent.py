@@ -47,7 +47,7 @@ def main(request: dict[str, Any]) -> None:
     json.dump(answer, sys.stdout)
 
 
-# Placements: their control groups, their readiness, and what a process really is.
+# Placements: control groups, readiness, and the facts of a process.
 
 #: Where the kernel shows control groups.
 GROUPS = "/sys/fs/cgroup"
