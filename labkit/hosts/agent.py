@@ -712,7 +712,7 @@ def main(request: dict[str, Any]) -> None:
     json.dump(answer, sys.stdout)
 
 
-# Placements: their control groups, their readiness, and what a process really is.
+# Placements: control groups, readiness, and the facts of a process.
 
 #: Where the kernel shows control groups.
 GROUPS = "/sys/fs/cgroup"
@@ -908,22 +908,10 @@ def observe(
 
     A fact of which there may be several is a name of its own with the value "yes": an address, a
     tunnel's end, a port of a bridge. Two observations are equal unless something has changed,
-    but for the counts, whose names begin with ``flows``.
-
-    Parameters
-    ----------
-    pid, port, protocol : int, int, str
-        The process, and where it listens.
-    group : str
-        The part of its control groups' paths that shows whose they are; "" for none of labkit's.
-    container, engine : str
-        The container that ``docker inspect`` knows, and the ``DOCKER_HOST``.
-    source : str
-        The directory or volume that is mounted at ``/data``.
-    sandboxes : str
-        The folder of the network namespaces in which an engine hides its tunnels.
-    router : str
-        The address and port where a router of Weave Net answers over HTTP.
+    but for the counts, whose names begin with ``flows``. `group` is the part of its control
+    groups' paths that shows whose they are, `source` what is mounted at ``/data``, `sandboxes` the
+    folder of the namespaces in which an engine hides its tunnels, and `router` the address and
+    port where a router of Weave Net answers.
     """
     found = {"state": state_of(pid)}
     try:
@@ -936,10 +924,6 @@ def observe(
         if state_of(pid) == "ended":
             return {"state": "ended"}
         raise
-    found["online CPUs"] = read("/sys/devices/system/cpu/online")
-    entries = [json.loads(line) for line in read(JOURNAL).splitlines()]
-    files = {one["target"] for one in entries if one.get("kind") == "file"}
-    found.update({f"setting {file}": read(file) for file in files})
     if port:
         found[f"listens on {port}/{protocol}"] = "yes" if listens(pid, port, protocol) else "none"
     for one in rows("docker", f"--host={engine}", "inspect", container) if container else ():
@@ -1082,8 +1066,7 @@ def network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
     enter = ("nsenter", f"--net=/proc/{pid}/ns/net")
     host, own = (rows(*words, "ip", "-d", "-j", "address") for words in ((), enter))
     rules, addresses = list_rules("self"), list[str]()
-    real = any(not FRAME.match(line) for line in rules.splitlines())
-    found = {"engine rules": "yes" if real else "none", "rules of the host": firewall(rules)}
+    found = host_facts(host, rules)
     control = "/proc/sys/net/ipv4/tcp_congestion_control"
     found["congestion control"] = printed(*enter, "cat", control).strip()
     if link(f"/proc/{pid}/ns/net") != link("/proc/self/ns/net"):
@@ -1092,13 +1075,28 @@ def network_facts(pid: int, port: int, sandboxes: str) -> dict[str, str]:
         found["rules inside"] = firewall(list_rules(str(pid), *enter))
         found.update(link_facts(own, printed(*enter, "tc", "qdisc"), "inside"))
         found.update(bridge_facts(own, host, rows("bridge", "-j", "fdb")))
-    lasting = [row for row in host if not PASSING.match(row["ifname"])]
-    found.update(link_facts(lasting, printed("tc", "qdisc"), "of the host"))
     for file in Path(sandboxes).iterdir() if sandboxes else ():
         words = ("nsenter", f"--net={file}")
         links, entries = rows(*words, "ip", "-d", "-j", "link"), rows(*words, "bridge", "-j", "fdb")
         found.update(bridge_facts(own, links, entries))
     return {**found, **translations(rules, port, addresses)}
+
+
+def observe_host() -> dict[str, str]:
+    """Return what must stay of a host without a placement, such as the generator of a load."""
+    return host_facts(rows("ip", "-d", "-j", "address"), list_rules("self"))
+
+
+def host_facts(links: list[dict[str, Any]], rules: str) -> dict[str, str]:
+    """Return the links, rules and CPUs of a host, and the settings that labkit has changed."""
+    real = any(not FRAME.match(line) for line in rules.splitlines())
+    found = {"engine rules": "yes" if real else "none", "rules of the host": firewall(rules)}
+    found["online CPUs"] = read("/sys/devices/system/cpu/online")
+    entries = [json.loads(line) for line in read(JOURNAL).splitlines()]
+    files = {one["target"] for one in entries if one.get("kind") == "file"}
+    found.update({f"setting {file}": read(file) for file in files})
+    lasting = [row for row in links if not PASSING.match(row["ifname"])]
+    return {**found, **link_facts(lasting, printed("tc", "qdisc"), "of the host")}
 
 
 def list_rules(pid: str, *enter: str) -> str:

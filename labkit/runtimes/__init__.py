@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from labkit.hosts import Host
+from labkit.errors import UNPACKAGED
+from labkit.hosts import Host, script
 from labkit.runtimes.bare import Bare
 from labkit.runtimes.base import Engine, Instance, Server, placed
 from labkit.runtimes.docker import Docker
@@ -25,15 +26,15 @@ def unavailable(host: Host) -> dict[str, str]:
 
     Docker is not among them: whether it runs is the rig's own capability ``docker``.
     """
+    wanted = {name: engine for name, engine in RUNTIMES.items() if not engine.needs}
+    programs = [program for engine in wanted.values() for program in engine.programs]
+    # The shell of a user may not look where the programs of root are.
+    look = """PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+    for program; do command -v "$program" >/dev/null || echo "$program"; done"""
+    absent = host.run(*script(look, *programs)).stdout.split()
     reasons = {}
-    for name, engine in RUNTIMES.items():
-        if not engine.program or engine.program in engine.needs:
-            continue
-        # The shell of a user may not look where the programs of root are.
-        look = 'PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin; command -v "$0"'
-        found = host.run("sh", "-c", look, engine.program, check=False).status == 0
-        remedy = engine.source or f"its package is {engine.package}"
-        reason = f"{engine.program} is not on the host; {remedy}"
-        if reason := engine.unusable(host) if found else reason:
-            reasons[f"runtime:{name}"] = reason
+    for name, engine in wanted.items():
+        remedy = f"its package is {engine.package}" if engine.package else UNPACKAGED
+        if missing := [program for program in engine.programs if program in absent]:
+            reasons[f"runtime:{name}"] = f"{missing[0]} is not on the host; {remedy}"
     return reasons

@@ -55,7 +55,7 @@ class Bare(Engine):
             **expect.of_network(instance, None),
             "mounts": "the host's",
             "seccomp filter": "none",
-            "root": instance.rootfs if _chroot(instance) else "/",
+            "root": instance.image.rootfs if _chroot(instance) else "/",
             **(grouped if level == "cgroup" else {"control group": "none"}),
             **(clean if level == "clean" else {"engine rules": "yes"}),
         }
@@ -63,7 +63,7 @@ class Bare(Engine):
 
 def _chroot(instance: Instance) -> list[str]:
     inside = instance.placement.baseline_level in ("chroot", "cgroup")
-    return ["chroot", instance.rootfs] if inside else []
+    return ["chroot", instance.image.rootfs] if inside else []
 
 
 def stop_job(instance: Instance) -> None:

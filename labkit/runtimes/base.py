@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from labkit.errors import CommandFailed, HostUnreachable, PlacementError
+from labkit.errors import HostUnreachable, PlacementError
 from labkit.hosts import Host
-from labkit.hosts.target import Network, Target
+from labkit.hosts.target import Image, Network, Target
 from labkit.placement import Placement, Workload
 from labkit.runtimes.networks import NEVER, network_of, reached_at
 from labkit.runtimes.verify import Facts, differences, raise_different
@@ -37,16 +37,15 @@ class Instance:
         return network_of(self.target, self.placement)
 
     @property
-    def rootfs(self) -> str:
-        """The directory of the image's root file system; `PlacementError` if there is none."""
-        image = self.target.images.get(self.workload.image)
-        if image is None or not image.rootfs:
+    def image(self) -> Image:
+        """The workload's image on the host; `PlacementError` if there is none."""
+        if self.workload.image not in self.target.images:
             raise PlacementError(
-                f"the root file system of image {self.workload.image!r} is missing",
+                f"there is no image {self.workload.image!r}",
                 where=f"host {self.target.host.name}",
                 remedy="labkit rig up builds it from containers/",
             )
-        return image.rootfs
+        return self.target.images[self.workload.image]
 
     @property
     def folder(self) -> str:
@@ -69,37 +68,21 @@ class Started:
 
 @dataclass(frozen=True)
 class Server:
-    """A verified server.
+    """A verified server."""
 
-    Parameters
-    ----------
-    address, port : str, int
-        Where a client reaches it.
-    pid : int
-        Its process, as seen by the host.
-    host : Host
-        Where it runs.
-    verification : dict
-        What was observed when it was ready.
-    cpus : str
-        CPU list of its affinity.
-    enter : callable
-        Takes the argument list of a command; returns the host's command that runs it inside this
-        placement, on the same CPUs.
-    ends_with_client : bool
-        As of its workload.
-    reading : dict
-        The arguments of the agent's function ``observe``.
-    """
-
+    #: Where a client reaches it.
     address: str
     port: int
+    #: Its process, as its host sees it.
     pid: int
     host: Host
+    #: The observation of it when it was ready, and its CPU list.
     verification: dict[str, str]
     cpus: str
+    #: The host's command that runs another inside this placement, on the same CPUs.
     enter: Callable[[Sequence[str]], list[str]]
     ends_with_client: bool = False
+    #: The arguments of the agent's function ``observe``.
     reading: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -122,11 +105,9 @@ class Engine(ABC):
 
     #: Networks that it cannot have on any rig, with the reason, besides those in `NEVER`.
     impossible: ClassVar[Mapping[str, str]] = {}
-    #: The program that a host needs for it; "" for none.
-    program: ClassVar[str] = ""
-    #: The Debian package of that program, or else how to get it.
+    #: The programs that a host needs for it, and their Debian package, if there is one.
+    programs: ClassVar[tuple[str, ...]] = ()
     package: ClassVar[str] = ""
-    source: ClassVar[str] = ""
     #: Capabilities that a rig needs for it besides ``runtime:NAME``.
     needs: ClassVar[tuple[str, ...]] = ()
     #: Whether it publishes ports itself; otherwise the rig sets up a network for that.
@@ -135,10 +116,6 @@ class Engine(ABC):
     def infeasible(self, network: str) -> str:
         """Return why it can never have a network; "" if it can."""
         return NEVER.get(network, "") or self.impossible.get(network, "")
-
-    def unusable(self, host: Host) -> str:
-        """Return why a host that has `program` cannot use it; "" if it can."""
-        return ""
 
     @abstractmethod
     def start(self, instance: Instance) -> Started:
@@ -203,19 +180,6 @@ def wait_ready(host: Host, started: Started, workload: Workload, seconds: float 
         )
 
 
-def set_fifo(host: Host, pid: int, priority: int) -> None:
-    """Put every thread of a process into the real-time class, or raise `PlacementError`."""
-    try:
-        host.call("set_real_time", pid=pid, priority=priority)
-    except CommandFailed as error:
-        raise PlacementError(
-            "cannot set the real-time scheduling class",
-            where=f"host {host.name}, process {pid}",
-            why=error.why,
-            remedy="run as root on a host that allows it, or leave out the level fifo",
-        ) from error
-
-
 @contextmanager
 def placed(
     engine: Engine,
@@ -232,8 +196,8 @@ def placed(
     try:
         started = engine.start(instance)
         wait_ready(target.host, started, workload)
-        if placement.limits.fifo:
-            set_fifo(target.host, started.pid, placement.limits.fifo)
+        if fifo := placement.limits.fifo:
+            target.host.call("set_real_time", pid=started.pid, priority=fifo)
         facts = engine.expect(instance, started)
         reading = observed(instance, started, facts)
         found = dict(target.host.call("observe", **reading))

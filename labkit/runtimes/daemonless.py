@@ -107,5 +107,5 @@ class Daemonless(Engine):
         return {
             **expect.of_container(instance, instance.group, self.holder),
             **expect.of_network(instance, instance.network),
-            "layer over": instance.rootfs,
+            "layer over": instance.image.rootfs,
         }

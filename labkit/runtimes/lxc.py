@@ -28,16 +28,14 @@ class Lxc(Daemonless):
     impossible: ClassVar[dict[str, str]] = networks.no_swarm(
         "LXC has no network of its own between hosts; Swarm's are Docker's"
     )
-    program = "lxc-start"
+    programs = ("lxc-start",)
     package = "lxc"
     holder = "lxc-start"
 
     def hold(self, instance: Instance, command: Sequence[str]) -> list[str]:
         """Write the container's configuration, and return the command that starts it."""
-        host, label, folder, network = (
-            *(instance.target.host, instance.label),
-            *(_folder(instance), instance.network),
-        )
+        host, label, folder = instance.target.host, instance.label, _folder(instance)
+        network = instance.network
         file = f"{folder}/{label}/config"
         host.run("mkdir", "-p", f"{folder}/{label}/upper")
         host.run("tee", file, input="\n".join([*_settings(instance), ""]))
@@ -76,7 +74,7 @@ def _settings(instance: Instance) -> list[str]:
     folder, group = _folder(instance), instance.group.lstrip("/")
     settings = {
         "uts.name": instance.label,
-        "rootfs.path": f"overlay:{instance.rootfs}:{folder}/{instance.label}/upper",
+        "rootfs.path": f"overlay:{instance.image.rootfs}:{folder}/{instance.label}/upper",
         "mount.auto": "proc:mixed sys:ro",
         "seccomp.profile": _SECCOMP,
         "cap.drop": "mac_admin mac_override sys_time sys_module sys_rawio",

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Sequence
 from typing import ClassVar
 
-from labkit.errors import UNPACKAGED
-from labkit.hosts import Host
 from labkit.hosts.target import Network
 from labkit.runtimes import networks
 from labkit.runtimes.bare import in_group
@@ -30,15 +28,8 @@ class Rkt(Daemonless):
     impossible: ClassVar[dict[str, str]] = networks.no_swarm(
         "rkt has no network of its own between hosts; Swarm's are Docker's"
     )
-    program = "rkt"
-    source = UNPACKAGED
+    programs = ("rkt", "systemd-nspawn")
     holder = "systemd-nspawn"
-
-    def unusable(self, host: Host) -> str:
-        """Return why it cannot start pods: it runs them by systemd-nspawn."""
-        found = host.run("sh", "-c", "command -v systemd-nspawn", check=False).status == 0
-        missing = "systemd-nspawn, which rkt runs pods by, is not on the host"
-        return "" if found else f"{missing}; its package is systemd-container"
 
     def hold(self, instance: Instance, command: Sequence[str]) -> list[str]:
         """Store the image, which takes seconds once, and return the command in a control group."""
@@ -132,7 +123,7 @@ def stored(instance: Instance) -> tuple[str, str]:
 
 
 def _store(instance: Instance) -> str:
-    return f"{instance.rootfs.removesuffix('/rootfs')}/rkt"
+    return f"{instance.image.rootfs.removesuffix('/rootfs')}/rkt"
 
 
 def _folder(instance: Instance) -> str:

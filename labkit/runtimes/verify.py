@@ -2,8 +2,11 @@
 
 The agent's `observe` reads a placement where it runs. When it starts, it is compared with what its
 label says; at the end of a window, with what was observed at its beginning. In the second
-comparison every fact counts, but for the flows that address translation has counted. Nothing is
-known of a client inside a container but its control group, as the engine starts it elsewhere.
+comparison every fact counts, but for the flows that address translation has counted.
+
+Of a host without a placement, `observe_host` reads links, rules and settings. Not comparable are
+the host's ends of other containers, which come and go, and a client inside a container: its engine
+starts it elsewhere, so that nothing but its control group is known.
 """
 
 from __future__ import annotations

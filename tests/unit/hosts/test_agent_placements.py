@@ -1,4 +1,4 @@
-"""What the agent observes of a placement, from the texts of a kernel and its programs."""
+"""Facts that the agent observes of a placement, from texts of a kernel and its programs."""
 
 from __future__ import annotations
 
