@@ -536,12 +536,11 @@ class Trial:
         }
 
     def _observe(self, window: Host) -> dict[str, dict[str, str]]:
-        """Observe the placements, by name, and the network of the window's host."""
+        """Observe the placements, by name, and the host of the window."""
         readings: dict[str, Callable[[], dict[str, str]]] = {
             name: server.observe for name, server in self._servers.items()
         }
-        own: dict[str, Any] = {"pid": "self", "port": 0, "sandboxes": ""}
-        readings[_CLIENT] = lambda: dict(window.call("network_facts", **own))
+        readings[_CLIENT] = lambda: dict(window.call("observe_host"))
         with ThreadPoolExecutor(AT_ONCE) as pool:
             answers = pool.map(lambda reading: reading(), readings.values())
             return dict(zip(readings, answers, strict=True))
