@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from labkit.errors import RigError, ToolOutput
 from labkit.hosts import Host, Job, script, start_job
-from labkit.hosts.target import Target
 from labkit.rig import Rig
-from labkit.runtimes import Runtime
+from labkit.runtimes import Engine, Instance
 from labkit.tools.base import Client
 
 # A client that sleeps before its first packet is started before the window and stopped (SIGSTOP)
@@ -125,9 +124,9 @@ class Churn:
 
 
 @contextmanager
-def churn(runtime: Runtime, target: Target, argv: Sequence[str], label: str) -> Iterator[Churn]:
-    """Start containers in a loop (`Runtime.churn`); the block begins with the first."""
-    directory = f"{target.directory}/{label}"
+def churn(engine: Engine, instance: Instance, argv: Sequence[str]) -> Iterator[Churn]:
+    """Start containers in a loop (`Engine.churn`); the block begins with the first."""
+    target, label, directory = instance.target, instance.label, instance.folder
     job, result = Job(target.host, directory), Churn()
     try:
         job = start_job(target.host, argv, directory=directory, label=label)
@@ -137,7 +136,7 @@ def churn(runtime: Runtime, target: Target, argv: Sequence[str], label: str) -> 
         result.why = job.stderr().strip()[-200:]
     finally:
         job.stop()
-        runtime.stop(target, label)
+        engine.stop(instance)
         target.host.run("rm", "-rf", "--", directory)
 
 

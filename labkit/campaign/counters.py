@@ -17,8 +17,6 @@ from labkit.runtimes import Server
 Snapshot = dict[str, Any]
 #: The command of the program that takes snapshots, to be followed by a function and arguments.
 PROGRAM = ("python3", "-ISc", Path(on_host.__file__).read_text())
-#: The end of the name of a placement's own network.
-OWN = ".net"
 #: Seconds of a tick in ``/proc/PID/stat``, on every Linux.
 TICK = 0.01
 #: Beginnings of the names of what engines and networks run, and of what places their processes in
@@ -28,15 +26,13 @@ _MEASURED = ("dockerd", "containerd", "weaver", "systemd", "dbus-daemon")
 
 @dataclass(frozen=True)
 class Kernel:
-    """A host that a snapshot is taken of, and what is read there.
+    """A host that a snapshot is taken of, with the processes of placements there by name.
 
-    `places` are processes of placements by name, "" for the server at which a client aims;
-    `networks` are ``NAME=PATH`` of network namespaces, without a path for the host's own.
+    The name of the server at which a client aims is "".
     """
 
     host: Host
     places: dict[str, int]
-    networks: tuple[str, ...] = ()
 
     def snapshot(self, *, before: bool) -> Snapshot:
         """Take a snapshot before or after a window that is another host's."""
@@ -45,34 +41,18 @@ class Kernel:
 
 
 def kernels(
-    servers: Mapping[str, Server],
-    main: Server,
-    window: Host,
-    *,
-    shared: bool,
-    networks: Mapping[str, str] | None = None,
+    servers: Mapping[str, Server], main: Server, window: Host, *, shared: bool
 ) -> list[Kernel]:
     """Return the hosts on which evidence of the placements is read, the window's host first.
 
-    `main` is the server at which a client aims. With a shared kernel one host sees all processes,
-    and all `networks` (`Rig.networks_of`).
+    `main` is the server at which a client aims. With a shared kernel one host sees all processes.
     """
-    by_host: dict[int, tuple[Host, dict[str, int], list[str]]] = {}
-    for name, server in [("", None), *servers.items()]:
-        host = window if shared or server is None else server.host
-        words = [f"{network}={path}" for network, path in (networks or {host.name: ""}).items()]
-        _, places, spaces = by_host.setdefault(id(host), (host, {}, words))
-        if server is not None:
-            places["" if server is main else name] = server.pid
-            if _has_own_network(server):
-                spaces.append(f"{name}{OWN}=/proc/{server.pid}/ns/net")
-    return [Kernel(host, places, tuple(spaces)) for host, places, spaces in by_host.values()]
-
-
-def _has_own_network(server: Server) -> bool:
-    """Tell whether a placement has another network namespace than its host."""
-    own, host = (server.verification.get(x, {}) for x in ("namespaces", "host_namespaces"))
-    return bool(own.get("net") != host.get("net"))
+    found = {id(window): Kernel(window, {})}
+    for name, server in servers.items():
+        host = window if shared else server.host
+        kernel = found.setdefault(id(host), Kernel(host, {}))
+        kernel.places["" if server is main else name] = server.pid
+    return list(found.values())
 
 
 def account(

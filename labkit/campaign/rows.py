@@ -105,5 +105,5 @@ def saturated(numbers: Mapping[str, float], flags: str, prefix: str = "") -> boo
 def _router(record: Mapping[str, Any]) -> str:
     """Return the data path of a network's routers, such as Weave's, as verified."""
     verified = [record.get("verification", {}), *record.get("verifications", {}).values()]
-    paths = {path for one in verified for path in one.get("router", {}).values()}
+    paths = {x for one in verified for name, x in one.items() if name.startswith("router to ")}
     return " and ".join(sorted(paths))

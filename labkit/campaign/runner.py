@@ -22,7 +22,7 @@ from labkit.errors import CpusDisturbed, HostUnreachable, LabkitError, Rebooted
 from labkit.placement import least_read, parse_cpus
 from labkit.process import announce, seconds_left
 from labkit.rig import Rig
-from labkit.runtimes import Runtime
+from labkit.runtimes import Engine
 from labkit.tools.base import Measurement
 
 #: Attempts at a trial in one run; each is a row.
@@ -50,7 +50,7 @@ class Runner:
     treatments: Mapping[str, Treatment]
     #: The only blocks to run; None for all.
     blocks: frozenset[int] | None = None
-    _runtimes: dict[str, Runtime] = field(default_factory=dict)
+    _runtimes: dict[str, Engine] = field(default_factory=dict)
     #: The boot identifiers of the hosts, and the last attempt at each trial.
     _boots: dict[str, str] = field(default_factory=dict)
     _attempts: dict[str, int] = field(default_factory=dict)

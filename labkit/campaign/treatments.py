@@ -371,12 +371,11 @@ class CongestionControl(Treatment):
         """Set it inside a placement with a network of its own, and verify it in any."""
         if level == AS_FOUND:
             return
-        namespaces = server.verification["namespaces"], server.verification["host_namespaces"]
-        found = server.verification.get("congestion_control", "")
-        if namespaces[0]["net"] != namespaces[1]["net"]:
+        found = server.verification.get("congestion control", "")
+        if server.verification["network"] == "its own":
             argv = script(_SET_CONTROL, str(server.pid), level)
             found = server.host.run(*argv, check=False).stdout.strip()
-            server.verification["congestion_control"] = found
+            server.verification["congestion control"] = found
         if found != level:
             raise ManipulationError(
                 f"the TCP congestion control is {found or 'unknown'}, not {level}",

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from labkit.campaign import background, counters, ends, held, window
+from labkit.campaign import background, counters, ends, window
 from labkit.campaign.rows import make_rows
 from labkit.campaign.treatments import (
     AS_FOUND,
@@ -26,16 +26,15 @@ from labkit.campaign.treatments import (
 )
 from labkit.campaign.window import Load, Window, thinned
 from labkit.design import Condition
-from labkit.errors import CpusDisturbed, FenceError, LabkitError, ManipulationError, UsageError
+from labkit.errors import CpusDisturbed, FenceError, LabkitError, UsageError
 from labkit.hosts import Host, script
 from labkit.hosts.cache_line import PERIOD
 from labkit.hosts.target import Target
 from labkit.placement import Placement, Workload
 from labkit.rig import Rig
-from labkit.runtimes import RUNTIMES, Instance, Runtime, Server, placed
+from labkit.runtimes import RUNTIMES, Engine, Instance, Server, placed
 from labkit.runtimes.networks import reached_at
-from labkit.runtimes.observed import observe
-from labkit.runtimes.verify import nat_flows
+from labkit.runtimes.verify import COUNTED, check_translated, check_unchanged
 from labkit.tools.base import Client, Measurement
 from labkit.tools.parsing import paused
 
@@ -45,9 +44,10 @@ T = TypeVar("T")
 AT_ONCE = 4
 #: So often a window is measured at most (`Trial.repeated`); after that the whole trial is repeated.
 WINDOW_ATTEMPTS = 10
+#: The observation of the host on which a window's clients run.
+_CLIENT = "the clients' host"
 #: Longer arguments are labkit's own scripts.
 _LONGEST = 1000
-_TRANSPORTS = ("", "tcp", "udp")
 
 # The folder for the log of a client that sees other files than its host. It must not exist yet, and
 # is removed once the log was read.
@@ -104,7 +104,7 @@ class Trial:
         The plan's settings.
     label : str
         Marks everything that is started; unique to the attempt.
-    runtimes : dict of str to Runtime
+    runtimes : dict of str to Engine
         The campaign's runtimes by name; those that are missing are added.
     turn : int
         The number of its block, for what alternates between blocks without being a factor.
@@ -118,7 +118,7 @@ class Trial:
         condition: Condition,
         settings: Mapping[str, Any],
         label: str,
-        runtimes: dict[str, Runtime],
+        runtimes: dict[str, Engine],
         turn: int = 0,
         treatments: Mapping[str, Treatment] | None = None,
     ) -> None:
@@ -137,6 +137,8 @@ class Trial:
         self._placed = 0
         self._servers: dict[str, Server] = {}
         self._targets: dict[str, tuple[Target, Placement]] = {}
+        #: The last observation, as long as nothing else was set up.
+        self._seen: dict[str, dict[str, str]] = {}
         # What the record is built from.
         self._commands: list[list[str]] = []
         self._flags: list[str] = []
@@ -326,14 +328,16 @@ class Trial:
         finally:
             self._servers.pop(name, None)
             self._targets.pop(name, None)
+            self._seen = {}
             self.logs |= {f"{name}.log": text for text in logs.values()}
 
     def _keep(self, name: str, server: Server) -> None:
         self._servers[name] = server
         self._verified[name] = server.verification
+        self._seen = {}
 
-    def _runtime(self, placement: Placement) -> Runtime:
-        return self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime]())
+    def _runtime(self, placement: Placement) -> Engine:
+        return self._runtimes.setdefault(placement.runtime, RUNTIMES[placement.runtime])
 
     def _role(self, target: Target) -> str:
         roles = (role for role, host in self._rig.hosts.items() if host is target.host)
@@ -360,8 +364,9 @@ class Trial:
         treatment `PacketSteering`, a window in which no packet was steered is an error.
         """
         with steered(self._rig, level, self._label, cpus=cpus) as found:
-            self._kept["steering"] = found
+            self._kept["steering"], self._seen = found, {}
             yield
+        self._seen = {}
 
     @contextmanager
     def churn(
@@ -380,10 +385,11 @@ class Trial:
         target, runtime = self._rig.target(placement), self._runtime(placement)
         self._commands.append(brief(workload.argv))
         label, cpus = f"{self._label}-{name}", cpus or self.cpus(self._role(target))
-        argv = runtime.churn(Instance(target, placement, workload, cpus, label))
+        instance = Instance(target, placement, workload, cpus, label)
+        argv = runtime.churn(instance)
         # The loop itself, outside the containers, runs on the harness's CPUs.
         argv = ["taskset", "-c", self._outside(), *argv]
-        with background.churn(runtime, target, argv, label) as churn:
+        with background.churn(runtime, instance, argv) as churn:
             yield churn
         self._counters[f"{name}_containers"] = float(churn.count)
         if not churn.count or churn.why:
@@ -448,10 +454,9 @@ class Trial:
         loads = [self._load(folder, name, *pair) for name, pair in clients.items()]
         self._main = self._aimed_at(next(iter(clients.values()))[0])
         main = self._servers[self._main]
-        networks = self._rig.networks_of([host, *(one.host for one in self._servers.values())])
         shared = self._rig.shared_kernel
-        kernels = counters.kernels(self._servers, main, host, shared=shared, networks=networks)
-        first = held.observe(kernels)
+        kernels = counters.kernels(self._servers, main, host, shared=shared)
+        first = self._seen if _CLIENT in self._seen else self._observe(host)
         for treatment, level in self._treatments.values():
             treatment.ready(self._rig, level)
         for treatment, level in self._treatments.values():
@@ -459,7 +464,11 @@ class Trial:
         timing = self._rig.cache_line_command(PERIOD)
         found = window.measure(loads, kernels, folder=folder, label=self._label, cache_line=timing)
         self._keep_output(found)
-        self._check_held(found, first, held.observe(kernels))
+        self._seen = self._observe(host)
+        self._check_unchanged(first)
+        for load in loads:
+            if end := found.ends.get(load.name):
+                ends.raise_changed(ends.problems_of(end, load.name, load.cpus), "the window")
         measurements = self._read(found)
         enclosing = next((inside for _, inside in clients.values() if inside), None)
         cpus = enclosing.cpus if enclosing else self.cpus("generator"), main.cpus
@@ -526,13 +535,26 @@ class Trial:
             name: text for name, text in found.texts.items() if name.endswith((".out", ".err"))
         }
 
-    def _check_held(self, found: Window, first: Mapping[str, str], last: Mapping[str, str]) -> None:
+    def _observe(self, window: Host) -> dict[str, dict[str, str]]:
+        """Observe the placements, by name, and the host of the window."""
+        readings: dict[str, Callable[[], dict[str, str]]] = {
+            name: server.observe for name, server in self._servers.items()
+        }
+        readings[_CLIENT] = lambda: dict(window.call("observe_host"))
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            answers = pool.map(lambda reading: reading(), readings.values())
+            return dict(zip(readings, answers, strict=True))
+
+    def _check_unchanged(self, first: Mapping[str, dict[str, str]]) -> None:
         """Raise `ManipulationError` unless all that was set up held to the end of the window."""
-        links = {link for links in self._rig.interfaces.values() for link in links}
-        self._kept["held"] = held.check(first, last, self._servers, self._main, links)
-        for load in found.loads:
-            if end := found.ends.get(load.name):
-                ends.raise_changed(ends.problems_of(end, load.name, load.cpus), "the window")
+        check_unchanged(_CLIENT, first[_CLIENT], self._seen[_CLIENT])
+        for name, server in self._servers.items():
+            # What was set up since it was verified changes the host.
+            own = {fact: text for fact, text in server.verification.items() if _is_own(fact)}
+            check_unchanged(name, own, first[name])
+            last = self._seen[name]
+            if not server.ends_with_client or last["state"] != "ended":
+                check_unchanged(name, first[name], last)
 
     def _read(self, found: Window) -> dict[str, Measurement]:
         """Parse the output of a window's clients."""
@@ -592,24 +614,15 @@ class Trial:
         The engine's proxy answers on the port too, and its traffic is not translated. There must
         be a flow of each transport of the clients. The verification keeps the counters.
         """
-        server, (target, placement) = self._servers[self._main], self._targets[self._main]
+        server, (_, placement) = self._servers[self._main], self._targets[self._main]
         # A client on the server's own host aims at the container's address, not at the port.
         aiming = [one for one in clients if one.target == server.address]
-        if placement.network != "nat" or not aiming or not server.port:
-            return
-        observed = observe(target, server.pid)
-        taken = server.verification.setdefault("taken", {})
-        for protocol in dict.fromkeys(name for client in aiming for name in client.protocols):
-            first = nat_flows(server.verification, server.port, protocol)
-            before = taken.get(protocol, first)
-            if nat_flows(observed, server.port, protocol) <= before:
-                raise ManipulationError(
-                    f"the load did not pass the address translation {protocol}".strip(),
-                    where=f"host {target.host.name}, port {server.port}",
-                    why=f"its rules have counted {before} flows, as many as before the window",
-                    remedy="is a proxy of the engine in the way?",
-                )
-        taken |= {one: nat_flows(observed, server.port, one) for one in _TRANSPORTS}
+        if placement.network == "nat" and aiming and server.port:
+            observed = server.observe()
+            protocols = dict.fromkeys(name for client in aiming for name in client.protocols)
+            check_translated(server.verification, observed, protocols)
+            flows = {name: count for name, count in observed.items() if name.startswith(COUNTED)}
+            server.verification.update(flows)
 
     def _load(self, folder: str, name: str, client: Client, inside: Server | None) -> Load:
         placements = [self._targets[key][1] for key, one in self._servers.items() if one is inside]
@@ -640,6 +653,10 @@ class Trial:
     def _outside(self) -> str:
         cpus = self._rig.cpu_map
         return cpus["harness"] if self._rig.shared_kernel else cpus["all.sut"]
+
+
+def _is_own(fact: str) -> bool:
+    return not fact.endswith("of the host") and not fact.startswith("setting ")
 
 
 def brief(argv: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ import ipaddress
 import math
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ from labkit.rig.images import Say
 from labkit.rig.layers import LayeredImage
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.daemonless import withdraw
-from labkit.runtimes.engines.docker import PREFIX
+from labkit.runtimes.docker import PREFIX
 
 #: CPUs of the two ends: the scheduler's choice, one each, or both on the server's CPU.
 AFFINITIES = ("free", "split", "same")
@@ -317,13 +317,6 @@ class Rig:
             return {}
         self.nearest_ns = max(min(*found, self.nearest_ns), LEAST_NS)
         return {"cache_line_ns": max(found), "cache_line_ratio": max(found) / self.nearest_ns}
-
-    def networks_of(self, hosts: Collection[Host]) -> dict[str, str]:
-        """Return the paths of the network namespaces that hosts and their switch are, by name.
-
-        There are none where each host is a machine.
-        """
-        return {}
 
     def owns(self, address: str) -> bool:
         """Tell whether an address belongs to a host or a network of this rig."""

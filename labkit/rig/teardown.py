@@ -160,8 +160,6 @@ def remove_trial_leftovers() -> list[str]:
     jobs = list((netns.DIRECTORY / "jobs").glob("trial-*"))
     for job in jobs:
         shutil.rmtree(job)
-    # A podman that was killed leaves its storage mounted.
-    unmount((f"{netns.DIRECTORY}/jobs-podman/root/overlay",))
     return [f"control group {path}" for path in groups] + [f"folder {path}" for path in jobs]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -31,7 +31,7 @@ from labkit.rig import (
 from labkit.rig.base import Rig
 from labkit.rig.images import Say
 from labkit.rig.kernel_probe import find_tool
-from labkit.runtimes.engines.docker import PREFIX
+from labkit.runtimes.docker import PREFIX
 from labkit.version import MEASUREMENT_VERSION
 
 LAB = "198.18.0.0/15"
@@ -256,11 +256,6 @@ class VirtualRig(Rig):
             | runtimes.unavailable(hosts["sut"]),
             possible_networks=networks.VIRTUAL,
         )
-
-    def networks_of(self, hosts: Collection[Host]) -> dict[str, str]:
-        """Return the namespaces of these hosts and of the switch."""
-        roles = [role for role, host in self.hosts.items() if any(host is one for one in hosts)]
-        return {role: netns.namespace(role) for role in [*roles, "switch"]}
 
     @contextmanager
     def peer(self, images: Sequence[str], *, clean: bool = False) -> Iterator[None]:

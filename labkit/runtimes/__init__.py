@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
+from labkit.errors import UNPACKAGED
 from labkit.hosts import Host, script
-from labkit.runtimes import engines
-from labkit.runtimes.base import Instance, Runtime, Server, placed
+from labkit.runtimes.bare import Bare
+from labkit.runtimes.base import Engine, Instance, Server, placed
+from labkit.runtimes.docker import Docker
+from labkit.runtimes.lxc import Lxc
+from labkit.runtimes.rkt import Rkt
 
-__all__ = ["RUNTIMES", "Instance", "Runtime", "Server", "placed", "unavailable"]
+__all__ = ["RUNTIMES", "Engine", "Instance", "Server", "placed", "unavailable"]
 
-_MISSING = """
-PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
-for program in "$@"; do command -v "$program" >/dev/null || echo "$program"; done
-"""
-
-
-def _runtime(name: str) -> type[Runtime]:
-    """Return the runtime that a module of `labkit.runtimes.engines` defines."""
-    module = importlib.import_module(f"{engines.__name__}.{name}")
-    classes = [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, Runtime)
-        and value.__module__ == module.__name__
-    ]
-    if len(classes) != 1:
-        raise ImportError(f"{module.__name__} must define one class derived from Runtime")
-    return classes[0]
-
-
-#: Every runtime by the name of its file.
-RUNTIMES: dict[str, type[Runtime]] = {
-    module.name: _runtime(module.name) for module in pkgutil.iter_modules(engines.__path__)
+#: Every engine by the name that placements have for it.
+RUNTIMES: dict[str, Engine] = {
+    "bare": Bare(),
+    "docker": Docker(),
+    "lxc": Lxc(),
+    "rkt": Rkt(),
 }
 
 
@@ -43,18 +26,15 @@ def unavailable(host: Host) -> dict[str, str]:
 
     Docker is not among them: whether it runs is the rig's own capability ``docker``.
     """
-    candidates = {
-        name: runtime
-        for name, runtime in RUNTIMES.items()
-        if runtime.program and runtime.program not in runtime.needs
-    }
-    programs = [runtime.program for runtime in candidates.values()]
-    absent = host.run(*script(_MISSING, *programs)).stdout.split()
+    wanted = {name: engine for name, engine in RUNTIMES.items() if not engine.needs}
+    programs = [program for engine in wanted.values() for program in engine.programs]
+    # The shell of a user may not look where the programs of root are.
+    look = """PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+    for program; do command -v "$program" >/dev/null || echo "$program"; done"""
+    absent = host.run(*script(look, *programs)).stdout.split()
     reasons = {}
-    for name, runtime in candidates.items():
-        if runtime.program in absent:
-            remedy = runtime.source or f"its package is {runtime.package}"
-            reasons[f"runtime:{name}"] = f"{runtime.program} is not on the host; {remedy}"
-        elif reason := runtime.unusable(host):
-            reasons[f"runtime:{name}"] = reason
+    for name, engine in wanted.items():
+        remedy = f"its package is {engine.package}" if engine.package else UNPACKAGED
+        if missing := [program for program in engine.programs if program in absent]:
+            reasons[f"runtime:{name}"] = f"{missing[0]} is not on the host; {remedy}"
     return reasons

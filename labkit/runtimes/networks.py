@@ -1,8 +1,6 @@
-"""The network of a placement: where clients reach it, and what verification must find."""
+"""The network of a placement: where clients reach it, and how an engine publishes its port."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from labkit.errors import UNPACKAGED, PlacementError
 from labkit.hosts.target import Network, Target
@@ -48,25 +46,3 @@ def reached_at(target: Target, placement: Placement) -> str:
     if placement.network in ("host", "nat"):
         return target.address
     return network_of(target, placement).address(target.place)
-
-
-def expected(target: Target, placement: Placement, workload: Workload) -> dict[str, Any]:
-    """Return the fields of `Expectation` that follow from the network."""
-    kind = placement.network
-    facts: dict[str, Any] = {"host_network": kind == "host", "service": workload.port}
-    if kind in ("host", "nat"):
-        facts["published"] = target.address if kind == "nat" and workload.port else ""
-        facts["protocols"] = workload.protocols
-        return facts
-    network = network_of(target, placement)
-    ports = {port for other in target.networks.values() for port in (other.port, other.parent)}
-    return facts | {
-        "bridge": network.bridge,
-        "port": network.port,
-        "others": tuple(sorted(ports - {network.port, ""})),
-        "parent": network.parent,
-        "remotes": network.remotes,
-        "hidden": bool(network.sandboxes),
-        "routed": bool(network.router),
-        "address": network.address(target.place),
-    }

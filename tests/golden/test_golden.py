@@ -71,13 +71,13 @@ def life(
     host: Recorder, target: Any, placement: Placement, workload: Workload, cpus: str
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield each step of a placement, with the commands that it runs or returns."""
-    engine, label = RUNTIMES[placement.runtime](), "trial-b01-p02-a1"
+    engine, label = RUNTIMES[placement.runtime], "trial-b01-p02-a1"
     instance = Instance(target, placement, workload, cpus, label)
     steps: dict[str, Callable[[], Any]] = {
         "start": lambda: engine.start(instance),
         "enter": lambda: engine.enter(instance, ["taskset", "-c", cpus, "true", "a b"]),
         "come and go": lambda: engine.churn(instance),
-        "stop": lambda: engine.stop(target, label),
+        "stop": lambda: engine.stop(instance),
     }
     for name, step in steps.items():
         host.commands.clear()
@@ -117,13 +117,8 @@ class Recorder:
         return Result(tuple(argv), self.name, 0, self.answer(argv), "", 0.01)
 
     def answer(self, argv: Sequence[str]) -> str:
-        """Return what a real host would print; the script of the command says which it is."""
-        text = "\n".join(word for word in argv if "\n" in word)
-        if "run --detach" in text:  # container and process
-            return "0123456789ab 4242\n"
-        if "/ns/mnt" in text:  # process of a workload below its holder
-            return "4243\n"
-        return "\n"
+        """Return what a real host would print; the command says which it is."""
+        return "0123456789ab 4242\n" if "inspect" in argv else "\n"  # container and process
 
     def call(self, function: str, *, timeout: float = 60.0, **arguments: Any) -> Any:
         """Record a call of the agent; a job is process 4242, and a device has one queue."""
@@ -131,6 +126,7 @@ class Recorder:
         given = [f"{name}={value}" for name, value in arguments.items()]
         self.commands.append({"argv": [f"({function})", *given, *words]})
         answers = {"start": 4242, "files": {"/sys/class/net/lab0/queues/rx-0/rps_cpus": "0"}}
+        answers |= {"find_workload": 4243, "make_group": ["/cgroup/a", "/cgroup/b"], "read": "1\n2"}
         return answers.get(function)
 
     def put(self, local: Any, remote: str) -> None:

@@ -22,7 +22,7 @@ from labkit.placement import Placement, bare, docker
 from labkit.rig import engine, netns
 from labkit.rig.base import Rig
 from labkit.runtimes import RUNTIMES
-from labkit.runtimes.engines.docker import Docker
+from labkit.runtimes.docker import Docker
 from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement
 
@@ -93,7 +93,7 @@ def test_from_plan_to_dataset(lab: Rig, left: Left, tmp_path: Path) -> None:
     assert set(found.ok["value_ns_median"]) == {2.5} and not found.ok["saturated"].any()
     assert set(found.ok["server_last_cpu"]) == {float(lab.cpu_map["sut"])}
     for record in records(found):
-        assert record["verification"]["status"]["Cpus_allowed_list"] == lab.cpu_map["sut"]
+        assert record["verification"]["allowed CPUs"] == lab.cpu_map["sut"]
         assert record["evidence"]["before"]["clock_ns"] < record["evidence"]["after"]["clock_ns"]
         assert record["commands"][0][:2] == ["sockperf", "server"]
         assert record["commands"][1][:2] == ["sh", "-c"]
@@ -161,7 +161,7 @@ def test_a_failed_trial_is_a_row_and_is_attempted_again(
     assert found.trials["attempt"].tolist() == [1, 1, 2]
     (failed,) = (one for one in records(found) if one["error"])
     assert failed["error"]["type"] == "RuntimeError" and failed["error"]["what"] == "by chance"
-    assert failed["verification"]["cmdline"].startswith("sockperf server")
+    assert failed["verification"]["command"].startswith("sockperf server")
     assert found.trials["problem"].tolist() == ["", "by chance", ""]
     assert left() == []
 
@@ -230,10 +230,10 @@ def test_a_placement_that_fails_its_verification_is_a_failed_row(
 ) -> None:
     class HostMode(Docker):
         @staticmethod
-        def _network(*arguments: Any) -> list[str]:
+        def network(*arguments: Any) -> list[str]:
             return ["--network", "host"]
 
-    monkeypatch.setitem(RUNTIMES, "docker", HostMode)
+    monkeypatch.setitem(RUNTIMES, "docker", HostMode())
     plan = study(placements=[docker("bridge")]).plan(lab, blocks=1, seed=7)
     found = plan.run(into=tmp_path)
     assert CALLS == []  # the protocol never had the server
@@ -244,7 +244,7 @@ def test_a_placement_that_fails_its_verification_is_a_failed_row(
         assert error["type"] == "ManipulationError"
         assert "it is in the host network namespace" in error["what"]
         verification = error["evidence"]["verification"]
-        assert verification["namespaces"]["net"] == verification["host_namespaces"]["net"]
+        assert verification["network"] == "the host's"
         names = sorted(path.name for path in record["folder"].iterdir())
         assert names == ["server.log", "trial.json"]
     assert left() == []

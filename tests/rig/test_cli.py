@@ -192,7 +192,7 @@ def test_a_study_notebook_measures_resumes_and_begins_anew(
     assert planned == len(campaign.ok) == campaign.ok["trial"].nunique() > 12
     for path in campaign.path.glob("trials/*/trial.json"):
         record = json.loads(path.read_text())
-        assert record["verification"]["status"]["Cpus_allowed_list"]
+        assert record["verification"]["allowed CPUs"]
         assert {"context_switches", "server_last_cpu", "steal"} <= set(record["rows"][0])
     before = snapshot(campaign.path)
     refused = program(*papermill(tmp_path, blocks="1", messages="600"))

@@ -60,7 +60,7 @@ def test_both_ends_use_it_and_it_is_restored(
             generator, place = lab.hosts["generator"], (server.address, str(server.port))
             argv = ("bash", "-c", CONNECT, "bash", *place, str(server.pid))
             ends = re.findall("cubic|reno|bbr", generator.run(*argv).stdout)
-    assert trial.record["verification"]["congestion_control"] == level
+    assert trial.record["verification"]["congestion control"] == level
     assert len(ends) == 2 and set(ends) == {level}
     after = of_hosts(lab), read("congestion_control"), read("allowed_congestion_control")
     assert after == before
@@ -75,7 +75,7 @@ def test_as_found_is_recorded_and_changes_nothing(lab: Rig, make_trial: Make) ->
         inside = ("nsenter", "-t", str(server.pid), "-n", "cat")
         argv = (*inside, str(TCP / "tcp_congestion_control"))
         found = server.host.run(*argv).stdout.strip()
-    assert trial.record["verification"]["congestion_control"] == found != ""
+    assert trial.record["verification"]["congestion control"] == found != ""
 
 
 def test_a_placement_outside_the_context_is_an_error(

@@ -13,13 +13,12 @@ from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.errors import HostUnreachable, ManipulationError, RigError
 from labkit.hosts import Job, script
-from labkit.hosts.target import Target
 from labkit.pcap import number, pair, parse_drops, read
-from labkit.placement import Placement, Workload, bare, container, docker
+from labkit.placement import Placement, bare, container, docker
 from labkit.rig import netns
 from labkit.rig.base import Rig
-from labkit.runtimes import Server
-from labkit.runtimes.engines.docker import Docker
+from labkit.runtimes import Instance, Server
+from labkit.runtimes.docker import Docker
 from labkit.tools import datagrams, socat
 
 pytestmark = pytest.mark.rig
@@ -188,14 +187,14 @@ def test_a_connection_lost_while_a_chain_is_stopped_leaves_nothing(
 def test_a_mislabelled_hop_ends_the_chain(
     watched: Rig, make_trial: Callable[..., Trial], left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial, options = make_trial(docker("macvlan")), Docker._network
+    trial, options = make_trial(docker("macvlan")), Docker.network
 
-    def wrong(target: Target, placement: Placement, workload: Workload) -> list[str]:
-        lies = workload.port == FIRST + 2
-        return ["--network", "host"] if lies else options(target, placement, workload)
+    def wrong(engine: Docker, instance: Instance) -> list[str]:
+        lies = instance.workload.port == FIRST + 2
+        return ["--network", "host"] if lies else options(engine, instance)
 
-    monkeypatch.setattr(Docker, "_network", staticmethod(wrong))
-    with ExitStack() as stack, pytest.raises(ManipulationError, match="host network namespace"):
+    monkeypatch.setattr(Docker, "network", wrong)
+    with ExitStack() as stack, pytest.raises(ManipulationError, match="network: the host's"):
         placed(trial, stack, docker("macvlan"), 1, 4)
     assert left() == []
 

@@ -103,12 +103,12 @@ def test_the_evidence_of_a_server_under_another_kernel(rig: Rig) -> None:
 
 
 def test_a_placement_that_is_not_its_label_is_caught(rig: Rig, monkeypatch) -> None:
-    from labkit.runtimes.engines.docker import Docker
+    from labkit.runtimes.docker import Docker
 
-    monkeypatch.setattr(Docker, "_network", staticmethod(lambda *_: ["--network", "host"]))
+    monkeypatch.setattr(Docker, "network", staticmethod(lambda *_: ["--network", "host"]))
     levels = {"placement": docker("bridge"), "affinity": "split", "wait": "block"}
     trial = Trial(rig, Condition(tuple(levels.items())), {}, "trial-0-lie", {})
-    with pytest.raises(ManipulationError, match="host network namespace"):
+    with pytest.raises(ManipulationError, match="network: the host's"):
         ping(trial)
 
 

@@ -116,8 +116,8 @@ def test_both_ends_run_in_containers_of_two_engines(
     assert len(found.samples["latency_ns"]) == 200
     assert address.startswith("198.19.128." if network == "nat" else "198.18.0.5")
     verification = trial.record["verifications"]["client"]
-    assert verification["status"]["Cpus_allowed_list"] == with_peer.cpus("generator", "split")
-    assert verification["inspect"]["image"] == with_peer.targets["peer"].images["python"].digest
+    assert verification["allowed CPUs"] == with_peer.cpus("generator", "split")
+    assert verification["image"] == with_peer.targets["peer"].images["python"].digest
     # The server's packets come from the peer's address, also from behind a bridge.
     assert json.loads(near)[0]["lladdr"]
     assert trial.mechanisms["client_group_cpu_use"] > 0

@@ -122,15 +122,6 @@ def test_a_setting_of_a_killed_trial_inside_a_namespace_takes_the_rig_down(
     assert "other images" in virtual._unusable(local, other)
 
 
-def test_what_a_killed_podman_has_mounted_is_unmounted(namespaces: bool) -> None:
-    place = netns.DIRECTORY / "jobs-podman/root/overlay"
-    place.mkdir(parents=True, exist_ok=True)
-    LocalHost().run("mount", "--bind", str(place), str(place))
-    assert teardown.mounted((str(place),)) == [str(place)]
-    teardown.remove_trial_leftovers()
-    assert not teardown.mounted((str(place),))
-
-
 def test_an_unmount_awaits_its_loop_device(tmp_path: Path) -> None:
     """A process that still has a file open there keeps the device for a while."""
     if reason := storage.missing().get("storage:btrfs"):

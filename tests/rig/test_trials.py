@@ -195,7 +195,7 @@ def test_a_real_time_class_is_set_and_read_back(
     placed = placement.limited(fifo=10)
     trial = make_trial(placed)
     with trial.serve(sockperf.server("block"), placed) as server:
-        assert trial.record["verification"]["scheduling"] == {"policy": 1, "priority": 10}
+        assert trial.record["verification"]["scheduling class"] == "fifo 10"
         trial.measure(echoes(server.address))
     assert left() == []
 

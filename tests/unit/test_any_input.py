@@ -22,7 +22,6 @@ from labkit.paths import SHIPPED
 from labkit.placement import parse_cpus
 from labkit.rig.kernel_probe import parse_missing_networks
 from labkit.rig.rigfile import EXAMPLE, read_rigfile
-from labkit.runtimes import observed
 
 
 def read(name: str) -> str:
@@ -30,7 +29,6 @@ def read(name: str) -> str:
 
 
 TEXTS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "verification": (read("verification-docker-nat.txt"), observed.parse),
     "probe": ("macvlan no module\nvxlan yes\n", parse_missing_networks),
     "cpus": ("0-3,8,10-11", parse_cpus),
     "rows": ('[{"ifname": "lo", "mtu": 1}, {}]', lambda text: json_rows(text, "ip")),

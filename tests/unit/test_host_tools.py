@@ -58,7 +58,7 @@ cat "$2/out" "$noted"
 """
     found = run(tmp_path, text)
     assert "said: this release has no package nowhere" in found
-    assert "apt-get: install --no-install-recommends podman" in found
+    assert "apt-get: install --no-install-recommends lxc" in found
     assert "policy: 101" in found and "services may start" not in found
     assert re.findall(r"systemctl: (.*)", found) == (["disable podman.socket"] if had else [])
 

@@ -43,7 +43,7 @@ def test_equality():
         lambda: Limits(shares="1024"),
         lambda: Limits(fifo=100),
         lambda: Limits(reads_per_s=0),
-        lambda: container("podman", limits=Limits(reads_per_s=100)),
+        lambda: container("lxc", limits=Limits(reads_per_s=100)),
         lambda: bare("cgroup", Limits(reads_per_s=100)),
     ],
 )
@@ -79,7 +79,7 @@ def test_seccomp():
     assert bare().with_seccomp("unconfined") == bare()
     for make in (
         lambda: docker("host").with_seccomp("off"),
-        lambda: container("podman", "host").with_seccomp("unconfined"),
+        lambda: container("lxc", "host").with_seccomp("unconfined"),
     ):
         with pytest.raises(UsageError, match="seccomp"):
             make()

@@ -46,7 +46,7 @@ def test_further_conditions_of_a_trial_are_rows() -> None:
 
 
 def test_the_data_path_of_routers_is_in_a_row() -> None:
-    verified = {"verification": {"router": {"peer": "sleeve"}}, "verifications": {"client": {}}}
+    verified = {"verification": {"router to 198.18.0.5": "sleeve"}, "verifications": {"client": {}}}
     assert rows(Measurement({}), **verified)[0]["router"] == "sleeve"
 
 

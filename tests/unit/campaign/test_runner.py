@@ -1,4 +1,4 @@
-"""The runner on a plan without hosts: order, retries, resuming, giving up, records, logs."""
+"""The runner on a plan without hosts: order, retries, resuming, giving up, records, progress."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_a_trial_elsewhere(
 
 
 class Flaky(Nowhere):
-    """A rig whose host is silent for some looks, and lost again some times while it is tidied."""
+    """A rig whose host is silent at first, and lost again once while what was left is removed."""
 
     left = cuts = 0
 
@@ -244,7 +244,7 @@ def flaky(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Flaky:
 def test_a_host_that_does_not_answer_is_waited_for(
     flaky: Flaky, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flaky.left, flaky.patience = 3, 60.0
+    flaky.left, flaky.patience, flaky.cuts = 3, 60.0, 2
     found = plan_of(flaky, Protocol(c2=unreachable())).run(tmp_path)
     assert found.trials["status"].tolist() == ["ok", "failed", "ok", "ok", "ok", "ok", "ok"]
     assert records(found)[1]["error"]["where"] == "host sut"

@@ -72,7 +72,7 @@ def test_only_capabilities_that_a_plan_uses_are_in_its_identity(rig: Rig) -> Non
     places = {"placement": [bare("rules"), docker("host")]}
     study = Study("places", measured, places)
     before = study.plan(rig, blocks=1, seed=1).identity
-    rig.missing = {"runtime:podman": "it is not installed"}
+    rig.missing = {"runtime:lxc": "it is not installed"}
     assert study.plan(rig, blocks=1, seed=1).identity == before
     rig.infeasible = lambda placement: None  # type: ignore[method-assign]
     assert study.plan(rig, blocks=1, seed=1).identity["conditions"] != before["conditions"]
@@ -149,12 +149,11 @@ class Kernel(LocalHost):
     [(True, "cubic\n", ""), (True, "bbr\n", "is bbr, not"), (False, "cubic\n", "is bbr, not")],
 )
 def test_congestion_control_is_read_back_inside(own: bool, answer: str, said: str) -> None:
-    observed = {"namespaces": {"net": "1" if own else "2"}, "host_namespaces": {"net": "2"}}
-    observed |= {"congestion_control": "bbr"}
+    observed = {"network": "its own" if own else "the host's", "congestion control": "bbr"}
     server = Server("", 1, 7, Kernel(answer), observed, "0", list)
     with pytest.raises(ManipulationError, match=said) if said else nullcontext():
         treatments.CongestionControl().placed("cubic", server)
-    assert observed["congestion_control"] == (answer.strip() if own else "bbr")
+    assert observed["congestion control"] == (answer.strip() if own else "bbr")
 
 
 def test_treatments_check_a_window() -> None:

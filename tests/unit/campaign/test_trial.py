@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 
-from labkit.campaign.trial import AT_ONCE, at_once, brief
+from labkit.campaign.trial import AT_ONCE, Trial, at_once, brief
+from labkit.design import Condition
+from labkit.errors import ManipulationError
+from labkit.runtimes import Server
 
 
 class Places:
@@ -83,3 +87,34 @@ def test_a_long_argument_is_recorded_by_its_digest() -> None:
     assert brief(("python3", "-c", text)) == ["python3", "-c", brief([text])[0]]
     assert brief([text])[0].startswith("<5000 characters, sha256 ")
     assert brief([text + "y"]) != brief([text])
+
+
+VERIFIED = {"state": "running", "process": "7", "rules of the host": "none", "setting /x": "1"}
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "ends", "said"),
+    [
+        ({}, {}, False, ""),
+        # What was set up since it was verified.
+        ({"rules of the host": "3 lines", "setting /x": "2"}, {}, False, ""),
+        ({}, {"rules of the host": "3 lines"}, False, "rules of the host: 3 lines, not none"),
+        ({"process": "8"}, {"process": "8"}, False, "process: 8, not 7"),
+        ({}, {"state": "ended"}, False, "state: ended, not running"),
+        ({}, {"state": "ended"}, True, ""),
+    ],
+)
+def test_what_changes_in_a_window_is_an_error(
+    first: dict[str, str], last: dict[str, str], ends: bool, said: str
+) -> None:
+    answers = [VERIFIED | first, VERIFIED | first | last]
+    host = SimpleNamespace(
+        call=lambda name, **options: answers.pop(0) if name == "observe" else {"lab0": "up"}
+    )
+    trial = Trial(SimpleNamespace(hosts={}), Condition(()), {}, "trial-1", {})  # type: ignore[arg-type]
+    server = Server("", 1, 7, host, VERIFIED, "0", list, ends_with_client=ends)  # type: ignore[arg-type]
+    trial._keep("server", server)
+    before = trial._observe(host)
+    trial._seen = trial._observe(host)
+    with pytest.raises(ManipulationError, match=said) if said else nullcontext():
+        trial._check_unchanged(before)

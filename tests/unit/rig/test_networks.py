@@ -1,9 +1,8 @@
-"""Networks between containers: addresses, steps that are undone, verification of Weave Net."""
+"""Networks between containers: addresses, and steps that are undone."""
 
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -13,13 +12,9 @@ from small_rig import make_rig
 from labkit.errors import CommandFailed, UsageError
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Target
-from labkit.placement import Workload, docker
 from labkit.rig import Rig, networks
 from labkit.rig.networks import UndoLog
 from labkit.rig.virtual import LAB
-from labkit.runtimes import verify
-from labkit.runtimes.networks import expected
-from labkit.runtimes.verify import Expectation
 
 
 def test_networks_of_the_virtual_rig_are_in_the_lab_and_do_not_overlap() -> None:
@@ -53,29 +48,6 @@ def test_a_peer_on_the_generators_machine_is_one_end_of_a_tunnel() -> None:
     roles = ["sut", "peer", "generator"]
     assert list(networks._machines(make_rig(addresses=same), roles).values()) == ["sut", "peer"]
     assert list(networks._machines(make_rig(addresses=apart), roles).values()) == roles
-
-
-def weave_problems(bridge: str, router: dict[str, str]) -> list[str]:
-    """Return what is wrong of a container on Weave Net."""
-    network = replace(networks.VIRTUAL["weave"], remotes=("198.18.0.5",), router="127.0.0.1:1")
-    target = Target(LocalHost("sut"), "198.18.0.3", networks={"weave": network})
-    fields = expected(target, docker("weave"), Workload(("server",), 80))
-    links = [
-        {"ifname": "vethwepl1", "ifindex": 9, "link_index": 8, "master": bridge},
-        {"ifname": "vethwe-bridge", "ifindex": 4, "master": "weave"},
-    ]
-    links_inside = [{"ifname": "ethwe0", "ifindex": 8, "link_index": 9}]
-    expectation = Expectation(cpus="1", container=True, cgroup="", root="", **fields)
-    observed = {"host_links": links, "links": links_inside, "router": router}
-    rules = (verify.check_bridge, verify.check_tunnel)
-    return [problem for rule in rules for problem in rule(expectation, observed)]
-
-
-def test_a_container_on_weave_net_is_on_its_bridge_and_the_routers_are_connected() -> None:
-    connected = {"198.18.0.5": "sleeve"}
-    assert weave_problems("weave", connected) == []
-    assert weave_problems("docker0", connected) == ["its interface is not enslaved to weave"]
-    assert weave_problems("weave", {}) == ["its router is not connected to 198.18.0.5"]
 
 
 # Steps on a host.

@@ -1,8 +1,7 @@
-"""Which storages a rig can have, and what verifies that a container has its storage."""
+"""Which storages a rig can have."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,71 +14,9 @@ from labkit.hosts import LocalHost, Result
 from labkit.hosts.target import Image, Storage, Target
 from labkit.placement import DRIVERS, MOUNTS, bare, docker
 from labkit.rig import Rig, storage
-from labkit.runtimes.observed import reduced_mount
 from labkit.runtimes.storage import data_options, data_source
-from labkit.runtimes.verify import Expectation, problems
 
-CAPTURED = Path(__file__).parents[2] / "captured"
-READ = json.loads((CAPTURED / "verification-storages.json").read_text())
 IMAGE = Image("layers-2", "labkit/layers-2:0", "sha256:0123456789abcdef", "")
-
-# Verification.
-
-
-def expected(name: str, **changes: Any) -> Expectation:
-    """Return what must be true of the captured container with a storage."""
-    row = READ[name]["expected"] | changes
-    cgroup = READ[name]["verification"]["inspect"]["id"]
-    return Expectation("1", cgroup=cgroup, host_network=True, container=True, root="", **row)
-
-
-@pytest.mark.parametrize("name", list(READ))
-@pytest.mark.parametrize("other", list(READ))
-def test_a_storage_is_verified_and_no_other_passes_for_it(name: str, other: str) -> None:
-    found = problems(expected(name), READ[other]["verification"])
-    if name == other:
-        assert found == []
-    else:
-        assert any("storage driver" in text or "/data" in text for text in found)
-
-
-def test_a_mount_of_another_directory_is_a_problem() -> None:
-    source = "/var/lib/labkit/storage/bind/another"
-    (problem,) = problems(expected("bind", source=source), READ["bind"]["verification"])
-    assert problem.startswith("its /data is /") and problem.endswith(f"not {source}")
-
-
-def test_a_placement_without_a_storage_is_not_verified_for_one() -> None:
-    plain, read = expected("vfs", driver="", filesystem="", source=""), READ["vfs"]["verification"]
-    assert problems(plain, read) == problems(plain, {**read, "data": {}}) == []
-
-
-MOUNTINFO = """
-22 27 0:21 / /proc rw - proc proc rw
-700 600 0:50 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/C:/B:/A,upperdir=/u,workdir=/w
-701 700 254:0 /var/lib/x/my\\040data /data rw,relatime - ext4 /dev/vda rw
-702 700 254:0 /database /database rw - ext4 /dev/vda rw
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "path", "mount"),
-    [
-        (MOUNTINFO, "/data", {"point": "/data", "type": "ext4", "root": "/var/lib/x/my data"}),
-        (MOUNTINFO, "/dat", {"point": "/", "type": "overlay", "root": "/", "layers": 4}),
-        ("", "/data", {}),
-        ("22 27 0:21 / /\n", "/data", {}),
-    ],
-)
-def test_the_mount_of_a_path_is_the_deepest_above_it(
-    text: str, path: str, mount: dict[str, Any]
-) -> None:
-    assert reduced_mount(text, path) == mount
-
-
-def test_the_only_lower_directory_of_an_overlay_is_named() -> None:
-    mount = reduced_mount(MOUNTINFO.replace("/C:/B:/A", "/image/rootfs"), "/dat")
-    assert mount["lower"] == "/image/rootfs" and mount["layers"] == 2
 
 
 def test_sources_of_mounts_are_named_after_their_content() -> None:

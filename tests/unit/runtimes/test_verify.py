@@ -1,273 +1,117 @@
-"""The verification rules, on observations recorded from real placements.
+"""Verification: what each engine expects, and observations recorded from real placements.
 
-``tests/captured/verification-*``: kernel 6.18, control groups v1 (hybrid), Docker 20.10, nft.
+``tests/captured/verifications.json``: kernel 6.18, control groups v1 (hybrid), Docker 20.10, nft.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.errors import ToolOutput, UsageError
+from labkit.errors import ManipulationError
 from labkit.hosts import LocalHost, Result
-from labkit.hosts.target import Image, Target
-from labkit.placement import Limits, bare, cpu_set, docker, weight
+from labkit.hosts.target import Image, Network, Storage, Target
+from labkit.placement import Limits, Placement, bare, container, docker, weight
 from labkit.rig.engine import LAYER2
-from labkit.runtimes import RUNTIMES, Instance, observed
-from labkit.runtimes.base import Started
-from labkit.runtimes.verify import Expectation, problems
+from labkit.rig.networks import VIRTUAL
+from labkit.runtimes import RUNTIMES, Instance, expect
+from labkit.runtimes.base import Started, observed
+from labkit.runtimes.verify import Facts, check_translated, check_unchanged, differences
 from labkit.tools import sockperf
 
-CAPTURED = Path(__file__).parents[2] / "captured"
+RECORDED = json.loads((Path(__file__).parents[2] / "captured" / "verifications.json").read_text())
 LIMITS = Limits("1", 512, 10_000, 2_000, 64 << 20)
 PLACEMENTS = {
-    **{f"bare-{level}": bare(level) for level in ("clean", "rules", "chroot", "cgroup")},
-    **{f"docker-{network}": docker(network) for network in ("host", "bridge", "nat")},
-    "bare-cgroup-limits": bare("cgroup", LIMITS),
-    "docker-bridge-limits": docker("bridge", LIMITS),
+    **{f"bare {level}": bare(level) for level in ("clean", "rules", "chroot", "cgroup")},
+    **{f"docker {network}": docker(network) for network in ("host", "bridge", "nat")},
+    "bare cgroup limited": bare("cgroup", LIMITS),
+    "docker bridge limited": docker("bridge", LIMITS),
+    "lxc bridge": container("lxc", "bridge"),
 }
-BARE = [name for name in PLACEMENTS if name.startswith("bare")]
-DOCKER = [name for name in PLACEMENTS if name.startswith("docker")]
-Change = Callable[[dict[str, Any]], Any]
-GROUPED = [*(name for name in BARE if "cgroup" in name), *DOCKER]
-LIMITED = [name for name in PLACEMENTS if name.endswith("limits")]
+IMAGE = Image(
+    "net",
+    "labkit/net",
+    RECORDED["docker host"]["image"],
+    RECORDED["bare chroot"]["root"],
+)
 
 
-def recorded(name: str) -> dict[str, Any]:
-    return json.loads((CAPTURED / f"verification-{name}.json").read_text())
+def instance(placement: Placement, **options: object) -> Instance:
+    address = "198.18.0.4" if placement == bare() else "198.18.0.3"
+    networks = {"bridge": LAYER2, **VIRTUAL}
+    target = Target(LocalHost(), address, networks=networks, images={"net": IMAGE}, **options)
+    return Instance(target, placement, sockperf.server("spin"), "1", "trial-0-recorded")
 
 
-def expected(name: str, really: str = "") -> Expectation:
-    """Return what the runtime expects of a placement on the recorded host."""
-    placement, clean = PLACEMENTS[name], name == "bare-clean"
-    digest = recorded(name)["inspect"].get("image", "")
-    image = Image("net", "labkit/net", digest, recorded("bare-chroot")["root"])
-    target = Target(
-        LocalHost(),
-        "198.18.0.4" if clean else "198.18.0.3",
-        networks={} if clean else {"bridge": LAYER2},
-        images={"net": image},
-    )
-    identity = recorded(really or name)["inspect"].get("id", "")
-    if placement.runtime != "bare":
-        identity = identity or "0" * 64
-    instance = Instance(target, placement, sockperf.server("spin"), "1", "trial")
-    return RUNTIMES[placement.runtime]().expect(instance, Started(1, identity))
-
-
-def check(name: str, change: Change | None = None) -> str:
-    found = recorded(name)
-    if change:
-        change(found)
-    return "; ".join(problems(expected(name), found))
+def expected(placement: Placement, group: str = "0" * 64, **options: object) -> Facts:
+    """Return what the engine expects of a placement on the recorded host."""
+    engine = RUNTIMES[placement.runtime]
+    return engine.expect(instance(placement, **options), Started(1, group))
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
-def test_each_recorded_placement_passes(name: str) -> None:
-    assert check(name) == ""
-
-
-@pytest.mark.parametrize(
-    ("label", "really"), [(a, b) for a in PLACEMENTS for b in PLACEMENTS if a != b]
-)
-def test_no_placement_passes_for_another(label: str, really: str) -> None:
-    assert problems(expected(label, really), recorded(really))
-
-
-def put(*path: str, value: Any) -> Change:
-    def change(found: dict[str, Any]) -> None:
-        place = found
-        for part in path[:-1]:
-            place = place[part]
-        place[path[-1]] = value
-
-    return change
-
-
-def drop(name: str) -> Change:
-    return lambda found: found["limits"].pop(name)
-
-
-def link(side: str, name: str, **values: Any) -> Change:
-    def change(found: dict[str, Any]) -> None:
-        for one in found[side]:
-            if one["ifname"].startswith(name):
-                one.update(values)
-
-    return change
-
-
-def text(field: str, old: str, new: str) -> Change:
-    def change(found: dict[str, Any]) -> None:
-        assert old in found[field]
-        found[field] = found[field].replace(old, new)
-
-    return change
-
-
-def ruleset(text: str) -> Change:
-    """Return a change after which the host has these firewall rules."""
-    return lambda found: found.update(observed.reduced_rules("host_ruleset", text))
-
-
-def outside(controller: str) -> Change:
-    return put("cgroup", controller, value="/user.slice")
-
-
-CLEAN_NAT = "table ip nat {\n\tchain X {\n\t\tudp dport 11111 counter dnat to 198.18.0.3:11111\n"
-CASES = [
-    (tuple(PLACEMENTS), put("status", "Cpus_allowed_list", value="0"), "may run on CPUs 0, not 1"),
-    (tuple(PLACEMENTS), put("status", "Cpus_allowed_list", value="0-1"), "CPUs 0-1, not 1"),
-    (BARE, put("namespaces", "net", value="net:[1]"), "a network of its own"),
-    (BARE, put("namespaces", "mnt", value="mnt:[1]"), "a mount namespace of its own"),
-    (BARE, put("status", "Seccomp", value="2"), "with a seccomp filter"),
-    (BARE, put("root", value="/srv"), "its root is /srv, not /"),
-    (["bare-clean"], ruleset("table ip nat {\n}"), "the host has firewall rules"),
-    (BARE[1:], ruleset(""), "the engine's firewall rules are missing"),
-    (BARE[1:], ruleset(CLEAN_NAT), "a NAT rule publishes port 11111"),
-    (BARE[:3], put("cgroup", "cpu", value="/labkit/x"), "it is in the control group /labkit/x"),
-    (DOCKER, put("status", "Seccomp", value="0"), "without a seccomp filter"),
-    (DOCKER, put("inspect", "image", value="sha256:0"), "its image is sha256:0"),
-    (DOCKER, put("inspect", value={}), "its image is None"),
-    (DOCKER, put("inspect", "runtime", value="crun"), "it is run by crun, not by runc"),
-    (DOCKER, ruleset(""), "the engine's firewall rules are missing"),
-    *[(GROUPED, outside(name), name) for name in ("cpu", "cpuset", "memory", "pids", "freezer")],
-    (GROUPED, put("limits", "cpu.cfs_quota_us", value="5000"), "CPU quota"),
-    (GROUPED, put("limits", "cpu.shares", value="2"), "CPU weight"),
-    (GROUPED, put("limits", "memory.limit_in_bytes", value="4096"), "memory limit"),
-    (GROUPED, put("limits", "io.max", value="254:0 riops=9"), "none was asked for"),
-    (LIMITED, put("limits", "cpuset.cpus", value="0-1"), "its cpuset is 0-1, not 1"),
-    (LIMITED, put("limits", "cpu.cfs_period_us", value="100000"), "2000/100000 us, not 2000/10000"),
-    (LIMITED, put("limits", "cpu.cfs_quota_us", value="-1"), "its CPU quota is None"),
-    (LIMITED, drop("cpuset.cpus"), "its cpuset is None, not 1"),
-    (LIMITED, drop("cpu.shares"), "its CPU weight is None, not 512"),
-    (LIMITED, drop("cpu.cfs_quota_us"), "its CPU quota is None"),
-    (LIMITED, drop("memory.limit_in_bytes"), "its memory limit is None, not 67108864"),
-]
-BRIDGED = [name for name in DOCKER if "bridge" in name]
-NAT = ["docker-nat"]
-CASES += [
-    (BRIDGED, link("host_links", "veth", master="docker0"), "not enslaved to labbr0"),
-    (BRIDGED, link("host_links", "lab1", master=None), "port lab1 is not enslaved"),
-    (BRIDGED, put("addresses", "eth0", value=["198.18.1.11"]), "address is not 198.18.1.10"),
-    (BRIDGED, put("links", value=[]), "its interface is not enslaved to labbr0"),
-    # A veth whose other end is in a third namespace, where its number is that of the lab interface.
-    (BRIDGED, link("links", "eth0", link_index=3), "its interface is not enslaved to labbr0"),
-    (DOCKER, put("group_cpus", value=["0-1", "1"]), "it may run on CPUs 0-1, not 1"),
-    (NAT, text("host_ruleset", "dport 11111", "dport 11112"), "no NAT rule leads from 198.18.0.3"),
-    (NAT, text("host_ruleset", "to 198.19.0.2:", "to 198.19.0.3:"), "no NAT rule leads"),
-    (NAT, text("host_ruleset", "ip daddr 198.18.0.3 ", "ip daddr 198.18.0.33 "), "no NAT rule"),
-    (
-        BRIDGED + NAT,
-        lambda found: found["namespaces"].update(found["host_namespaces"]),
-        "the host network",
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        pytest.param(name, change, words, id=f"{name}: {words}")
-        for names, change, words in CASES
-        for name in names
-    ],
-)
-def test_a_changed_field_is_reported(name: str, change: Change, words: str) -> None:
-    assert words in check(name, change)
-
-
-LEGACY = """# Generated by iptables-save v1.8.9 on Sat Nov 15 10:00:00 2025
-*nat
-:PREROUTING ACCEPT [0:0]
-:DOCKER - [0:0]
--A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
--A POSTROUTING -s 198.19.0.0/24 ! -o docker0 -j MASQUERADE
--A DOCKER -i docker0 -j RETURN
--A DOCKER -d 198.18.0.3/32 ! -i docker0 -p udp -m udp --dport 11111 -j DNAT \
---to-destination 198.19.0.2:11111
-COMMIT
-"""
-EMPTY = """# Generated by iptables-save v1.8.9 on Sat Nov 15 10:00:00 2025
-*filter
-:INPUT ACCEPT [0:0]
-:FORWARD ACCEPT [0:0]
-:OUTPUT ACCEPT [0:0]
-COMMIT
-"""
-
-
-def test_rules_of_iptables_legacy() -> None:
-    rules = ruleset(LEGACY)
-    assert check("docker-nat", rules) == ""
-    assert check("docker-bridge", rules) == "a NAT rule publishes port 11111"
-    assert check("bare-clean", rules).startswith("the host has firewall rules")
-    for old, new in (("0.3/32", "0.30/32"), ("dport 11111", "dport 1"), ("0.2:", "0.20:")):
-        other = ruleset(LEGACY.replace(old, new))
-        assert "no NAT rule" in check("docker-nat", other)
-
-
-@pytest.mark.parametrize("text", [EMPTY, "table ip filter {\n\tchain INPUT {\n\t}\n}"])
-def test_empty_tables(text: str) -> None:
-    tables = ruleset(text)
-    assert check("bare-rules", tables) == "the engine's firewall rules are missing"
-    # They cost time for every packet, so a clean host has none.
-    assert check("bare-clean", tables) == "the host has firewall rules"
-
-
-def unified(name: str, **limits: str) -> dict[str, Any]:
-    """Return a recorded observation as on a host with control groups v2 only."""
-    found = recorded(name)
-    path = found["cgroup"]["cpu"]
-    files = {"cpuset.cpus": "", "cpu.weight": "100", "cpu.max": "max 100000", "memory.max": "max"}
-    values = {key.replace("_", "."): value for key, value in limits.items()}
-    return found | {"cgroup": {"unified": path}, "limits": files | values if path != "/" else {}}
-
-
-SET = {"cpuset_cpus": "1", "cpu_weight": "20", "cpu_max": "2000 10000", "memory_max": "67108864"}
+def test_only_the_recorded_placement_passes(name: str) -> None:
+    for label, placement in PLACEMENTS.items():
+        facts = expected(placement, RECORDED[name].get("container", "0" * 64))
+        assert bool(differences(facts, RECORDED[name])) == (label != name), label
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
-def test_control_groups_v2(name: str) -> None:
-    given = SET if name in LIMITED else {}
-    assert problems(expected(name), unified(name, **given)) == []
+def test_every_fact_that_is_not_as_expected_is_reported(name: str) -> None:
+    facts = expected(PLACEMENTS[name], RECORDED[name].get("container", ""))
+    for fact in facts:
+        problems = differences(facts, {**RECORDED[name], fact: "something else"})
+        assert len(problems) == 1 and problems[0].startswith(f"{fact}: something else, not ")
 
 
-@pytest.mark.parametrize(
-    ("file", "value", "words"),
-    [
-        ("cpu_max", "max 10000", "its CPU quota is None, not 2000/10000 us"),
-        ("cpu_weight", "100", "its CPU weight is"),
-        ("memory_max", "max", "its memory limit is None, not 67108864"),
-        ("cpuset_cpus", "", "its cpuset is None, not 1"),
-    ],
-)
-def test_missing_and_unexpected_limits_of_v2(file: str, value: str, words: str) -> None:
-    found = unified("bare-cgroup-limits", **(SET | {file: value}))
-    assert words in "; ".join(problems(expected("bare-cgroup-limits"), found))
-    # a limit of a placement without limits
-    surprise = unified("docker-host", **{file: SET[file]})
-    if file != "cpuset_cpus":  # checked by the affinity
-        assert "none was asked for" in "; ".join(problems(expected("docker-host"), surprise))
+def test_what_is_read_follows_from_what_is_expected() -> None:
+    facts = {"control group": "none", "mount at /data": "/disk/bind/1"}
+    overlay = Network("overlay", "198.18.7.0/24", "198.18.7.10", sandboxes="/netns")
+    place = instance(docker("overlay"))
+    place.target.networks["overlay"] = overlay  # type: ignore[index]
+    read = observed(place, Started(7, "id"), facts)
+    assert read["group"] == "" and read["source"] == "/disk/bind/1"
+    assert (read["pid"], read["container"], read["sandboxes"]) == (7, "id", "/netns")
+
+
+def test_the_seccomp_filter_is_expected_unless_it_is_left_out() -> None:
+    for seccomp, words in (("default", "yes"), ("unconfined", "none")):
+        assert expected(docker().with_seccomp(seccomp))["seccomp filter"] == words
+
+
+def test_a_storage_is_expected() -> None:
+    for storage, mount in (
+        (Storage("bind", "unix:///e", "overlay2", "ext4", "/disk"), "/disk/bind/net-"),
+        (Storage("btrfs", "unix:///e", "btrfs", "btrfs"), "none"),
+    ):
+        facts = expected(docker("host", storage=storage.name), storage=storage)
+        assert facts["storage driver"] == storage.driver
+        assert facts["file system of /data"] == storage.filesystem
+        assert str(facts["mount at /data"]).startswith(mount)
+
+
+def test_a_network_between_hosts_is_expected() -> None:
+    vxlan = expect.of_network(instance(docker("vxlan")), VIRTUAL["vxlan"])
+    assert vxlan["labvxlan0 on labvx0"] == "yes" and vxlan["lab1 on labvx0"] == "none"
+    end = Network("weave", "198.18.9.0/24", "198.18.9.10", remotes=("198.18.0.5",), router="r:1")
+    weave = expect.of_network(instance(docker("weave")), end)
+    assert differences(weave, {**weave, "router to 198.18.0.5": "sleeve"}) == []
+    assert "router to 198.18.0.5: none" in differences(weave, {})[-1]
+    overlay = Network("overlay", "198.18.9.0/24", "198.18.9.10", remotes=("198.18.0.5",))
+    facts = expect.of_network(instance(docker("overlay")), overlay)
+    assert facts["tunnel"] == facts["tunnel to 198.18.0.5"] == "yes"
 
 
 @given(st.integers(2, 262_144), st.booleans())
-def test_converted_weights(shares: int, linear: bool) -> None:
-    limits = Expectation("1", limits=Limits(shares=shares), engine_rules=False)
+def test_weights_of_either_version_and_conversion(shares: int, linear: bool) -> None:
+    words = expect.of_limits(Limits(shares=shares))["CPU weight"]
     converted = weight(shares, linear=linear)
-    found = recorded("bare-clean") | {"limits": {"cpu.weight": str(converted)}}
-    assert problems(limits, found) == []
-    wrong = next(
-        one for one in range(converted + 2, 20_000) if one != weight(shares, linear=not linear)
-    )
-    found["limits"]["cpu.weight"] = str(wrong)
-    assert "CPU weight" in problems(limits, found)[0]
+    assert {f"{shares} shares", f"{converted} weight"} <= set(words)
+    assert f"{weight(shares, linear=True) + 20_000} weight" not in words
 
 
 @pytest.mark.parametrize(
@@ -285,7 +129,7 @@ def test_weights_are_those_that_runc_sets(shares: int, linear: int, converted: i
 )
 def test_weights_follow_the_version_of_runc(printed: str, converted: int) -> None:
     class Printing(LocalHost):
-        def run(self, *argv: str, **options: Any) -> Result:
+        def run(self, *argv: str, **options: object) -> Result:
             assert argv == ("runc", "--version")
             return Result(argv, "here", 0, printed, "", 0.0)
 
@@ -294,60 +138,32 @@ def test_weights_follow_the_version_of_runc(printed: str, converted: int) -> Non
 
 
 @given(st.integers(1 << 20, 1 << 40), st.sampled_from([4096, 16384, 65536]))
-def test_memory_limits_rounded_down_to_pages(memory: int, page: int) -> None:
-    limits = Expectation("1", limits=Limits(memory=memory), engine_rules=False)
-    held = memory - memory % page
-    found = recorded("bare-clean") | {"limits": {"memory.limit_in_bytes": str(held)}}
-    assert problems(limits, found) == []
-    found["limits"]["memory.limit_in_bytes"] = str(held + page)
-    assert "memory limit" in problems(limits, found)[0]
+def test_memory_limits_are_rounded_down_to_pages(memory: int, page: int) -> None:
+    facts = {"memory limit": expect.of_limits(Limits(memory=memory))["memory limit"]}
+    rounded = memory - memory % page
+    assert differences(facts, {"memory limit": str(rounded)}) == []
+    assert differences(facts, {"memory limit": str(rounded + 65536)})
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"blkio.throttle.read_iops_device": "254:0 400"},
-        {"io.max": "254:0 rbps=max wbps=max riops=400 wiops=max"},
-    ],
-    ids=["v1", "v2"],
-)
-def test_the_limit_of_read_requests(files: dict[str, str]) -> None:
-    limits = Expectation("1", limits=Limits(reads_per_s=400), engine_rules=False)
-    found = recorded("bare-clean")
-    for held, words in (
-        (files, []),
-        (dict.fromkeys(files, ""), ["its limit of read requests is None, not 400"]),
-        ({name: text.replace("4", "5") for name, text in files.items()}, ["is 500, not 400"]),
-    ):
-        found["limits"] = held
-        reported = problems(limits, found)
-        assert len(reported) == len(words) and all(map(str.__contains__, reported, words))
+# The end of a window.
 
 
-@given(st.sets(st.integers(0, 300), min_size=1))
-def test_cpu_set(cpus: set[int]) -> None:
-    assert cpu_set(",".join(map(str, sorted(cpus)))) == cpus
-    assert cpu_set(f"{min(cpus)}-{max(cpus)}\n") == set(range(min(cpus), max(cpus) + 1))
+def test_a_change_in_a_window_is_an_error_with_every_change() -> None:
+    before = RECORDED["docker nat"]
+    check_unchanged("server", before, {**before, "flows udp": "7", "address 198.18.0.9": "yes"})
+    after = {name: text for name, text in before.items() if "address" not in name}
+    with pytest.raises(ManipulationError, match="server did not stay as it was") as caught:
+        check_unchanged("server", before, {**after, "state": "stopped", "nice value": "5"})
+    problems = caught.value.evidence["problems"]
+    assert problems[0] == "state: stopped, not running" and len(problems) == 4
+    with pytest.raises(ManipulationError, match=r"state: ended, not running; .*; and "):
+        check_unchanged("server", before, {"state": "ended"})
 
 
-@given(st.text("01-,", max_size=6))
-def test_any_other_affinity_is_reported(allowed: str) -> None:
-    found = recorded("bare-clean")
-    found["status"]["Cpus_allowed_list"] = allowed
-    try:
-        same = cpu_set(allowed) == {1}
-    except UsageError:
-        same = False  # invalid lists are reported too
-    assert bool(problems(expected("bare-clean"), found)) != same
-
-
-RAW = (CAPTURED / "verification-docker-nat.txt").read_text()
-
-
-@given(st.integers(0, len(RAW)))
-def test_truncated_output_never_passes(cut: int) -> None:
-    try:
-        found = observed.parse(RAW[:cut])
-    except ToolOutput:
-        return
-    assert found == recorded("docker-nat") or problems(expected("docker-nat"), found)
+def test_every_transport_of_a_load_must_have_been_translated() -> None:
+    before, after = {"flows tcp": "1"}, {"flows tcp": "2", "flows udp": "1"}
+    check_translated(before, after, ("tcp", "udp"))
+    check_translated(before, {"flows udp": "2"}, ("",))
+    for protocols, words in ((("tcp", "udp"), "udp flows: 1"), (("",), "any flows: 3")):
+        with pytest.raises(ManipulationError, match=words):
+            check_translated(after, {**after, "flows tcp": "2"}, protocols)

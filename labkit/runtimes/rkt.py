@@ -1,0 +1,148 @@
+"""Pods of rkt, whose development ended in 2020, with systemd of the host as their first stage.
+
+As its project left it, rkt mounts unused controllers of version 1 as new hierarchies of the whole
+machine where control groups of versions 1 and 2 are mixed (data/README.md: the local changes).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from typing import ClassVar
+
+from labkit.hosts.target import Network
+from labkit.runtimes import networks
+from labkit.runtimes.bare import in_group
+from labkit.runtimes.base import Instance, Started
+from labkit.runtimes.daemonless import Daemonless
+from labkit.runtimes.verify import Facts
+
+#: Placements that start at the same time store their image once.
+_STORING = threading.Lock()
+
+
+class Rkt(Daemonless):
+    """Starts pods by ``rkt run``."""
+
+    impossible: ClassVar[dict[str, str]] = networks.no_swarm(
+        "rkt has no network of its own between hosts; Swarm's are Docker's"
+    )
+    programs = ("rkt", "systemd-nspawn")
+    holder = "systemd-nspawn"
+
+    def hold(self, instance: Instance, command: Sequence[str]) -> list[str]:
+        """Store the image, which takes seconds once, and return the command in a control group."""
+        host, folder, network = instance.target.host, _folder(instance), instance.network
+        image, _ = stored(instance)
+        name = f"labkit-{instance.label}" if network else "host"
+        host.run("mkdir", "-p", f"{folder}/net.d")
+        if network:
+            conf = json.dumps(_network(instance, network, name))
+            host.run("tee", f"{folder}/net.d/10-labkit.conf", input=conf)
+        words = _rkt(instance, f"--local-config={folder}", "--insecure-options=image,paths,ondisk")
+        words += ["run", f"--net={name}", f"--uuid-file-save={folder}/uuid", "--dns=none"]
+        words += ["--hostname=labkit", image, f"--exec=/usr/bin/{command[0]}", "--", *command[1:]]
+        return in_group(instance, words)
+
+    def attach(self, instance: Instance, pid: int) -> None:
+        """Give its interface the hardware address that the others know.
+
+        rkt gives it another one each time, and says nothing of it to others.
+        """
+        if network := instance.network:
+            address = network.hardware(instance.target.place)
+            words = ("ip", "link", "set", "eth0", "address", address)
+            instance.target.host.run("nsenter", "-t", str(pid), "-n", *words)
+
+    def expect(self, instance: Instance, started: Started) -> Facts:
+        """Return the facts on each network; rkt has its own copy of the image."""
+        return {**super().expect(instance, started), "layer over": stored(instance)[1]}
+
+    def end(self, instance: Instance) -> None:
+        """Stop the pod: the job's own end would leave what systemd-nspawn started."""
+        words = ["stop", "--force", f"--uuid-file={_folder(instance)}/uuid"]
+        instance.target.host.run(*_rkt(instance), *words, check=False)
+
+    def clear(self, instance: Instance) -> None:
+        """Remove the pod and its control group, by the host in whose network its interfaces are."""
+        host, file = instance.target.host, f"{_folder(instance)}/uuid"
+        if pod := host.call("read", path=file):
+            host.run(*_rkt(instance), "rm", f"--uuid-file={file}", check=False)
+            # Where /run is on a disk, systemd-nspawn leaves this.
+            host.run("rm", "-rf", "--", f"/run/systemd/nspawn/propagate/rkt-{pod}")
+        host.run("rm", "-rf", "--", f"/var/lib/cni/networks/labkit-{instance.label}")
+        host.run("rm", "-rf", "--", _folder(instance))
+        host.call("remove_group", group=instance.group)
+
+
+#: rkt's own filter is a list of what was allowed in 2016, under which no current libc starts: what
+#: it forbids by name is what Docker forbids.
+_MANIFEST = {
+    "acKind": "ImageManifest",
+    "acVersion": "0.8.11",
+    "name": "labkit/image",
+    "labels": [{"name": "os", "value": "linux"}, {"name": "arch", "value": "amd64"}],
+    "app": {
+        "exec": ["/bin/true"],
+        "user": "0",
+        "group": "0",
+        "isolators": [
+            {"name": "os/linux/seccomp-remove-set", "value": {"set": ["@rkt/default-blacklist"]}}
+        ],
+    },
+}
+
+
+def stored(instance: Instance) -> tuple[str, str]:
+    """Return the image's name in rkt's store, and the directory of its files there.
+
+    An image of rkt is an archive of a manifest and a root file system. It is made and unpacked
+    once, beside the unpacked image, and pods share it. Device nodes are left out, as rkt reads
+    what an image holds, and /dev/zero has no end.
+    """
+    host, store = instance.target.host, _store(instance)
+    with _STORING:
+        if known := host.call("read", path=f"{store}/image").splitlines():
+            return known[0], known[1]
+        made, rkt = f"{store}/made", _rkt(instance, "--insecure-options=image,ondisk")
+        host.run("mkdir", "-p", made)
+        host.run("tee", f"{made}/manifest", input=json.dumps(_MANIFEST))
+        folders = ("-C", made, "manifest", "-C", store.removesuffix("/rkt"), "rootfs")
+        host.run("tar", "-cf", f"{made}/aci", "--exclude=rootfs/dev/*", *folders, timeout=600)
+        image = host.run(*rkt, "fetch", "--full", f"{made}/aci", timeout=600).stdout.split()[-1]
+        pod = host.run(*rkt, "prepare", "--quiet", image, timeout=600).stdout.strip()
+        apps = f"{store}/data/pods/prepared/{pod}/appsinfo"
+        tree = host.run("find", apps, "-name", "treeStoreID", "-exec", "cat", "{}", "+").stdout
+        host.run(*rkt, "rm", pod)
+        found = image, f"{store}/data/cas/tree/{tree.strip()}/rootfs"
+        host.run("tee", f"{made}/image", input="\n".join(found))
+        host.run("mv", f"{made}/image", f"{store}/image")
+        host.run("rm", "-rf", "--", made)
+        return found
+
+
+def _store(instance: Instance) -> str:
+    return f"{instance.image.rootfs.removesuffix('/rootfs')}/rkt"
+
+
+def _folder(instance: Instance) -> str:
+    return f"{instance.folder}-rkt"
+
+
+def _rkt(instance: Instance, *options: str) -> list[str]:
+    return ["rkt", f"--dir={_store(instance)}/data", *options]
+
+
+def _network(instance: Instance, network: Network, name: str) -> dict[str, object]:
+    """Return the configuration of a CNI network with a single address."""
+    address = network.address(instance.target.place)
+    routes = (
+        {"routes": [{"dst": "0.0.0.0/0"}], "gateway": network.gateway} if network.gateway else {}
+    )
+    ipam = {"type": "host-local", "subnet": network.subnet}
+    ipam |= {"rangeStart": address, "rangeEnd": address}
+    device: dict[str, object] = {"type": "bridge", "bridge": network.bridge}
+    if instance.placement.network == "macvlan":
+        device = {"type": "macvlan", "master": network.parent, "mode": "bridge"}
+    return {"name": name, **device, "ipam": ipam | routes}
