@@ -783,12 +783,16 @@ def hierarchies(pid: str = "self") -> dict[str, str]:
 def make_group(group: str, limits: dict[str, str]) -> list[str]:
     """Create a control group in every hierarchy, as an engine does; return its folders.
 
-    `limits` are values by file; a file that a hierarchy does not have is left out.
+    `limits` are values by file; a file that a hierarchy does not have is left out. A group that is
+    there stays as it is: to write its CPUs would move the threads in it.
     """
     folders = []
     for base in hierarchies():
         folder = Path(base + group)
-        folder.mkdir(parents=True, exist_ok=True)
+        folders.append(str(folder))
+        if folder.is_dir():
+            continue
+        folder.mkdir(parents=True)
         for level in (Path(base), folder.parent) if base == GROUPS else ():
             for controller in ("cpu", "cpuset", "memory", "pids"):
                 with contextlib.suppress(OSError):
@@ -800,7 +804,6 @@ def make_group(group: str, limits: dict[str, str]) -> list[str]:
         for name, value in limits.items():
             if (folder / name).exists():
                 (folder / name).write_text(value)
-        folders.append(str(folder))
     return folders
 
 

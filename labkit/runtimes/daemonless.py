@@ -18,6 +18,13 @@ from labkit.runtimes.base import Engine, Instance, Started
 from labkit.runtimes.verify import Facts
 
 _NAT = ("iptables", "-w", "-t", "nat")
+#: The end of the name of a holder's control group.
+MONITOR = "-monitor"
+
+
+def files_of(instance: Instance) -> str:
+    """Return the directory of a container's configuration and files on the host."""
+    return f"{instance.folder}-files"
 
 
 def withdraw(host: Host, label: str, *, exact: bool = False) -> list[str]:
@@ -54,9 +61,8 @@ class Daemonless(Engine):
     def end(self, instance: Instance) -> None:
         """End a container, if there is one, by its own engine: its holder does not on TERM."""
 
-    @abstractmethod
     def clear(self, instance: Instance) -> None:
-        """Remove the container's control groups and files after its holder has ended."""
+        """Remove what the engine itself keeps of a container whose holder has ended."""
 
     def attach(self, instance: Instance, pid: int) -> None:
         """Assign the container's address, if its engine does not."""
@@ -90,6 +96,10 @@ class Daemonless(Engine):
         self.end(instance)
         stop_job(instance)
         self.clear(instance)
+        host = instance.target.host
+        for group in (instance.group, f"{instance.group}{MONITOR}"):
+            host.call("remove_group", group=group)
+        host.run("rm", "-rf", "--one-file-system", "--", files_of(instance))
 
     def logs(self, instance: Instance) -> str:
         """Return what the container printed on both streams."""

@@ -9,7 +9,7 @@ from labkit.hosts import script
 from labkit.runtimes import networks
 from labkit.runtimes.bare import limit_files
 from labkit.runtimes.base import Instance
-from labkit.runtimes.daemonless import Daemonless
+from labkit.runtimes.daemonless import MONITOR, Daemonless, files_of
 
 #: LXC's default seccomp filter.
 _SECCOMP = "/usr/share/lxc/config/common.seccomp"
@@ -34,7 +34,7 @@ class Lxc(Daemonless):
 
     def hold(self, instance: Instance, command: Sequence[str]) -> list[str]:
         """Write the container's configuration, and return the command that starts it."""
-        host, label, folder = instance.target.host, instance.label, _folder(instance)
+        host, label, folder = instance.target.host, instance.label, files_of(instance)
         network = instance.network
         file = f"{folder}/{label}/config"
         host.run("mkdir", "-p", f"{folder}/{label}/upper")
@@ -49,29 +49,19 @@ class Lxc(Daemonless):
 
     def end(self, instance: Instance) -> None:
         """Kill the container."""
-        named = ("-P", _folder(instance), "-n", instance.label)
+        named = ("-P", files_of(instance), "-n", instance.label)
         instance.target.host.run("lxc-stop", "-k", *named, check=False)
 
     def logs(self, instance: Instance) -> str:
         """Return what the container printed to its console, and what the holder printed."""
-        console = f"{_folder(instance)}/console"
+        console = f"{files_of(instance)}/console"
         shown = instance.target.host.run("cat", console, check=False).stdout
         return shown + super().logs(instance)
-
-    def clear(self, instance: Instance) -> None:
-        """Remove its control groups and its files."""
-        for group in (instance.group, f"{instance.group}-monitor"):
-            instance.target.host.call("remove_group", group=group)
-        instance.target.host.run("rm", "-rf", "--one-file-system", "--", _folder(instance))
-
-
-def _folder(instance: Instance) -> str:
-    return f"{instance.folder}-lxc"
 
 
 def _settings(instance: Instance) -> list[str]:
     """Return the container's configuration, with limits for the host's version of groups."""
-    folder, group = _folder(instance), instance.group.lstrip("/")
+    folder, group = files_of(instance), instance.group.lstrip("/")
     settings = {
         "uts.name": instance.label,
         "rootfs.path": f"overlay:{instance.image.rootfs}:{folder}/{instance.label}/upper",
@@ -79,7 +69,7 @@ def _settings(instance: Instance) -> list[str]:
         "seccomp.profile": _SECCOMP,
         "cap.drop": "mac_admin mac_override sys_time sys_module sys_rawio",
         "cgroup.dir.container": group,
-        "cgroup.dir.monitor": f"{group}-monitor",
+        "cgroup.dir.monitor": f"{group}{MONITOR}",
         "console.logfile": f"{folder}/console",
         **_interface(instance),
     }

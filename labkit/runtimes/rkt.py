@@ -15,7 +15,7 @@ from labkit.hosts.target import Network
 from labkit.runtimes import networks
 from labkit.runtimes.bare import in_group
 from labkit.runtimes.base import Instance, Started
-from labkit.runtimes.daemonless import Daemonless
+from labkit.runtimes.daemonless import Daemonless, files_of
 from labkit.runtimes.verify import Facts
 
 #: Placements that start at the same time store their image once.
@@ -33,7 +33,7 @@ class Rkt(Daemonless):
 
     def hold(self, instance: Instance, command: Sequence[str]) -> list[str]:
         """Store the image, which takes seconds once, and return the command in a control group."""
-        host, folder, network = instance.target.host, _folder(instance), instance.network
+        host, folder, network = instance.target.host, files_of(instance), instance.network
         image, _ = stored(instance)
         name = f"labkit-{instance.label}" if network else "host"
         host.run("mkdir", "-p", f"{folder}/net.d")
@@ -61,19 +61,17 @@ class Rkt(Daemonless):
 
     def end(self, instance: Instance) -> None:
         """Stop the pod: the job's own end would leave what systemd-nspawn started."""
-        words = ["stop", "--force", f"--uuid-file={_folder(instance)}/uuid"]
+        words = ["stop", "--force", f"--uuid-file={files_of(instance)}/uuid"]
         instance.target.host.run(*_rkt(instance), *words, check=False)
 
     def clear(self, instance: Instance) -> None:
-        """Remove the pod and its control group, by the host in whose network its interfaces are."""
-        host, file = instance.target.host, f"{_folder(instance)}/uuid"
+        """Remove the pod, by the host in whose network its interfaces are."""
+        host, file = instance.target.host, f"{files_of(instance)}/uuid"
         if pod := host.call("read", path=file):
             host.run(*_rkt(instance), "rm", f"--uuid-file={file}", check=False)
             # Where /run is on a disk, systemd-nspawn leaves this.
             host.run("rm", "-rf", "--", f"/run/systemd/nspawn/propagate/rkt-{pod}")
         host.run("rm", "-rf", "--", f"/var/lib/cni/networks/labkit-{instance.label}")
-        host.run("rm", "-rf", "--", _folder(instance))
-        host.call("remove_group", group=instance.group)
 
 
 #: rkt's own filter is a list of what was allowed in 2016, under which no current libc starts: what
@@ -124,10 +122,6 @@ def stored(instance: Instance) -> tuple[str, str]:
 
 def _store(instance: Instance) -> str:
     return f"{instance.image.rootfs.removesuffix('/rootfs')}/rkt"
-
-
-def _folder(instance: Instance) -> str:
-    return f"{instance.folder}-rkt"
 
 
 def _rkt(instance: Instance, *options: str) -> list[str]:

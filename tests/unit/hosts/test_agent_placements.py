@@ -176,13 +176,13 @@ def test_a_hierarchy_outside_the_group_is_named() -> None:
     assert agent.group_facts({base: "/user.slice"}, "")["control group"] == "none"
 
 
-def test_a_group_is_made_with_limits_and_removed(groups: Path) -> None:
-    (groups / "labkit/t1/cpu.max").write_text("max 100000")
-    limits = {"cpu.max": "5000 10000", "cpu.shares": "2"}
-    assert agent.make_group("/labkit/t1", limits) == [f"{groups}/labkit/t1"]
-    assert (groups / "labkit/t1/cpu.max").read_text() == "5000 10000"
-    assert not (groups / "labkit/t1/cpu.shares").exists()
-    agent.remove_group("/labkit/another")
+def test_a_group_that_is_there_stays_as_it_is(groups: Path) -> None:
+    assert agent.make_group("/labkit/t1", {"cpu.max": "5000 10000"}) == [f"{groups}/labkit/t1"]
+    assert (groups / "labkit/t1/cpu.max").read_text() == f"{V2['cpu.max']}\n"
+    assert agent.make_group("/labkit/t2", {"cpu.max": "1 1"}) == [f"{groups}/labkit/t2"]
+    assert list((groups / "labkit/t2").iterdir()) == [], "it has no such file"
+    agent.remove_group("/labkit/t2")
+    assert not (groups / "labkit/t2").exists()
 
 
 MOUNTS = """\
