@@ -64,15 +64,10 @@ class Application:
     def client(self, address: str, *, seconds: int, **options: Any) -> Client:
         """Return the load on a server, to be run inside a placement; options replace `LOADS`.
 
-        Returns
-        -------
-        Client
-            Its measurement has the metrics ``throughput_mbit_per_s`` (10^6 bits; of memcached and
-            nginx what their connections carried), ``requests_per_s`` or ``transactions_per_s``;
-            ``offered_per_s`` and ``reached``, the achieved share of it, where there is a schedule;
-            ``lost_share`` of datagrams; ``latency_ns_mean``, ``_min``, ``_median``, ``_p90``,
-            ``_p95``, ``_p99``, ``_p999``, ``_max`` and the same as ``set_latency_ns`` and
-            ``get_latency_ns``; and the tool's. Each flag begins with the application's name.
+        Its metrics are ``throughput_mbit_per_s`` (of memcached and nginx what their connections
+        carried), ``requests_per_s`` or ``transactions_per_s``; ``offered_per_s`` and ``reached``,
+        the achieved share of it, where there is a schedule; ``lost_share`` of datagrams; statistics
+        of ``latency_ns``, ``set_latency_ns`` and ``get_latency_ns``; and the tool's.
         """
         client = self.load(address, seconds=seconds, **{**LOADS[self.family], **options})
         return replace(client, parse=lambda out, log: self._read(client.parse(out, log)))
@@ -173,14 +168,7 @@ APPLICATIONS: Mapping[str, Application] = with_tools({})
 
 
 def families(names: Iterable[str]) -> dict[str, list[Application]]:
-    """Return applications by family, in the order in which they were named.
-
-    Examples
-    --------
-    >>> from labkit.tools import families
-    >>> {name: len(several) for name, several in families(["iperf3 tcp", "iperf3 udp"]).items()}
-    {'iperf3': 2}
-    """
+    """Return applications by family, in the order in which they were named."""
     grouped: dict[str, list[Application]] = {}
     for name in names:
         grouped.setdefault(APPLICATIONS[name].family, []).append(APPLICATIONS[name])

@@ -55,28 +55,13 @@ class Prestart:
 
 @dataclass(frozen=True)
 class Client:
-    """A command that measures, and the reader of its output.
+    """A command that measures, and the reader of its output, which takes (stdout, log) as text.
 
-    Parameters
-    ----------
-    argv : tuple of str
-        The command; ``{log}`` in an argument stands for the path of its log file.
-    target : str
-        The address that it sends to; "" for a command that runs inside a placement.
-    seconds : float
-        Expected duration.
-    parse : callable
-        Takes (stdout, log) as text and returns a `Measurement`.
-    log_rows : int, optional
-        How many rows of the log (lines that begin with a digit) are kept, spread evenly.
-    samples_in_stdout : bool
-        Whether standard output holds the samples, so that its text is not kept as well.
-    protocols : tuple of str
-        Transports that must be seen to pass the rules of a published port; "" for any.
-    prestart : Prestart, optional
-        A sleep before it sends.
-    fifo : int
-        Priority in the real-time class SCHED_FIFO on the generator; 0 for the ordinary class.
+    ``{log}`` in an argument stands for the path of its log file, of which `log_rows` rows (lines
+    that begin with a digit) are kept, spread evenly; where `samples_in_stdout`, the text of its
+    output is not kept. `target` is the address that it sends to, "" for a command that runs inside
+    a placement; `protocols` are the transports that must be seen to pass the rules of a published
+    port, "" for any. `fifo` is its priority in the real-time class SCHED_FIFO on the generator.
     """
 
     argv: tuple[str, ...]

@@ -97,17 +97,10 @@ class Exchange:
     ) -> Measurement:
         """Add how long messages stayed at the server's host, by a capture at the switch.
 
-        A residence time lasts from the arrival of a message at the host until its answer leaves,
-        both stamped by one clock. The capture (the result of `Trial.capture`) holds more messages
-        than there are round trips, so that both are reduced to one number of samples, evenly spread
-        over the window: the two values of a row belong to one window, not to one message.
-
-        Returns
-        -------
-        Measurement
-            With the sample ``residence_ns``, the metrics ``captured``, ``capture_drops``,
-            ``paired`` and ``unpaired``, and a flag for whatever is missing. The same measurement
-            where nothing was captured.
+        ``residence_ns`` lasts from the arrival of a message at the host until its answer leaves,
+        both stamped by one clock. The capture (of `Trial.capture`) holds more messages than there
+        are round trips, so that both are reduced to one number of samples, evenly spread over the
+        window: the two values of a row belong to one window, not to one message.
         """
         if not capture.packets:
             return measurement

@@ -87,14 +87,9 @@ def parse(
 ) -> Measurement:
     """Read the line of every request; the measured time begins `warmup` seconds after the first.
 
-    Returns
-    -------
-    Measurement
-        Samples, a row per answered request that was sent in the measured time: ``start_ns``, when
-        it was sent since that began, ``late_ns``, how long after it was due, at least 0, and
-        ``latency_ns`` from start to the end of its answer. ``achieved_per_s`` counts answers that
-        ended in it, ``failed`` requests without an answer, ``not_200`` other answers than the file,
-        ``held_up`` answers that took longer than their connection's interval.
+    Samples are answered requests that were sent in it: ``start_ns`` since it began, ``late_ns``
+    after the request was due, ``latency_ns``. ``achieved_per_s`` counts answers that ended in it,
+    ``failed`` requests without an answer, ``not_200`` other answers than the file.
     """
     printed, text = split(stdout, log)
     with reading(TOOL, printed, text):

@@ -87,13 +87,9 @@ def carried(protocol: str) -> tuple[int, int]:
 def parse(stdout: str, log: str = "") -> Measurement:
     """Read the load's summary and the rows below it, or in its log.
 
-    Returns
-    -------
-    Measurement
-        Samples of operations that are spread evenly over all: ``start_ns`` since the measured time
-        began, ``latency_ns``, and ``set``, 1 for a SET and 0 for a GET. Metrics are of all
-        operations: ``hits`` is the share of GETs that found a value, ``throughput_mbit_per_s`` of
-        what `carried` counts where all did, ``tool_cpu`` the share of its CPUs that the load took.
+    Samples are of some operations, metrics of all: ``hits`` is the share of GETs that found a
+    value, ``throughput_mbit_per_s`` of what `carried` counts where all did, and ``tool_cpu`` the
+    share of its CPUs that the load took.
     """
     head, _, rest = stdout.partition("\n")
     with reading(TOOL, stdout[:4000], log):

@@ -106,18 +106,12 @@ def parse(
     seconds: float = math.inf,
     connections: int = 0,
 ) -> Measurement:
-    """Read the line of every transaction.
+    """Read the line of every transaction, in the order of their ends.
 
-    The measured time begins `warmup` seconds after the first transaction. It lasts for `seconds`,
-    or until connections are closed: ``connections / rate`` before the last transaction begins.
-
-    Returns
-    -------
-    Measurement
-        Samples in the order in which transactions ended, of those that began in the measured time:
-        ``end_ns`` since its beginning, ``latency_ns`` from when it was due, ``lag_ns`` from then to
-        when it began. ``achieved_per_s`` counts transactions that ended in it; the rate is flagged
-        as not reached where more are missing than 1 % and `CHANCE` standard deviations.
+    The measured time begins `warmup` seconds after the first. It lasts for `seconds`, or until
+    connections are closed: ``connections / rate`` before the last transaction begins. Samples are
+    of those that began in it; ``achieved_per_s`` counts those that ended in it, and is flagged
+    where more are missing than 1 % and `CHANCE` standard deviations.
     """
     printed, text = split(stdout, log)
     with reading(TOOL, printed, text, needs="pgbench 15"):

@@ -77,7 +77,8 @@ def parse(read: Reader, stdout: str, log: str = "") -> Repeated:
         iterations = tuple(_iteration(read, line, n) for n, line in enumerate(lines, 1))
     counted = [iteration for iteration in iterations if not (iteration.cut or iteration.late)]
     flags = _distinct(flag for iteration in counted for flag in iteration.flags)
-    return Repeated({}, means(counted), flags=flags, iterations=iterations)
+    measured = means([iteration.metrics for iteration in counted])
+    return Repeated({}, measured, flags=flags, iterations=iterations)
 
 
 def _iteration(read: Reader, line: Mapping[str, Any], number: int) -> Iteration:
@@ -99,12 +100,8 @@ def _iteration(read: Reader, line: Mapping[str, Any], number: int) -> Iteration:
     return Iteration(start, end, late=late, metrics=measurement.metrics, flags=measurement.flags)
 
 
-def means(iterations: Sequence[Iteration]) -> dict[str, float]:
-    """Return the mean of each metric over the iterations that have it."""
-    return _means([iteration.metrics for iteration in iterations])
-
-
-def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each metric over the rows that have it."""
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row[name] for row in rows if name in row] for name in names}
     return {name: math.fsum(values) / len(values) for name, values in columns.items()}
@@ -154,7 +151,7 @@ def side_of(name: str, service: Repeated, neighbour: Repeated | None) -> Side:
         flags = (f"no iteration of {name} {missing}",)
     elif cut:  # those that are left are the fast ones
         flags = (*flags, f"{cut} of {len(started)} iterations of {name} did not end in time")
-    metrics = means(counted) | {
+    metrics = means([iteration.metrics for iteration in counted]) | {
         "iterations": float(len(counted)),
         "iterations_partly": float(len(ended) - len(counted)),
         "iterations_cut": float(cut),
@@ -196,7 +193,7 @@ def combine(measured: Sequence[tuple[str, Repeated]]) -> tuple[Measurement, list
         for side, near in zip(sides, (neighbour, service), strict=True)
     )
     if name == other:
-        both = _means([first, second])
+        both = means([first, second])
         metrics = {key: value for key, value in both.items() if key in first and key in second}
         return Measurement({}, metrics, messages, flags), sides
     also = (({"service": other, "neighbour": name}, second),)

@@ -1,18 +1,12 @@
 """A load on memcached: connections that send again as soon as they are answered.
 
-The text of this file is the argument of ``python3 -c``; it needs only Python's standard library::
-
-    text address=A port=11211 seconds=5 warmup=0.5 workers=4 connections=50 size=32 keys=10000
-         sets=1 gets=10 rows=5000
-    binary ...
-
-All keys are stored first. Then each worker, a process, keeps one operation under way on each of its
-connections: so many SETs, so many GETs, and again, of keys drawn at random. A latency runs from
-just before a request is written until all of its answer has been read; an answer that waits while
-the worker serves its other connections gets older meanwhile, as in any client with an event loop.
-Operations that begin in the measured time count, and the load lasts until the last is answered.
-
-At the end it prints one line of JSON, made of all operations, and below it rows of some that are
+Runs as ``python3 -c TEXT PROTOCOL name=value...`` with the options of `main`, and needs only the
+standard library. All keys are stored first. Then each worker, a process, keeps one operation under
+way on each of its connections: so many SETs, so many GETs, and again, of keys drawn at random. A
+latency runs from just before a request is written until all of its answer has been read; an answer
+that waits while the worker serves its other connections gets older meanwhile, as in any client with
+an event loop. Operations that begin in the measured time count, and the load lasts until the last
+is answered. It prints a line of JSON, made of all operations, and below it rows of some that are
 spread evenly over them.
 """
 
@@ -165,13 +159,6 @@ def run(number: int, begin: int, end: int) -> dict[str, Any]:
     }
 
 
-def connect(load: SimpleNamespace) -> socket.socket:
-    """Return a connection with TCP_NODELAY."""
-    one = socket.create_connection((load.address, load.port), timeout=PATIENCE)
-    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return one
-
-
 def fill(load: SimpleNamespace, connection: socket.socket) -> None:
     """Store every key, so that every GET finds a value."""
     request, answer = PROTOCOLS[load.protocol]
@@ -225,12 +212,21 @@ def report(load: SimpleNamespace, workers: list[dict[str, Any]]) -> None:
 
 
 def main(protocol: str, *options: str) -> None:
-    """Fill, measure and report."""
+    """Fill, measure and report.
+
+    Options are address, port, seconds and warmup; workers and connections of each; size and number
+    of keys; sets and gets in turns; and rows.
+    """
     given = dict(option.split("=", 1) for option in options)
     address = given.pop("address")
     numbers = {k: float(value) if k in TIMES else int(value) for k, value in given.items()}
     load = SimpleNamespace(protocol=protocol, address=address, **numbers)
-    sockets = [connect(load) for _ in range(load.workers * load.connections)]
+    at = address, load.port
+    sockets = [
+        socket.create_connection(at, PATIENCE) for _ in range(load.workers * load.connections)
+    ]
+    for one in sockets:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     fill(load, sockets[0])
     STATE.load, STATE.sockets = load, [sockets[n :: load.workers] for n in range(load.workers)]
     random = Random(1)

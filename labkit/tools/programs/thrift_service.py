@@ -1,24 +1,16 @@
 """An Apache Thrift service and its clients, for Debian's python3 with python3-thrift.
 
-The service, in Thrift's own language::
-
-    service Echo {
-        void nothing()
-        void receive(1: binary data)
-        binary send(1: i32 size)
-    }
-
-Structs are those of ``thrift --gen py:dynamic``, and are read and written by the library, by its
-compiled protocol where that is installed. The text of this file is the argument of ``python3 -c``,
-so that the same program runs in a container, in a chroot, on a host and on the generator::
+Its calls are ``void nothing()``, ``void receive(1: binary data)`` and ``binary send(1: i32 size)``.
+Structs are those of ``thrift --gen py:dynamic``, read and written by the library, by its compiled
+protocol where that is installed. The text of this file is the argument of ``python3 -c``, so that
+the same program runs in a container, in a chroot, on a host and on the generator::
 
     serve port=9090
     closed address=A port=9090 call=nothing size=0 calls=10000 warmup=500 log=L pause=0
     open ... rate=2000
     busy seconds=0
 
-At the end a client prints one line of JSON, and writes a row per call to its log (``-``: below that
-line). Its times are those of its monotonic clock.
+A client prints a line of JSON, and writes a row per call to its log (``-``: below that line).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,3 +100,18 @@ def test_a_cold_traversal_is_one_without_a_warm_up() -> None:
     assert cold.samples_in_stdout and cold.target == ""
     slow = file_operations.write(size_b=1, count=100, flush="fsync")
     assert slow.seconds > file_operations.write(size_b=1, count=100).seconds
+
+
+def test_dirty_pages_are_written_and_ls_is_loaded_before_a_cold_listing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, _, text, operation, options = file_operations.traverse("/data/tree", files=9).argv
+    program: dict[str, Any] = {"__name__": "program"}
+    exec(compile(text, "file_operations", "exec"), program)
+    calls: list[str] = []
+    monkeypatch.setattr(os, "sync", lambda: calls.append("sync"))
+    program["listing"] = lambda path: calls.append(path) or 7
+    program["main"](operation, options)
+    synced, empty, listed = calls
+    assert (synced, listed) == ("sync", "/data/tree") and empty != listed
+    assert file_operations.parse(capsys.readouterr().out).samples["latency_ns"].tolist() == [7]

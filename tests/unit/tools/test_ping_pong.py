@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recordings import ADDRESS, read
 
+from labkit.campaign.window import thinned
 from labkit.errors import ToolOutput, UsageError
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Target
@@ -72,6 +73,23 @@ def test_a_pause_of_an_end_is_flagged() -> None:
     head, text = "packet, txTime(sec), rxTime(sec), latency(usec)\n", read("sockperf-block.txt")
     (flag,) = sockperf.parse(text, head + table, messages=500).flags  # it is after those kept
     assert flag.startswith("pause of 1.50 s, 0.07 s after the first message")
+
+
+@pytest.mark.parametrize(
+    ("want", "rows"),
+    [(5, [3, 7, 11, 15, 18]), (10, [1, 3, 5, 7, 9, 11, 13, 15, 17, 18]), (30, [*range(19)])],
+)
+def test_the_rows_that_are_kept_are_spread_evenly_over_the_window(
+    tmp_path: Any, want: int, rows: list[int]
+) -> None:
+    path, log = tmp_path / "log", read("sockperf-block.log")
+    assert LocalHost().run(*thinned(str(path), want)).stdout == ""
+    path.write_text(log)
+    text = LocalHost().run(*thinned(str(path), want)).stdout
+    numbers = [int(line.split(",")[0]) for line in text.splitlines() if line[:1].isdigit()]
+    assert numbers == rows and text.startswith(log.partition("packet, tx")[0])
+    measurement = sockperf.parse(read("sockperf-block.txt"), text, messages=want)
+    assert len(measurement.samples["rtt_ns"]) == len(rows)
 
 
 def raw(name: str) -> np.ndarray:

@@ -28,7 +28,8 @@ def ran(*spans: Span, name: str = "rate", cut: Any = (), late: Any = ()) -> Repe
         for place, (start, end, value) in enumerate(spans)
     ]
     whole = [one for one in found if not (one.cut or one.late)]
-    return Repeated({}, repeat.means(whole), iterations=tuple(found))
+    measured = repeat.means([one.metrics for one in whole])
+    return Repeated({}, measured, iterations=tuple(found))
 
 
 def printed(*lines: dict[str, Any]) -> str:
