@@ -318,6 +318,12 @@ def docker(network: str = "host", limits: Limits | None = None, storage: str = "
         Control-group limits and scheduling class.
     storage : str
         Where ``/data`` is stored: one of `DRIVERS` or `MOUNTS`.
+
+    Examples
+    --------
+    >>> from labkit import docker
+    >>> [str(docker(network)) for network in ("host", "nat")]
+    ['docker host', 'docker nat']
     """
     return Placement("docker", network, "", limits or Limits(), storage)
 

@@ -52,7 +52,7 @@ def dask(tmp_path: Path) -> Iterator[Dask]:
     home = tmp_path / "project"
     (home / MARK).parent.mkdir(parents=True)
     (home / MARK).touch()
-    with LocalCluster(n_workers=0, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
         found = Dask(cluster.scheduler_address, home)
         try:
             yield found
