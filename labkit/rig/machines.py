@@ -98,11 +98,13 @@ def sweep(file: RigFile, role: str, host: Host) -> list[str]:
         removed += [str(outcome) for outcome in restore(host, label="trial-")]
         if machine.socket:
             removed += [f"firewall rule {rule}" for rule in withdraw(host, "trial-")]
-    steps = networks.undo_steps(host, networks.undo_folders(f"{machine.scratch}/jobs", role))
-    removed += [f"network {step}" for step in steps]
     if machine.socket:
         found = engine.remove_containers(host, machine.socket, check=True)
         removed += [f"container {container}" for container in found]
+    # After the containers, since an engine keeps a network that one of them is on.
+    steps = networks.undo_steps(host, networks.undo_folders(f"{machine.scratch}/jobs", role))
+    removed += [f"network {step}" for step in steps]
+    if machine.socket:
         storage.clear(host, machine.socket, f"{machine.scratch}/storage")
     host.run("rm", "-rf", "--", f"{machine.scratch}/jobs")
     images.forget_logs(host, f"{machine.scratch}/images")

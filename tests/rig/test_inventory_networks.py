@@ -128,6 +128,15 @@ def test_the_next_user_removes_networks_of_a_killed_campaign(
         killed.enter_context(rig.peer(["net"]))
         killed.enter_context(rig.networks(("macvlan", "nat", "overlay")))
         assert network_state(rig) != before
+        # An engine keeps a network that a container is on.
+        image, socket = rig.targets["sut"].images["net"].reference, str(rig.targets["sut"].engine)
+        options = (
+            "--label=labkit=trial-1-x",
+            "--network=labkit-macvlan",
+            "--cgroup-parent=/labkit",
+        )
+        run = ("run", "--detach", "--pull=never", *options, image, "sleep", "600")
+        LocalHost().run("docker", "--host", socket, *run)
         again = MachineRig.attach(machines[0] / "rig.toml", say=lines.append)
         again.close()
         assert network_state(rig) == before
