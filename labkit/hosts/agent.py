@@ -14,14 +14,14 @@ import http.client
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 #: The program of ``python3 -ISc``. The request has this file compiled, for hosts with the same
 #: version of Python, since that takes longer than most calls; and its source, for others.
@@ -126,12 +126,26 @@ def _processes(folder: str) -> tuple[int, int]:
 
 
 def _ended(folder: str, seconds: float = 0.0) -> bool:
-    """Wait until no supervisor holds the lock of a job; tell whether that is so."""
+    """Wait, asleep, for the end of a job's supervisor; tell whether it has ended."""
+    if _unlocked(folder):
+        return True
+    # As long as it holds the lock, its number cannot belong to another process.
+    _, supervisor = _processes(folder)
+    with contextlib.suppress(ProcessLookupError):
+        if supervisor:
+            select.select([os.pidfd_open(supervisor)], [], [], seconds)
+    return _unlocked(folder)
+
+
+def _unlocked(folder: str) -> bool:
     try:
         with Path(folder, "lock").open("rb") as lock:
-            return _locked(lock, fcntl.LOCK_SH, seconds)
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     except FileNotFoundError:
-        return True
+        pass
+    return True
 
 
 def await_output(folder: str, pattern: str, seconds: float) -> bool:
@@ -208,18 +222,6 @@ def _signal(pids: list[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, number)
-
-
-def _locked(file: IO[bytes], kind: int, seconds: float) -> bool:
-    """Lock a file within a time, asleep; tell whether that worked."""
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        waiting = threading.Thread(target=fcntl.flock, args=(file, kind), daemon=True)
-        waiting.start()
-        waiting.join(seconds)
-        return not waiting.is_alive()
-    return True
 
 
 # Settings: recorded and synced before they are changed, restored where the value is still ours.
@@ -315,8 +317,7 @@ def _journal(journal: str) -> Iterator[list[dict[str, str]]]:
     """Lock a journal, and return its entries."""
     Path(journal).mkdir(parents=True, exist_ok=True)
     with Path(journal, "lock").open("ab") as lock:
-        if not _locked(lock, fcntl.LOCK_EX, 30):
-            raise OSError(f"the journal in {journal} stays locked")
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield pending(journal)
 
 

@@ -16,7 +16,7 @@ import pytest
 from sshd import alive
 
 from labkit.errors import CommandFailed, UsageError
-from labkit.hosts import LocalHost, labelled, script, start_job, stop_labelled
+from labkit.hosts import LocalHost, agent, labelled, script, start_job, stop_labelled
 from labkit.hosts.jobs import Job
 
 pytestmark = [pytest.mark.rig, pytest.mark.apart]
@@ -122,6 +122,13 @@ def test_a_job_is_ended_at_its_time_limit(start: Callable[..., Job]) -> None:
     result = start("sh", "-c", 'trap "" TERM; sleep 300 & echo $!; sleep 300').wait(1)
     assert result.timed_out and not alive(int(result.stdout))
     assert start("labkit-no-such-program").wait(10).status == 127
+
+
+def test_a_running_job_can_be_read_at_any_time(start: Callable[..., Job]) -> None:
+    job = start("sleep", "300")
+    for _ in range(300):
+        assert agent.wait(job.directory)["state"] == "running"
+    job.stop()
 
 
 def test_only_one_job_per_directory(start: Callable[..., Job]) -> None:
