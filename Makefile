@@ -51,7 +51,7 @@ bench: setup ## Measure the overhead of the harness
 simulate: setup ## Simulate claims: how often a word is wrong (quick: ARGS=--quick)
 	$(BIN)/python benchmarks/simulate.py $(ARGS)
 
-chaos: setup ## Kill and break campaigns, as root (ARGS="--minutes 8 --seed 3 --append FILE")
+chaos: setup ## Kill campaigns at random moments, as root (ARGS="--seed 3 --kills 100")
 	$(BIN)/python benchmarks/chaos.py $(ARGS)
 
 lint: setup ## Check style and types

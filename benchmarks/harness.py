@@ -10,107 +10,92 @@ Example: make bench, or: .venv/bin/python benchmarks/harness.py --pairs 20
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
-import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
-from labkit import Rig, bare, compare, docker
-from labkit.campaign.runner import pinned_to_harness
-from labkit.campaign.trial import Trial
-from labkit.design import Condition
-from labkit.rig import engine, netns
+from labkit import Placement, Rig, Study, bare, compare, docker, treatments
+from labkit.rig import engine
 from labkit.tools import sockperf
 
 MESSAGES = 5_000
-CONDITIONS = [
-    (bare("clean"), "spin"),
-    (docker("host"), "spin"),
-    (docker("host"), "block"),
-]
-
-BY_HAND_BARE = """
-on=/run/netns/labkit-clean
-nsenter --net=$on taskset -c "$1" $2 >/dev/null 2>&1 &
-server=$!
+CONDITIONS = [(bare("clean"), "spin"), (docker("host"), "spin"), (docker("host"), "block")]
+#: The server, on its CPUs, by its placement's engine.
+SERVERS = {
+    "bare": 'nsenter --net=$on taskset -c "$1" $2 >/dev/null 2>&1 & server=$!',
+    "docker": 'server=$(docker run -d --network host "$7" taskset -c "$1" $2)',
+}
+ENDS = {"bare": "kill $server; wait $server || true", "docker": "docker rm -f $server >/dev/null"}
+BY_HAND = """
+on=/run/netns/labkit-{host}
+{server}
 until nsenter --net=$on ss -lunH "sport = 11111" | grep -q .; do sleep 0.01; done
 nsenter --net=/run/netns/labkit-generator taskset -c "$3" $4 --full-log "$5" >"$6"
-kill $server; wait $server || true
-"""
-
-BY_HAND_DOCKER = """
-on=/run/netns/labkit-sut
-id=$(docker run -d --network host "$7" taskset -c "$1" $2)
-until nsenter --net=$on ss -lunH "sport = 11111" | grep -q .; do sleep 0.01; done
-nsenter --net=/run/netns/labkit-generator taskset -c "$3" $4 --full-log "$5" >"$6"
-docker rm -f "$id" >/dev/null
+{end}
 """
 
 
-def by_hand(lab: Rig, placement, wait: str, folder: Path) -> np.ndarray:
-    """Run the condition as a person would, and read the same log."""
+def by_hand(lab: Rig, placement: Placement, wait: str, folder: Path) -> dict[str, float]:
+    """Measure a condition as a person would, and read the same log."""
     address = lab.target(placement).address
     client = sockperf.ping_pong(address, messages=MESSAGES, size=64, wait=wait)
     command = " ".join(client.argv[: client.argv.index("--full-log")])
     server = " ".join(sockperf.server(wait).argv)
     log, out = folder / "log", folder / "out"
-    script = BY_HAND_BARE if placement.runtime == "bare" else BY_HAND_DOCKER
+    script = BY_HAND.format(
+        host="clean" if placement.runtime == "bare" else "sut",
+        server=SERVERS[placement.runtime],
+        end=ENDS[placement.runtime],
+    )
     image = lab.targets["sut"].images["net"].reference
     cpus = lab.cpu_map["sut"], lab.cpu_map["generator"]
     argv = ["sh", "-ec", script, "hand", cpus[0], server, cpus[1], command, log, out, image]
-    environment = {
-        "DOCKER_HOST": engine.SOCKET,
-        "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    }
     # The scheduler's mask is inherited: without this a person's shell would differ from labkit's
     # hosts, whose daemons may use every CPU.
-    whole = ["taskset", "-c", netns.all_cpus(), *map(str, argv)]
+    whole = ["taskset", "-c", f"0-{os.cpu_count() - 1}", *map(str, argv)]
+    environment = {"DOCKER_HOST": engine.SOCKET, "PATH": os.environ["PATH"]}
+    began = time.monotonic()
     subprocess.run(whole, check=True, env=environment, timeout=120)
-    return sockperf.parse(out.read_text(), log.read_text(), messages=MESSAGES).samples["rtt_ns"]
+    rtt = sockperf.parse(out.read_text(), log.read_text(), messages=MESSAGES).samples["rtt_ns"]
+    return {"median_ns": float(np.median(rtt)), "seconds": time.monotonic() - began}
 
 
-def by_labkit(
-    lab: Rig, placement, wait: str, label: str, runtimes: dict
-) -> tuple[np.ndarray, dict]:
-    """Run the condition as a study does."""
-    levels = (("placement", placement), ("affinity", "split"), ("wait", wait))
-    trial = Trial(lab, Condition(levels), {}, label, runtimes)
-    with trial.serve(sockperf.server(wait), placement) as server:
-        client = sockperf.ping_pong(server.address, messages=MESSAGES, size=64, wait=wait)
-        measurement = trial.measure(client)
-    return measurement.samples["rtt_ns"], trial.record
+def ping(trial: Any) -> Any:
+    """Run a trial as a study does."""
+    with trial.serve(sockperf.server(trial.wait), trial.placement) as server:
+        client = sockperf.ping_pong(server.address, messages=MESSAGES, size=64, wait=trial.wait)
+        return trial.measure(client)
+
+
+def by_labkit(lab: Rig, placement: Placement, wait: str, folder: Path) -> dict[str, float]:
+    """Measure a condition as a study of its own."""
+    study = Study(
+        "harness",
+        ping,
+        factors={"placement": [placement], "wait": [wait], "affinity": ["split"]},
+        treatments={"affinity": treatments.Pinning()},
+    )
+    row = study.plan(lab, blocks=1, seed=1).run(folder, new=True).ok.iloc[-1]
+    found = {"median_ns": row["rtt_ns_median"], "seconds": row["seconds"]}
+    return found | {"wakeups": row["harness_wakeups"]}
 
 
 def pairs(lab: Rig, count: int, folder: Path) -> pd.DataFrame:
     """Measure every condition both ways, `count` times, in an order that is drawn."""
-    draw, rows, runtimes = random.Random(2015), [], {}
-    with pinned_to_harness(lab), tqdm(total=2 * count * len(CONDITIONS), unit="trial") as bar:
-        for block in range(count):
-            for placement, wait in draw.sample(CONDITIONS, len(CONDITIONS)):
-                for way in draw.sample(["by hand", "labkit"], 2):
-                    began, record = time.monotonic(), {}
-                    if way == "by hand":
-                        rtt = by_hand(lab, placement, wait, folder)
-                    else:
-                        label = f"trial-bench-{block}"
-                        rtt, record = by_labkit(lab, placement, wait, label, runtimes)
-                    rows.append(
-                        {
-                            "condition": f"{placement.label}, {wait}",
-                            "block": block,
-                            "way": way,
-                            "median_ns": float(np.median(rtt)),
-                            "seconds": time.monotonic() - began,
-                            "wakeups": record.get("mechanisms", {}).get("harness_wakeups"),
-                            "window": record.get("window_seconds"),
-                        }
-                    )
-                    bar.update()
+    draw, rows = random.Random(2015), []
+    ways = {"by hand": by_hand, "labkit": by_labkit}
+    for block in range(count):
+        for placement, wait in draw.sample(CONDITIONS, len(CONDITIONS)):
+            for way in draw.sample([*ways], len(ways)):
+                keys = {"condition": f"{placement.label}, {wait}", "block": block, "way": way}
+                rows.append(keys | ways[way](lab, placement, wait, folder))
     return pd.DataFrame(rows)
 
 
@@ -120,21 +105,16 @@ def show(frame: pd.DataFrame) -> None:
         options = {"condition": "way", "baseline": "by hand"}
         medians = compare(rows, value="median_ns", **options).iloc[0]
         seconds = compare(rows, value="seconds", **options).iloc[0]
-        ours = rows[rows.way == "labkit"]
-        print(f"\n{condition}: {medians.n_blocks} pairs")
+        wakeups = rows.loc[rows["way"] == "labkit", "wakeups"]
         print(
+            f"\n{condition}: {medians.n_blocks} pairs\n"
             f"  median round trip, labkit / by hand: {medians.estimate:.4f} "
-            f"[{medians.low:.4f}, {medians.high:.4f}]: {medians.verdict}"
-        )
-        print(f"  smallest margin these pairs decide: {medians.margin_decidable:.1%}")
-        print(
-            f"  wake-ups of the harness in a window of {ours.window.median():.1f} s: "
-            f"median {ours.wakeups.median():.0f}, largest {ours.wakeups.max():.0f}"
-        )
-        print(
-            f"  seconds a trial: {ours.seconds.median():.2f} against "
-            f"{rows[rows.way == 'by hand'].seconds.median():.2f}: ratio {seconds.estimate:.2f} "
-            f"[{seconds.low:.2f}, {seconds.high:.2f}]"
+            f"[{medians.low:.4f}, {medians.high:.4f}]: {medians.verdict}\n"
+            f"  smallest margin these pairs decide: {medians.margin_decidable:.1%}\n"
+            f"  seconds of a trial, labkit / by hand: {seconds.estimate:.2f} "
+            f"[{seconds.low:.2f}, {seconds.high:.2f}]\n"
+            f"  wake-ups of the harness in a window: median {wakeups.median():.0f}, "
+            f"largest {wakeups.max():.0f}"
         )
 
 
@@ -143,11 +123,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=12, help="pairs a condition (default 12)")
     given = parser.parse_args()
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder, Rig.open("virtual") as lab:
         show(pairs(lab, given.pairs, Path(folder)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""What may be done in the middle of a window: by `test_tampering.py` and benchmarks/chaos.py."""
+"""What may be done in the middle of a window, by `test_tampering.py`."""
 
 from __future__ import annotations
 

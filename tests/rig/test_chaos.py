@@ -1,4 +1,4 @@
-"""A sample of benchmarks/chaos.py: kills and faults; test_tampering.py has every window."""
+"""A campaign of benchmarks/chaos.py: killed twice, and resumed."""
 
 import subprocess
 import sys
@@ -10,11 +10,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 
 
 @pytest.mark.rig
-def test_nothing_is_lost_left_or_wrong():
-    argv = [sys.executable, str(SCRIPT), "--seed", "25", "--count", "4", "--kills", "1"]
-    argv += ["--kinds", "kills,faults"]
+def test_nothing_is_lost_or_left():
+    argv = [sys.executable, str(SCRIPT), "--seed", "25", "--kills", "2"]
     result = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "| labkit killed" in result.stdout and "| fault: " in result.stdout
-    # Of 4, those that came too late do not count.
-    assert int(result.stdout.splitlines()[-1].split(" | ")[1]) >= 2, result.stdout
+    assert result.stdout.endswith(" 0 lost, leaked, left or wrong\n")
