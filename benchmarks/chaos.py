@@ -47,7 +47,7 @@ from labkit.hosts import LocalHost
 from labkit.hosts.journal import DIRECTORY as JOURNAL
 from labkit.hosts.journal import Journal
 from labkit.placement import Placement, waiting
-from labkit.rig import clean, lock, netns, teardown, virtual
+from labkit.rig import clean, lock, netns, teardown
 from labkit.tools.base import Client, Measurement
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "rig"))
@@ -55,16 +55,13 @@ from tampering import CASES, Case, Scene, run_case
 
 #: Samples of a short trial; their values are their numbers.
 SAMPLES = 200
-#: Phases of a campaign on a rig that stays up, and those that only its own rig has; the longest
-#: time from the beginning of the phase to the signal.
-KEPT = {"placing": 0.3, "measuring": 0.7, "recording": 0.02, "": 6.0}
-OWN = {"planning": 4.0, "taking down": 1.5, "restoring": 0.05, "": 12.0}
+#: Phases of a campaign, and the longest time from the beginning of the phase to the signal.
+PHASES = {"placing": 0.3, "measuring": 0.7, "recording": 0.02, "planning": 1.0}
+PHASES |= {"taking down": 0.5, "restoring": 0.05, "": 8.0}
 #: Runs after which a broken campaign must have reached its end.
 RESUMES = 3
 #: Seconds after which a campaign hangs.
 PATIENCE = 240.0
-#: Of so many runs, the last have a rig of their own.
-CYCLE, CYCLE_OWN = 10, 2
 
 # What the machine and each host must be like afterwards. Only settings of the lab are listed.
 _STATE = r"""
@@ -120,7 +117,7 @@ WORDS = ("lost", "leaks", "settings", "wrong")
 def machine() -> dict[str, str]:
     """Return the state of this machine and of the hosts of the rig, after `labkit clean`."""
     with lock.locked(patience=600):
-        clean(say=lambda text: None)
+        clean()
         script = ["sh", "-c", f"JOURNAL={JOURNAL}\n{_STATE}"]
         text = subprocess.run(script, capture_output=True, text=True, check=False).stdout
         record = Journal(LocalHost()).load()
@@ -225,9 +222,8 @@ def announce() -> None:
     runner.Trial.serve = announced_entry("placing", trial.Trial.serve)
     runner.Trial.measure_all = announced("measuring", trial.Trial.measure_all)
     store.Store.add = announced("recording", store.Store.add)
-    virtual.up = announced("planning", virtual.up)
-    virtual.down = announced("taking down", virtual.down)
-    virtual.restore = announced("restoring", virtual.restore)
+    teardown.clean = announced("taking down", teardown.clean)
+    teardown.restore = announced("restoring", teardown.restore)
 
 
 class Process:
@@ -445,13 +441,11 @@ FAULTS = [
     Fault("link down", lambda x: run("ip", "-n", netns.SWITCH, "link", "set", "clean0", "down")),
     Fault("rules flushed", lambda x: run(*IN_SUT, "sh", "-c", "iptables -t nat -F; iptables -F")),
     Fault("control groups removed", lambda x: end_groups()),
-    # The rig that is up was in it; it is taken down by what else is known of it.
-    Fault("journal removed", removed(f"{JOURNAL}/journal"), lambda x: keep_up(kept=False)),
-    Fault("lock removed", removed(lock.MACHINE)),
+    Fault("journal removed", removed(f"{JOURNAL}/journal")),
+    Fault("lock removed", removed(lock.LOCK)),
     Fault("/run/labkit removed", removed(lock.RUN)),
     Fault("folders of jobs removed", removed(netns.DIRECTORY / "jobs")),
     Fault("keys removed", removed(netns.DIRECTORY / "keys")),
-    Fault("state of the rig removed", removed(lock.STATE)),
     Fault("disk full", fill, lambda x: (x / "fill").unlink(missing_ok=True), disk=True),
     # As the kernel does after an error of the disk.
     Fault(
@@ -613,7 +607,7 @@ def run_kills(
     for phase in names:
         longest, number = phases[phase], draw.choice([signal.SIGKILL] * 9 + [signal.SIGSTOP])
         process = process or campaign.start()
-        skip = draw.randrange(3) if phase in KEPT and phase else 0
+        skip = draw.randrange(3) if phase in ("placing", "measuring", "recording") else 0
         there = all(process.until(phase, PATIENCE) for _ in range(skip + 1)) if phase else True
         if there:
             process.until(None, draw.uniform(0, longest))
@@ -694,19 +688,8 @@ def run_window(campaign: Campaign, case: Case, draw: random.Random) -> None:
     campaign.resume()
 
 
-def keep_up(kept: bool) -> None:
-    """Have a rig that stays up, or none."""
-    with lock.locked(patience=600):
-        clean(say=lambda text: None)
-        state = lock.read_state()
-        if kept and state is None:
-            virtual.up(keep=True)
-        elif not kept and state is not None:
-            virtual.down()
-
-
 def deck(seed: int, kinds: Iterable[str]) -> list[Fault | Case | None]:
-    """Return what runs on a kept rig suffer, in the order of a seed; None is kills."""
+    """Return what runs suffer, in the order of a seed; None is kills."""
     cards: list[Fault | Case | None] = []
     cards += FAULTS if "faults" in kinds else []
     cards += WINDOWS if "windows" in kinds else []
@@ -716,20 +699,14 @@ def deck(seed: int, kinds: Iterable[str]) -> list[Fault | Case | None]:
     return cards
 
 
-def run_one(
-    seed: int, number: int, kinds: Iterable[str], kills: int, states: dict[bool, Any]
-) -> Row:
-    """Do the run of a number; `states` are those of the machine with a rig and without."""
+def run_one(seed: int, number: int, kinds: Iterable[str], kills: int) -> Row:
+    """Do the run of a number."""
     began, draw = time.monotonic(), random.Random(f"{seed}:{number}")
     cards = deck(seed, kinds)
-    own = "kills" in kinds and number % CYCLE >= CYCLE - CYCLE_OWN
-    turn = number // CYCLE * (CYCLE - CYCLE_OWN) + number % CYCLE if "kills" in kinds else number
-    card = None if own else cards[turn % len(cards)]
+    card = cards[number % len(cards)]
     kind = "kill" if card is None else "fault" if isinstance(card, Fault) else "window"
-    row = Row(seed, number, kind + (", own rig" if own else ""), "")
-    keep_up(not own)
-    if own not in states:
-        states[own] = machine()
+    row = Row(seed, number, kind, "")
+    before = machine()
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         folder = Path(name)
         if isinstance(card, Case):
@@ -738,14 +715,12 @@ def run_one(
             run_fault(Campaign(folder, row, 2), card, draw)
         else:
             campaign = Campaign(folder, row, kills)
-            run_kills(campaign, OWN if own else KEPT, draw, kills)
+            run_kills(campaign, PHASES, draw, kills)
             campaign.resume()
             count_alarms(campaign)
-    keep_up(not own)  # a rig whose state was removed is down
     after = machine()
-    row.leaks += changed(states[own], after, settings=False)
-    row.settings += changed(states[own], after, settings=True)
-    states[own] = after
+    row.leaks += changed(before, after, settings=False)
+    row.settings += changed(before, after, settings=True)
     row.seconds = round(time.monotonic() - began, 1)
     return row
 
@@ -789,13 +764,13 @@ def main() -> int:
         return 0
     print(f"--seed {given.seed}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the rig is taken down
-    began, rows, states = time.monotonic(), [], dict[bool, Any]()
+    began, rows = time.monotonic(), []
     numbers = range(given.first, given.first + given.count)
     try:
         for number in numbers if given.only is None else [given.only]:
             if time.monotonic() - began > 60 * given.minutes:
                 break
-            row = run_one(given.seed, number, given.kinds.split(","), given.kills, states)
+            row = run_one(given.seed, number, given.kinds.split(","), given.kills)
             rows.append(asdict(row))
             bad = {word: rows[-1][word] for word in WORDS if rows[-1][word]}
             count = f"{row.kills} kills" if row.kind.startswith("kill") else ""
@@ -806,7 +781,7 @@ def main() -> int:
                 with given.append.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
     finally:
-        keep_up(kept=False)
+        machine()
     print(table(rows))
     return int(any(row[word] for row in rows for word in WORDS))
 

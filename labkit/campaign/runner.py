@@ -145,7 +145,6 @@ class Runner:
             }
             measurement = result or Measurement({})
             flags = trial.record["flags"]  # of the windows; a protocol may add others
-            flags += [f"afterwards {text}" for text in self._mend(error)]
             flags += [flag for flag in measurement.flags if flag not in flags]
             numbered = {"trial": keys["trial"], "attempt": attempt, **keys}
             rows = make_rows(numbered, condition, outcome, trial.record, measurement)
@@ -216,15 +215,6 @@ class Runner:
                 remedy="`labkit run` opens the rig again and goes on by itself; in JupyterLab, run "
                 "the notebook again",
             )
-
-    def _mend(self, error: Exception | None) -> list[str]:
-        """Return what was started again of the rig after a trial that failed."""
-        if error is None or isinstance(error, HostUnreachable):
-            return []
-        try:
-            return self.rig.mend()
-        except LabkitError as problem:  # the next attempt says more
-            return [f"the rig could not be mended: {problem.what}"]
 
 
 def run_protocol(

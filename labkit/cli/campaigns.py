@@ -188,20 +188,15 @@ def _leave_sut(running: Sequence[progress.Campaign]) -> None:
 
 
 def _rig() -> dict[str, Any]:
-    """Return whether the virtual rig is up, and which process uses this machine's rig."""
+    """Return which process uses this machine's rig."""
     from labkit.rig import lock  # not for --help: it imports the rig's package
 
-    state, user = lock.read_state(), lock.current_holder()
-    virtual = "no" if state is None else "yes" if state.get("ready") else "being made"
-    who = "" if user is None else lock.describe_process(user)
-    return {"virtual": virtual, "used_by": user, "user": who}
+    user = lock.current_holder()
+    return {"used_by": user, "user": "" if user is None else lock.describe_process(user)}
 
 
 def _rig_text(rig: Mapping[str, Any]) -> str:
-    texts = {"yes": "the virtual rig is up", "no": "the virtual rig is down"}
-    state = texts.get(rig["virtual"], "the virtual rig is coming up, or was interrupted doing so")
-    user = rig["used_by"]
-    return f"{state}, used by {rig['user'] if user else 'nobody'}"
+    return f"the rig of this machine is used by {rig['user'] or 'nobody'}"
 
 
 COMMANDS = (run, status)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labkit.cli.options import RIG, rig_file, rig_spec, say
+from labkit.cli.options import RIG, rig_file, say
 from labkit.errors import LabkitError, UsageError, suggestion
 
 if TYPE_CHECKING:
@@ -66,11 +66,6 @@ def restore(path: Path | None) -> None:
     from labkit.rig import lock
 
     with lock.locked():
-        if path is None and _is_up():
-            raise UsageError(
-                "the virtual rig is up, and its settings belong to it",
-                remedy="labkit rig down restores them",
-            )
         by_role = machines.restore_settings(path) if path else {"": undo(LocalHost())}
     _show_by_role(by_role, "nothing to restore")
     if any(not outcome.ok for outcomes in by_role.values() for outcome in outcomes):
@@ -115,7 +110,7 @@ def clean(images: bool, path: Path | None) -> None:
         click.echo("not root: no rig was made from here")
         return
     with lock.locked():
-        removed = remove(say=say)
+        removed = remove()
         if images and (stored := storage.forget(LocalHost())):
             removed.append(stored)
     _show_by_role({"": removed}, "nothing was left")
@@ -123,7 +118,7 @@ def clean(images: bool, path: Path | None) -> None:
 
 @click.group("rig")
 def rig() -> None:
-    """Bring the virtual rig up, show it, take it down; prepare and check machines of one's own."""
+    """Prepare machines of one's own, and open a shell on a host while a rig is open."""
 
 
 @rig.command(
@@ -147,93 +142,6 @@ def rig_prepare(path: Path, install: bool) -> None:
     _show_states(states)
 
 
-@rig.command("up", epilog="Examples: labkit rig up | labkit rig up --rig rig.toml")
-@click.option("--rig", "spec", default="", metavar="RIG", help="A rig.toml.")
-def rig_up(spec: str) -> None:
-    """Bring the virtual rig up; it stays until `labkit rig down`.
-
-    With --rig the machines of the file are opened as a study opens them, and closed
-    again: every check is made, what a killed campaign left is removed, and images are unpacked.
-    """
-    from labkit.rig import Rig, clean, lock, virtual
-
-    if spec:
-        with Rig.open(rig_spec(spec), say=say) as opened:
-            for line in (*opened.links, *opened.caveats):
-                click.echo(line)
-            for name, why in opened.missing.items():
-                click.echo(f"not {name}: {why}")
-        return
-    with lock.locked():
-        clean(say=say)
-        if _is_up():
-            say("the rig is up already")
-        else:
-            virtual.up(keep=True, say=say)
-    _show_rig()
-
-
-#: The columns of `labkit doctor --rig` that change from day to day.
-_STATUS = ("reached", "as the file says", "engine", "left over")
-
-
-@rig.command("status")
-@RIG
-def rig_status(path: Path | None) -> None:
-    """Show whether the rig is up, who uses it, its hosts and its CPU map."""
-    if path is None:
-        _show_rig()
-        return
-    from labkit import machines
-
-    states = machines.check(path)
-    for state in states:
-        state.values = {name: state.values.get(name, "-") for name in _STATUS}
-        if state.ok:
-            state.notes, state.packages = [], []
-    _show_states(states)
-    _show_user()
-
-
-def _is_up() -> bool:
-    from labkit.rig import lock
-
-    return bool((lock.read_state() or {}).get("ready"))
-
-
-def _show_rig() -> None:
-    from labkit.rig import lock, netns, virtual
-
-    if not _is_up():
-        starting = " (it is coming up)" if lock.read_state() else ""
-        click.echo(f"the virtual rig is down{starting}")
-        _show_user()
-        return
-    # No command runs on the hosts, since a campaign may be measuring on them.
-    for role, ports in netns.PORTS.items():
-        addresses = [text.partition("/")[0] for port in ports for text in port.addresses]
-        engine = " with Docker Engine" if role == "sut" else ""
-        click.echo(f"{role:10} {', '.join(addresses)}{engine}")
-    click.echo("CPUs: " + ", ".join(f"{role} {cpus}" for role, cpus in virtual.cpu_map().items()))
-    _show_user()
-
-
-def _show_user() -> None:
-    from labkit.rig import lock
-
-    user = lock.current_holder()
-    click.echo(f"used by {lock.describe_process(user) if user else 'nobody'}")
-
-
-@rig.command("down")
-def rig_down() -> None:
-    """Take the virtual rig down, and undo every setting that it changed."""
-    from labkit.rig import lock, virtual
-
-    with lock.locked():
-        virtual.down(say=say)
-
-
 @rig.command(
     "shell",
     epilog="Examples: labkit rig shell sut | labkit rig shell --rig rig.toml generator ip addr",
@@ -253,8 +161,8 @@ def rig_shell(path: Path | None, host: str, command: tuple[str, ...]) -> None:
         raise SystemExit(subprocess.run(argv, check=False).returncode)
     if host not in netns.PORTS:
         raise UsageError(f"no host called {host!r}", remedy=suggestion(host, netns.PORTS))
-    if not _is_up():
-        raise LabkitError("the virtual rig is down", remedy="labkit rig up")
+    if not netns.existing():
+        raise LabkitError("no virtual rig is open", remedy="labkit run opens one while it measures")
     shell = list(command) or [os.environ.get("SHELL", "/bin/sh")]
     environment = {**os.environ, **({"DOCKER_HOST": engine.SOCKET} if host == "sut" else {})}
     argv = ["nsenter", f"--net={netns.namespace(host)}", *shell]

@@ -89,9 +89,6 @@ def _engine(say: Say) -> Iterator[str]:
             why=why,
             remedy="as root: apt-get install docker.io",
         )
-    if (lock.read_state() or {}).get("ready"):  # the rig's engine has them, and locks their folder
-        yield engine.SOCKET
-        return
     local = LocalHost()
     images.ensure_images(local, say)
     with engine.building_daemon(local) as socket:

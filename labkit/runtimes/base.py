@@ -49,7 +49,7 @@ class Instance:
             raise PlacementError(
                 f"the root file system of image {self.workload.image!r} is missing",
                 where=f"host {self.target.host.name}",
-                remedy="labkit rig up builds it from containers/",
+                remedy="open the rig anew, which builds it from containers/",
             )
         return image.rootfs
 

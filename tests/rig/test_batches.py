@@ -83,7 +83,7 @@ def test_a_run_without_a_terminal_is_shown_ended_and_resumed(
     (one,) = seen["campaigns"]
     assert (code, one["state"], one["study"]) == (0, "running", "interference"), log.read_text()
     assert one["run"]["pid"] == seen["rig"]["used_by"] and one["done"] >= 1
-    assert one["left_seconds"] > 0 and seen["rig"]["virtual"] == "yes"
+    assert one["left_seconds"] > 0
     assert process.wait(PATIENCE) == 1
     assert "labkit: interrupted; what was measured is kept" in log.read_text()
     assert "Traceback" not in log.read_text()

@@ -28,13 +28,11 @@ def describe(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(namespaces: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(namespaces: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a directory with a rig.toml of the virtual rig's namespaces."""
     folder = tmp_path_factory.mktemp("inventory")
     (folder / "rig.toml").write_text(describe(folder))
     yield folder
-    if namespaces:  # a rig that was up gets its network back
-        engine.make_network(LocalHost())
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from labkit.design import Condition
 from labkit.hosts import LocalHost, labelled
 from labkit.pcap import read
 from labkit.placement import Placement, container, waiting
-from labkit.rig import extra_hosts, inventory, netns, virtual
+from labkit.rig import engine, inventory, netns, virtual
 from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement
 
@@ -51,20 +51,19 @@ def table(folder: Path, role: str, *lines: str) -> str:
 
 @pytest.fixture(scope="module")
 def machines(
-    namespaces: bool, tmp_path_factory: pytest.TempPathFactory
+    namespaces: Rig, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Path, Rig]]:
     """Yield the directory of a rig.toml, and the virtual rig that provides its machines."""
     place = tmp_path_factory.mktemp("inventory")
     with ExitStack() as stack:
-        below = virtual.VirtualRig.attach()
-        stack.callback(below.close)
+        below = namespaces
         stack.enter_context(below.peer(["net"]))
         stack.enter_context(below.collector("sut"))
         # Without the virtual rig's bridge for containers.
         text = re.sub(r"(?m)^bridge_.*\n", "", describe(place))
         root = f'exec_root = "{netns.DIRECTORY}/docker"\n'
         text = text.replace("[hosts.clean]", f"{root}[hosts.clean]")
-        own = (f'engine = "{extra_hosts.PEER_SOCKET}"', f'exec_root = "{netns.DIRECTORY}/peer"')
+        own = (f'engine = "{engine.PEER_SOCKET}"', f'exec_root = "{netns.DIRECTORY}/peer"')
         text += table(place, "peer", *own) + table(place, "collector", 'mirrors = ["sut"]')
         (place / "plain.toml").write_text(text)
         (place / "rig.toml").write_text(text + NETWORKS)
@@ -100,7 +99,7 @@ def network_state(rig: Rig) -> dict[str, list[str]]:
         role: [line for line in lines if not line.startswith(("#", ":"))]
         for role, lines in found.items()
     }
-    for role, socket in (("sut", rig.targets["sut"].engine), ("peer", extra_hosts.PEER_SOCKET)):
+    for role, socket in (("sut", rig.targets["sut"].engine), ("peer", engine.PEER_SOCKET)):
         env = {"DOCKER_HOST": str(socket)}
         names = ("docker", "network", "ls", "--format", "{{.Name}}")
         member = ("docker", "info", "--format", "{{.Swarm.LocalNodeState}}")

@@ -26,14 +26,12 @@ CUTS = [float(text) for text in os.environ.get("LABKIT_CUTS", "5").split(",")]
 
 
 @pytest.fixture(scope="module")
-def own(namespaces: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+def own(namespaces: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     # Without the virtual rig's own network, so that a campaign makes one.
     env = {"DOCKER_HOST": engine.SOCKET}
     LocalHost().run("docker", "network", "rm", engine.NETWORK, env=env)
     with machines(tmp_path_factory.mktemp("machines")) as made:
         yield made
-    if namespaces:
-        engine.make_network(LocalHost())
 
 
 def progress(data: Path) -> dict[str, object]:

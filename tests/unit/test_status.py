@@ -235,7 +235,7 @@ def test_the_command_has_exit_codes_and_json(tmp_path: Path) -> None:
     assert row.split() == [
         *("finished", "s", "2/2", "0", "1/1", "1970-01-01T00:00:10Z", str(tmp_path / "s" / "1"))
     ]
-    assert re.fullmatch(r"rig: .*, used by (nobody|process \d+.*)", rig)
+    assert re.fullmatch(r"rig: .* used by (nobody|process \d+.*)", rig)
     write(tmp_path / "t" / "1", planned=2, done=1, run=run_of(trial="b01-p02"))
     bad = write(tmp_path / "u" / "1", planned=1, done=0, failed=1)
     found = command(tmp_path, "--json")
@@ -244,7 +244,7 @@ def test_the_command_has_exit_codes_and_json(tmp_path: Path) -> None:
     assert [one["state"] for one in record["campaigns"]] == ["finished", "running", "failed"]
     assert record["campaigns"][1]["run"]["pid"] == os.getpid()
     assert record["campaigns"][1]["left_seconds"] == 0 and set(record["rig"]) == {
-        *("virtual", "used_by", "user")
+        *("used_by", "user")
     }
     assert command(bad.parent).returncode == 1
 

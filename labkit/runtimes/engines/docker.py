@@ -67,7 +67,7 @@ class Docker(Runtime):
             raise PlacementError(
                 f"no engine or no image {workload.image!r} on the host",
                 where=f"host {target.host.name}",
-                remedy="labkit rig up starts the engine and builds the image",
+                remedy="open the rig anew, which builds the image",
             )
         argv = script(_START, PREFIX + label, *self._options(instance))
         result = target.host.run(*argv, env=_env(target), check=False)

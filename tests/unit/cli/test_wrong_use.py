@@ -21,7 +21,7 @@ from labkit import cli
         (("rig", "shell", "nosuch"), "one of generator, sut, clean"),
         (("ask", "nosuch"), "one of affinity-spinning"),
         (("nosuch",), "No such command"),
-        (("rig", "up", "--nosuch"), "No such option"),
+        (("clean", "--nosuch"), "No such option"),
     ],
 )
 def test_wrong_use_is_exit_code_2_before_anything_runs(

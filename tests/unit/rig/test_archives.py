@@ -54,7 +54,6 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     monkeypatch.setattr(engine, "building_daemon", daemon)
     monkeypatch.setattr(archives, "LocalHost", Local)
     monkeypatch.setattr(archives, "no_engine", lambda: "")
-    monkeypatch.setattr(archives.lock, "read_state", lambda: None)
     return found
 
 
@@ -94,11 +93,3 @@ def test_an_archive_that_is_kept_needs_no_engine(
     with pytest.raises(RigError, match="cannot make the images") as raised:
         bring(Far())
     assert raised.value.why == "no dockerd is on this machine"
-
-
-def test_where_the_virtual_rig_is_up_its_engine_saves_them(
-    saved: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archives.lock, "read_state", lambda: {"ready": True})
-    bring(Far("labkit/net:1"))
-    assert saved == [("labkit/python:1", engine.SOCKET)]

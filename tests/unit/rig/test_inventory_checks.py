@@ -150,8 +150,7 @@ def test_cpu_maps(inventory: rigfile.Inventory) -> None:
     rig = make_rig(cpu_map=cpus, cpu_notes=notes, shared_kernel=False)
     assert (rig.cpus("sut", "free"), rig.cpus("generator", "split")) == ("0-3", "2")
     table = rig.describe()["cpu_map"]
-    keys = ["generator", "sut", "softirq", "harness", "all.generator", "all.sut"]
-    assert list(table) == keys and table == {**cpus, **notes}
+    assert table == {**cpus, **notes}
     cpus, notes = inventory_checks.cpu_map(inventory.machines, known, shared=True)
     assert cpus["all"] == "0-3" and "harness" in cpus and set(notes) == {"softirq"}
 

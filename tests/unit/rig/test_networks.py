@@ -15,8 +15,8 @@ from labkit.hosts import LocalHost
 from labkit.hosts.target import Target
 from labkit.placement import Workload, docker
 from labkit.rig import Rig, networks, rigfile
+from labkit.rig.netns import LAB
 from labkit.rig.networks import UndoLog
-from labkit.rig.virtual import LAB
 from labkit.runtimes import verify
 from labkit.runtimes.networks import expected
 from labkit.runtimes.verify import Expectation
