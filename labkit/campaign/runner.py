@@ -143,9 +143,7 @@ class Runner:
                 keys["block"],
                 self.treatments,
             )
-            done = trial.attempt(
-                self.protocol, {"trial": name, "attempt": number, **keys}, self._mend
-            )
+            done = trial.attempt(self.protocol, {"trial": name, "attempt": number, **keys})
             store.add(done.record, done.measurement.samples, done.logs)
             _log(done)
             if done.error is None:
@@ -212,15 +210,6 @@ class Runner:
                 remedy="`labkit run` opens the rig again and goes on by itself; in JupyterLab, run "
                 "the notebook again",
             )
-
-    def _mend(self, error: Exception) -> list[str]:
-        """Return what was started again of the rig after a trial that failed."""
-        if isinstance(error, HostUnreachable):
-            return []
-        try:
-            return self.rig.mend()
-        except LabkitError as problem:  # the next attempt says more
-            return [f"the rig could not be mended: {problem.what}"]
 
 
 def _log(done: Attempt) -> None:

@@ -184,16 +184,8 @@ class Trial:
 
     # Running it whole.
 
-    def attempt(
-        self,
-        protocol: Callable[[Trial], Measurement],
-        keys: Mapping[str, Any],
-        mend: Callable[[Exception], Sequence[str]] = lambda error: (),
-    ) -> Attempt:
-        """Run a protocol, and return all that is to be stored of it.
-
-        `keys` begin the rows; `mend` is called after a failure, and returns what it did.
-        """
+    def attempt(self, protocol: Callable[[Trial], Measurement], keys: Mapping[str, Any]) -> Attempt:
+        """Run a protocol, and return all that is to be stored of it; `keys` begin the rows."""
         measurement, error = Measurement({}), None
         started_ns, began = time.time_ns(), time.monotonic()
         try:
@@ -203,8 +195,6 @@ class Trial:
         except Exception as caught:  # any mistake of a protocol is a failed row
             error = caught
         seconds = time.monotonic() - began
-        if error is not None:
-            self.flag(*(f"afterwards {text}" for text in mend(error)))
         self.flag(*(flag for flag in measurement.flags if flag not in self._flags))
         why = _error_record(error) if error else None
         outcome = {

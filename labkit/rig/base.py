@@ -5,13 +5,12 @@ from __future__ import annotations
 import ipaddress
 import math
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from labkit.errors import (
     FenceError,
@@ -42,33 +41,21 @@ _NEEDS = {"clean": "clean-host", "rules": "", "chroot": "chroot", "cgroup": "cgr
 _NEEDS |= {"host": "", "bridge": "layer2", "nat": "nat"}
 
 
-#: Seconds in which an engine, or its containerd, starts again by itself.
-_ENGINE_SECONDS = 20.0
-
-
 def auto() -> str:
     """Return ``"virtual"``; raise `RigError` where this machine and user cannot have it."""
-    if why := kind_of("virtual").unavailable():
-        raise RigError(
-            "this machine and user can have no rig",
-            why=why,
-            remedy="run as root with what labkit doctor lists, in a container with --privileged; "
-            "or name other machines in a rig.toml",
-        )
+    kind_of("virtual").check("virtual")
     return "virtual"
 
 
 def kind_of(spec: str) -> type[Rig]:
     """Return the kind of rig that a specification names; raise `UsageError` if there is none."""
-    kinds = Rig.__subclasses__()
-    for kind in kinds:
+    for kind in Rig.__subclasses__():
         if kind.accepts(spec):
             return kind
-    known = [*(kind.auto_spec for kind in kinds if kind.auto_spec), "auto"]
-    remedy = suggestion(spec, known)
     raise UsageError(
         f"no rig called {spec!r}",
-        remedy=f"{remedy}; virtual:1gbit (any rate), or the path of an inventory (rig.toml)",
+        remedy=f"{suggestion(spec, ('virtual', 'auto'))}; virtual:1gbit (any rate), or the path of "
+        "a rig.toml",
     )
 
 
@@ -99,8 +86,6 @@ class Rig:
         Capabilities that the rig lacks, with the reason.
     at_close : tuple of callable
         What to undo on the hosts before the connections are closed.
-    rate : str
-        The rate that labkit gave its links, as ``tc`` writes it; "" for none.
     possible_networks : mapping of str to Network
         Networks between containers that `networks` can create, with this rig's addresses.
     patience : float
@@ -132,17 +117,11 @@ class Rig:
     caveats: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     at_close: tuple[Callable[[], object], ...] = ()
-    rate: str = ""
     possible_networks: Mapping[str, Network] = field(default_factory=dict)
     mirrored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cpu_notes: Mapping[str, str] = field(default_factory=dict)
     patience: float = 0.0
     nearest_ns: float = math.inf
-
-    #: The specification by which ``auto`` opens this kind; "" where a file has to name the hosts.
-    auto_spec: ClassVar[str] = ""
-    #: Whether each storage driver gets a Docker daemon on this machine.
-    own_daemons: ClassVar[bool] = False
 
     @staticmethod
     @contextmanager
@@ -186,16 +165,11 @@ class Rig:
     @classmethod
     def accepts(cls, spec: str) -> bool:
         """Tell whether a specification names this kind of rig."""
-        return bool(cls.auto_spec) and spec == cls.auto_spec
+        return False
 
     @classmethod
     def check(cls, spec: str) -> None:
         """Raise an error if a specification is wrong or impossible here; connects to nothing."""
-
-    @classmethod
-    def unavailable(cls) -> str:
-        """Return why this machine and user cannot have this kind of rig, or ""."""
-        return ""
 
     @classmethod
     def attach(cls, spec: str | Path, say: Say) -> Rig:
@@ -206,11 +180,8 @@ class Rig:
     @contextmanager
     def opened(cls, spec: str, say: Say) -> Iterator[Rig]:
         """Attach the rig for the duration of a ``with`` block."""
-        rig = cls.attach(spec, say)
-        try:
+        with closing(cls.attach(spec, say)) as rig:
             yield rig
-        finally:
-            rig.close()
 
     @contextmanager
     def changed(self, **attributes: Any) -> Iterator[None]:
@@ -223,19 +194,10 @@ class Rig:
             vars(self).update(before)
 
     def target(self, placement: Placement, at: str = "") -> Target:
-        """Return where a placement goes; a clean baseline goes to a host without an engine.
+        """Return the host of a placement; raise `RigError` where the rig cannot run it.
 
-        Parameters
-        ----------
-        placement : Placement
-        at : str, optional
-            The role of another host to place it on, such as ``peer``; a clean baseline at ``peer``
-            goes to ``clean-peer`` where the rig has it.
-
-        Raises
-        ------
-        RigError
-            The rig cannot run the placement there.
+        A clean baseline goes to a host without an engine. `at` is the role of another host, such
+        as ``peer``; a clean baseline goes to ``clean-peer`` then, where the rig has it.
         """
         reason = self.infeasible(placement)
         clean = placement.baseline_level == "clean"
@@ -247,9 +209,8 @@ class Rig:
             reason = f"the rig has no host {at!r}; with lab.peer(...): ... makes a second one"
         elif at and target and not target.engine:
             # Any host without an engine is clean; the verification checks that it has no rules.
-            reason = (
-                None if clean else reason if placement.runtime == "bare" else f"{at} has no engine"
-            )
+            reason = reason if placement.runtime == "bare" else f"{at} has no engine"
+            reason = None if clean else reason
         if reason:
             raise RigError(
                 f"{placement.label} is not possible {f'on {at}' if at else 'here'}", why=reason
@@ -292,13 +253,9 @@ class Rig:
     def cache_line(self) -> dict[str, float]:
         """Return how long a cache line takes from the generator's CPU to the SUT's and back.
 
-        Returns
-        -------
-        dict of str to float
-            ``cache_line_ns``, and ``cache_line_ratio`` to the least that was read since the rig was
-            opened, or earlier in the campaign. Empty where the two are separate machines or one
-            CPU, where the kernel does not say that they share a cache, or where a time would not
-            tell it (`labkit.hosts.cache_line`).
+        ``cache_line_ns``, and ``cache_line_ratio`` to the least of the campaign. Empty where the
+        two are separate machines or one CPU, where the kernel does not say that they share a cache,
+        or where a time would not tell it (`labkit.hosts.cache_line`).
         """
         argv = self.cache_line_command()
         return self.cache_line_of(self.hosts["sut"].run(*argv, check=False).stdout) if argv else {}
@@ -324,13 +281,10 @@ class Rig:
             wanted = ipaddress.ip_address(address)
         except ValueError:
             return False
-        addresses = {text for texts in self.addresses.values() for text in texts}
-        networks = [
-            network for target in self.targets.values() for network in target.networks.values()
-        ]
-        return any(wanted == ipaddress.ip_address(text) for text in addresses) or any(
-            wanted in ipaddress.ip_network(network.subnet) for network in networks
-        )
+        subnets = [text for texts in self.addresses.values() for text in texts]
+        for target in self.targets.values():
+            subnets += [network.subnet for network in target.networks.values()]
+        return any(wanted in ipaddress.ip_network(text) for text in subnets)
 
     def check_target(self, address: str) -> None:
         """Raise `FenceError` unless load may be sent to the address."""
@@ -343,13 +297,7 @@ class Rig:
             )
 
     def silent(self) -> dict[str, HostUnreachable]:
-        """Return the hosts that do not answer, each with the error.
-
-        Raises
-        ------
-        HostUnreachable
-            A host cannot be reached for a reason that waiting does not change.
-        """
+        """Return the hosts that do not answer, each with an error that waiting may change."""
         errors = {}
         for role, host in self.hosts.items():
             try:
@@ -384,33 +332,18 @@ class Rig:
         return digests
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of every host, by role.
+        """Return the facts of every host by role; an engine that does not answer is an error.
 
-        Raises
-        ------
-        RigError
-            An engine of the rig does not answer: a plan without it could never be resumed.
+        A plan without it could never be resumed.
         """
-        deadline = time.monotonic() + _ENGINE_SECONDS
-        while True:
-            with ThreadPoolExecutor(max(1, len(self.hosts))) as pool:
-                found = dict(zip(self.hosts, pool.map(self._facts_of, self.hosts), strict=True))
-            silent = [
-                role
-                for role, facts in found.items()
-                if role in self.targets
-                and self.targets[role].engine
-                and not _answers(facts["stable"]["engine"])
-            ]
-            if not silent:
-                return found
-            if time.monotonic() > deadline:
-                raise RigError(
-                    "the engine does not answer",
-                    where=", ".join(f"host {role}: {self.targets[role].engine}" for role in silent),
-                    remedy="start it; those of the virtual rig start when it is next opened",
-                )
-            time.sleep(1.0)
+        with ThreadPoolExecutor(max(1, len(self.hosts))) as pool:
+            found = dict(zip(self.hosts, pool.map(self._facts_of, self.hosts), strict=True))
+        for role, facts in found.items():
+            target, answer = self.targets.get(role), facts["stable"]["engine"]
+            if target and target.engine and not _answers(answer):
+                where = f"host {role}: {target.engine}"
+                raise RigError("the engine does not answer", where=where, remedy="start it")
+        return found
 
     def _facts_of(self, role: str) -> dict[str, Any]:
         target = self.targets.get(role)
@@ -436,18 +369,11 @@ class Rig:
                 for role in self.hosts
             },
             "links": list(self.links),
-            "cpu_map": self._cpu_table(),
+            "cpu_map": {**self.cpu_map, **self.cpu_notes},
             "shared_kernel": self.shared_kernel,
             "capabilities": dict(self.missing),
             "caveats": list(self.caveats),
         }
-
-    def _cpu_table(self) -> dict[str, str]:
-        """Return the CPU lists, with the notes before the first that is not a host's."""
-        rows = list(self.cpu_map.items())
-        shared = (n for n, (key, _) in enumerate(rows) if key.startswith(("harness", "all")))
-        first = next(shared, len(rows))
-        return dict([*rows[:first], *self.cpu_notes.items(), *rows[first:]])
 
     @contextmanager
     def peer(self, images: Sequence[str], *, clean: bool = False) -> Iterator[None]:
@@ -496,21 +422,17 @@ class Rig:
 
     @contextmanager
     def interrupts(self, policy: str) -> Iterator[list[str]]:
-        """Keep interrupts off the server's CPU for a ``with`` block; yield what was moved, as text.
-
-        Parameters
-        ----------
-        policy : {"as found", "moved"}
-        """
+        """Keep interrupts off the server's CPU ("moved"), or not ("as found"); yield notes."""
         if policy not in ("as found", "moved"):
             raise UsageError(f"unknown interrupt policy {policy!r}", remedy='"as found" or "moved"')
         roles = ["sut"] if self.shared_kernel else [r for r in ("sut", "clean") if r in self.hosts]
-        lines = [f"{role}: interrupts as found" for role in roles if policy == "as found"]
+        lines: list[str] = []
         with ExitStack() as stack:
-            for role in roles if policy == "moved" else []:
+            for role in roles:
                 others = cpu_set(self.cpus(role, "free")) - cpu_set(self.cpus(role, "split"))
-                if not others:
-                    lines.append(f"{role}: interrupts as found, since there is one CPU only")
+                if policy == "as found" or not others:
+                    why = "" if others else ", since there is one CPU only"
+                    lines.append(f"{role}: interrupts as found{why}")
                     continue
                 # By its label `restore` finds a trial's settings after a kill.
                 tuning = stack.enter_context(Tuning(self.hosts[role], "trial-interrupts"))
@@ -540,16 +462,12 @@ class Rig:
         if not able:
             yield
             return
-        sut, own_daemons = self.targets["sut"], self.own_daemons
+        sut, own_daemons = self.targets["sut"], self.kind == "virtual"
         with (
             storage.ready(sut, able, own_daemons=own_daemons, say=say) as target,
             self.changed(targets={**self.targets, "sut": target}),
         ):
             yield
-
-    def mend(self) -> list[str]:
-        """Start what has died of the rig itself again; return descriptions of it."""
-        return []
 
     def close(self) -> None:
         """Undo what only this rig needed, and close the connections."""

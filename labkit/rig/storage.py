@@ -20,16 +20,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from labkit.errors import UsageError, suggestion
-from labkit.hosts import Host, LocalHost, script, stop_labelled
+from labkit.hosts import Host, LocalHost, script
 from labkit.hosts.target import Storage, Target
 from labkit.placement import DRIVERS, MOUNTS
-from labkit.rig import engine, netns, teardown
+from labkit.rig import engine, netns
 from labkit.rig.images import Say, bring_images
 from labkit.rig.kernel_probe import find_tool
 from labkit.rig.layers import LayeredImage, layer_name, write_folder
 
-#: Label of the daemons' processes.
-DAEMON_LABEL = "labkit-storage"
 #: Size of the sparse file that holds btrfs.
 BTRFS_SIZE = "64G"
 _PREFIX = "storage-"
@@ -83,18 +81,12 @@ def running_daemons(local: LocalHost, drivers: Sequence[str]) -> Iterator[dict[s
         bridge.callback(local.run, *netns.inside("sut"), *script(_SHOW_BRIDGE))
         for driver in drivers:
             root = daemon_data_root(driver)
-            stack.callback(teardown.unmount, (str(root),))
             if driver == "btrfs":
+                stack.callback(local.run, "umount", str(root), check=False)
                 local.run(*script(_BTRFS, f"{engine.STORAGES}/btrfs.img", str(root), BTRFS_SIZE))
             stack.callback(_stop_daemon, local, driver)
             options = ("--storage-driver", driver, *engine.WITHOUT_NETWORK)
-            engine.start_daemon(
-                local, _PREFIX + driver, *options, data_root=root, label=DAEMON_LABEL
-            )
-        for driver in drivers:
-            engine.await_daemon(local, _PREFIX + driver)
-            # A daemon that was killed restores its containers.
-            engine.remove_containers(local, daemon_socket(driver))
+            engine.start_daemon(local, _PREFIX + driver, *options, data_root=root)
         bridge.close()
         yield {driver: daemon_socket(driver) for driver in drivers}
 
@@ -102,44 +94,6 @@ def running_daemons(local: LocalHost, drivers: Sequence[str]) -> Iterator[dict[s
 def _stop_daemon(local: LocalHost, driver: str) -> None:
     engine.remove_containers(local, daemon_socket(driver))
     engine.stop_daemon(local, _PREFIX + driver)
-
-
-def unremoved_drivers() -> list[str]:
-    """Return the drivers whose daemon was started and not taken down."""
-    drivers = [
-        path.name.removeprefix(_PREFIX).removesuffix("-daemon")
-        for path in netns.DIRECTORY.glob(f"{_PREFIX}*-daemon")
-        if (path / "lock").exists()
-    ]
-    return sorted(
-        driver
-        for driver in drivers
-        if (netns.DIRECTORY / f"{_PREFIX}{driver}.pid").exists()
-        or teardown.mounted((str(daemon_data_root(driver)),))
-    )
-
-
-def remove_daemons(local: LocalHost) -> list[str]:
-    """Take down the daemons of a killed campaign on a running rig; return descriptions of them."""
-    drivers = unremoved_drivers()
-    for driver in drivers:
-        engine.remove_containers(local, daemon_socket(driver))
-    if drivers:
-        teardown.stop_engine(f"{_PREFIX}*.pid")
-    # Also a daemon that had only just been started, which would go on in removed directories.
-    stop_labelled(local, DAEMON_LABEL)
-    local.run(*netns.inside("sut"), *script(_SHOW_BRIDGE), check=False)
-    if drivers:
-        # Containers of killed daemons; those of the engine have been removed.
-        teardown.kill(teardown.grouped)
-        teardown.remove_groups(keep_roots=True)
-    teardown.unmount((str(engine.STORAGES),))
-    for path in netns.DIRECTORY.glob(f"{_PREFIX}*"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-    return [f"daemon with the storage driver {driver}" for driver in drivers]
 
 
 #: The file system type that a storage's containers see; others show that of the data.

@@ -1,4 +1,8 @@
-"""Taking down the parts of the virtual rig: daemons, processes, mounts, control groups."""
+"""Removing the virtual rig, and what trials on this machine left, by label and by name.
+
+No record is kept of a rig: processes carry a label, and everything else has labkit's name. So what
+a killed campaign left is removed in the same way as a rig that is closed.
+"""
 
 from __future__ import annotations
 
@@ -7,66 +11,92 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from labkit.errors import RigError
-from labkit.hosts import LocalHost, stop_labelled
+from labkit.hosts import LocalHost, restore, stop_labelled
 from labkit.hosts.settings import DIRECTORY as JOURNAL
-from labkit.rig import engine, netns
+from labkit.hosts.settings import forget, pending
+from labkit.rig import engine, images, netns, storage
+from labkit.rig.lock import is_root
 
 #: Where daemons of the rig mount something.
 _MOUNTS = tuple(map(str, (netns.DIRECTORY, engine.DATA_ROOT, engine.IMAGES, engine.STORAGES)))
 
 
-def stop_engine(pattern: str = "*.pid") -> None:
-    """Ask daemons to stop, so that they remove their containers' mounts and interfaces."""
-    for path in netns.DIRECTORY.glob(pattern):
-        text = path.read_text().strip()
-        if text.isdigit() and _is_daemon(int(text), path):
-            os.kill(int(text), signal.SIGTERM)
-            _await_end({int(text)}, 10.0)
+def clean() -> list[str]:
+    """Remove everything of labkit's from this machine but images; return what it was.
+
+    The caller holds the machine's lock, so that nothing of it has an owner.
+    """
+    if not is_root():
+        return []
+    local = LocalHost()
+    # First what is in containers: an engine would wait for them as it ends.
+    removed = [f"process {pid} of a container" for pid in sorted(kill(grouped))]
+    # An engine ends its own; an SSH server loses its label, and is found in its namespace.
+    for label, grace in (("trial-", 2.0), (engine.LABEL, 10.0), (netns.PREFIX, 0.0)):
+        removed += [f"process {line}" for line in stop_labelled(local, label, grace=grace)]
+    removed += [f"process {pid} of a host" for pid in sorted(kill(_in_namespaces))]
+    removed += [f"mount {point}" for point in unmount()]
+    storage.remove_temporary()
+    for name in netns.existing():
+        local.run("ip", "netns", "del", name)
+        removed.append(f"network namespace {name}")
+    for root in group_roots():
+        _remove_group(root)
+        removed.append(f"control groups {root}")
+    if local.run("ip", "route", "del", "unreachable", netns.LAB, check=False).status == 0:
+        removed.append(f"unreachable route {netns.LAB}")
+    removed += _restore_settings(local)
+    images.forget_logs(local, str(engine.IMAGES))
+    if netns.DIRECTORY.exists():
+        shutil.rmtree(netns.DIRECTORY)
+        removed.append(f"folder {netns.DIRECTORY}")
+    return removed
 
 
-def _is_daemon(pid: int, path: Path) -> bool:
-    """Tell whether a process is the daemon with a PID file, which is among its arguments."""
-    try:
-        return str(path).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
+def _restore_settings(local: LocalHost) -> list[str]:
+    """Restore the machine's settings; those of the hosts went with their namespaces."""
+    gone = [
+        entry
+        for entry in pending(local)
+        if entry.label.startswith("trial-")
+        and (entry.kind == "offload" or entry.target.startswith("/proc/sys/net/"))
+    ]
+    if gone:
+        forget(local, gone)
+    outcomes = [one for label in ("trial-", netns.LABEL) for one in restore(local, label=label)]
+    for folder in Path(JOURNAL).glob("hold-*"):  # their processes have been ended
+        shutil.rmtree(folder, ignore_errors=True)
+    return [f"setting {outcome}" for outcome in outcomes]
 
 
-def kill(find: Callable[[], set[int]], seconds: float = 10.0) -> None:
+def kill(find: Callable[[], set[int]], seconds: float = 10.0) -> set[int]:
     """Kill the processes that `find` returns until there are none: they may leave children."""
+    killed: set[int] = set()
     deadline = time.monotonic() + seconds
     while pids := find() - {os.getpid()}:
+        killed |= pids
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        _await_end(pids, 2.0)
         if time.monotonic() > deadline:
             raise RigError(
                 f"processes of the rig do not end: {sorted(pids)}",
                 why="a process that waits for a disk or a mount cannot be killed",
-                remedy="`labkit rig down` again",
+                remedy="labkit clean, once more",
             )
-
-
-def _await_end(pids: set[int], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while any(_is_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
+    return killed
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False
+def _in_namespaces() -> set[int]:
+    return netns.pids(netns.existing())
 
 
 def group_roots() -> list[Path]:
@@ -77,32 +107,28 @@ def group_roots() -> list[Path]:
 
 def grouped() -> set[int]:
     """Return the processes in control groups of the lab."""
-    return {pid for root in group_roots() for pid in _processes(root)}
-
-
-def _processes(group: Path) -> set[int]:
-    """Return the processes in a control group and in those below it."""
     pids: set[int] = set()
-    for listing in group.rglob("cgroup.procs"):
-        try:
-            pids |= {int(line) for line in listing.read_text().split()}
-        except OSError:
-            continue
+    for root in group_roots():
+        for listing in root.rglob("cgroup.procs"):
+            try:
+                pids |= {int(line) for line in listing.read_text().split()}
+            except OSError:
+                continue
     return {pid for pid in pids if _is_alive(pid)}
 
 
-def remove_groups(*, keep_roots: bool = False) -> None:
-    """Remove the lab's control groups."""
-    for root in group_roots():
-        _remove_group(root, keep=keep_roots)
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
 
 
-def _remove_group(group: Path, *, keep: bool = False) -> None:
+def _remove_group(group: Path) -> None:
     """Remove a control group and those below it, the innermost first."""
     for path in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
         path.rmdir()
-    if not keep:
-        group.rmdir()
+    group.rmdir()
 
 
 def mounted(below: tuple[str, ...] = _MOUNTS) -> list[str]:
@@ -112,58 +138,11 @@ def mounted(below: tuple[str, ...] = _MOUNTS) -> list[str]:
     return sorted((p for p in points if p in below or p.startswith(folders)), reverse=True)
 
 
-def unmount(below: tuple[str, ...] = _MOUNTS) -> None:
-    """Unmount what a killed daemon left, and wait until its loop devices are freed, up to 30 s.
-
-    The kernel frees a device with the last reference to its file system.
-    """
+def unmount(below: tuple[str, ...] = _MOUNTS) -> list[str]:
+    """Unmount what a killed daemon left, and return the mount points."""
     points = mounted(below)
-    devices = {
-        Path("/sys/block", Path(partition.device).name, "loop")
-        for partition in psutil.disk_partitions(all=True)
-        if partition.mountpoint in points and partition.device.startswith("/dev/loop")
-    }
     for point in points:
-        LocalHost().run("umount", "--lazy", point)
-    deadline = time.monotonic() + 30.0
-    while any(device.exists() for device in devices) and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
-def remove_host(local: LocalHost, role: str, label: str, *, below: tuple[str, ...] = ()) -> None:
-    """Remove a host that was added for a study.
-
-    Its processes carry `label`; its sysfs is unmounted, and what is mounted below `below`.
-    """
-    name = netns.PREFIX + role
-    stop_labelled(local, label)
-    kill(lambda: netns.pids([name]))
-    unmount((*below, str(netns.sysfs(role))))
-    with suppress(OSError):  # never mounted, or still in use
-        netns.sysfs(role).rmdir()
-    # The kernel removes a namespace some time after its name, so the link is removed first.
-    local.run("ip", "-n", netns.SWITCH, "link", "del", netns.plug(role), check=False)
-    local.run("ip", "netns", "del", name)
-    shutil.rmtree(netns.DIRECTORY / "sshd" / role, ignore_errors=True)
-
-
-def remove_trial_leftovers() -> list[str]:
-    """Remove the control groups and job directories of trials whose campaign was killed.
-
-    A containerd that was killed leaves the groups of the container that it was starting, which no
-    engine removes. The containers of an engine that was killed still run in theirs.
-    """
-    groups = [path for root in group_roots() for path in root.iterdir() if path.is_dir()]
-    groups = [path for path in groups if not _processes(path)]
-    for group in groups:
-        _remove_group(group)
-    jobs = list((netns.DIRECTORY / "jobs").glob("trial-*"))
-    for job in jobs:
-        shutil.rmtree(job)
-    return [f"control group {path}" for path in groups] + [f"folder {path}" for path in jobs]
-
-
-def remove_holds() -> None:
-    """Remove the directories of idle holds, whose processes have been ended."""
-    for folder in Path(JOURNAL).glob("hold-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+        # Lazily only if need be: a loop device is then freed at some later time.
+        if LocalHost().run("umount", point, check=False).status != 0:
+            LocalHost().run("umount", "--lazy", point)
+    return points

@@ -1,40 +1,26 @@
-"""The virtual rig: this machine as several hosts, removed again completely."""
+"""The virtual rig: this machine as several hosts, made at each opening and removed completely."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from labkit import runtimes
-from labkit.errors import RigError
-from labkit.hosts import Host, LocalHost, Tuning, restore, stop_labelled
-from labkit.hosts.settings import Entry, forget, pending
+from labkit.errors import RigError, suggestion
+from labkit.hosts import Host, LocalHost, Tuning, script
 from labkit.hosts.target import Image, Target
 from labkit.placement import cpu_set, format_cpus, parse_cpus
-from labkit.rig import (
-    engine,
-    extra_hosts,
-    images,
-    kernel_probe,
-    lock,
-    netns,
-    networks,
-    storage,
-    teardown,
-)
+from labkit.rig import engine, images, kernel_probe, netns, networks, storage, teardown
 from labkit.rig.base import Rig
 from labkit.rig.images import Say
 from labkit.rig.kernel_probe import find_tool
-from labkit.runtimes.docker import PREFIX
-from labkit.version import MEASUREMENT_VERSION
+from labkit.rig.netns import CLEAN_PEER, COLLECTOR, PEER
 
-LAB = "198.18.0.0/15"
 #: The programs that the virtual rig needs, with their packages.
 TOOLS = {
     "ip": "iproute2",
@@ -57,180 +43,102 @@ def missing_tools() -> dict[str, str]:
     return {tool: name for tool, name in TOOLS.items() if find_tool(tool) is None}
 
 
-def up(*, keep: bool, say: Say = lambda text: None) -> None:
-    """Bring the rig up; the caller holds `labkit.rig.lock.locked`."""
-    if why := kernel_probe.no_namespaces():
-        raise RigError(
-            "the virtual rig needs root, with the right to make network namespaces",
-            why=why,
-            remedy="run as root, in a container with --privileged",
-        )
-    if lacking := missing_tools():
-        raise RigError(
-            f"the virtual rig needs {', '.join(sorted(lacking))}",
-            remedy=f"apt-get install {' '.join(sorted(set(lacking.values())))}",
-        )
-    local = LocalHost()
-    lock.write_state(ready=False, keep=False)
-    try:
-        _change_settings(local)
-        built = images.ensure_images(local, say)
-        say("joining hosts and switch")
-        netns.build(local)
-        netns.make_keys(local)
-        for role in netns.PORTS:
-            netns.start_sshd(local, role)
-        say("starting the Docker Engine")
-        engine.start_engine(local)
-        netns.unhook_switch(local)
-        for role in netns.PORTS:
-            netns.connect(role).close()
-    except BaseException:
-        down(say=say)
-        raise
-    records = {name: image.__dict__ for name, image in built.items()}
-    lock.write_state(ready=True, keep=keep, images=records, version=MEASUREMENT_VERSION)
-
-
-def _change_settings(local: LocalHost) -> None:
-    """Change the few settings that are not in a namespace."""
-    tuning = Tuning(local, netns.LABEL)
-    # No packet to the lab from outside its namespaces may leave the machine.
-    local.run("ip", "route", "replace", "unreachable", LAB)
-    # The engine raises these limits and does not restore them, so they are raised before.
-    for name, value in (("root_maxkeys", "1000000"), ("root_maxbytes", "25000000")):
-        path = Path("/proc/sys/kernel/keys") / name
-        if path.is_file() and int(path.read_text()) < int(value):
-            tuning.set_file(str(path), value)
-
-
-def down(say: Say = lambda text: None) -> None:
-    """Take down whatever exists of the rig.
-
-    The state is removed last: after a kill the next start finds it and calls this again.
-    """
-    local, state = LocalHost(), lock.read_state()
-    if state is not None or netns.existing():
-        say("taking the rig down")
-    for name in ("docker", extra_hosts.PEER):
-        if (netns.DIRECTORY / f"{name}.pid").exists():
-            engine.remove_containers(local, engine.socket_of(name))
-    for driver in storage.unremoved_drivers():
-        engine.remove_containers(local, storage.daemon_socket(driver))
-    teardown.stop_engine()
-    extra = map(extra_hosts.label, netns.EXTRA)
-    for label in (netns.LABEL, *extra, storage.DAEMON_LABEL, "trial-"):
-        stop_labelled(local, label)
-    teardown.kill(netns.pids)
-    teardown.kill(teardown.grouped)
-    teardown.unmount()
-    storage.remove_temporary()
-    for name in netns.existing():
-        local.run("ip", "netns", "del", name)
-    teardown.remove_groups()
-    images.forget_logs(local, str(engine.IMAGES))
-    try:
-        if left := engine.forget_containers(local):
-            say(f"{left} containers of an engine that was killed are removed")
-    except RigError as error:  # the rest is taken down all the same
-        say(f"containers of an engine that was killed stay in {engine.DATA_ROOT}: {error.what}")
-    local.run("ip", "route", "del", "unreachable", LAB, check=False)
-    for outcome in restore(local, label=netns.LABEL) + restore(local, label="trial-"):
-        if outcome.state not in ("restored", "unchanged"):
-            say(f"setting {outcome}")
-    # Those of the namespaces went with them, whatever the machine's own value is.
-    if gone := [entry for entry in pending(local) if _inside(entry)]:
-        forget(local, gone)
-    teardown.remove_holds()
-    lock.remove_state()
-
-
-def _revive(local: LocalHost) -> list[str]:
-    """Start engines that have died again; no trial may be running."""
-
-    def end_containers() -> None:
-        teardown.kill(teardown.grouped)
-        teardown.remove_groups(keep_roots=True)
-
-    return engine.revive(local, end_containers)
-
-
-def _mend_kept(state: Mapping[str, Any], say: Say) -> None:
-    """Start engines of a rig that stays up again, and make it anew where it lacks more."""
-    local = LocalHost()
-    why = netns.broken(local)
-    try:
-        for line in [] if why else _revive(local):
-            say(line)
-        why = why or engine.lost(local)
-    except RigError as error:
-        why = f"{error.what}: {error.why}"
-    if why:
-        say(f"the rig is made anew: {why}")
-        down(say=say)
-        up(keep=bool(state["keep"]), say=say)
-
-
+@dataclass
 class VirtualRig(Rig):
-    """One machine as several hosts: network namespaces on a switch, with their own engine."""
+    """One machine as several hosts: network namespaces on a switch, with their own engine.
 
-    auto_spec = "virtual"
-    own_daemons = True
+    Parameters
+    ----------
+    extra : mapping of str to Target
+        The hosts that take part only while a study needs them.
+    """
+
+    extra: Mapping[str, Target] = field(default_factory=dict)
 
     @classmethod
     def accepts(cls, spec: str) -> bool:
         """Accept ``virtual``, and ``virtual:1gbit`` for links with a rate."""
         name, colon, rate = spec.partition(":")
-        return name == cls.auto_spec and (not colon or netns.bits_per_second(rate) > 0)
+        return name == "virtual" and (not colon or netns.bits_per_second(rate) > 0)
 
     @classmethod
-    def unavailable(cls) -> str:
-        """Return why this machine and user cannot have it."""
-        if why := kernel_probe.no_namespaces():
-            return why
-        lacking = sorted(set(missing_tools().values()))
-        return f"packages are missing ({', '.join(lacking)})" if lacking else ""
+    def check(cls, spec: str) -> None:
+        """Raise `RigError` where this machine and user cannot have it."""
+        why, remedy = kernel_probe.no_namespaces(), "run as root, in a container with --privileged"
+        if not why and (lacking := missing_tools()):
+            why = f"there is no {', '.join(sorted(lacking))}"
+            remedy = f"apt-get install {' '.join(sorted(set(lacking.values())))}"
+        if why:
+            what = "this machine and user can have no virtual rig"
+            remedy += "; or name other machines in a rig.toml"
+            raise RigError(what, why=why, remedy=remedy)
 
     @classmethod
     @contextmanager
-    def opened(cls, spec: str, say: Say) -> Iterator[Rig]:
-        """Use the rig that is up, or bring one up for the duration of a ``with`` block."""
+    def opened(cls, spec: str, say: Say) -> Iterator[VirtualRig]:
+        """Make the rig for the duration of a ``with`` block."""
+        for line in teardown.clean():
+            say(f"removed {line}")
+        local = LocalHost()
         with ExitStack() as stack:
-            clean(say=say)
-            state = lock.read_state()
-            if state and state.get("ready"):
-                _mend_kept(state, say)
-            else:
-                up(keep=False, say=say)
-                stack.callback(down, say=say)
-            rig = cls.attach(spec, say)
-            stack.callback(rig.close)
-            yield rig
+            stack.callback(teardown.clean)
+            _raise_limits(local)
+            built = images.ensure_images(local, say)
+            say("starting hosts, switch and Docker Engine")
+            rate = spec.partition(":")[2]
+            netns.build(local, rate)
+            netns.make_keys(local)
+            with ThreadPoolExecutor() as pool:
+                started = pool.submit(engine.start_engine, local)
+                hosts = dict(zip(netns.ALL, pool.map(netns.connect, netns.ALL), strict=True))
+                for host in hosts.values():
+                    stack.callback(host.close)
+                started.result()
+            netns.unhook_switch(local)
+            yield cls._assemble(spec, hosts, built)
 
     @classmethod
-    def attach(cls, spec: str | Path = "virtual", say: Say = lambda text: None) -> VirtualRig:
-        """Return the rig that is up, connected; its links have the rate until it is closed.
-
-        A rate that a killed campaign left is removed.
-        """
-        state = lock.read_state()
-        if not state or not state.get("ready"):
-            raise RigError("the virtual rig is not up", remedy="labkit rig up")
-        rate = str(spec).partition(":")[2]
-        local = LocalHost()
-        netns.limit_rate(local, rate, netns.PORTS)
-        with ThreadPoolExecutor(len(netns.PORTS)) as pool:
-            hosts = dict(zip(netns.PORTS, pool.map(netns.connect, netns.PORTS), strict=True))
-        cpus = cpu_map()
+    def _assemble(
+        cls, spec: str, hosts: Mapping[str, Host], built: Mapping[str, Image]
+    ) -> VirtualRig:
+        cpus, rate = cpu_map(), spec.partition(":")[2]
+        links = "each host a veth pair to one switch (a bridge), the sut two"
+        caveats = [
+            f"one kernel, {len(allowed_cpus())} vCPUs, shared softirq: the receiving side's "
+            "network work runs on the sender's CPU, unless a campaign moves it (receiving_cpu)",
+            "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
+        ]
+        if rate:
+            mbit = f"{netns.bits_per_second(rate) / 1e6:g} Mbit/s"
+            links += f", {mbit} each way, by a token bucket at each end"
+            caveats.append(
+                f"the links' {mbit} are token buckets, not wires: a frame that finds tokens takes "
+                "no time of its own, and a capture at the switch sees a frame before it waits in "
+                "the port that it leaves by"
+            )
+        targets = {
+            role: Target(
+                host,
+                netns.address(role),
+                directory=str(netns.DIRECTORY / "jobs"),
+                sysfs=str(netns.sysfs(role)),
+                images=built if role in ("sut", "clean") else {},
+            )
+            for role, host in hosts.items()
+        }
+        targets["sut"] = replace(
+            targets["sut"],
+            engine=engine.SOCKET,
+            networks={"bridge": engine.LAYER2},
+            disk=str(engine.STORAGES),
+            sandboxes=str(netns.DIRECTORY / "docker" / "netns"),
+        )
         return cls(
-            name=str(spec),
+            name=spec,
             kind="virtual",
-            rate=rate,
-            at_close=(partial(netns.limit_rate, local, "", netns.PORTS),) if rate else (),
-            hosts=hosts,
-            targets=_targets(
-                hosts, {name: Image(**record) for name, record in state["images"].items()}
-            ),
+            hosts={role: hosts[role] for role in netns.PORTS},
+            targets={role: targets[role] for role in netns.PORTS},
+            extra={role: targets[role] for role in netns.EXTRA},
             addresses={
                 role: tuple(text.partition("/")[0] for port in ports for text in port.addresses)
                 for role, ports in netns.PORTS.items()
@@ -241,17 +149,10 @@ class VirtualRig(Rig):
             cpu_map=cpus,
             cpu_notes=CPU_NOTES,
             shared_kernel=True,
-            links=(
-                "each host a veth pair to one switch (a bridge), the sut two"
-                f"{netns.rate_text(rate)}",
-            ),
-            caveats=(
-                f"one kernel, {len(allowed_cpus())} vCPUs, shared softirq: the receiving side's "
-                "network work runs on the sender's CPU, unless a campaign moves it (receiving_cpu)",
-                "hosts are network namespaces; links are veth pairs: no wire, no NIC, no driver",
-                *netns.rate_caveats(rate),
-            ),
+            links=(links,),
+            caveats=tuple(caveats),
             missing=_missing(cpus)
+            | storage.missing()
             | kernel_probe.missing_networks(hosts["sut"])
             | runtimes.unavailable(hosts["sut"]),
             possible_networks=networks.VIRTUAL,
@@ -259,96 +160,76 @@ class VirtualRig(Rig):
 
     @contextmanager
     def peer(self, images: Sequence[str], *, clean: bool = False) -> Iterator[None]:
-        """Run a second host with an engine; its workloads share the generator's CPU."""
+        """Let a second host with an engine take part; its workloads share the generator's CPU."""
+        local = LocalHost()
+        with engine.running_peer(local) as socket:
+            added = {
+                PEER: replace(
+                    self.extra[PEER],
+                    engine=socket,
+                    images=self._copied(local, images),
+                    sandboxes=str(netns.DIRECTORY / PEER / "netns"),
+                )
+            }
+            added |= {CLEAN_PEER: self.extra[CLEAN_PEER]} if clean else {}
+            addresses = {role: (target.address,) for role, target in added.items()}
+            with self._joined(added, "generator", addresses={**self.addresses, **addresses}):
+                yield
+
+    def _copied(self, local: LocalHost, names: Sequence[str]) -> dict[str, Image]:
+        """Copy images that the peer's engine lacks; it keeps them between runs."""
         available = self.targets["sut"].images
-        with ExitStack() as stack:
-            peer = stack.enter_context(extra_hosts.running_peer(self.rate, available, images))
-            added = {extra_hosts.PEER: peer}
-            if clean:
-                host = stack.enter_context(extra_hosts.running_clean_peer(self.rate))
-                added[extra_hosts.CLEAN_PEER] = host
-            cpus = dict.fromkeys(added, self.cpu_map["generator"])
-            changes = self.changed(
-                hosts={**self.hosts, **{role: one.host for role, one in added.items()}},
-                targets={**self.targets, **added},
-                addresses={
-                    **self.addresses,
-                    **{role: (one.address,) for role, one in added.items()},
-                },
-                interfaces={**self.interfaces, **dict.fromkeys(added, ("lab0",))},
-                cpu_map={**self.cpu_map, **cpus},
-            )
-            stack.enter_context(changes)
-            yield
+        for name in names:
+            if name not in available:
+                raise RigError(f"the rig has no image {name!r}", remedy=suggestion(name, available))
+            image = available[name]
+            found = engine.digests(local, engine.PEER_SOCKET, [image.reference])
+            if found.get(image.reference) != image.digest:
+                copy = 'docker --host "$1" save "$3" | docker --host "$2" load >/dev/null'
+                sockets = (engine.SOCKET, engine.PEER_SOCKET)
+                local.run(*script(copy, *sockets, image.reference), timeout=600)
+        return {name: available[name] for name in names}
 
     @contextmanager
     def collector(self, *roles: str) -> Iterator[None]:
-        """Run a host that captures, on the harness's CPU; `mirror` mirrors ports of roles to it.
+        """Let a host that captures take part, on the harness's CPU.
 
         It has no lab address, as nothing is sent to it.
         """
-        role = extra_hosts.COLLECTOR
-        with (
-            extra_hosts.running_collector() as target,
-            self.changed(
-                hosts={**self.hosts, role: target.host},
-                targets={**self.targets, role: target},
-                interfaces={**self.interfaces, role: ("lab0",)},
-                cpu_map={**self.cpu_map, role: self.cpu_map["harness"]},
-                mirrored={**self.mirrored, role: roles or ("sut",)},
-            ),
-        ):
+        mirrored = {**self.mirrored, COLLECTOR: roles or ("sut",)}
+        with self._joined({COLLECTOR: self.extra[COLLECTOR]}, "harness", mirrored=mirrored):
             yield
+
+    def _joined(
+        self, added: Mapping[str, Target], cpus: str, **changes: Any
+    ) -> AbstractContextManager[None]:
+        """Let hosts take part for a ``with`` block, on the CPUs of another role."""
+        return self.changed(
+            hosts={**self.hosts, **{role: target.host for role, target in added.items()}},
+            targets={**self.targets, **added},
+            interfaces={**self.interfaces, **dict.fromkeys(added, ("lab0",))},
+            cpu_map={**self.cpu_map, **dict.fromkeys(added, self.cpu_map[cpus])},
+            **changes,
+        )
 
     @contextmanager
     def mirror(self) -> Iterator[None]:
-        """Mirror ports to the collector, where there is one."""
-        if extra_hosts.COLLECTOR not in self.mirrored:
-            yield
-            return
-        with extra_hosts.mirrored(self.mirrored[extra_hosts.COLLECTOR]):
-            yield
-
-    @contextmanager
-    def networks(self, names: Sequence[str]) -> Iterator[None]:
-        """Create networks; if this process is killed, the next user takes the rig down."""
-        state = lock.read_state()
-        if state:
-            lock.write_state(**state | {"networks": [*state.get("networks", []), *names]})
-        stack = ExitStack()
-        stack.enter_context(super().networks(names))
+        """Mirror ports to the collector, where one takes part, since it costs every packet."""
+        roles, local = self.mirrored.get(COLLECTOR, ()), LocalHost()
         try:
+            netns.mirror(local, roles, on=True)
             yield
         finally:
-            stack.close()
-            # Where removing them failed, the state goes on naming them.
-            if state:
-                lock.write_state(**state)
-
-    def mend(self) -> list[str]:
-        """Start engines that have died again."""
-        return _revive(LocalHost())
+            netns.mirror(local, roles, on=False)
 
 
-def _targets(hosts: Mapping[str, Host], images: Mapping[str, Image]) -> dict[str, Target]:
-    targets = {
-        role: Target(
-            host,
-            netns.address(role),
-            directory=str(netns.DIRECTORY / "jobs"),
-            sysfs=str(netns.sysfs(role)),
-            images={} if role == "generator" else images,
-        )
-        for role, host in hosts.items()
-    }
-    targets["sut"] = replace(
-        targets["sut"],
-        engine=engine.SOCKET,
-        networks={"bridge": engine.LAYER2},
-        disk=str(engine.STORAGES),
-        sandboxes=str(netns.DIRECTORY / "docker" / "netns"),
-    )
-    return targets
+def _raise_limits(local: LocalHost) -> None:
+    """Raise limits that an engine raises and does not restore, so that they are restored."""
+    tuning = Tuning(local, netns.LABEL)
+    for name, value in (("root_maxkeys", "1000000"), ("root_maxbytes", "25000000")):
+        path = Path("/proc/sys/kernel/keys") / name
+        if path.is_file() and int(path.read_text()) < int(value):
+            tuning.set_file(str(path), value)
 
 
 def allowed_cpus() -> list[int]:
@@ -390,29 +271,24 @@ def _thread(cpu: int) -> int:
     return threads.index(cpu) if cpu in threads else len(threads)
 
 
-def _missing(cpus: dict[str, str]) -> dict[str, str]:
+def _missing(cpus: Mapping[str, str]) -> dict[str, str]:
+    """Return what a rig on this machine lacks, with the reasons."""
+    generator, sut = int(cpus["generator"]), int(cpus["sut"])
     reasons = {
         "separate-machines": "the hosts are namespaces of one kernel",
         "nic-hardware": "the links are veth pairs",
         "busy-poll": "veth has no queue that a socket could poll (no NAPI without GRO or XDP)",
     }
-    if int(cpus["sut"]) in siblings(int(cpus["generator"])) and cpus["generator"] != cpus["sut"]:
-        reasons["two-cores"] = "the two ends run on threads of one core"
-    if cpus["generator"] == cpus["sut"]:
+    if generator == sut:
         reasons["separate-cpu-time"] = "generator and sut share the only CPU"
-    return reasons | missing_here(cpus) | storage.missing()
-
-
-def missing_here(cpus: Mapping[str, str]) -> dict[str, str]:
-    """Return what a rig on this machine lacks for this machine and user, with the reasons."""
-    reasons = {}
-    if cpus["generator"] == cpus["sut"]:
         reasons["two-cpus"] = "this machine has one CPU: the two ends cannot have one each"
+    elif sut in siblings(generator):
+        reasons["two-cores"] = "the two ends run on threads of one core"
     path = CPU_FOLDER / "isolated"
     isolated = cpu_set(path.read_text()) if path.exists() else frozenset()
     if not isolated:
         reasons["isolated-cpus"] = "no CPU was isolated at boot (isolcpus)"
-    elif not {int(cpus["generator"]), int(cpus["sut"])} <= isolated:
+    elif not {generator, sut} <= isolated:
         reasons["isolated-cpus"] = "the two ends are not on CPUs that were isolated at boot"
     real_time = LocalHost().run("chrt", "--fifo", "1", "true", check=False)
     if real_time.status != 0:
@@ -420,61 +296,3 @@ def missing_here(cpus: Mapping[str, str]) -> dict[str, str]:
     if not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         reasons["cold-cache"] = "the caches cannot be dropped (/proc/sys/vm/drop_caches)"
     return reasons
-
-
-_OWNERLESS = "a virtual rig whose owner is gone"
-
-
-def _unusable(local: LocalHost, state: Mapping[str, Any]) -> str:
-    """Return as what a rig that is up has to be taken down; "" if it can be used on."""
-    if not (state["ready"] and state["keep"]):
-        return _OWNERLESS
-    if state.get("version") != MEASUREMENT_VERSION:
-        return "a virtual rig made by another version of labkit"
-    if names := state.get("networks"):
-        return f"a virtual rig with {', '.join(names)}, whose owner is gone"
-    built = {name: image["reference"] for name, image in state["images"].items()}
-    if built != {folder.name: images.tag(folder) for folder in images.folders()}:
-        return "a virtual rig with other images than those of containers/"
-    if any(map(_inside, pending(local))):
-        return "a virtual rig with a setting of a killed trial"
-    return ""
-
-
-def _inside(entry: Entry) -> bool:
-    """Tell whether a trial's setting is that of a host's namespace, and not of the machine.
-
-    One journal has the settings of all hosts, and restoring them would look at the machine's.
-    """
-    own = entry.kind == "offload" or entry.target.startswith("/proc/sys/net/")
-    return own and entry.label.startswith("trial-")
-
-
-def clean(say: Say = print) -> list[str]:
-    """Remove what a killed campaign left, and nothing else; return descriptions of it.
-
-    The caller holds the machine's lock, so nothing with a campaign's label has an owner.
-    """
-    if not lock.is_root():
-        return []
-    local = LocalHost()
-    state = lock.read_state()
-    remains = _unusable(local, state) if state else ""
-    if state is None and netns.existing():
-        remains = _OWNERLESS
-    if remains:
-        down(say=say)
-        return [remains]
-    removed = [f"process {line}" for line in stop_labelled(local, "trial-")]
-    if state:
-        removed += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
-        removed += extra_hosts.remove_peer(local) + extra_hosts.remove_clean_peer(local)
-        removed += extra_hosts.remove_collector(local)
-        removed += storage.remove_daemons(local)
-        storage.remove_temporary()
-        removed += teardown.remove_trial_leftovers()
-    images.forget_logs(local, str(engine.IMAGES))
-    # While a rig is up, only settings of trials have lost their owner.
-    removed += [str(outcome) for outcome in restore(local, label="trial-" if state else "")]
-    teardown.remove_holds()
-    return removed

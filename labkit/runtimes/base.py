@@ -43,7 +43,7 @@ class Instance:
             raise PlacementError(
                 f"there is no image {self.workload.image!r}",
                 where=f"host {self.target.host.name}",
-                remedy="labkit rig up builds it from containers/",
+                remedy="open the rig anew, which builds it from containers/",
             )
         return self.target.images[self.workload.image]
 

@@ -22,7 +22,7 @@ from labkit.campaign.trial import Trial
 from labkit.design import Condition
 from labkit.hosts import LocalHost, labelled
 from labkit.placement import Placement
-from labkit.rig import clean, engine, lock, netns, virtual
+from labkit.rig import engine, netns
 from labkit.rig.teardown import group_roots
 
 #: Seconds to wait for whoever else uses the machine's rig.
@@ -84,30 +84,10 @@ def close_unused_lab(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="module")
-def namespaces() -> Iterator[bool]:
-    """Hold this machine's virtual rig up, not opened; tell whether it was up before."""
-    with lock.locked(PATIENCE):
-        clean(say=lambda text: None)
-        was_up = bool((lock.read_state() or {}).get("ready"))
-        if not was_up:
-            virtual.up(keep=False)
-        try:
-            yield was_up
-        finally:
-            if not was_up:
-                virtual.down()
-
-
-@pytest.fixture(scope="module")
-def standing() -> Iterator[None]:
-    """Have a rig up for programs and kernels of a module, which use it as it is."""
-    with lock.locked(PATIENCE):
-        clean(say=lambda text: None)
-        if not (lock.read_state() or {}).get("ready"):
-            virtual.up(keep=True)
-    yield
-    with lock.locked(PATIENCE):
-        virtual.down()
+def namespaces() -> Iterator[Rig]:
+    """Open a rig of the module's own, whose namespaces serve as machines."""
+    with Rig.open("virtual", patience=PATIENCE, say=print) as rig:
+        yield rig
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures of a module that was interrupted

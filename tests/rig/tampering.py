@@ -99,11 +99,12 @@ def rules_back(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def rate(scene: Scene) -> Iterator[None]:
-    netns.limit_rate(HERE, "100mbit", netns.PORTS)
+    bucket = ("root", "tbf", "rate", "100mbit", "burst", "65536", "latency", "10ms")
+    tool("tc", "qdisc", "add", "dev", "lab0", *bucket, role="sut")
     try:
         yield
     finally:
-        netns.limit_rate(HERE, "", netns.PORTS)
+        tool("tc", "qdisc", "del", "dev", "lab0", "root", role="sut")
 
 
 @contextmanager

@@ -17,9 +17,7 @@ from labkit.campaign import runner
 from labkit.campaign.trial import Trial
 from labkit.data import Campaign
 from labkit.errors import LabkitError, PlanMismatch
-from labkit.hosts import LocalHost
 from labkit.placement import Placement, bare, docker
-from labkit.rig import engine, netns
 from labkit.rig.base import Rig
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.docker import Docker
@@ -188,41 +186,6 @@ def test_a_run_on_a_broken_rig_ends_and_keeps_every_attempt(
     again = load(tmp_path / "tiny")
     assert again.trials["attempt"].max() == 2 * runner.ATTEMPTS
     assert left() == []
-
-
-def test_an_engine_that_dies_is_started_again_and_the_campaign_goes_on(
-    lab: Rig, left: Left, tmp_path: Path
-) -> None:
-    pid_file = netns.DIRECTORY / "docker.pid"
-    before = int(pid_file.read_text())
-    AT[1] = lambda: os.kill(before, signal.SIGKILL)
-    plan = study(placements=[docker("host"), docker("bridge")]).plan(lab, blocks=1, seed=7)
-    trials = plan.run(into=tmp_path).trials
-    assert trials["status"].tolist() == ["failed", "ok", "ok"]
-    assert "docker had died, and was started again" in trials["flags"].iloc[0]
-    assert int(pid_file.read_text()) != before
-    assert left() == []
-
-
-def test_an_engine_that_was_ended_on_purpose_is_left_alone(lab: Rig, tmp_path: Path) -> None:
-    local = LocalHost()
-    engine.start_daemon(local, "spare", *engine.WITHOUT_NETWORK, data_root=tmp_path, role="")
-    engine.await_daemon(local, "spare")
-    engine.stop_daemon(local, "spare")
-    assert lab.mend() == []
-
-
-@pytest.mark.parametrize("table", ["nat", "filter"])
-def test_rules_of_the_engine_that_were_flushed_are_missed(lab: Rig, table: str) -> None:
-    local, inside = LocalHost(), netns.inside("sut")
-    assert engine.lost(local) == ""
-    saved = local.run(*inside, "iptables-save", "-t", table).stdout
-    local.run(*inside, "iptables", "-t", table, "-F")
-    try:
-        assert engine.lost(local) == "the engine's rules are gone"
-    finally:
-        local.run(*inside, "iptables-restore", input=saved)
-    assert engine.lost(local) == ""
 
 
 def test_a_placement_that_fails_its_verification_is_a_failed_row(

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,8 @@ from labkit import load
 from labkit.cli import app
 from labkit.cli.options import rig_spec
 from labkit.errors import UsageError
-from labkit.hosts import LocalHost
 from labkit.paths import SHIPPED as ROOT
-from labkit.rig import engine, lock, netns, virtual
+from labkit.rig import netns
 
 NOTEBOOK = "notebooks/studies/10-affinity-spinning.ipynb"
 COMMANDS = [
@@ -96,74 +94,6 @@ def test_a_rig_file_is_that_of_the_working_directory(
     assert rig_spec("rigs/two-guests.toml") == "docs/rigs/two-guests.toml"
 
 
-def traces() -> dict[str, list[str]]:
-    """Return what a rig that is up adds to the machine."""
-    local = LocalHost()
-    mounts = Path("/proc/self/mounts").read_text().splitlines()
-    groups = Path("/sys/fs/cgroup")
-    keys = Path("/proc/sys/kernel/keys")
-    return {
-        "namespaces": netns.existing(),
-        "routes": local.run("ip", "route", "show", "198.18.0.0/15").stdout.split(),
-        "mounts": [line for line in mounts if f" {lock.RUN}/" in line or f" {lock.KEEP}/" in line],
-        "groups": [
-            str(path) for path in (groups / "labkit", *groups.glob("*/labkit")) if path.is_dir()
-        ],
-        "state": [str(lock.STATE)] if lock.STATE.exists() else [],
-        "keys": [(keys / name).read_text() for name in ("root_maxkeys", "root_maxbytes")],
-    }
-
-
-@pytest.fixture
-def no_rig() -> Iterator[dict[str, list[str]]]:
-    """Take the rig down before and after; return the state of the machine without it."""
-    with lock.locked(PATIENCE):
-        virtual.down()
-    yield traces()
-    with lock.locked(PATIENCE):
-        virtual.down()
-
-
-def up() -> None:
-    with lock.locked(PATIENCE):
-        virtual.up(keep=True)
-
-
-@pytest.mark.rig
-def test_the_rig_goes_down_without_a_trace(no_rig: dict[str, list[str]]) -> None:
-    up()
-    assert traces()["routes"][:2] == ["unreachable", "198.18.0.0/15"]
-    with lock.locked(PATIENCE):
-        virtual.down()
-    assert traces() == no_rig
-    assert labkit("restore").stdout == "nothing to restore\n"
-    assert labkit("clean").stdout == "nothing was left\n"
-    assert traces() == no_rig
-
-
-@pytest.mark.rig
-def test_containers_of_a_dead_campaign_are_removed(
-    no_rig: dict[str, list[str]],
-) -> None:
-    up()
-    image = json.loads(lock.STATE.read_text())["images"]["net"]["reference"]
-    create = ("docker", "create", "--label", "labkit=trial-0-dead", image, "true")
-    local, env = LocalHost(), {"DOCKER_HOST": engine.SOCKET}
-    listing = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit=trial-0-dead")
-    local.run(*create, env=env)
-    cleaned = labkit("clean")
-    assert cleaned.returncode == 0 and cleaned.stdout.startswith("container ")
-    assert local.run(*listing, env=env).stdout == ""
-    # The engine is killed with the container still there, and remembers it.
-    local.run(*create, env=env)
-    os.kill(int((netns.DIRECTORY / "docker.pid").read_text()), signal.SIGKILL)
-    with lock.locked(PATIENCE):
-        virtual.down()
-    assert traces() == no_rig
-    up()
-    assert local.run(*listing, env=env).stdout == ""
-
-
 #: A part of the first study: one network, no capture. As found, as tests beside it use both CPUs,
 #: which makes trials without a shared cache, failed attempts otherwise, likely.
 SMALL = "{networks: [host], cells: {ladder: [spin], capture: []}, shared_cache: as found}"
@@ -182,9 +112,7 @@ def snapshot(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.rig
-def test_a_study_notebook_measures_resumes_and_begins_anew(
-    tmp_path: Path, no_rig: dict[str, list[str]]
-) -> None:
+def test_a_study_notebook_measures_resumes_and_begins_anew(tmp_path: Path) -> None:
     first = program(*papermill(tmp_path, blocks="1", messages="500"))
     assert first.returncode == 0, first.stderr[-3000:]
     campaign = load(tmp_path / "data" / "affinity-spinning")
@@ -204,9 +132,9 @@ def test_a_study_notebook_measures_resumes_and_begins_anew(
     newest = load(tmp_path / "data" / "affinity-spinning")
     assert newest.path != campaign.path and newest.plan["settings"]["messages"] == 600
     assert 1 <= len(newest.ok) == len(newest.trials) < planned
-    # papermill kills its kernel, so that the rig may still be up.
+    # papermill kills its kernel, so that the rig may still be there.
     assert labkit("clean").returncode == 0
-    assert traces() == no_rig
+    assert netns.existing() == []
 
 
 def _begin_anew_and_interrupt(folder: Path) -> None:

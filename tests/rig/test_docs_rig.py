@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 
 from labkit import load, project
 
-pytestmark = [pytest.mark.rig, pytest.mark.usefixtures("standing")]
+pytestmark = pytest.mark.rig
 FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

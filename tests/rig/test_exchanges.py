@@ -19,7 +19,7 @@ from labkit.design import Condition
 from labkit.errors import CommandTimeout, ToolOutput
 from labkit.hosts import LocalHost
 from labkit.placement import Placement, bare, container, docker
-from labkit.rig import extra_hosts, netns
+from labkit.rig import netns
 from labkit.rig.base import Rig
 
 pytestmark = pytest.mark.rig
@@ -39,7 +39,8 @@ def mirrors() -> str:
     for role, ports in netns.PORTS.items():
         for number in range(len(ports)):
             show = ("tc", "filter", "show", "dev", netns.plug(role, number), "ingress")
-            found.append(LocalHost().run(*extra_hosts._SWITCH, *show, check=False).stdout)
+            show = ("nsenter", f"--net=/run/netns/{netns.SWITCH}", *show)
+            found.append(LocalHost().run(*show, check=False).stdout)
     return "".join(found)
 
 

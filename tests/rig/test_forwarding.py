@@ -151,7 +151,7 @@ def test_drops_of_sockets_are_read_on_each_host(watched: Rig, label: str, left: 
     every = {f"all.{role}": netns.all_cpus() for role in watched.hosts}
     fields = vars(watched) | {"shared_kernel": False, "cpu_map": watched.cpu_map | every}
     levels = (("placement", docker("nat")), ("affinity", "free"))
-    rig, pinned = Rig(**fields | {"at_close": ()}), {"affinity": treatments.Pinning()}
+    rig, pinned = type(watched)(**fields), {"affinity": treatments.Pinning()}
     trial = Trial(rig, Condition(levels), {}, label, {}, treatments=pinned)
     with ExitStack() as stack:
         send = stack.enter_context(sender(trial, docker("nat")))

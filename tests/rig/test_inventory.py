@@ -23,7 +23,7 @@ pytestmark = pytest.mark.rig
 
 
 @pytest.fixture(scope="module")
-def folder(namespaces: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(namespaces: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a directory with a rig.toml of the virtual rig's namespaces."""
     with machines(tmp_path_factory.mktemp("machines"), apart=False) as made:
         made.open_ways()

@@ -23,8 +23,8 @@ from labkit.design import Condition
 from labkit.hosts import LocalHost, labelled
 from labkit.pcap import read
 from labkit.placement import Placement, container, waiting
-from labkit.rig import MachineRig, extra_hosts, netns, virtual
-from labkit.rig.engine import digests
+from labkit.rig import MachineRig, netns
+from labkit.rig.engine import PEER_SOCKET, digests
 from labkit.rig.machines import send_images
 from labkit.tools import sockperf
 from labkit.tools.base import Client, Measurement
@@ -41,12 +41,11 @@ overlay = "198.18.35.10/24"
 
 @pytest.fixture(scope="module")
 def machines(
-    namespaces: bool, tmp_path_factory: pytest.TempPathFactory
+    namespaces: Rig, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Path, Rig]]:
     """Yield the directory of a rig.toml, and the virtual rig that provides its machines."""
     with ExitStack() as stack:
-        below = virtual.VirtualRig.attach()
-        stack.callback(below.close)
+        below = namespaces
         stack.enter_context(below.peer(["net"]))
         stack.enter_context(below.collector("sut"))
         place = tmp_path_factory.mktemp("machines")
@@ -55,7 +54,7 @@ def machines(
         text = re.sub(r"(?m)^bridge_.*\n", "", made.path.read_text())
         root = f'exec_root = "{netns.DIRECTORY}/docker"\n'
         text = text.replace("[hosts.clean]", f"{root}[hosts.clean]")
-        own = (f'engine = "{extra_hosts.PEER_SOCKET}"', f'exec_root = "{netns.DIRECTORY}/peer"')
+        own = (f'engine = "{PEER_SOCKET}"', f'exec_root = "{netns.DIRECTORY}/peer"')
         text += made.table("peer", *own) + made.table("collector", 'mirrors = ["sut"]')
         (place / "plain.toml").write_text(text)
         (place / "rig.toml").write_text(text + NETWORKS)
@@ -94,7 +93,7 @@ def network_state(rig: Rig) -> dict[str, list[str]]:
         role: [line for line in lines if not line.startswith(("#", ":"))]
         for role, lines in found.items()
     }
-    for role, socket in (("sut", rig.targets["sut"].engine), ("peer", extra_hosts.PEER_SOCKET)):
+    for role, socket in (("sut", rig.targets["sut"].engine), ("peer", PEER_SOCKET)):
         env = {"DOCKER_HOST": str(socket)}
         names = ("docker", "network", "ls", "--format", "{{.Name}}")
         member = ("docker", "info", "--format", "{{.Swarm.LocalNodeState}}")
@@ -188,7 +187,7 @@ def test_the_mirror_is_used_only_where_it_shows_both_directions(
 
 def test_images_of_this_machine_are_sent_to_an_engine_that_lacks_them(rig: Rig) -> None:
     name, image = "labkit/probe:sent", rig.targets["sut"].images["net"]
-    source, socket = str(rig.targets["sut"].engine), extra_hosts.PEER_SOCKET
+    source, socket = str(rig.targets["sut"].engine), PEER_SOCKET
     LocalHost().run("docker", "--host", source, "tag", image.reference, name)
     try:
         send_images(source, rig.hosts["peer"], socket, [name], print)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from labkit import treatments
 from labkit.campaign.trial import Trial
-from labkit.errors import RigError
 from labkit.hosts import LocalHost, labelled
 from labkit.placement import bare, docker, waiting
-from labkit.rig import extra_hosts, netns
+from labkit.rig import engine, netns
 from labkit.rig.base import Rig
 from labkit.tools import thrift_rpc
 
@@ -28,57 +26,31 @@ def with_peer(lab: Rig) -> Iterator[Rig]:
         yield lab
 
 
-def hardware_address(lab: Rig) -> str:
-    shown = lab.hosts["peer"].run("ip", "-j", "link", "show", "lab0").stdout
-    return str(json.loads(shown)[0]["address"])
-
-
 def test_a_clean_baseline_at_the_peer_goes_to_a_host_without_an_engine(lab: Rig) -> None:
     spread, clean = treatments.SecondHost(at=2, spread=True), {"placement": bare("clean")}
     with lab.peer(images=[]):
         reason = "the rig has one host without an engine"
         assert spread.feasibility(lab, 2, clean) == reason
-        before = hardware_address(lab)
     with lab.peer(images=[], clean=True):
-        assert hardware_address(lab) == before, "another peer has the address of the one before"
         assert spread.feasibility(lab, 2, clean) is None
         target = lab.target(bare("clean"), at="peer")
         assert target.host.name == "clean-peer" and not target.engine
         assert lab.target(docker("host"), at="peer").host.name == "peer"
         assert not target.host.run("nft", "list", "ruleset").stdout.strip()
         assert lab.cpus("clean-peer", "split") == lab.cpus("peer", "split")
-        assert labelled(LocalHost(), extra_hosts.label("clean-peer"))
-        # What a killed campaign left is removed in the same way.
-        assert extra_hosts.remove_clean_peer(LocalHost())
-    assert extra_hosts.remove_clean_peer(LocalHost()) == []
-    assert labelled(LocalHost(), extra_hosts.label("clean-peer")) == []
     assert "clean-peer" not in lab.hosts and "clean-peer" not in lab.targets
 
 
-def test_the_peer_is_removed_completely(lab: Rig) -> None:
+def test_a_peer_takes_part_only_for_its_block(lab: Rig) -> None:
     before = (lab.hosts, lab.targets, lab.addresses, lab.cpu_map)
-    with pytest.raises(RigError, match="no image"), lab.peer(images=["absent"]):
-        pass
-    with lab.peer(images=["python"]):
-        assert labelled(LocalHost(), extra_hosts.label("peer"))
-    assert (lab.hosts, lab.targets, lab.addresses, lab.cpu_map) == before
-    assert not Path("/run/netns", netns.PREFIX + "peer").exists()
-    assert labelled(LocalHost(), extra_hosts.label("peer")) == []
+    for _ in range(2):  # its engine starts again in the same namespace
+        with lab.peer(images=["python"]):
+            assert netns.pids([netns.PREFIX + "peer"]) and "peer" in lab.targets
+            running = {row[2].split()[0] for row in labelled(LocalHost(), engine.LABEL)}
+            assert "dockerd" in running
+        assert (lab.hosts, lab.targets, lab.addresses, lab.cpu_map) == before
+        assert not (netns.DIRECTORY / "peer.pid").exists()
     assert treatments.SecondHost(at="both").feasibility(lab, "both", {})
-    ports = LocalHost().run("ip", "-n", netns.SWITCH, "-o", "link").stdout
-    assert "peer0" not in ports
-
-
-def test_a_peer_of_a_killed_campaign_is_removed(lab: Rig) -> None:
-    local = LocalHost()
-    peer = lab.peer(images=["python"])
-    peer.__enter__()
-    try:
-        assert extra_hosts.remove_peer(local) and extra_hosts.remove_peer(local) == []
-        assert not Path("/run/netns", netns.PREFIX + "peer").exists()
-        assert labelled(local, extra_hosts.label("peer")) == []
-    finally:
-        peer.__exit__(None, None, None)
 
 
 def test_each_interface_answers_for_its_own_addresses_only(lab: Rig) -> None:

@@ -37,7 +37,7 @@ def run_all(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.rig
-def test_it_measures_answers_and_does_not_measure_again(tmp_path: Path, standing: None) -> None:
+def test_it_measures_answers_and_does_not_measure_again(tmp_path: Path) -> None:
     shown = run_all(tmp_path)
     campaign = load(tmp_path / "start")
     assert set(campaign.ok["placement"]) == {"bare rules", "docker nat"}

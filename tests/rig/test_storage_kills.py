@@ -1,4 +1,4 @@
-"""SIGKILL while storages are in use: they are removed, whether or not the rig stays."""
+"""SIGKILL while storages are in use: they are removed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from labkit.hosts import LocalHost, Tuning
-from labkit.rig import clean, engine, lock, netns, storage, teardown, virtual
+from labkit.hosts import LocalHost
+from labkit.rig import clean, engine, lock, teardown
 
 pytestmark = pytest.mark.rig
 PATIENCE = 900.0
@@ -51,7 +49,6 @@ def left() -> list[str]:
     found = [f"mount {point}" for point in teardown.mounted((str(engine.STORAGES),))]
     files = [path for path in loop_files() if path.startswith(str(engine.STORAGES))]
     found += [f"loop device of {path}" for path in files]
-    found += [f"daemon {driver}" for driver in storage.unremoved_drivers()]
     processes = local.run("ps", "-eo", "args").stdout.splitlines()
     found += [line for line in processes if f"{engine.STORAGES}/" in line and "ps -eo" not in line]
     found += [str(path) for path in (engine.STORAGES / "unions").glob("*")]
@@ -59,12 +56,9 @@ def left() -> list[str]:
     return found + [f"control group {path}" for path in groups]
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["rig stays", "own rig"])
-def test_a_kill_leaves_nothing(kept: bool, tmp_path: Path) -> None:
+def test_a_kill_leaves_nothing(tmp_path: Path) -> None:
     with lock.locked(PATIENCE):
-        clean(say=print)
-        if kept and lock.read_state() is None:
-            virtual.up(keep=True, say=print)
+        clean()
     text = f"NAMES = {NAMES!r}\n{USER}"
     with (tmp_path / "out").open("w+") as out:
         user = subprocess.Popen(
@@ -79,83 +73,5 @@ def test_a_kill_leaves_nothing(kept: bool, tmp_path: Path) -> None:
             os.kill(user.pid, signal.SIGKILL)
             user.wait()
     with lock.locked(PATIENCE):
-        done = clean(say=print)
+        clean()
         assert left() == []
-        assert bool(lock.read_state()) == kept
-        if kept:
-            assert any("storage driver btrfs" in line for line in done)
-            virtual.down(say=print)
-            assert left() == []
-
-
-def test_a_killed_engine_keeps_no_container() -> None:
-    local, said = LocalHost(), list[str]()
-    with lock.locked(PATIENCE):
-        clean(say=print)
-        if lock.read_state() is not None:
-            virtual.down(say=print)
-        before = local.run("ip", "route", "show", "exact", virtual.LAB).stdout
-        virtual.up(keep=True, say=print)
-        try:
-            assert local.run("ip", "route", "show", "exact", virtual.LAB).stdout != before
-            argv = ("docker", "run", "--detach", "--label", "labkit=x", "--network", "none")
-            image = lock.read_state()["images"]["net"]["reference"]
-            local.run(*argv, image, "sleep", "600", env={"DOCKER_HOST": engine.SOCKET})
-            os.kill(int((netns.DIRECTORY / "docker.pid").read_text()), signal.SIGKILL)
-        finally:
-            virtual.down(say=said.append)
-    assert list(engine.DATA_ROOT.glob("containers/*")) == []
-    assert local.run("ip", "route", "show", "exact", virtual.LAB).stdout == before
-
-
-def test_a_setting_of_a_killed_trial_inside_a_namespace_takes_the_rig_down(
-    namespaces: bool,
-) -> None:
-    """It is restored from this machine's namespace, where it never was."""
-    local, state = LocalHost(), (lock.read_state() or {}) | {"keep": True}
-    assert virtual._unusable(local, state) == ""
-    with closing(netns.connect("sut")) as host, Tuning(host, "trial-killed") as tuning:
-        tuning.set_file("/proc/sys/net/ipv4/tcp_fin_timeout", 61)
-        assert virtual._unusable(local, state) == "a virtual rig with a setting of a killed trial"
-    assert virtual._unusable(local, state) == ""
-    other = state | {"images": state["images"] | {"another": {"reference": "labkit/another:1"}}}
-    assert "other images" in virtual._unusable(local, other)
-
-
-def test_an_unmount_awaits_its_loop_device(tmp_path: Path) -> None:
-    """A process that still has a file open there keeps the device for a while."""
-    if reason := storage.missing().get("storage:btrfs"):
-        pytest.skip(reason)
-    local, image, place = LocalHost(), tmp_path / "image", tmp_path / "place"
-    with image.open("wb") as empty:
-        empty.truncate(200_000_000)
-    place.mkdir()
-    local.run("mkfs.btrfs", "--quiet", str(image))
-    local.run("mount", "-o", "loop", str(image), str(place))
-    used = (place / "used").open("w")
-    later = threading.Timer(0.5, used.close)
-    try:
-        assert str(image) in loop_files()
-    finally:
-        later.start()
-        teardown.unmount((str(place),))
-        files = loop_files()
-        later.join()
-    assert str(image) not in files
-
-
-def test_groups_of_a_container_that_was_being_started_are_removed(namespaces: bool) -> None:
-    roots = teardown.group_roots()
-    groups = [root / name for root in roots for name in ("0" * 64, "running")]
-    for group in groups:
-        group.mkdir()
-    # Of hierarchies that need no CPU set before they take a process.
-    used = [path for path in groups if path.name == "running" and "cpuset" not in path.parts]
-    with subprocess.Popen(["sleep", "60"]) as process:
-        for group in used:
-            (group / "cgroup.procs").write_text(str(process.pid))
-        teardown.remove_trial_leftovers()
-        assert [path for path in groups if path.exists()] == used
-        process.kill()
-    teardown.remove_trial_leftovers()
-    assert [path for path in groups if path.exists()] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from labkit.process import TERMINAL, announce, ended_as_by_ctrl_c
-from labkit.rig import lock
 
 
 def test_only_the_first_signal_interrupts() -> None:
@@ -45,15 +43,6 @@ def test_ignored_signals_and_threads_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.SIG_DFL]
-
-
-def test_the_holder_of_the_rig_s_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOCK", "MACHINE"):
-        monkeypatch.setattr(lock, name, tmp_path / "lock")
-    assert lock.current_holder() is None
-    with lock.locked():
-        assert lock.current_holder() == os.getpid()
-    assert lock.current_holder() is None and lock.last_holder(tmp_path / "lock") == os.getpid()
 
 
 def test_progress_goes_to_the_notebook_and_to_who_executes_it(

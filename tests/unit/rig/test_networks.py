@@ -13,8 +13,8 @@ from labkit.errors import CommandFailed, UsageError
 from labkit.hosts import LocalHost
 from labkit.hosts.target import Target
 from labkit.rig import Rig, networks
+from labkit.rig.netns import LAB
 from labkit.rig.networks import UndoLog
-from labkit.rig.virtual import LAB
 
 
 def test_networks_of_the_virtual_rig_are_in_the_lab_and_do_not_overlap() -> None:

@@ -155,23 +155,6 @@ def test_the_container_that_fills_a_mount_has_the_label_of_its_trial(name: str) 
 # Leftovers.
 
 
-def test_a_daemon_that_only_just_started_is_ended_before_its_files_are_removed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    folder, done = tmp_path / "storage-btrfs-daemon", list[tuple[str, bool]]()
-    folder.mkdir()
-    monkeypatch.setattr(storage.netns, "DIRECTORY", tmp_path)
-    monkeypatch.setattr(
-        storage, "stop_labelled", lambda host, label: done.append((label, folder.is_dir()))
-    )
-    monkeypatch.setattr(
-        storage.teardown, "unmount", lambda below: done.append(("unmount", folder.is_dir()))
-    )
-    assert storage.unremoved_drivers() == storage.remove_daemons(LocalHost()) == []
-    assert done == [(storage.DAEMON_LABEL, True), ("unmount", True)]
-    assert not folder.exists()
-
-
 def test_what_storages_leave_on_the_disk_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

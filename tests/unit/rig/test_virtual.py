@@ -1,4 +1,4 @@
-"""The virtual rig on this machine: CPU map, rates of links, and what a killed campaign left."""
+"""The virtual rig on this machine: CPU map, and rates of links."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import UsageError
-from labkit.hosts import LocalHost, Tuning, restore
-from labkit.hosts.settings import pending
-from labkit.rig import Rig, images, netns, virtual
-from labkit.version import MEASUREMENT_VERSION
+from labkit.rig import Rig, netns, virtual
 
 
 def test_threads_of_one_core_are_not_two_cores(
@@ -39,7 +36,7 @@ def test_the_two_ends_have_to_be_on_isolated_cpus(
     if isolated is not None:
         (tmp_path / "isolated").write_text(isolated)
     monkeypatch.setattr(virtual, "CPU_FOLDER", tmp_path)
-    found = virtual.missing_here({"generator": "0", "sut": "1"}).get("isolated-cpus", "")
+    found = virtual._missing({"generator": "0", "sut": "1"}).get("isolated-cpus", "")
     assert found.startswith(reason) and bool(found) == bool(reason)
 
 
@@ -55,39 +52,3 @@ def test_an_invalid_rate_is_an_error_before_anything_is_made(rate: str) -> None:
     with pytest.raises(UsageError, match="invalid rate") as caught, Rig.open(f"virtual:{rate}"):
         pass
     assert "virtual:1gbit" in caught.value.remedy
-
-
-def test_the_rate_of_links_is_described() -> None:
-    assert "1000 Mbit/s each way" in netns.rate_text("1gbit")
-    assert "token buckets, not wires" in netns.rate_caveats("1gbit")[0]
-    assert netns.rate_text("") == "" and netns.rate_caveats("") == ()
-
-
-@pytest.mark.parametrize("is_up", [True, False])
-def test_settings_of_a_killed_campaign_are_restored(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_up: bool
-) -> None:
-    setting, journal = tmp_path / "setting", str(tmp_path / "journal")
-    setting.write_text("as found\n")
-    # Never left, as by a kill; the label is that of `Rig.interrupts`.
-    Tuning(LocalHost(), "trial-interrupts", journal=journal).set_file(str(setting), "moved")
-    built = {one.name: {"reference": images.tag(one)} for one in images.folders()}
-    kept = {"ready": True, "keep": True, "version": MEASUREMENT_VERSION, "images": built}
-    state = kept if is_up else None
-    monkeypatch.setattr(virtual.lock, "is_root", lambda: True)
-    monkeypatch.setattr(virtual.lock, "read_state", lambda: state)
-    monkeypatch.setattr(virtual.netns, "existing", list)
-    monkeypatch.setattr(virtual, "pending", lambda host: pending(host, journal))
-    for module, name in (
-        # Another user's rig may be up on this machine.
-        *((virtual, "stop_labelled"), (virtual.engine, "remove_containers")),
-        *((virtual.extra_hosts, "remove_peer"), (virtual.extra_hosts, "remove_collector")),
-        *((virtual.storage, "remove_daemons"), (virtual.storage, "remove_temporary")),
-        *((virtual.teardown, "remove_trial_leftovers"), (virtual.teardown, "remove_holds")),
-    ):
-        monkeypatch.setattr(module, name, lambda *arguments: [])
-    monkeypatch.setattr(
-        virtual, "restore", lambda host, label: restore(host, journal=journal, label=label)
-    )
-    assert virtual.clean() == [f"{setting}: restored"]
-    assert setting.read_text().strip() == "as found"
