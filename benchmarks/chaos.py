@@ -66,24 +66,23 @@ PATIENCE = 240.0
 #: Of so many runs, the last have a rig of their own.
 CYCLE, CYCLE_OWN = 10, 2
 
-# What the machine and each host must be like afterwards. Only settings of the lab are listed, and
-# nothing of guests, which may run beside it.
+# What the machine and each host must be like afterwards. Only settings of the lab are listed.
 _STATE = r"""
 show() { echo "@@ $1"; sh -c "$2" 2>/dev/null || true; }
-show namespaces 'ls /run/netns | grep -v guests'
+show namespaces 'ls /run/netns'
 link='{ sub(/@.*/, "", $2); print $2, $3, $5, $7, $9 }'  # name, flags, MTU, queue, state
 show links "ip -o link | awk '$link' | grep -v ^veth"
 show routes 'ip route show table all | sort'
 show mounts "awk '{print \$1, \$2, \$3}' /proc/self/mounts | grep -E 'labkit|netns' |
-    grep -v -e /rkt/ -e netns/default -e guests |
+    grep -v -e /rkt/ -e netns/default |
     sed 's/[0-9a-f]\{12,\}/ID/g' | sort"
 show groups "find /sys/fs/cgroup -type d -path '*/labkit/*' | sort"
 show processes "grep -lsz -e '^LABKIT_LABEL=trial-' /proc/[0-9]*/environ; pgrep -x dockerd -c"
 show files "find /run/labkit -mindepth 1 -maxdepth 3 -not -path '*/docker/*' -not -name '*.pid' |
-    grep -v -e /jobs$ -e /jobs-podman -e /one-host -e guests | sort
+    grep -v -e /jobs$ -e /jobs-podman -e /one-host | sort
     ls -d /tmp/trial-* /run/trial-* /var/lib/labkit/images/*/rootfs/run/trial-*"
 show journal "ls -A $JOURNAL"
-show loops 'losetup --list --noheadings | grep labkit | grep -v guests'
+show loops 'losetup --list --noheadings | grep labkit'
 show idle 'od -An -td4 -N4 /dev/cpu_dma_latency'
 show irqs 'grep . /proc/irq/*/smp_affinity_list'
 show sysctls "sysctl -a | grep -E -e '^net.ipv4.(ip_forward|conf.all)' \
@@ -91,7 +90,7 @@ show sysctls "sysctl -a | grep -E -e '^net.ipv4.(ip_forward|conf.all)' \
 # Chains that iptables makes where it looks for rules.
 empty='s/\tchain \w+ \{\n\t\ttype [^\n]*policy accept;\n\t\}\n\n?//g'
 for namespace in /run/netns/labkit-*; do
-    case $namespace in */labkit-\*|*guests*) continue ;; esac
+    case $namespace in */labkit-\*) continue ;; esac
     host=${namespace##*-}
     nsenter --net="$namespace" sh -c '
         echo "@@ links of $1"; ip -o link | awk "$2" | grep -v ^veth | sort

@@ -18,7 +18,7 @@ import psutil
 from labkit import runtimes, studies
 from labkit.hosts import LocalHost, collect_facts
 from labkit.placement import DRIVERS, ENGINES, MOUNTS, NETWORKS
-from labkit.rig import Rig, engine, guests, kernel_probe, storage, virtual
+from labkit.rig import Rig, engine, kernel_probe, storage, virtual
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.networks import NEVER
 
@@ -51,7 +51,6 @@ def check_machine() -> list[Check]:
         _root(),
         *(_tool(name, package) for name, package in virtual.TOOLS.items()),
         _bootstrap(),
-        _guests(),
         _storages(),
         _engines(),
         _networks(),
@@ -98,11 +97,6 @@ def _bootstrap() -> Check:
         "made by mmdebstrap" if path else "has to be pulled from a registry",
         "apt-get install mmdebstrap, where no registry can be reached",
     )
-
-
-def _guests() -> Check:
-    why, remedy = guests.unusable()
-    return Check("guests (rig kvm)", not why, why or "KVM makes virtual machines here", remedy)
 
 
 def _storages() -> Check:

@@ -28,7 +28,7 @@ LEAST_WATCH = 5.0
 
 @click.command(
     epilog="Examples: labkit run --profile tiny | labkit run affinity-spinning -p blocks 10 --new "
-    "| labkit run application-networks --rig rig.toml | labkit run affinity-spinning --rig kvm "
+    "| labkit run application-networks --rig rig.toml "
     "| labkit run cpu-quota -f low.yaml -f high.yaml"
 )
 @click.argument("studies", nargs=-1)
@@ -44,7 +44,7 @@ LEAST_WATCH = 5.0
 @click.option(
     "--rig",
     default="",
-    help="A rig.toml of the working directory, virtual, virtual:1gbit, one-host, kvm (or kvm:tcg), "
+    help="A rig.toml of the working directory, virtual, virtual:1gbit, one-host, "
     "simulated, or auto: what this machine has.",
 )
 @click.option(

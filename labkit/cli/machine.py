@@ -147,14 +147,12 @@ def rig_prepare(path: Path, install: bool) -> None:
     _show_states(states)
 
 
-@rig.command(
-    "up", epilog="Examples: labkit rig up | labkit rig up --rig rig.toml | labkit rig up --rig kvm"
-)
-@click.option("--rig", "spec", default="", metavar="RIG", help="A rig.toml, or kvm.")
+@rig.command("up", epilog="Examples: labkit rig up | labkit rig up --rig rig.toml")
+@click.option("--rig", "spec", default="", metavar="RIG", help="A rig.toml.")
 def rig_up(spec: str) -> None:
     """Bring the virtual rig up; it stays until `labkit rig down`.
 
-    With --rig the machines of the file, or guests, are opened as a study opens them, and closed
+    With --rig the machines of the file are opened as a study opens them, and closed
     again: every check is made, what a killed campaign left is removed, and images are unpacked.
     """
     from labkit.rig import Rig, clean, lock, virtual

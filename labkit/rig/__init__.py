@@ -7,11 +7,9 @@ from labkit.rig.base import Rig, auto, kind_of
 from labkit.rig.virtual import VirtualRig, clean  # isort: skip
 from labkit.rig.onehost import OneHostRig  # isort: skip
 from labkit.rig.inventory import InventoryRig  # isort: skip
-from labkit.rig.guests import GuestRig  # isort: skip
 from labkit.rig.simulated import SimulatedRig  # isort: skip
 
 __all__ = [
-    "GuestRig",
     "InventoryRig",
     "OneHostRig",
     "Rig",

@@ -65,12 +65,11 @@ def auto() -> str:
 
 def kind_of(spec: str) -> type[Rig]:
     """Return the kind of rig that a specification names; raise `UsageError` if there is none."""
-    kinds = [*Rig.__subclasses__()]
-    kinds += [other for kind in kinds for other in kind.__subclasses__()]
+    kinds = Rig.__subclasses__()
     for kind in kinds:
         if kind.accepts(spec):
             return kind
-    known = [*(kind.auto_spec for kind in kinds if kind.auto_spec), "kvm", "auto"]
+    known = [*(kind.auto_spec for kind in kinds if kind.auto_spec), "auto"]
     remedy = suggestion(spec, known)
     raise UsageError(
         f"no rig called {spec!r}",
@@ -85,7 +84,7 @@ class Rig:
     Parameters
     ----------
     name, kind : str
-        The specification, and ``virtual``, ``inventory``, ``one-host`` or ``kvm``.
+        The specification, and ``virtual``, ``inventory`` or ``one-host``.
     hosts : mapping of str to Host
         ``generator`` sends the load, ``sut`` has the engine, ``clean`` has none.
     targets : mapping of str to Target
@@ -164,8 +163,8 @@ class Rig:
         Parameters
         ----------
         spec : str or Path
-            ``"virtual"``, ``"virtual:1gbit"`` (any rate), ``"one-host"``, ``"kvm"`` (two guests,
-            with ``"kvm:clean"`` three), ``"auto"``, or the path of an inventory (``rig.toml``).
+            ``"virtual"``, ``"virtual:1gbit"`` (any rate), ``"auto"`` (the rig of this machine), or
+            the path of an inventory (``rig.toml``).
         say : callable
             Receives a line before each step that takes seconds.
         patience : float

@@ -25,7 +25,6 @@ from labkit.rig import (
     lock,
     netns,
     networks,
-    qemu,
     storage,
     teardown,
 )
@@ -469,15 +468,14 @@ def clean(say: Say = print) -> list[str]:
     if not lock.is_root():
         return []
     local = LocalHost()
-    guests = qemu.remove(local)
     state = lock.read_state()
     remains = _unusable(local, state) if state else ""
     if state is None and netns.existing():
         remains = _OWNERLESS
     if remains:
         down(say=say)
-        return [*guests, remains]
-    removed = guests + [f"process {line}" for line in stop_labelled(local, "trial-")]
+        return [remains]
+    removed = [f"process {line}" for line in stop_labelled(local, "trial-")]
     if state:
         removed += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
         removed += extra_hosts.remove_peer(local) + extra_hosts.remove_clean_peer(local)

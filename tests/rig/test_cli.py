@@ -101,7 +101,7 @@ def test_a_rig_file_is_that_of_the_working_directory(
     found = CliRunner().invoke(app, ["doctor", "--rig", "rig.toml"])
     assert isinstance(found.exception, UsageError)
     assert str(tmp_path / "rig.toml") in str(found.exception)
-    assert rig_spec("rig.toml") == str(tmp_path / "rig.toml") and rig_spec("kvm") == "kvm"
+    assert rig_spec("rig.toml") == str(tmp_path / "rig.toml") and rig_spec("virtual") == "virtual"
     monkeypatch.chdir(ROOT / "docs")
     assert rig_spec("rigs/two-guests.toml") == "docs/rigs/two-guests.toml"
 
