@@ -79,7 +79,7 @@ show mounts "awk '{print \$1, \$2, \$3}' /proc/self/mounts | grep -E 'labkit|net
 show groups "find /sys/fs/cgroup -type d -path '*/labkit/*' | sort"
 show processes "grep -lsz -e '^LABKIT_LABEL=trial-' /proc/[0-9]*/environ; pgrep -x dockerd -c"
 show files "find /run/labkit -mindepth 1 -maxdepth 3 -not -path '*/docker/*' -not -name '*.pid' |
-    grep -v -e /jobs$ -e /jobs-podman -e /one-host | sort
+    grep -v -e /jobs$ -e /jobs-podman | sort
     ls -d /tmp/trial-* /run/trial-* /var/lib/labkit/images/*/rootfs/run/trial-*"
 show journal "ls -A $JOURNAL"
 show loops 'losetup --list --noheadings | grep labkit'

@@ -68,8 +68,7 @@ def _rig() -> Check:
         "rig",
         not reason,
         spec or f"none ({reason})",
-        "run as root for the virtual rig, or start a Docker Engine that you may use for the "
-        "one-host rig; without a rig reports show the reference dataset",
+        "run as root, with the packages below; without a rig reports show the reference dataset",
         needed=True,
     )
 

@@ -44,8 +44,8 @@ LEAST_WATCH = 5.0
 @click.option(
     "--rig",
     default="",
-    help="A rig.toml of the working directory, virtual, virtual:1gbit, one-host, "
-    "simulated, or auto: what this machine has.",
+    help="A rig.toml of the working directory, virtual, virtual:1gbit or auto "
+    "(this machine), or simulated.",
 )
 @click.option(
     "--file",

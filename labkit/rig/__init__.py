@@ -5,13 +5,11 @@
 from labkit.rig.base import Rig, auto, kind_of
 
 from labkit.rig.virtual import VirtualRig, clean  # isort: skip
-from labkit.rig.onehost import OneHostRig  # isort: skip
 from labkit.rig.inventory import InventoryRig  # isort: skip
 from labkit.rig.simulated import SimulatedRig  # isort: skip
 
 __all__ = [
     "InventoryRig",
-    "OneHostRig",
     "Rig",
     "SimulatedRig",
     "VirtualRig",

@@ -48,19 +48,15 @@ _ENGINE_SECONDS = 20.0
 
 
 def auto() -> str:
-    """Return the rig that this machine and user can have: ``"virtual"``, or else ``"one-host"``."""
-    reasons = []
-    for kind in Rig.__subclasses__():
-        if kind.auto_spec:
-            if not (why := kind.unavailable()):
-                return kind.auto_spec
-            reasons.append(f"{kind.auto_spec}: {why}")
-    raise RigError(
-        "this machine and user can have no rig",
-        why="; ".join(reasons),
-        remedy="labkit doctor lists what the virtual rig needs; for the one-host rig start a "
-        "Docker Engine and join the group docker; or name other machines in a rig.toml",
-    )
+    """Return ``"virtual"``; raise `RigError` where this machine and user cannot have it."""
+    if why := kind_of("virtual").unavailable():
+        raise RigError(
+            "this machine and user can have no rig",
+            why=why,
+            remedy="run as root with what labkit doctor lists, in a container with --privileged; "
+            "or name other machines in a rig.toml",
+        )
+    return "virtual"
 
 
 def kind_of(spec: str) -> type[Rig]:
@@ -84,7 +80,7 @@ class Rig:
     Parameters
     ----------
     name, kind : str
-        The specification, and ``virtual``, ``inventory`` or ``one-host``.
+        The specification, and ``virtual`` or ``inventory``.
     hosts : mapping of str to Host
         ``generator`` sends the load, ``sut`` has the engine, ``clean`` has none.
     targets : mapping of str to Target
@@ -249,8 +245,6 @@ class Rig:
         role = at or ("clean" if clean else "sut")
         if clean and at == "peer" and "clean-peer" in self.targets:
             role = "clean-peer"
-        if not at and placement.network == "nat" and "nat" in self.targets:
-            role = "nat"  # where a published port has another address than the host's own
         target = self.targets.get(role)
         if at and target is None:
             reason = f"the rig has no host {at!r}; with lab.peer(...): ... makes a second one"

@@ -63,7 +63,7 @@ def up(*, keep: bool, say: Say = lambda text: None) -> None:
         raise RigError(
             "the virtual rig needs root, with the right to make network namespaces",
             why=why,
-            remedy="run as root, in a container with --privileged, or use the one-host rig",
+            remedy="run as root, in a container with --privileged",
         )
     if lacking := missing_tools():
         raise RigError(
