@@ -17,8 +17,8 @@ import psutil
 
 from labkit import runtimes, studies
 from labkit.hosts import LocalHost, collect_facts
-from labkit.placement import DRIVERS, ENGINES, MOUNTS, NETWORKS
-from labkit.rig import Rig, engine, kernel_probe, storage, virtual
+from labkit.placement import ENGINES, NETWORKS
+from labkit.rig import Rig, engine, kernel_probe, virtual
 from labkit.runtimes import RUNTIMES
 from labkit.runtimes.networks import NEVER
 
@@ -51,7 +51,6 @@ def check_machine() -> list[Check]:
         _root(),
         *(_tool(name, package) for name, package in virtual.TOOLS.items()),
         _bootstrap(),
-        _storages(),
         _engines(),
         _networks(),
         _unpackaged(),
@@ -95,19 +94,6 @@ def _bootstrap() -> Check:
         path is not None,
         "made by mmdebstrap" if path else "has to be pulled from a registry",
         "apt-get install mmdebstrap, where no registry can be reached",
-    )
-
-
-def _storages() -> Check:
-    missing = {name.partition(":")[2]: reason for name, reason in storage.missing().items()}
-    # No current kernel has aufs, so there is no remedy for that.
-    return _choices(
-        "storages of containers",
-        (*DRIVERS, *MOUNTS),
-        missing,
-        ok=not set(missing) - {"aufs"},
-        remedy="apt-get install fuse-overlayfs unionfs-fuse btrfs-progs; the study of union file "
-        "systems leaves out what is missing",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import HostUnreachable, LabkitError, UsageError, suggestion
-from labkit.hosts import Host, Outcome, SshHost, labelled, restore, script
+from labkit.hosts import Host, LocalHost, Outcome, SshHost, labelled, restore, script
 from labkit.hosts.journal import Journal
 from labkit.paths import project
 from labkit.placement import cpu_set
-from labkit.rig import archives, images, inventory, inventory_checks, kernel_probe, networks
+from labkit.rig import engine, images, inventory, inventory_checks, kernel_probe, lock, networks
 from labkit.rig.inventory_checks import Facts
 from labkit.rig.programs import programs
 from labkit.rig.rigfile import Inventory, Machine, read_rigfile
@@ -217,7 +218,7 @@ def _check_engine(state: State, host: Host, facts: Facts) -> None:
     state.values["storage driver"] = str(engine["Driver"])
     profiles = [text for text in engine["SecurityOptions"] or [] if "seccomp" in text]
     state.values["seccomp"] = profiles[0].split("profile=")[-1] if profiles else "none"
-    lacking = archives.lacking(host, socket)
+    lacking = _lacking(host, socket)
     count = len(images.folders())
     state.values["images"] = f"{count - len(lacking)} of {count}"
     if lacking:
@@ -237,12 +238,11 @@ def _left(role: str, machine: Machine, host: Host, *, root: bool) -> list[str]:
         env = {"DOCKER_HOST": machine.engine}
         containers = ("docker", "ps", "--all", "--quiet", "--filter", "label=labkit")
         counts["containers"] = len(host.run(*containers, env=env, check=False).stdout.split())
-        label = f"label={inventory.NETWORK_LABEL}"
-        made = ("docker", "network", "ls", "--quiet", "--filter", label)
-        counts["networks"] = len(host.run(*made, env=env, check=False).stdout.split())
-    steps = networks.undo_folders(f"{machine.scratch}/jobs", role)
-    text = host.run(*script('ls "$1"* 2>/dev/null | grep -c "^[0-9]" || true', steps)).stdout
-    counts["steps of networks"] = int(text or 0)
+        made = 0
+        for label in (inventory.NETWORK_LABEL, networks.LABEL):
+            listing = ("docker", "network", "ls", "--quiet", "--filter", f"label={label}")
+            made += len(host.run(*listing, env=env, check=False).stdout.split())
+        counts["networks"] = made
     return [f"{count} {what}" for what, count in counts.items() if count]
 
 
@@ -324,6 +324,37 @@ install "$@" || { apt-get -q update && install "$@"; }
 """
 
 
+def _lacking(host: Host, socket: str) -> list[str]:
+    """Return the images of ``containers/`` that an engine lacks, by their names for it."""
+    tags = map(images.tag, images.folders())
+    return [reference for reference in tags if not engine.digests(host, socket, [reference])]
+
+
+@contextmanager
+def _own_engine(say: Say) -> Iterator[str]:
+    """Yield the socket of an engine of this machine that has every image."""
+    local = LocalHost()
+    if not _lacking(local, engine.SOCKET):  # that of the virtual rig, which locks the images
+        yield engine.SOCKET
+        return
+    images.ensure_images(local, say)
+    with engine.building_daemon(local) as socket:
+        yield socket
+
+
+def _bring(own: str, host: Host, socket: str, references: Sequence[str]) -> None:
+    """Send images from an engine of this machine to one of a host."""
+    if not references:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder, "images.tar")
+        save = ("docker", "save", "--output", str(archive), *references)
+        LocalHost().run(*save, env={"DOCKER_HOST": own}, timeout=600)
+        with images.sent(host, archive) as remote:
+            load = ("docker", "load", "--quiet", "--input", remote)
+            host.run(*load, env={"DOCKER_HOST": socket}, timeout=1800)
+
+
 def prepare(path: Path | str, *, install: bool, say: Say) -> list[State]:
     """Bring packages and images to the machines of a rig file; return their state afterwards.
 
@@ -351,10 +382,13 @@ def prepare(path: Path | str, *, install: bool, say: Say) -> list[State]:
                 say(f"installing on {state.role}: {' '.join(state.packages)}")
                 hosts[state.role].run(*script(_INSTALL, *state.packages), timeout=1800)
         sockets = {role: m.engine for role, m in described.machines.items() if m.engine}
-        if why := archives.no_engine():
-            say(f"images are built by the hosts' own engines at the first opening: {why}")
-        else:
-            archives.bring_images({role: (hosts[role], at) for role, at in sockets.items()}, say)
+        wanted = {role: _lacking(hosts[role], at) for role, at in sockets.items()}
+        if not (lock.is_root() and kernel_probe.find_tool("dockerd")):
+            say("images are built by the hosts' own engines at the first opening")
+        elif any(wanted.values()):
+            with _own_engine(say) as own:
+                for role, references in wanted.items():
+                    _bring(own, hosts[role], sockets[role], references)
     return check(path)
 
 

@@ -388,7 +388,7 @@ class RealTime(Treatment):
 
 
 class ContainerStorage(Treatment):
-    """The storage of Docker containers, a level of `labkit.placement.DRIVERS` or ``MOUNTS``."""
+    """The storage of Docker containers, a level of `labkit.placement.STORAGES`."""
 
     def feasibility(self, rig: Rig, level: Any, levels: Levels) -> str | None:
         """Return why the rig has no such storage, or None."""

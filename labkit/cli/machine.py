@@ -84,40 +84,28 @@ def _show_by_role(lines: Mapping[str, Sequence[object]], nothing: str) -> None:
             click.echo(f"{role}: {line}" if role else str(line))
 
 
-@click.command(
-    epilog="Examples: labkit clean | labkit clean --images | labkit clean --rig rig.toml"
-)
-@click.option(
-    "--images",
-    is_flag=True,
-    help="Also remove the layered images of 30-union-filesystem that storage daemons keep.",
-)
+@click.command(epilog="Examples: labkit clean | labkit clean --rig rig.toml")
 @RIG
-def clean(images: bool, path: Path | None) -> None:
+def clean(path: Path | None) -> None:
     """Remove what a killed campaign left on this machine, and nothing else.
 
     With --rig, on the hosts of the file. No other machine may be measuring on them.
     """
     if path is not None:
-        if images:
-            raise UsageError("--images is for this machine", remedy="leave out --rig")
         from labkit import machines
         from labkit.rig import lock as rig_lock
 
         with rig_lock.locked():
             _show_by_role(machines.clean(path), "nothing was left")
         return
-    from labkit.hosts import LocalHost
     from labkit.rig import clean as remove
-    from labkit.rig import lock, storage
+    from labkit.rig import lock
 
     if not lock.is_root():
         click.echo("not root: no rig was made from here")
         return
     with lock.locked():
         removed = remove(say=say)
-        if images and (stored := storage.forget(LocalHost())):
-            removed.append(stored)
     _show_by_role({"": removed}, "nothing was left")
 
 

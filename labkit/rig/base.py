@@ -142,8 +142,6 @@ class Rig:
 
     #: The specification by which ``auto`` opens this kind; "" where a file has to name the hosts.
     auto_spec: ClassVar[str] = ""
-    #: Whether each storage driver gets a Docker daemon on this machine.
-    own_daemons: ClassVar[bool] = False
     #: Whether only one process may use it on this machine.
     uses_machine: ClassVar[bool] = True
 
@@ -537,7 +535,7 @@ class Rig:
 
     @contextmanager
     def storage(
-        self, wanted: Mapping[str, Sequence[LayeredImage | str]], *, say: Say = announce
+        self, wanted: Mapping[str, Sequence[LayeredImage]], *, say: Say = announce
     ) -> Iterator[None]:
         """Prepare storages of containers for the duration of a ``with`` block.
 
@@ -546,9 +544,8 @@ class Rig:
 
         Parameters
         ----------
-        wanted : mapping of str to sequence of LayeredImage or str
-            Storages of ``labkit.placement.DRIVERS`` and ``MOUNTS``, each with the images of its
-            containers: a name of ``containers/``, or layers over one.
+        wanted : mapping of str to sequence of LayeredImage
+            Storages of ``labkit.placement.STORAGES``, each with the images of its containers.
         say : callable
             Receives a line before each step that takes seconds.
         """
@@ -560,9 +557,8 @@ class Rig:
             raise UsageError(
                 f"the rig {self.name} has no host for storage", remedy="choose another rig"
             )
-        sut, own_daemons = self.targets["sut"], self.own_daemons
         with (
-            storage.ready(sut, able, own_daemons=own_daemons, say=say) as target,
+            storage.ready(self.targets["sut"], able, say) as target,
             self.changed(targets={**self.targets, "sut": target}),
         ):
             yield

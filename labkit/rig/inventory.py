@@ -133,8 +133,8 @@ def _with_images(target: Target, scratch: str, names: Sequence[str]) -> Target:
         folder = project("containers") / name
         if not (folder / "Dockerfile").is_file():
             raise UsageError(f"no image {name!r}", remedy="name a folder of containers/")
-        options = {"store": f"{scratch}/images", "parent": target.cgroup_parent}
-        built[name] = images.ensure_image(target.host, str(target.engine), folder, **options)
+        where = (target.host, str(target.engine))
+        built[name] = images.ensure_image(*where, folder, f"{scratch}/images", target.cgroup_parent)
     return replace(target, images=built)
 
 
@@ -227,9 +227,8 @@ def sweep(role: str, machine: Machine, host: Host, *, root: bool) -> list[str]:
     if machine.engine:
         containers = engine.remove_containers(host, machine.engine, check=True)
         removed += [f"container {container}" for container in containers]
-    steps = networks.undo_steps(host, networks.undo_folders(f"{machine.scratch}/jobs", role))
-    removed += [f"what {len(steps)} steps made for networks"] if steps else []
     if machine.engine:
+        removed += networks.remove(host, machine.engine, f"{machine.scratch}/jobs", role)
         removed += remove_networks(host, machine.engine)
         storage.clear(host, machine.engine, f"{machine.scratch}/storage")
     host.run("rm", "-rf", "--", f"{machine.scratch}/jobs")
@@ -357,8 +356,6 @@ class InventoryRig(Rig):
         kernels = {role: inventory_checks.kernel(answers[role], facts[role]) for role in machines}
         shared = len(set(kernels.values())) == 1
         sut = targets["sut"]
-        difference = storage.disk_difference(sut.host, sut.engine, sut.disk) if sut.engine else ""
-        driver = (facts["sut"]["stable"]["engine"] or {}).get("Driver")
         cpus, notes = inventory_checks.cpu_map(machines, facts, shared=shared)
         without = {
             name: f"{target.host.name}: {reason}"
@@ -380,9 +377,9 @@ class InventoryRig(Rig):
             caveats=inventory_checks.caveats(inventory, kernels, facts),
             missing=inventory_checks.missing(inventory, kernels, facts, answers)
             | runtimes.unavailable(sut.host)
-            | inventory_checks.missing_networks(inventory, answers["generator"].get("user"))
+            | inventory_checks.missing_networks(inventory)
             | without
-            | storage.missing_without_daemons(driver, difference),
+            | storage.missing(sut.host, sut.engine, sut.disk),
             possible_networks=inventory.networks,
             patience=inventory.patience,
             machines=machines,

@@ -250,18 +250,12 @@ def _missing_hardware(
     return reasons
 
 
-def missing_networks(inventory: Inventory, generator_user: str | None) -> dict[str, str]:
+def missing_networks(inventory: Inventory) -> dict[str, str]:
     """Return the networks between containers that the rig cannot have, each with the reason."""
     if inventory.machines["sut"].engine is None:
         return {f"network:{name}": _NO_IMAGES for name in NETWORK_NAMES}
-    reasons = {
+    return {
         f"network:{name}": f"rig.toml has no key {name} in its table [networks]"
         for name in NETWORK_NAMES
         if name not in inventory.networks
     }
-    if generator_user != "0":
-        reason = f"it needs root on the generator, where commands run as user {generator_user}"
-        reasons |= {
-            f"network:{name}": reason for name in ("routed", "vxlan") if name in inventory.networks
-        }
-    return reasons

@@ -114,21 +114,9 @@ def mounted(below: tuple[str, ...] = _MOUNTS) -> list[str]:
 
 
 def unmount(below: tuple[str, ...] = _MOUNTS) -> None:
-    """Unmount what a killed daemon left, and wait until its loop devices are freed, up to 30 s.
-
-    The kernel frees a device with the last reference to its file system.
-    """
-    points = mounted(below)
-    devices = {
-        Path("/sys/block", Path(partition.device).name, "loop")
-        for partition in psutil.disk_partitions(all=True)
-        if partition.mountpoint in points and partition.device.startswith("/dev/loop")
-    }
-    for point in points:
+    """Unmount what a killed daemon left."""
+    for point in mounted(below):
         LocalHost().run("umount", "--lazy", point)
-    deadline = time.monotonic() + 30.0
-    while any(device.exists() for device in devices) and time.monotonic() < deadline:
-        time.sleep(0.02)
 
 
 def remove_host(local: LocalHost, role: str, label: str, *, below: tuple[str, ...] = ()) -> None:

@@ -118,16 +118,14 @@ def down(say: Say = lambda text: None) -> None:
     for name in ("docker", extra_hosts.PEER):
         if (netns.DIRECTORY / f"{name}.pid").exists():
             engine.remove_containers(local, engine.socket_of(name))
-    for driver in storage.unremoved_drivers():
-        engine.remove_containers(local, storage.daemon_socket(driver))
+    storage.clear(local, engine.SOCKET, str(engine.STORAGES))
     teardown.stop_engine()
     extra = map(extra_hosts.label, netns.EXTRA)
-    for label in (netns.LABEL, *extra, storage.DAEMON_LABEL, "trial-"):
+    for label in (netns.LABEL, *extra, "trial-"):
         stop_labelled(local, label)
     teardown.kill(netns.pids)
     teardown.kill(teardown.grouped)
     teardown.unmount()
-    storage.remove_temporary()
     for name in netns.existing():
         local.run("ip", "netns", "del", name)
     teardown.remove_groups()
@@ -180,7 +178,6 @@ class VirtualRig(Rig):
     """One machine as several hosts: network namespaces on a switch, with their own engine."""
 
     auto_spec = "virtual"
-    own_daemons = True
 
     @classmethod
     def accepts(cls, spec: str) -> bool:
@@ -257,6 +254,7 @@ class VirtualRig(Rig):
                 *netns.rate_caveats(rate),
             ),
             missing=_missing(cpus)
+            | storage.missing(hosts["sut"], engine.SOCKET, str(engine.STORAGES))
             | kernel_probe.missing_networks(hosts["sut"])
             | runtimes.unavailable(hosts["sut"]),
             possible_networks=networks.VIRTUAL,
@@ -410,7 +408,7 @@ def _missing(cpus: dict[str, str]) -> dict[str, str]:
         reasons["two-cores"] = "the two ends run on threads of one core"
     if cpus["generator"] == cpus["sut"]:
         reasons["separate-cpu-time"] = "generator and sut share the only CPU"
-    return reasons | missing_here(cpus) | storage.missing()
+    return reasons | missing_here(cpus)
 
 
 def missing_here(cpus: Mapping[str, str]) -> dict[str, str]:
@@ -480,8 +478,7 @@ def clean(say: Say = print) -> list[str]:
         removed += [f"container {name} ({PREFIX}...)" for name in engine.remove_containers(local)]
         removed += extra_hosts.remove_peer(local) + extra_hosts.remove_clean_peer(local)
         removed += extra_hosts.remove_collector(local)
-        removed += storage.remove_daemons(local)
-        storage.remove_temporary()
+        storage.clear(local, engine.SOCKET, str(engine.STORAGES))
         removed += teardown.remove_trial_leftovers()
     images.forget_logs(local, str(engine.IMAGES))
     # While a rig is up, only settings of trials have lost their owner.

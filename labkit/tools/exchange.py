@@ -29,7 +29,7 @@ TOOLS: dict[str, ModuleType] = {"sockperf": sockperf, sfnt_pingpong.TOOL: sfnt_p
 #: What may run on the server's host at the same time.
 LOADS = ("none", "containers", "stress-ng")
 #: Networks on which the generator reaches a container.
-NETWORKS = ("host", "bridge", "nat", "macvlan", "routed", "vxlan")
+NETWORKS = ("host", "bridge", "nat", "macvlan")
 #: The largest payload in bytes that is one packet on each of these networks.
 ONE_PACKET = 1398
 #: Seconds that a capture adds to a trial.

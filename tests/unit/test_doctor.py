@@ -14,7 +14,7 @@ from labkit.errors import RigError
 from labkit.placement import ENGINES, NETWORKS
 from labkit.rig import kernel_probe
 
-ALL = "macvlan yes\nvxlan yes\nesp yes\n"
+ALL = "macvlan yes\nvxlan yes\n"
 NO_WEAVE = {"network:weave": "needs its own images"}
 
 
@@ -34,21 +34,13 @@ def test_networks_that_need_a_missing_device() -> None:
     found = kernel_probe.parse_missing_networks(
         ALL.replace("vxlan yes", "vxlan no Error: Unknown device type.")
     )
-    assert set(found) == {"network:vxlan", "network:overlay", "network:encrypted"}
+    assert set(found) == {"network:overlay"}
     assert found["network:overlay"] == (
         "the kernel has no VXLAN devices (Error: Unknown device type.)"
     )
     assert set(kernel_probe.parse_missing_networks(ALL.replace("macvlan yes", "macvlan no"))) == {
         "network:macvlan"
     }
-
-
-def test_the_first_missing_need_is_the_reason() -> None:
-    found = kernel_probe.parse_missing_networks("vxlan no why\nesp no\n")
-    assert found["network:encrypted"] == "the kernel has no VXLAN devices (why)"
-    assert (
-        "IPsec" in kernel_probe.parse_missing_networks("vxlan yes\nesp no\n")["network:encrypted"]
-    )
 
 
 @pytest.mark.rig
@@ -123,7 +115,7 @@ def test_missing_networks_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("labkit.rig.kernel_probe.no_namespaces", lambda: "")
     monkeypatch.setattr("labkit.rig.kernel_probe.missing_networks", lambda: NO_WEAVE)
     found = doctor._networks()
-    able = "host, bridge, nat, routed, macvlan, vxlan, overlay, encrypted"
+    able = "host, bridge, nat, macvlan, overlay"
     assert found.ok and found.found == f"{able} (not weave: needs its own images)"
     lacking = NO_WEAVE | {"network:macvlan": "no such device"}
     monkeypatch.setattr("labkit.rig.kernel_probe.missing_networks", lambda: lacking)

@@ -72,8 +72,6 @@ class Podman(Runtime):
 
     impossible: ClassVar[Mapping[str, str]] = {
         "bridge": "Podman makes its bridges itself, and puts no lab interface on one",
-        "routed": "Podman makes its bridges itself, with address translation",
-        "vxlan": "Podman makes its bridges itself, and puts no tunnel on one",
         **networks.no_swarm("Podman has no network between hosts; Swarm's are Docker's"),
     }
     program = "podman"

@@ -119,7 +119,7 @@ def test_a_treatment_says_where_its_level_is_infeasible(rig: Rig) -> None:
         (treatments.ColdCache(), "cold", {}, {"cold-cache": "not root"}, "not root"),
         (treatments.ColdCache(), "warm", {}, {"cold-cache": "not root"}, None),
         (treatments.RealTime(), "fifo", {}, {"realtime": "no"}, "no"),
-        (treatments.ContainerStorage(), "vfs", {}, {}, "no engine"),
+        (treatments.ContainerStorage(), "bind", {}, {}, "no engine"),
         (treatments.SecondHost(at="both"), "both", {}, {}, "no second host"),
         (treatments.SecondHost(at="both"), "both", {}, {"peer": "no memory"}, "no memory"),
         (treatments.SecondHost(at="both"), "server", {}, {}, None),

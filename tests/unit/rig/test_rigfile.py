@@ -49,7 +49,7 @@ cpus = "2"
 mirrors = ["sut", "generator"]
 [networks]
 macvlan = "198.18.0.32/24"
-vxlan = "198.18.4.10/24"
+nat = "198.18.4.10/24"
 overlay = "192.0.2.8/24"
 """
 )
@@ -100,10 +100,10 @@ def test_machines_and_networks_are_read(tmp_path: Path) -> None:
     peer, collector = inventory.machines["peer"], inventory.machines["collector"]
     assert (peer.engine, peer.exec_root) == (rigfile.ENGINE, rigfile.EXEC_ROOT)
     assert (collector.addresses, collector.mirrors) == ((), ("sut", "generator"))
-    assert set(inventory.networks) == {"macvlan", "vxlan", "overlay"}
-    tunnel = inventory.networks["vxlan"]
-    assert (tunnel.subnet, tunnel.gateway) == ("198.18.4.0/24", "198.18.4.1")
-    assert (tunnel.first, tunnel.bridge, tunnel.port) == ("198.18.4.10", "labvx0", "labvxlan0")
+    assert set(inventory.networks) == {"macvlan", "nat", "overlay"}
+    nat = inventory.networks["nat"]
+    assert (nat.subnet, nat.gateway) == ("198.18.4.0/24", "198.18.4.1")
+    assert (nat.first, nat.bridge) == ("198.18.4.10", "labnat0")
     assert inventory.networks["overlay"].gateway == ""
 
 
@@ -160,14 +160,14 @@ MISTAKES = [
     ),
     ('mirrors = ["sut", "generator"]', 'mirrors = ["clean"]', "mirrors", "one of generator, sut"),
     ("[networks]", "networks = 3\n[networks2]", "networks2", "one of name"),
-    ("vxlan =", "tunnel =", "tunnel", "one of macvlan, routed"),
-    ('"198.18.4.10/24"', '"198.18.4.10"', "vxlan", "prefix length"),
-    ('"198.18.4.10/24"', '"2001:db8::10/64"', "vxlan", "IPv4"),
-    ('"198.18.4.10/24"', '"198.18.4.3/24"', "vxlan", "3 before"),
-    ('"198.18.4.10/24"', '"198.18.4.100/24"', "vxlan", "96 addresses"),
-    ('"198.18.4.10/24"', '"192.0.2.10/24"', "vxlan", "a subnet of its own"),
-    ('"198.18.4.10/24"', '"198.18.1.20/24"', "vxlan", "a subnet of its own"),
-    ('"198.18.4.10/24"', '"198.18.0.40/24"', "vxlan", "a subnet of its own"),
+    ("nat =", "tunnel =", "tunnel", "one of macvlan, nat"),
+    ('"198.18.4.10/24"', '"198.18.4.10"', "nat", "prefix length"),
+    ('"198.18.4.10/24"', '"2001:db8::10/64"', "nat", "IPv4"),
+    ('"198.18.4.10/24"', '"198.18.4.3/24"', "nat", "3 before"),
+    ('"198.18.4.10/24"', '"198.18.4.100/24"', "nat", "96 addresses"),
+    ('"198.18.4.10/24"', '"192.0.2.10/24"', "nat", "a subnet of its own"),
+    ('"198.18.4.10/24"', '"198.18.1.20/24"', "nat", "a subnet of its own"),
+    ('"198.18.4.10/24"', '"198.18.0.40/24"', "nat", "a subnet of its own"),
     ('macvlan = "198.18.0.32/24"', 'macvlan = "198.18.9.32/24"', "macvlan", "subnet of the gener"),
     ('addresses = ["198.18.0.5"]', 'addresses = ["198.18.0.50"]', "macvlan", "no host has"),
 ]

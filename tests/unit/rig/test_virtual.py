@@ -82,7 +82,7 @@ def test_settings_of_a_killed_campaign_are_restored(
         # Another user's rig may be up on this machine.
         *((virtual, "stop_labelled"), (virtual.engine, "remove_containers")),
         *((virtual.extra_hosts, "remove_peer"), (virtual.extra_hosts, "remove_collector")),
-        *((virtual.storage, "remove_daemons"), (virtual.storage, "remove_temporary")),
+        (virtual.storage, "clear"),
         *((virtual.teardown, "remove_trial_leftovers"), (virtual.teardown, "remove_holds")),
     ):
         monkeypatch.setattr(module, name, lambda *arguments: [])
