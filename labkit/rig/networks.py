@@ -236,7 +236,8 @@ _REMOVE = r"""
 set +e
 label=$1 swarm=$2 nat=$3 folder=$4 plugin=$5
 shift 5
-ours() { docker network ls --quiet --filter "label=$label" --filter "name=^$1\$"; }
+# A manager of a Swarm takes the name as a prefix, and no pattern.
+ours() { docker network ls --quiet --filter "label=$label" --filter "name=$1"; }
 drop_rules() {
     for table in filter nat mangle; do
         iptables -w -t "$table" -S | grep -E -- "^-A .*($1)" | sed 's/^-A/-D/' |
